@@ -1,0 +1,138 @@
+"""The broker port: the little that a message broker must be able to do.
+
+It is honest rather than comfortable: connections break, confirms get lost, consumers are cancelled, and all of that is
+said. What makes it comfortable (reconnecting, batching, settling per item) is written once, above it, for every broker.
+
+    Refusal            what the broker says to a request
+    ├── AccessRefused      the user has no right to it
+    └── NotFound           no such exchange or queue
+    Interrupted        something that worked no longer does; open it anew
+    ├── ConnectionLost     and with it what was not confirmed or acknowledged
+    └── ConsumerCancelled  the broker stopped delivering: queue deleted, or a delivery held too long
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Protocol
+
+from msgspec import Struct
+
+from bus.topology import Objects
+
+PLAIN = "application/json"  # one message
+LINES = "application/x-ndjson"  # one message a line
+PARCEL_BYTES_MAX = 256 * 1024
+PARCEL_ITEMS_MAX = 200
+
+
+class Refusal(Exception):  # noqa: N818 - a refusal is what it is
+    """The broker said no; asking again changes nothing."""
+
+
+class AccessRefused(Refusal):
+    """The user has no right to it."""
+
+
+class NotFound(Refusal):
+    """No such exchange or queue."""
+
+
+class Interrupted(Exception):  # noqa: N818
+    """What was open is open no more."""
+
+
+class ConnectionLost(Interrupted):
+    """Whatever was neither confirmed nor acknowledged may or may not have happened."""
+
+
+class ConsumerCancelled(Interrupted):
+    """The broker stopped delivering to this consumer."""
+
+
+class Parcel(Struct, frozen=True):
+    """One AMQP message, with one or more messages of ours in its body."""
+
+    exchange: str
+    routing_key: str
+    body: bytes
+    content_type: str = PLAIN
+    persistent: bool = True
+    mandatory: bool = False
+    reply_to: str = ""
+    headers: Mapping[str, str | int] = {}
+
+
+class Delivery(Struct, frozen=True):
+    """A parcel as it reached a consumer. `returns` counts how often it came back unacknowledged before."""
+
+    tag: int
+    queue: str
+    parcel: Parcel
+    returns: int = 0
+    # The user it was published as, as verified by the broker; empty if the publisher did not say.
+    sender: str = ""
+
+
+class Receipt(Enum):
+    """What the broker made of a parcel."""
+
+    CONFIRMED = "confirmed"
+    # Taken by no queue; only said of mandatory parcels.
+    UNROUTABLE = "unroutable"
+    # A queue is full: nothing was stored, try again later.
+    REFUSED = "refused"
+
+
+class Publishing(Protocol):
+    """A channel to publish on. Many publishes may be under way; they reach the broker in the order of their calls."""
+
+    async def publish(self, parcel: Parcel) -> Receipt:
+        """Hand over one parcel and wait for the broker's word on it; waits as long as the broker is blocked."""
+
+    async def close(self) -> None: ...
+
+
+class Consuming(Protocol):
+    """A channel on which one queue is consumed."""
+
+    async def receive(self) -> Sequence[Delivery]:
+        """All deliveries that wait, at least one, in order. Raises `Interrupted` when there will be no more."""
+
+    async def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
+        """Done with this delivery; with `multiple`, with all up to it."""
+
+    async def give_back(self, tag: int) -> None:
+        """Not done: to be delivered again, and counted as a return."""
+
+    async def close(self) -> None:
+        """Stop; what was not acknowledged is delivered to someone else."""
+
+
+class Connection(Protocol):
+    """One connection, as one user. Broken means `ConnectionLost` from everything that is opened on it."""
+
+    @property
+    def blocked(self) -> str:
+        """Why the broker takes nothing from publishers now; empty if it does."""
+
+    async def declare(self, objects: Objects) -> None:
+        """Make these stand. Declaring what stands already, alike, changes nothing."""
+
+    async def open_publishing(self) -> Publishing: ...
+
+    async def open_consuming(self, queue: str, prefetch: int) -> Consuming: ...
+
+    async def depth(self, queue: str) -> int:
+        """How many parcels wait in a queue."""
+
+    async def close(self) -> None: ...
+
+
+class Broker(Protocol):
+    """Where to connect, and as whom."""
+
+    @property
+    def user(self) -> str: ...
+
+    async def connect(self) -> Connection:
+        """A new connection; `ConnectionLost` if there is nobody, `AccessRefused` if not for this user."""

@@ -1,0 +1,351 @@
+"""What anyone may say to placement, and what placement says: claims, reports, snapshots, changes.
+
+The values that the messages are made of (amounts, inventories, verdicts) are placement's vocabulary, and so the
+vocabulary of everyone who talks to it.
+"""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from bus.message import AggregateId, CellName, ConsumerId, GroupId, Message, ProviderId
+
+# PostgreSQL's integer, which is also the bound of Placement's API.
+INTEGER_MAX = 2_147_483_647
+
+Natural = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
+Positive = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
+Counter = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Attempt = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
+Ratio = Annotated[float, Meta(gt=0, le=1e6)]
+ResourceClass = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
+Trait = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
+ProviderName = Annotated[str, Meta(min_length=1, max_length=200)]
+# A name to be looked up: on the hot path a wrong one is not found, which needs no pattern.
+Label = Annotated[str, Meta(max_length=255)]
+# An open vocabulary: instance, migration, cleanup, or what a client of the HTTP API calls it.
+ConsumerType = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class Value(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of a message."""
+
+
+class Variant(Value, frozen=True, kw_only=True, omit_defaults=True, tag_field="is"):
+    """One of several things a part of a message may be, told apart by its tag."""
+
+
+class ResourceAmount(Value, frozen=True):
+    """So much of one class from one provider."""
+
+    provider: ProviderId
+    resource: Label
+    amount: Positive
+
+
+class ShapeSeen(Value, frozen=True):
+    """The shape of one tree, as the asker saw it when it chose."""
+
+    root: ProviderId
+    shape: Counter
+
+
+class ServerGroup(Value, frozen=True):
+    """The group whose members the consumer must keep apart from, or together with."""
+
+    id: GroupId
+    policy: Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
+    max_per_host: Positive = 1
+
+
+class Share(Value, frozen=True):
+    """What a consumer is to hold: where, of which shapes, how much.
+
+    `host` is the root provider of the tree the consumer lives on; amounts may come from any provider of that tree
+    and from sharing providers outside it.
+    """
+
+    host: ProviderId
+    amounts: Annotated[tuple[ResourceAmount, ...], Meta(min_length=1, max_length=1000)]
+    shapes: Annotated[tuple[ShapeSeen, ...], Meta(max_length=1000)] = ()
+
+
+class ClaimResources(Message, frozen=True, tag="claim"):
+    """May this consumer have this share? Asked again with the same attempt, the answer is what it really holds.
+
+    `issued_at` is when the attempt was first made: it stays the same however often the question is repeated.
+    """
+
+    cell: Label
+    consumer: ConsumerId
+    attempt: Attempt
+    issued_at: datetime
+    share: Share
+    consumer_type: ConsumerType = "instance"
+    project: Label = ""
+    user: Label = ""
+    group: ServerGroup | None = None
+
+
+class SwapClaim(Message, frozen=True, tag="swap"):
+    """Move what the consumer holds at one attempt to another share, as a later attempt: all, or nothing.
+
+    With `cleanup`, what was held is not freed but handed to that consumer, which holds it until the host that
+    went silent has confirmed that nothing of the attempt is left on it.
+    """
+
+    cell: Label
+    consumer: ConsumerId
+    held_attempt: Attempt
+    attempt: Attempt
+    issued_at: datetime
+    share: Share
+    cleanup: ConsumerId | None = None
+    group: ServerGroup | None = None
+
+
+class ReleaseClaim(Message, frozen=True, tag="release"):
+    """The consumer's life ends with this attempt: free what it holds, and refuse what was sent before."""
+
+    cell: Label
+    consumer: ConsumerId
+    attempt: Attempt
+    issued_at: datetime
+
+
+class Shortfall(Value, frozen=True):
+    """Why an amount was not to be had from a provider, in numbers.
+
+    `rule` says what was broken: capacity, or one of the inventory's own bounds, whose value is `bound`.
+    """
+
+    provider: ProviderId
+    resource: ResourceClass
+    asked: int
+    free: int
+    rule: Literal["capacity", "min_unit", "max_unit", "step_size", "no_inventory"] = "capacity"
+    bound: int = 0
+
+
+class InventoryState(Value, frozen=True):
+    """One class of one provider: what there is, what may be asked, what is in use."""
+
+    total: Natural
+    reserved: Natural = 0
+    min_unit: Positive = 1
+    max_unit: Positive = INTEGER_MAX
+    step_size: Positive = 1
+    allocation_ratio: Ratio = 1.0
+    used: Counter = 0
+
+
+class ProviderState(Value, frozen=True):
+    """One provider, whole. `internal` is never reused; `revision` orders what is known about it.
+
+    `shape` is that of its tree, kept on the root and repeated on each of the tree's providers.
+    """
+
+    internal: int
+    id: ProviderId
+    name: ProviderName
+    root: ProviderId
+    parent: ProviderId | None = None
+    cell: str = ""
+    generation: int = 0
+    shape: int = 0
+    revision: int = 0
+    inventories: dict[str, InventoryState] = {}
+    traits: tuple[str, ...] = ()
+    aggregates: tuple[AggregateId, ...] = ()
+
+
+class Holder(Value, frozen=True):
+    """A claim that a write took or ended, so that a picture can drop its own copy of it."""
+
+    consumer: ConsumerId
+    attempt: int
+
+
+class Claimed(Variant, frozen=True, tag="claimed"):
+    """Granted, and written."""
+
+
+class AlreadyClaimed(Variant, frozen=True, tag="already_claimed"):
+    """The consumer holds a claim already; this is what it really holds, and the attempt it holds it by."""
+
+    attempt: int
+    share: Share
+
+
+class DoesNotFit(Variant, frozen=True, tag="does_not_fit"):
+    shortfalls: tuple[Shortfall, ...]
+
+
+class ShapeMoved(Variant, frozen=True, tag="shape_moved"):
+    """A tree is not what the asker saw. `trees` holds all providers of the trees that moved; a root in `gone` is no more."""
+
+    trees: tuple[ProviderState, ...] = ()
+    gone: tuple[ProviderId, ...] = ()
+
+
+class Superseded(Variant, frozen=True, tag="superseded"):
+    """A later attempt was seen, or this one has ended. `attempt` is the highest seen; 0 if none is known."""
+
+    attempt: int
+    ended: bool
+
+
+class TooOld(Variant, frozen=True, tag="too_old"):
+    """So long ago that it is no longer known whether this attempt has ended."""
+
+    horizon_s: int
+
+
+class Released(Variant, frozen=True, tag="released"):
+    """Whatever the consumer held is free, and nothing up to this attempt will be granted again."""
+
+    freed: bool
+
+
+class NotAllowed(Variant, frozen=True, tag="not_allowed"):
+    """It makes no sense, or the sender has no right to it; it will not be granted however often it is asked."""
+
+    field: str
+    reason: str
+
+
+ClaimVerdict = (
+    Claimed | AlreadyClaimed | DoesNotFit | ShapeMoved | Superseded | TooOld | Released | NotAllowed
+)
+
+
+class ClaimAnswered(Message, frozen=True, tag="claim.answered"):
+    """What became of a claim, a swap or a release."""
+
+    consumer: ConsumerId
+    attempt: int
+    verdict: ClaimVerdict
+
+
+class ReportedInventory(Value, frozen=True):
+    total: Natural
+    reserved: Natural = 0
+    min_unit: Positive = 1
+    max_unit: Positive = INTEGER_MAX
+    step_size: Positive = 1
+    allocation_ratio: Ratio = 1.0
+
+
+class ReportedProvider(Value, frozen=True):
+    """One provider as its reporter sees it: these inventories, traits and aggregates, and no others.
+
+    What is None is not the reporter's to say, and stays as it is. Traits that an operator set stay too.
+    """
+
+    id: ProviderId
+    name: ProviderName
+    parent: ProviderId | None = None
+    inventories: dict[ResourceClass, ReportedInventory] | None = None
+    traits: tuple[Trait, ...] | None = None
+    aggregates: tuple[AggregateId, ...] | None = None
+
+
+class ReportInventory(Message, frozen=True, tag="inventory.report"):
+    """A reporter says what a tree is. Providers that it does not name stay as they are, unless in `removed`.
+
+    `epoch` is the reporter's term where several share the work (0 where there is no ring); `sequence` orders the
+    reports of one term (0: in the order they come). An older one than what was taken before is refused.
+    The whole report is taken, or nothing of it.
+    """
+
+    cell: CellName
+    root: ProviderId
+    providers: Annotated[tuple[ReportedProvider, ...], Meta(max_length=1000)]
+    removed: Annotated[tuple[ProviderId, ...], Meta(max_length=1000)] = ()
+    epoch: Counter = 0
+    sequence: Counter = 0
+
+
+class ReportAccepted(Variant, frozen=True, tag="accepted"):
+    """Taken. `shape_moved` says whether it really changed anything that claims name."""
+
+    shape: int
+    shape_moved: bool
+
+
+class ReportOutdated(Variant, frozen=True, tag="outdated"):
+    """A later report was taken before: this one would undo it."""
+
+    epoch: int
+    sequence: int
+
+
+class InventoryInUse(Variant, frozen=True, tag="in_use"):
+    """What the report takes away is held by someone; `used` says how much."""
+
+    provider: ProviderId
+    resource: str
+    used: int
+
+
+ReportVerdict = ReportAccepted | ReportOutdated | InventoryInUse | NotAllowed
+
+
+class ReportAnswered(Message, frozen=True, tag="report.answered"):
+    root: ProviderId
+    verdict: ReportVerdict
+
+
+class InventoryRefused(Message, frozen=True, tag="inventory.refused"):
+    """A report was not taken: told to whoever listens, since most reporters do not wait for an answer."""
+
+    cell: CellName
+    root: ProviderId
+    verdict: ReportVerdict
+
+
+class LogPosition(Value, frozen=True, order=True):
+    """A place in the stream of changes. A new term starts when another process takes over the publishing."""
+
+    term: int
+    position: int
+
+
+class AskSnapshot(Message, frozen=True, tag="snapshot"):
+    """A page of all providers, in the order of their internal ids, those after `after`."""
+
+    after: Counter = 0
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 200
+
+
+class SnapshotPage(Message, frozen=True, tag="snapshot.page"):
+    """Some providers as they are now; `next` is where the next page starts, None on the last one.
+
+    `published` is how far the stream of changes had come when the page was read.
+    """
+
+    providers: tuple[ProviderState, ...]
+    published: LogPosition
+    next: int | None = None
+
+
+class ProviderGone(Value, frozen=True):
+    """A provider was deleted at this revision: what is older about it is no longer true."""
+
+    internal: int
+    id: ProviderId
+    revision: int
+
+
+class ProvidersChanged(Message, frozen=True, tag="providers.changed"):
+    """Providers that changed, each with its whole state, and the claims that the changes took or ended.
+
+    Merge by revision. A jump in `at` (or another term) means that something was missed: catch up.
+    """
+
+    at: LogPosition
+    providers: tuple[ProviderState, ...] = ()
+    gone: tuple[ProviderGone, ...] = ()
+    claimed: tuple[Holder, ...] = ()
+    ended: tuple[Holder, ...] = ()

@@ -1,0 +1,1 @@
+"""Owns providers, inventories, traits, aggregates and allocations; the only one that may say "claimed"."""

@@ -1,0 +1,1 @@
+"""What placement decides: plain functions over frozen values, nothing else."""

@@ -1,0 +1,141 @@
+"""The books as the deciding functions see them, and what they want written into them.
+
+A store loads the values at the top, under locks; the functions in claims.py and reports.py turn them, with orders, into
+verdicts and into the changes at the bottom, which a store writes as they are. Nothing here knows a database: providers
+and consumers go by their public ids.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from msgspec import Struct
+
+from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
+from bus.messages.placement import (
+    ClaimResources,
+    Holder,
+    InventoryState,
+    ReleaseClaim,
+    ResourceAmount,
+    ServerGroup,
+    SwapClaim,
+)
+
+ClaimOrder = ClaimResources | SwapClaim | ReleaseClaim
+
+
+class Asked(Struct, frozen=True):
+    """An order, and the one cell its sender may speak for; None if it may speak for all."""
+
+    order: ClaimOrder
+    speaks_for: str | None = None
+
+
+class Consumer(Struct, frozen=True):
+    """Who holds something, or held it once: the row outlives the allocations, so that what is late is known as late.
+
+    `attempt` is the highest seen, 0 when the row was made just now and nothing was seen yet. `ended_at` is set when
+    the life of that attempt is over.
+    """
+
+    id: ConsumerId
+    type: str = "instance"
+    project: str = ""
+    user: str = ""
+    cell: str = ""
+    generation: int = 0
+    attempt: int = 0
+    ended_at: datetime | None = None
+    host: ProviderId | None = None
+    group: GroupId | None = None
+
+
+class ProviderRow(Struct, frozen=True):
+    """What claims must know of a provider, beside its inventories."""
+
+    id: ProviderId
+    root: ProviderId
+    cell: str = ""
+    generation: int = 0
+    revision: int = 0
+
+
+class Ledger(Struct, frozen=True):
+    """The part of the books that a batch of claims touches, locked.
+
+    `consumers` has every consumer that the batch names, those made just now too; `held` only those that hold
+    something. `providers` and `inventories` have every provider that an order names or a consumer holds, and the
+    roots that shapes name, as far as they exist; `shapes` is by root.
+    """
+
+    consumers: Mapping[ConsumerId, Consumer]
+    held: Mapping[ConsumerId, tuple[ResourceAmount, ...]]
+    providers: Mapping[ProviderId, ProviderRow]
+    inventories: Mapping[ProviderId, Mapping[str, InventoryState]]
+    shapes: Mapping[ProviderId, int]
+
+
+class ClaimChanges(Struct, frozen=True):
+    """What a batch of claims writes. Everything is the value after the batch, not a difference.
+
+    `consumers` are rows to be kept as they are here; `forgotten` were made just now, for nothing. `held` replaces all
+    that its consumers hold. Each provider in `generations` was touched: its generation is now this, and its revision
+    moves by one.
+    """
+
+    consumers: tuple[Consumer, ...] = ()
+    forgotten: tuple[ConsumerId, ...] = ()
+    held: Mapping[ConsumerId, tuple[ResourceAmount, ...]] = {}
+    used: Mapping[tuple[ProviderId, str], int] = {}
+    generations: Mapping[ProviderId, int] = {}
+    groups: tuple[ServerGroup, ...] = ()
+    claimed: tuple[Holder, ...] = ()
+    ended: tuple[Holder, ...] = ()
+
+
+class ProviderBook(Struct, frozen=True):
+    """One provider, whole, as reports see it. Traits of an operator are kept apart: no report takes them away."""
+
+    id: ProviderId
+    name: str
+    parent: ProviderId | None = None
+    generation: int = 0
+    inventories: Mapping[str, InventoryState] = {}
+    traits: frozenset[str] = frozenset()
+    operator_traits: frozenset[str] = frozenset()
+    aggregates: frozenset[AggregateId] = frozenset()
+
+
+class TreeBook(Struct, frozen=True):
+    """One tree, whole and locked; `epoch` and `sequence` are those of the last report that was taken."""
+
+    root: ProviderId
+    cell: str
+    shape: int = 0
+    epoch: int = 0
+    sequence: int = 0
+    providers: Mapping[ProviderId, ProviderBook] = {}
+
+
+class Forest(Struct, frozen=True):
+    """The trees that a batch of reports touches, by root, as far as they exist.
+
+    `elsewhere` tells, of the providers that the reports name, those that stand in other trees: id to root. `names`
+    tells who bears the names that the reports name.
+    """
+
+    trees: Mapping[ProviderId, TreeBook]
+    elsewhere: Mapping[ProviderId, ProviderId] = {}
+    names: Mapping[str, ProviderId] = {}
+
+
+class TreeChanges(Struct, frozen=True):
+    """What a batch of reports writes: trees as they are now, whole; of these, `changed` are the providers to write.
+
+    A provider in `changed` is new, or differs from what is stored; its revision moves by one. `removed` are to be
+    deleted, leaves first. The row of each root is written with the tree's shape, epoch and sequence.
+    """
+
+    trees: tuple[TreeBook, ...] = ()
+    changed: tuple[ProviderId, ...] = ()
+    removed: tuple[ProviderId, ...] = ()

@@ -1,0 +1,83 @@
+"""What placement asks of its database. Two implementations, one contract suite: store_memory.py and store_sql.py.
+
+Every writer takes its locks in one order: server groups, consumers (made if absent, then locked), then tree roots and
+sharing providers, each in the order of their internal ids. Only after the last lock does it read what it decides on:
+a statement that locks and reads at once would judge by what stood there before it waited.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import Protocol
+
+from msgspec import Struct
+
+from bus.message import ProviderId
+from bus.messages.placement import (
+    Holder,
+    LogPosition,
+    ProviderGone,
+    ProviderState,
+    ReportInventory,
+    SnapshotPage,
+)
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Forest, Ledger, TreeChanges
+
+
+class PlacementTransaction(Protocol):
+    """All or nothing. What is written in it appears in the change log with it."""
+
+    async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
+        """Lock all that these orders touch, then read it."""
+
+    async def write_claims(self, changes: ClaimChanges) -> None: ...
+
+    async def lock_trees(self, reports: Sequence[ReportInventory]) -> Forest:
+        """Lock the trees that these reports name, then read them whole."""
+
+    async def write_trees(self, changes: TreeChanges) -> None: ...
+
+    async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:
+        """All providers of these trees as they stand, by internal id."""
+
+
+class Unpublished(Struct, frozen=True):
+    """What was written since the feed's last mark. `cursor` is the store's own: how far this reading came."""
+
+    cursor: str
+    providers: tuple[ProviderState, ...] = ()
+    gone: tuple[ProviderGone, ...] = ()
+    claimed: tuple[Holder, ...] = ()
+    ended: tuple[Holder, ...] = ()
+
+
+class ChangeFeed(Protocol):
+    """The change log, read by the one process that publishes it. A new leader starts a new term."""
+
+    @property
+    def published(self) -> LogPosition:
+        """The position of the last message that is known to be published."""
+
+    async def read(self) -> Unpublished:
+        """All that was committed and not marked; a write that commits late is found by a later reading."""
+
+    async def mark(self, position: int, cursor: str) -> None:
+        """Everything up to this cursor is published, the last of it at this position."""
+
+
+class PlacementStore(Protocol):
+    def transaction(self) -> AbstractAsyncContextManager[PlacementTransaction]:
+        """Commits when left in peace, rolls back on any exception. May raise `Transient` at any step: try again."""
+
+    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage: ...
+
+    def lead_feed(self) -> AbstractAsyncContextManager[ChangeFeed | None]:
+        """Become the one that publishes the log, for as long as this is open; None if another process is."""
+
+    async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
+        """Forget consumers that ended and log rows that were published before these times; how many rows went."""
+
+    async def audit(self) -> tuple[str, ...]:
+        """Every place where the books contradict themselves, as a sentence; none if they are right."""
+
+    async def close(self) -> None: ...

@@ -1,0 +1,92 @@
+"""Somebody to hold a server's processes and data, and to clear both away when we are gone, however we went.
+
+A process that is killed cannot clean up after itself, and a daemon or a changed user id slips through the kernel's
+own means (PR_SET_PDEATHSIG). So a keeper is a process of its own: it is the parent of the server, adopts whatever the
+server orphans, and watches a pipe whose other end only we hold. The kernel closes that end when we die.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.servers.processes import END_PATIENCE_S, descendants, end_below
+
+_ROOT = Path(__file__).parents[2]
+
+
+class KeeperLostError(RuntimeError):
+    """The keeper ended on its own; it took the server's processes and data along."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A process to start, as whom, and the file its output goes to."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    log: str
+    user: int | None = None
+    group: int | None = None
+
+
+class Keeper:
+    """A directory and the processes started through it. `close` ends the processes and removes the directory."""
+
+    directory: Path
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            (sys.executable, "-m", "tests.servers.keeper_process"),
+            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # Ctrl-C is sent to all of the terminal's group. The keeper leaves when we do, not before.
+            start_new_session=True,
+        )
+        self.directory = Path(str(self._reply()["directory"]))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def start(self, command: Command) -> int:
+        """Start a process and return its id, which stays its own for as long as it is in `processes`."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(asdict(command)) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as gone:
+            raise KeeperLostError(f"keeper {self.pid} is gone; cannot start {command.argv[0]}") from gone
+        reply = self._reply()
+        if "error" in reply:
+            raise OSError(f"cannot start {command.argv[0]}: {reply['error']}")
+        return int(reply["pid"])
+
+    def processes(self) -> tuple[int, ...]:
+        return descendants(self.pid)
+
+    def kill(self) -> None:
+        """SIGKILL every process, at once and without a word; the directory stays as it was."""
+        end_below(self.pid)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(END_PATIENCE_S * 2)
+        self._process.stdout.close()
+
+    def _reply(self) -> dict[str, int | str]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise KeeperLostError(
+                f"keeper {self.pid} ended without an answer, exit code {self._process.wait()}"
+            )
+        reply: dict[str, int | str] = json.loads(line)
+        return reply

@@ -1,0 +1,96 @@
+"""The process behind a `Keeper`: it owns one directory and the processes of one server, and outlives whoever asked.
+
+Says on stdout, as lines of JSON: first where its directory is, then the process id of each command it was sent on
+stdin. When stdin ends, because it was closed or because the other side died in whatever way, or when it is told to
+end by a signal: kills everything below itself and removes the directory. The data is throw-away, so nobody is asked
+to say goodbye.
+
+It holds one thread, so that the children may die with it: see `die_with`. It must not decide what a server is.
+"""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from tests.servers.keeper import Command
+from tests.servers.processes import adopt_orphans, die_with, end_below
+
+_IPC_RMID = 0
+
+
+def main() -> None:
+    adopt_orphans()
+    signal.signal(signal.SIGCHLD, _reap)
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, _leave)
+    directory = Path(tempfile.mkdtemp(prefix="moor-server-"))
+    try:
+        _say({"directory": str(directory)})
+        for line in sys.stdin:
+            _say(_start(Command(**json.loads(line)), directory))
+    finally:
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)
+        end_below(os.getpid())
+        _reap()
+        _remove_shared_memory(directory)
+        shutil.rmtree(directory)
+
+
+def _start(command: Command, directory: Path) -> dict[str, int | str]:
+    try:
+        with Path(command.log).open("ab") as log:
+            child = subprocess.Popen(
+                command.argv,
+                env=command.env,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                user=command.user,
+                group=command.group,
+                extra_groups=None if command.group is None else (),
+                preexec_fn=partial(die_with, os.getpid()),  # noqa: PLW1509 - there is one thread here
+            )
+    except OSError as refused:
+        return {"error": str(refused)}
+    return {"pid": child.pid}
+
+
+def _say(reply: dict[str, int | str] | dict[str, str]) -> None:
+    # Nobody there to hear it means that stdin is at its end, too.
+    with suppress(BrokenPipeError):
+        print(json.dumps(reply), flush=True)
+
+
+def _reap(_signum: int = signal.SIGCHLD, _frame: FrameType | None = None) -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
+def _leave(signum: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + signum)
+
+
+def _remove_shared_memory(directory: Path) -> None:
+    """PostgreSQL keeps a few bytes of System V shared memory as a lock; a killed one leaves them in the kernel."""
+    for pid_file in directory.glob("*/postmaster.pid"):
+        lines = pid_file.read_text().splitlines()
+        shared_memory_line = 6
+        if len(lines) > shared_memory_line and (key_and_id := lines[shared_memory_line].split()):
+            ctypes.CDLL(None).shmctl(int(key_and_id[1]), _IPC_RMID, None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""A PostgreSQL of our own: loopback only, throw-away data, gone when we are."""
+
+import os
+import pwd
+import shlex
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Self
+
+from tests.servers.installed import NotInstalledError, postgres_binaries
+from tests.servers.keeper import Command, Keeper
+from tests.servers.starting import free_port, wait_until_ready
+
+# Commits survive the server's death, which tests bring about; only the machine's death would lose them.
+# synchronous_commit and full_page_writes stay on: without them a killed server may lose or tear what it committed.
+FAST = MappingProxyType({"fsync": "off"})
+
+_ALWAYS = MappingProxyType(
+    {
+        "listen_addresses": "127.0.0.1",
+        "unix_socket_directories": "",
+        "max_connections": "200",
+        # In the data directory instead of /dev/shm, so that removing the one leaves nothing in the other.
+        "dynamic_shared_memory_type": "mmap",
+    }
+)
+
+
+class PrivatePostgres:
+    """A PostgreSQL server with one superuser, `postgres`, whom anybody on this machine may be.
+
+    `stop` throws the data away. `kill` is a crash: `start` then recovers the same data on the same port.
+    """
+
+    def __init__(self, *, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._settings = {**_ALWAYS, **settings}
+        self._keeper: Keeper | None = None
+        self._port = 0
+        self._server = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        assert self._port, "a server that was never started has no address"
+        return f"postgresql+asyncpg://postgres@127.0.0.1:{self._port}/postgres"
+
+    @property
+    def keeper(self) -> int | None:
+        """The process that holds the server, if there is one: not part of the server, and not to be ended."""
+        return self._keeper.pid if self._keeper else None
+
+    def processes(self) -> tuple[int, ...]:
+        """The postmaster and all its children."""
+        return self._keeper.processes() if self._keeper else ()
+
+    def start(self) -> None:
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Begin to start. Returns at once; `wait_until_ready` has to follow."""
+        assert not self.processes(), f"PostgreSQL on port {self._port} is running already"
+        binaries = postgres_binaries()
+        if binaries is None:
+            raise NotInstalledError("PostgreSQL is not installed: apt-get install postgresql")
+        if self._keeper is None:
+            self._keeper, self._port = Keeper(), free_port()
+        directory = self._keeper.directory
+        user, group = _unprivileged()
+        if user is not None and group is not None:
+            os.chown(directory, user, group)
+        options = {**self._settings, "port": str(self._port)}
+        initdb = (
+            *(str(binaries / "initdb"), "-D", "data", "--no-sync", "--no-instructions"),
+            *("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"),
+        )
+        postgres = (
+            *(str(binaries / "postgres"), "-D", "data"),
+            *(part for name, value in options.items() for part in ("-c", f"{name}={value}")),
+        )
+        script = f"test -e data/PG_VERSION || {shlex.join(initdb)} && exec {shlex.join(postgres)}"
+        self._server = self._keeper.start(
+            Command(
+                argv=("/bin/sh", "-c", script),
+                env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+                log=str(directory / "server.log"),
+                user=user,
+                group=group,
+            )
+        )
+
+    def wait_until_ready(self) -> None:
+        assert self._keeper is not None, "launch comes first"
+        wait_until_ready(
+            "PostgreSQL",
+            ready=self._is_ready,
+            alive=lambda: self._server in self.processes(),
+            logs=(self._keeper.directory / "server.log",),
+        )
+
+    def kill(self) -> None:
+        if self._keeper:
+            self._keeper.kill()
+
+    def stop(self) -> None:
+        if self._keeper:
+            self._keeper.close()
+            self._keeper = None
+
+    def _is_ready(self) -> bool:
+        assert self._keeper is not None
+        try:
+            lines = (self._keeper.directory / "data" / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        # A killed server leaves its file behind, so the file has to be that of the process we started.
+        return lines[:1] == [str(self._server)] and lines[7:8] == ["ready   "]
+
+
+def _unprivileged() -> tuple[int, int] | tuple[None, None]:
+    """Whom PostgreSQL may run as: it refuses to be root."""
+    if os.geteuid() != 0:
+        return None, None
+    for name in ("postgres", "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return entry.pw_uid, entry.pw_gid
+    raise NotInstalledError(
+        "PostgreSQL refuses to run as root, and there is neither a user postgres nor a user nobody"
+    )

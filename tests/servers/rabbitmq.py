@@ -1,0 +1,183 @@
+"""A RabbitMQ of our own: loopback only, throw-away data, gone when we are.
+
+Nothing is shared with another node on the machine: not the home with the Erlang cookie, not the port mapper (epmd).
+"""
+
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tests.servers.installed import NotInstalledError, rabbitmq_scripts
+from tests.servers.keeper import Command, Keeper
+from tests.servers.starting import free_port, wait_until_ready
+
+_NODE = "moor@localhost"
+_CTL_PATIENCE_S = 60.0
+# Erlang's own ports listen on every address unless told otherwise.
+_LOOPBACK_ONLY = "-kernel inet_dist_use_interface {127,0,0,1}"
+_PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+_METHOD_FRAME = b"\x01"
+
+
+class CtlError(RuntimeError):
+    """rabbitmqctl refused; the message holds what it said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ports:
+    amqp: int
+    distribution: int
+    epmd: int
+
+
+class PrivateRabbitMQ:
+    """A RabbitMQ node with its default user guest/guest and no plugins.
+
+    `stop` throws the data away. `kill` is a crash: `start` then recovers the same data on the same port.
+    """
+
+    def __init__(self) -> None:
+        self._keeper: Keeper | None = None
+        self._ports = _Ports(amqp=0, distribution=0, epmd=0)
+        self._server = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        assert self._ports.amqp, "a server that was never started has no address"
+        return f"amqp://guest:guest@127.0.0.1:{self._ports.amqp}/"
+
+    @property
+    def ctl_command(self) -> str:
+        """A command line that is `rabbitmqctl` for this node, for whoever splits it as a shell does."""
+        assert self._keeper is not None, "a server that was never started has no rabbitmqctl"
+        return shlex.join(("/bin/sh", str(self._keeper.directory / "rabbitmqctl")))
+
+    @property
+    def keeper(self) -> int | None:
+        """The process that holds the server, if there is one: not part of the server, and not to be ended."""
+        return self._keeper.pid if self._keeper else None
+
+    def processes(self) -> tuple[int, ...]:
+        """The Erlang machine, its helpers, and the port mapper."""
+        return self._keeper.processes() if self._keeper else ()
+
+    def start(self) -> None:
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Begin to start. Returns at once; `wait_until_ready` has to follow."""
+        assert not self.processes(), f"RabbitMQ on port {self._ports.amqp} is running already"
+        scripts = rabbitmq_scripts()
+        if scripts is None:
+            raise NotInstalledError("RabbitMQ is not installed: apt-get install rabbitmq-server")
+        if self._keeper is None:
+            self._keeper = Keeper()
+            self._ports = _Ports(amqp=free_port(), distribution=free_port(), epmd=free_port())
+            _write_files(self._keeper.directory, self._ports, scripts)
+        directory = self._keeper.directory
+        env, log = _environment(directory, self._ports), str(directory / "startup.log")
+        # The node would start a port mapper as a daemon. As a child of the keeper it dies with it, come what may.
+        if epmd := shutil.which("epmd"):
+            mapper = (epmd, "-port", str(self._ports.epmd), "-address", "127.0.0.1")
+            self._keeper.start(Command(argv=mapper, env=env, log=log))
+        server = (str(scripts / "rabbitmq-server"), "-noinput")
+        self._server = self._keeper.start(Command(argv=server, env=env, log=log))
+
+    def wait_until_ready(self) -> None:
+        assert self._keeper is not None, "launch comes first"
+        directory = self._keeper.directory
+        wait_until_ready(
+            "RabbitMQ",
+            ready=lambda: _speaks_amqp(self._ports.amqp),
+            alive=lambda: self._server in self.processes(),
+            logs=(directory / "startup.log", directory / "log" / f"{_NODE}.log"),
+        )
+
+    def kill(self) -> None:
+        if self._keeper:
+            self._keeper.kill()
+
+    def stop(self) -> None:
+        if self._keeper:
+            self._keeper.close()
+            self._keeper = None
+
+    def ctl(self, *args: str, stdin: str | None = None) -> str:
+        """Run rabbitmqctl and return what it wrote. An Erlang start, so about a second."""
+        done = subprocess.run(
+            (*shlex.split(self.ctl_command), *args),
+            input=stdin if stdin is not None else "",
+            capture_output=True,
+            text=True,
+            timeout=_CTL_PATIENCE_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            said = (done.stderr + done.stdout).strip()
+            raise CtlError(f"rabbitmqctl {shlex.join(args)} failed with exit code {done.returncode}:\n{said}")
+        return done.stdout
+
+
+def _environment(directory: Path, ports: _Ports) -> dict[str, str]:
+    """All that the node and its rabbitmqctl see: nothing of our own environment may point them elsewhere."""
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(directory),
+        "LC_ALL": "C.UTF-8",
+        "ERL_EPMD_PORT": str(ports.epmd),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        # The script then becomes the Erlang machine instead of staying around as its parent.
+        "RABBITMQ_ALLOW_INPUT": "1",
+        "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
+        "RABBITMQ_CONF_ENV_FILE": str(directory / "rabbitmq-env.conf"),
+        "RABBITMQ_CTL_DIST_PORT_MAX": "0",
+        "RABBITMQ_CTL_DIST_PORT_MIN": "0",
+        "RABBITMQ_CTL_ERL_ARGS": _LOOPBACK_ONLY,
+        "RABBITMQ_DIST_PORT": str(ports.distribution),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
+        "RABBITMQ_LOG_BASE": str(directory / "log"),
+        "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
+        "RABBITMQ_NODENAME": _NODE,
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": str(ports.amqp),
+        "RABBITMQ_PID_FILE": str(directory / "rabbitmq.pid"),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _LOOPBACK_ONLY,
+    }
+
+
+def _write_files(directory: Path, ports: _Ports, scripts: Path) -> None:
+    settings = (
+        f"listeners.tcp.1 = 127.0.0.1:{ports.amqp}",
+        "disk_free_limit.absolute = 50MB",
+        "log.console = false",
+        "log.file.level = warning",
+    )
+    (directory / "rabbitmq.conf").write_text("".join(f"{line}\n" for line in settings))
+    # Empty, but there: otherwise the machine's own would be read.
+    (directory / "rabbitmq-env.conf").touch()
+    (directory / "enabled_plugins").write_text("[].\n")
+    env = (f"{name}={value}" for name, value in _environment(directory, ports).items())
+    ctl = shlex.join(("env", "-i", *env, str(scripts / "rabbitmqctl"), "-n", _NODE))
+    (directory / "rabbitmqctl").write_text(f'#!/bin/sh\nexec {ctl} "$@"\n')
+
+
+def _speaks_amqp(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(_PROTOCOL_HEADER)
+            return connection.recv(1) == _METHOD_FRAME
+    except OSError:
+        return False

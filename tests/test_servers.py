@@ -1,0 +1,275 @@
+"""The servers that tests and benchmarks run against: they come, survive a crash, and leave nothing behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import aio_pika
+import asyncpg
+import pytest
+
+from tests.servers import AMQP_VARIABLE, POSTGRES_VARIABLE, PrivatePostgres, PrivateRabbitMQ, descendants
+from tests.servers.installed import (
+    AskForHelp,
+    Install,
+    Machine,
+    Ready,
+    Software,
+    decide,
+    postgres_binaries,
+    rabbitmq_scripts,
+)
+
+ROOT = Path(__file__).parents[1]
+PATIENCE_S = 20.0
+NOWHERE = {AMQP_VARIABLE: "amqp://127.0.0.1:9/", POSTGRES_VARIABLE: "postgresql+asyncpg://127.0.0.1:9/none"}
+
+with_postgres = pytest.mark.skipif(postgres_binaries() is None, reason="only a PostgreSQL elsewhere is given")
+with_rabbitmq = pytest.mark.skipif(rabbitmq_scripts() is None, reason="only a RabbitMQ elsewhere is given")
+
+
+@with_postgres
+def test_a_private_postgres_recovers_what_was_committed_before_a_crash_and_leaves_nothing_when_stopped() -> (
+    None
+):
+    server = PrivatePostgres(settings={"fsync": "off", "work_mem": "5MB"})
+    with server:
+        before = server.url
+        assert ask(server, "SHOW work_mem") == "5MB"
+        assert int(str(ask(server, "SHOW max_connections"))) >= 200
+        ask(server, "CREATE TABLE kept AS SELECT 7 AS answer")
+        crashed = server.processes()
+
+        server.kill()
+
+        assert server.processes() == ()
+        server.start()
+        assert server.url == before
+        assert ask(server, "SELECT answer FROM kept") == 7
+        running = server.processes()
+        data = Path(str(ask(server, "SHOW data_directory")))
+        assert data.exists()
+    assert still_there((*crashed, *running)) == []
+    assert not data.exists()
+    assert not data.parent.exists()
+
+
+@with_postgres
+def test_a_killed_postgres_leaves_no_shared_memory_in_the_kernel() -> None:
+    with PrivatePostgres() as server:
+        data = Path(str(ask(server, "SHOW data_directory")))
+        segment = (data / "postmaster.pid").read_text().splitlines()[6].split()[1]
+        assert segment in shared_memory()
+        server.kill()
+    assert segment not in shared_memory()
+
+
+@with_rabbitmq
+def test_a_private_rabbitmq_recovers_confirmed_messages_after_a_crash_and_leaves_nothing_when_stopped() -> (
+    None
+):
+    server = PrivateRabbitMQ()
+    with server:
+        before = server.url
+        server.ctl("import_definitions", stdin='{"vhosts": [{"name": "imported"}]}')
+        assert "imported" in server.ctl("-q", "list_vhosts").splitlines()
+        asyncio.run(leave_a_message(server.url))
+        crashed = server.processes()
+
+        server.kill()
+
+        assert server.processes() == ()
+        server.start()
+        assert server.url == before
+        assert asyncio.run(take_the_message(server.url)) == b"kept"
+        running = server.processes()
+        directory = Path(server.ctl_command.split()[-1]).parent
+        assert directory.exists()
+    assert still_there((*crashed, *running)) == []
+    assert not directory.exists()
+
+
+def test_the_command_gets_the_servers_that_are_given_and_its_exit_code_is_ours() -> None:
+    says_what_it_got = f"import os, sys; print(os.environ['{AMQP_VARIABLE}'], os.environ['{POSTGRES_VARIABLE}']); sys.exit(7)"
+
+    done = harness(sys.executable, "-c", says_what_it_got, given=NOWHERE)
+
+    assert done.wait(PATIENCE_S) == 7
+    assert said(done) == f"{NOWHERE[AMQP_VARIABLE]} {NOWHERE[POSTGRES_VARIABLE]}\n"
+
+
+def test_a_command_that_dies_of_a_signal_counts_as_128_and_the_signal() -> None:
+    suicide = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+    done = harness(sys.executable, "-c", suicide, given=NOWHERE)
+
+    assert done.wait(PATIENCE_S) == 128 + signal.SIGKILL
+    assert said(done) == ""
+
+
+def test_what_a_command_leaves_running_is_ended_daemons_too() -> None:
+    # The shell ends at once; its daemon has a session of its own and would run for minutes.
+    done = harness("/bin/sh", "-c", "setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!", given=NOWHERE)
+
+    assert done.wait(PATIENCE_S) == 0
+    assert still_there([int(said(done))]) == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_reaches_the_command_which_may_finish_in_its_own_time(signum: signal.Signals) -> None:
+    finishes = (
+        "import signal, sys\n"
+        f"signal.signal({signum:d}, lambda *_: sys.exit(9))\n"
+        "print('ready', flush=True)\n"
+        "signal.pause()\n"
+    )
+    running = harness(sys.executable, "-c", finishes, given=NOWHERE)
+    assert first_line(running) == "ready"
+
+    running.send_signal(signum)
+
+    assert running.wait(PATIENCE_S) == 9
+    assert said(running) == ""
+
+
+@with_postgres
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_the_harness_however_it_is_ended(signum: signal.Signals) -> None:
+    waits = "import signal; print('ready', flush=True); signal.pause()"
+    given = {AMQP_VARIABLE: NOWHERE[AMQP_VARIABLE]}
+    running = harness(sys.executable, "-c", waits, given=given)
+    assert first_line(running) == "ready"
+    started = descendants(running.pid)
+    directories = {Path(f"/proc/{pid}/cwd").readlink() for pid in started} - {Path.cwd(), ROOT}
+    assert directories
+
+    running.send_signal(signum)
+
+    assert running.wait(PATIENCE_S) != 0
+    said(running)
+    wait_until(lambda: still_there(started) == [])
+    wait_until(lambda: not any(directory.exists() for directory in directories))
+
+
+@with_postgres
+def test_the_servers_end_even_if_the_process_that_would_end_them_is_killed() -> None:
+    server = PrivatePostgres()
+    server.start()
+    started = server.processes()
+    keeper, directory = server.keeper, Path(str(ask(server, "SHOW data_directory"))).parent
+    assert keeper is not None
+
+    os.kill(keeper, signal.SIGKILL)
+
+    wait_until(lambda: still_there(started) == [])
+    server.stop()
+    subprocess.run(["rm", "-r", str(directory)], check=True)
+
+
+def test_missing_servers_are_installed_by_whoever_may() -> None:
+    machine = Machine(installed=frozenset({Software.POSTGRES}), has_apt=True, become_root=("sudo", "-n"))
+
+    assert decide(machine, (Software.RABBITMQ, Software.POSTGRES)) == Install(
+        (Software.RABBITMQ,), ("sudo", "-n")
+    )
+    assert decide(machine, (Software.POSTGRES,)) == Ready()
+
+
+def test_who_may_not_install_is_told_the_one_line_that_does_and_the_variables_that_make_it_unnecessary() -> (
+    None
+):
+    machine = Machine(installed=frozenset(), has_apt=True, become_root=None)
+
+    assert decide(machine, (Software.RABBITMQ, Software.POSTGRES)) == AskForHelp(
+        "RabbitMQ and PostgreSQL not found, and only root may install them. Either install them:\n"
+        "    sudo apt-get install -y rabbitmq-server postgresql\n"
+        "or name running ones:\n"
+        "    export MOOR_TEST_AMQP_URL=amqp://USER:PASSWORD@HOST:5672/\n"
+        "    export MOOR_TEST_POSTGRES_URL=postgresql+asyncpg://SUPERUSER@HOST:5432/postgres"
+    )
+
+
+def test_a_machine_without_apt_is_told_only_about_what_is_missing() -> None:
+    machine = Machine(installed=frozenset({Software.RABBITMQ}), has_apt=False, become_root=())
+
+    assert decide(machine, (Software.RABBITMQ, Software.POSTGRES)) == AskForHelp(
+        "PostgreSQL not found, and there is no apt-get to install it. Either install it:\n"
+        "    (your system's way to install PostgreSQL)\n"
+        "or name a running one:\n"
+        "    export MOOR_TEST_POSTGRES_URL=postgresql+asyncpg://SUPERUSER@HOST:5432/postgres"
+    )
+
+
+def harness(*command: str, given: dict[str, str]) -> subprocess.Popen[str]:
+    ours = {name: value for name, value in os.environ.items() if name not in NOWHERE}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.servers", "--", *command],
+        cwd=ROOT,
+        env={**ours, **given},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def first_line(running: subprocess.Popen[str]) -> str:
+    assert running.stdout is not None
+    return running.stdout.readline().strip()
+
+
+def said(done: subprocess.Popen[str]) -> str:
+    return done.communicate(timeout=PATIENCE_S)[0]
+
+
+def still_there(pids: Iterable[int]) -> list[int]:
+    def lives(pid: int) -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    return [pid for pid in pids if lives(pid)]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not come true within {PATIENCE_S:g} s"
+        time.sleep(0.01)
+
+
+def shared_memory() -> set[str]:
+    return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+
+
+def ask(server: PrivatePostgres, query: str) -> object:
+    async def once() -> object:
+        connection = await asyncpg.connect(server.url.replace("+asyncpg", ""))
+        try:
+            return await connection.fetchval(query)
+        finally:
+            await connection.close()
+
+    return asyncio.run(once())
+
+
+async def leave_a_message(url: str) -> None:
+    connection = await aio_pika.connect(url)
+    async with connection, connection.channel(publisher_confirms=True) as channel:
+        await channel.declare_queue("kept", durable=True, arguments={"x-queue-type": "quorum"})
+        await channel.default_exchange.publish(
+            aio_pika.Message(b"kept", delivery_mode=aio_pika.DeliveryMode.PERSISTENT), routing_key="kept"
+        )
+
+
+async def take_the_message(url: str) -> bytes:
+    connection = await aio_pika.connect(url)
+    async with connection, connection.channel() as channel:
+        queue = await channel.get_queue("kept")
+        message = await queue.get(timeout=PATIENCE_S)
+        await message.ack()
+        return message.body
