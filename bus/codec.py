@@ -127,8 +127,19 @@ def encode(envelope: Envelope[Message]) -> bytes:
 
 def put_back(line: bytes) -> bytes:
     """The same message, tried once more; whatever we do not know of it stays in it."""
-    wrapped = _wrapped.decode(line)
+    try:
+        wrapped = _wrapped.decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return line
     return _encoder.encode(structs.replace(wrapped, attempts=wrapped.attempts + 1))
+
+
+def revived(line: bytes) -> bytes:
+    """The same message as if it had never been tried; a line that cannot be read stays as it is."""
+    try:
+        return _encoder.encode(structs.replace(_wrapped.decode(line), attempts=0))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return line
 
 
 def attempts_of(line: bytes) -> int:
@@ -152,6 +163,14 @@ def lines_of(parcel: Parcel) -> Sequence[bytes] | Unreadable:
             parcel.body, f"oversized: {len(lines)} messages, at most {PARCEL_ITEMS_MAX} are taken"
         )
     return lines
+
+
+def known_messages(parcel: Parcel, codec: Codec) -> list[Envelope[Message]]:
+    """The messages that can be read, for readers to whom the others do not matter: of answers and feeds."""
+    lines = lines_of(parcel)
+    if isinstance(lines, Unreadable):
+        return []
+    return [read for read in map(codec.decode, lines) if isinstance(read, Envelope)]
 
 
 def describe(problem: Exception | None, line: bytes) -> str:

@@ -15,6 +15,10 @@ class Transient(Failure):
     """Try again; nothing was done."""
 
 
+class Unavailable(Transient):
+    """A server that we need is away; try again for as long as it takes."""
+
+
 class Poison(Failure):
     """It never will work."""
 

@@ -21,6 +21,7 @@ from bus.topology import (
 
 NOTHING = "^$"
 EVERYTHING = ".*"
+NAMED_BY_RABBITMQ = r"amq\.gen-.*"
 
 
 class TopicRights(Struct, frozen=True):
@@ -35,6 +36,10 @@ class Rights(Struct, frozen=True):
     """What a user may configure, write and read, by name; on topic exchanges, with which keys.
 
     An exchange without topic rights is one where the names alone decide.
+
+    `answers` are its answer queues. RabbitMQ has no such right, and a right to configure their names would be one to
+    make exchanges of these names, which are its own to bind to whatever it may write to, past all topic rights. So
+    there it may configure only what RabbitMQ itself names, which queues can be and exchanges cannot.
     """
 
     user: str
@@ -42,15 +47,19 @@ class Rights(Struct, frozen=True):
     write: str = NOTHING
     read: str = NOTHING
     topics: tuple[TopicRights, ...] = ()
+    answers: str = NOTHING
 
     def may_configure(self, name: str) -> bool:
         return re.search(self.configure, name) is not None
 
+    def may_declare_queue(self, name: str) -> bool:
+        return self.may_configure(name) or re.search(self.answers, name) is not None
+
     def may_write(self, name: str) -> bool:
-        return re.search(self.write, name) is not None
+        return re.search(f"{self.write}|{self.answers}", name) is not None
 
     def may_read(self, name: str) -> bool:
-        return re.search(self.read, name) is not None
+        return re.search(f"{self.read}|{self.answers}", name) is not None
 
     def may_publish(self, exchange: str, routing_key: str) -> bool:
         return self.may_write(exchange or "amq.default") and self._topic(exchange, routing_key, "write")
@@ -75,8 +84,9 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
         return Rights(user, EVERYTHING, EVERYTHING, EVERYTHING)
     names = tuple(exchanges)
     reads = tuple(name for queue in role.reads for name in _on_broker(queue, cell))
-    own_queues = [f"{kind}.{user}" for kind, has in (("answers", role.asks), ("feed", role.listens)) if has]
-    own = [rf"{re.escape(prefix)}\.[^.]+" for prefix in own_queues]
+    answers = [rf"answers\.{re.escape(user)}\.[^.]+"] if role.asks else []
+    feeds = [rf"feed\.{re.escape(user)}\.[^.]+"] if role.listens else []
+    own = [*feeds, *([NAMED_BY_RABBITMQ] if role.asks else [])]
 
     write_keys = _keys_by_exchange(role.writes, names, cell)
     if reads:
@@ -85,7 +95,7 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
         write_keys[REPLY] = [r"answers\..+"]
     read_keys = _keys_by_exchange(role.listens, names, cell)
     if role.asks:
-        read_keys[REPLY] = [rf"answers\.{re.escape(user)}\.[^.]+"]
+        read_keys[REPLY] = answers
     return Rights(
         user,
         configure=_any_of(own),
@@ -95,6 +105,7 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
             TopicRights(name, _any_of(write_keys.get(name, [])), _any_of(read_keys.get(name, [])))
             for name in names
         ),
+        answers=_any_of(answers),
     )
 
 

@@ -6,6 +6,7 @@ their way, and the promise that cells never call up is checked: statically, in s
 A pattern is an AMQP topic pattern; `{cell}` in a pattern or name stands for the cell's name.
 """
 
+import functools
 from collections.abc import Iterable
 from enum import Enum
 
@@ -92,8 +93,8 @@ class Limits(Struct, frozen=True):
     work_length_max: int = 100_000
     questions_length_max: int = 20_000
     feed_length_max: int = 10_000
-    # The last resort. A worker takes a message that comes back apart long before.
-    deliveries_max: int = 20
+    # The last resort, for what kills every worker: one that lives has buried it at half of that, with a better reason.
+    deliveries_max: int = 40
     unused_expires_ms: int = 60_000
 
     def __post_init__(self) -> None:
@@ -295,11 +296,16 @@ def objects_of(
 
 def address_of(message: Message) -> Address:
     """Where a message goes; an answer goes to its asker instead, whom the bus knows."""
-    kind_of_message = type_of(message)
-    route = ROUTES[kind_of_message]
-    cell = getattr(message, "cell", None)
-    key = kind_of_message if cell is None else f"{kind_of_message}.{cell}"
-    return Address(in_cell(route.exchange, cell or ""), key, route.kind)
+    return _address(type(message), getattr(message, "cell", None))
+
+
+@functools.lru_cache(maxsize=100_000)
+def _address(kind_of_message: type[Message], cell: str | None) -> Address:
+    name = type_of(kind_of_message)
+    route = ROUTES[name]
+    return Address(
+        in_cell(route.exchange, cell or ""), name if cell is None else f"{name}.{cell}", route.kind
+    )
 
 
 def in_cell(text: str, cell: str) -> str:

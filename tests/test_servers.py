@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import aio_pika
@@ -34,9 +35,7 @@ with_rabbitmq = pytest.mark.skipif(rabbitmq_scripts() is None, reason="only a Ra
 
 
 @with_postgres
-def test_a_private_postgres_recovers_what_was_committed_before_a_crash_and_leaves_nothing_when_stopped() -> (
-    None
-):
+def test_a_private_postgres_recovers_from_a_crash_and_leaves_nothing_when_stopped() -> None:
     server = PrivatePostgres(settings={"fsync": "off", "work_mem": "5MB"})
     with server:
         before = server.url
@@ -70,15 +69,14 @@ def test_a_killed_postgres_leaves_no_shared_memory_in_the_kernel() -> None:
 
 
 @with_rabbitmq
-def test_a_private_rabbitmq_recovers_confirmed_messages_after_a_crash_and_leaves_nothing_when_stopped() -> (
-    None
-):
+def test_a_private_rabbitmq_recovers_from_a_crash_and_leaves_nothing_when_stopped() -> None:
     server = PrivateRabbitMQ()
     with server:
         before = server.url
         server.ctl("import_definitions", stdin='{"vhosts": [{"name": "imported"}]}')
         assert "imported" in server.ctl("-q", "list_vhosts").splitlines()
         asyncio.run(leave_a_message(server.url))
+        server.settle()
         crashed = server.processes()
 
         server.kill()
@@ -97,27 +95,24 @@ def test_a_private_rabbitmq_recovers_confirmed_messages_after_a_crash_and_leaves
 def test_the_command_gets_the_servers_that_are_given_and_its_exit_code_is_ours() -> None:
     says_what_it_got = f"import os, sys; print(os.environ['{AMQP_VARIABLE}'], os.environ['{POSTGRES_VARIABLE}']); sys.exit(7)"
 
-    done = harness(sys.executable, "-c", says_what_it_got, given=NOWHERE)
-
-    assert done.wait(PATIENCE_S) == 7
-    assert said(done) == f"{NOWHERE[AMQP_VARIABLE]} {NOWHERE[POSTGRES_VARIABLE]}\n"
+    with harness(sys.executable, "-c", says_what_it_got, given=NOWHERE) as done:
+        assert done.wait(PATIENCE_S) == 7
+        assert said(done) == f"{NOWHERE[AMQP_VARIABLE]} {NOWHERE[POSTGRES_VARIABLE]}\n"
 
 
 def test_a_command_that_dies_of_a_signal_counts_as_128_and_the_signal() -> None:
     suicide = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 
-    done = harness(sys.executable, "-c", suicide, given=NOWHERE)
-
-    assert done.wait(PATIENCE_S) == 128 + signal.SIGKILL
-    assert said(done) == ""
+    with harness(sys.executable, "-c", suicide, given=NOWHERE) as done:
+        assert done.wait(PATIENCE_S) == 128 + signal.SIGKILL
 
 
 def test_what_a_command_leaves_running_is_ended_daemons_too() -> None:
     # The shell ends at once; its daemon has a session of its own and would run for minutes.
-    done = harness("/bin/sh", "-c", "setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!", given=NOWHERE)
-
-    assert done.wait(PATIENCE_S) == 0
-    assert still_there([int(said(done))]) == []
+    leaves_a_daemon = "setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!"
+    with harness("/bin/sh", "-c", leaves_a_daemon, given=NOWHERE) as done:
+        assert done.wait(PATIENCE_S) == 0
+        assert still_there([int(said(done))]) == []
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -128,30 +123,33 @@ def test_a_signal_reaches_the_command_which_may_finish_in_its_own_time(signum: s
         "print('ready', flush=True)\n"
         "signal.pause()\n"
     )
-    running = harness(sys.executable, "-c", finishes, given=NOWHERE)
-    assert first_line(running) == "ready"
+    with harness(sys.executable, "-c", finishes, given=NOWHERE) as running:
+        assert first_line(running) == "ready"
 
-    running.send_signal(signum)
+        running.send_signal(signum)
 
-    assert running.wait(PATIENCE_S) == 9
-    assert said(running) == ""
+        assert running.wait(PATIENCE_S) == 9
 
 
 @with_postgres
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_the_harness_however_it_is_ended(signum: signal.Signals) -> None:
-    waits = "import signal; print('ready', flush=True); signal.pause()"
-    given = {AMQP_VARIABLE: NOWHERE[AMQP_VARIABLE]}
-    running = harness(sys.executable, "-c", waits, given=given)
-    assert first_line(running) == "ready"
-    started = descendants(running.pid)
-    directories = {Path(f"/proc/{pid}/cwd").readlink() for pid in started} - {Path.cwd(), ROOT}
-    assert directories
+    has_a_child = (
+        "import signal, subprocess, sys\n"
+        "child = subprocess.Popen(['sleep', '300'], start_new_session=True, stdout=subprocess.DEVNULL)\n"
+        "print(child.pid, flush=True)\n"
+        "signal.pause()\n"
+    )
+    with harness(sys.executable, "-c", has_a_child, given={AMQP_VARIABLE: NOWHERE[AMQP_VARIABLE]}) as running:
+        child = int(first_line(running))
+        started = descendants(running.pid)
+        assert child in started
+        directories = {Path(f"/proc/{pid}/cwd").readlink() for pid in started} - {Path.cwd(), ROOT}
+        assert directories
 
-    running.send_signal(signum)
+        running.send_signal(signum)
 
-    assert running.wait(PATIENCE_S) != 0
-    said(running)
+        assert running.wait(PATIENCE_S) != 0
     wait_until(lambda: still_there(started) == [])
     wait_until(lambda: not any(directory.exists() for directory in directories))
 
@@ -167,8 +165,9 @@ def test_the_servers_end_even_if_the_process_that_would_end_them_is_killed() -> 
     os.kill(keeper, signal.SIGKILL)
 
     wait_until(lambda: still_there(started) == [])
+    assert directory.exists()
     server.stop()
-    subprocess.run(["rm", "-r", str(directory)], check=True)
+    assert not directory.exists()
 
 
 def test_missing_servers_are_installed_by_whoever_may() -> None:
@@ -205,15 +204,20 @@ def test_a_machine_without_apt_is_told_only_about_what_is_missing() -> None:
     )
 
 
-def harness(*command: str, given: dict[str, str]) -> subprocess.Popen[str]:
+@contextmanager
+def harness(*command: str, given: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     ours = {name: value for name, value in os.environ.items() if name not in NOWHERE}
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "tests.servers", "--", *command],
         cwd=ROOT,
         env={**ours, **given},
         stdout=subprocess.PIPE,
         text=True,
-    )
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 def first_line(running: subprocess.Popen[str]) -> str:
@@ -222,7 +226,8 @@ def first_line(running: subprocess.Popen[str]) -> str:
 
 
 def said(done: subprocess.Popen[str]) -> str:
-    return done.communicate(timeout=PATIENCE_S)[0]
+    assert done.stdout is not None
+    return done.stdout.read()
 
 
 def still_there(pids: Iterable[int]) -> list[int]:

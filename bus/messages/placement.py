@@ -183,8 +183,13 @@ class DoesNotFit(Variant, frozen=True, tag="does_not_fit"):
 
 
 class ShapeMoved(Variant, frozen=True, tag="shape_moved"):
-    """A tree is not what the asker saw. `trees` holds all providers of the trees that moved; a root in `gone` is no more."""
+    """Trees are not what the asker saw: those of `roots` have moved, those of `gone` are no more.
 
+    `trees` holds all providers of the trees that moved, as they are now; of very large ones nothing, they are to be
+    read by themselves.
+    """
+
+    roots: tuple[ProviderId, ...] = ()
     trees: tuple[ProviderState, ...] = ()
     gone: tuple[ProviderId, ...] = ()
 
@@ -246,9 +251,9 @@ class ReportedProvider(Value, frozen=True):
     id: ProviderId
     name: ProviderName
     parent: ProviderId | None = None
-    inventories: dict[ResourceClass, ReportedInventory] | None = None
-    traits: tuple[Trait, ...] | None = None
-    aggregates: tuple[AggregateId, ...] | None = None
+    inventories: Annotated[dict[ResourceClass, ReportedInventory], Meta(max_length=200)] | None = None
+    traits: Annotated[tuple[Trait, ...], Meta(max_length=400)] | None = None
+    aggregates: Annotated[tuple[AggregateId, ...], Meta(max_length=400)] | None = None
 
 
 class ReportInventory(Message, frozen=True, tag="inventory.report"):

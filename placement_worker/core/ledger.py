@@ -16,6 +16,7 @@ from bus.messages.placement import (
     Holder,
     InventoryState,
     ReleaseClaim,
+    ReportInventory,
     ResourceAmount,
     ServerGroup,
     SwapClaim,
@@ -28,6 +29,13 @@ class Asked(Struct, frozen=True):
     """An order, and the one cell its sender may speak for; None if it may speak for all."""
 
     order: ClaimOrder
+    speaks_for: str | None = None
+
+
+class Reported(Struct, frozen=True):
+    """A report, and the one cell its sender may speak for; None if it may speak for all."""
+
+    report: ReportInventory
     speaks_for: str | None = None
 
 

@@ -49,22 +49,20 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(signum, _leave)
     try:
         with ExitStack() as servers:
-            given, keepers = _provide(servers)
-            return run(command, {**os.environ, **given}, spare=keepers)
+            return run(command, {**os.environ, **_provide(servers)})
     except (UnavailableError, InstallFailedError, DidNotStartError) as refused:
         print(f"tests.servers: {refused}", file=sys.stderr)
         return os.EX_UNAVAILABLE
 
 
-def _provide(servers: ExitStack) -> tuple[dict[str, str], tuple[int, ...]]:
-    """Start what was not given, both at once; return how to reach everything, and who keeps it."""
+def _provide(servers: ExitStack) -> dict[str, str]:
+    """Start what was not given, both at once; return the variables that say how to reach it."""
     needed = _needed(os.environ)
     _ensure_installed(needed)
     given = {}
     rabbitmq = PrivateRabbitMQ() if Software.RABBITMQ in needed else None
     postgres = PrivatePostgres(settings=FAST) if Software.POSTGRES in needed else None
-    started = [server for server in (rabbitmq, postgres) if server]
-    for server in started:
+    for server in [server for server in (rabbitmq, postgres) if server]:
         servers.callback(server.stop)
         server.launch()
     if postgres:
@@ -76,7 +74,7 @@ def _provide(servers: ExitStack) -> tuple[dict[str, str], tuple[int, ...]]:
         given[AMQP_CTL_VARIABLE] = rabbitmq.ctl_command
     elif AMQP_CTL_VARIABLE not in os.environ and (rabbitmqctl := shutil.which("rabbitmqctl")):
         given[AMQP_CTL_VARIABLE] = rabbitmqctl
-    return given, tuple(server.keeper for server in started if server.keeper)
+    return given
 
 
 def _needed(environment: Mapping[str, str]) -> tuple[Software, ...]:

@@ -106,18 +106,10 @@ def install(decision: Install) -> None:
     """Install the packages. Their own start scripts may start servers, which are none of ours and stay."""
     print(f"tests.servers: installing {' '.join(decision.packages)}", file=sys.stderr)
     apt_get = (*decision.become_root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq")
+    # What is there already stays as it is, version and all.
+    only_add = ("install", "-y", "--no-upgrade", "--no-install-recommends")
     _run((*apt_get, "update"))
-    _run(
-        (
-            *apt_get,
-            "-o",
-            "DPkg::Lock::Timeout=300",
-            "install",
-            "-y",
-            "--no-install-recommends",
-            *decision.packages,
-        )
-    )
+    _run((*apt_get, "-o", "DPkg::Lock::Timeout=300", *only_add, *decision.packages))
 
 
 def rabbitmq_scripts() -> Path | None:

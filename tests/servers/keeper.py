@@ -5,8 +5,10 @@ own means (PR_SET_PDEATHSIG). So a keeper is a process of its own: it is the par
 server orphans, and watches a pipe whose other end only we hold. The kernel closes that end when we die.
 """
 
+import ctypes
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,6 +18,8 @@ from pathlib import Path
 from tests.servers.processes import END_PATIENCE_S, descendants, end_below
 
 _ROOT = Path(__file__).parents[2]
+_IPC_RMID = 0
+_SHARED_MEMORY_LINE = 6
 
 
 class KeeperLostError(RuntimeError):
@@ -80,6 +84,9 @@ class Keeper:
         self._process.stdin.close()
         self._process.wait(END_PATIENCE_S * 2)
         self._process.stdout.close()
+        if self.directory.exists():
+            # The keeper was killed, and the kernel killed its processes, but nobody was left to tidy up.
+            remove(self.directory)
 
     def _reply(self) -> dict[str, int | str]:
         assert self._process.stdout is not None
@@ -90,3 +97,13 @@ class Keeper:
             )
         reply: dict[str, int | str] = json.loads(line)
         return reply
+
+
+def remove(directory: Path) -> None:
+    """Remove a server's data, once its processes have ended."""
+    # PostgreSQL keeps a few bytes of System V shared memory as a lock; a killed one leaves them in the kernel.
+    for pid_file in directory.glob("*/postmaster.pid"):
+        lines = pid_file.read_text().splitlines()
+        if len(lines) > _SHARED_MEMORY_LINE and (key_and_id := lines[_SHARED_MEMORY_LINE].split()):
+            ctypes.CDLL(None).shmctl(int(key_and_id[1]), _IPC_RMID, None)
+    shutil.rmtree(directory)

@@ -8,10 +8,8 @@ to say goodbye.
 It holds one thread, so that the children may die with it: see `die_with`. It must not decide what a server is.
 """
 
-import ctypes
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,10 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tests.servers.keeper import Command
+from tests.servers.keeper import Command, remove
 from tests.servers.processes import adopt_orphans, die_with, end_below
-
-_IPC_RMID = 0
 
 
 def main() -> None:
@@ -43,8 +39,7 @@ def main() -> None:
             signal.signal(signum, signal.SIG_IGN)
         end_below(os.getpid())
         _reap()
-        _remove_shared_memory(directory)
-        shutil.rmtree(directory)
+        remove(directory)
 
 
 def _start(command: Command, directory: Path) -> dict[str, int | str]:
@@ -81,15 +76,6 @@ def _reap(_signum: int = signal.SIGCHLD, _frame: FrameType | None = None) -> Non
 
 def _leave(signum: int, _frame: FrameType | None) -> NoReturn:
     sys.exit(128 + signum)
-
-
-def _remove_shared_memory(directory: Path) -> None:
-    """PostgreSQL keeps a few bytes of System V shared memory as a lock; a killed one leaves them in the kernel."""
-    for pid_file in directory.glob("*/postmaster.pid"):
-        lines = pid_file.read_text().splitlines()
-        shared_memory_line = 6
-        if len(lines) > shared_memory_line and (key_and_id := lines[shared_memory_line].split()):
-            ctypes.CDLL(None).shmctl(int(key_and_id[1]), _IPC_RMID, None)
 
 
 if __name__ == "__main__":

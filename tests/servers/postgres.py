@@ -105,6 +105,7 @@ class PrivatePostgres:
         )
 
     def kill(self) -> None:
+        """SIGKILL the postmaster and all its children."""
         if self._keeper:
             self._keeper.kill()
 

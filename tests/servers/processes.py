@@ -23,12 +23,12 @@ class StillAliveError(RuntimeError):
     """Processes survived a SIGKILL for longer than the patience we have."""
 
 
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when `parent` ends. For `preexec_fn`, so before the exec.
+def die_with(parent: int, signum: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when `parent` ends. For `preexec_fn`, so before the exec.
 
     The kernel means the parent's *thread*: only start such a child from a thread that lives as long as it.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent:
         # It ended between the fork and the line above: nobody is left to send the signal.
         os._exit(1)
@@ -57,26 +57,18 @@ def descendants(of: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def end_below(root: int, *, spare: Collection[int] = (), gently_for_s: float = 0.0) -> None:
-    """End every process below `root`, apart from the spared ones and what is below those.
-
-    They are asked with a SIGTERM for the first `gently_for_s` seconds, and killed after that.
-    """
+def end_below(root: int, *, gently_for_s: float = 0.0) -> None:
+    """End every process below `root`: with a SIGTERM and patience first, if there is to be any, then with SIGKILL."""
     started_at = time.monotonic()
     if gently_for_s:
-        _send(signal.SIGTERM, _unspared(root, spare))
-    while left := _unspared(root, spare):
+        _send(signal.SIGTERM, descendants(root))
+    while left := descendants(root):
         waited_s = time.monotonic() - started_at
         if waited_s >= gently_for_s:
             _send(signal.SIGKILL, left)
         if waited_s >= gently_for_s + END_PATIENCE_S:
             raise StillAliveError(f"processes {left} below {root} survived SIGKILL for {END_PATIENCE_S:g} s")
         time.sleep(_POLL_S)
-
-
-def _unspared(root: int, spare: Collection[int]) -> tuple[int, ...]:
-    spared = {pid for kept in spare for pid in (kept, *descendants(kept))}
-    return tuple(pid for pid in descendants(root) if pid not in spared)
 
 
 def _send(signum: signal.Signals, pids: Collection[int]) -> None:

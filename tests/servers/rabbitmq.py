@@ -106,7 +106,16 @@ class PrivateRabbitMQ:
             logs=(directory / "startup.log", directory / "log" / f"{_NODE}.log"),
         )
 
+    def settle(self) -> None:
+        """Write down which quorum queues exist, so that a crash cannot make them useless.
+
+        A node notes a new quorum queue's identity in a table that reaches the disk up to a second later. If it is
+        killed before that, the queue comes back without a leader, and never gets one.
+        """
+        self.ctl("eval", "[ok = dets:sync(Table) || Table <- dets:all()].")
+
     def kill(self) -> None:
+        """SIGKILL every process of the node. A test that has just declared quorum queues has to `settle` before."""
         if self._keeper:
             self._keeper.kill()
 

@@ -1,0 +1,59 @@
+#!/bin/sh
+# Makes .venv, with the project and its development tools in it. Installs Python's venv module first if that is
+# missing and we may; otherwise says the one line that does.
+set -eu
+
+NEEDS='import sys; sys.exit(sys.version_info < (3, 11))'
+
+find_python() {
+    for python in python3 python3.12 python3.13 python3.11 python3.14; do
+        if "$python" -c "$NEEDS" 2>/dev/null; then
+            echo "$python"
+            return
+        fi
+    done
+}
+
+fail() {
+    echo ".ci/venv.sh: $*" >&2
+    exit 1
+}
+
+apt_install() {
+    line="apt-get install -y $*"
+    command -v apt-get >/dev/null || fail "missing: $*; there is no apt-get to install it"
+    if [ "$(id -u)" = 0 ]; then
+        root=
+    elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+        root='sudo -n'
+    else
+        fail "missing: $*; only root may install it. This does: sudo $line"
+    fi
+    echo "installing $*"
+    log=$(mktemp)
+    # $root is empty or two words.
+    if ! { $root apt-get -qq update && $root env DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-upgrade --no-install-recommends "$@"; } >"$log" 2>&1; then
+        cat "$log" >&2
+        rm -f "$log"
+        fail "could not install $*"
+    fi
+    rm -f "$log"
+}
+
+python=$(find_python)
+if [ -z "$python" ] && ! command -v python3 >/dev/null; then
+    apt_install python3 python3-venv
+    python=$(find_python)
+fi
+[ -n "$python" ] || fail "needs Python 3.11 or newer; found $(python3 --version 2>&1 || echo none)"
+
+# Debian packs venv's ensurepip apart from Python.
+"$python" -c 'import ensurepip, venv; ensurepip.version()' 2>/dev/null || apt_install "$python-venv"
+
+# An interpreter that went away leaves a .venv which cannot run.
+if [ -e .venv ] && ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+    rm -rf .venv
+fi
+[ -e .venv ] || "$python" -m venv .venv
+.venv/bin/python -m pip install -qq --disable-pip-version-check -e '.[dev]'

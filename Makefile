@@ -1,0 +1,43 @@
+# `make test` and `make demo` are all there is to know; `make help` lists the rest.
+
+PYTHON := .venv/bin/python
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types layers bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+demo: $(INSTALLED) ## watch it work, with simulated hosts
+	@.venv/bin/moor demo
+
+test: lint types layers ## everything: lint, types, layers, and all tests on real servers
+	@echo '== tests'
+	@$(PYTHON) -m tests.servers -- $(PYTHON) -m pytest
+
+lint: $(INSTALLED) ## style, and formatting
+	@echo '== lint'
+	@.venv/bin/ruff check
+	@.venv/bin/ruff format --check
+
+types: $(INSTALLED) ## mypy, strict
+	@echo '== types'
+	@.venv/bin/mypy
+
+layers: $(INSTALLED) ## who may import whom
+	@echo '== layers'
+	@.venv/bin/lint-imports
+
+bench: $(INSTALLED) ## measure; takes the whole machine
+	@echo '== benchmarks'
+	@$(PYTHON) -m tests.benchmarks
+
+clean: ## remove the environment and every cache
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml
+	@echo '== environment'
+	@sh .ci/venv.sh
+	@touch $@

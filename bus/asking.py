@@ -1,0 +1,137 @@
+"""Short questions, asked and awaited: the asker repeats itself until it is answered or out of time.
+
+Answers come to one exclusive queue of this process. It dies with its connection; the next has another name, and what is
+still unanswered is asked again from there. An answer is matched by the id of its question.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from bus.broker import ConnectionLost, Interrupted
+from bus.codec import Codec, known_messages
+from bus.errors import Unavailable
+from bus.link import Link
+from bus.message import Message
+from bus.publisher import Outgoing, Publisher
+from bus.settings import BusSettings
+from bus.topology import Objects, answers_queue
+
+log = logging.getLogger(__name__)
+
+ANYONE = "anyone"
+
+
+class NoAnswer(Unavailable):
+    """Asked again and again, and nobody answered in time."""
+
+
+class _Batch(Struct, eq=False):
+    """Questions that were asked together, their answers so far, and how many are missing."""
+
+    answers: list[Message | None]
+    missing: int
+    done: asyncio.Future[None]
+
+
+class Asker:
+    """Asks questions for one process, over one broker."""
+
+    def __init__(
+        self, link: Link, publisher: Publisher, *, settings: BusSettings, codec: Codec, name: str
+    ) -> None:
+        self._link = link
+        self._publisher = publisher
+        self._settings = settings
+        self._codec = codec
+        self._name = name
+        self._ids = itertools.count(1)
+        self._queues = itertools.count(1)
+        self._reply_to = ""
+        self._open = asyncio.Event()
+        # Question id to its message, its batch, and its place there.
+        self._asked: dict[str, tuple[Message, _Batch, int]] = {}
+        self.asked_again = 0
+
+    async def run(self) -> None:
+        """Take in answers, over as many connections as it needs, until cancelled."""
+        while True:
+            connection = await self._link.connection()
+            try:
+                queue = answers_queue(self._link.broker.user or ANYONE, f"{self._name}-{next(self._queues)}")
+                await connection.declare(Objects(queues=(queue,)))
+                consuming = await connection.open_consuming(queue.name, self._settings.prefetch)
+                self._reply_to = queue.name
+                self._open.set()
+                self._ask(list(self._asked))
+                while True:
+                    deliveries = await consuming.receive()
+                    for delivery in deliveries:
+                        for envelope in known_messages(delivery.parcel, self._codec):
+                            self._take(envelope.cause, envelope.message)
+                    await consuming.acknowledge(deliveries[-1].tag, multiple=True)
+            except ConnectionLost:
+                await self._link.broken(connection)
+            except Interrupted as cancelled:
+                log.warning("answers are no longer delivered, opening another queue: %s", cancelled)
+            finally:
+                self._open.clear()
+
+    async def ask(self, question: Message) -> Message:
+        return (await self.ask_all((question,)))[0]
+
+    async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
+        """The answers, in the order of the questions; `NoAnswer` if one of them is missing when time is up."""
+        if not questions:
+            return []
+        batch = _Batch([None] * len(questions), len(questions), asyncio.get_running_loop().create_future())
+        ids = [f"{self._name}-q{next(self._ids)}" for _ in questions]
+        self._asked |= {
+            id_: (question, batch, n) for n, (id_, question) in enumerate(zip(ids, questions, strict=True))
+        }
+        try:
+            async with asyncio.timeout(self._settings.answer_timeout_ms / 1000):
+                await self._until_answered(batch, ids)
+        except TimeoutError:
+            raise NoAnswer(
+                f"{batch.missing} of {len(questions)} questions unanswered after {self._settings.answer_timeout_ms:.0f} ms"
+            ) from None
+        finally:
+            for id_ in ids:
+                self._asked.pop(id_, None)
+        return [answer for answer in batch.answers if answer is not None]
+
+    async def _until_answered(self, batch: _Batch, ids: Sequence[str]) -> None:
+        if self._open.is_set():
+            self._ask(ids)  # else it is asked when the queue opens
+        while True:
+            answered, _ = await asyncio.wait((batch.done,), timeout=self._settings.ask_again_ms / 1000)
+            if answered:
+                return
+            missing = [id_ for id_ in ids if id_ in self._asked]
+            if self._open.is_set():
+                self.asked_again += len(missing)
+                self._ask(missing)
+
+    def _ask(self, ids: Sequence[str]) -> None:
+        questions = [Outgoing(self._asked[id_][0], id=id_, reply_to=self._reply_to) for id_ in ids]
+        # Whether a question arrived shows in its answer; its confirm says nothing more.
+        self._publisher.send_all(questions).add_done_callback(_heard)
+
+    def _take(self, question_id: str, answer: Message) -> None:
+        asked = self._asked.pop(question_id, None)
+        if asked is None:
+            return  # answered before: the question was asked twice
+        _, batch, place = asked
+        batch.answers[place] = answer
+        batch.missing -= 1
+        if batch.missing == 0 and not batch.done.done():
+            batch.done.set_result(None)
+
+
+def _heard(confirmed: "asyncio.Future[None]") -> None:
+    if not confirmed.cancelled() and (problem := confirmed.exception()) is not None:
+        log.warning("a question did not reach anyone, it will be asked again: %s", problem)

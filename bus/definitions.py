@@ -1,0 +1,88 @@
+"""Users and permissions for RabbitMQ, worked out from the topology: what `rabbitmqctl import_definitions` takes.
+
+Pure: the passwords and the salt are given, nothing is asked for and nothing is sent. The rights are those of
+bus/permissions.py, which the memory broker enforces too.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bus.permissions import Rights, rights_of
+from bus.topology import ROLES, Exchange, user_of
+
+# As much as RabbitMQ keeps in front of the hash.
+SALT_BYTES = 4
+
+
+def definitions_of(
+    exchanges: Iterable[Exchange],
+    cells: Iterable[str],
+    passwords: Mapping[str, str],
+    *,
+    salt: bytes,
+    virtual_host: str = "/",
+) -> dict[str, list[dict[str, Any]]]:
+    """The users that have a password here, with their rights on a broker with these exchanges, for these cells."""
+    rights = rights_by_user(exchanges, cells)
+    strangers = sorted(passwords.keys() - rights.keys())
+    if strangers:
+        raise ValueError(
+            f"no such user of the topology: {', '.join(strangers)}; there are {', '.join(sorted(rights))}"
+        )
+    wanted = [rights[user] for user in sorted(passwords)]
+    return {
+        "users": [_user(each.user, passwords[each.user], salt) for each in wanted],
+        "permissions": [_permission(each, virtual_host) for each in wanted],
+        "topic_permissions": [entry for each in wanted for entry in _topic_permissions(each, virtual_host)],
+    }
+
+
+def rights_by_user(exchanges: Iterable[Exchange], cells: Iterable[str]) -> dict[str, Rights]:
+    """Every user that a broker with these exchanges may have: one a role, and one a cell of those roles that are a cell's."""
+    names, cell_names = tuple(exchange.name for exchange in exchanges), tuple(cells)
+    return {
+        user_of(role.name, cell): rights_of(role, names, cell)
+        for role in ROLES
+        for cell in (cell_names if role.per_cell else ("",))
+    }
+
+
+def password_hash(user: str, password: str, salt: bytes) -> str:
+    """As RabbitMQ stores it: each user has a salt of its own, drawn from the one that is given."""
+    own_salt = hashlib.sha256(salt + user.encode()).digest()[:SALT_BYTES]
+    return base64.b64encode(own_salt + hashlib.sha256(own_salt + password.encode()).digest()).decode()
+
+
+def _user(user: str, password: str, salt: bytes) -> dict[str, Any]:
+    return {
+        "name": user,
+        "password_hash": password_hash(user, password, salt),
+        "hashing_algorithm": "rabbit_password_hashing_sha256",
+        "tags": [],
+        "limits": {},
+    }
+
+
+def _permission(rights: Rights, virtual_host: str) -> dict[str, Any]:
+    return {
+        "user": rights.user,
+        "vhost": virtual_host,
+        "configure": rights.configure,
+        "write": rights.write,
+        "read": rights.read,
+    }
+
+
+def _topic_permissions(rights: Rights, virtual_host: str) -> Iterable[dict[str, Any]]:
+    return (
+        {
+            "user": rights.user,
+            "vhost": virtual_host,
+            "exchange": topic.exchange,
+            "write": topic.write,
+            "read": topic.read,
+        }
+        for topic in rights.topics
+    )

@@ -1,0 +1,105 @@
+"""What handlers get and give, and the one place that decides what becomes of a message that could not be handled."""
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from bus.errors import Failure, Poison
+from bus.message import M_co, Message
+from bus.settings import BusSettings
+
+Tx = TypeVar("Tx")
+
+
+class Received(Struct, Generic[M_co], frozen=True, eq=False):
+    """A message as a handler gets it. `sender` is the user the broker verified, empty if the sender did not say."""
+
+    message: M_co
+    id: str
+    trace: str
+    sender: str
+    reply_to: str
+    attempts: int
+
+
+class Answer(Struct, frozen=True):
+    """Said to whoever asked; to nobody if the question named no one to answer to."""
+
+    question: Received[Message]
+    message: Message
+
+
+class Tell(Struct, frozen=True):
+    """Said to whom it concerns. With `kept`, it stays on its entity's row until the broker has confirmed it."""
+
+    message: Message
+    cause: Received[Message] | None = None
+    kept: "Kept | None" = None
+
+
+class Bury(Struct, frozen=True):
+    """This item never will work; its neighbours are done."""
+
+    item: Received[Message]
+    reason: str
+
+
+class Kept(Struct, frozen=True):
+    """Where a message is kept until it is confirmed: the entity's row, and its sequence number there."""
+
+    entity: str
+    sequence: int
+
+
+Said = Answer | Tell | Bury
+Handler = Callable[[Sequence[Received[Any]], Any], Awaitable[Sequence[Said]]]
+# Which handler takes which message. Neighbours in a queue that share a handler are given to it together, in order.
+Handlers = Mapping[type[Message], Handler]
+
+
+class OneByOne(Struct, frozen=True):
+    """Each item by itself, so that the one to blame is found."""
+
+
+class PutBack(Struct, frozen=True):
+    """The item goes back to its queue after a pause, one attempt older."""
+
+    delay_ms: float
+
+
+class GiveUp(Struct, frozen=True):
+    """To the dead letters."""
+
+    reason: str
+
+
+def after_failure(
+    problem: Exception, *, items: int, attempts: int, settings: BusSettings
+) -> OneByOne | PutBack | GiveUp:
+    """What becomes of a batch of so many items that failed, or of one item after so many attempts.
+
+    What was transient has been tried where it was before this is asked.
+    """
+    if items > 1:
+        return OneByOne()
+    if isinstance(problem, Poison):
+        return GiveUp(describe(problem))
+    if attempts + 1 >= settings.attempts_max:
+        return GiveUp(f"{describe(problem)}; {attempts + 1} attempts, none is left")
+    return PutBack(backoff_ms(attempts, settings))
+
+
+def backoff_ms(tries: int, settings: BusSettings) -> float:
+    return min(settings.retry_delay_ms_first * 2.0**tries, settings.retry_delay_ms_max)
+
+
+def jittered_ms(delay_ms: float, chance: random.Random) -> float:
+    """Somewhere in the upper half, so that those who failed together do not come back together."""
+    return delay_ms * chance.uniform(0.5, 1.0)
+
+
+def describe(problem: Exception) -> str:
+    """A failure of ours speaks for itself; of anything else, its type is half of the message."""
+    return str(problem) if isinstance(problem, Failure) else f"{type(problem).__name__}: {problem}"

@@ -1,0 +1,294 @@
+"""What reaches a worker: parcels taken apart into messages, and acknowledged when each of their messages is done.
+
+A parcel that came back is suspect, since whoever had it died or was cut off with it in hand. It is taken apart first,
+each message going back to the queue by itself; and messages that come back by themselves are handled one at a time, in
+no particular order. So one that kills workers takes different neighbours with it each time, each of them is soon
+through, and the killer alone reaches the limit.
+"""
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from msgspec import Struct
+
+from bus import dead_letters
+from bus.broker import ConnectionLost, Consuming, Delivery, Interrupted, Refusal
+from bus.codec import Codec, FromNewer, Unreadable, attempts_of, lines_of, put_back
+from bus.handling import Received, jittered_ms
+from bus.link import Link
+from bus.publisher import Publisher
+from bus.settings import BusSettings
+from bus.topology import user_of
+
+log = logging.getLogger(__name__)
+
+
+class Held(Struct, eq=False):
+    """A parcel that is not acknowledged yet, and how many of its messages are not done."""
+
+    consuming: Consuming
+    tag: int
+    left: int
+
+
+class Item(Struct, frozen=True, eq=False):
+    """One message, as it came and as it was read."""
+
+    line: bytes
+    parcel: Held
+    received: Received[Any]
+
+
+# What stands for the content of a message that we could not read.
+NOTHING_READ: Received[Any] = Received(message=None, id="", trace="", sender="", reply_to="", attempts=0)
+
+
+class Intake:
+    """One queue's messages, for one worker."""
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        link: Link,
+        publisher: Publisher,
+        settings: BusSettings,
+        codec: Codec,
+        name: str,
+        chance: random.Random,
+    ) -> None:
+        self.queue = queue
+        self._link = link
+        self._publisher = publisher
+        self._settings = settings
+        self._codec = codec
+        self._name = name
+        self._chance = chance
+        self._ready: deque[Item] = deque()
+        self._suspects: list[Item] = []
+        self._arrived = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._consuming: Consuming | None = None
+        # Tags that were not acknowledged, in the order of their delivery.
+        self._open: dict[int, Held] = {}
+        self._aside: set[asyncio.Task[None]] = set()
+        self._last_batch = 1
+        self.put_back = 0
+        self.buried = 0
+        self.interruptions = 0
+
+    async def receive(self) -> None:
+        """Take what the queue gives, over as many connections as it needs, until cancelled."""
+        while True:
+            connection = await self._link.connection()
+            try:
+                consuming = await connection.open_consuming(self.queue, self._settings.prefetch)
+                await self._receive_from(consuming)
+            except ConnectionLost as lost:
+                await self._link.broken(connection)
+                self._lost(lost)
+            except Interrupted as cancelled:
+                self._lost(cancelled)
+            except Refusal as refused:
+                # The queue may be declared, or the right granted, while we wait.
+                log.error("cannot consume %s: %s; trying again", self.queue, refused)  # noqa: TRY400 - not a bug of ours
+                await asyncio.sleep(self._settings.connect_delay_ms_max / 1000)
+
+    async def batch(self) -> Sequence[Item]:
+        """The next messages to handle, at least one; none when stopping."""
+        if self._last_batch > 1 and len(self._ready) * 2 < self._last_batch:
+            # The last batch was large, so more is on its way: a full one is worth a moment.
+            await asyncio.sleep(self._settings.linger_ms / 1000)
+        while not self._stopping.is_set():
+            if self._suspects and (self._last_batch or not self._ready):
+                await self._until_all_suspects_have_arrived()
+                if self._suspects:
+                    self._last_batch = 0
+                    return (self._suspects.pop(self._chance.randrange(len(self._suspects))),)
+            if self._ready:
+                self._last_batch = min(len(self._ready), self._settings.batch_items_max)
+                return [self._ready.popleft() for _ in range(self._last_batch)]
+            if not self._suspects:
+                self._arrived.clear()
+                await self._arrived.wait()
+        return ()
+
+    async def _until_all_suspects_have_arrived(self) -> None:
+        """Those that came back together arrive one after the other: drawn too early, it would always be the first."""
+        arrived = 0
+        while self._last_batch and arrived < len(self._suspects):
+            arrived = len(self._suspects)
+            await asyncio.sleep(self._settings.linger_ms / 1000)
+
+    async def done(self, items: Iterable[Item]) -> None:
+        """These need nothing more: acknowledge the parcels that are complete now."""
+        complete: dict[int, Held] = {}
+        for item in items:
+            held = item.parcel
+            held.left -= 1
+            if held.left == 0 and self._open.get(held.tag) is held:
+                complete[held.tag] = held
+        await self._acknowledge(complete)
+
+    def put_back_later(self, item: Item, delay_ms: float) -> None:
+        """To its queue again by itself, one attempt older; its neighbours do not wait for it."""
+        self.put_back += 1
+        self._set_aside(self._send_back(item, delay_ms, put_back(item.line)))
+
+    async def bury(self, item: Item, reason: str) -> None:
+        """To the dead letters, and done."""
+        await self._bury_line(item.line, reason)
+        await self.done((item,))
+
+    def stop(self) -> None:
+        """No more batches; what is set aside does not wait any longer."""
+        self._stopping.set()
+        self._arrived.set()
+
+    async def close(self) -> None:
+        """Finish what is set aside, and give back to the queue what was not handled."""
+        if self._aside:
+            await asyncio.wait(self._aside, timeout=self._settings.drain_ms_max / 1000)
+        for task in tuple(self._aside):
+            task.cancel()
+        if self._consuming is not None:
+            await self._consuming.close()
+
+    # Parcels in
+
+    async def _receive_from(self, consuming: Consuming) -> None:
+        self._consuming = consuming
+        while True:
+            for delivery in await consuming.receive():
+                self._take(consuming, delivery)
+            self._arrived.set()
+
+    def _take(self, consuming: Consuming, delivery: Delivery) -> None:
+        lines = lines_of(delivery.parcel)
+        if not lines:
+            lines = Unreadable(delivery.parcel.body, "empty: there is no message in it")
+        if isinstance(lines, Unreadable):
+            held = self._hold(consuming, delivery, 1)
+            self._set_aside(self._bury_unread(held, lines))
+        elif delivery.returns and len(lines) > 1:
+            self._set_aside(self._take_apart(self._hold(consuming, delivery, 1), lines))
+        else:
+            held = self._hold(consuming, delivery, len(lines))
+            for line in lines:
+                self._read(line, held, delivery)
+
+    def _hold(self, consuming: Consuming, delivery: Delivery, items: int) -> Held:
+        held = self._open[delivery.tag] = Held(consuming, delivery.tag, items)
+        return held
+
+    def _read(self, line: bytes, held: Held, delivery: Delivery) -> None:
+        read = self._codec.decode(line)
+        match read:
+            case Unreadable():
+                self._set_aside(self._bury_unread(held, read))
+            case FromNewer():
+                self._leave_for_newer(read, held, delivery)
+            case _:
+                received = Received(
+                    message=read.message,
+                    id=read.id,
+                    trace=read.trace,
+                    sender=delivery.sender,
+                    reply_to=delivery.parcel.reply_to,
+                    attempts=read.attempts + delivery.returns,
+                )
+                item = Item(line, held, received)
+                if received.attempts >= self._settings.attempts_max:
+                    why = f"came back {received.attempts} times: whoever had it in hand died or was cut off"
+                    self._set_aside(self._bury_unread(held, Unreadable(line, why)))
+                elif received.attempts:
+                    self._suspects.append(item)
+                else:
+                    self._ready.append(item)
+
+    def _leave_for_newer(self, newer: FromNewer, held: Held, delivery: Delivery) -> None:
+        """A worker of a later release will read it, or this one when it is upgraded; a client's is refused."""
+        what = f"version {newer.version} of {newer.type!r} is newer than what this worker reads"
+        if delivery.sender == user_of("client"):
+            self._set_aside(self._bury_unread(held, Unreadable(newer.line, what)))
+            return
+        log.error("%s: left for a newer worker on %s", what, self.queue)
+        item = Item(newer.line, held, NOTHING_READ)
+        self._set_aside(self._send_back(item, self._settings.newer_delay_ms, newer.line))
+
+    def _lost(self, why: Interrupted) -> None:
+        """The broker will deliver everything unacknowledged again, to us or to another."""
+        self.interruptions += 1
+        log.warning("no longer consuming %s, opening anew: %s", self.queue, why)
+        self._consuming = None
+        self._open.clear()
+        self._ready.clear()
+        self._suspects.clear()
+
+    # Messages out, one at a time
+
+    async def _take_apart(self, held: Held, lines: Sequence[bytes]) -> None:
+        """The parcel is gone only when each of its messages is in the queue by itself."""
+        await self._to_queue([put_back(line) for line in lines])
+        await self._complete(held)
+
+    async def _send_back(self, item: Item, delay_ms: float, line: bytes) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(jittered_ms(delay_ms, self._chance) / 1000):
+                await self._stopping.wait()
+        await self._to_queue([line])
+        await self.done((item,))
+
+    async def _to_queue(self, lines: Sequence[bytes]) -> None:
+        await asyncio.gather(
+            *(self._publisher.send_parcel(dead_letters.returned(line, self.queue)) for line in lines)
+        )
+
+    async def _bury_unread(self, held: Held, unreadable: Unreadable) -> None:
+        await self._bury_line(unreadable.line, unreadable.reason)
+        await self._complete(held)
+
+    async def _bury_line(self, line: bytes, reason: str) -> None:
+        self.buried += 1
+        log.error("dead letter from %s: %s", self.queue, reason)
+        await self._publisher.send_parcel(
+            dead_letters.burial(line, self.queue, reason, attempts_of(line), self._name)
+        )
+
+    async def _complete(self, held: Held) -> None:
+        held.left -= 1
+        if held.left == 0 and self._open.get(held.tag) is held:
+            await self._acknowledge({held.tag: held})
+
+    async def _acknowledge(self, complete: Mapping[int, Held]) -> None:
+        """All up to the first that is not complete in one word, the rest by themselves."""
+        up_to: Held | None = None
+        for tag, held in self._open.items():
+            if tag not in complete:
+                break
+            up_to = held
+        single = [held for tag, held in complete.items() if up_to is None or tag > up_to.tag]
+        for tag in complete:
+            del self._open[tag]
+        # An acknowledgement that is lost with its connection leads to a redelivery, which handlers expect.
+        with suppress(Interrupted):
+            if up_to is not None:
+                await up_to.consuming.acknowledge(up_to.tag, multiple=True)
+            for held in single:
+                await held.consuming.acknowledge(held.tag)
+
+    def _set_aside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._aside.add(task)
+        task.add_done_callback(self._aside_done)
+
+    def _aside_done(self, task: asyncio.Task[None]) -> None:
+        self._aside.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            # Unacknowledged, so not lost: it comes back when this consumer closes.
+            log.error("could not be put back or buried, and stays unacknowledged: %s", problem)

@@ -1,0 +1,70 @@
+"""A connection that is made again whenever it breaks, and with it every channel that was opened on it.
+
+The client libraries' own recovery is not used: it is known to come back without its consumers. Here a break is an
+exception in whoever was using the connection, and each of them opens what it needs anew.
+"""
+
+import asyncio
+import logging
+
+import tenacity
+
+from bus.broker import Broker, Connection, ConnectionLost
+from bus.settings import BusSettings
+
+log = logging.getLogger(__name__)
+
+
+class Link:
+    """One connection to a broker, healed on demand: publishers and consumers each have one of their own.
+
+    They are apart because a broker that is short of memory stops reading from whoever publishes, acknowledgements
+    included: on one connection a full broker could never be emptied.
+    """
+
+    def __init__(self, broker: Broker, settings: BusSettings) -> None:
+        self.broker = broker
+        self._settings = settings
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._closed = False
+        self.connections_made = 0
+
+    async def connection(self) -> Connection:
+        """The connection as it stands, or a new one; waits as long as there is no broker."""
+        async with self._connecting:
+            if self._closed:
+                raise ConnectionLost("this end was closed")
+            if self._connection is None:
+                self._connection = await self._connect()
+            return self._connection
+
+    async def broken(self, connection: Connection) -> None:
+        """Told by whoever noticed; who comes later gets a new connection."""
+        if self._connection is connection:
+            self._connection = None
+            await connection.close()
+
+    async def close(self) -> None:
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _connect(self) -> Connection:
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(ConnectionLost),
+            wait=tenacity.wait_random_exponential(
+                multiplier=self._settings.connect_delay_ms_first / 1000,
+                max=self._settings.connect_delay_ms_max / 1000,
+            ),
+            before_sleep=self._tell,
+            reraise=True,
+        )
+        connection: Connection = await retrying(self.broker.connect)
+        self.connections_made += 1
+        return connection
+
+    def _tell(self, state: tenacity.RetryCallState) -> None:
+        problem = state.outcome.exception() if state.outcome else None
+        log.warning("no broker yet, trying again: %s", problem, extra={"tries": state.attempt_number})

@@ -1,0 +1,43 @@
+"""Facts as they are said: a feed of one process, over as many connections as it needs.
+
+A feed drops its oldest when its reader is slow, and misses what is said while there is no queue: whoever must not miss
+anything watches the positions in what it reads, and catches up when they jump.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from bus.broker import ConnectionLost, Interrupted
+from bus.codec import Codec, known_messages
+from bus.link import Link
+from bus.message import Envelope, Message
+from bus.settings import BusSettings
+from bus.topology import Grant, Objects, feed_queue
+
+log = logging.getLogger(__name__)
+
+
+async def listen(
+    link: Link, grants: Iterable[Grant], *, process: str, settings: BusSettings, codec: Codec
+) -> AsyncIterator[Sequence[Envelope[Message]]]:
+    """Batches of what is said with these keys, until the caller stops asking. The first batch is empty: it tells that
+    the queue stands, so that what is said from then on is heard.
+    """
+    queue = feed_queue(link.broker.user or "anyone", process, grants)
+    while True:
+        connection = await link.connection()
+        try:
+            await connection.declare(Objects(queues=(queue,)))
+            consuming = await connection.open_consuming(queue.name, settings.prefetch)
+            try:
+                yield ()
+                while True:
+                    deliveries = await consuming.receive()
+                    yield [read for each in deliveries for read in known_messages(each.parcel, codec)]
+                    await consuming.acknowledge(deliveries[-1].tag, multiple=True)
+            finally:
+                await consuming.close()
+        except ConnectionLost:
+            await link.broken(connection)
+        except Interrupted as cancelled:
+            log.warning("feed %s was interrupted, opening it anew: %s", queue.name, cancelled)

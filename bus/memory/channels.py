@@ -1,0 +1,191 @@
+"""The two kinds of channel of a memory connection: one to publish on, one to consume from.
+
+Nothing is answered or delivered within the call that caused it. A confirm comes in a later turn of the loop, so that
+there is a moment in which the parcel is stored and its publisher does not know, and connections can be cut in it; and
+a consumer passes through the loop even when deliveries wait, so that none can starve the others.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import takewhile
+
+from bus.broker import AccessRefused, ConsumerCancelled, Delivery, Interrupted, Parcel, Receipt, Refusal
+from bus.memory.queue import MemoryQueue, Stored
+from bus.memory.wire import Wire
+from bus.permissions import Rights
+
+KEYS_REMEMBERED_MAX = 10_000
+
+
+class MemoryPublishing:
+    def __init__(self, wire: Wire, user: str, rights: Rights) -> None:
+        self._wire = wire
+        self._user = user
+        self._rights = rights
+        self._allowed: dict[tuple[str, str], bool] = {}
+        self._over = ""
+
+    async def publish(self, parcel: Parcel) -> Receipt:
+        receipt = await self._wire.tell(partial(self._store, parcel), publishing=True)
+        # The moment between storing and confirming.
+        await asyncio.sleep(0)
+        self._wire.check()
+        return receipt
+
+    async def close(self) -> None:
+        self._over = self._over or "closed by its user"
+
+    def _store(self, parcel: Parcel) -> Receipt:
+        if self._over:
+            raise Interrupted(f"the channel is closed: {self._over}")
+        try:
+            self._require_right(parcel.exchange, parcel.routing_key)
+            receipt = self._wire.host.store(parcel, self._user)
+        except Refusal as refusal:
+            # As AMQP has it: an error ends the channel, not the connection.
+            self._over = str(refusal)
+            raise
+        self._wire.host.on_stored(parcel)
+        return receipt
+
+    def _require_right(self, exchange: str, routing_key: str) -> None:
+        allowed = self._allowed.get((exchange, routing_key))
+        if allowed is None:
+            allowed = self._rights.may_publish(exchange, routing_key)
+            if len(self._allowed) >= KEYS_REMEMBERED_MAX:
+                self._allowed.clear()
+            self._allowed[exchange, routing_key] = allowed
+        if not allowed:
+            raise AccessRefused(
+                f"user {self._user!r} may not publish to exchange {exchange or 'amq.default'!r} with key {routing_key!r}"
+            )
+
+
+class MemoryConsuming:
+    def __init__(
+        self,
+        wire: Wire,
+        queue: MemoryQueue,
+        prefetch: int,
+        finished: Callable[["MemoryConsuming"], None],
+    ) -> None:
+        self.queue = queue
+        self._wire = wire
+        self._prefetch = prefetch
+        self._finished = finished
+        self._loop = asyncio.get_running_loop()
+        self._timeout_s = wire.host.consumer_timeout_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._tag = 0
+        # Delivered and neither acknowledged nor given back, by tag, in order; of these, not yet received.
+        self._held: dict[int, Stored] = {}
+        self._arrived: list[Delivery] = []
+        self._arrival: asyncio.Future[None] | None = None
+        self._over: Interrupted | None = None
+
+    async def receive(self) -> Sequence[Delivery]:
+        await asyncio.sleep(0)
+        while not self._arrived:
+            self._check()
+            self._arrival = self._loop.create_future()
+            await self._arrival
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    async def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
+        await self._wire.tell(partial(self._acknowledge, tag, multiple=multiple))
+
+    async def give_back(self, tag: int) -> None:
+        await self._wire.tell(partial(self._give_back, tag))
+
+    async def close(self) -> None:
+        if self._over is None:
+            self.finish(ConsumerCancelled("closed by its user"))
+
+    # What its queue calls
+
+    def take(self, stored: Stored) -> bool:
+        self._tag += 1
+        tag = self._tag
+        self._held[tag] = stored
+        stored.held_since = self._loop.time()
+        self._arrived.append(Delivery(tag, self.queue.name, stored.parcel, stored.returns, stored.sender))
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._timeout_s, self._look_at_the_clock)
+        return len(self._held) < self._prefetch
+
+    def cancel(self, why: ConsumerCancelled) -> None:
+        self.finish(why)
+
+    # Its end
+
+    def finish(self, why: Interrupted) -> None:
+        """No more deliveries; what it held goes back."""
+        returned = self.let_go(why)
+        self._wire.host.take_back(self.queue, returned)
+        self._wire.host.left(self.queue)
+        self._finished(self)
+
+    def let_go(self, why: Interrupted) -> list[Stored]:
+        """The first half of an end: with several consumers ending at once, none may be handed what another held."""
+        self._over = why
+        self.queue.detach(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        returned = [*self._held.values()]
+        self._held.clear()
+        self._arrived.clear()
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+        return returned
+
+    def _check(self) -> None:
+        self._wire.check()
+        if self._over is not None:
+            raise type(self._over)(str(self._over))
+
+    def _acknowledge(self, tag: int, *, multiple: bool) -> None:
+        self._require(tag)
+        was_full = len(self._held) >= self._prefetch
+        if multiple:
+            for done in [*takewhile(lambda held: held <= tag, self._held)]:
+                del self._held[done]
+        else:
+            del self._held[tag]
+        if was_full:
+            self.queue.has_room(self)
+
+    def _give_back(self, tag: int) -> None:
+        self._require(tag)
+        was_full = len(self._held) >= self._prefetch
+        self._wire.host.take_back(self.queue, [self._held.pop(tag)])
+        if was_full:
+            self.queue.has_room(self)
+
+    def _require(self, tag: int) -> None:
+        self._check()
+        if tag not in self._held:
+            problem = (
+                f"delivery {tag} of queue {self.queue.name!r} is not held: settled before, or never delivered"
+            )
+            self.finish(ConsumerCancelled(problem))
+            raise Refusal(problem)
+
+    def _look_at_the_clock(self) -> None:
+        """One timer for all deliveries: it looks at the oldest, and comes back when that would be due."""
+        self._timer = None
+        oldest = next(iter(self._held.values()), None)
+        if oldest is None:
+            return
+        due = oldest.held_since + self._timeout_s
+        if due <= self._loop.time():
+            self.finish(
+                ConsumerCancelled(
+                    f"a delivery of queue {self.queue.name!r} was held longer than {self._timeout_s:g} s"
+                )
+            )
+        else:
+            self._timer = self._loop.call_at(due, self._look_at_the_clock)

@@ -1,0 +1,146 @@
+"""A connection to the memory broker, as one user: what it may do, and what goes with it when it ends."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+from bus.broker import AccessRefused, ConnectionLost
+from bus.memory.channels import MemoryConsuming, MemoryPublishing
+from bus.memory.host import MemoryHost
+from bus.memory.queue import MemoryQueue, Stored, terms_of
+from bus.memory.wire import Wire
+from bus.permissions import Rights
+from bus.topology import DEAD, Exchange, Limits, Objects, Queue, QueueKind
+
+
+class Watcher(Protocol):
+    """Whoever must be told what happens to a connection, without asking: the server that passes it on."""
+
+    def blocked_changed(self, why: str) -> None: ...
+
+    def lost(self, why: str) -> None: ...
+
+
+class MemoryConnection:
+    def __init__(
+        self,
+        host: MemoryHost,
+        user: str,
+        rights: Rights,
+        ended: Callable[["MemoryConnection"], None],
+        watcher: Watcher | None = None,
+    ) -> None:
+        self._host = host
+        self._user = user
+        self._rights = rights
+        self._ended = ended
+        self._watcher = watcher
+        self._wire = Wire(host)
+        self._consumings: dict[MemoryConsuming, None] = {}
+
+    @property
+    def blocked(self) -> str:
+        return self._host.blocked
+
+    async def declare(self, objects: Objects) -> None:
+        await self._wire.tell(partial(self._declare, objects))
+
+    async def open_publishing(self) -> MemoryPublishing:
+        return await self._wire.tell(lambda: MemoryPublishing(self._wire, self._user, self._rights))
+
+    async def open_consuming(self, queue: str, prefetch: int) -> MemoryConsuming:
+        if prefetch < 1:
+            raise ValueError(
+                f"prefetch is {prefetch}, must be at least 1: without a bound one consumer holds all"
+            )
+        return await self._wire.tell(partial(self._consume, queue, prefetch))
+
+    async def depth(self, queue: str) -> int:
+        return await self._wire.tell(lambda: len(self._host.queue_for(queue, self)))
+
+    async def close(self) -> None:
+        self.end("closed by its user")
+
+    def end(self, why: str) -> None:
+        end_connections((self,), why)
+
+    # What the broker calls
+
+    def alarm_changed(self) -> None:
+        if not self._host.blocked:
+            self._wire.hear()
+        if self._watcher is not None:
+            self._watcher.blocked_changed(self._host.blocked)
+
+    def let_go(self, why: str) -> list[tuple[MemoryQueue, list[Stored]]]:
+        """The first half of an end: everything stops, and what was held is handed over to be taken back."""
+        if self._wire.is_cut:
+            return []
+        self._wire.cut(why)
+        held = [(consuming.queue, consuming.let_go(ConnectionLost(why))) for consuming in self._consumings]
+        self._consumings.clear()
+        self._ended(self)
+        if self._watcher is not None:
+            self._watcher.lost(why)
+        return held
+
+    def take_back(self, held: Iterable[tuple[MemoryQueue, list[Stored]]]) -> None:
+        """The second half: others may have it now."""
+        self._host.delete_queues_of(self)
+        for queue, returned in held:
+            self._host.take_back(queue, returned)
+            self._host.left(queue)
+
+    # What it may do
+
+    def _declare(self, objects: Objects) -> None:
+        foreign = {exchange.name for exchange in objects.exchanges if exchange.foreign}
+        for exchange in objects.exchanges:
+            if not exchange.foreign:
+                self._declare_exchange(exchange)
+        for queue in objects.queues:
+            self._declare_queue(queue, objects.limits, foreign)
+        self._host.bury_all_discarded()
+
+    def _declare_exchange(self, exchange: Exchange) -> None:
+        self._require(self._rights.may_configure(exchange.name), f"declare exchange {exchange.name!r}")
+        self._host.declare_exchange(exchange)
+
+    def _declare_queue(self, queue: Queue, limits: Limits, foreign: set[str]) -> None:
+        rights, name = self._rights, queue.name
+        self._require(rights.may_declare_queue(name), f"declare queue {name!r}")
+        if queue.kind is QueueKind.WORK:
+            # Otherwise dead letters would be a way to write where one may not.
+            may_bury = rights.may_read(name) and rights.may_write(DEAD)
+            self._require(may_bury, f"let queue {name!r} have its dead letters in {DEAD!r}")
+        declared = self._host.declare_queue(name, terms_of(queue.kind, limits), self)
+        for binding in queue.bindings:
+            if binding.exchange in foreign and binding.exchange not in self._host.exchanges:
+                continue
+            may_bind = rights.may_write(name) and rights.may_bind(binding.exchange, binding.pattern)
+            self._require(
+                may_bind, f"bind queue {name!r} to exchange {binding.exchange!r} with {binding.pattern!r}"
+            )
+            self._host.bind(binding.exchange, binding.pattern, declared)
+
+    def _consume(self, name: str, prefetch: int) -> MemoryConsuming:
+        self._require(self._rights.may_read(name), f"consume queue {name!r}")
+        queue = self._host.queue_for(name, self)
+        consuming = MemoryConsuming(self._wire, queue, prefetch, self._consuming_finished)
+        self._consumings[consuming] = None
+        queue.attach(consuming)
+        return consuming
+
+    def _consuming_finished(self, consuming: MemoryConsuming) -> None:
+        self._consumings.pop(consuming, None)
+
+    def _require(self, permitted: bool, what: str) -> None:  # noqa: FBT001 - a condition to check is not a switch
+        if not permitted:
+            raise AccessRefused(f"user {self._user!r} may not {what}")
+
+
+def end_connections(connections: Iterable[MemoryConnection], why: str) -> None:
+    """All at once: none of them may be handed what another of them held."""
+    held = [(connection, connection.let_go(why)) for connection in connections]
+    for connection, returned in held:
+        connection.take_back(returned)

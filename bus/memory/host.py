@@ -1,0 +1,184 @@
+"""The objects that stand on a memory broker, and the parcels in them: all that outlives a connection.
+
+Who may do what is decided before (connection.py); here everything asked for is done, or impossible.
+"""
+
+from collections.abc import Callable
+
+from msgspec import structs
+
+from bus import headers
+from bus.broker import NotFound, Parcel, Receipt, Refusal
+from bus.memory.exchange import MemoryExchange
+from bus.memory.queue import MemoryQueue, Stored, Terms
+from bus.topology import DEAD, Exchange
+
+# The default exchange reaches every queue by its name.
+DEFAULT = ""
+# As RabbitMQ has a largest message. Far above what we send: what others send too large must still arrive to be buried.
+BODY_BYTES_MAX = 16 * 1024 * 1024
+HEADERS_LENGTH_MAX = 32 * 1024
+# AMQP's short strings.
+NAME_LENGTH_MAX = 255
+
+# RabbitMQ's default: who holds a delivery longer is taken for dead.
+CONSUMER_TIMEOUT_S = 1800.0
+
+Hook = Callable[[Parcel], None]
+
+
+class MemoryHost:
+    def __init__(self) -> None:
+        self.exchanges: dict[str, MemoryExchange] = {}
+        self.queues: dict[str, MemoryQueue] = {}
+        # Why nothing is taken from publishers; empty when it is.
+        self.blocked = ""
+        self.consumer_timeout_s = CONSUMER_TIMEOUT_S
+        # Called when a parcel was stored and its publisher does not know yet: the place for a simulation to cut.
+        self.on_stored: Hook = _nothing
+
+    def declare_exchange(self, exchange: Exchange) -> None:
+        standing = self.exchanges.get(exchange.name)
+        if standing is None:
+            self.exchanges[exchange.name] = MemoryExchange(exchange.name, durable=exchange.durable)
+        elif standing.durable != exchange.durable:
+            raise Refusal(
+                f"exchange {exchange.name!r} stands as durable={standing.durable}, declared as durable={exchange.durable}"
+            )
+
+    def declare_queue(self, name: str, terms: Terms, owner: object) -> MemoryQueue:
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = MemoryQueue(name, terms, owner if terms.exclusive else None)
+        else:
+            queue = self.queue_for(name, owner)
+            if queue.terms != terms:
+                raise Refusal(f"queue {name!r} stands as {queue.terms}, declared as {terms}")
+        queue.expire_unless_used(self._expire)
+        return queue
+
+    def bind(self, exchange: str, pattern: str, queue: MemoryQueue) -> None:
+        self._exchange(exchange).bind(pattern, queue)
+
+    def queue_for(self, name: str, who: object) -> MemoryQueue:
+        """A queue by its name, unless it is somebody else's alone."""
+        queue = self.queues.get(name)
+        if queue is None:
+            raise NotFound(f"no queue {name!r}")
+        if queue.owner is not None and queue.owner is not who:
+            raise Refusal(f"queue {name!r} belongs to another connection alone")
+        return queue
+
+    def delete_queue(self, name: str) -> None:
+        queue = self.queues.pop(name, None)
+        if queue is not None:
+            for exchange in self.exchanges.values():
+                exchange.unbind_all(queue)
+            queue.delete()
+
+    def delete_queues_of(self, owner: object) -> None:
+        for queue in [*self.queues.values()]:
+            if queue.owner is owner:
+                self.delete_queue(queue.name)
+
+    def store(self, parcel: Parcel, sender: str) -> Receipt:
+        """Into every queue that the parcel is for. One of them full is a refusal, though the others have it then."""
+        _check_bounds(parcel)
+        queues = self._route(parcel.exchange, parcel.routing_key)
+        if not queues:
+            return Receipt.UNROUTABLE if parcel.mandatory else Receipt.CONFIRMED
+        # What the publisher asked of us is not for the reader; and the headers must not stay the publisher's to change.
+        arriving = (
+            structs.replace(parcel, mandatory=False, headers=dict(parcel.headers))
+            if parcel.mandatory or parcel.headers
+            else parcel
+        )
+        taken = [queue.offer(arriving, sender) for queue in queues]
+        return Receipt.CONFIRMED if all(taken) else Receipt.REFUSED
+
+    def take_back(self, queue: MemoryQueue, returned: list[Stored]) -> None:
+        if self.queues.get(queue.name) is queue:
+            queue.take_back(returned)
+            self._bury_discarded(queue)
+
+    def left(self, queue: MemoryQueue) -> None:
+        """A consumer has gone, maybe the last."""
+        if self.queues.get(queue.name) is queue:
+            queue.expire_unless_used(self._expire)
+
+    def bury_all_discarded(self) -> None:
+        """Try again what found no way to the dead letters; there may be one now."""
+        for queue in [*self.queues.values()]:
+            self._bury_discarded(queue)
+
+    def restart(self) -> None:
+        """What was not durable is gone. To be called when no connection is left."""
+        for queue in [*self.queues.values()]:
+            if queue.terms.durable:
+                queue.forget_transient()
+            else:
+                self.delete_queue(queue.name)
+        self.exchanges = {name: exchange for name, exchange in self.exchanges.items() if exchange.durable}
+        self.blocked = ""
+
+    def _exchange(self, name: str) -> MemoryExchange:
+        try:
+            return self.exchanges[name]
+        except KeyError:
+            raise NotFound(f"no exchange {name!r}") from None
+
+    def _route(self, exchange: str, routing_key: str) -> tuple[MemoryQueue, ...]:
+        if exchange == DEFAULT:
+            queue = self.queues.get(routing_key)
+            return (queue,) if queue is not None else ()
+        return self._exchange(exchange).route(routing_key)
+
+    def _bury_discarded(self, queue: MemoryQueue) -> None:
+        """At least once: a letter leaves its queue when another one has it, and not before."""
+        while queue.discarded and DEAD in self.exchanges:
+            stored = queue.discarded[0]
+            if self.store(_dead_letter(queue.name, stored), stored.sender) is not Receipt.CONFIRMED:
+                return
+            queue.discarded.popleft()
+
+    def _expire(self, queue: MemoryQueue) -> None:
+        if self.queues.get(queue.name) is queue:
+            self.delete_queue(queue.name)
+
+
+def _dead_letter(queue: str, stored: Stored) -> Parcel:
+    first_death = {
+        headers.BROKER_REASON: headers.DELIVERY_LIMIT,
+        headers.BROKER_QUEUE: queue,
+        headers.BROKER_EXCHANGE: stored.parcel.exchange,
+    }
+    return structs.replace(
+        stored.parcel,
+        exchange=DEAD,
+        routing_key=queue,
+        mandatory=True,
+        # Only the first death is told.
+        headers=first_death | dict(stored.parcel.headers),
+    )
+
+
+def _check_bounds(parcel: Parcel) -> None:
+    body, headers_of_it = parcel.body, parcel.headers
+    if type(body) is not bytes:
+        raise TypeError(f"a parcel's body must be bytes, got {type(body).__name__}")
+    if len(body) > BODY_BYTES_MAX:
+        raise Refusal(f"a parcel of {len(body)} bytes: at most {BODY_BYTES_MAX} are taken")
+    if len(parcel.routing_key) > NAME_LENGTH_MAX or len(parcel.reply_to) > NAME_LENGTH_MAX:
+        raise Refusal(
+            f"a parcel with a name longer than {NAME_LENGTH_MAX}: {parcel.routing_key!r}, {parcel.reply_to!r}"
+        )
+    if headers_of_it:
+        length = sum(len(name) + len(str(value)) for name, value in headers_of_it.items())
+        if length > HEADERS_LENGTH_MAX:
+            raise Refusal(
+                f"a parcel with {length} characters of headers: at most {HEADERS_LENGTH_MAX} are taken"
+            )
+
+
+def _nothing(_: Parcel) -> None:
+    """Nobody is watching."""

@@ -1,0 +1,187 @@
+"""A queue: what it promises by its kind, what waits in it, and whose turn it is.
+
+It knows nothing of connections: it hands parcels to takers in turn, as long as they have room, and is told what came back.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from msgspec import Struct
+
+from bus.broker import ConsumerCancelled, Parcel
+from bus.topology import Limits, QueueKind
+
+
+class Terms(Struct, frozen=True):
+    """What a queue promises. Two declarations of a queue must agree on all of it."""
+
+    kind: QueueKind
+    durable: bool = False
+    # Gone with the connection that declared it, and nobody else's while that stands.
+    exclusive: bool = False
+    length_max: int | None = None
+    # What a full queue does: forget its oldest parcel, or take no more.
+    drops_oldest: bool = False
+    # RabbitMQ's quorum queues count how often a parcel came back; its classic ones only know that it did.
+    counts_returns: bool = False
+    # A parcel that comes back once more than this is a dead letter.
+    deliveries_max: int | None = None
+    expires_ms: int | None = None
+
+
+def terms_of(kind: QueueKind, limits: Limits) -> Terms:
+    match kind:
+        case QueueKind.WORK:
+            return Terms(
+                kind,
+                durable=True,
+                length_max=limits.work_length_max,
+                counts_returns=True,
+                deliveries_max=limits.deliveries_max,
+            )
+        case QueueKind.DEAD:
+            return Terms(kind, durable=True, counts_returns=True)
+        case QueueKind.QUESTIONS:
+            # Full means refused, so that the asker learns of it.
+            return Terms(kind, length_max=limits.questions_length_max)
+        case QueueKind.ANSWERS:
+            return Terms(kind, exclusive=True)
+        case QueueKind.FEED:
+            return Terms(
+                kind,
+                length_max=limits.feed_length_max,
+                drops_oldest=True,
+                expires_ms=limits.unused_expires_ms,
+            )
+
+
+class Stored:
+    """One parcel in one queue. Not a frozen value: it is the place where its fate is counted."""
+
+    __slots__ = ("held_since", "parcel", "position", "returns", "sender")
+
+    def __init__(self, parcel: Parcel, sender: str, position: int) -> None:
+        self.parcel = parcel
+        self.sender = sender
+        self.position = position
+        self.returns = 0
+        self.held_since = 0.0
+
+
+class Taker(Protocol):
+    """A consumer, as its queue sees it."""
+
+    def take(self, stored: Stored) -> bool:
+        """Have this one; is there room for another?"""
+
+    def cancel(self, why: ConsumerCancelled) -> None:
+        """There will be no more."""
+
+
+class MemoryQueue:
+    def __init__(self, name: str, terms: Terms, owner: object | None = None) -> None:
+        self.name = name
+        self.terms = terms
+        self.owner = owner
+        self.dropped = 0
+        # Came back too often, and not yet safe among the dead letters: these count against the length, as they do in
+        # RabbitMQ, so that a queue whose dead letters go nowhere fills up instead of losing them.
+        self.discarded: deque[Stored] = deque()
+        self._ready: deque[Stored] = deque()
+        self._takers: dict[Taker, None] = {}
+        # Those with room, the next to be served first. While anyone is in here, nothing is ready.
+        self._waiting: deque[Taker] = deque()
+        self._position = 0
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def offer(self, parcel: Parcel, sender: str) -> bool:
+        """Take the parcel; False if the queue is full."""
+        length_max = self.terms.length_max
+        if length_max is not None and len(self._ready) + len(self.discarded) >= length_max:
+            if not self.terms.drops_oldest:
+                return False
+            self._ready.popleft()
+            self.dropped += 1
+        self._position += 1
+        self._ready.append(Stored(parcel, sender, self._position))
+        if self._waiting:
+            self._serve()
+        return True
+
+    def attach(self, taker: Taker) -> None:
+        self._takers[taker] = None
+        self._stop_expiry()
+        self.has_room(taker)
+
+    def detach(self, taker: Taker) -> None:
+        self._takers.pop(taker, None)
+        if taker in self._waiting:
+            self._waiting.remove(taker)
+
+    def has_room(self, taker: Taker) -> None:
+        """This taker had none, and now it has."""
+        self._waiting.append(taker)
+        self._serve()
+
+    def take_back(self, returned: Iterable[Stored]) -> None:
+        """These were not acknowledged: they go back to where they stood, and are counted."""
+        kept = []
+        for stored in returned:
+            stored.returns = stored.returns + 1 if self.terms.counts_returns else 1
+            if self.terms.deliveries_max is not None and stored.returns > self.terms.deliveries_max:
+                self.discarded.append(stored)
+            else:
+                kept.append(stored)
+        self._put_in_order(kept)
+        self._serve()
+
+    def forget_transient(self) -> None:
+        """What a restart leaves: only what was to be kept."""
+        self._ready = deque(stored for stored in self._ready if stored.parcel.persistent)
+        self.discarded = deque(stored for stored in self.discarded if stored.parcel.persistent)
+
+    def delete(self) -> None:
+        self._stop_expiry()
+        self._ready.clear()
+        self.discarded.clear()
+        for taker in [*self._takers]:
+            taker.cancel(ConsumerCancelled(f"queue {self.name!r} was deleted while it was consumed"))
+
+    def expire_unless_used(self, expired: Callable[["MemoryQueue"], None]) -> None:
+        """The time to live of a queue that nobody consumes starts now."""
+        if self.terms.expires_ms is None or self._takers:
+            return
+        self._stop_expiry()
+        self._expiry = asyncio.get_running_loop().call_later(self.terms.expires_ms / 1000, expired, self)
+
+    def _serve(self) -> None:
+        ready, waiting = self._ready, self._waiting
+        while ready and waiting:
+            taker = waiting.popleft()
+            if taker.take(ready.popleft()):
+                waiting.append(taker)
+
+    def _put_in_order(self, returned: list[Stored]) -> None:
+        """Back near the head: before everything that came later, behind what came before and is back already."""
+        if not returned:
+            return
+        returned.sort(key=_position)
+        last = returned[-1].position
+        while self._ready and self._ready[0].position < last:
+            returned.append(self._ready.popleft())
+        returned.sort(key=_position)
+        self._ready.extendleft(reversed(returned))
+
+    def _stop_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+
+def _position(stored: Stored) -> int:
+    return stored.position

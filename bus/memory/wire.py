@@ -1,0 +1,57 @@
+"""What lies between a client and the broker: it can be deaf for a while, and it can be cut."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from bus.broker import ConnectionLost, Interrupted, Refusal
+from bus.memory.host import MemoryHost
+
+T = TypeVar("T")
+
+
+class Wire:
+    """One connection's. A blocked broker stops reading from who publishes: what else is said on the same connection,
+    acknowledgements included, is not heard either. Deliveries still come through.
+    """
+
+    def __init__(self, host: MemoryHost) -> None:
+        self.host = host
+        self._lost = ""
+        self._unheard: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] = deque()
+
+    @property
+    def is_cut(self) -> bool:
+        return bool(self._lost)
+
+    def check(self) -> None:
+        if self._lost:
+            raise ConnectionLost(self._lost)
+
+    async def tell(self, said: Callable[[], T], *, publishing: bool = False) -> T:
+        """Do this at the broker, now or when it listens again, in the order of the calls."""
+        self.check()
+        if not (self.host.blocked and (publishing or self._unheard)):
+            return said()
+        heard: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._unheard.append((heard, said))
+        return await heard
+
+    def hear(self) -> None:
+        """The broker listens again."""
+        while self._unheard:
+            heard, said = self._unheard.popleft()
+            if heard.done():
+                continue
+            try:
+                heard.set_result(said())
+            except (Refusal, Interrupted) as problem:
+                heard.set_exception(problem)
+
+    def cut(self, why: str) -> None:
+        self._lost = why
+        while self._unheard:
+            heard, _ = self._unheard.popleft()
+            if not heard.done():
+                heard.set_exception(ConnectionLost(why))

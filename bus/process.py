@@ -1,0 +1,63 @@
+"""A worker process: its parts run together until the process is told to stop, and stop in order.
+
+The first SIGTERM or SIGINT drains: no new work is taken, what is in hand is finished, said and acknowledged. A second
+one does not wait.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+
+
+class Part(Protocol):
+    """Something that runs until it is told to stop."""
+
+    async def run(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+async def run_until_told(parts: Sequence[Part], drain_s_max: float) -> None:
+    """Run all parts; a part that fails brings the others down, and its exception out."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _heard, told, number)
+    try:
+        await run_until(told, parts, drain_s_max)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def run_until(told: asyncio.Event, parts: Sequence[Part], drain_s_max: float) -> None:
+    """The same, told by an event: for parts that share a process with others."""
+    running = [asyncio.create_task(part.run()) for part in parts]
+    waiting = asyncio.create_task(told.wait())
+    try:
+        await asyncio.wait((*running, waiting), return_when=asyncio.FIRST_COMPLETED)
+        log.info("draining")
+        async with asyncio.timeout(drain_s_max):
+            for part in parts:
+                await part.stop()
+            await asyncio.wait(running)
+    except TimeoutError:
+        log.warning("not drained within %.0f s: what is left will be delivered again", drain_s_max)
+    finally:
+        for task in (*running, waiting):
+            task.cancel()
+        await asyncio.wait((*running, waiting))
+    for task in running:
+        with suppress(asyncio.CancelledError):
+            task.result()
+
+
+def _heard(told: asyncio.Event, number: int) -> None:
+    if told.is_set():
+        raise SystemExit(128 + number)
+    told.set()

@@ -1,0 +1,279 @@
+"""The batching publisher: messages go in one by one, parcels come out.
+
+A parcel costs the client and the broker forty times what a message in it costs, so messages with the same address share
+one: a message alone on an idle bus goes at once, and while others are under way it waits a millisecond or two for
+company. Confirms are never awaited one at a time: a window of parcels is unconfirmed, and each message's future is done
+when its parcel is confirmed.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import tenacity
+from msgspec import Struct
+
+from bus.broker import LINES, PLAIN, ConnectionLost, Interrupted, Parcel, Publishing, Receipt, Refusal
+from bus.codec import encode
+from bus.errors import Failure
+from bus.link import Link
+from bus.message import Envelope, Message
+from bus.settings import BusSettings
+from bus.topology import REPLY, Address, Kind, address_of
+
+log = logging.getLogger(__name__)
+
+
+_FINAL = (Receipt.CONFIRMED, Receipt.UNROUTABLE)
+
+
+class Undeliverable(Failure):
+    """No queue takes this order or question: the topology was not declared there, or the cell does not exist."""
+
+
+class Outgoing(Struct, frozen=True):
+    """A message on its way out. An answer has the asker's queue in `to`; a question has where its answer goes."""
+
+    message: Message
+    cause: str = ""
+    trace: str = ""
+    to: str = ""
+    reply_to: str = ""
+    # Given by who must recognise the answer; else the publisher makes one up.
+    id: str = ""
+
+
+class _Waiter:
+    """One call's messages: its future is done when the last of them is confirmed."""
+
+    __slots__ = ("done", "left")
+
+    def __init__(self, count: int, done: asyncio.Future[None]) -> None:
+        self.left = count
+        self.done = done
+
+    def settle(self, count: int, problem: Exception | None) -> None:
+        self.left -= count
+        if self.done.done():
+            return
+        if problem is not None:
+            self.done.set_exception(problem)
+        elif self.left == 0:
+            self.done.set_result(None)
+
+
+class _Bucket:
+    """Lines for one address that have not left yet, and who waits for how many of them."""
+
+    __slots__ = ("address", "lines", "reply_to", "size", "waiting")
+
+    def __init__(self, address: Address, reply_to: str) -> None:
+        self.address = address
+        self.reply_to = reply_to
+        self.lines: list[bytes] = []
+        self.waiting: list[_Waiter] = []
+        self.size = 0
+
+    def parcel(self) -> Parcel:
+        return Parcel(
+            exchange=self.address.exchange,
+            routing_key=self.address.routing_key,
+            body=b"\n".join(self.lines),
+            content_type=PLAIN if len(self.lines) == 1 else LINES,
+            persistent=self.address.kind.is_kept,
+            mandatory=self.address.kind is not Kind.EVENT,
+            reply_to=self.reply_to,
+        )
+
+
+class Publisher:
+    """One role's way out, on a channel of its own. It reconnects, repeats what was not confirmed, and slows its callers
+    down when the broker does: nothing that was accepted by `send` is given up until the publisher is closed.
+    """
+
+    def __init__(self, link: Link, settings: BusSettings, name: str) -> None:
+        self._link = link
+        self._settings = settings
+        self._ids = (f"{name}-{n}" for n in itertools.count(1))
+        self._buckets: dict[tuple[str, str, str], _Bucket] = {}
+        self._full: deque[_Bucket] = deque()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.Handle | None = None
+        self._publishing: Publishing | None = None
+        self._opening = asyncio.Lock()
+        self.answers_dropped = 0
+        self.held_back = 0
+        self.parcels_sent = 0
+
+    def send(self, message: Message, cause: str = "") -> asyncio.Future[None]:
+        """Say one thing; the future is done when the broker has it, or raises `Undeliverable`."""
+        return self.send_all((Outgoing(message, cause),))
+
+    def send_all(self, outgoing: Sequence[Outgoing]) -> asyncio.Future[None]:
+        """Say many things; one future for all."""
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(len(outgoing), loop.create_future())
+        if not outgoing:
+            waiter.done.set_result(None)
+        now = datetime.now(UTC)
+        for each in outgoing:
+            envelope = Envelope(
+                message=each.message,
+                id=each.id or next(self._ids),
+                version=each.message.VERSION,
+                sent_at=now,
+                cause=each.cause,
+                trace=each.trace,
+            )
+            self._add(_address(each), each.reply_to, encode(envelope), waiter)
+        self._schedule()
+        return waiter.done
+
+    def send_parcel(self, parcel: Parcel) -> asyncio.Future[None]:
+        """Send something as it is, by itself: an item that goes back to its queue, or to the dead letters."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._start(parcel, [_Waiter(1, done)], Kind.ORDER)
+        return done
+
+    async def close(self) -> None:
+        """Let go of what the broker takes now; whoever still waits is told that the connection is lost."""
+        self._flush()
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=self._settings.drain_ms_max / 1000)
+        for task in tuple(self._under_way):
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        publishing, self._publishing = self._publishing, None
+        if publishing is not None:
+            await publishing.close()
+
+    # Into parcels
+
+    def _add(self, address: Address, reply_to: str, line: bytes, waiter: _Waiter) -> None:
+        key = (address.routing_key, address.exchange, reply_to)
+        bucket = self._buckets.get(key)
+        if bucket is not None and bucket.size + len(line) + 1 > self._settings.parcel_bytes_max:
+            self._full.append(self._buckets.pop(key))
+            bucket = None
+        if bucket is None:
+            bucket = self._buckets[key] = _Bucket(address, reply_to)
+        bucket.lines.append(line)
+        bucket.waiting.append(waiter)
+        bucket.size += len(line) + 1
+        if len(bucket.lines) >= self._settings.parcel_items_max:
+            self._full.append(self._buckets.pop(key))
+
+    def _schedule(self) -> None:
+        """Full parcels leave now; the others at the end of this turn of the loop, or when they have lingered."""
+        while self._full and self._may_start():
+            self._dispatch(self._full.popleft())
+        if self._timer is None and (self._buckets or self._full):
+            loop = asyncio.get_running_loop()
+            if self._under_way:
+                self._timer = loop.call_later(self._settings.linger_ms / 1000, self._flush)
+            else:
+                self._timer = loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        self._full.extend(self._buckets.values())
+        self._buckets.clear()
+        while self._full and self._may_start():
+            self._dispatch(self._full.popleft())
+
+    def _may_start(self) -> bool:
+        return len(self._under_way) < self._settings.parcels_unconfirmed_max
+
+    def _dispatch(self, bucket: _Bucket) -> None:
+        self._start(bucket.parcel(), bucket.waiting, bucket.address.kind)
+
+    # Out to the broker
+
+    def _start(self, parcel: Parcel, waiting: list[_Waiter], kind: Kind) -> None:
+        task = asyncio.get_running_loop().create_task(self._deliver(parcel, waiting, kind))
+        self._under_way.add(task)
+        task.add_done_callback(self._arrived)
+
+    def _arrived(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if self._full:
+            self._schedule()
+
+    async def _deliver(self, parcel: Parcel, waiting: list[_Waiter], kind: Kind) -> None:
+        """Publish one parcel until the broker has said what became of it, and tell those who wait."""
+        problem: Exception | None = ConnectionLost("closed before the broker confirmed")
+        try:
+            receipt = await self._publish_until_told(parcel)
+            problem = None if receipt is Receipt.CONFIRMED else self._unroutable(parcel, kind, len(waiting))
+        except Refusal as refusal:
+            problem = refusal
+        finally:
+            for waiter in waiting:
+                waiter.settle(1, problem)
+
+    async def _publish_until_told(self, parcel: Parcel) -> Receipt:
+        """Once, as almost always; or as often as it takes, with growing pauses."""
+        receipt = await self._publish_once(parcel)
+        if receipt in _FINAL:
+            return receipt
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_result(lambda receipt: receipt not in _FINAL),
+            wait=tenacity.wait_random_exponential(
+                multiplier=self._settings.retry_delay_ms_first / 1000,
+                max=self._settings.connect_delay_ms_max / 1000,
+            ),
+            before_sleep=self._tell_of_back_pressure,
+        )
+        told: Receipt = await retrying(self._publish_once, parcel)
+        return told
+
+    async def _publish_once(self, parcel: Parcel) -> Receipt:
+        """A broken channel counts as refused: the parcel may or may not have arrived, so it goes again."""
+        publishing: Publishing | None = None
+        try:
+            publishing = await self._channel()
+            receipt = await publishing.publish(parcel)
+        except Interrupted:
+            await self._forget(publishing)
+            return Receipt.REFUSED
+        self.parcels_sent += 1
+        return receipt
+
+    def _tell_of_back_pressure(self, state: tenacity.RetryCallState) -> None:
+        self.held_back += 1
+        log.info("a queue is full or the broker is away: holding back", extra={"tries": state.attempt_number})
+
+    def _unroutable(self, parcel: Parcel, kind: Kind, count: int) -> Exception | None:
+        if kind is Kind.ANSWER:
+            self.answers_dropped += count
+            return None
+        return Undeliverable(
+            f"no queue takes {parcel.routing_key!r} on {parcel.exchange!r} ({count} messages): is the topology declared "
+            "there, and does the cell exist?"
+        )
+
+    async def _channel(self) -> Publishing:
+        async with self._opening:
+            if self._publishing is None:
+                connection = await self._link.connection()
+                try:
+                    self._publishing = await connection.open_publishing()
+                except ConnectionLost:
+                    await self._link.broken(connection)
+                    raise
+            return self._publishing
+
+    async def _forget(self, broken: Publishing | None) -> None:
+        """The next parcel opens a new channel; unless another parcel's failure has led to one already."""
+        if broken is not None and self._publishing is broken:
+            self._publishing = None
+            await broken.close()
+
+
+def _address(outgoing: Outgoing) -> Address:
+    if outgoing.to:
+        return Address(REPLY, outgoing.to, Kind.ANSWER)
+    return address_of(outgoing.message)

@@ -1,0 +1,276 @@
+"""The broker port over a Unix socket."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from bus.broker import (
+    AccessRefused,
+    ConnectionLost,
+    ConsumerCancelled,
+    Delivery,
+    Interrupted,
+    Parcel,
+    Receipt,
+    Refusal,
+)
+from bus.topology import Objects
+from bus.unix_socket.frames import (
+    FRAME_BYTES_MAX,
+    Acknowledge,
+    AskDepth,
+    BlockedChanged,
+    Cancelled,
+    CloseChannel,
+    Declare,
+    Delivered,
+    Depth,
+    Done,
+    Failed,
+    Frames,
+    GiveBack,
+    Goodbye,
+    Hello,
+    OpenConsuming,
+    OpenPublishing,
+    Publish,
+    Reply,
+    Request,
+    Told,
+    Welcome,
+    decode_reply,
+    encode,
+    problem_named,
+)
+
+T = TypeVar("T")
+# The answer to `Hello` has this id, and no request.
+HELLO = 0
+
+
+class UnixBroker:
+    """A memory broker that another process serves at this path; a `Broker`."""
+
+    def __init__(self, path: str | os.PathLike[str], user: str = "") -> None:
+        self._path = os.fspath(path)
+        self._user = user
+
+    @property
+    def user(self) -> str:
+        return self._user
+
+    async def connect(self) -> "UnixConnection":
+        connection = UnixConnection()
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: connection.frames, self._path)
+        except PermissionError as problem:
+            raise AccessRefused(f"{self._path} may not be opened: {problem}") from problem
+        except OSError as problem:
+            raise ConnectionLost(f"nobody serves a bus at {self._path}: {problem}") from problem
+        try:
+            await connection.greet(self._user)
+        except BaseException:
+            connection.frames.close("not connected")
+            raise
+        return connection
+
+
+class UnixConnection:
+    def __init__(self) -> None:
+        self.frames = Frames(self._received, self._connection_lost)
+        self._loop = asyncio.get_running_loop()
+        self._ids = itertools.count(HELLO + 1)
+        self._channels = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._consumings: dict[int, UnixConsuming] = {}
+        self._blocked = ""
+        self._lost = ""
+        self._ended = asyncio.Event()
+
+    @property
+    def blocked(self) -> str:
+        return self._blocked
+
+    async def greet(self, user: str) -> None:
+        self._blocked = await self.ask(Hello(user), HELLO, str)
+
+    async def declare(self, objects: Objects) -> None:
+        request = next(self._ids)
+        await self.ask(Declare(request, objects), request, type(None))
+
+    async def open_publishing(self) -> "UnixPublishing":
+        request, channel = next(self._ids), next(self._channels)
+        await self.ask(OpenPublishing(request, channel), request, type(None))
+        return UnixPublishing(self, channel)
+
+    async def open_consuming(self, queue: str, prefetch: int) -> "UnixConsuming":
+        if prefetch < 1:
+            raise ValueError(
+                f"prefetch is {prefetch}, must be at least 1: without a bound one consumer holds all"
+            )
+        request, channel = next(self._ids), next(self._channels)
+        # Deliveries may be right behind the answer, before whoever asked has read it.
+        consuming = self._consumings[channel] = UnixConsuming(self, channel)
+        try:
+            await self.ask(OpenConsuming(request, channel, queue, prefetch), request, type(None))
+        except BaseException:
+            self._consumings.pop(channel, None)
+            raise
+        return consuming
+
+    async def depth(self, queue: str) -> int:
+        request = next(self._ids)
+        return await self.ask(AskDepth(request, queue), request, int)
+
+    async def close(self) -> None:
+        if not self._lost:
+            self.tell(Goodbye())
+            await self._ended.wait()
+
+    # What its channels need
+
+    def check(self) -> None:
+        if self._lost:
+            raise ConnectionLost(self._lost)
+
+    def tell(self, request: Request) -> None:
+        """Said in the order of the calls."""
+        self.check()
+        frame = encode(request)
+        if len(frame) > FRAME_BYTES_MAX:
+            raise Refusal(f"a request of {len(frame)} bytes: at most {FRAME_BYTES_MAX} are taken")
+        self.frames.send(frame)
+
+    async def ask(self, request: Request, number: int, _: type[T]) -> T:
+        self.tell(request)
+        answer: asyncio.Future[T] = self._loop.create_future()
+        self._answers[number] = answer
+        return await answer
+
+    async def publish(self, channel: int, parcel: Parcel) -> Receipt:
+        request = next(self._ids)
+        return await self.ask(Publish(request, channel, parcel), request, Receipt)
+
+    async def close_channel(self, channel: int) -> None:
+        self._consumings.pop(channel, None)
+        if not self._lost:
+            request = next(self._ids)
+            try:
+                await self.ask(CloseChannel(request, channel), request, type(None))
+            except ConnectionLost:
+                return
+
+    # What the broker says
+
+    def _received(self, frame: bytearray) -> None:
+        reply = decode_reply(frame)
+        match reply:
+            case Delivered(channel=channel, delivery=delivery):
+                if channel in self._consumings:
+                    self._consumings[channel].arrive(delivery)
+            case Told(id=number, receipt=receipt):
+                self._settle(number, receipt)
+            case Done(id=number):
+                self._settle(number, None)
+            case Failed(id=number, problem=problem, text=text):
+                self._settle(number, problem_named(problem, text))
+            case _:
+                self._received_rarely(reply)
+
+    def _received_rarely(self, reply: Reply) -> None:
+        match reply:
+            case Welcome(blocked=blocked):
+                self._settle(HELLO, blocked)
+            case Depth(id=number, depth=depth):
+                self._settle(number, depth)
+            case BlockedChanged(why=why):
+                self._blocked = why
+            case Cancelled(channel=channel, problem=problem, text=text):
+                consuming = self._consumings.pop(channel, None)
+                if consuming is not None:
+                    consuming.end(problem_named(problem, text))
+
+    def _settle(self, number: int, answer: object) -> None:
+        waiting = self._answers.pop(number, None)
+        if waiting is None or waiting.done():
+            return
+        if isinstance(answer, Exception):
+            waiting.set_exception(answer)
+        else:
+            waiting.set_result(answer)
+
+    def _connection_lost(self, why: str) -> None:
+        self._lost = why
+        self._ended.set()
+        for number in [*self._answers]:
+            self._settle(number, ConnectionLost(why))
+        for consuming in self._consumings.values():
+            consuming.end(ConnectionLost(why))
+        self._consumings.clear()
+
+
+class UnixPublishing:
+    def __init__(self, connection: UnixConnection, channel: int) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._closed = False
+
+    async def publish(self, parcel: Parcel) -> Receipt:
+        if self._closed:
+            raise Interrupted("the channel is closed: closed by its user")
+        return await self._connection.publish(self._channel, parcel)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._connection.close_channel(self._channel)
+
+
+class UnixConsuming:
+    def __init__(self, connection: UnixConnection, channel: int) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._arrived: list[Delivery] = []
+        self._arrival: asyncio.Future[None] | None = None
+        self._over: Exception | None = None
+
+    async def receive(self) -> Sequence[Delivery]:
+        while not self._arrived:
+            self._check()
+            self._arrival = asyncio.get_running_loop().create_future()
+            await self._arrival
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    async def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
+        self._check()
+        self._connection.tell(Acknowledge(self._channel, tag, multiple))
+
+    async def give_back(self, tag: int) -> None:
+        self._check()
+        self._connection.tell(GiveBack(self._channel, tag))
+
+    async def close(self) -> None:
+        if self._over is None:
+            self.end(ConsumerCancelled("closed by its user"))
+            await self._connection.close_channel(self._channel)
+
+    def arrive(self, delivery: Delivery) -> None:
+        self._arrived.append(delivery)
+        self._wake()
+
+    def end(self, why: Exception) -> None:
+        """What arrived and was not taken has gone back already."""
+        self._over = why
+        self._arrived.clear()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    def _check(self) -> None:
+        if self._over is not None:
+            raise type(self._over)(str(self._over))

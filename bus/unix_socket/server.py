@@ -1,0 +1,86 @@
+"""Serves a memory broker to the other processes of this machine."""
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from bus.memory import MemoryBroker
+from bus.unix_socket.session import Session
+
+# The system's own bound of a socket's path, less the zero that ends it.
+PATH_BYTES_MAX = 107
+BACKLOG = 128
+
+
+class SocketTakenError(OSError):
+    """The path cannot be served: another process serves it, or it is not ours to replace."""
+
+
+@asynccontextmanager
+async def serve_unix(broker: MemoryBroker, path: str | os.PathLike[str]) -> AsyncIterator[None]:
+    """Serve the broker at this path, to this user of the machine alone, until the context is left."""
+    place = Path(path)
+    listening = _listen(place)
+    inode = _inode(place)
+    sessions: dict[Session, None] = {}
+    server = await asyncio.get_running_loop().create_unix_server(
+        lambda: Session(broker, sessions).frames, sock=listening, backlog=BACKLOG
+    )
+    try:
+        yield
+    finally:
+        server.close()
+        for session in [*sessions]:
+            session.end("the broker is served no more")
+        await asyncio.gather(*(session.ended.wait() for session in [*sessions]))
+        if _inode(place) == inode:
+            # Somebody else may serve there by now.
+            _remove(place)
+
+
+def _listen(place: Path) -> socket.socket:
+    if len(os.fsencode(place)) > PATH_BYTES_MAX:
+        raise SocketTakenError(f"{place} is too long for a socket: at most {PATH_BYTES_MAX} bytes")
+    _make_way(place)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(os.fspath(place))
+        # Nobody can connect before we listen, so nobody gets in before the file is private.
+        place.chmod(0o600)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _make_way(place: Path) -> None:
+    """A socket that nobody answers was left behind by a process that died, and may go."""
+    try:
+        mode = place.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise SocketTakenError(f"{place} is there and is not a socket: it is left alone, choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(os.fspath(place))
+        except ConnectionRefusedError:
+            _remove(place)
+            return
+    raise SocketTakenError(f"{place} is served by another process: stop it first, or choose another path")
+
+
+def _inode(place: Path) -> int | None:
+    try:
+        return place.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def _remove(place: Path) -> None:
+    place.unlink(missing_ok=True)

@@ -1,0 +1,66 @@
+"""Do the books contradict themselves? Each place where they do, as a sentence.
+
+More in use than there is, is no contradiction: an inventory may shrink below what is held.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.placement import ResourceAmount
+from placement_worker.core.ledger import Consumer, TreeBook
+from placement_worker.core.regrowth import depths_under
+
+Consumers = Mapping[ConsumerId, Consumer]
+Held = Mapping[ConsumerId, tuple[ResourceAmount, ...]]
+Trees = Mapping[ProviderId, TreeBook]
+
+
+def contradictions(consumers: Consumers, held: Held, trees: Trees) -> tuple[str, ...]:
+    return (*_of_usage(held, trees), *_of_consumers(consumers, held, trees), *_of_trees(trees))
+
+
+def _of_usage(held: Held, trees: Trees) -> Iterator[str]:
+    sums: dict[tuple[ProviderId, str], int] = {}
+    for amounts in held.values():
+        for amount in amounts:
+            key = amount.provider, amount.resource
+            sums[key] = sums.get(key, 0) + amount.amount
+    for tree in trees.values():
+        for book in tree.providers.values():
+            for resource, inventory in book.inventories.items():
+                total = sums.pop((book.id, resource), 0)
+                if inventory.used != total:
+                    yield f"{resource} of provider {book.id}: used is {inventory.used}, but {total} is held"
+    for (provider, resource), total in sums.items():
+        yield f"{resource} of provider {provider}: {total} is held, but there is no such inventory"
+
+
+def _of_consumers(consumers: Consumers, held: Held, trees: Trees) -> Iterator[str]:
+    for holder in held:
+        if holder not in consumers:
+            yield f"consumer {holder} holds something, but does not exist"
+    for consumer in consumers.values():
+        holds = bool(held.get(consumer.id))
+        if consumer.ended_at is not None:
+            if holds:
+                yield f"consumer {consumer.id} holds something, but ended at {consumer.ended_at.isoformat()}"
+        elif not holds:
+            yield f"consumer {consumer.id} lives by attempt {consumer.attempt}, but holds nothing"
+        elif consumer.attempt and consumer.host not in trees:
+            yield f"consumer {consumer.id} lives on {consumer.host}, which is no root"
+        elif not consumer.generation:
+            yield f"consumer {consumer.id} holds something at generation 0"
+
+
+def _of_trees(trees: Trees) -> Iterator[str]:
+    for root, tree in trees.items():
+        if root not in tree.providers:
+            yield f"the tree of {root} has no root"
+            continue
+        if tree.providers[root].parent is not None:
+            yield f"root {root} has a parent, {tree.providers[root].parent}"
+            continue
+        depths = depths_under(root, tree.providers)
+        for provider in tree.providers:
+            if provider not in depths:
+                yield f"provider {provider} is in the tree of {root}, but does not stand below it"

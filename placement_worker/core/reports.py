@@ -1,0 +1,198 @@
+"""May this tree be what its reporter says it is?
+
+A fold over the batch in its order, like that over claims: a report is judged by what the ones before it left behind.
+Nothing that a reporter says may undo a later report, reach into another cell or tree, or take away what is held.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from bus.message import ProviderId
+from bus.messages.placement import (
+    NotAllowed,
+    ReportAccepted,
+    ReportInventory,
+    ReportOutdated,
+    ReportVerdict,
+)
+from placement_worker.core.ledger import Forest, ProviderBook, Reported, TreeBook, TreeChanges
+from placement_worker.core.regrowth import depths_under, flaw_of, is_same_to_claims, loss_of, regrown
+from placement_worker.core.vocabulary import Vocabulary, nonsense_in
+
+
+class ReportDecision(Struct, frozen=True):
+    """A verdict for each report, in their order, and what all of them together write."""
+
+    verdicts: tuple[ReportVerdict, ...]
+    changes: TreeChanges
+
+
+def decide_reports(forest: Forest, reports: Sequence[Reported], vocabulary: Vocabulary) -> ReportDecision:
+    """Judge each report by the forest as the reports before it left it."""
+    draft = _ForestDraft(forest)
+    verdicts = tuple([_judge(draft, one, vocabulary) for one in reports])
+    return ReportDecision(verdicts, draft.changes())
+
+
+class _ForestDraft:
+    """The forest while a batch is being decided."""
+
+    def __init__(self, forest: Forest) -> None:
+        self._stored = forest
+        self.trees = dict(forest.trees)
+        # Where each provider stands, and who bears each name, as far as the reports can touch it.
+        self.root_of = dict(forest.elsewhere)
+        self.bearer_of = dict(forest.names)
+        self._felled: dict[ProviderId, None] = {}
+        for tree in forest.trees.values():
+            for book in tree.providers.values():
+                self.root_of[book.id] = tree.root
+                self.bearer_of[book.name] = book.id
+
+    def replant(self, tree: TreeBook) -> None:
+        """This is what the tree of this root is now; without providers, it is no more."""
+        root, standing = tree.root, self.trees.get(tree.root)
+        before = standing.providers if standing else {}
+        for book in before.values():
+            del self.bearer_of[book.name], self.root_of[book.id]
+            if book.id not in tree.providers:
+                self._felled[book.id] = None
+        for book in tree.providers.values():
+            self.root_of[book.id] = root
+            self.bearer_of[book.name] = book.id
+        if tree.providers:
+            self.trees[root] = tree
+        else:
+            self.trees.pop(root, None)
+
+    def changes(self) -> TreeChanges:
+        """The trees that are no longer as stored: parents are written before their children, removed after them."""
+        stored = self._stored.trees
+        trees = [
+            tree for tree in self.trees.values() if tree != stored.get(tree.root) or tree.root in self._felled
+        ]
+        return TreeChanges(
+            trees=tuple(trees),
+            changed=tuple([provider for tree in trees for provider in self._changed_in(tree)]),
+            removed=self._removed(),
+        )
+
+    def _changed_in(self, tree: TreeBook) -> list[ProviderId]:
+        stored = self._stored.trees.get(tree.root)
+        before = stored.providers if stored else {}
+        changed = [
+            book.id
+            for book in tree.providers.values()
+            if book.id in self._felled
+            or book != before.get(book.id)
+            # The shape is the root's to tell: when it moves, the root moves.
+            or (book.id == tree.root and stored and stored.shape != tree.shape)
+        ]
+        depths = depths_under(tree.root, tree.providers)
+        return sorted(changed, key=lambda provider: depths[provider])
+
+    def _removed(self) -> tuple[ProviderId, ...]:
+        """Those that are stored and were removed, even if they came back since: leaves first, as they are stored."""
+        removed = []
+        for root, tree in self._stored.trees.items():
+            depths = depths_under(root, tree.providers)
+            felled = [provider for provider in self._felled if provider in tree.providers]
+            removed += sorted(felled, key=lambda provider: -depths[provider])
+        return tuple(removed)
+
+
+def _judge(draft: _ForestDraft, reported: Reported, vocabulary: Vocabulary) -> ReportVerdict:
+    report = reported.report
+    tree = draft.trees.get(report.root) or TreeBook(root=report.root, cell=report.cell)
+    refused = (
+        _wrong_cell(tree, reported)
+        or _outdated(tree, report)
+        or nonsense_in(report, vocabulary)
+        or _strayed(draft, report)
+    )
+    if refused:
+        return refused
+    providers = regrown(tree.providers, report)
+    flawed = (
+        flaw_of(providers, report)
+        or _name_taken(draft, report, providers)
+        or loss_of(tree.providers, providers)
+    )
+    if flawed:
+        return flawed
+    moved = _is_moved(tree, providers)
+    after = TreeBook(
+        root=tree.root,
+        cell=tree.cell,
+        shape=tree.shape + moved,
+        epoch=report.epoch,
+        # Reports without a number come in any order, and do not make those with one forget theirs.
+        sequence=report.sequence or (tree.sequence if report.epoch == tree.epoch else 0),
+        providers=providers,
+    )
+    draft.replant(after)
+    return ReportAccepted(shape=after.shape, shape_moved=moved)
+
+
+def _wrong_cell(tree: TreeBook, reported: Reported) -> NotAllowed | None:
+    cell = reported.report.cell
+    if reported.speaks_for is not None and reported.speaks_for != cell:
+        return NotAllowed(
+            field="cell", reason=f"the sender speaks for cell {reported.speaks_for!r}, not for {cell!r}"
+        )
+    if tree.cell != cell:
+        return NotAllowed(
+            field="cell", reason=f"the tree of {tree.root} is of cell {tree.cell!r}, not of {cell!r}"
+        )
+    return None
+
+
+def _outdated(tree: TreeBook, report: ReportInventory) -> ReportOutdated | None:
+    """Whether a later report was taken; the very last one, sent again, has nothing to add either."""
+    is_repeated = report.epoch == tree.epoch and 0 < report.sequence <= tree.sequence
+    if report.epoch < tree.epoch or is_repeated:
+        return ReportOutdated(epoch=tree.epoch, sequence=tree.sequence)
+    return None
+
+
+def _strayed(draft: _ForestDraft, report: ReportInventory) -> NotAllowed | None:
+    """The first provider of the report that stands in another tree. Moving between trees is not for reports."""
+    named = [
+        ("root", report.root),
+        *[(f"providers[{position}].id", one.id) for position, one in enumerate(report.providers)],
+        *[(f"removed[{position}]", one) for position, one in enumerate(report.removed)],
+    ]
+    for field, provider in named:
+        root = draft.root_of.get(provider, report.root)
+        if root != report.root:
+            return NotAllowed(field=field, reason=f"provider {provider} stands in the tree of {root}")
+    return None
+
+
+def _name_taken(
+    draft: _ForestDraft, report: ReportInventory, providers: dict[ProviderId, ProviderBook]
+) -> NotAllowed | None:
+    """The first name that someone else would bear, too. A name may be handed on within one report."""
+    bearers: dict[str, ProviderId] = {}
+    reported = {one.id for one in report.providers}
+    # Those who keep their names come first, so that the one who is told no is the one who asked.
+    for book in providers.values():
+        if book.id not in reported:
+            bearers[book.name] = book.id
+    for position, one in enumerate(report.providers):
+        bearer = bearers.setdefault(one.name, one.id)
+        outside = draft.bearer_of.get(one.name, one.id)
+        if bearer == one.id and draft.root_of.get(outside) != report.root:
+            bearer = outside
+        if bearer != one.id:
+            return NotAllowed(
+                field=f"providers[{position}].name", reason=f"{one.name!r} is the name of provider {bearer}"
+            )
+    return None
+
+
+def _is_moved(tree: TreeBook, providers: dict[ProviderId, ProviderBook]) -> bool:
+    return tree.providers.keys() != providers.keys() or any(
+        not is_same_to_claims(book, providers[book.id]) for book in tree.providers.values()
+    )

@@ -1,0 +1,100 @@
+"""Is this share to be had? Rights first, since a tree is shown only to who may use it; then whether the asker saw what
+is there, since only to who did do the numbers mean anything; then the numbers, all of them.
+"""
+
+from msgspec import Struct
+
+from bus.message import ProviderId
+from bus.messages.placement import DoesNotFit, NotAllowed, ResourceAmount, Share
+from placement_worker.core.capacity import shortfall_of
+from placement_worker.core.draft import Account, Amounts, Draft
+
+
+class MovedRoots(Struct, frozen=True):
+    """Trees are not what the asker saw. Told as roots: whoever answers reads the trees, and says `ShapeMoved`."""
+
+    roots: tuple[ProviderId, ...] = ()
+    gone: tuple[ProviderId, ...] = ()
+
+
+ShareRefused = DoesNotFit | MovedRoots | NotAllowed
+
+
+def weigh(draft: Draft, cell: str, share: Share, held: Amounts) -> Amounts | ShareRefused:
+    """What a share takes from each stock, if all of it may be had by someone who gives back `held`."""
+    host = draft.account(share.host)
+    if host and _is_foreign(host, cell):
+        return _foreign(host, cell)
+    gone: list[ProviderId] = [] if host else [share.host]
+    wanted = _wanted(draft, cell, share, gone)
+    if not isinstance(wanted, dict):
+        return wanted
+    moved = _moved(draft, cell, share, gone)
+    if not isinstance(moved, list):
+        return moved
+    if moved or gone:
+        return MovedRoots(tuple(dict.fromkeys(moved)), tuple(dict.fromkeys(gone)))
+    if host and host.row.root != host.row.id:
+        return NotAllowed(
+            field="share.host",
+            reason=f"provider {share.host} is no root: it stands in the tree of {host.row.root}",
+        )
+    short = []
+    for stock, asked in wanted.items():
+        shortfall = shortfall_of(stock, asked, held.get(stock, 0) if held else 0)
+        if shortfall:
+            short.append(shortfall)
+    return DoesNotFit(shortfalls=tuple(short)) if short else wanted
+
+
+def as_held(share: Share, wanted: Amounts) -> tuple[ResourceAmount, ...]:
+    """A share may name one class of one provider several times; it is held as one amount."""
+    if len(wanted) == len(share.amounts):
+        return share.amounts
+    return tuple(
+        ResourceAmount(provider=stock.provider, resource=stock.resource, amount=amount)
+        for stock, amount in wanted.items()
+    )
+
+
+def wrong_cell(reason: str) -> NotAllowed:
+    return NotAllowed(field="cell", reason=reason)
+
+
+def _wanted(draft: Draft, cell: str, share: Share, gone: list[ProviderId]) -> Amounts | NotAllowed:
+    wanted: Amounts = {}
+    account: Account | None = None
+    for amount in share.amounts:
+        # Amounts of one provider usually stand together.
+        if account is None or account.row.id.int != amount.provider.int:
+            account = draft.account(amount.provider)
+            if account is None:
+                gone.append(amount.provider)
+                continue
+            if _is_foreign(account, cell):
+                return _foreign(account, cell)
+        stock = account.stock(amount.resource)
+        wanted[stock] = wanted.get(stock, 0) + amount.amount
+    return wanted
+
+
+def _moved(draft: Draft, cell: str, share: Share, gone: list[ProviderId]) -> list[ProviderId] | NotAllowed:
+    moved: list[ProviderId] = []
+    for seen in share.shapes:
+        account = draft.account(seen.root)
+        if account is None:
+            gone.append(seen.root)
+        elif _is_foreign(account, cell):
+            return _foreign(account, cell)
+        elif account.shape != seen.shape:
+            # Of a root that became a part of another tree, that tree is what the asker must see.
+            moved.append(account.row.root)
+    return moved
+
+
+def _is_foreign(account: Account, cell: str) -> bool:
+    return account.row.cell not in ("", cell)
+
+
+def _foreign(account: Account, cell: str) -> NotAllowed:
+    return wrong_cell(f"provider {account.row.id} is of cell {account.row.cell!r}, not of {cell!r}")

@@ -1,0 +1,147 @@
+"""Orders and questions to placement: load, decide, save, say. The rules live in core/."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from msgspec import structs
+
+from bus.handling import Answer, Bury, Handlers, Received, Said, Tell
+from bus.message import ProviderId
+from bus.messages.placement import (
+    AskSnapshot,
+    ClaimAnswered,
+    ClaimResources,
+    ClaimVerdict,
+    InventoryRefused,
+    NotAllowed,
+    ProviderState,
+    ReleaseClaim,
+    ReportAccepted,
+    ReportAnswered,
+    ReportInventory,
+    ReportOutdated,
+    ShapeMoved,
+    SnapshotPage,
+    SwapClaim,
+)
+from bus.topology import cell_of_user
+from placement_worker.core.claims import MovedRoots, decide_claims
+from placement_worker.core.ledger import Asked, ClaimOrder, Reported
+from placement_worker.core.reports import Vocabulary, decide_reports
+from placement_worker.paging import how_many_fit
+from placement_worker.settings import PlacementSettings
+from placement_worker.store import PlacementTransaction
+
+
+class Pages(Protocol):
+    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage: ...
+
+
+def handlers(
+    pages: Pages, settings: PlacementSettings, vocabulary: Vocabulary, clock: Callable[[], datetime]
+) -> Handlers:
+    """Which handler takes which message."""
+
+    async def on_claims(asks: Sequence[Received[ClaimOrder]], tx: PlacementTransaction) -> list[Said]:
+        ledger = await tx.lock_claims([ask.message for ask in asks])
+        decision = decide_claims(ledger, [_asked(ask) for ask in asks], clock(), settings.horizon)
+        await tx.write_claims(decision.changes)
+        trees = await _trees_of(decision.verdicts, tx)
+        return [
+            _claim_answered(ask, verdict, trees) for ask, verdict in zip(asks, decision.verdicts, strict=True)
+        ]
+
+    async def on_reports(asks: Sequence[Received[ReportInventory]], tx: PlacementTransaction) -> list[Said]:
+        forest = await tx.lock_trees([ask.message for ask in asks])
+        decision = decide_reports(forest, [Reported(ask.message, _cell_of(ask)) for ask in asks], vocabulary)
+        await tx.write_trees(decision.changes)
+        return [
+            said
+            for ask, verdict in zip(asks, decision.verdicts, strict=True)
+            for said in (
+                Answer(ask, ReportAnswered(root=ask.message.root, verdict=verdict)),
+                *_refusal(ask, verdict),
+            )
+        ]
+
+    async def on_snapshot(asks: Sequence[Received[AskSnapshot]], _: PlacementTransaction) -> list[Said]:
+        return [
+            Answer(ask, fitting(await pages.snapshot_page(ask.message.after, ask.message.limit)))
+            for ask in asks
+        ]
+
+    return {
+        ClaimResources: on_claims,
+        SwapClaim: on_claims,
+        ReleaseClaim: on_claims,
+        ReportInventory: on_reports,
+        AskSnapshot: on_snapshot,
+    }
+
+
+def fitting(page: SnapshotPage) -> SnapshotPage:
+    """The page, cut where it would not fit into one message; the next page starts after the cut."""
+    fit = how_many_fit(page.providers)
+    if fit == len(page.providers):
+        return page
+    kept = page.providers[:fit]
+    return structs.replace(page, providers=kept, next=kept[-1].internal)
+
+
+def _asked(ask: Received[ClaimOrder]) -> Asked:
+    return Asked(ask.message, _cell_of(ask))
+
+
+def _cell_of(ask: Received[ClaimOrder] | Received[ReportInventory]) -> str | None:
+    """The one cell that the sender may speak for, as the broker verified it."""
+    return cell_of_user(ask.sender)
+
+
+async def _trees_of(
+    verdicts: Sequence[ClaimVerdict | MovedRoots], tx: PlacementTransaction
+) -> Mapping[ProviderId, list[ProviderState]]:
+    """The new state of every tree that was found to have moved, read once for the whole batch."""
+    roots = dict.fromkeys(
+        root for verdict in verdicts if isinstance(verdict, MovedRoots) for root in verdict.roots
+    )
+    trees: dict[ProviderId, list[ProviderState]] = {root: [] for root in roots}
+    if roots:
+        for provider in await tx.read_trees(tuple(roots)):
+            trees[provider.root].append(provider)
+    return trees
+
+
+def _claim_answered(
+    ask: Received[ClaimOrder],
+    verdict: ClaimVerdict | MovedRoots,
+    trees: Mapping[ProviderId, list[ProviderState]],
+) -> Said:
+    order = ask.message
+    if isinstance(verdict, MovedRoots):
+        verdict = _moved(verdict, trees)
+    if isinstance(verdict, NotAllowed) and not ask.reply_to:
+        # Nobody waits for an answer, and what makes no sense must not vanish.
+        return Bury(ask, f"{verdict.field}: {verdict.reason}")
+    return Answer(ask, ClaimAnswered(consumer=order.consumer, attempt=order.attempt, verdict=verdict))
+
+
+def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]]) -> ShapeMoved:
+    """With the new state of the trees, as far as it fits into one message; the asker reads the others itself."""
+    states: list[ProviderState] = []
+    for root in verdict.roots:
+        if how_many_fit((*states, *trees[root])) == len(states) + len(trees[root]):
+            states += trees[root]
+    return ShapeMoved(roots=verdict.roots, trees=tuple(states), gone=verdict.gone)
+
+
+def _refusal(ask: Received[ReportInventory], verdict: object) -> tuple[Tell, ...]:
+    """Most reporters wait for no answer: what was not taken is told to whoever listens. An echo of an older report is
+    no refusal, it is what redelivery looks like.
+    """
+    report = ask.message
+    match verdict:
+        case ReportAccepted() | ReportOutdated():
+            return ()
+        case _:
+            return (Tell(InventoryRefused(cell=report.cell, root=report.root, verdict=verdict), ask),)

@@ -1,0 +1,102 @@
+"""Tells the world what was written: `ProvidersChanged`, made from the change log and never by a handler.
+
+One process leads and publishes; positions count its messages, and a new leader starts a new term, so that a reader
+sees every gap. The log stays unmarked until its messages are confirmed: a crash between the two repeats them, which
+readers, who merge by revision, do not notice.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+
+from bus.errors import Transient
+from bus.messages.placement import LogPosition, ProvidersChanged
+from bus.publisher import Outgoing, Publisher
+from placement_worker.paging import ROOM, how_many_fit
+from placement_worker.settings import PlacementSettings
+from placement_worker.store import ChangeFeed, PlacementStore, Unpublished
+
+log = logging.getLogger(__name__)
+
+HOLDERS_PER_MESSAGE = 400
+# What that many of each kind of holder leave free in a message: each takes less than 100 bytes.
+PROVIDERS_ROOM = ROOM - 3 * HOLDERS_PER_MESSAGE * 100
+
+
+class ChangePublisher:
+    """A part of a placement worker: leads the feed when nobody else does. One publisher a broker that has listeners."""
+
+    def __init__(
+        self, store: PlacementStore, publishers: tuple[Publisher, ...], settings: PlacementSettings
+    ) -> None:
+        self._store = store
+        self._publishers = publishers
+        self._settings = settings
+        self._written = asyncio.Event()
+        self._stopping = False
+
+    def written(self) -> None:
+        """This process has just written something: no need to wait for the next look."""
+        self._written.set()
+
+    async def run(self) -> None:
+        while not self._stopping:
+            try:
+                async with self._store.lead_feed() as feed:
+                    if feed is not None:
+                        await self._lead(feed)
+            except Transient as lost:
+                log.warning("no longer leading the feed, trying again: %s", lost)
+            await self._pause(self._settings.feed_lead_again_ms)
+
+    async def stop(self) -> None:
+        self._stopping = True
+        self._written.set()
+
+    async def _lead(self, feed: ChangeFeed) -> None:
+        log.info("leading the feed", extra={"term": feed.published.term})
+        while True:
+            self._written.clear()
+            unpublished = await feed.read()
+            await self._publish(feed, unpublished)
+            if self._stopping:
+                return
+            await self._pause(self._settings.feed_poll_ms)
+
+    async def _publish(self, feed: ChangeFeed, unpublished: Unpublished) -> None:
+        messages = list(messages_of(unpublished, feed.published))
+        if messages:
+            outgoing = [Outgoing(message) for message in messages]
+            await asyncio.gather(*(publisher.send_all(outgoing) for publisher in self._publishers))
+            await feed.mark(messages[-1].at.position, unpublished.cursor)
+
+    async def _pause(self, pause_ms: float) -> None:
+        """Until something was written here, or for so long, in case something was written elsewhere."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._written.wait()
+
+
+def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[ProvidersChanged]:
+    """The changes in as many messages as they need, each at the next position.
+
+    The claims that were taken or ended come last: a picture that drops its own copy of a claim must know already what
+    the claim has used.
+    """
+    position = after.position
+    providers, gone = unpublished.providers, unpublished.gone
+    claimed, ended = unpublished.claimed, unpublished.ended
+    while providers or gone or claimed or ended:
+        position += 1
+        fit = how_many_fit(providers, PROVIDERS_ROOM)
+        told, providers = providers[:fit], providers[fit:]
+        few = 0 if providers else HOLDERS_PER_MESSAGE
+        yield ProvidersChanged(
+            at=LogPosition(term=after.term, position=position),
+            providers=told,
+            gone=gone[:few],
+            claimed=claimed[:few],
+            ended=ended[:few],
+        )
+        gone, claimed, ended = gone[few:], claimed[few:], ended[few:]

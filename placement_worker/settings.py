@@ -1,0 +1,25 @@
+"""What an operator may tune of placement."""
+
+from datetime import timedelta
+
+from msgspec import Struct
+
+
+class PlacementSettings(Struct, frozen=True):
+    # A claim, swap or release made longer ago than this is refused if nothing is known of its consumer any more.
+    # Ended consumers are forgotten only after twice that, so that clocks may differ by as much.
+    horizon_s: int = 24 * 3600
+    # How long the change log is kept for readers that were away.
+    log_kept_s: int = 3600
+    # How often another process's writes are looked for, and how often somebody who does not lead tries to.
+    feed_poll_ms: float = 50.0
+    feed_lead_again_ms: float = 1_000.0
+    prune_every_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.horizon_s <= 0:
+            raise ValueError(f"horizon_s is {self.horizon_s}, must be more than 0")
+
+    @property
+    def horizon(self) -> timedelta:
+        return timedelta(seconds=self.horizon_s)

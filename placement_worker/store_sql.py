@@ -1,0 +1,150 @@
+"""Placement's books in SQL: on PostgreSQL for many workers, on SQLite for everything in one process.
+
+What is hot, claims, is written for each of the two; the rest once for both.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Protocol
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from bus.message import ProviderId
+from bus.messages.placement import LogPosition, ProviderState, ReportInventory, SnapshotPage
+from bus.sql import POOL_SIZE, PostgresDatabase, SqliteDatabase, Transaction, open_database
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Forest, Ledger, TreeChanges
+from placement_worker.store import ChangeFeed
+from placement_worker.store_sql_audit import audit
+from placement_worker.store_sql_feed import SqlFeed, begin_term, seen_by
+from placement_worker.store_sql_names import KnownVocabulary, Vocabulary
+from placement_worker.store_sql_postgresql import PostgresClaims
+from placement_worker.store_sql_sqlite import SqliteClaims
+from placement_worker.store_sql_states import read_page, read_trees
+from placement_worker.store_sql_trees import lock_trees, write_trees
+from placement_worker.tables import change_log, consumers, feed
+
+# Whoever holds this lock of PostgreSQL's publishes the log. Two numbers of our own choice: "moor", and what for.
+_LEAD = "SELECT pg_try_advisory_lock(1836019570, 1)"
+# SQLite's file belongs to one process, so what is led here is led.
+_led: set[str] = set()
+
+
+class Claims(Protocol):
+    async def lock(self, orders: Sequence[ClaimOrder]) -> Ledger: ...
+
+    async def write(self, changes: ClaimChanges) -> None: ...
+
+
+class SqlPlacementTransaction:
+    def __init__(self, transaction: Transaction, claims: Claims, vocabulary: Vocabulary) -> None:
+        self._transaction = transaction
+        self._claims = claims
+        self._vocabulary = vocabulary
+
+    async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
+        return await self._claims.lock(orders)
+
+    async def write_claims(self, changes: ClaimChanges) -> None:
+        await self._claims.write(changes)
+
+    async def lock_trees(self, reports: Sequence[ReportInventory]) -> Forest:
+        return await self._transaction.run(lock_trees, self._vocabulary, reports)
+
+    async def write_trees(self, changes: TreeChanges) -> None:
+        await self._transaction.run(write_trees, self._vocabulary, changes)
+
+    async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:
+        return await self._transaction.run(read_trees, self._vocabulary, roots)
+
+
+class SqlPlacementStore:
+    """On tables that stand: `bus.sql.upgrade(url, "placement_worker")` makes them."""
+
+    def __init__(self, url: str, *, pool_size: int = POOL_SIZE) -> None:
+        self._database = open_database(url, pool_size=pool_size)
+        self._known = KnownVocabulary()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[SqlPlacementTransaction]:
+        vocabulary = Vocabulary(self._known)
+        match self._database:
+            case PostgresDatabase() as postgres:
+                async with postgres.writing() as transaction:
+                    claims = PostgresClaims(transaction, vocabulary.classes)
+                    yield SqlPlacementTransaction(transaction, claims, vocabulary)
+            case SqliteDatabase() as file:
+                async with file.writing() as writing:
+                    yield SqlPlacementTransaction(
+                        writing, SqliteClaims(writing, vocabulary.classes), vocabulary
+                    )
+        vocabulary.committed()
+
+    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
+        vocabulary = Vocabulary(self._known)
+        async with self._database.reading() as transaction:
+            page = await transaction.run(_snapshot_page, vocabulary, after, limit)
+        vocabulary.committed()
+        return page
+
+    @asynccontextmanager
+    async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
+        match self._database:
+            case PostgresDatabase() as postgres:
+                async with postgres.dedicated() as session:
+                    async with session.writing() as transaction:
+                        leads = await transaction.run(_scalar, _LEAD)
+                        begun = await transaction.run(begin_term) if leads else None
+                    # The lock outlives the transaction: it is the connection's, which is closed at the end.
+                    yield SqlFeed(session, self._known, *begun) if begun else None
+            case SqliteDatabase() as file:
+                if file.path in _led:
+                    yield None
+                    return
+                _led.add(file.path)
+                try:
+                    async with file.writing() as writing:
+                        begun = await writing.run(begin_term)
+                    yield SqlFeed(file, self._known, *begun)
+                finally:
+                    _led.discard(file.path)
+
+    async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
+        async with self._database.writing() as transaction:
+            return await transaction.run(_prune, ended_before, logged_before)
+
+    async def audit(self) -> tuple[str, ...]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(audit)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+def _scalar(connection: Connection, query: str) -> bool:
+    return bool(connection.scalar(sa.text(query)))
+
+
+def _snapshot_page(connection: Connection, vocabulary: Vocabulary, after: int, limit: int) -> SnapshotPage:
+    term, position = connection.execute(sa.select(feed.c.term, feed.c.position)).one()
+    # One more than asked tells whether there is another page.
+    found = read_page(connection, vocabulary, after, limit + 1)
+    providers = found[:limit]
+    return SnapshotPage(
+        providers=providers,
+        published=LogPosition(term=term, position=position),
+        next=providers[-1].internal if len(found) > limit else None,
+    )
+
+
+def _prune(connection: Connection, ended_before: datetime, logged_before: datetime) -> int:
+    """What somebody else holds locked just now is left for the next time: no order of locks has to be kept."""
+    over = sa.select(consumers.c.id).where(consumers.c.ended_at < ended_before)
+    over = over.with_for_update(skip_locked=True)
+    forgotten = connection.execute(sa.delete(consumers).where(consumers.c.id.in_(over)))
+    cursor = connection.scalar(sa.select(feed.c.cursor))
+    published = connection.execute(
+        sa.delete(change_log).where(change_log.c.at < logged_before, seen_by(connection, cursor or ""))
+    )
+    return forgotten.rowcount + published.rowcount

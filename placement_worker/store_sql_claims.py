@@ -1,0 +1,196 @@
+"""Claims between rows and values: what is alike on every database, beside the statements themselves.
+
+A batch is read by four statements and written by as many, however many claims it has. Rows are matched with the
+orders' own ids by the integers of these: a UUID hashes and compares in Python, an integer does not.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from msgspec import Struct
+
+from bus.message import ConsumerId, GroupId, ProviderId
+from bus.messages.placement import InventoryState, ReleaseClaim, ResourceAmount, ServerGroup, SwapClaim
+from placement_worker import store_sql_log as log
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, ProviderRow
+from placement_worker.store_sql_log import LogEntry
+from placement_worker.store_sql_names import Names
+
+# uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group
+ConsumerRow = tuple[UUID, int, str, str, str, str, int, int, datetime | None, UUID | None, UUID | None]
+# consumer id, provider, class id, amount
+HeldRow = tuple[int, UUID, int, int]
+# place among those asked for, id, root's id, root, cell, generation, revision, shape of the root, and for each
+# inventory: class id, total, reserved, min_unit, max_unit, step_size, allocation_ratio, used
+StandingRow = tuple[int, int, int, UUID, str, int, int, int, int | None, int, int, int, int, int, float, int]
+# consumer id, provider id, class id, amount
+AllocationRow = tuple[int, int, int, int]
+
+
+class Named(Struct, frozen=True):
+    """Whom and what a batch of orders names, each once; consumers and groups in the order of their locks."""
+
+    consumers: list[ConsumerId]
+    providers: list[ProviderId]
+    groups: list[ServerGroup]
+
+
+def named_by(orders: Iterable[ClaimOrder]) -> Named:
+    consumers: dict[int, ConsumerId] = {}
+    providers: dict[int, ProviderId] = {}
+    groups: dict[int, ServerGroup] = {}
+    for order in orders:
+        consumers[order.consumer.int] = order.consumer
+        if isinstance(order, ReleaseClaim):
+            continue
+        if isinstance(order, SwapClaim) and order.cleanup is not None:
+            consumers[order.cleanup.int] = order.cleanup
+        if order.group is not None:
+            groups[order.group.id.int] = order.group
+        share = order.share
+        providers[share.host.int] = share.host
+        for amount in share.amounts:
+            providers[amount.provider.int] = amount.provider
+        for seen in share.shapes:
+            providers[seen.root.int] = seen.root
+    return Named(
+        consumers=[consumers[number] for number in sorted(consumers)],
+        providers=list(providers.values()),
+        groups=[groups[number] for number in sorted(groups)],
+    )
+
+
+class Books:
+    """What a transaction has locked, by internal ids: read into a ledger, and written from its changes."""
+
+    def __init__(self, named: Named, classes: Names) -> None:
+        self.named = named
+        self.providers = named.providers
+        self._classes = classes
+        self.consumer_ids: dict[int, int] = {}
+        self.provider_ids: dict[int, int] = {}
+        self._holding: set[int] = set()
+        self._rows: dict[ConsumerId, Consumer] = {}
+        self._held: dict[ConsumerId, tuple[ResourceAmount, ...]] = {}
+
+    def add_consumers(self, rows: Iterable[ConsumerRow]) -> None:
+        mine = {consumer.int: consumer for consumer in self.named.consumers}
+        for uuid, number, kind, project, user, cell, generation, attempt, ended_at, host, group in rows:
+            consumer = mine[uuid.int]
+            self.consumer_ids[uuid.int] = number
+            self._rows[consumer] = Consumer(
+                id=consumer,
+                type=kind,
+                project=project,
+                user=user,
+                cell=cell,
+                generation=generation,
+                attempt=attempt,
+                ended_at=ended_at,
+                host=None if host is None else ProviderId(host),
+                group=None if group is None else GroupId(group),
+            )
+
+    def add_held(self, rows: Iterable[HeldRow]) -> None:
+        """Also says which providers must be locked and read beside those that are named."""
+        mine = {provider.int: provider for provider in self.providers}
+        held: dict[int, list[ResourceAmount]] = {}
+        for consumer_id, uuid, class_id, amount in rows:
+            provider = mine.setdefault(uuid.int, ProviderId(uuid))
+            resource = self._classes.name_of(class_id)
+            held.setdefault(consumer_id, []).append(
+                ResourceAmount(provider=provider, resource=resource, amount=amount)
+            )
+        self.providers = list(mine.values())
+        self._holding = set(held)
+        consumers = {self.consumer_ids[consumer.int]: consumer for consumer in self._rows}
+        self._held = {consumers[number]: tuple(amounts) for number, amounts in held.items()}
+
+    def ledger(self, rows: Iterable[StandingRow]) -> Ledger:
+        providers: dict[ProviderId, ProviderRow] = {}
+        inventories: dict[ProviderId, dict[str, InventoryState]] = {}
+        shapes: dict[ProviderId, int] = {}
+        name_of = self._classes.name_of
+        last = -1
+        stocks: dict[str, InventoryState] = {}
+        for row in rows:
+            at, number, root_id, root, cell, generation, revision, shape, class_id = row[:9]
+            if at != last:
+                last = at
+                provider = self.providers[at]
+                self.provider_ids[provider.int] = number
+                own_root = provider if root_id == number else ProviderId(root)
+                providers[provider] = ProviderRow(provider, own_root, cell, generation, revision)
+                shapes[own_root] = shape
+                inventories[provider] = stocks = {}
+            if class_id is not None:
+                total, reserved, min_unit, max_unit, step_size, allocation_ratio, used = row[9:]
+                stocks[name_of(class_id)] = InventoryState(
+                    total=total,
+                    reserved=reserved,
+                    min_unit=min_unit,
+                    max_unit=max_unit,
+                    step_size=step_size,
+                    allocation_ratio=allocation_ratio,
+                    used=used,
+                )
+        rows_of = self._rows
+        return Ledger(
+            consumers={
+                consumer: rows_of.get(consumer) or Consumer(consumer) for consumer in self.named.consumers
+            },
+            held=self._held,
+            providers=providers,
+            inventories=inventories,
+            shapes=shapes,
+        )
+
+    # Back into rows
+
+    def generations(self, changes: ClaimChanges) -> list[tuple[int, int]]:
+        """Provider's id, generation."""
+        ids = self.provider_ids
+        return [(ids[provider.int], generation) for provider, generation in changes.generations.items()]
+
+    def used(self, changes: ClaimChanges) -> list[tuple[int, int, int]]:
+        """Provider's id, class's id, what is used."""
+        ids, class_of = self.provider_ids, self._classes.id_of
+        return [(ids[provider.int], class_of(name), used) for (provider, name), used in changes.used.items()]
+
+    def emptied(self, changes: ClaimChanges) -> list[int]:
+        """Consumers whose allocations are to go before they get others, or none."""
+        ids = self.consumer_ids
+        return [
+            number
+            for consumer in changes.held
+            if (number := ids.get(consumer.int)) is not None and number in self._holding
+        ]
+
+    def allocations(self, changes: ClaimChanges) -> list[AllocationRow]:
+        consumer_ids, provider_ids, class_of = self.consumer_ids, self.provider_ids, self._classes.id_of
+        return [
+            (
+                consumer_ids[consumer.int],
+                provider_ids[amount.provider.int],
+                class_of(amount.resource),
+                amount.amount,
+            )
+            for consumer, amounts in changes.held.items()
+            for amount in amounts
+        ]
+
+    def log_body(self, changes: ClaimChanges) -> bytes | None:
+        ids = self.provider_ids
+        entry = LogEntry(
+            providers=tuple([ids[provider.int] for provider in changes.generations]),
+            claimed=changes.claimed,
+            ended=changes.ended,
+        )
+        return None if entry.is_empty else log.encode(entry)
+
+
+def columns_of(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    """Rows turned into columns, for a statement that takes one array for each."""
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]

@@ -1,0 +1,110 @@
+"""The change log, read by whoever publishes it; and who that is.
+
+PostgreSQL numbers rows before they are committed, so a reader that went by numbers would pass over a row that commits
+late. Its cursor is a snapshot instead: the next reading takes every row whose transaction that snapshot did not see.
+SQLite has one writer at a time and so commits in the order of the numbers, which are its cursor.
+"""
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection
+
+from bus.errors import Transient
+from bus.messages.placement import LogPosition
+from bus.sql import Database, PostgresSession
+from placement_worker import store_sql_log as log
+from placement_worker.store import Unpublished
+from placement_worker.store_sql_names import KnownVocabulary, Vocabulary
+from placement_worker.store_sql_states import read_providers
+from placement_worker.tables import change_log, feed
+
+# Sees nothing: PostgreSQL's transactions are numbered from 3 on.
+_SNAPSHOT_OF_NOTHING = "1:1:"
+
+
+class SqlFeed:
+    """The feed in one term of publishing."""
+
+    def __init__(
+        self, session: Database | PostgresSession, known: KnownVocabulary, published: LogPosition, cursor: str
+    ) -> None:
+        self._session = session
+        self._known = known
+        self._published = published
+        self._cursor = cursor
+
+    @property
+    def published(self) -> LogPosition:
+        return self._published
+
+    async def read(self) -> Unpublished:
+        vocabulary = Vocabulary(self._known)
+        async with self._session.reading() as transaction:
+            unpublished = await transaction.run(read_log, vocabulary, self._cursor)
+        vocabulary.committed()
+        return unpublished
+
+    async def mark(self, position: int, cursor: str) -> None:
+        term = self._published.term
+        async with self._session.writing() as transaction:
+            if not await transaction.run(_mark, term, position, cursor):
+                raise Transient(f"the feed of term {term} is over: another process publishes the log")
+        self._published = LogPosition(term=term, position=position)
+        self._cursor = cursor
+
+
+def begin_term(connection: Connection) -> tuple[LogPosition, str]:
+    """Where the publishing stands, in a term that is ours alone."""
+    begun = sa.update(feed).values(term=feed.c.term + 1, position=0).returning(feed.c.term, feed.c.cursor)
+    term, cursor = connection.execute(begun).one()
+    if connection.dialect.name == "postgresql" and cursor and _is_ahead(connection, cursor):
+        # The tables were restored into a database that counts anew. Our new term makes every reader catch up by a
+        # snapshot, so what is in the log need not be told.
+        connection.execute(sa.delete(change_log))
+        cursor = connection.scalar(sa.text("SELECT pg_current_snapshot()::text"))
+        connection.execute(sa.update(feed).values(cursor=cursor))
+    return LogPosition(term=term, position=0), cursor
+
+
+def _is_ahead(connection: Connection, cursor: str) -> bool:
+    ahead = sa.text(
+        "SELECT pg_snapshot_xmax(CAST(:cursor AS pg_snapshot)) > pg_snapshot_xmax(pg_current_snapshot())"
+    )
+    return bool(connection.scalar(ahead, {"cursor": cursor}))
+
+
+def read_log(connection: Connection, vocabulary: Vocabulary, cursor: str) -> Unpublished:
+    """Everything since the cursor, from one view of the books."""
+    if connection.dialect.name == "postgresql":
+        come_to = connection.scalar(sa.text("SELECT pg_current_snapshot()::text"))
+    else:
+        come_to = connection.scalar(sa.select(sa.func.coalesce(sa.func.max(change_log.c.position), 0)))
+    bodies = connection.scalars(
+        sa.select(change_log.c.body).where(~seen_by(connection, cursor)).order_by(change_log.c.position)
+    )
+    entries = [log.decode(body) for body in bodies]
+    touched = sorted({provider for entry in entries for provider in entry.providers})
+    return Unpublished(
+        cursor=str(come_to),
+        providers=read_providers(connection, vocabulary, touched),
+        gone=tuple(gone for entry in entries for gone in entry.gone),
+        claimed=tuple(holder for entry in entries for holder in entry.claimed),
+        ended=tuple(holder for entry in entries for holder in entry.ended),
+    )
+
+
+def seen_by(connection: Connection, cursor: str) -> ColumnElement[bool]:
+    """Was this row of the log committed when the cursor was taken?"""
+    if connection.dialect.name != "postgresql":
+        return change_log.c.position <= int(cursor or 0)
+    # The first comparison says nothing that the second does not, but an index can answer it.
+    return ~sa.and_(
+        sa.text("written_by >= pg_snapshot_xmin(CAST(:cursor AS pg_snapshot))"),
+        sa.text("NOT pg_visible_in_snapshot(written_by, CAST(:cursor AS pg_snapshot))"),
+    ).params(cursor=cursor or _SNAPSHOT_OF_NOTHING)
+
+
+def _mark(connection: Connection, term: int, position: int, cursor: str) -> bool:
+    marked = connection.execute(
+        sa.update(feed).where(feed.c.term == term).values(position=position, cursor=cursor)
+    )
+    return marked.rowcount == 1

@@ -1,0 +1,43 @@
+"""The change log: what each write did, in a row that is committed with it."""
+
+from datetime import UTC, datetime
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from bus.messages.placement import Holder, ProviderGone
+from placement_worker.tables import change_log
+
+
+class LogEntry(Struct, frozen=True, omit_defaults=True):
+    """Providers by internal id: their state is read when it is published, so that many writes make one message."""
+
+    providers: tuple[int, ...] = ()
+    gone: tuple[ProviderGone, ...] = ()
+    claimed: tuple[Holder, ...] = ()
+    ended: tuple[Holder, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.providers or self.gone or self.claimed or self.ended)
+
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(LogEntry).decode
+
+
+def now() -> datetime:
+    """When a row was written; only pruning asks."""
+    return datetime.now(UTC)
+
+
+def append(connection: Connection, entry: LogEntry) -> None:
+    if entry.is_empty:
+        return
+    on_postgresql = connection.dialect.name == "postgresql"
+    written_by = sa.func.pg_current_xact_id() if on_postgresql else sa.literal(0)
+    connection.execute(
+        sa.insert(change_log).values(written_by=written_by, at=now(), body=encode(entry)),
+    )

@@ -1,0 +1,213 @@
+"""Claims on PostgreSQL: a constant number of statements for a batch, spoken to asyncpg directly.
+
+No statement both locks and checks. In READ COMMITTED a statement that waited for a row sees that row anew, but
+everything it joins as it was before it waited: checked there, a batch would be granted what others took meanwhile,
+without any error (measured: 7,050 claims where 4,000 fit). So locks come first, and later statements read.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bus.errors import Bug, Transient
+from bus.sql import PostgresTransaction
+from placement_worker import store_sql_log as log
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Ledger
+from placement_worker.store_sql_claims import Books, columns_of, named_by
+from placement_worker.store_sql_names import Names
+
+_MAKE_GROUPS = """
+INSERT INTO server_groups (uuid, policy, max_per_host)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::int[])
+ON CONFLICT (uuid) DO NOTHING
+"""
+
+_LOCK_GROUPS = "SELECT uuid FROM server_groups WHERE uuid = ANY($1) ORDER BY uuid FOR UPDATE"
+
+_WRITE_GROUPS = """
+UPDATE server_groups SET policy = new.policy, max_per_host = new.max_per_host
+FROM unnest($1::uuid[], $2::text[], $3::int[]) AS new (uuid, policy, max_per_host)
+WHERE server_groups.uuid = new.uuid
+"""
+
+# Waits for whoever has made the same consumer and not yet committed. Those made here nobody else can see, so they are
+# as good as locked.
+_MAKE_CONSUMERS = """
+INSERT INTO consumers (uuid, type, project_id, user_id, cell, generation, attempt)
+SELECT new.uuid, 'instance', '', '', '', 0, 0
+FROM unnest($1::uuid[]) WITH ORDINALITY AS new (uuid, place)
+ORDER BY new.place
+ON CONFLICT (uuid) DO NOTHING
+RETURNING uuid, id
+"""
+
+_LOCK_CONSUMERS = """
+SELECT uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group
+FROM consumers
+WHERE uuid = ANY($1)
+ORDER BY id
+FOR UPDATE
+"""
+
+_READ_HELD = """
+SELECT allocations.consumer_id, providers.uuid, allocations.class_id, allocations.amount
+FROM allocations
+JOIN providers ON providers.id = allocations.provider_id
+WHERE allocations.consumer_id = ANY($1)
+ORDER BY allocations.consumer_id, allocations.provider_id, allocations.class_id
+"""
+
+_LOCK_ROOTS = """
+SELECT id
+FROM providers
+WHERE id IN (SELECT root_id FROM providers WHERE uuid = ANY($1))
+ORDER BY id
+FOR NO KEY UPDATE
+"""
+
+_READ_STANDING = """
+SELECT asked.place - 1, providers.id, providers.root_id, root.uuid, providers.cell,
+       providers.generation, providers.revision, root.shape,
+       stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit, stock.step_size,
+       stock.allocation_ratio, stock.used
+FROM unnest($1::uuid[]) WITH ORDINALITY AS asked (uuid, place)
+JOIN providers ON providers.uuid = asked.uuid
+JOIN providers AS root ON root.id = providers.root_id
+LEFT JOIN inventories AS stock ON stock.provider_id = providers.id
+ORDER BY asked.place
+"""
+
+_FORGET = "DELETE FROM consumers WHERE id = ANY($1)"
+
+_EMPTY = "DELETE FROM allocations WHERE consumer_id = ANY($1)"
+
+# What it counts is compared with what it was to write: a row that is not there is an update lost.
+_WRITE = """
+WITH touched AS (
+    UPDATE providers SET generation = new.generation, revision = providers.revision + 1
+    FROM unnest($1::bigint[], $2::bigint[]) AS new (id, generation)
+    WHERE providers.id = new.id
+    RETURNING 1
+), counted AS (
+    UPDATE inventories SET used = new.used
+    FROM unnest($3::bigint[], $4::bigint[], $5::bigint[]) AS new (provider_id, class_id, used)
+    WHERE inventories.provider_id = new.provider_id AND inventories.class_id = new.class_id
+    RETURNING 1
+), kept AS (
+    UPDATE consumers
+    SET type = new.type, project_id = new.project_id, user_id = new.user_id, cell = new.cell,
+        generation = new.generation, attempt = new.attempt, ended_at = new.ended_at, host = new.host,
+        server_group = new.server_group
+    FROM unnest($6::bigint[], $7::text[], $8::text[], $9::text[], $10::text[], $11::bigint[], $12::bigint[],
+                $13::timestamptz[], $14::uuid[], $15::uuid[])
+         AS new (id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group)
+    WHERE consumers.id = new.id
+    RETURNING 1
+), held AS (
+    INSERT INTO allocations (consumer_id, provider_id, class_id, amount)
+    SELECT * FROM unnest($16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[])
+), logged AS (
+    INSERT INTO change_log (written_by, at, body)
+    SELECT pg_current_xact_id(), $20::timestamptz, $21::bytea
+    WHERE $21::bytea IS NOT NULL
+)
+SELECT (SELECT count(*) FROM touched), (SELECT count(*) FROM counted), (SELECT count(*) FROM kept)
+"""
+
+
+class PostgresClaims:
+    """The claims of one transaction: locked once, written from what was locked."""
+
+    def __init__(self, transaction: PostgresTransaction, classes: Names) -> None:
+        self._transaction = transaction
+        self._classes = classes
+        self._books: Books | None = None
+
+    async def lock(self, orders: Sequence[ClaimOrder]) -> Ledger:
+        driver = await self._transaction.driver()
+        named = named_by(orders)
+        books = self._books = Books(named, self._classes)
+        if named.groups:
+            await driver.execute(_MAKE_GROUPS, *_group_columns(named.groups))
+            await driver.fetch(_LOCK_GROUPS, [group.id for group in named.groups])
+        await self._lock_consumers(driver, books)
+        return await self._lock_standing(driver, books)
+
+    async def _lock_consumers(self, driver: Any, books: Books) -> None:
+        for uuid, number in await driver.fetch(_MAKE_CONSUMERS, books.named.consumers):
+            books.consumer_ids[uuid.int] = number
+        known = [consumer for consumer in books.named.consumers if consumer.int not in books.consumer_ids]
+        if not known:
+            return
+        rows = await driver.fetch(_LOCK_CONSUMERS, known)
+        if len(rows) < len(known):
+            raise Transient("a consumer was forgotten in the moment it was claimed for again")
+        books.add_consumers(rows)
+        held = await driver.fetch(_READ_HELD, [row[1] for row in rows])
+        await self._learn(row[2] for row in held)
+        books.add_held(held)
+
+    async def _lock_standing(self, driver: Any, books: Books) -> Ledger:
+        locked = {number for (number,) in await driver.fetch(_LOCK_ROOTS, books.providers)}
+        rows = await driver.fetch(_READ_STANDING, books.providers)
+        if not locked.issuperset([row[2] for row in rows]):
+            raise Transient("a provider came into another tree while that was being locked")
+        await self._learn(row[8] for row in rows if row[8] is not None)
+        return books.ledger(rows)
+
+    async def _learn(self, class_ids: Any) -> None:
+        if self._classes.lack(class_ids):
+            await self._transaction.run(self._classes.load)
+
+    async def write(self, changes: ClaimChanges) -> None:
+        books = self._books
+        assert books is not None, "claims are written only after they were locked"
+        driver = await self._transaction.driver()
+        if changes.groups:
+            await driver.execute(_WRITE_GROUPS, *_group_columns(changes.groups))
+        if changes.forgotten:
+            await driver.execute(_FORGET, [books.consumer_ids[one.int] for one in changes.forgotten])
+        if emptied := books.emptied(changes):
+            await driver.execute(_EMPTY, emptied)
+        if not changes.consumers and not changes.generations:
+            return
+        generations, used = books.generations(changes), books.used(changes)
+        ((touched, counted, kept),) = await driver.fetch(
+            _WRITE,
+            *columns_of(generations, 2),
+            *columns_of(used, 3),
+            *columns_of(_consumer_rows(books, changes), 10),
+            *columns_of(books.allocations(changes), 4),
+            log.now(),
+            books.log_body(changes),
+        )
+        if (touched, counted, kept) != (len(generations), len(used), len(changes.consumers)):
+            raise Bug(
+                f"claims not written: {touched} of {len(generations)} providers, {counted} of {len(used)}"
+                f" inventories, {kept} of {len(changes.consumers)} consumers were there although locked"
+            )
+
+
+def _group_columns(groups: Sequence[Any]) -> tuple[list[Any], list[str], list[int]]:
+    return (
+        [group.id for group in groups],
+        [group.policy for group in groups],
+        [group.max_per_host for group in groups],
+    )
+
+
+def _consumer_rows(books: Books, changes: ClaimChanges) -> list[tuple[Any, ...]]:
+    return [
+        (
+            books.consumer_ids[consumer.id.int],
+            consumer.type,
+            consumer.project,
+            consumer.user,
+            consumer.cell,
+            consumer.generation,
+            consumer.attempt,
+            consumer.ended_at,
+            consumer.host,
+            consumer.group,
+        )
+        for consumer in changes.consumers
+    ]

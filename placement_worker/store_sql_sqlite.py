@@ -1,0 +1,178 @@
+"""Claims on SQLite: the whole reading and the whole writing of a batch are one piece of work each in its thread.
+
+Whoever writes has the file to itself from BEGIN IMMEDIATE on. That is every lock there is to take, so nothing has to
+be made in order to be locked, and what is read first is true until the end.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import Connection
+
+from bus.errors import Bug
+from bus.sql import SqliteTransaction, driver_of
+from placement_worker import store_sql_log as log
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger
+from placement_worker.store_sql_claims import Books, ConsumerRow, HeldRow, StandingRow, named_by
+from placement_worker.store_sql_names import Names
+from placement_worker.tables import moment_text
+
+_READ_CONSUMERS = """
+SELECT uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group
+FROM consumers
+WHERE uuid IN (SELECT value FROM json_each(?))
+"""
+
+_READ_HELD = """
+SELECT allocations.consumer_id, providers.uuid, allocations.class_id, allocations.amount
+FROM allocations
+JOIN providers ON providers.id = allocations.provider_id
+WHERE allocations.consumer_id IN (SELECT value FROM json_each(?))
+ORDER BY allocations.consumer_id, allocations.provider_id, allocations.class_id
+"""
+
+# CROSS JOIN: begin with those asked for, whatever the planner thinks of a JSON array.
+_READ_STANDING = """
+SELECT asked.key, providers.id, providers.root_id, root.uuid, providers.cell,
+       providers.generation, providers.revision, root.shape,
+       stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit, stock.step_size,
+       stock.allocation_ratio, stock.used
+FROM json_each(?) AS asked
+CROSS JOIN providers ON providers.uuid = asked.value
+JOIN providers AS root ON root.id = providers.root_id
+LEFT JOIN inventories AS stock ON stock.provider_id = providers.id
+ORDER BY asked.key
+"""
+
+_WRITE_GROUP = """
+INSERT INTO server_groups (uuid, policy, max_per_host) VALUES (?, ?, ?)
+ON CONFLICT (uuid) DO UPDATE SET policy = excluded.policy, max_per_host = excluded.max_per_host
+"""
+
+_ADD_CONSUMER = """
+INSERT INTO consumers
+    (type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, uuid)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+_KEEP_CONSUMER = """
+UPDATE consumers
+SET type = ?, project_id = ?, user_id = ?, cell = ?, generation = ?, attempt = ?, ended_at = ?, host = ?,
+    server_group = ?
+WHERE id = ?
+"""
+
+_TOUCH = "UPDATE providers SET generation = ?2, revision = revision + 1 WHERE id = ?1"
+_COUNT = "UPDATE inventories SET used = ?3 WHERE provider_id = ?1 AND class_id = ?2"
+_EMPTY = "DELETE FROM allocations WHERE consumer_id = ?"
+_HOLD = "INSERT INTO allocations (consumer_id, provider_id, class_id, amount) VALUES (?, ?, ?, ?)"
+_LOG = "INSERT INTO change_log (written_by, at, body) VALUES (0, ?, ?)"
+
+
+class SqliteClaims:
+    """The claims of one transaction: read once, written from what was read."""
+
+    def __init__(self, transaction: SqliteTransaction, classes: Names) -> None:
+        self._transaction = transaction
+        self._classes = classes
+        self._books: Books | None = None
+
+    async def lock(self, orders: Sequence[ClaimOrder]) -> Ledger:
+        books = self._books = Books(named_by(orders), self._classes)
+        return await self._transaction.run(partial(_read, books=books, classes=self._classes))
+
+    async def write(self, changes: ClaimChanges) -> None:
+        assert self._books is not None, "claims are written only after they were locked"
+        await self._transaction.run(partial(_write, books=self._books, changes=changes))
+
+
+def _read(connection: Connection, books: Books, classes: Names) -> Ledger:
+    driver = driver_of(connection)
+    rows = driver.execute(_READ_CONSUMERS, (_hexes(books.named.consumers),)).fetchall()
+    if rows:
+        books.add_consumers([_consumer_row(row) for row in rows])
+        held = driver.execute(_READ_HELD, (_json([row[1] for row in rows]),)).fetchall()
+        _learn(connection, classes, [row[2] for row in held])
+        books.add_held([_held_row(row) for row in held])
+    standing = driver.execute(_READ_STANDING, (_hexes(books.providers),)).fetchall()
+    _learn(connection, classes, [row[8] for row in standing if row[8] is not None])
+    return books.ledger([_standing_row(row) for row in standing])
+
+
+def _learn(connection: Connection, classes: Names, class_ids: Iterable[int]) -> None:
+    if classes.lack(class_ids):
+        classes.load(connection)
+
+
+def _write(connection: Connection, books: Books, changes: ClaimChanges) -> None:
+    driver = driver_of(connection)
+    driver.executemany(
+        _WRITE_GROUP, [(group.id.hex, group.policy, group.max_per_host) for group in changes.groups]
+    )
+    driver.executemany(_EMPTY, [(number,) for number in books.emptied(changes)])
+    generations, used = books.generations(changes), books.used(changes)
+    known = [consumer for consumer in changes.consumers if consumer.id.int in books.consumer_ids]
+    for consumer in changes.consumers:
+        if consumer.id.int not in books.consumer_ids:
+            number = driver.execute(_ADD_CONSUMER, (*_values_of(consumer), consumer.id.hex)).lastrowid
+            assert number is not None
+            books.consumer_ids[consumer.id.int] = number
+    written = (
+        driver.executemany(_TOUCH, generations).rowcount,
+        driver.executemany(_COUNT, used).rowcount,
+        driver.executemany(
+            _KEEP_CONSUMER, [(*_values_of(one), books.consumer_ids[one.id.int]) for one in known]
+        ).rowcount,
+    )
+    asked = (len(generations), len(used), len(known))
+    if written != asked:
+        raise Bug(f"claims not written: {written} of {asked} providers, inventories and consumers were there")
+    driver.executemany(_HOLD, books.allocations(changes))
+    if body := books.log_body(changes):
+        driver.execute(_LOG, (moment_text(log.now()), body))
+
+
+def _values_of(consumer: Consumer) -> tuple[Any, ...]:
+    return (
+        consumer.type,
+        consumer.project,
+        consumer.user,
+        consumer.cell,
+        consumer.generation,
+        consumer.attempt,
+        None if consumer.ended_at is None else moment_text(consumer.ended_at),
+        None if consumer.host is None else consumer.host.hex,
+        None if consumer.group is None else consumer.group.hex,
+    )
+
+
+def _json(values: Sequence[object]) -> str:
+    return msgspec.json.encode(values).decode()
+
+
+def _hexes(uuids: Iterable[UUID]) -> str:
+    return _json([uuid.hex for uuid in uuids])
+
+
+def _consumer_row(row: tuple[Any, ...]) -> ConsumerRow:
+    uuid, number, kind, project, user, cell, generation, attempt, ended_at, host, group = row
+    return (
+        *(UUID(uuid), number, kind, project, user, cell, generation, attempt),
+        None if ended_at is None else datetime.fromisoformat(ended_at),
+        None if host is None else UUID(host),
+        None if group is None else UUID(group),
+    )
+
+
+def _held_row(row: tuple[Any, ...]) -> HeldRow:
+    consumer_id, provider, class_id, amount = row
+    return (consumer_id, UUID(provider), class_id, amount)
+
+
+def _standing_row(row: tuple[Any, ...]) -> StandingRow:
+    place, number, root_id, root, *rest = row
+    return (place, number, root_id, UUID(root), *rest)

@@ -1,0 +1,229 @@
+"""Placement's books as tables, alike on PostgreSQL and SQLite.
+
+Change them in two steps, each with its migration: first expand (a new column or table that the release before does not
+mind), and only a release later contract. tests/unit/test_migrations.py holds the migrations to what is written here.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Uuid,
+)
+from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers its rows only where the type is spelt INTEGER, which there has 64 bits too.
+InternalId = BigInteger().with_variant(Integer(), "sqlite")
+Id = Uuid(as_uuid=True)
+
+
+class Moment(TypeDecorator[datetime]):
+    """A point in time. SQLite has no such type: there it is text in UTC, of one length, so that it sorts."""
+
+    impl = String
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(DateTime(timezone=True))
+        return dialect.type_descriptor(String(32))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        return value if value is None or dialect.name == "postgresql" else moment_text(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        return value if value is None or dialect.name == "postgresql" else datetime.fromisoformat(value)
+
+
+def moment_text(value: datetime) -> str:
+    return value.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+class TransactionId(UserDefinedType[int]):
+    """PostgreSQL's number of a transaction, which never wraps. SQLite has none, and no need of one."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: object) -> str:
+        return "xid8"
+
+
+def _internal_id() -> Column[int]:
+    return Column("id", InternalId, Identity(), primary_key=True)
+
+
+resource_classes = Table(
+    "resource_classes",
+    metadata,
+    _internal_id(),
+    Column("name", String(255), nullable=False, unique=True),
+    sqlite_autoincrement=True,
+)
+
+traits = Table(
+    "traits",
+    metadata,
+    _internal_id(),
+    Column("name", String(255), nullable=False, unique=True),
+    sqlite_autoincrement=True,
+)
+
+# Rows that every claim updates keep room on their pages, so that PostgreSQL writes the new version beside the old one
+# and leaves the indexes alone.
+providers = Table(
+    "providers",
+    metadata,
+    _internal_id(),
+    Column("uuid", Id, nullable=False, unique=True),
+    Column("name", String(200), nullable=False, unique=True),
+    # Deferred, so that the rows of a tree may be written and removed in any order.
+    Column("parent_id", InternalId, ForeignKey("providers.id", deferrable=True, initially="DEFERRED")),
+    Column(
+        "root_id",
+        InternalId,
+        ForeignKey("providers.id", deferrable=True, initially="DEFERRED"),
+        nullable=False,
+    ),
+    Column("cell", String(255), nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    # The tree's, and meaningful on its root only.
+    Column("shape", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Index(None, "root_id"),
+    Index(None, "parent_id"),
+    sqlite_autoincrement=True,
+    postgresql_with={"fillfactor": 70},
+)
+
+inventories = Table(
+    "inventories",
+    metadata,
+    Column("provider_id", InternalId, ForeignKey(providers.c.id), primary_key=True),
+    Column("class_id", InternalId, ForeignKey(resource_classes.c.id), primary_key=True),
+    Column("total", BigInteger, nullable=False),
+    Column("reserved", BigInteger, nullable=False),
+    Column("min_unit", BigInteger, nullable=False),
+    Column("max_unit", BigInteger, nullable=False),
+    Column("step_size", BigInteger, nullable=False),
+    Column("allocation_ratio", Double, nullable=False),
+    # The sum of the allocations, kept here since summing them up for each claim costs two to four times the claim.
+    Column("used", BigInteger, nullable=False),
+    CheckConstraint("used >= 0", name="used_not_negative"),
+    sqlite_with_rowid=False,
+    postgresql_with={"fillfactor": 70},
+)
+
+provider_traits = Table(
+    "provider_traits",
+    metadata,
+    Column("provider_id", InternalId, ForeignKey(providers.c.id), primary_key=True),
+    Column("trait_id", InternalId, ForeignKey(traits.c.id), primary_key=True),
+    Column("set_by_operator", Boolean, primary_key=True),
+    sqlite_with_rowid=False,
+)
+
+provider_aggregates = Table(
+    "provider_aggregates",
+    metadata,
+    Column("provider_id", InternalId, ForeignKey(providers.c.id), primary_key=True),
+    Column("aggregate", Id, primary_key=True),
+    sqlite_with_rowid=False,
+)
+
+server_groups = Table(
+    "server_groups",
+    metadata,
+    Column("uuid", Id, primary_key=True),
+    Column("policy", String(32), nullable=False),
+    Column("max_per_host", Integer, nullable=False),
+)
+
+# A row outlives what its consumer holds, until it is pruned. It names host and group by their public ids: it may
+# outlive them as well.
+consumers = Table(
+    "consumers",
+    metadata,
+    _internal_id(),
+    Column("uuid", Id, nullable=False, unique=True),
+    Column("type", String(255), nullable=False),
+    Column("project_id", String(255), nullable=False),
+    Column("user_id", String(255), nullable=False),
+    Column("cell", String(255), nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("attempt", BigInteger, nullable=False),
+    Column("ended_at", Moment),
+    Column("host", Id),
+    Column("server_group", Id),
+    sqlite_autoincrement=True,
+    # A row is made when it is locked and filled in when it is written: twice the room, once the index entries.
+    postgresql_with={"fillfactor": 50},
+)
+for _name in ("ended_at", "server_group"):
+    Index(
+        None,
+        consumers.c[_name],
+        postgresql_where=consumers.c[_name].is_not(None),
+        sqlite_where=consumers.c[_name].is_not(None),
+    )
+
+# No foreign keys: three checks a row would cost PostgreSQL more than the claim itself. Locks keep the rows that are
+# named here in place, and the audit looks for any that are not. No index by provider either: `used` tells whether
+# somebody holds something of it.
+allocations = Table(
+    "allocations",
+    metadata,
+    Column("consumer_id", InternalId, primary_key=True, autoincrement=False),
+    Column("provider_id", InternalId, primary_key=True, autoincrement=False),
+    Column("class_id", InternalId, primary_key=True, autoincrement=False),
+    Column("amount", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# One row for each write, with which it is committed. `body` is a LogEntry of store_sql_log.py.
+change_log = Table(
+    "change_log",
+    metadata,
+    Column("position", InternalId, Identity(), primary_key=True),
+    Column("written_by", TransactionId().with_variant(BigInteger(), "sqlite"), nullable=False, index=True),
+    Column("at", Moment, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# One row: how far the log is published, and in which term of publishing.
+feed = Table(
+    "feed",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("term", BigInteger, nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("cursor", String, nullable=False),
+    CheckConstraint("id = 1", name="one_row"),
+)

@@ -1,0 +1,33 @@
+"""Each contract test runs against every broker there is: what holds on one of them holds on all."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
+
+BROKERS = ("memory", "unix", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq))
+
+
+@pytest_asyncio.fixture(params=BROKERS)
+async def under_test(request: pytest.FixtureRequest) -> AsyncIterator[BrokerUnderTest]:
+    broker = await _started(request.param)
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+async def _started(kind: str) -> BrokerUnderTest:
+    match kind:
+        case "memory":
+            return MemoryUnderTest()
+        case "unix":
+            return await UnixUnderTest.start()
+        case _:
+            # Only who asks for the real broker needs its client.
+            from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest  # noqa: PLC0415
+
+            return await RabbitMQUnderTest.start()

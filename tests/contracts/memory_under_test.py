@@ -1,0 +1,87 @@
+"""The memory broker under test: in this process, or as other processes would have it over a Unix socket."""
+
+import tempfile
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+from bus.broker import Broker
+from bus.memory import MemoryBroker
+from bus.permissions import Rights, rights_of
+from bus.topology import ROLES, objects_of, user_of
+from bus.unix_socket import UnixBroker, serve_unix
+
+
+class MemoryUnderTest:
+    def __init__(self) -> None:
+        self._memory = MemoryBroker()
+
+    def broker(self, user: str = "") -> Broker:
+        return self._memory.as_user(user)
+
+    async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
+        self._memory.add_user(topology_rights(user, cells))
+
+    async def cut_connections(self) -> None:
+        self._memory.cut_connections()
+
+    async def restart(self) -> None:
+        self._memory.restart()
+
+    async def set_alarm(self, *, on: bool) -> None:
+        if on:
+            self._memory.set_alarm()
+        else:
+            self._memory.end_alarm()
+
+    async def delete_queue(self, name: str) -> None:
+        self._memory.delete_queue(name)
+
+    async def set_consumer_timeout_s(self, seconds: float) -> None:
+        self._memory.set_consumer_timeout_s(seconds)
+
+    async def close(self) -> None:
+        self._memory.cut_connections("the test is over")
+
+
+class UnixUnderTest(MemoryUnderTest):
+    """The same broker, whose clients all come over the socket. A restart is that of the process that serves it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Sockets' paths must be short, which a test's own directory is not.
+        self._directory = tempfile.TemporaryDirectory(prefix="moor-")
+        self._path = Path(self._directory.name) / "bus.sock"
+        self._serving = AsyncExitStack()
+
+    @classmethod
+    async def start(cls) -> Self:
+        under_test = cls()
+        await under_test._serve()
+        return under_test
+
+    def broker(self, user: str = "") -> Broker:
+        return UnixBroker(self._path, user)
+
+    async def restart(self) -> None:
+        await self._serving.aclose()
+        await super().restart()
+        await self._serve()
+
+    async def close(self) -> None:
+        await self._serving.aclose()
+        await super().close()
+        self._directory.cleanup()
+
+    async def _serve(self) -> None:
+        await self._serving.enter_async_context(serve_unix(self._memory, self._path))
+
+
+def topology_rights(user: str, cells: tuple[str, ...]) -> Rights:
+    """The rights of a user of the topology, found by its name."""
+    exchanges = [exchange.name for exchange in objects_of(cells).exchanges]
+    for role in ROLES:
+        for cell in cells if role.per_cell else ("",):
+            if user_of(role.name, cell) == user:
+                return rights_of(role, exchanges, cell)
+    raise ValueError(f"{user!r} is no user of a broker that serves the cells {cells}")

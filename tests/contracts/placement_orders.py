@@ -1,0 +1,161 @@
+"""The examples that tests about placement's books are made of. Ids follow from names, so that a test can say them."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
+from bus.messages.placement import (
+    ClaimResources,
+    ReleaseClaim,
+    ReportedInventory,
+    ReportedProvider,
+    ReportInventory,
+    ResourceAmount,
+    ServerGroup,
+    ShapeSeen,
+    Share,
+    SwapClaim,
+)
+from placement_worker.core.vocabulary import Vocabulary
+
+NOON = datetime(2024, 5, 17, 12, tzinfo=UTC)
+HORIZON = timedelta(hours=1)
+LONG_AGO = NOON - timedelta(days=1)
+CELL = "c1"
+VOCABULARY = Vocabulary(
+    classes=frozenset({"VCPU", "MEMORY_MB", "DISK_GB", "VGPU"}),
+    traits=frozenset({"HW_CPU_X86_VMX", "STORAGE_DISK_SSD"}),
+)
+
+
+def an_id(name: str) -> UUID:
+    return uuid5(NAMESPACE_OID, name)
+
+
+def provider(name: str) -> ProviderId:
+    return ProviderId(an_id(name))
+
+
+def consumer(name: str) -> ConsumerId:
+    return ConsumerId(an_id(name))
+
+
+def aggregate(name: str) -> AggregateId:
+    return AggregateId(an_id(name))
+
+
+HOST = provider("host-1")
+OTHER_HOST = provider("host-2")
+WEB = consumer("web")
+DB = consumer("db")
+CLEANUP = consumer("cleanup of web")
+GROUP = ServerGroup(id=GroupId(an_id("group")), policy="anti-affinity")
+
+
+def amounts(of: ProviderId, **by_class: int) -> tuple[ResourceAmount, ...]:
+    return tuple(
+        ResourceAmount(provider=of, resource=resource, amount=amount) for resource, amount in by_class.items()
+    )
+
+
+def a_share(
+    host: ProviderId = HOST,
+    asked: tuple[ResourceAmount, ...] = (),
+    shapes: dict[ProviderId, int] | None = None,
+) -> Share:
+    """On a host of which nothing changed since it was first reported, unless `shapes` says otherwise."""
+    seen = {host: 1} if shapes is None else shapes
+    return Share(
+        host=host,
+        amounts=asked or amounts(host, VCPU=1),
+        shapes=tuple(ShapeSeen(root=root, shape=shape) for root, shape in seen.items()),
+    )
+
+
+def a_claim(
+    share: Share | None = None,
+    who: ConsumerId = WEB,
+    attempt: int = 1,
+    *,
+    cell: str = CELL,
+    issued_at: datetime = NOON,
+    group: ServerGroup | None = None,
+) -> ClaimResources:
+    return ClaimResources(
+        cell=cell,
+        consumer=who,
+        attempt=attempt,
+        issued_at=issued_at,
+        share=share or a_share(),
+        project="shop",
+        user="ann",
+        group=group,
+    )
+
+
+def a_swap(
+    share: Share,
+    who: ConsumerId = WEB,
+    held: int = 1,
+    attempt: int = 2,
+    *,
+    cell: str = CELL,
+    cleanup: ConsumerId | None = None,
+    group: ServerGroup | None = None,
+) -> SwapClaim:
+    return SwapClaim(
+        cell=cell,
+        consumer=who,
+        held_attempt=held,
+        attempt=attempt,
+        issued_at=NOON,
+        share=share,
+        cleanup=cleanup,
+        group=group,
+    )
+
+
+def a_release(
+    who: ConsumerId = WEB, attempt: int = 1, *, cell: str = CELL, issued_at: datetime = NOON
+) -> ReleaseClaim:
+    return ReleaseClaim(cell=cell, consumer=who, attempt=attempt, issued_at=issued_at)
+
+
+def inventories(**totals: int) -> dict[str, ReportedInventory]:
+    return {resource: ReportedInventory(total=total) for resource, total in totals.items()}
+
+
+def a_provider(
+    name: str,
+    parent: ProviderId | None = None,
+    holds: dict[str, ReportedInventory] | None = None,
+    traits: tuple[str, ...] | None = None,
+    aggregates: tuple[AggregateId, ...] | None = None,
+) -> ReportedProvider:
+    return ReportedProvider(
+        id=provider(name),
+        name=name,
+        parent=parent,
+        inventories=holds,
+        traits=traits,
+        aggregates=aggregates,
+    )
+
+
+def a_report(
+    *providers: ReportedProvider,
+    root: ProviderId = HOST,
+    removed: tuple[ProviderId, ...] = (),
+    cell: str = CELL,
+    epoch: int = 0,
+    sequence: int = 0,
+) -> ReportInventory:
+    return ReportInventory(
+        cell=cell, root=root, providers=providers, removed=removed, epoch=epoch, sequence=sequence
+    )
+
+
+def a_host(name: str = "host-1", *, cell: str = CELL, **totals: int) -> ReportInventory:
+    """A host with nothing below it."""
+    holds = inventories(**(totals or {"VCPU": 4, "MEMORY_MB": 4096}))
+    return a_report(a_provider(name, holds=holds), root=provider(name), cell=cell)

@@ -1,0 +1,241 @@
+"""The real broker under test: each test has a virtual host of its own, on the server that the environment names.
+
+Clients reach it through a proxy that belongs to the test, so that a connection can be cut as a network would cut it,
+and nobody else's is.
+"""
+
+import asyncio
+import atexit
+import json
+import os
+import secrets
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+from bus.broker import Broker, ConnectionLost
+from bus.definitions import definitions_of
+from bus.rabbit import RabbitBroker
+from bus.topology import objects_of
+
+URL_VARIABLE, CTL_VARIABLE = "MOOR_TEST_AMQP_URL", "MOOR_TEST_AMQP_CTL"
+PASSWORD = "as-secret-as-a-test-can-be"  # noqa: S105 - of users that end with the tests
+# A call of rabbitmqctl costs a second, so virtual hosts are made many at a time.
+HOSTS_AT_ONCE = 25
+CTL_S_MAX = 120.0
+UP_S_MAX = 60.0
+
+_ON_MEMORY = "{resource_limit, memory, node()}"
+_TIMEOUTS = ("consumer_timeout", "channel_tick_interval")
+
+
+def _variable(name: str) -> str:
+    value = os.environ.get(name, "")
+    if not value:
+        raise RuntimeError(
+            f"{name} is not set: these tests need a real RabbitMQ; `make test` starts one, and so does "
+            "`python -m tests.servers -- python -m pytest`"
+        )
+    return value
+
+
+def ctl(*arguments: str, stdin: str = "") -> str:
+    """rabbitmqctl on the server under test."""
+    command = (*shlex.split(_variable(CTL_VARIABLE)), *arguments)
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=CTL_S_MAX, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"rabbitmqctl {shlex.join(arguments)[:200]} failed: {done.stderr}{done.stdout}")
+    return done.stdout
+
+
+class _Hosts:
+    """Empty virtual hosts in stock. They, and the users that tests made, go when the process does."""
+
+    def __init__(self) -> None:
+        self._run = secrets.token_hex(4)
+        self._made: list[str] = []
+        self._unused: list[str] = []
+        self.users: set[str] = set()
+
+    def take(self) -> str:
+        if not self._unused:
+            self._make()
+        return self._unused.pop()
+
+    def _make(self) -> None:
+        if not self._made:
+            atexit.register(self._remove)
+        first = len(self._made)
+        self._unused = [f"test-{self._run}-{n}" for n in range(first, first + HOSTS_AT_ONCE)]
+        self._made += self._unused
+        everyone = urlsplit(_variable(URL_VARIABLE)).username or "guest"
+        everything = {"user": everyone, "configure": ".*", "write": ".*", "read": ".*"}
+        import_definitions(
+            {
+                "vhosts": [{"name": name} for name in self._unused],
+                "permissions": [everything | {"vhost": name} for name in self._unused],
+            }
+        )
+
+    def _remove(self) -> None:
+        hosts = ", ".join(f'<<"{name}">>' for name in self._made)
+        users = ", ".join(f'<<"{name}">>' for name in sorted(self.users))
+        with suppress(RuntimeError, subprocess.TimeoutExpired):
+            ctl(
+                "eval",
+                f'[rabbit_vhost:delete(H, <<"tests">>) || H <- [{hosts}]],'
+                f'[rabbit_auth_backend_internal:delete_user(U, <<"tests">>) || U <- [{users}]], ok.',
+            )
+
+
+_hosts = _Hosts()
+
+
+def import_definitions(definitions: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    ctl("import_definitions", stdin=json.dumps(definitions))
+
+
+class RabbitMQUnderTest:
+    """One virtual host, and the proxy to it."""
+
+    def __init__(self, host: str, proxy: "_Proxy") -> None:
+        self.virtual_host = host
+        self._proxy = proxy
+        self._undo: dict[str, str] = {}
+
+    @classmethod
+    async def start(cls) -> Self:
+        server = urlsplit(_variable(URL_VARIABLE))
+        proxy = _Proxy(server.hostname or "127.0.0.1", server.port or 5672)
+        await proxy.start()
+        return cls(await asyncio.to_thread(_hosts.take), proxy)
+
+    def url(self, user: str = "") -> str:
+        """Where a client finds this test's broker."""
+        server = urlsplit(_variable(URL_VARIABLE))
+        name, password = (
+            (user, PASSWORD) if user else (server.username or "guest", server.password or "guest")
+        )
+        return f"amqp://{name}:{password}@127.0.0.1:{self._proxy.port}/{quote(self.virtual_host, safe='')}"
+
+    def broker(self, user: str = "") -> Broker:
+        return RabbitBroker(self.url(user))
+
+    async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
+        _hosts.users.add(user)
+        definitions = definitions_of(
+            objects_of(cells).exchanges,
+            cells,
+            {user: PASSWORD},
+            salt=b"test",
+            virtual_host=self.virtual_host,
+        )
+        await asyncio.to_thread(import_definitions, definitions)
+
+    async def cut_connections(self) -> None:
+        self._proxy.cut()
+
+    async def restart(self) -> None:
+        await asyncio.to_thread(ctl, "stop_app")
+        await asyncio.to_thread(ctl, "start_app")
+        async with asyncio.timeout(UP_S_MAX):
+            while not await self._is_up():
+                await asyncio.sleep(0.05)
+
+    async def set_alarm(self, *, on: bool) -> None:
+        if on:
+            self._undo["alarm"] = f"rabbit_alarm:clear_alarm({_ON_MEMORY})"
+            await self._eval(f"rabbit_alarm:set_alarm({{{_ON_MEMORY}, []}})")
+        else:
+            await self._eval(self._undo.pop("alarm"))
+
+    async def delete_queue(self, name: str) -> None:
+        await asyncio.to_thread(ctl, "delete_queue", "--vhost", self.virtual_host, name)
+
+    async def set_consumer_timeout_s(self, seconds: float) -> None:
+        """A channel takes both numbers when it is opened: how long it may be, and how often it is looked at."""
+        timeout_ms = int(seconds * 1000)
+        before = await self._eval(
+            "{" + ", ".join(f"application:get_env(rabbit, {name})" for name in _TIMEOUTS) + "}"
+        )
+        self._undo.setdefault(
+            "timeouts",
+            f"[case V of {{ok, X}} -> application:set_env(rabbit, K, X); _ -> application:unset_env(rabbit, K) end"
+            f" || {{K, V}} <- lists:zip([{', '.join(_TIMEOUTS)}], tuple_to_list({before.strip()}))]",
+        )
+        await self._eval(
+            f"application:set_env(rabbit, consumer_timeout, {timeout_ms}),"
+            f"application:set_env(rabbit, channel_tick_interval, {max(timeout_ms // 4, 50)})"
+        )
+
+    async def close(self) -> None:
+        await self._proxy.close()
+        if self._undo:
+            await self._eval(", ".join(self._undo.values()))
+
+    async def _eval(self, expression: str) -> str:
+        return await asyncio.to_thread(ctl, "eval", f"{expression}.")
+
+    async def _is_up(self) -> bool:
+        try:
+            connection = await self.broker().connect()
+        except ConnectionLost:
+            return False
+        await connection.close()
+        return True
+
+
+class _Proxy:
+    """Passes bytes on, until it is told to break."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server_address = (host, port)
+        self._listening: asyncio.Server | None = None
+        self._ends: set[asyncio.StreamWriter] = set()
+        self._passing: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    async def start(self) -> None:
+        self._listening = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._listening.sockets[0].getsockname()[1]
+
+    def cut(self) -> None:
+        """Both ends hear that the other is gone; neither has said a word."""
+        for end in self._ends:
+            end.transport.abort()
+        self._ends.clear()
+
+    async def close(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+        self.cut()
+        await asyncio.gather(*self._passing)
+
+    async def _accept(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
+        self._ends.add(client_out)
+        try:
+            server_in, server_out = await asyncio.open_connection(*self._server_address)
+        except OSError:
+            client_out.transport.abort()
+            return
+        self._ends.add(server_out)
+        for reader, writer in ((client_in, server_out), (server_in, client_out)):
+            passing = asyncio.get_running_loop().create_task(self._pass(reader, writer))
+            self._passing.add(passing)
+            passing.add_done_callback(self._passing.discard)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(2**16):
+                writer.write(data)
+                await writer.drain()
+        # As with a network, what one end has seen of the other's end comes late, but it comes.
+        self._ends.discard(writer)
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()

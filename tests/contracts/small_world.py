@@ -1,0 +1,103 @@
+"""A small world for the contracts of the bare broker: a queue of each kind, a few gestures, and the patience to wait."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from bus.broker import Broker, Connection, Consuming, Delivery, Parcel, Receipt
+from bus.topology import DEAD, DEAD_QUEUE, Binding, Exchange, Limits, Objects, Queue, QueueKind
+
+T = TypeVar("T")
+
+TOWN = "moor.town"
+PATIENCE_S = 30
+POLL_S = 0.002
+
+WORK = Queue("town.work", QueueKind.WORK, (Binding(TOWN, "work"),))
+QUESTIONS = Queue("town.questions", QueueKind.QUESTIONS, (Binding(TOWN, "question"),))
+ANSWERS = Queue("town.answers", QueueKind.ANSWERS, (Binding(TOWN, "answer"),))
+FEED = Queue("town.feed", QueueKind.FEED, (Binding(TOWN, "news"),))
+DEAD_LETTERS = Queue(DEAD_QUEUE, QueueKind.DEAD, (Binding(DEAD, "#"),))
+
+
+def world(*queues: Queue, limits: Limits | None = None) -> Objects:
+    """These queues and what they need. Without any, a work queue and the dead letters."""
+    return Objects(
+        (Exchange(TOWN), Exchange(DEAD)),
+        queues or (WORK, DEAD_LETTERS),
+        limits or Limits(questions_length_max=100),
+    )
+
+
+def parcel(body: bytes | int, routing_key: str = "work") -> Parcel:
+    """An order for the work queue, told from others by its body."""
+    return Parcel(TOWN, routing_key, body if isinstance(body, bytes) else str(body).encode())
+
+
+@asynccontextmanager
+async def connected(broker: Broker, objects: Objects | None = None) -> AsyncIterator[Connection]:
+    connection = await broker.connect()
+    try:
+        if objects is not None:
+            await connection.declare(objects)
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def publish(connection: Connection, *parcels: Parcel) -> list[Receipt]:
+    """All of them at once, on a channel of their own; what the broker made of each."""
+    publishing = await connection.open_publishing()
+    receipts = await within_patience(asyncio.gather(*map(publishing.publish, parcels)))
+    await publishing.close()
+    return receipts
+
+
+async def publish_bodies(connection: Connection, *bodies: int, routing_key: str = "work") -> None:
+    receipts = await publish(connection, *(parcel(body, routing_key) for body in bodies))
+    assert receipts == [Receipt.CONFIRMED] * len(bodies)
+
+
+async def receive(consuming: Consuming, count: int) -> list[Delivery]:
+    """So many deliveries, and no more than these."""
+    deliveries: list[Delivery] = []
+    while len(deliveries) < count:
+        deliveries += await within_patience(consuming.receive())
+    assert len(deliveries) == count
+    return deliveries
+
+
+async def drain(connection: Connection, queue: str, count: int) -> list[Delivery]:
+    """Consume and acknowledge so many."""
+    consuming = await connection.open_consuming(queue, prefetch=count)
+    deliveries = await receive(consuming, count)
+    await consuming.acknowledge(deliveries[-1].tag, multiple=True)
+    await consuming.close()
+    return deliveries
+
+
+def bodies(deliveries: list[Delivery]) -> list[int]:
+    return [int(delivery.parcel.body) for delivery in deliveries]
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Wait for it to come true; not for a time."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not await condition():
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise AssertionError(f"never came true: {what}") from None
+
+
+async def until_depth(connection: Connection, queue: str, depth: int) -> None:
+    async def as_deep() -> bool:
+        return await connection.depth(queue) == depth
+
+    await eventually(as_deep, f"{depth} parcels wait in {queue}")
+
+
+async def within_patience(doing: Awaitable[T]) -> T:
+    async with asyncio.timeout(PATIENCE_S):
+        return await doing

@@ -1,0 +1,124 @@
+"""The SQL stores, each on a database of its own that has the tables and nothing in them."""
+
+import asyncio
+import atexit
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from sqlalchemy.engine import make_url
+
+from bus.sql import POOL_SIZE, upgrade
+from placement_worker.store_sql import SqlPlacementStore
+
+WORKER = "placement_worker"
+VARIABLE = "MOOR_TEST_POSTGRES_URL"
+
+_making = asyncio.Lock()
+
+
+@asynccontextmanager
+async def open_sql_store(kind: str, *, pool_size: int = POOL_SIZE) -> AsyncIterator[SqlPlacementStore]:
+    async with migrated_database(kind) as url:
+        store = SqlPlacementStore(url, pool_size=pool_size)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+@asynccontextmanager
+async def migrated_database(kind: str) -> AsyncIterator[str]:
+    """The URL of a database with empty tables. Where a clone is cheaper than the migrations, it is a clone."""
+    match kind:
+        case "postgresql":
+            async with _postgres_database(template=await _template()) as url:
+                yield url
+        case _:
+            async with empty_database(kind) as url:
+                await upgrade(url, WORKER)
+                yield url
+
+
+@asynccontextmanager
+async def empty_database(kind: str) -> AsyncIterator[str]:
+    """The URL of a database with nothing in it."""
+    match kind:
+        case "sqlite":
+            with TemporaryDirectory() as directory:
+                yield f"sqlite:///{Path(directory) / 'books.db'}"
+        case "postgresql":
+            async with _postgres_database() as url:
+                yield url
+        case _:
+            raise ValueError(f"no SQL store is called {kind!r}")
+
+
+@asynccontextmanager
+async def _postgres_database(template: str = "template1") -> AsyncIterator[str]:
+    name = _new_name()
+    await _administer(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+    try:
+        yield _url_of(name)
+    finally:
+        # Forced, so that a test that failed and left a connection open fails by its own reason.
+        await _administer(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+async def _template() -> str:
+    """Migrated once, by whichever test comes first, and then only cloned."""
+    name = _template_name()
+    async with _making:
+        if name not in _made:
+            await _administer(f'CREATE DATABASE "{name}"')
+            _made.add(name)
+            # When this runs, an event loop can no longer resolve a host's name: it takes another process.
+            atexit.register(subprocess.run, [sys.executable, "-m", __name__, name], check=False)
+            await upgrade(_url_of(name), WORKER)
+    return name
+
+
+_made: set[str] = set()
+
+
+@cache
+def _template_name() -> str:
+    return _new_name()
+
+
+def _new_name() -> str:
+    return f"moor_test_{uuid4().hex}"
+
+
+def _server() -> str:
+    url = os.environ.get(VARIABLE)
+    if not url:
+        pytest.fail(
+            f"{VARIABLE} is not set: run the tests by `make test`, or `python -m tests.servers -- pytest`"
+        )
+    return url
+
+
+def _url_of(database: str) -> str:
+    return make_url(_server()).set(database=database).render_as_string(hide_password=False)
+
+
+async def _administer(statement: str) -> None:
+    url = make_url(_server()).set(drivername="postgresql")
+    connection = await asyncpg.connect(url.render_as_string(hide_password=False))
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_administer(f'DROP DATABASE IF EXISTS "{sys.argv[1]}" WITH (FORCE)'))

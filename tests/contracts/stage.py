@@ -1,0 +1,177 @@
+"""A stage for the contracts of what is built on a broker: a small cast, orders to send, and a handler that remembers."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from uuid import UUID
+
+from bus.broker import LINES, Broker, Parcel, Receipt
+from bus.codec import CODEC, Codec, encode
+from bus.dead_letters import DeadLetter, opened
+from bus.handling import Handlers, Received, Said
+from bus.message import ConsumerId, Envelope, Message
+from bus.messages.placement import ReleaseClaim
+from bus.settings import BusSettings
+from bus.station import Station
+from bus.topology import PLACEMENT, objects_of
+from bus.worker import Outbox, Worker
+from tests.contracts.broker_under_test import BrokerUnderTest
+
+WORK = "placement.work"
+CELLS = ("c1", "c2")
+SETTINGS = BusSettings(
+    retry_delay_ms_first=2,
+    retry_delay_ms_max=20,
+    newer_delay_ms=20,
+    connect_delay_ms_first=5,
+    connect_delay_ms_max=100,
+    ask_again_ms=100,
+    answer_timeout_ms=20_000,
+)
+PATIENCE_S = 30
+
+
+def order(number: int, cell: str = "c1") -> ReleaseClaim:
+    """An order that is told from others by its number."""
+    return ReleaseClaim(
+        cell=cell,
+        consumer=ConsumerId(UUID(int=number)),
+        attempt=1,
+        issued_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+def number_of(message: Message) -> int:
+    assert isinstance(message, ReleaseClaim)
+    return message.consumer.int
+
+
+def line(message: Message, *, attempts: int = 0, version: int | None = None) -> bytes:
+    return encode(
+        Envelope(message=message, id="a-test", version=version or message.VERSION, attempts=attempts)
+    )
+
+
+def parcel(*lines: bytes, routing_key: str = "release.c1") -> Parcel:
+    """What a client's own AMQP library would send."""
+    return Parcel(PLACEMENT, routing_key, b"\n".join(lines), content_type=LINES, mandatory=True)
+
+
+class Remembering:
+    """A handler's memory, and a store with nothing in it. `trouble` is called with each number, and may raise; with a
+    `gate`, nothing is handled before it opens.
+    """
+
+    def __init__(
+        self, trouble: Callable[[int], None] | None = None, gate: asyncio.Event | None = None
+    ) -> None:
+        self.handled: list[int] = []
+        self.batches: list[list[int]] = []
+        self._trouble = trouble
+        self._gate = gate
+
+    async def on_release(self, orders: Sequence[Received[ReleaseClaim]], _: None) -> Sequence[Said]:
+        numbers = [number_of(each.message) for each in orders]
+        self.batches.append(numbers)
+        if self._gate is not None:
+            await self._gate.wait()
+        for number in numbers:
+            if self._trouble is not None:
+                self._trouble(number)
+        self.handled += numbers
+        return ()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        yield
+
+    @property
+    def handlers(self) -> Handlers:
+        return {ReleaseClaim: self.on_release}
+
+
+async def declared(under_test: BrokerUnderTest) -> Broker:
+    """A broker with the whole topology on it."""
+    broker = under_test.broker()
+    connection = await broker.connect()
+    await connection.declare(objects_of(CELLS))
+    await connection.close()
+    return broker
+
+
+@asynccontextmanager
+async def station(broker: Broker, name: str = "someone", *, asks: bool = False) -> AsyncIterator[Station]:
+    here = Station(broker, name, settings=SETTINGS, asks=asks)
+    running = asyncio.create_task(here.run())
+    try:
+        yield here
+    finally:
+        await here.stop()
+        await running
+        await here.close()
+
+
+@asynccontextmanager
+async def working(
+    broker: Broker,
+    memory: Remembering,
+    *,
+    name: str = "a-worker",
+    settings: BusSettings = SETTINGS,
+    codec: Codec = CODEC,
+    outbox: Outbox[None] | None = None,
+) -> AsyncIterator[Worker[None]]:
+    """A worker on placement's orders, until the block ends; then it drains."""
+    here = Station(broker, name, settings=settings, codec=codec)
+    worker = here.worker(WORK, memory.handlers, memory, chance=random.Random(7), outbox=outbox)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        await worker.stop()
+        try:
+            await running
+        finally:
+            await here.close()
+
+
+async def send(broker: Broker, *parcels: Parcel) -> None:
+    """Raw parcels, each confirmed."""
+    connection = await broker.connect()
+    publishing = await connection.open_publishing()
+    for each in parcels:
+        assert await publishing.publish(each) is Receipt.CONFIRMED
+    await connection.close()
+
+
+async def until(condition: Callable[[], bool], what: str = "") -> None:
+    """Wait for it to come true; not for a time."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():
+                await asyncio.sleep(0.002)
+    except TimeoutError:
+        raise AssertionError(f"never came true: {what or condition}") from None
+
+
+async def until_empty(broker: Broker, queue: str = WORK) -> None:
+    """Until nothing waits in the queue any more."""
+    connection = await broker.connect()
+    async with asyncio.timeout(PATIENCE_S):
+        while await connection.depth(queue):
+            await asyncio.sleep(0.01)
+    await connection.close()
+
+
+async def dead_letters(broker: Broker, count: int) -> list[DeadLetter]:
+    """So many dead letters, once they are there."""
+    connection = await broker.connect()
+    async with asyncio.timeout(PATIENCE_S):
+        while await connection.depth("dead") < count:
+            await asyncio.sleep(0.01)
+    async with opened(connection, letters_max=1000) as grave:
+        letters = [grave.letters[tag] for tag in sorted(grave.letters)]
+    await connection.close()
+    return letters

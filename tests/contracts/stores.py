@@ -1,0 +1,23 @@
+"""Every store that placement can run on, empty, by name."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from placement_worker.store import PlacementStore
+from placement_worker.store_memory import MemoryPlacementStore
+
+STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
+
+
+@asynccontextmanager
+async def open_store(kind: str) -> AsyncIterator[PlacementStore]:
+    if kind == "memory":
+        yield MemoryPlacementStore()
+        return
+    # Who only wants the memory needs no database drivers.
+    from tests.contracts.sql_stores import open_sql_store  # noqa: PLC0415
+
+    async with open_sql_store(kind) as store:
+        yield store

@@ -1,0 +1,247 @@
+"""How a broker breaks: cut connections, lost confirms, restarts and alarms. What was confirmed survives all of them."""
+
+import asyncio
+
+import pytest
+from msgspec import structs
+
+from bus.broker import Connection, ConnectionLost, Interrupted, NotFound, Parcel, Receipt
+from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
+from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.small_world import (
+    ANSWERS,
+    FEED,
+    QUESTIONS,
+    TOWN,
+    WORK,
+    bodies,
+    connected,
+    drain,
+    eventually,
+    parcel,
+    publish,
+    publish_bodies,
+    receive,
+    until_depth,
+    within_patience,
+    world,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_cut_connection_is_lost_with_everything_that_was_opened_on_it(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        publishing = await connection.open_publishing()
+        consuming = await connection.open_consuming(WORK.name, prefetch=1)
+
+        await under_test.cut_connections()
+
+        for use in (
+            consuming.receive(),
+            publishing.publish(parcel(b"too late")),
+            connection.depth(WORK.name),
+            connection.open_publishing(),
+            connection.open_consuming(WORK.name, prefetch=1),
+            connection.declare(world()),
+        ):
+            with pytest.raises(ConnectionLost):
+                await within_patience(use)
+        # Whoever holds a broken thing may close it without asking first.
+        await consuming.close()
+        await publishing.close()
+        await connection.close()
+        await connection.close()
+
+
+async def test_what_was_held_when_the_connection_was_cut_is_delivered_again(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        await publish_bodies(connection, *range(5))
+        consuming = await connection.open_consuming(WORK.name, prefetch=5)
+        held = await receive(consuming, 5)
+        await consuming.acknowledge(held[0].tag)
+        await until_settled(under_test, unacknowledged=4)
+
+        await under_test.cut_connections()
+
+    async with connected(under_test.broker()) as connection:
+        returned = await drain(connection, WORK.name, 4)
+    assert sorted(bodies(returned)) == [1, 2, 3, 4]
+    assert [delivery.returns for delivery in returned] == [1] * 4
+
+
+async def until_settled(under_test: BrokerUnderTest, unacknowledged: int) -> None:
+    """Nothing more than a round trip: what was acknowledged before it has been heard."""
+    async with connected(under_test.broker()) as connection:
+        assert await connection.depth(WORK.name) == 0
+    assert unacknowledged
+
+
+async def test_a_confirm_that_is_lost_is_said_to_be_lost(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        publishing = await connection.open_publishing()
+        sent = [asyncio.create_task(publishing.publish(parcel(number))) for number in range(300)]
+        await within_patience(sent[0])
+
+        await under_test.cut_connections()
+        outcomes = await within_patience(asyncio.gather(*sent, return_exceptions=True))
+
+    confirmed = [number for number, outcome in enumerate(outcomes) if outcome is Receipt.CONFIRMED]
+    lost = [outcome for outcome in outcomes if isinstance(outcome, ConnectionLost)]
+    assert len(confirmed) + len(lost) == 300
+    assert confirmed
+    async with connected(under_test.broker()) as connection:
+        # More may have arrived than was confirmed; that is what a lost confirm means.
+        stored = await all_bodies(connection)
+    assert {*confirmed} <= {*stored}
+
+
+async def all_bodies(connection: Connection) -> list[int]:
+    """Everything in the work queue, up to a last parcel that is put behind it."""
+    await publish_bodies(connection, 999_999)
+    consuming = await connection.open_consuming(WORK.name, prefetch=1000)
+    found: list[int] = []
+    while 999_999 not in found:
+        found += bodies([*await within_patience(consuming.receive())])
+    return found
+
+
+async def test_a_publish_that_waits_for_a_blocked_broker_is_lost_with_its_connection(
+    under_test: BrokerUnderTest,
+) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        await under_test.set_alarm(on=True)
+        waiting = asyncio.create_task(publish(connection, parcel(b"never said")))
+        await until_blocked(connection)
+
+        await under_test.cut_connections()
+
+        with pytest.raises(ConnectionLost):
+            await within_patience(waiting)
+        await under_test.set_alarm(on=False)
+
+
+async def test_a_blocked_broker_lets_publishers_wait_and_consumers_go_on(under_test: BrokerUnderTest) -> None:
+    async with (
+        connected(under_test.broker(), world()) as connection,
+        connected(under_test.broker()) as consumer,
+    ):
+        await publish_bodies(connection, 1, 2, 3)
+        publishing = await connection.open_publishing()
+        assert not connection.blocked
+        await under_test.set_alarm(on=True)
+        waiting = [asyncio.create_task(publishing.publish(parcel(number))) for number in (4, 5, 6)]
+        await until_blocked(connection)
+
+        assert bodies(await drain(consumer, WORK.name, 3)) == [1, 2, 3]
+        assert not any(publish.done() for publish in waiting)
+
+        await under_test.set_alarm(on=False)
+        assert await within_patience(asyncio.gather(*waiting)) == [Receipt.CONFIRMED] * 3
+        await until_unblocked(connection)
+        assert bodies(await drain(consumer, WORK.name, 3)) == [4, 5, 6]
+
+
+async def until_blocked(connection: Connection) -> None:
+    async def is_blocked() -> bool:
+        return bool(connection.blocked)
+
+    await eventually(is_blocked, "the broker says why it takes nothing")
+
+
+async def until_unblocked(connection: Connection) -> None:
+    async def is_free() -> bool:
+        return not connection.blocked
+
+    await eventually(is_free, "the broker takes parcels again")
+
+
+async def test_a_restart_keeps_what_is_durable_and_nothing_else(under_test: BrokerUnderTest) -> None:
+    passing = Objects((Exchange("moor.passing", durable=False),))
+    async with connected(under_test.broker(), world(WORK, QUESTIONS, FEED, ANSWERS)) as connection:
+        await connection.declare(passing)
+        await publish_bodies(connection, *range(50))
+        waiting = await connection.open_consuming(QUESTIONS.name, prefetch=1)
+        publishing = await connection.open_publishing()
+        working = await connection.open_consuming(WORK.name, prefetch=10)
+        assert bodies(await receive(working, 10)) == [*range(10)]
+
+        await under_test.restart()
+
+        for use in (waiting.receive(), publishing.publish(parcel(b"too late"))):
+            with pytest.raises(ConnectionLost):
+                await within_patience(use)
+
+    async with connected(under_test.broker()) as connection:
+        for queue in (QUESTIONS, FEED, ANSWERS):
+            with pytest.raises(NotFound):
+                await connection.depth(queue.name)
+        with pytest.raises(NotFound):
+            await publish(connection, Parcel("moor.passing", "any", b""))
+        kept = await drain(connection, WORK.name, 50)
+    assert sorted(bodies(kept)) == [*range(50)]
+    assert {delivery.parcel.body for delivery in kept if delivery.returns} == {b"%d" % n for n in range(10)}
+
+
+async def test_bindings_of_durable_queues_outlive_a_restart(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()):
+        pass
+
+    await under_test.restart()
+
+    async with connected(under_test.broker()) as connection:
+        ordered = structs.replace(parcel(b"7"), mandatory=True)
+        assert await publish(connection, ordered) == [Receipt.CONFIRMED]
+        assert bodies(await drain(connection, WORK.name, 1)) == [7]
+
+
+async def test_an_answer_queue_goes_with_its_connection(under_test: BrokerUnderTest) -> None:
+    answer = Parcel(TOWN, "answer", b"", mandatory=True)
+    async with connected(under_test.broker(), world(WORK)) as connection:
+        async with connected(under_test.broker(), world(ANSWERS)):
+            assert await publish(connection, answer) == [Receipt.CONFIRMED]
+
+        async def is_gone() -> bool:
+            return await publish(connection, answer) == [Receipt.UNROUTABLE]
+
+        await eventually(is_gone, "the answer queue is gone")
+
+
+async def test_a_consumer_that_was_waiting_hears_of_the_cut(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        consuming = await connection.open_consuming(WORK.name, prefetch=1)
+        waiting = asyncio.create_task(consuming.receive())
+        await until_depth(connection, WORK.name, 0)
+
+        await under_test.cut_connections()
+
+        with pytest.raises(ConnectionLost):
+            await within_patience(waiting)
+
+
+async def test_nobody_who_holds_part_of_a_lost_connection_is_handed_the_rest(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        await publish_bodies(connection, *range(6))
+        async with connected(under_test.broker()) as other:
+            for _ in range(3):
+                await receive(await other.open_consuming(WORK.name, prefetch=2), 2)
+
+        returned = await drain(connection, WORK.name, 6)
+
+    assert [delivery.returns for delivery in returned] == [1] * 6
+
+
+async def test_a_consumer_of_another_connection_is_not_touched_by_a_close(under_test: BrokerUnderTest) -> None:
+    listening = Queue("town.listening", QueueKind.FEED, (Binding(TOWN, "work"),))
+    async with connected(under_test.broker(), world(WORK, listening)) as connection:
+        consuming = await connection.open_consuming(listening.name, prefetch=10)
+        async with connected(under_test.broker()) as other:
+            closed = await other.open_consuming(WORK.name, prefetch=10)
+            await publish_bodies(other, 1)
+            await receive(closed, 1)
+        with pytest.raises(Interrupted):
+            await within_patience(closed.receive())
+
+        await publish_bodies(connection, 2)
+
+        assert bodies(await receive(consuming, 2)) == [1, 2]

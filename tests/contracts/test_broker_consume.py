@@ -1,0 +1,229 @@
+"""What a consumer may rely on: what it holds is bounded, what it does not finish comes back counted, nothing is lost."""
+
+import asyncio
+
+import pytest
+
+from bus import headers
+from bus.broker import ConsumerCancelled, Interrupted, Receipt
+from bus.topology import DEAD, DEAD_QUEUE, DELIVERIES_MAX_LEAST, Limits, Queue
+from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.small_world import (
+    DEAD_LETTERS,
+    QUESTIONS,
+    WORK,
+    bodies,
+    connected,
+    drain,
+    parcel,
+    publish,
+    publish_bodies,
+    receive,
+    until_depth,
+    within_patience,
+    world,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_competing_consumers_share_what_there_is(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        consumers = [await connection.open_consuming(WORK.name, prefetch=5) for _ in range(3)]
+
+        await publish_bodies(connection, *range(15))
+        shares = [bodies(await receive(consumer, 5)) for consumer in consumers]
+
+    assert sorted(number for share in shares for number in share) == [*range(15)]
+    assert all(share == sorted(share) for share in shares)
+
+
+async def test_prefetch_bounds_what_a_consumer_holds(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        await publish_bodies(connection, *range(10))
+        consuming = await connection.open_consuming(WORK.name, prefetch=3)
+
+        held = await receive(consuming, 3)
+        await until_depth(connection, WORK.name, 7)
+        await consuming.acknowledge(held[0].tag)
+        (fourth,) = await receive(consuming, 1)
+        await until_depth(connection, WORK.name, 6)
+
+    assert bodies([*held, fourth]) == [0, 1, 2, 3]
+
+
+async def test_a_multiple_acknowledgement_covers_all_up_to_it_and_no_more(
+    under_test: BrokerUnderTest,
+) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        await publish_bodies(connection, *range(5))
+        consuming = await connection.open_consuming(WORK.name, prefetch=5)
+        held = await receive(consuming, 5)
+
+        await consuming.acknowledge(held[2].tag, multiple=True)
+        await consuming.close()
+
+        assert sorted(bodies(await drain(connection, WORK.name, 2))) == [3, 4]
+        assert await connection.depth(WORK.name) == 0
+
+
+async def test_what_was_acknowledged_is_gone(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        await publish_bodies(connection, *range(3))
+        consuming = await connection.open_consuming(WORK.name, prefetch=3)
+        held = await receive(consuming, 3)
+
+        for delivery in (held[1], held[0], held[2]):
+            await consuming.acknowledge(delivery.tag)
+        await consuming.close()
+        await publish_bodies(connection, 99)
+
+        assert bodies(await drain(connection, WORK.name, 1)) == [99]
+
+
+async def test_what_a_closed_consumer_held_goes_to_another_and_is_counted(
+    under_test: BrokerUnderTest,
+) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        await publish_bodies(connection, 1, 2, 3)
+        for returns in range(3):
+            consuming = await connection.open_consuming(WORK.name, prefetch=3)
+            held = await receive(consuming, 3)
+            assert sorted(bodies(held)) == [1, 2, 3]
+            assert [delivery.returns for delivery in held] == [returns] * 3
+            await consuming.close()
+
+
+async def test_what_a_closed_connection_held_goes_to_another(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        await publish_bodies(connection, 1, 2, 3)
+        async with connected(under_test.broker()) as other:
+            consuming = await other.open_consuming(WORK.name, prefetch=3)
+            held = await receive(consuming, 3)
+            await consuming.acknowledge(held[1].tag)
+
+        returned = await drain(connection, WORK.name, 2)
+
+    assert sorted(bodies(returned)) == [1, 3]
+    assert [delivery.returns for delivery in returned] == [1, 1]
+
+
+async def test_a_delivery_that_is_given_back_comes_again_and_is_counted(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        await publish_bodies(connection, 1, 2)
+        consuming = await connection.open_consuming(WORK.name, prefetch=2)
+        first, second = await receive(consuming, 2)
+
+        returns = []
+        for _ in range(3):
+            await consuming.give_back(first.tag)
+            (first,) = await receive(consuming, 1)
+            returns.append(first.returns)
+        await consuming.acknowledge(first.tag)
+        await consuming.acknowledge(second.tag)
+        await consuming.close()
+
+        assert returns == [1, 2, 3]
+        assert await connection.depth(WORK.name) == 0
+
+
+async def test_a_question_that_comes_back_is_known_as_such(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world(QUESTIONS)) as connection:
+        await publish_bodies(connection, 1, routing_key="question")
+        consuming = await connection.open_consuming(QUESTIONS.name, prefetch=1)
+        (asked,) = await receive(consuming, 1)
+        assert asked.returns == 0
+
+        for _ in range(3):
+            await consuming.give_back(asked.tag)
+            (asked,) = await receive(consuming, 1)
+
+            # Its queue does not count, it only remembers.
+            assert asked.returns == 1
+
+
+async def test_what_comes_back_too_often_is_a_dead_letter_that_says_why_and_from_where(
+    under_test: BrokerUnderTest,
+) -> None:
+    limits = Limits(deliveries_max=DELIVERIES_MAX_LEAST)
+    sender = under_test.broker().user
+    async with connected(under_test.broker(), world(WORK, DEAD_LETTERS, limits=limits)) as connection:
+        await publish(connection, parcel(b"666"))
+        consuming = await connection.open_consuming(WORK.name, prefetch=10)
+        returns = []
+        for _ in range(DELIVERIES_MAX_LEAST + 1):
+            (delivery,) = await receive(consuming, 1)
+            returns.append(delivery.returns)
+            await consuming.give_back(delivery.tag)
+
+        (dead,) = await drain(connection, DEAD_QUEUE, 1)
+        await until_depth(connection, WORK.name, 0)
+
+    assert returns == [*range(DELIVERIES_MAX_LEAST + 1)]
+    assert (dead.parcel.exchange, dead.parcel.routing_key, dead.parcel.body) == (DEAD, WORK.name, b"666")
+    assert dead.parcel.headers[headers.BROKER_REASON] == headers.DELIVERY_LIMIT
+    assert dead.parcel.headers[headers.BROKER_QUEUE] == WORK.name
+    assert dead.sender == sender
+
+
+async def test_a_consumer_that_stops_waiting_misses_nothing(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        consuming = await connection.open_consuming(WORK.name, prefetch=10)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await consuming.receive()
+
+        await publish_bodies(connection, 1)
+
+        assert bodies(await receive(consuming, 1)) == [1]
+
+
+async def test_a_closed_consumer_says_so(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        consuming = await connection.open_consuming(WORK.name, prefetch=10)
+        waiting = asyncio.create_task(consuming.receive())
+        await asyncio.sleep(0)
+
+        await consuming.close()
+        await consuming.close()
+
+        with pytest.raises(Interrupted):
+            await within_patience(waiting)
+        with pytest.raises(Interrupted):
+            await within_patience(consuming.receive())
+
+
+@pytest.mark.parametrize("queue", [WORK, QUESTIONS], ids=lambda queue: queue.kind.value)
+async def test_the_end_of_its_queue_cancels_a_consumer_and_nothing_else(
+    under_test: BrokerUnderTest, queue: Queue
+) -> None:
+    async with connected(under_test.broker(), world(queue)) as connection:
+        consuming = await connection.open_consuming(queue.name, prefetch=10)
+
+        await under_test.delete_queue(queue.name)
+
+        with pytest.raises(ConsumerCancelled):
+            await within_patience(consuming.receive())
+        await consuming.close()
+        await connection.declare(world(queue))
+        await publish_bodies(connection, 1, routing_key=queue.bindings[0].pattern)
+        assert bodies(await drain(connection, queue.name, 1)) == [1]
+
+
+async def test_a_delivery_held_too_long_cancels_its_consumer_and_goes_to_another(
+    under_test: BrokerUnderTest,
+) -> None:
+    await under_test.set_consumer_timeout_s(0.2)
+    async with connected(under_test.broker(), world()) as connection:
+        consuming = await connection.open_consuming(WORK.name, prefetch=10)
+        await publish_bodies(connection, 1)
+        await receive(consuming, 1)
+
+        with pytest.raises(ConsumerCancelled):
+            async with asyncio.timeout(120):
+                await consuming.receive()
+        await under_test.set_consumer_timeout_s(1800)
+
+        (again,) = await drain(connection, WORK.name, 1)
+        assert (bodies([again]), again.returns) == ([1], 1)
+        assert await publish(connection, parcel(b"the connection stands")) == [Receipt.CONFIRMED]

@@ -1,0 +1,227 @@
+"""What a publisher may rely on: bytes arrive as they were sent, and the broker's word on each parcel is true."""
+
+import asyncio
+
+import pytest
+from msgspec import structs
+
+from bus.broker import LINES, PARCEL_BYTES_MAX, Interrupted, NotFound, Parcel, Receipt
+from bus.topology import Binding, Limits, Queue, QueueKind
+from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.small_world import (
+    ANSWERS,
+    FEED,
+    QUESTIONS,
+    TOWN,
+    WORK,
+    bodies,
+    connected,
+    drain,
+    eventually,
+    parcel,
+    publish,
+    publish_bodies,
+    receive,
+    within_patience,
+    world,
+)
+
+pytestmark = pytest.mark.asyncio
+
+EVERY_BYTE = bytes(range(256)) * 4
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        parcel(EVERY_BYTE),
+        parcel(b""),
+        Parcel(
+            TOWN,
+            "work",
+            b'{"a":1}\n{"b":"\xc3\xa4"}',
+            content_type=LINES,
+            mandatory=True,
+            reply_to="answers.moor-client.p1",
+            headers={"moor-reason": "it is ä", "moor-attempts": 3},
+        ),
+        structs.replace(parcel(b"for the moment"), persistent=False),
+        parcel(b"x" * (PARCEL_BYTES_MAX * 4 + 1)),
+    ],
+    ids=["every byte", "empty", "everything set", "transient", "oversized"],
+)
+async def test_a_parcel_arrives_as_it_was_sent(under_test: BrokerUnderTest, sent: Parcel) -> None:
+    broker = under_test.broker()
+    async with connected(broker, world()) as connection:
+        assert await publish(connection, sent) == [Receipt.CONFIRMED]
+
+        (delivery,) = await drain(connection, WORK.name, 1)
+
+    # That it had to find a queue was said to the broker, not to the reader.
+    assert delivery.parcel == structs.replace(sent, mandatory=False)
+    assert (delivery.queue, delivery.returns, delivery.sender) == (WORK.name, 0, broker.user)
+
+
+async def test_what_is_confirmed_is_there_for_others(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as one, connected(under_test.broker()) as other:
+        publishing = await one.open_publishing()
+        consuming = await other.open_consuming(WORK.name, prefetch=10)
+        for number in range(20):
+            assert await within_patience(publishing.publish(parcel(number))) is Receipt.CONFIRMED
+
+            (delivery,) = await receive(consuming, 1)
+
+            assert bodies([delivery]) == [number]
+            await consuming.acknowledge(delivery.tag)
+
+
+async def test_many_parcels_may_be_unconfirmed_at_once_and_keep_their_order(
+    under_test: BrokerUnderTest,
+) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        await publish_bodies(connection, *range(1000))
+
+        assert bodies(await drain(connection, WORK.name, 1000)) == [*range(1000)]
+
+
+async def test_one_that_must_be_routed_and_cannot_is_told_apart_from_its_neighbours(
+    under_test: BrokerUnderTest,
+) -> None:
+    lost = Parcel(TOWN, "nowhere", b"lost", mandatory=True)
+    kept = structs.replace(parcel(b"kept"), mandatory=True)
+    async with connected(under_test.broker(), world()) as connection:
+        receipts = await publish(connection, kept, lost, kept, lost, lost)
+
+    assert receipts == [
+        Receipt.CONFIRMED,
+        Receipt.UNROUTABLE,
+        Receipt.CONFIRMED,
+        Receipt.UNROUTABLE,
+        Receipt.UNROUTABLE,
+    ]
+
+
+async def test_an_event_may_have_no_listener(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        assert await publish(connection, parcel(b"heard by nobody", "nowhere")) == [Receipt.CONFIRMED]
+
+
+async def test_an_exchange_that_is_not_there_is_an_error_and_ends_the_channel_alone(
+    under_test: BrokerUnderTest,
+) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        publishing = await connection.open_publishing()
+        with pytest.raises(NotFound):
+            await within_patience(publishing.publish(Parcel("moor.nowhere", "work", b"")))
+        with pytest.raises(Interrupted):
+            await within_patience(publishing.publish(parcel(b"on the same channel")))
+
+        assert await publish(connection, parcel(b"on another channel")) == [Receipt.CONFIRMED]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("claim.c1", ["claim.c1"], ["claim.c2", "claim", "claim.c1.x", "xclaim.c1", "claimxc1", ""]),
+        ("claim.*", ["claim.c1", "claim.c2"], ["claim", "claim.c1.x", "release.c1"]),
+        ("*.c1", ["claim.c1", "swap.c1"], ["c1", "spawn.failed.c1"]),
+        ("instance.*.c1", ["instance.active.c1"], ["instance.c1", "instance.a.b.c1"]),
+        ("instance.#", ["instance", "instance.active", "instance.active.c1"], ["instances", "an.instance"]),
+        ("#.c1", ["c1", "claim.c1", "spawn.failed.c1"], ["c2", "c1.x"]),
+        ("a.#.b", ["a.b", "a.x.b", "a.x.y.b", "a.b.b"], ["a", "b", "a.x", "x.b"]),
+        ("#.a.#", ["a", "x.a", "a.x", "x.a.y.a"], ["x", "x.y", ""]),
+        ("*.#", ["a", "a.b"], [""]),
+        ("#", ["", "a", "a.b.c"], []),
+    ],
+)
+async def test_a_topic_pattern_takes_its_keys_and_no_others(
+    under_test: BrokerUnderTest, pattern: str, matching: list[str], others: list[str]
+) -> None:
+    queue = Queue("town.any", QueueKind.QUESTIONS, (Binding(TOWN, pattern),))
+    async with connected(under_test.broker(), world(queue)) as connection:
+        receipts = await publish(
+            connection, *(Parcel(TOWN, key, b"", mandatory=True) for key in (*matching, *others))
+        )
+
+    assert receipts == [Receipt.CONFIRMED] * len(matching) + [Receipt.UNROUTABLE] * len(others)
+
+
+async def test_a_parcel_goes_to_every_queue_that_is_bound_but_once_to_each(
+    under_test: BrokerUnderTest,
+) -> None:
+    one = Queue("town.one", QueueKind.WORK, (Binding(TOWN, "a.*"), Binding(TOWN, "*.b"), Binding(TOWN, "#")))
+    other = Queue("town.other", QueueKind.FEED, (Binding(TOWN, "a.b"),))
+    async with connected(under_test.broker(), world(one, other)) as connection:
+        await publish_bodies(connection, 1, 2, routing_key="a.b")
+
+        assert bodies(await drain(connection, one.name, 2)) == [1, 2]
+        assert bodies(await drain(connection, other.name, 2)) == [1, 2]
+
+
+async def test_the_default_exchange_reaches_a_queue_by_its_name(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        receipts = await publish(
+            connection,
+            Parcel("", WORK.name, b"1", mandatory=True),
+            Parcel("", "town.nobody", b"2", mandatory=True),
+        )
+
+        assert receipts == [Receipt.CONFIRMED, Receipt.UNROUTABLE]
+        assert bodies(await drain(connection, WORK.name, 1)) == [1]
+
+
+@pytest.mark.parametrize("queue", [WORK, QUESTIONS], ids=lambda queue: queue.kind.value)
+async def test_a_full_queue_refuses_until_it_was_consumed(under_test: BrokerUnderTest, queue: Queue) -> None:
+    limits = Limits(work_length_max=10, questions_length_max=10)
+    key = queue.bindings[0].pattern
+    async with connected(under_test.broker(), world(queue, limits=limits)) as connection:
+        publishing = await connection.open_publishing()
+        taken = 0
+        while await within_patience(publishing.publish(parcel(taken, key))) is Receipt.CONFIRMED:
+            taken += 1
+        # The queue is not exact about it: it tells its publishers, and some parcels are under way by then.
+        assert 10 <= taken <= 200
+
+        assert bodies(await drain(connection, queue.name, taken)) == [*range(taken)]
+
+        async def is_taken_again() -> bool:
+            return await publishing.publish(parcel(taken, key)) is Receipt.CONFIRMED
+
+        await eventually(is_taken_again, "the queue takes parcels again")
+
+
+async def test_a_feed_forgets_its_oldest(under_test: BrokerUnderTest) -> None:
+    objects = world(FEED, limits=Limits(feed_length_max=10))
+    async with connected(under_test.broker(), objects) as connection:
+        await publish_bodies(connection, *range(25), routing_key="news")
+
+        assert bodies(await drain(connection, FEED.name, 10)) == [*range(15, 25)]
+
+
+async def test_a_question_is_answered_on_the_asker_s_queue(under_test: BrokerUnderTest) -> None:
+    async with (
+        connected(under_test.broker(), world(QUESTIONS)) as answering,
+        connected(under_test.broker(), world(ANSWERS)) as asking,
+    ):
+        answers = await asking.open_consuming(ANSWERS.name, prefetch=10)
+        questions = await answering.open_consuming(QUESTIONS.name, prefetch=10)
+        question = structs.replace(parcel(b"how much?", "question"), reply_to="answer", mandatory=True)
+        assert await publish(asking, question) == [Receipt.CONFIRMED]
+
+        (asked,) = await receive(questions, 1)
+        await publish(answering, parcel(b"this much", asked.parcel.reply_to))
+        (answer,) = await receive(answers, 1)
+
+    assert answer.parcel.body == b"this much"
+
+
+async def test_two_channels_of_one_connection_do_not_wait_for_each_other(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        one, other = await connection.open_publishing(), await connection.open_publishing()
+        receipts = await within_patience(
+            asyncio.gather(*(channel.publish(parcel(n)) for n in range(50) for channel in (one, other)))
+        )
+        await one.close()
+
+        assert receipts == [Receipt.CONFIRMED] * 100
+        assert await within_patience(other.publish(parcel(b"the last"))) is Receipt.CONFIRMED

@@ -1,0 +1,131 @@
+"""What an entity says is kept on its row until the broker has it: a crash between saving and saying loses nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+
+from bus.codec import CODEC
+from bus.handling import Kept, Received, Said, Tell
+from bus.link import Link
+from bus.listening import listen
+from bus.message import Message, ProviderId
+from bus.messages.placement import InventoryRefused, NotAllowed, ReleaseClaim
+from bus.station import Station
+from bus.topology import EVENTS, Grant
+from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.stage import (
+    SETTINGS,
+    WORK,
+    declared,
+    line,
+    number_of,
+    order,
+    parcel,
+    send,
+    until,
+    until_empty,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+class Lamps:
+    """Lamps that each order switches, once: a row a lamp, with what it has said and not yet been heard saying."""
+
+    def __init__(self) -> None:
+        self.sequence: dict[int, int] = {}
+        self.kept: dict[Kept, Message] = {}
+        self.transactions = 0
+        self.clearings = 0
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["Lamps"]:
+        self.transactions += 1
+        yield self
+
+    async def clear(self, tx: "Lamps", said: Sequence[Kept]) -> None:
+        self.clearings += 1
+        for each in said:
+            del tx.kept[each]
+
+    async def pending(self) -> Sequence[tuple[Kept, Message]]:
+        return tuple(self.kept.items())
+
+
+async def switch(orders: Sequence[Received[ReleaseClaim]], lamps: Lamps) -> Sequence[Said]:
+    said: list[Said] = []
+    for each in orders:
+        number = number_of(each.message)
+        kept = Kept(f"lamp-{number}", 1)
+        if number not in lamps.sequence:
+            lamps.sequence[number] = 1
+            lamps.kept[kept] = shining(number)
+        if kept in lamps.kept:
+            said.append(Tell(lamps.kept[kept], each, kept))
+    return said
+
+
+def shining(number: int) -> InventoryRefused:
+    """An event, told from others by its number."""
+    return InventoryRefused(
+        cell="c1", root=ProviderId(UUID(int=number)), verdict=NotAllowed(field="lamp", reason="shines")
+    )
+
+
+async def test_what_was_saved_and_not_said_is_said_after_a_crash(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    lamps = Lamps()
+    heard: list[int] = []
+    link = Link(broker, SETTINGS)
+    feed = listen(link, [Grant(EVENTS, ("#",))], process="ears", settings=SETTINGS, codec=CODEC)
+    await anext(feed)
+    await send(broker, parcel(*(line(order(n)) for n in range(5))))
+
+    await under_test.set_alarm(on=True)  # saved, but the broker takes nothing
+    mortal = Station(broker, "mortal", settings=SETTINGS)
+    worker = mortal.worker(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: len(lamps.kept) == 5)
+    running.cancel()
+    await asyncio.wait((running,))
+    await mortal.consuming.close()
+    await under_test.set_alarm(on=False)
+
+    heir = Station(broker, "heir", settings=SETTINGS)
+    worker = heir.worker(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps)
+    running = asyncio.create_task(worker.run())
+    while set(heard) != set(range(5)):
+        heard += [each.message.root.int for each in await anext(feed) if isinstance(each.message, InventoryRefused)]
+    await until_empty(broker)
+    await worker.stop()
+    await running
+    await heir.close()
+    await feed.aclose()
+    await link.close()
+    await mortal.close()
+
+    assert lamps.sequence == dict.fromkeys(range(5), 1)
+
+
+async def test_rows_are_cleared_with_the_next_batch_and_by_no_write_of_its_own(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    lamps = Lamps()
+    here = Station(broker, "here", settings=SETTINGS)
+    worker = here.worker(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps)
+    running = asyncio.create_task(worker.run())
+
+    await send(broker, parcel(line(order(1)), line(order(2))))
+    await until(lambda: worker.handled == 2)
+    await until_empty(broker)
+    assert len(lamps.kept) == 2
+    await send(broker, parcel(line(order(3))))
+    await until(lambda: worker.handled == 3)
+    await worker.stop()
+    await running
+    await here.close()
+
+    assert set(lamps.kept) == {Kept("lamp-3", 1)}
+    assert (lamps.transactions, lamps.clearings) == (2, 1)

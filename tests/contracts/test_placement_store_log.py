@@ -1,0 +1,288 @@
+"""What every store tells of its changes, its whole, and its contradictions; and what it forgets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import pytest_asyncio
+from msgspec import structs
+
+from bus.messages.placement import (
+    AlreadyClaimed,
+    Claimed,
+    Holder,
+    LogPosition,
+    Released,
+    TooOld,
+)
+from placement_worker.core.ledger import ClaimChanges
+from placement_worker.store import ChangeFeed
+from tests.contracts.desk import Desk, names
+from tests.contracts.placement_orders import (
+    CLEANUP,
+    DB,
+    HORIZON,
+    HOST,
+    LONG_AGO,
+    NOON,
+    OTHER_HOST,
+    WEB,
+    a_claim,
+    a_host,
+    a_provider,
+    a_release,
+    a_report,
+    a_share,
+    a_swap,
+    inventories,
+    provider,
+)
+from tests.contracts.stores import STORES, open_store
+
+pytestmark = pytest.mark.asyncio
+
+BEFORE_EVERYTHING = datetime(2000, 1, 1, tzinfo=UTC)
+AFTER_EVERYTHING = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+@pytest_asyncio.fixture(params=STORES)
+async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
+    async with open_store(request.param) as store:
+        desk = Desk(store)
+        await desk.report(a_host("host-1"), a_host("host-2"))
+        yield desk
+
+
+@pytest_asyncio.fixture
+async def feed(desk: Desk) -> AsyncIterator[ChangeFeed]:
+    """One that has read all there was."""
+    async with desk.store.lead_feed() as feed:
+        assert feed is not None
+        await feed.mark(1, (await feed.read()).cursor)
+        yield feed
+
+
+async def test_pages_together_hold_every_provider_once_by_internal_id(desk: Desk) -> None:
+    for number in range(3, 8):
+        await desk.report(a_host(f"host-{number}"))
+    await desk.report(a_report(a_provider("numa-1", HOST, inventories(VGPU=1))))
+    await desk.report(a_report(root=provider("host-4"), removed=(provider("host-4"),)))
+
+    pages = []
+    after: int | None = 0
+    while after is not None:
+        page = await desk.store.snapshot_page(after, limit=3)
+        pages.append(page.providers)
+        after = page.next
+
+    assert [len(page) for page in pages] == [3, 3, 1]
+    together = [state for page in pages for state in page]
+    assert names(together) == ["host-1", "host-2", "host-3", "host-5", "host-6", "host-7", "numa-1"]
+    internals = [state.internal for state in together]
+    assert internals == sorted(set(internals))
+
+
+async def test_a_full_last_page_says_that_it_is_the_last(desk: Desk) -> None:
+    page = await desk.store.snapshot_page(0, limit=2)
+
+    assert len(page.providers) == 2
+    assert page.next is None
+
+
+async def test_an_empty_store_has_one_empty_page(desk: Desk) -> None:
+    await desk.report(a_report(removed=(HOST,)), a_report(root=OTHER_HOST, removed=(OTHER_HOST,)))
+
+    page = await desk.store.snapshot_page(0, limit=2)
+
+    assert (page.providers, page.next) == ((), None)
+
+
+async def test_trees_are_read_whole(desk: Desk) -> None:
+    await desk.report(a_report(a_provider("numa-1", HOST, inventories(VGPU=1), ("CUSTOM_A",))))
+
+    async with desk.store.transaction() as tx:
+        trees = await tx.read_trees([HOST, provider("nowhere")])
+
+    assert names(trees) == ["host-1", "numa-1"]
+    states = await desk.providers()
+    assert trees == tuple(states[state.id] for state in trees)
+
+
+async def test_the_feed_tells_what_was_committed_whole(desk: Desk) -> None:
+    async with desk.store.lead_feed() as feed:
+        assert feed is not None
+        read = await feed.read()
+
+    states = await desk.providers()
+    assert read.providers == (states[HOST], states[OTHER_HOST])
+    assert read.gone == ()
+
+
+async def test_the_feed_tells_once_what_is_marked_and_again_what_is_not(desk: Desk, feed: ChangeFeed) -> None:
+    await desk.ask(a_claim())
+    first = await feed.read()
+    await desk.ask(a_claim(a_share(OTHER_HOST), DB))
+    again = await feed.read()
+
+    assert names(first.providers) == ["host-1"]
+    assert first.claimed == (Holder(consumer=WEB, attempt=1),)
+    assert names(again.providers) == ["host-1", "host-2"]
+    assert again.claimed == (Holder(consumer=WEB, attempt=1), Holder(consumer=DB, attempt=1))
+
+    await feed.mark(2, first.cursor)
+    rest = await feed.read()
+    assert names(rest.providers) == ["host-2"]
+    await feed.mark(3, rest.cursor)
+    nothing = await feed.read()
+    assert (nothing.providers, nothing.gone, nothing.claimed, nothing.ended) == ((), (), (), ())
+    assert feed.published.position == 3
+
+
+async def test_the_feed_tells_a_provider_as_it_is_now_however_often_it_changed(
+    desk: Desk, feed: ChangeFeed
+) -> None:
+    await desk.ask(a_claim())
+    await desk.ask(a_release())
+
+    read = await feed.read()
+
+    assert read.providers == (await desk.provider(HOST),)
+    assert read.claimed == read.ended == (Holder(consumer=WEB, attempt=1),)
+
+
+async def test_the_feed_tells_both_sides_of_a_swap(desk: Desk, feed: ChangeFeed) -> None:
+    await desk.ask(a_claim())
+    await feed.mark(2, (await feed.read()).cursor)
+    await desk.ask(a_swap(a_share(OTHER_HOST), cleanup=CLEANUP))
+
+    read = await feed.read()
+
+    assert names(read.providers) == ["host-1", "host-2"]
+    assert set(read.claimed) == {Holder(consumer=WEB, attempt=2), Holder(consumer=CLEANUP, attempt=1)}
+    assert read.ended == (Holder(consumer=WEB, attempt=1),)
+
+
+async def test_the_feed_tells_which_provider_is_gone_at_which_revision(desk: Desk, feed: ChangeFeed) -> None:
+    await desk.ask(a_claim(), a_release())
+    last = await desk.provider(HOST)
+    await desk.report(a_report(removed=(HOST,)))
+
+    read = await feed.read()
+
+    assert read.providers == ()
+    assert [(gone.id, gone.internal) for gone in read.gone] == [(HOST, last.internal)]
+    assert read.gone[0].revision > last.revision
+
+
+async def test_the_feed_tells_a_provider_that_went_and_came_again_as_two(
+    desk: Desk, feed: ChangeFeed
+) -> None:
+    last = await desk.provider(HOST)
+    await desk.report(a_report(removed=(HOST,)))
+    await desk.report(a_host("host-1"))
+
+    read = await feed.read()
+
+    assert [gone.internal for gone in read.gone] == [last.internal]
+    assert read.providers == (await desk.provider(HOST),)
+    assert read.providers[0].internal > last.internal
+
+
+async def test_what_changes_nothing_is_not_told(desk: Desk, feed: ChangeFeed) -> None:
+    await desk.report(a_host("host-1"))
+    await desk.ask(a_claim(a_share(HOST, shapes={HOST: 9})), a_release(DB))
+
+    read = await feed.read()
+
+    assert (read.providers, read.gone, read.claimed, read.ended) == ((), (), (), ())
+
+
+async def test_what_was_rolled_back_is_not_told(desk: Desk, feed: ChangeFeed) -> None:
+    async def cancelled() -> None:
+        async with desk.store.transaction() as tx:
+            await tx.lock_claims((a_claim(),))
+            await tx.write_claims(
+                ClaimChanges(generations={HOST: 9}, claimed=(Holder(consumer=WEB, attempt=1),))
+            )
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled()
+
+    read = await feed.read()
+    assert (read.providers, read.claimed) == ((), ())
+
+
+async def test_a_second_leader_is_turned_away_until_the_first_is_gone(desk: Desk) -> None:
+    async with desk.store.lead_feed() as first:
+        assert first is not None
+        async with desk.store.lead_feed() as second:
+            assert second is None
+    async with desk.store.lead_feed() as third:
+        assert third is not None
+
+
+async def test_a_new_leader_starts_a_new_term_where_the_last_one_marked(desk: Desk) -> None:
+    async with desk.store.lead_feed() as feed:
+        assert feed is not None
+        first = feed.published
+        await feed.mark(7, (await feed.read()).cursor)
+        assert feed.published == LogPosition(term=first.term, position=7)
+        assert (await desk.store.snapshot_page(0, 1)).published == feed.published
+    await desk.ask(a_claim())
+
+    async with desk.store.lead_feed() as feed:
+        assert feed is not None
+        assert feed.published > LogPosition(term=first.term, position=7)
+        assert feed.published.term > first.term
+        assert (await desk.store.snapshot_page(0, 1)).published == feed.published
+        assert names((await feed.read()).providers) == ["host-1"]
+
+
+async def test_pruning_forgets_tombstones_but_not_the_living(desk: Desk) -> None:
+    await desk.ask(a_claim(a_share(), WEB), a_claim(a_share(), DB), a_release(DB))
+    long_ago = a_claim(a_share(), DB, issued_at=LONG_AGO)
+
+    assert await desk.store.prune(NOON, BEFORE_EVERYTHING) == 0
+    assert await desk.store.prune(NOON + timedelta(seconds=1), BEFORE_EVERYTHING) == 1
+
+    assert await desk.ask_one(long_ago) == TooOld(horizon_s=int(HORIZON.total_seconds()))
+    assert isinstance(await desk.ask_one(a_claim()), AlreadyClaimed)
+    assert await desk.ask_one(a_release()) == Released(freed=True)
+    assert await desk.ask_one(structs.replace(long_ago, issued_at=NOON)) == Claimed()
+
+
+async def test_pruning_forgets_of_the_log_only_what_was_published(desk: Desk) -> None:
+    assert await desk.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) == 0
+    async with desk.store.lead_feed() as feed:
+        assert feed is not None
+        await feed.mark(1, (await feed.read()).cursor)
+        await desk.ask(a_claim())
+
+        assert await desk.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) > 0
+
+        assert names((await feed.read()).providers) == ["host-1"]
+
+
+async def test_the_audit_finds_what_contradicts_itself(desk: Desk) -> None:
+    assert await desk.store.audit() == ()
+    await desk.ask(a_claim(a_share(HOST), WEB), a_claim(a_share(OTHER_HOST), DB))
+    web, db = await desk.row(WEB), await desk.row(DB)
+    planted = (
+        ClaimChanges(used={(HOST, "VCPU"): 3}, generations={HOST: 5}),
+        ClaimChanges(consumers=(structs.replace(web, ended_at=NOON),)),
+        ClaimChanges(held={DB: ()}),
+    )
+
+    found = []
+    for changes in planted:
+        async with desk.store.transaction() as tx:
+            await tx.lock_claims((a_release(WEB), a_release(DB), a_claim(), a_claim(a_share(OTHER_HOST))))
+            await tx.write_claims(changes)
+        found.append(" ".join(await desk.store.audit()))
+
+    assert str(HOST) in found[0]
+    assert str(WEB) in found[1]
+    assert str(db.id) in found[2]
+    assert str(OTHER_HOST) in found[2]

@@ -1,0 +1,336 @@
+"""What every store does with reports of inventory, batch by batch."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from bus.message import ProviderId
+from bus.messages.placement import (
+    InventoryInUse,
+    InventoryState,
+    NotAllowed,
+    ReportAccepted,
+    ReportedInventory,
+    ReportedProvider,
+    ReportOutdated,
+    ReportVerdict,
+)
+from tests.contracts.desk import Desk
+from tests.contracts.placement_orders import (
+    HOST,
+    OTHER_HOST,
+    WEB,
+    a_claim,
+    a_host,
+    a_provider,
+    a_release,
+    a_report,
+    a_share,
+    aggregate,
+    amounts,
+    inventories,
+    provider,
+)
+from tests.contracts.stores import STORES, open_store
+
+pytestmark = pytest.mark.asyncio
+
+NUMA = provider("numa-1")
+PCI = provider("pci-1")
+WHOLE = ReportedInventory(total=64, reserved=3, min_unit=2, max_unit=32, step_size=2, allocation_ratio=1.1)
+SSD = ("STORAGE_DISK_SSD",)
+
+
+@pytest_asyncio.fixture(params=STORES)
+async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
+    """Empty books; whatever a test does, they must be right in the end."""
+    async with open_store(request.param) as store:
+        yield Desk(store)
+        assert await store.audit() == ()
+
+
+def named(which: str, name: str, parent: ProviderId | None = None) -> ReportedProvider:
+    return ReportedProvider(id=provider(which), name=name, parent=parent)
+
+
+async def test_a_new_tree_is_kept_whole(desk: Desk) -> None:
+    rack, row = aggregate("rack"), aggregate("row")
+    report = a_report(
+        # In any order: parents need not come first.
+        a_provider("pci-1", NUMA, inventories(VGPU=2)),
+        a_provider("numa-1", HOST, {"VCPU": WHOLE}, ("CUSTOM_NUMA",)),
+        a_provider("host-1", None, inventories(MEMORY_MB=512), SSD, (rack, row)),
+    )
+
+    assert await desk.report_one(report) == ReportAccepted(shape=1, shape_moved=True)
+
+    states = await desk.providers()
+    assert {state.name: state.parent for state in states.values()} == {
+        "host-1": None,
+        "numa-1": HOST,
+        "pci-1": NUMA,
+    }
+    assert {(state.root, state.cell, state.shape) for state in states.values()} == {(HOST, "c1", 1)}
+    assert states[NUMA].inventories == {
+        "VCPU": InventoryState(
+            total=64, reserved=3, min_unit=2, max_unit=32, step_size=2, allocation_ratio=1.1
+        )
+    }
+    assert states[NUMA].traits == ("CUSTOM_NUMA",)
+    assert states[HOST].traits == SSD
+    assert set(states[HOST].aggregates) == {rack, row}
+
+
+async def test_an_identical_report_moves_nothing(desk: Desk) -> None:
+    report = a_report(
+        a_provider("host-1", None, {"VCPU": WHOLE}, SSD, (aggregate("rack"),)),
+        a_provider("numa-1", HOST, inventories(VGPU=1)),
+        removed=(PCI,),
+    )
+    await desk.report(report)
+    await desk.ask(a_claim(a_share(HOST, amounts(HOST, VCPU=2))))
+    before = await desk.providers()
+
+    assert await desk.report_one(report) == ReportAccepted(shape=1, shape_moved=False)
+    assert await desk.providers() == before
+
+
+async def test_what_a_report_does_not_tell_stays_as_it_is(desk: Desk) -> None:
+    await desk.report(
+        a_report(
+            a_provider("host-1", None, {"VCPU": WHOLE}, SSD, (aggregate("rack"),)),
+            a_provider("numa-1", HOST, inventories(VGPU=1)),
+        )
+    )
+    before = await desk.providers()
+
+    await desk.report(a_report(a_provider("host-1", traits=("CUSTOM_OTHER",))))
+
+    after = await desk.providers()
+    assert after[HOST].inventories == before[HOST].inventories
+    assert after[HOST].aggregates == before[HOST].aggregates
+    assert after[HOST].traits == ("CUSTOM_OTHER",)
+    assert after[NUMA].revision == before[NUMA].revision
+
+
+async def test_what_is_in_use_stays_in_use_when_its_inventory_changes(desk: Desk) -> None:
+    await desk.report(a_host("host-1", VCPU=4, MEMORY_MB=512))
+    await desk.ask(a_claim(a_share(HOST, amounts(HOST, VCPU=3))))
+
+    await desk.report(a_host("host-1", VCPU=2))
+
+    assert (await desk.provider(HOST)).inventories == {"VCPU": InventoryState(total=2, used=3)}
+
+
+async def test_what_is_in_use_cannot_be_taken_away(desk: Desk) -> None:
+    await desk.report(
+        a_report(
+            a_provider("host-1", None, inventories(VCPU=4, MEMORY_MB=512)),
+            a_provider("numa-1", HOST, inventories(VGPU=1)),
+        )
+    )
+    share = a_share(HOST, (*amounts(HOST, VCPU=3), *amounts(NUMA, VGPU=1)))
+    await desk.ask(a_claim(share))
+    before = await desk.providers()
+
+    assert await desk.report_one(a_host("host-1", MEMORY_MB=512)) == InventoryInUse(
+        provider=HOST, resource="VCPU", used=3
+    )
+    assert await desk.report_one(
+        a_report(a_provider("host-1", traits=SSD), removed=(NUMA,))
+    ) == InventoryInUse(provider=NUMA, resource="VGPU", used=1)
+    assert await desk.providers() == before
+
+    await desk.ask(a_release(WEB))
+    assert await desk.report_one(a_report(removed=(NUMA,))) == ReportAccepted(shape=2, shape_moved=True)
+    assert list(await desk.providers()) == [HOST]
+
+
+async def test_a_refused_report_changes_nothing(desk: Desk) -> None:
+    await desk.report(a_host("host-1"), a_host("host-2"))
+    before = await desk.providers()
+
+    verdict = await desk.report_one(
+        a_report(
+            a_provider("host-1", traits=SSD),
+            a_provider("numa-1", HOST, inventories(VCPU=1)),
+            a_provider("pci-1", provider("nobody")),
+        )
+    )
+
+    assert isinstance(verdict, NotAllowed)
+    assert verdict.field == "providers[2].parent"
+    assert await desk.providers() == before
+
+
+async def test_a_child_may_move_inside_its_tree(desk: Desk) -> None:
+    tree = (a_provider("host-1"), a_provider("numa-1", HOST), a_provider("pci-1", NUMA))
+    await desk.report(a_report(*tree))
+
+    # Away from a parent that goes with the same report.
+    moved = a_report(a_provider("pci-1", HOST), removed=(NUMA,))
+
+    assert await desk.report_one(moved) == ReportAccepted(shape=2, shape_moved=True)
+    states = await desk.providers()
+    assert {state.id: state.parent for state in states.values()} == {HOST: None, PCI: HOST}
+
+
+async def test_parent_and_child_may_change_places(desk: Desk) -> None:
+    tree = (a_provider("host-1"), a_provider("numa-1", HOST), a_provider("pci-1", NUMA))
+    await desk.report(a_report(*tree))
+
+    await desk.report(a_report(a_provider("numa-1", PCI), a_provider("pci-1", HOST)))
+
+    assert {state.id: state.parent for state in (await desk.providers()).values()} == {
+        HOST: None,
+        PCI: HOST,
+        NUMA: PCI,
+    }
+
+
+async def test_a_tree_goes_with_its_root(desk: Desk) -> None:
+    tree = (a_provider("host-1"), a_provider("numa-1", HOST), a_provider("pci-1", NUMA))
+    await desk.report(a_report(*tree), a_host("host-2"))
+
+    gone = a_report(removed=(HOST, NUMA, PCI))
+
+    assert await desk.report_one(gone) == ReportAccepted(shape=2, shape_moved=True)
+    assert list(await desk.providers()) == [OTHER_HOST]
+    assert await desk.report_one(gone) == ReportAccepted(shape=0, shape_moved=False)
+
+
+async def test_an_internal_id_is_never_used_again(desk: Desk) -> None:
+    seen = []
+    for _ in range(3):
+        await desk.report(a_host("host-1"))
+        seen.append((await desk.provider(HOST)).internal)
+        await desk.report(a_report(removed=(HOST,)))
+    await desk.report(a_host("host-2"))
+    seen.append((await desk.provider(OTHER_HOST)).internal)
+
+    assert seen == sorted(set(seen))
+
+
+async def test_a_tree_that_goes_and_comes_in_one_batch_is_a_new_one(desk: Desk) -> None:
+    await desk.report(a_host("host-1", VCPU=4))
+    before = await desk.provider(HOST)
+
+    await desk.report(a_report(removed=(HOST,)), a_host("host-1", VCPU=8))
+
+    after = await desk.provider(HOST)
+    assert after.internal > before.internal
+    assert after.inventories == {"VCPU": InventoryState(total=8)}
+
+
+async def test_a_name_may_be_handed_on(desk: Desk) -> None:
+    await desk.report(a_report(a_provider("host-1"), a_provider("numa-1", HOST), a_provider("pci-1", HOST)))
+
+    # Within one report, round in a circle; within one batch, from one that goes to one that comes.
+    await desk.report(
+        a_report(
+            named("numa-1", "pci-1", HOST),
+            named("pci-1", "numa-1", HOST),
+        )
+    )
+    await desk.report(a_report(removed=(PCI,)), a_report(named("host-2", "numa-1"), root=OTHER_HOST))
+
+    assert {state.id: state.name for state in (await desk.providers()).values()} == {
+        HOST: "host-1",
+        NUMA: "pci-1",
+        OTHER_HOST: "numa-1",
+    }
+
+
+async def test_a_name_that_another_provider_bears_is_refused(desk: Desk) -> None:
+    await desk.report(a_host("host-1"))
+
+    verdict = await desk.report_one(a_report(named("host-2", "host-1"), root=OTHER_HOST))
+
+    assert isinstance(verdict, NotAllowed)
+    assert verdict.field == "providers[0].name"
+    assert list(await desk.providers()) == [HOST]
+
+
+async def test_a_provider_of_another_tree_is_left_alone(desk: Desk) -> None:
+    await desk.report(a_report(a_provider("host-1"), a_provider("numa-1", HOST)))
+
+    stolen = a_report(a_provider("host-2"), a_provider("numa-1", OTHER_HOST), root=OTHER_HOST)
+    verdict = await desk.report_one(stolen)
+
+    assert isinstance(verdict, NotAllowed)
+    assert verdict.field == "providers[1].id"
+    assert set(await desk.providers()) == {HOST, NUMA}
+
+
+async def test_a_later_report_is_not_undone_by_an_earlier_one(desk: Desk) -> None:
+    async def numbered(epoch: int, sequence: int, vcpus: int) -> ReportVerdict:
+        return await desk.report_one(
+            a_report(a_provider("host-1", holds=inventories(VCPU=vcpus)), epoch=epoch, sequence=sequence)
+        )
+
+    assert await numbered(1, 5, 4) == ReportAccepted(shape=1, shape_moved=True)
+    assert await numbered(1, 5, 4) == ReportOutdated(epoch=1, sequence=5)
+    assert await numbered(1, 4, 2) == ReportOutdated(epoch=1, sequence=5)
+    assert await numbered(0, 9, 2) == ReportOutdated(epoch=1, sequence=5)
+    assert await numbered(1, 0, 5) == ReportAccepted(shape=2, shape_moved=True)
+    assert await numbered(1, 5, 2) == ReportOutdated(epoch=1, sequence=5)
+    assert await numbered(2, 1, 6) == ReportAccepted(shape=3, shape_moved=True)
+    assert (await desk.provider(HOST)).inventories == {"VCPU": InventoryState(total=6)}
+
+
+async def test_only_what_claims_name_moves_the_shape(desk: Desk) -> None:
+    await desk.report(a_report(a_provider("host-1", None, inventories(VCPU=4)), a_provider("numa-1", HOST)))
+    moves = []
+    for report in (
+        a_report(named("host-1", "renamed")),
+        a_report(a_provider("numa-1", HOST, inventories(VGPU=1))),
+        a_report(a_provider("numa-1", HOST, traits=("CUSTOM_A",))),
+        a_report(a_provider("numa-1", HOST, aggregates=(aggregate("rack"),))),
+        a_report(a_provider("pci-1", HOST)),
+        a_report(a_provider("pci-1", NUMA)),
+        a_report(removed=(PCI,)),
+        a_report(epoch=4, sequence=7),
+    ):
+        before = await desk.providers()
+        verdict = await desk.report_one(report)
+        after = await desk.providers()
+        assert isinstance(verdict, ReportAccepted)
+        assert verdict.shape == after[HOST].shape == before[HOST].shape + verdict.shape_moved
+        # The shape is the root's to tell: when it moves, the root moves.
+        assert (after[HOST].revision > before[HOST].revision) == (after[HOST] != before[HOST])
+        moves.append(verdict.shape_moved)
+
+    assert moves == [False, True, True, True, True, True, True, False]
+
+
+async def test_generations_move_with_what_really_changed(desk: Desk) -> None:
+    await desk.report(a_report(a_provider("host-1"), a_provider("numa-1", HOST, inventories(VCPU=4))))
+    before = await desk.providers()
+
+    await desk.report(
+        a_report(a_provider("host-1"), a_provider("numa-1", HOST, inventories(VCPU=8), ("CUSTOM_A",)))
+    )
+
+    after = await desk.providers()
+    assert after[HOST].generation == before[HOST].generation
+    assert after[NUMA].generation == before[NUMA].generation + 1
+    assert after[NUMA].revision == before[NUMA].revision + 1
+
+
+async def test_reports_of_one_batch_end_as_if_they_came_one_by_one(desk: Desk) -> None:
+    verdicts = await desk.report(
+        a_host("host-1", VCPU=4),
+        a_report(a_provider("numa-1", HOST)),
+        a_report(a_provider("host-2"), a_provider("numa-1", OTHER_HOST), root=OTHER_HOST),
+        a_report(removed=(NUMA,)),
+        a_report(a_provider("host-2"), a_provider("numa-1", OTHER_HOST), root=OTHER_HOST),
+    )
+
+    assert [getattr(verdict, "shape", None) for verdict in verdicts] == [1, 2, None, 3, 1]
+    states = await desk.providers()
+    assert {state.id: state.root for state in states.values()} == {
+        HOST: HOST,
+        OTHER_HOST: OTHER_HOST,
+        NUMA: OTHER_HOST,
+    }

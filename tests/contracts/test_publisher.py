@@ -1,0 +1,211 @@
+"""What is said arrives, however the broker behaves meanwhile; and what cannot arrive is said so. On every broker."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.broker import ConnectionLost
+from bus.codec import CODEC
+from bus.link import Link
+from bus.listening import listen
+from bus.message import ProviderId
+from bus.messages.placement import (
+    InventoryRefused,
+    LogPosition,
+    NotAllowed,
+    ProvidersChanged,
+)
+from bus.publisher import Undeliverable
+from bus.station import Station
+from bus.topology import EVENTS, Grant, Limits, objects_of
+from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.stage import (
+    CELLS,
+    SETTINGS,
+    WORK,
+    Remembering,
+    declared,
+    line,
+    order,
+    parcel,
+    station,
+    until,
+    until_empty,
+    working,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_an_order_that_no_queue_takes_is_an_error(under_test: BrokerUnderTest) -> None:
+    broker = under_test.broker()
+    connection = await broker.connect()
+    await connection.declare(objects_of(()))
+    await connection.close()
+
+    async with station(broker) as client:
+        await client.publisher.send_all([])  # nothing to say is said at once
+        with pytest.raises(
+            Undeliverable, match=r"no queue takes 'release\.no\.such\.cell' on 'moor\.placement'"
+        ):
+            await client.publisher.send(order(1, cell="no.such.cell"))
+
+
+async def test_an_event_without_a_listener_is_no_error(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+
+    async with station(broker) as client:
+        await client.publisher.send(refusal())
+
+
+async def test_a_feed_is_heard_and_its_gaps_are_seen(under_test: BrokerUnderTest) -> None:
+    broker = under_test.broker()
+    connection = await broker.connect()
+    await connection.declare(objects_of(CELLS))
+    await connection.close()
+    link = Link(broker, SETTINGS)
+    heard: list[int] = []
+
+    async with station(broker) as client:
+        feed = listen(
+            link, [Grant(EVENTS, ("providers.changed",))], process="p1", settings=SETTINGS, codec=CODEC
+        )
+        assert await anext(feed) == ()
+        for n in (1, 2):
+            await client.publisher.send(ProvidersChanged(at=LogPosition(term=1, position=n)))
+        while len(heard) < 2:
+            heard += [
+                each.message.at.position
+                for each in await anext(feed)
+                if isinstance(each.message, ProvidersChanged)
+            ]
+        await under_test.delete_queue(f"feed.{broker.user or 'anyone'}.p1")
+        await client.publisher.send(ProvidersChanged(at=LogPosition(term=1, position=3)))
+        assert await anext(feed) == ()  # it stands again, and what was said meanwhile is missed
+        await client.publisher.send(ProvidersChanged(at=LogPosition(term=1, position=4)))
+        heard += [
+            each.message.at.position
+            for each in await anext(feed)
+            if isinstance(each.message, ProvidersChanged)
+        ]
+        await feed.aclose()
+        await link.close()
+
+    assert heard == [1, 2, 4]
+
+
+async def test_a_full_queue_holds_the_publisher_back_until_there_is_room(under_test: BrokerUnderTest) -> None:
+    broker = under_test.broker()
+    connection = await broker.connect()
+    await connection.declare(objects_of(CELLS, limits=Limits(work_length_max=5)))
+    await connection.close()
+    memory = Remembering()
+
+    async with station(broker) as client:
+        # One by one, so that each is a parcel of its own.
+        sending = [
+            asyncio.ensure_future(client.publisher.send_parcel(parcel(line(order(n))))) for n in range(30)
+        ]
+        await until(lambda: sum(each.done() for each in sending) >= 5)
+        await until(lambda: client.publisher.held_back > 0)
+        assert not all(each.done() for each in sending)
+        async with working(broker, memory):
+            await asyncio.gather(*sending)
+            await until(lambda: len(set(memory.handled)) == 30)
+
+
+async def test_an_alarm_holds_publishers_back_and_lets_consumers_work(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+
+    async with station(broker) as client, working(broker, memory):
+        await client.publisher.send(order(0))
+        await until(lambda: memory.handled == [0])
+        await under_test.set_alarm(on=True)
+        sending = client.publisher.send(order(1))
+        await asyncio.wait((sending,), timeout=0.5)
+        assert not sending.done()
+        await under_test.set_alarm(on=False)
+        await sending
+        await until(lambda: memory.handled == [0, 1])
+
+
+async def test_nothing_confirmed_is_lost_when_connections_are_cut(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+
+    async with station(broker) as client, working(broker, memory):
+        for cut in range(4):
+            sending = [client.publisher.send(order(n)) for n in range(cut * 300, cut * 300 + 300)]
+            await asyncio.sleep(0)
+            await under_test.cut_connections()
+            await asyncio.gather(*sending)
+        await until(lambda: len(set(memory.handled)) == 1200)
+        await until_empty(broker)
+
+
+async def test_a_restarted_broker_finds_its_publishers_and_consumers_again(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+
+    async with station(broker) as client, working(broker, memory) as worker:
+        await client.publisher.send(order(0))
+        await until(lambda: memory.handled == [0])
+        await under_test.restart()
+        await asyncio.gather(*(client.publisher.send(order(n)) for n in range(1, 100)))
+        await until(lambda: len(set(memory.handled)) == 100)
+        assert worker.intake.put_back == 0
+
+
+async def test_a_consumer_whose_queue_was_deleted_comes_back_when_it_stands_again(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+
+    async with station(broker) as client, working(broker, memory):
+        await client.publisher.send(order(0))
+        await until(lambda: memory.handled == [0])
+        await under_test.delete_queue(WORK)
+        await declared(under_test)
+        await client.publisher.send(order(1))
+        await until(lambda: memory.handled == [0, 1])
+
+
+async def test_who_held_a_delivery_too_long_consumes_again(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    await under_test.set_consumer_timeout_s(1.0)
+    release = asyncio.Event()
+    memory = Remembering(gate=release)
+
+    async with station(broker) as client, working(broker, memory) as worker:
+        await client.publisher.send(order(0))
+        await until(lambda: worker.intake.interruptions > 0)
+        release.set()
+        await until(lambda: len(memory.handled) >= 2)
+        await until_empty(broker)
+
+    assert set(memory.handled) == {0}
+
+
+async def test_closing_tells_those_who_still_wait(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+
+    impatient = Station(broker, "impatient", settings=structs.replace(SETTINGS, drain_ms_max=50))
+    await impatient.publisher.send(order(0))
+    await under_test.set_alarm(on=True)
+    sending = impatient.publisher.send(order(1))
+    await impatient.close()
+    with pytest.raises(ConnectionLost):
+        await sending
+    await under_test.set_alarm(on=False)
+
+
+def refusal() -> InventoryRefused:
+    return InventoryRefused(
+        cell="c1", root=ProviderId(UUID(int=1)), verdict=NotAllowed(field="cell", reason="no such cell")
+    )

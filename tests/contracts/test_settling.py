@@ -1,0 +1,271 @@
+"""Per item: handled, tried again or buried, each by itself, whatever becomes of its neighbours. On every broker."""
+
+import asyncio
+import random
+
+import pytest
+from msgspec import structs
+
+from bus.broker import PARCEL_BYTES_MAX, PLAIN, Parcel
+from bus.errors import Poison, Transient, Unavailable
+from bus.station import Station
+from bus.topology import PLACEMENT
+from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.stage import (
+    SETTINGS,
+    WORK,
+    Remembering,
+    dead_letters,
+    declared,
+    line,
+    order,
+    parcel,
+    send,
+    station,
+    until,
+    until_empty,
+    working,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_each_order_is_handled_once_and_then_gone(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+
+    async with station(broker) as client, working(broker, memory):
+        await asyncio.gather(*(client.publisher.send(order(n)) for n in range(500)))
+        await until(lambda: len(memory.handled) >= 500)
+
+    assert memory.handled == list(range(500))
+    await until_empty(broker)
+
+
+async def test_many_messages_share_a_parcel_and_a_batch(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+
+    async with station(broker) as client, working(broker, memory):
+        await asyncio.gather(*(client.publisher.send(order(n)) for n in range(400)))
+        await until(lambda: len(memory.handled) == 400)
+        assert client.publisher.parcels_sent == 2
+
+    assert max(map(len, memory.batches)) == SETTINGS.batch_items_max
+
+
+async def test_one_that_fails_is_tried_again_by_itself(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    tries: list[int] = []
+
+    def fail_twice(number: int) -> None:
+        if number == 3:
+            tries.append(number)
+            if (
+                len(tries) < 4
+            ):  # with its neighbours, by itself in the same worker, and once more from the queue
+                raise RuntimeError("not yet")
+
+    memory = Remembering(fail_twice)
+
+    async with working(broker, memory) as worker:
+        await send(broker, parcel(*(line(order(n)) for n in range(6))))
+        await until(lambda: len(memory.handled) == 6)
+        assert worker.intake.put_back == 2
+
+    assert memory.handled == [0, 1, 2, 4, 5, 3]
+    await until_empty(broker)
+
+
+async def test_a_poison_is_buried_with_reason_attempts_and_where(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+
+    def poison(number: int) -> None:
+        if number == 2:
+            raise Poison("asks for minus one host")
+
+    memory = Remembering(poison)
+
+    async with working(broker, memory, name="placement-7"):
+        await send(broker, parcel(*(line(order(n), attempts=3) for n in range(4))))
+        (letter,) = await dead_letters(broker, 1)
+        await until(lambda: len(memory.handled) == 3)
+
+    assert sorted(memory.handled) == [0, 1, 3]
+    assert (letter.queue, letter.reason, letter.attempts, letter.where, letter.type) == (
+        WORK,
+        "asks for minus one host",
+        3,
+        "placement-7",
+        "release",
+    )
+
+
+async def test_one_that_always_fails_is_buried_when_its_attempts_are_used_up(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+
+    def always(number: int) -> None:
+        if number == 1:
+            raise RuntimeError("a bug of ours")
+
+    memory = Remembering(always)
+    few = structs.replace(SETTINGS, attempts_max=3)
+
+    async with working(broker, memory, settings=few):
+        await send(broker, parcel(line(order(0)), line(order(1))))
+        (letter,) = await dead_letters(broker, 1)
+
+    assert memory.handled == [0]
+    assert letter.reason == "RuntimeError: a bug of ours; 3 attempts, none is left"
+    assert letter.attempts == 2
+
+
+async def test_malformed_unknown_and_oversized_messages_are_buried_with_reasons(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+    good = [line(order(n)) for n in range(3)]
+    wrong_field = line(order(9)).replace(b'"attempt":1', b'"attempt":"one"')
+    unknown = b'{"message":{"type":"make.coffee"}}'
+
+    async with working(broker, memory):
+        await send(
+            broker,
+            parcel(good[0], b'{"message": {"type": "rel', good[1], unknown, wrong_field, good[2]),
+            Parcel(
+                PLACEMENT, "release.c1", b" " * (PARCEL_BYTES_MAX + 1), content_type=PLAIN, mandatory=True
+            ),
+            parcel(*[line(order(n)) for n in range(201)]),
+            Parcel(PLACEMENT, "release.c1", b"", content_type=PLAIN, mandatory=True),
+        )
+        letters = await dead_letters(broker, 6)
+        await until(lambda: len(memory.handled) == 3)
+
+    assert memory.handled == [0, 1, 2]
+    reasons = sorted(letter.reason for letter in letters)
+    assert reasons[0] == 'Expected `int`, got `str` - at `$.message.attempt`: got "one"'
+    assert reasons[1] == "Input data was truncated"
+    assert reasons[2] == "Input data was truncated"
+    assert reasons[3] == "oversized: 201 messages, at most 200 are taken"
+    assert reasons[4] == f"oversized: {PARCEL_BYTES_MAX + 1} bytes, at most {PARCEL_BYTES_MAX} are taken"
+    assert reasons[5] == "unknown message type 'make.coffee'"
+    await until_empty(broker)
+
+
+async def test_a_parcel_that_comes_back_is_taken_apart(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    await send(broker, parcel(*(line(order(n)) for n in range(5))))
+    connection = await broker.connect()
+    consuming = await connection.open_consuming(WORK, prefetch=1)
+    await consuming.receive()
+    await connection.close()
+    memory = Remembering()
+
+    async with working(broker, memory):
+        await until(lambda: len(memory.handled) == 5)
+
+    assert sorted(memory.handled) == [0, 1, 2, 3, 4]
+    assert all(len(batch) == 1 for batch in memory.batches)
+    await until_empty(broker)
+
+
+class Killed(BaseException):
+    """As sudden as a kill -9: nothing in the loop catches it."""
+
+
+async def test_one_that_kills_its_worker_is_found_without_its_neighbours(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    deaths: list[int] = []
+
+    def kill(number: int) -> None:
+        if number == 13:
+            deaths.append(number)
+            raise Killed
+
+    memory = Remembering(kill)
+    few = structs.replace(SETTINGS, attempts_max=12)
+    await send(broker, *(parcel(*(line(order(n)) for n in range(s, s + 10))) for s in range(0, 30, 10)))
+
+    for _ in range(12):
+        here = Station(broker, "a-mortal", settings=few)
+        worker = here.worker(WORK, memory.handlers, memory, chance=random.Random(len(deaths)))
+        with pytest.raises(BaseExceptionGroup):
+            await worker.run()
+        await here.close()
+    async with working(broker, memory, settings=few):
+        (letter,) = await dead_letters(broker, 1)
+        await until(lambda: len(set(memory.handled)) == 29)
+
+    assert letter.reason == "came back 12 times: whoever had it in hand died or was cut off"
+    assert sorted(set(memory.handled)) == [n for n in range(30) if n != 13]
+
+
+async def test_what_is_transient_is_tried_where_it_is(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    problems = [
+        Transient("deadlock"),
+        Unavailable("no database"),
+        Unavailable("still none"),
+        Transient("deadlock"),
+    ]
+
+    def trouble(_: int) -> None:
+        if problems:
+            raise problems.pop(0)
+
+    memory = Remembering(trouble)
+
+    async with working(broker, memory) as worker:
+        await send(broker, parcel(*(line(order(n)) for n in range(3))))
+        await until(lambda: len(memory.handled) == 3)
+        assert (worker.intake.put_back, worker.intake.buried) == (0, 0)
+
+    assert memory.handled == [0, 1, 2]
+
+
+async def test_a_newer_version_from_a_worker_waits_for_a_newer_worker(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+    newer = line(order(1), version=2)
+
+    async with working(broker, memory):
+        await send(broker, parcel(newer, line(order(2))))
+        await until(lambda: memory.handled == [2])
+
+    connection = await broker.connect()
+    consuming = await connection.open_consuming(WORK, prefetch=1)
+    (left,) = await consuming.receive()
+    assert left.parcel.body == newer
+    await connection.close()
+
+
+async def test_nobody_handles_it_here_is_a_reason_too(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+    lost = b'{"message":{"type":"snapshot"}}'
+
+    async with working(broker, memory):
+        await send(broker, parcel(lost, line(order(1))))
+        (letter,) = await dead_letters(broker, 1)
+        await until(lambda: memory.handled == [1])
+
+    assert letter.reason == f"nobody handles 'snapshot' on {WORK}"
+
+
+async def test_stopping_finishes_what_is_in_hand_and_gives_the_rest_back(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    first, second = Remembering(), Remembering()
+    small = structs.replace(SETTINGS, batch_items_max=10)
+
+    async with working(broker, first, settings=small) as worker:
+        await send(broker, *(parcel(*(line(order(n)) for n in range(s, s + 10))) for s in range(0, 500, 10)))
+        await until(lambda: len(first.handled) >= 10)
+        await worker.stop()
+    async with working(broker, second):
+        await until(lambda: len(first.handled) + len(second.handled) >= 500)
+
+    assert sorted(first.handled + second.handled) == list(range(500))
+    await until_empty(broker)
