@@ -15,7 +15,8 @@ from bus import headers
 from bus.broker import PLAIN, Connection, Consuming, Delivery, Parcel, Receipt
 from bus.codec import CODEC, Unreadable, lines_of, revived
 from bus.message import Envelope, type_of
-from bus.topology import DEAD, DEAD_QUEUE, RETRY
+from bus.origin import Origin, origin_of
+from bus.topology import DEAD, DEAD_QUEUE, retry_exchange_of
 
 REASON_BYTES_MAX = 2_000
 PATIENCE_S = 3.0
@@ -31,9 +32,10 @@ class DeadLetter(Struct, frozen=True):
     where: str
     type: str
     body: bytes
+    origin: Origin
 
 
-def burial(line: bytes, queue: str, reason: str, attempts: int, where: str) -> Parcel:
+def burial(line: bytes, queue: str, origin: Origin, *, reason: str, attempts: int, where: str) -> Parcel:
     """The parcel that brings one item to the dead letters."""
     return Parcel(
         exchange=DEAD,
@@ -46,18 +48,28 @@ def burial(line: bytes, queue: str, reason: str, attempts: int, where: str) -> P
             headers.QUEUE: queue,
             headers.ATTEMPTS: attempts,
             headers.WHERE: where,
+            headers.SENDER: origin.sender,
         },
     )
 
 
-def returned(line: bytes, queue: str) -> Parcel:
+def returned(line: bytes, queue: str, origin: Origin) -> Parcel:
     """The parcel that brings one item back to its queue, by itself."""
-    return Parcel(exchange=RETRY, routing_key=queue, body=line, content_type=PLAIN, mandatory=True)
+    return Parcel(
+        exchange=retry_exchange_of(queue),
+        routing_key=queue,
+        body=line,
+        content_type=PLAIN,
+        mandatory=True,
+        reply_to=origin.reply_to,
+        headers={headers.SENDER: origin.sender},
+    )
 
 
 def read(delivery: Delivery) -> DeadLetter:
     said = delivery.parcel.headers
-    queue = str(said.get(headers.QUEUE) or said.get(headers.BROKER_QUEUE) or delivery.parcel.routing_key)
+    # The key, which the broker has judged, and not a header, which may say anything: it is where a replay goes.
+    queue = delivery.parcel.routing_key
     body = delivery.parcel.body
     return DeadLetter(
         handle=hashlib.sha256(queue.encode() + b"\0" + body).hexdigest()[:12],
@@ -67,6 +79,7 @@ def read(delivery: Delivery) -> DeadLetter:
         where=str(said.get(headers.WHERE, "broker")),
         type=_types_in(delivery.parcel),
         body=body,
+        origin=origin_of(delivery),
     )
 
 
@@ -87,11 +100,12 @@ class Grave(Struct):
         try:
             for tag in tags:
                 for line in _lines(self.parcels[tag]):
-                    receipt = await publishing.publish(returned(revived(line), self.letters[tag].queue))
+                    letter = self.letters[tag]
+                    receipt = await publishing.publish(returned(revived(line), letter.queue, letter.origin))
                     if receipt is not Receipt.CONFIRMED:
                         raise RuntimeError(
-                            f"dead letter {self.letters[tag].handle} was not replayed: queue "
-                            f"{self.letters[tag].queue!r} is {receipt.value}; it stays here"
+                            f"dead letter {letter.handle} was not replayed: queue {letter.queue!r} is "
+                            f" {receipt.value}; it stays here"
                         )
                 await self.consuming.acknowledge(tag)
         finally:

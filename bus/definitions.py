@@ -1,4 +1,5 @@
-"""Users and permissions for RabbitMQ, worked out from the topology: what `rabbitmqctl import_definitions` takes.
+"""The topology in RabbitMQ's own terms: users and permissions as `rabbitmqctl import_definitions` takes them, and queues
+as the arguments that make one of RabbitMQ 3.10 what its kind promises.
 
 Pure: the passwords and the salt are given, nothing is asked for and nothing is sent. The rights are those of
 bus/permissions.py, which the memory broker enforces too.
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bus.permissions import Rights, rights_of
-from bus.topology import ROLES, Exchange, user_of
+from bus.topology import DEAD, ROLES, Exchange, Limits, Queue, QueueKind, user_of
 
 # As much as RabbitMQ keeps in front of the hash.
 SALT_BYTES = 4
@@ -53,6 +54,39 @@ def password_hash(user: str, password: str, salt: bytes) -> str:
     """As RabbitMQ stores it: each user has a salt of its own, drawn from the one that is given."""
     own_salt = hashlib.sha256(salt + user.encode()).digest()[:SALT_BYTES]
     return base64.b64encode(own_salt + hashlib.sha256(own_salt + password.encode()).digest()).decode()
+
+
+def arguments_of(queue: Queue, limits: Limits) -> dict[str, str | int]:
+    """What makes a queue of RabbitMQ the kind that the topology wants."""
+    match queue.kind:
+        case QueueKind.WORK:
+            # At least once needs all three: the strategy, an overflow that refuses, and so a length.
+            return {
+                "x-queue-type": "quorum",
+                "x-delivery-limit": limits.deliveries_max,
+                "x-dead-letter-exchange": DEAD,
+                "x-dead-letter-routing-key": queue.name,
+                "x-dead-letter-strategy": "at-least-once",
+                "x-overflow": "reject-publish",
+                "x-max-length": limits.work_length_max,
+            }
+        case QueueKind.QUESTIONS:
+            return {
+                "x-queue-type": "classic",
+                "x-overflow": "reject-publish",
+                "x-max-length": limits.questions_length_max,
+            }
+        case QueueKind.FEED:
+            return {
+                "x-queue-type": "classic",
+                "x-overflow": "drop-head",
+                "x-max-length": limits.feed_length_max,
+                "x-expires": limits.unused_expires_ms,
+            }
+        case QueueKind.ANSWERS:
+            return {"x-queue-type": "classic"}
+        case QueueKind.DEAD:
+            return {"x-queue-type": "quorum"}
 
 
 def _user(user: str, password: str, salt: bytes) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 
 from bus.errors import Failure, Poison
-from bus.message import M_co, Message
+from bus.message import Envelope, M_co, Message
+from bus.origin import Origin
 from bus.settings import BusSettings
 
 Tx = TypeVar("Tx")
@@ -22,6 +23,17 @@ class Received(Struct, Generic[M_co], frozen=True, eq=False):
     sender: str
     reply_to: str
     attempts: int
+
+
+def received(envelope: Envelope[M_co], origin: Origin, returns: int) -> Received[M_co]:
+    return Received(
+        message=envelope.message,
+        id=envelope.id,
+        trace=envelope.trace,
+        sender=origin.sender,
+        reply_to=origin.reply_to,
+        attempts=envelope.attempts + returns,
+    )
 
 
 class Answer(Struct, frozen=True):
@@ -55,8 +67,16 @@ class Kept(Struct, frozen=True):
 
 Said = Answer | Tell | Bury
 Handler = Callable[[Sequence[Received[Any]], Any], Awaitable[Sequence[Said]]]
+
+
+class Reading(Struct, frozen=True):
+    """A handler that saves nothing, and so is not given a transaction."""
+
+    handle: Callable[[Sequence[Received[Any]]], Awaitable[Sequence[Said]]]
+
+
 # Which handler takes which message. Neighbours in a queue that share a handler are given to it together, in order.
-Handlers = Mapping[type[Message], Handler]
+Handlers = Mapping[type[Message], Handler | Reading]
 
 
 class OneByOne(Struct, frozen=True):

@@ -19,8 +19,9 @@ from msgspec import Struct
 from bus import dead_letters
 from bus.broker import ConnectionLost, Consuming, Delivery, Interrupted, Refusal
 from bus.codec import Codec, FromNewer, Unreadable, attempts_of, lines_of, put_back
-from bus.handling import Received, jittered_ms
+from bus.handling import Received, jittered_ms, received
 from bus.link import Link
+from bus.origin import Origin, origin_of
 from bus.publisher import Publisher
 from bus.settings import BusSettings
 from bus.topology import user_of
@@ -34,6 +35,7 @@ class Held(Struct, eq=False):
     consuming: Consuming
     tag: int
     left: int
+    origin: Origin
 
 
 class Item(Struct, frozen=True, eq=False):
@@ -142,7 +144,7 @@ class Intake:
 
     async def bury(self, item: Item, reason: str) -> None:
         """To the dead letters, and done."""
-        await self._bury_line(item.line, reason)
+        await self._bury_line(item.line, item.parcel.origin, reason)
         await self.done((item,))
 
     def stop(self) -> None:
@@ -183,7 +185,7 @@ class Intake:
                 self._read(line, held, delivery)
 
     def _hold(self, consuming: Consuming, delivery: Delivery, items: int) -> Held:
-        held = self._open[delivery.tag] = Held(consuming, delivery.tag, items)
+        held = self._open[delivery.tag] = Held(consuming, delivery.tag, items, origin_of(delivery))
         return held
 
     def _read(self, line: bytes, held: Held, delivery: Delivery) -> None:
@@ -192,29 +194,21 @@ class Intake:
             case Unreadable():
                 self._set_aside(self._bury_unread(held, read))
             case FromNewer():
-                self._leave_for_newer(read, held, delivery)
+                self._leave_for_newer(read, held)
             case _:
-                received = Received(
-                    message=read.message,
-                    id=read.id,
-                    trace=read.trace,
-                    sender=delivery.sender,
-                    reply_to=delivery.parcel.reply_to,
-                    attempts=read.attempts + delivery.returns,
-                )
-                item = Item(line, held, received)
-                if received.attempts >= self._settings.attempts_max:
-                    why = f"came back {received.attempts} times: whoever had it in hand died or was cut off"
+                item = Item(line, held, received(read, held.origin, delivery.returns))
+                if item.received.attempts >= self._settings.attempts_max:
+                    why = f"came back {item.received.attempts} times: whoever had it in hand died or was cut off"
                     self._set_aside(self._bury_unread(held, Unreadable(line, why)))
-                elif received.attempts:
+                elif item.received.attempts:
                     self._suspects.append(item)
                 else:
                     self._ready.append(item)
 
-    def _leave_for_newer(self, newer: FromNewer, held: Held, delivery: Delivery) -> None:
+    def _leave_for_newer(self, newer: FromNewer, held: Held) -> None:
         """A worker of a later release will read it, or this one when it is upgraded; a client's is refused."""
         what = f"version {newer.version} of {newer.type!r} is newer than what this worker reads"
-        if delivery.sender == user_of("client"):
+        if held.origin.sender == user_of("client"):
             self._set_aside(self._bury_unread(held, Unreadable(newer.line, what)))
             return
         log.error("%s: left for a newer worker on %s", what, self.queue)
@@ -234,30 +228,32 @@ class Intake:
 
     async def _take_apart(self, held: Held, lines: Sequence[bytes]) -> None:
         """The parcel is gone only when each of its messages is in the queue by itself."""
-        await self._to_queue([put_back(line) for line in lines])
+        await self._to_queue([put_back(line) for line in lines], held.origin)
         await self._complete(held)
 
     async def _send_back(self, item: Item, delay_ms: float, line: bytes) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(jittered_ms(delay_ms, self._chance) / 1000):
                 await self._stopping.wait()
-        await self._to_queue([line])
+        await self._to_queue([line], item.parcel.origin)
         await self.done((item,))
 
-    async def _to_queue(self, lines: Sequence[bytes]) -> None:
+    async def _to_queue(self, lines: Sequence[bytes], origin: Origin) -> None:
         await asyncio.gather(
-            *(self._publisher.send_parcel(dead_letters.returned(line, self.queue)) for line in lines)
+            *(self._publisher.send_parcel(dead_letters.returned(line, self.queue, origin)) for line in lines)
         )
 
     async def _bury_unread(self, held: Held, unreadable: Unreadable) -> None:
-        await self._bury_line(unreadable.line, unreadable.reason)
+        await self._bury_line(unreadable.line, held.origin, unreadable.reason)
         await self._complete(held)
 
-    async def _bury_line(self, line: bytes, reason: str) -> None:
+    async def _bury_line(self, line: bytes, origin: Origin, reason: str) -> None:
         self.buried += 1
         log.error("dead letter from %s: %s", self.queue, reason)
         await self._publisher.send_parcel(
-            dead_letters.burial(line, self.queue, reason, attempts_of(line), self._name)
+            dead_letters.burial(
+                line, self.queue, origin, reason=reason, attempts=attempts_of(line), where=self._name
+            )
         )
 
     async def _complete(self, held: Held) -> None:

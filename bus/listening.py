@@ -5,12 +5,14 @@ anything watches the positions in what it reads, and catches up when they jump.
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from bus.broker import ConnectionLost, Interrupted
 from bus.codec import Codec, known_messages
+from bus.handling import Received, received
 from bus.link import Link
-from bus.message import Envelope, Message
+from bus.message import Message
+from bus.origin import origin_of
 from bus.settings import BusSettings
 from bus.topology import Grant, Objects, feed_queue
 
@@ -19,9 +21,12 @@ log = logging.getLogger(__name__)
 
 async def listen(
     link: Link, grants: Iterable[Grant], *, process: str, settings: BusSettings, codec: Codec
-) -> AsyncIterator[Sequence[Envelope[Message]]]:
+) -> AsyncGenerator[Sequence[Received[Message]], None]:
     """Batches of what is said with these keys, until the caller stops asking. The first batch is empty: it tells that
     the queue stands, so that what is said from then on is heard.
+
+    Each message comes with its sender, as the broker verified it: a key says who may have sent something, but not what
+    is in it, so whoever acts on a fact looks at who states it.
     """
     queue = feed_queue(link.broker.user or "anyone", process, grants)
     while True:
@@ -33,7 +38,11 @@ async def listen(
                 yield ()
                 while True:
                     deliveries = await consuming.receive()
-                    yield [read for each in deliveries for read in known_messages(each.parcel, codec)]
+                    yield [
+                        received(read, origin_of(each), each.returns)
+                        for each in deliveries
+                        for read in known_messages(each.parcel, codec)
+                    ]
                     await consuming.acknowledge(deliveries[-1].tag, multiple=True)
             finally:
                 await consuming.close()

@@ -12,10 +12,10 @@ from msgspec import Struct
 from bus.topology import (
     DEAD,
     REPLY,
-    RETRY,
     Grant,
     Role,
     in_cell,
+    retry_exchange_of,
     user_of,
 )
 
@@ -90,7 +90,9 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
 
     write_keys = _keys_by_exchange(role.writes, names, cell)
     if reads:
-        write_keys[RETRY] = write_keys[DEAD] = [_pattern(queue) for queue in reads]
+        write_keys[DEAD] = [_pattern(queue) for queue in reads]
+    for queue in reads:
+        write_keys.setdefault(retry_exchange_of(queue), []).append(_pattern(queue))
     if role.answers:
         write_keys[REPLY] = [r"answers\..+"]
     read_keys = _keys_by_exchange(role.listens, names, cell)

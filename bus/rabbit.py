@@ -13,9 +13,9 @@ import itertools
 import logging
 import struct
 from collections import deque
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 import aio_pika
@@ -39,9 +39,12 @@ from bus.broker import (
     Receipt,
     Refusal,
 )
-from bus.topology import DEAD, Exchange, Limits, Objects, Queue, QueueKind
+from bus.definitions import arguments_of
+from bus.topology import Exchange, Limits, Objects, Queue, QueueKind
 
 log = logging.getLogger(__name__)
+# Whatever it complains of is raised here as well; it would do so with tracebacks, at every reconnect.
+logging.getLogger("aiormq").setLevel(logging.CRITICAL)
 
 HEARTBEAT_S = 10
 CONNECT_S_MAX = 15.0
@@ -56,12 +59,10 @@ _HEADER_FRAME = 2
 _BODY_FRAME = 3
 _CONTENT_HEAD = struct.Struct(">HHQ")
 _TRANSIENT, _PERSISTENT = 1, 2
-_FORBIDDEN, _MISSING = 403, 404
 # How often a quorum queue has had it back, among the headers of what it delivers.
 _RETURNS = "x-delivery-count"
 
 _T = TypeVar("_T")
-_Content = tuple[Frame, ContentHeader, bytes]
 
 
 class RabbitBroker:
@@ -72,7 +73,8 @@ class RabbitBroker:
         self._url = url if "heartbeat=" in parts.query else str(make_url(url, heartbeat=HEARTBEAT_S))
         self._user = unquote(parts.username or "guest")
         # What may be shown: without the password.
-        self._name = f"RabbitMQ at {parts.hostname}:{parts.port or '-'}{parts.path} as {self._user!r}"
+        host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
+        self._name = f"RabbitMQ at {host}{parts.path} as {self._user!r}"
 
     @property
     def user(self) -> str:
@@ -243,7 +245,7 @@ class RabbitConnection:
 
     async def _open(self, listener: "_Listener") -> "_Channel":
         if self._lost.done():
-            raise self._lost.result()
+            raise _again(self._lost.result())
         number = next(number for number in self._numbers if number not in self._wire.channels)
         channel = _Channel(self, number, listener)
         self._channels[number] = channel
@@ -258,7 +260,7 @@ class RabbitConnection:
 
     async def _ask_aside(self, *questions: Frame) -> Sequence[FrameTypes]:
         """On a channel of their own, since a refusal closes it."""
-        channel = await self._open(_Nobody())
+        channel = await self._open(_Listener())
         try:
             return [await answer for answer in [channel.ask(question) for question in questions]]
         finally:
@@ -302,20 +304,8 @@ class RabbitConnection:
         self._farewell = self._loop.create_task(_bounded(self._connection.close()))
 
 
-class _Listener(Protocol):
-    """Who uses a channel, and is told what arrives on it beside the answers to questions."""
-
-    def on_content(self, method: Frame, header: ContentHeader, body: bytes) -> None: ...
-
-    def on_confirm(self, frame: commands.Basic.Ack | commands.Basic.Nack) -> None: ...
-
-    def on_cancel(self) -> None: ...
-
-    def on_end(self, why: Exception) -> None: ...
-
-
-class _Nobody:
-    """On a channel where questions are all there is."""
+class _Listener:
+    """Who uses a channel, and is told what arrives on it beside the answers to questions; nothing, if it only asks."""
 
     def on_content(self, method: Frame, header: ContentHeader, body: bytes) -> None: ...
 
@@ -373,7 +363,9 @@ class _Channel:
 
     async def close(self) -> None:
         self.leave()
-        await _bounded(self._closed.wait())
+        # A broker that blocks us does not read either; it finds the farewell when it reads again.
+        if not self._connection.blocked:
+            await _bounded(self._closed.wait())
 
     def end(self, why: Exception) -> None:
         if self.ended is not None:
@@ -422,7 +414,7 @@ class _Channel:
         self._method, self._header, self._body = None, None, []
 
 
-class RabbitPublishing:
+class RabbitPublishing(_Listener):
     """Parcels out, numbered by us and by the broker alike; its confirms name the numbers."""
 
     channel: _Channel
@@ -431,7 +423,7 @@ class RabbitPublishing:
         self._connection = connection
         # Whoever comes while the broker is blocked gets in line; without this, whoever comes next would be first.
         self._turn = asyncio.Lock()
-        self._numbers = itertools.count(1)
+        self._published = 0
         self._unconfirmed: dict[int, tuple[Parcel, asyncio.Future[Receipt]]] = {}
         self._returned: set[int] = set()
 
@@ -445,20 +437,33 @@ class RabbitPublishing:
         await self.channel.close()
 
     def _send(self, parcel: Parcel) -> asyncio.Future[Receipt]:
-        if self.channel.ended is not None:
-            raise ConnectionLost(f"this channel has ended: {self.channel.ended}")
-        number = next(self._numbers)
-        frames = _content_frames(
-            parcel,
-            number,
-            self._connection.user,
-            self.channel.number,
-            self._connection.content_size_max,
-        )
-        self.channel.send(b"".join(frames))
+        number = self._published + 1
+        try:
+            frames = b"".join(self._frames(parcel, number))
+        except (TypeError, ValueError) as problem:
+            raise Refusal(f"AMQP cannot carry this parcel: {problem}") from problem
+        try:
+            self.channel.send(frames)
+        except (Refusal, Interrupted) as why:
+            raise ConnectionLost(f"this channel has ended: {why}") from None
+        # Only what was sent is counted: the broker does not count what it does not see.
+        self._published = number
         told: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._unconfirmed[number] = (parcel, told)
         return told
+
+    def _frames(self, parcel: Parcel, number: int) -> Iterator[bytes]:
+        """A method frame, a header frame, and as many body frames as it takes."""
+        channel, size_max = self.channel.number, self._connection.content_size_max
+        yield _publish_frame(parcel.exchange, parcel.routing_key, parcel.mandatory, channel)
+        yield _frame(
+            _HEADER_FRAME,
+            channel,
+            _CONTENT_HEAD.pack(60, 0, len(parcel.body))
+            + _properties_of(parcel, number, self._connection.user),
+        )
+        for start in range(0, len(parcel.body), size_max):
+            yield _frame(_BODY_FRAME, channel, parcel.body[start : start + size_max])
 
     def on_content(self, method: Frame, header: ContentHeader, body: bytes) -> None:  # noqa: ARG002 - as the port has it
         """A mandatory parcel came back: no queue takes it. Its confirm follows."""
@@ -477,8 +482,6 @@ class RabbitPublishing:
                 told.set_result(Receipt.UNROUTABLE if number in self._returned else receipt)
         self._returned.difference_update(numbers)
 
-    def on_cancel(self) -> None: ...
-
     def on_end(self, why: Exception) -> None:
         """A refusal is for the parcel that it names; what became of those beside it, nobody knows."""
         for parcel, told in self._unconfirmed.values():
@@ -487,7 +490,7 @@ class RabbitPublishing:
         self._unconfirmed.clear()
 
 
-class RabbitConsuming:
+class RabbitConsuming(_Listener):
     """One queue's deliveries, gathered until someone comes for them."""
 
     channel: _Channel
@@ -527,8 +530,6 @@ class RabbitConsuming:
         self._waiting.append(_delivery(self._queue, cast("commands.Basic.Deliver", method), header, body))
         self._arrived.set()
 
-    def on_confirm(self, frame: commands.Basic.Ack | commands.Basic.Nack) -> None: ...
-
     def on_cancel(self) -> None:
         """What was delivered before may still be acknowledged; nothing more will come."""
         self._stop(
@@ -548,22 +549,6 @@ class RabbitConsuming:
 # Parcels to frames and back
 
 
-def _content_frames(parcel: Parcel, number: int, user: str, channel: int, size_max: int) -> Iterator[bytes]:
-    """A publish is a method frame, a header frame, and as many body frames as it takes."""
-    yield _publish_frame(parcel.exchange, parcel.routing_key, parcel.mandatory, channel)
-    # The number names a parcel that comes back. Only mandatory ones do: the rest share what was encoded once.
-    name = str(number) if parcel.mandatory else ""
-    mode = _PERSISTENT if parcel.persistent else _TRANSIENT
-    properties = (
-        _properties(parcel.content_type, mode, parcel.reply_to, user, name=name, headers=parcel.headers)
-        if parcel.headers or name
-        else _properties_without_headers(parcel.content_type, mode, parcel.reply_to, user)
-    )
-    yield _frame(_HEADER_FRAME, channel, _CONTENT_HEAD.pack(60, 0, len(parcel.body)) + properties)
-    for start in range(0, len(parcel.body), size_max):
-        yield _frame(_BODY_FRAME, channel, parcel.body[start : start + size_max])
-
-
 def _frame(kind: int, channel: int, payload: bytes) -> bytes:
     return b"".join((_FRAME_HEAD.pack(kind, channel, len(payload)), payload, _FRAME_END))
 
@@ -575,28 +560,32 @@ def _publish_frame(exchange: str, routing_key: str, mandatory: bool, channel: in
     )
 
 
-def _properties(
-    content_type: str,
-    mode: int,
-    reply_to: str,
-    user: str,
-    *,
-    name: str = "",
-    headers: Mapping[str, str | int],
-) -> bytes:
-    return commands.Basic.Properties(
-        content_type=content_type,
-        headers=dict(headers) or None,
-        delivery_mode=mode,
-        reply_to=reply_to or None,
-        message_id=name or None,
-        user_id=user,
-    ).marshal()
+def _properties_of(parcel: Parcel, number: int, user: str) -> bytes:
+    """The message id is the parcel's number: by it one that comes back is known again."""
+    mode = _PERSISTENT if parcel.persistent else _TRANSIENT
+    if parcel.headers:
+        return commands.Basic.Properties(
+            content_type=parcel.content_type,
+            headers=dict(parcel.headers),
+            delivery_mode=mode,
+            reply_to=parcel.reply_to,
+            message_id=str(number),
+            user_id=user,
+        ).marshal()
+    before, after = _properties_around_name(parcel.content_type, mode, parcel.reply_to, user)
+    name = str(number).encode()
+    return b"".join((before, bytes((len(name),)), name, after))
 
 
 @lru_cache(maxsize=256)
-def _properties_without_headers(content_type: str, mode: int, reply_to: str, user: str) -> bytes:
-    return _properties(content_type, mode, reply_to, user, headers={})
+def _properties_around_name(content_type: str, mode: int, reply_to: str, user: str) -> tuple[bytes, bytes]:
+    """Nothing but the name differs from one parcel to the next, and the rest is dear to encode."""
+    name = "the number comes here"
+    whole = commands.Basic.Properties(
+        content_type=content_type, delivery_mode=mode, reply_to=reply_to, message_id=name, user_id=user
+    ).marshal()
+    before, after = whole.split(bytes((len(name),)) + name.encode())
+    return before, after
 
 
 def _delivery(queue: str, method: commands.Basic.Deliver, header: ContentHeader, body: bytes) -> Delivery:
@@ -623,7 +612,7 @@ def _delivery(queue: str, method: commands.Basic.Deliver, header: ContentHeader,
     )
 
 
-# The topology as AMQP arguments, for RabbitMQ 3.10
+# The topology in frames
 
 
 def _declaration_of_exchange(exchange: Exchange) -> Frame:
@@ -636,39 +625,6 @@ def _declaration_of_queue(queue: Queue, limits: Limits) -> Frame:
         durable=queue.kind in (QueueKind.WORK, QueueKind.DEAD),
         arguments=cast("dict[str, Any]", arguments_of(queue, limits)),
     )
-
-
-def arguments_of(queue: Queue, limits: Limits) -> dict[str, str | int]:
-    """What makes a queue of RabbitMQ the kind that the topology wants."""
-    match queue.kind:
-        case QueueKind.WORK:
-            # At least once needs all three: the strategy, an overflow that refuses, and so a length.
-            return {
-                "x-queue-type": "quorum",
-                "x-delivery-limit": limits.deliveries_max,
-                "x-dead-letter-exchange": DEAD,
-                "x-dead-letter-routing-key": queue.name,
-                "x-dead-letter-strategy": "at-least-once",
-                "x-overflow": "reject-publish",
-                "x-max-length": limits.work_length_max,
-            }
-        case QueueKind.QUESTIONS:
-            return {
-                "x-queue-type": "classic",
-                "x-overflow": "reject-publish",
-                "x-max-length": limits.questions_length_max,
-            }
-        case QueueKind.FEED:
-            return {
-                "x-queue-type": "classic",
-                "x-overflow": "drop-head",
-                "x-max-length": limits.feed_length_max,
-                "x-expires": limits.unused_expires_ms,
-            }
-        case QueueKind.ANSWERS:
-            return {"x-queue-type": "classic"}
-        case QueueKind.DEAD:
-            return {"x-queue-type": "quorum"}
 
 
 # What goes wrong

@@ -21,7 +21,10 @@ EVENTS = "moor.events"
 REPLY = "moor.reply"
 # An item that must be tried again goes back to its queue, and one that cannot be handled goes to the dead letters, by
 # the name of its queue: so nobody needs the default exchange, which is a back door into every queue.
+# A cell has an exchange of its own for it: RabbitMQ judges a parcel by its routing key, but also routes it by those in
+# its CC header, so whoever may write to an exchange reaches every queue that is bound to it.
 RETRY = "moor.retry"
+CELL_RETRY = "moor.retry.{cell}"
 DEAD = "moor.dead"
 IRONIC = "ironic"
 
@@ -157,6 +160,7 @@ EXCHANGES: tuple[Exchange, ...] = (
     Exchange(EVENTS),
     Exchange(REPLY),
     Exchange(RETRY),
+    Exchange(CELL_RETRY, Site.CELL),
     Exchange(DEAD),
     # As Ironic itself declares it.
     Exchange(IRONIC, Site.API, durable=False, foreign=True),
@@ -324,6 +328,19 @@ def feed_queue(user: str, process: str, grants: Iterable[Grant]) -> Queue:
     return Queue(f"feed.{user}.{process}", QueueKind.FEED, bindings, Site.BOTH)
 
 
+def retry_exchange_of(queue: str) -> str:
+    """The exchange that brings an item back to this queue."""
+    for each in QUEUES:
+        before, of_a_cell, after = each.name.partition("{cell}")
+        if of_a_cell and queue.startswith(before) and queue.endswith(after):
+            return in_cell(CELL_RETRY, queue.removeprefix(before).removesuffix(after))
+    return RETRY
+
+
+def is_retry_exchange(name: str) -> bool:
+    return name == RETRY or name.startswith(in_cell(CELL_RETRY, ""))
+
+
 def user_of(role: str, cell: str = "") -> str:
     """The broker's user for a role; a cell's has the cell in its name."""
     return f"moor-{role}-{cell}" if cell else f"moor-{role}"
@@ -346,5 +363,7 @@ def _queue_in_cell(queue: Queue, cell: str) -> Queue:
     )
     may_be_retried = queue.kind in (QueueKind.WORK, QueueKind.QUESTIONS)
     return structs.replace(
-        queue, name=name, bindings=(*bindings, Binding(RETRY, name)) if may_be_retried else bindings
+        queue,
+        name=name,
+        bindings=(*bindings, Binding(retry_exchange_of(name), name)) if may_be_retried else bindings,
     )

@@ -29,6 +29,7 @@ from bus.handling import (
     Kept,
     OneByOne,
     PutBack,
+    Reading,
     Said,
     Tell,
     Tx,
@@ -128,7 +129,7 @@ class Worker(Generic[Tx]):
             else:
                 await self._handle(handler, items)
 
-    async def _handle(self, handler: Handler, items: Sequence[Item]) -> None:
+    async def _handle(self, handler: Handler | Reading, items: Sequence[Item]) -> None:
         """Decide and save; saying it and settling go on beside the next batch."""
         try:
             said: Sequence[Said] = await self._retrying()(self._decide_and_save, handler, items)
@@ -142,7 +143,9 @@ class Worker(Generic[Tx]):
         self._unsaid.add(task)
         task.add_done_callback(self._settled)
 
-    async def _decide_and_save(self, handler: Handler, items: Sequence[Item]) -> Sequence[Said]:
+    async def _decide_and_save(self, handler: Handler | Reading, items: Sequence[Item]) -> Sequence[Said]:
+        if isinstance(handler, Reading):
+            return await handler.handle([item.received for item in items])
         clearing = tuple(self._confirmed)
         async with self._store.transaction() as tx:
             said = await handler([item.received for item in items], tx)
@@ -153,7 +156,7 @@ class Worker(Generic[Tx]):
 
     async def _settle(
         self,
-        handler: Handler,
+        handler: Handler | Reading,
         items: Sequence[Item],
         said: Sequence[Said],
         confirmed: "asyncio.Future[None]",
@@ -181,7 +184,7 @@ class Worker(Generic[Tx]):
         while len(self._unsaid) >= limit:
             await asyncio.wait(self._unsaid, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _failed(self, handler: Handler, items: Sequence[Item], problem: Exception) -> None:
+    async def _failed(self, handler: Handler | Reading, items: Sequence[Item], problem: Exception) -> None:
         attempts = items[0].received.attempts
         verdict = after_failure(problem, items=len(items), attempts=attempts, settings=self._settings)
         log.warning(

@@ -1,0 +1,1 @@
+"""The door people use: the `moor` command."""

@@ -6,13 +6,12 @@ from typing import Protocol
 
 from msgspec import structs
 
-from bus.handling import Answer, Bury, Handlers, Received, Said, Tell
+from bus.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
 from bus.message import ProviderId
 from bus.messages.placement import (
     AskSnapshot,
     ClaimAnswered,
     ClaimResources,
-    ClaimVerdict,
     InventoryRefused,
     NotAllowed,
     ProviderState,
@@ -21,17 +20,23 @@ from bus.messages.placement import (
     ReportAnswered,
     ReportInventory,
     ReportOutdated,
+    ReportVerdict,
     ShapeMoved,
     SnapshotPage,
     SwapClaim,
 )
 from bus.topology import cell_of_user
-from placement_worker.core.claims import MovedRoots, decide_claims
+from placement_worker.core.claims import ClaimJudgement, decide_claims
 from placement_worker.core.ledger import Asked, ClaimOrder, Reported
-from placement_worker.core.reports import Vocabulary, decide_reports
+from placement_worker.core.reports import decide_reports
+from placement_worker.core.shares import MovedRoots
+from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.paging import how_many_fit
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementTransaction
+
+# Instead of a cell: no cell has such a name.
+UNNAMED = "(none: the message does not say which user sent it)"
 
 
 class Pages(Protocol):
@@ -39,13 +44,19 @@ class Pages(Protocol):
 
 
 def handlers(
-    pages: Pages, settings: PlacementSettings, vocabulary: Vocabulary, clock: Callable[[], datetime]
+    pages: Pages,
+    settings: PlacementSettings,
+    vocabulary: Vocabulary,
+    clock: Callable[[], datetime],
+    speaks_for: Callable[[str], str | None],
 ) -> Handlers:
-    """Which handler takes which message."""
+    """Which handler takes which message. `speaks_for` tells the one cell that a sender may speak for, None if any."""
 
     async def on_claims(asks: Sequence[Received[ClaimOrder]], tx: PlacementTransaction) -> list[Said]:
         ledger = await tx.lock_claims([ask.message for ask in asks])
-        decision = decide_claims(ledger, [_asked(ask) for ask in asks], clock(), settings.horizon)
+        decision = decide_claims(
+            ledger, [Asked(ask.message, speaks_for(ask.sender)) for ask in asks], clock(), settings.horizon
+        )
         await tx.write_claims(decision.changes)
         trees = await _trees_of(decision.verdicts, tx)
         return [
@@ -54,18 +65,17 @@ def handlers(
 
     async def on_reports(asks: Sequence[Received[ReportInventory]], tx: PlacementTransaction) -> list[Said]:
         forest = await tx.lock_trees([ask.message for ask in asks])
-        decision = decide_reports(forest, [Reported(ask.message, _cell_of(ask)) for ask in asks], vocabulary)
+        decision = decide_reports(
+            forest, [Reported(ask.message, speaks_for(ask.sender)) for ask in asks], vocabulary
+        )
         await tx.write_trees(decision.changes)
-        return [
-            said
-            for ask, verdict in zip(asks, decision.verdicts, strict=True)
-            for said in (
-                Answer(ask, ReportAnswered(root=ask.message.root, verdict=verdict)),
-                *_refusal(ask, verdict),
-            )
-        ]
+        said: list[Said] = []
+        for ask, verdict in zip(asks, decision.verdicts, strict=True):
+            said.append(Answer(ask, ReportAnswered(root=ask.message.root, verdict=verdict)))
+            said += _refusal(ask, verdict)
+        return said
 
-    async def on_snapshot(asks: Sequence[Received[AskSnapshot]], _: PlacementTransaction) -> list[Said]:
+    async def on_snapshot(asks: Sequence[Received[AskSnapshot]]) -> list[Said]:
         return [
             Answer(ask, fitting(await pages.snapshot_page(ask.message.after, ask.message.limit)))
             for ask in asks
@@ -76,7 +86,7 @@ def handlers(
         SwapClaim: on_claims,
         ReleaseClaim: on_claims,
         ReportInventory: on_reports,
-        AskSnapshot: on_snapshot,
+        AskSnapshot: Reading(on_snapshot),
     }
 
 
@@ -89,17 +99,20 @@ def fitting(page: SnapshotPage) -> SnapshotPage:
     return structs.replace(page, providers=kept, next=kept[-1].internal)
 
 
-def _asked(ask: Received[ClaimOrder]) -> Asked:
-    return Asked(ask.message, _cell_of(ask))
+def anyone_unnamed(sender: str) -> str | None:
+    """On a broker without users, who does not say who it is may speak for every cell."""
+    return cell_of_user(sender)
 
 
-def _cell_of(ask: Received[ClaimOrder] | Received[ReportInventory]) -> str | None:
-    """The one cell that the sender may speak for, as the broker verified it."""
-    return cell_of_user(ask.sender)
+def nobody_unnamed(sender: str) -> str | None:
+    """On a broker with users, who does not say who it is may speak for none: naming itself is left to the sender, and
+    a cell that does not would pass for one that stands above cells.
+    """
+    return cell_of_user(sender) if sender else UNNAMED
 
 
 async def _trees_of(
-    verdicts: Sequence[ClaimVerdict | MovedRoots], tx: PlacementTransaction
+    verdicts: Sequence[ClaimJudgement], tx: PlacementTransaction
 ) -> Mapping[ProviderId, list[ProviderState]]:
     """The new state of every tree that was found to have moved, read once for the whole batch."""
     roots = dict.fromkeys(
@@ -114,12 +127,11 @@ async def _trees_of(
 
 def _claim_answered(
     ask: Received[ClaimOrder],
-    verdict: ClaimVerdict | MovedRoots,
+    judgement: ClaimJudgement,
     trees: Mapping[ProviderId, list[ProviderState]],
 ) -> Said:
     order = ask.message
-    if isinstance(verdict, MovedRoots):
-        verdict = _moved(verdict, trees)
+    verdict = _moved(judgement, trees) if isinstance(judgement, MovedRoots) else judgement
     if isinstance(verdict, NotAllowed) and not ask.reply_to:
         # Nobody waits for an answer, and what makes no sense must not vanish.
         return Bury(ask, f"{verdict.field}: {verdict.reason}")
@@ -135,7 +147,7 @@ def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]])
     return ShapeMoved(roots=verdict.roots, trees=tuple(states), gone=verdict.gone)
 
 
-def _refusal(ask: Received[ReportInventory], verdict: object) -> tuple[Tell, ...]:
+def _refusal(ask: Received[ReportInventory], verdict: ReportVerdict) -> tuple[Tell, ...]:
     """Most reporters wait for no answer: what was not taken is told to whoever listens. An echo of an older report is
     no refusal, it is what redelivery looks like.
     """

@@ -17,7 +17,7 @@ from bus.sql import POOL_SIZE, PostgresDatabase, SqliteDatabase, Transaction, op
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Forest, Ledger, TreeChanges
 from placement_worker.store import ChangeFeed
 from placement_worker.store_sql_audit import audit
-from placement_worker.store_sql_feed import SqlFeed, begin_term, seen_by
+from placement_worker.store_sql_feed import SqlFeed, begin_term, unseen_by
 from placement_worker.store_sql_names import KnownVocabulary, Vocabulary
 from placement_worker.store_sql_postgresql import PostgresClaims
 from placement_worker.store_sql_sqlite import SqliteClaims
@@ -62,6 +62,9 @@ class SqlPlacementTransaction:
 class SqlPlacementStore:
     """On tables that stand: `bus.sql.upgrade(url, "placement_worker")` makes them."""
 
+    # Tests plant another one here, to see that they would notice.
+    postgres_claims: type[PostgresClaims] = PostgresClaims
+
     def __init__(self, url: str, *, pool_size: int = POOL_SIZE) -> None:
         self._database = open_database(url, pool_size=pool_size)
         self._known = KnownVocabulary()
@@ -72,7 +75,7 @@ class SqlPlacementStore:
         match self._database:
             case PostgresDatabase() as postgres:
                 async with postgres.writing() as transaction:
-                    claims = PostgresClaims(transaction, vocabulary.classes)
+                    claims = self.postgres_claims(transaction, vocabulary.classes)
                     yield SqlPlacementTransaction(transaction, claims, vocabulary)
             case SqliteDatabase() as file:
                 async with file.writing() as writing:
@@ -145,6 +148,6 @@ def _prune(connection: Connection, ended_before: datetime, logged_before: dateti
     forgotten = connection.execute(sa.delete(consumers).where(consumers.c.id.in_(over)))
     cursor = connection.scalar(sa.select(feed.c.cursor))
     published = connection.execute(
-        sa.delete(change_log).where(change_log.c.at < logged_before, seen_by(connection, cursor or ""))
+        sa.delete(change_log).where(change_log.c.at < logged_before, ~unseen_by(connection, cursor or ""))
     )
     return forgotten.rowcount + published.rowcount

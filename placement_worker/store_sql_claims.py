@@ -22,9 +22,9 @@ from placement_worker.store_sql_names import Names
 ConsumerRow = tuple[UUID, int, str, str, str, str, int, int, datetime | None, UUID | None, UUID | None]
 # consumer id, provider, class id, amount
 HeldRow = tuple[int, UUID, int, int]
-# place among those asked for, id, root's id, root, cell, generation, revision, shape of the root, and for each
-# inventory: class id, total, reserved, min_unit, max_unit, step_size, allocation_ratio, used
-StandingRow = tuple[int, int, int, UUID, str, int, int, int, int | None, int, int, int, int, int, float, int]
+# place among those asked for, id, root's id, root if it is another, cell, generation, revision, shape of the root, and
+# for each inventory: class id, total, reserved, min_unit, max_unit, step_size, allocation_ratio, used
+StandingRow = Sequence[Any]
 # consumer id, provider id, class id, amount
 AllocationRow = tuple[int, int, int, int]
 
@@ -116,17 +116,16 @@ class Books:
         last = -1
         stocks: dict[str, InventoryState] = {}
         for row in rows:
-            at, number, root_id, root, cell, generation, revision, shape, class_id = row[:9]
-            if at != last:
-                last = at
-                provider = self.providers[at]
+            if row[0] != last:
+                last, number, _, root, cell, generation, revision, shape = row[:8]
+                provider = self.providers[last]
                 self.provider_ids[provider.int] = number
-                own_root = provider if root_id == number else ProviderId(root)
+                own_root = provider if root is None else ProviderId(root)
                 providers[provider] = ProviderRow(provider, own_root, cell, generation, revision)
                 shapes[own_root] = shape
                 inventories[provider] = stocks = {}
-            if class_id is not None:
-                total, reserved, min_unit, max_unit, step_size, allocation_ratio, used = row[9:]
+            if row[8] is not None:
+                class_id, total, reserved, min_unit, max_unit, step_size, allocation_ratio, used = row[8:]
                 stocks[name_of(class_id)] = InventoryState(
                     total=total,
                     reserved=reserved,
@@ -189,8 +188,3 @@ class Books:
             ended=changes.ended,
         )
         return None if entry.is_empty else log.encode(entry)
-
-
-def columns_of(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
-    """Rows turned into columns, for a statement that takes one array for each."""
-    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]

@@ -7,6 +7,7 @@ SQLite has one writer at a time and so commits in the order of the numbers, whic
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
+from sqlalchemy.types import UserDefinedType
 
 from bus.errors import Transient
 from bus.messages.placement import LogPosition
@@ -19,6 +20,13 @@ from placement_worker.tables import change_log, feed
 
 # Sees nothing: PostgreSQL's transactions are numbered from 3 on.
 _SNAPSHOT_OF_NOTHING = "1:1:"
+
+
+class _Snapshot(UserDefinedType[str]):
+    cache_ok = True
+
+    def get_col_spec(self, **_: object) -> str:
+        return "pg_snapshot"
 
 
 class SqlFeed:
@@ -66,10 +74,8 @@ def begin_term(connection: Connection) -> tuple[LogPosition, str]:
 
 
 def _is_ahead(connection: Connection, cursor: str) -> bool:
-    ahead = sa.text(
-        "SELECT pg_snapshot_xmax(CAST(:cursor AS pg_snapshot)) > pg_snapshot_xmax(pg_current_snapshot())"
-    )
-    return bool(connection.scalar(ahead, {"cursor": cursor}))
+    now = sa.func.pg_snapshot_xmax(sa.func.pg_current_snapshot())
+    return bool(connection.scalar(sa.select(sa.func.pg_snapshot_xmax(_snapshot(cursor)) > now)))
 
 
 def read_log(connection: Connection, vocabulary: Vocabulary, cursor: str) -> Unpublished:
@@ -79,7 +85,7 @@ def read_log(connection: Connection, vocabulary: Vocabulary, cursor: str) -> Unp
     else:
         come_to = connection.scalar(sa.select(sa.func.coalesce(sa.func.max(change_log.c.position), 0)))
     bodies = connection.scalars(
-        sa.select(change_log.c.body).where(~seen_by(connection, cursor)).order_by(change_log.c.position)
+        sa.select(change_log.c.body).where(unseen_by(connection, cursor)).order_by(change_log.c.position)
     )
     entries = [log.decode(body) for body in bodies]
     touched = sorted({provider for entry in entries for provider in entry.providers})
@@ -92,15 +98,20 @@ def read_log(connection: Connection, vocabulary: Vocabulary, cursor: str) -> Unp
     )
 
 
-def seen_by(connection: Connection, cursor: str) -> ColumnElement[bool]:
-    """Was this row of the log committed when the cursor was taken?"""
+def unseen_by(connection: Connection, cursor: str) -> ColumnElement[bool]:
+    """Was this row of the log not yet committed when the cursor was taken?"""
     if connection.dialect.name != "postgresql":
-        return change_log.c.position <= int(cursor or 0)
-    # The first comparison says nothing that the second does not, but an index can answer it.
-    return ~sa.and_(
-        sa.text("written_by >= pg_snapshot_xmin(CAST(:cursor AS pg_snapshot))"),
-        sa.text("NOT pg_visible_in_snapshot(written_by, CAST(:cursor AS pg_snapshot))"),
-    ).params(cursor=cursor or _SNAPSHOT_OF_NOTHING)
+        return change_log.c.position > int(cursor or 0)
+    snapshot = _snapshot(cursor or _SNAPSHOT_OF_NOTHING)
+    return sa.and_(
+        # Says nothing that the next line does not, but an index can answer it.
+        change_log.c.written_by >= sa.func.pg_snapshot_xmin(snapshot),
+        sa.not_(sa.func.pg_visible_in_snapshot(change_log.c.written_by, snapshot)),
+    )
+
+
+def _snapshot(cursor: str) -> ColumnElement[str]:
+    return sa.cast(sa.literal(cursor, sa.String), _Snapshot())
 
 
 def _mark(connection: Connection, term: int, position: int, cursor: str) -> bool:

@@ -4,6 +4,7 @@ Whoever writes has the file to itself from BEGIN IMMEDIATE on. That is every loc
 be made in order to be locked, and what is read first is true until the end.
 """
 
+import sqlite3
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
@@ -37,7 +38,8 @@ ORDER BY allocations.consumer_id, allocations.provider_id, allocations.class_id
 
 # CROSS JOIN: begin with those asked for, whatever the planner thinks of a JSON array.
 _READ_STANDING = """
-SELECT asked.key, providers.id, providers.root_id, root.uuid, providers.cell,
+SELECT asked.key, providers.id, providers.root_id,
+       CASE WHEN root.id <> providers.id THEN root.uuid END, providers.cell,
        providers.generation, providers.revision, root.shape,
        stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit, stock.step_size,
        stock.allocation_ratio, stock.used
@@ -55,9 +57,12 @@ ON CONFLICT (uuid) DO UPDATE SET policy = excluded.policy, max_per_host = exclud
 
 _ADD_CONSUMER = """
 INSERT INTO consumers
-    (type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, uuid)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, id, uuid)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+
+# The highest number ever given, that of a row which is gone included.
+_LAST_CONSUMER = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'consumers'"
 
 _KEEP_CONSUMER = """
 UPDATE consumers
@@ -87,7 +92,7 @@ class SqliteClaims:
 
     async def write(self, changes: ClaimChanges) -> None:
         assert self._books is not None, "claims are written only after they were locked"
-        await self._transaction.run(partial(_write, books=self._books, changes=changes))
+        self._transaction.later(partial(_write, books=self._books, changes=changes))
 
 
 def _read(connection: Connection, books: Books, classes: Names) -> Ledger:
@@ -100,7 +105,7 @@ def _read(connection: Connection, books: Books, classes: Names) -> Ledger:
         books.add_held([_held_row(row) for row in held])
     standing = driver.execute(_READ_STANDING, (_hexes(books.providers),)).fetchall()
     _learn(connection, classes, [row[8] for row in standing if row[8] is not None])
-    return books.ledger([_standing_row(row) for row in standing])
+    return books.ledger([row if row[3] is None else _standing_row(row) for row in standing])
 
 
 def _learn(connection: Connection, classes: Names, class_ids: Iterable[int]) -> None:
@@ -116,11 +121,7 @@ def _write(connection: Connection, books: Books, changes: ClaimChanges) -> None:
     driver.executemany(_EMPTY, [(number,) for number in books.emptied(changes)])
     generations, used = books.generations(changes), books.used(changes)
     known = [consumer for consumer in changes.consumers if consumer.id.int in books.consumer_ids]
-    for consumer in changes.consumers:
-        if consumer.id.int not in books.consumer_ids:
-            number = driver.execute(_ADD_CONSUMER, (*_values_of(consumer), consumer.id.hex)).lastrowid
-            assert number is not None
-            books.consumer_ids[consumer.id.int] = number
+    _add_consumers(driver, books, [one for one in changes.consumers if one.id.int not in books.consumer_ids])
     written = (
         driver.executemany(_TOUCH, generations).rowcount,
         driver.executemany(_COUNT, used).rowcount,
@@ -134,6 +135,17 @@ def _write(connection: Connection, books: Books, changes: ClaimChanges) -> None:
     driver.executemany(_HOLD, books.allocations(changes))
     if body := books.log_body(changes):
         driver.execute(_LOG, (moment_text(log.now()), body))
+
+
+def _add_consumers(driver: sqlite3.Connection, books: Books, new: Sequence[Consumer]) -> None:
+    """Numbered here: SQLite tells the number of one row at a time only."""
+    if not new:
+        return
+    (last,) = driver.execute(_LAST_CONSUMER).fetchone()
+    for number, consumer in enumerate(new, start=last + 1):
+        books.consumer_ids[consumer.id.int] = number
+    ids = books.consumer_ids
+    driver.executemany(_ADD_CONSUMER, [(*_values_of(one), ids[one.id.int], one.id.hex) for one in new])
 
 
 def _values_of(consumer: Consumer) -> tuple[Any, ...]:

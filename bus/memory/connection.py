@@ -56,7 +56,7 @@ class MemoryConnection:
         return await self._wire.tell(partial(self._consume, queue, prefetch))
 
     async def depth(self, queue: str) -> int:
-        return await self._wire.tell(lambda: len(self._host.queue_for(queue, self)))
+        return await self._wire.tell(partial(self._host.depth, queue, self))
 
     async def close(self) -> None:
         self.end("closed by its user")
@@ -108,7 +108,9 @@ class MemoryConnection:
 
     def _declare_queue(self, queue: Queue, limits: Limits, foreign: set[str]) -> None:
         rights, name = self._rights, queue.name
-        self._require(rights.may_declare_queue(name), f"declare queue {name!r}")
+        is_answers = queue.kind is QueueKind.ANSWERS
+        may_declare = rights.may_declare_queue(name) if is_answers else rights.may_configure(name)
+        self._require(may_declare, f"declare queue {name!r}")
         if queue.kind is QueueKind.WORK:
             # Otherwise dead letters would be a way to write where one may not.
             may_bury = rights.may_read(name) and rights.may_write(DEAD)

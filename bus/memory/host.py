@@ -8,13 +8,16 @@ from collections.abc import Callable
 from msgspec import structs
 
 from bus import headers
-from bus.broker import NotFound, Parcel, Receipt, Refusal
+from bus.broker import AccessRefused, NotFound, Parcel, Receipt, Refusal
 from bus.memory.exchange import MemoryExchange
 from bus.memory.queue import MemoryQueue, Stored, Terms
 from bus.topology import DEAD, Exchange
 
 # The default exchange reaches every queue by its name.
 DEFAULT = ""
+RESERVED = "amq."
+# In the place of the one connection that owns a queue.
+EVERYBODY = None
 # As RabbitMQ has a largest message. Far above what we send: what others send too large must still arrive to be buried.
 BODY_BYTES_MAX = 16 * 1024 * 1024
 HEADERS_LENGTH_MAX = 32 * 1024
@@ -30,7 +33,9 @@ Hook = Callable[[Parcel], None]
 class MemoryHost:
     def __init__(self) -> None:
         self.exchanges: dict[str, MemoryExchange] = {}
-        self.queues: dict[str, MemoryQueue] = {}
+        # By name; before that, by the one connection that has it, if it is one's alone. Such names are as private as the
+        # queues: two connections may each have a queue of answers by the same name, and the default exchange knows none.
+        self._queues: dict[tuple[object, str], MemoryQueue] = {}
         # Why nothing is taken from publishers; empty when it is.
         self.blocked = ""
         self.consumer_timeout_s = CONSUMER_TIMEOUT_S
@@ -38,6 +43,7 @@ class MemoryHost:
         self.on_stored: Hook = _nothing
 
     def declare_exchange(self, exchange: Exchange) -> None:
+        _check_name(exchange.name)
         standing = self.exchanges.get(exchange.name)
         if standing is None:
             self.exchanges[exchange.name] = MemoryExchange(exchange.name, durable=exchange.durable)
@@ -46,14 +52,14 @@ class MemoryHost:
                 f"exchange {exchange.name!r} stands as durable={standing.durable}, declared as durable={exchange.durable}"
             )
 
-    def declare_queue(self, name: str, terms: Terms, owner: object) -> MemoryQueue:
-        queue = self.queues.get(name)
+    def declare_queue(self, name: str, terms: Terms, who: object) -> MemoryQueue:
+        _check_name(name)
+        place = (who if terms.exclusive else EVERYBODY, name)
+        queue = self._queues.get(place)
         if queue is None:
-            queue = self.queues[name] = MemoryQueue(name, terms, owner if terms.exclusive else None)
-        else:
-            queue = self.queue_for(name, owner)
-            if queue.terms != terms:
-                raise Refusal(f"queue {name!r} stands as {queue.terms}, declared as {terms}")
+            queue = self._queues[place] = MemoryQueue(name, terms, place[0])
+        elif queue.terms != terms:
+            raise Refusal(f"queue {name!r} stands as {queue.terms}, declared as {terms}")
         queue.expire_unless_used(self._expire)
         return queue
 
@@ -61,25 +67,27 @@ class MemoryHost:
         self._exchange(exchange).bind(pattern, queue)
 
     def queue_for(self, name: str, who: object) -> MemoryQueue:
-        """A queue by its name, unless it is somebody else's alone."""
-        queue = self.queues.get(name)
+        """A queue by its name: one's own, or everybody's."""
+        queue = self._queues.get((who, name)) or self._queues.get((EVERYBODY, name))
         if queue is None:
             raise NotFound(f"no queue {name!r}")
-        if queue.owner is not None and queue.owner is not who:
-            raise Refusal(f"queue {name!r} belongs to another connection alone")
         return queue
 
+    def depth(self, name: str, who: object) -> int:
+        queue = self.queue_for(name, who)
+        # As in RabbitMQ, to look is to use.
+        queue.expire_unless_used(self._expire)
+        return queue.depth
+
     def delete_queue(self, name: str) -> None:
-        queue = self.queues.pop(name, None)
+        queue = self._queues.get((EVERYBODY, name))
         if queue is not None:
-            for exchange in self.exchanges.values():
-                exchange.unbind_all(queue)
-            queue.delete()
+            self._delete(queue)
 
     def delete_queues_of(self, owner: object) -> None:
-        for queue in [*self.queues.values()]:
+        for queue in [*self._queues.values()]:
             if queue.owner is owner:
-                self.delete_queue(queue.name)
+                self._delete(queue)
 
     def store(self, parcel: Parcel, sender: str) -> Receipt:
         """Into every queue that the parcel is for. One of them full is a refusal, though the others have it then."""
@@ -97,27 +105,27 @@ class MemoryHost:
         return Receipt.CONFIRMED if all(taken) else Receipt.REFUSED
 
     def take_back(self, queue: MemoryQueue, returned: list[Stored]) -> None:
-        if self.queues.get(queue.name) is queue:
+        if self._stands(queue):
             queue.take_back(returned)
             self._bury_discarded(queue)
 
     def left(self, queue: MemoryQueue) -> None:
         """A consumer has gone, maybe the last."""
-        if self.queues.get(queue.name) is queue:
+        if self._stands(queue):
             queue.expire_unless_used(self._expire)
 
     def bury_all_discarded(self) -> None:
         """Try again what found no way to the dead letters; there may be one now."""
-        for queue in [*self.queues.values()]:
+        for queue in [*self._queues.values()]:
             self._bury_discarded(queue)
 
     def restart(self) -> None:
         """What was not durable is gone. To be called when no connection is left."""
-        for queue in [*self.queues.values()]:
+        for queue in [*self._queues.values()]:
             if queue.terms.durable:
                 queue.forget_transient()
             else:
-                self.delete_queue(queue.name)
+                self._delete(queue)
         self.exchanges = {name: exchange for name, exchange in self.exchanges.items() if exchange.durable}
         self.blocked = ""
 
@@ -129,7 +137,7 @@ class MemoryHost:
 
     def _route(self, exchange: str, routing_key: str) -> tuple[MemoryQueue, ...]:
         if exchange == DEFAULT:
-            queue = self.queues.get(routing_key)
+            queue = self._queues.get((EVERYBODY, routing_key))
             return (queue,) if queue is not None else ()
         return self._exchange(exchange).route(routing_key)
 
@@ -142,8 +150,22 @@ class MemoryHost:
             queue.discarded.popleft()
 
     def _expire(self, queue: MemoryQueue) -> None:
-        if self.queues.get(queue.name) is queue:
-            self.delete_queue(queue.name)
+        if self._stands(queue):
+            self._delete(queue)
+
+    def _stands(self, queue: MemoryQueue) -> bool:
+        return self._queues.get((queue.owner, queue.name)) is queue
+
+    def _delete(self, queue: MemoryQueue) -> None:
+        del self._queues[queue.owner, queue.name]
+        for exchange in self.exchanges.values():
+            exchange.unbind_all(queue)
+        queue.delete()
+
+
+def _check_name(name: str) -> None:
+    if name.startswith(RESERVED):
+        raise AccessRefused(f"{name!r} is not a name to be declared: the broker gives those itself")
 
 
 def _dead_letter(queue: str, stored: Stored) -> Parcel:

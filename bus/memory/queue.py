@@ -96,7 +96,8 @@ class MemoryQueue:
         self._position = 0
         self._expiry: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
+    @property
+    def depth(self) -> int:
         return len(self._ready)
 
     def offer(self, parcel: Parcel, sender: str) -> bool:

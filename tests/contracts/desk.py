@@ -1,6 +1,6 @@
 """Brings orders and reports to a store as placement's handlers do, one transaction a batch, and looks at what it holds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from bus.message import ConsumerId, ProviderId
@@ -17,10 +17,13 @@ class Desk:
         self.store = store
 
     async def ask(self, *orders: ClaimOrder, now: datetime = NOON) -> tuple[ClaimJudgement, ...]:
-        """All of them as one batch."""
+        """All of them as one batch, by somebody who may speak for all cells."""
+        return await self.judge([Asked(order) for order in orders], now)
+
+    async def judge(self, asked: Sequence[Asked], now: datetime = NOON) -> tuple[ClaimJudgement, ...]:
         async with self.store.transaction() as tx:
-            ledger = await tx.lock_claims(orders)
-            decision = decide_claims(ledger, [Asked(order) for order in orders], now, HORIZON)
+            ledger = await tx.lock_claims([one.order for one in asked])
+            decision = decide_claims(ledger, asked, now, HORIZON)
             await tx.write_claims(decision.changes)
         return decision.verdicts
 

@@ -60,6 +60,10 @@ class UnixUnderTest(MemoryUnderTest):
         await under_test._serve()
         return under_test
 
+    def url(self, user: str = "") -> str:
+        """Where another process finds this broker."""
+        return f"unix://{user}@{self._path}" if user else f"unix://{self._path}"
+
     def broker(self, user: str = "") -> Broker:
         return UnixBroker(self._path, user)
 

@@ -11,7 +11,7 @@ import os
 import secrets
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
@@ -23,8 +23,8 @@ from bus.topology import objects_of
 
 URL_VARIABLE, CTL_VARIABLE = "MOOR_TEST_AMQP_URL", "MOOR_TEST_AMQP_CTL"
 PASSWORD = "as-secret-as-a-test-can-be"  # noqa: S105 - of users that end with the tests
-# A call of rabbitmqctl costs a second, so virtual hosts are made many at a time.
-HOSTS_AT_ONCE = 25
+# A call of rabbitmqctl costs a second, so virtual hosts are made many at a time; and each makes a restart slower.
+HOSTS_AT_ONCE = 20
 CTL_S_MAX = 120.0
 UP_S_MAX = 60.0
 
@@ -58,21 +58,40 @@ class _Hosts:
 
     def __init__(self) -> None:
         self._run = secrets.token_hex(4)
-        self._made: list[str] = []
+        self._count = 0
         self._unused: list[str] = []
-        self.users: set[str] = set()
+        self._used: list[str] = []
+        self._users: dict[tuple[str, tuple[str, ...]], set[str]] = {}
 
     def take(self) -> str:
         if not self._unused:
             self._make()
-        return self._unused.pop()
+        host = self._unused.pop()
+        self._used.append(host)
+        return host
+
+    def add_user(self, host: str, user: str, cells: tuple[str, ...]) -> None:
+        """On this host, and at the same cost on those that are not taken yet: others will want it too."""
+        done = self._users.setdefault((user, cells), set())
+        if host in done:
+            return
+        hosts = (host, *self._unused)
+        done.update(hosts)
+        exchanges = objects_of(cells).exchanges
+        import_definitions(
+            *(
+                definitions_of(exchanges, cells, {user: PASSWORD}, salt=b"test", virtual_host=each)
+                for each in hosts
+            )
+        )
 
     def _make(self) -> None:
-        if not self._made:
-            atexit.register(self._remove)
-        first = len(self._made)
-        self._unused = [f"test-{self._run}-{n}" for n in range(first, first + HOSTS_AT_ONCE)]
-        self._made += self._unused
+        if self._count:
+            self._remove()
+        else:
+            atexit.register(self._remove_all)
+        self._unused = [f"test-{self._run}-{self._count + n}" for n in range(HOSTS_AT_ONCE)]
+        self._count += HOSTS_AT_ONCE
         everyone = urlsplit(_variable(URL_VARIABLE)).username or "guest"
         everything = {"user": everyone, "configure": ".*", "write": ".*", "read": ".*"}
         import_definitions(
@@ -82,22 +101,35 @@ class _Hosts:
             }
         )
 
-    def _remove(self) -> None:
-        hosts = ", ".join(f'<<"{name}">>' for name in self._made)
-        users = ", ".join(f'<<"{name}">>' for name in sorted(self.users))
+    def _remove(self, *, users: Iterable[str] = ()) -> None:
+        gone, self._used = self._used, []
+        ctl(
+            "eval",
+            f'[rabbit_vhost:delete(H, <<"tests">>) || H <- [{_binaries(gone)}]],'
+            f'[rabbit_auth_backend_internal:delete_user(U, <<"tests">>) || U <- [{_binaries(users)}]], ok.',
+        )
+
+    def _remove_all(self) -> None:
+        self._used += self._unused
+        # The server may have been stopped before us, and with it all that was on it.
         with suppress(RuntimeError, subprocess.TimeoutExpired):
-            ctl(
-                "eval",
-                f'[rabbit_vhost:delete(H, <<"tests">>) || H <- [{hosts}]],'
-                f'[rabbit_auth_backend_internal:delete_user(U, <<"tests">>) || U <- [{users}]], ok.',
-            )
+            self._remove(users={user for user, _ in self._users})
+
+
+def _binaries(names: Iterable[str]) -> str:
+    return ", ".join(f'<<"{name}">>' for name in names)
 
 
 _hosts = _Hosts()
 
 
-def import_definitions(definitions: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    ctl("import_definitions", stdin=json.dumps(definitions))
+def import_definitions(*definitions: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    together = {
+        kind: [entry for each in definitions for entry in each.get(kind, ())]
+        for kind in ("users", "vhosts", "permissions", "topic_permissions")
+    }
+    together["users"] = list({user["name"]: user for user in together["users"]}.values())
+    ctl("import_definitions", stdin=json.dumps(together))
 
 
 class RabbitMQUnderTest:
@@ -127,18 +159,14 @@ class RabbitMQUnderTest:
         return RabbitBroker(self.url(user))
 
     async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
-        _hosts.users.add(user)
-        definitions = definitions_of(
-            objects_of(cells).exchanges,
-            cells,
-            {user: PASSWORD},
-            salt=b"test",
-            virtual_host=self.virtual_host,
-        )
-        await asyncio.to_thread(import_definitions, definitions)
+        await asyncio.to_thread(_hosts.add_user, self.virtual_host, user, cells)
 
     async def cut_connections(self) -> None:
         self._proxy.cut()
+
+    def swallow(self) -> None:
+        """Let nothing through any more, in either direction, and say nothing of it."""
+        self._proxy.swallows = True
 
     async def restart(self) -> None:
         await asyncio.to_thread(ctl, "stop_app")
@@ -199,6 +227,7 @@ class _Proxy:
         self._ends: set[asyncio.StreamWriter] = set()
         self._passing: set[asyncio.Task[None]] = set()
         self.port = 0
+        self.swallows = False
 
     async def start(self) -> None:
         self._listening = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -232,8 +261,9 @@ class _Proxy:
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(2**16):
-                writer.write(data)
-                await writer.drain()
+                if not self.swallows:
+                    writer.write(data)
+                    await writer.drain()
         # As with a network, what one end has seen of the other's end comes late, but it comes.
         self._ends.discard(writer)
         writer.close()

@@ -38,6 +38,16 @@ async def test_competing_consumers_share_what_there_is(under_test: BrokerUnderTe
     assert all(share == sorted(share) for share in shares)
 
 
+async def test_consumers_with_room_take_turns(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        consumers = [await connection.open_consuming(WORK.name, prefetch=100) for _ in range(2)]
+
+        await publish_bodies(connection, *range(10))
+
+        for consumer in consumers:
+            assert len(await receive(consumer, 5)) == 5
+
+
 async def test_prefetch_bounds_what_a_consumer_holds(under_test: BrokerUnderTest) -> None:
     async with connected(under_test.broker(), world()) as connection:
         await publish_bodies(connection, *range(10))
@@ -191,6 +201,21 @@ async def test_a_closed_consumer_says_so(under_test: BrokerUnderTest) -> None:
             await within_patience(waiting)
         with pytest.raises(Interrupted):
             await within_patience(consuming.receive())
+
+
+async def test_what_arrived_at_a_closed_consumer_unseen_is_not_handed_out_twice(
+    under_test: BrokerUnderTest,
+) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        unseeing = await connection.open_consuming(WORK.name, prefetch=10)
+        await publish_bodies(connection, 1)
+        await until_depth(connection, WORK.name, 0)
+
+        await unseeing.close()
+
+        with pytest.raises(Interrupted):
+            await within_patience(unseeing.receive())
+        assert bodies(await drain(connection, WORK.name, 1)) == [1]
 
 
 @pytest.mark.parametrize("queue", [WORK, QUESTIONS], ids=lambda queue: queue.kind.value)

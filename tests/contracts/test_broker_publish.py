@@ -190,6 +190,16 @@ async def test_a_full_queue_refuses_until_it_was_consumed(under_test: BrokerUnde
         await eventually(is_taken_again, "the queue takes parcels again")
 
 
+async def test_one_full_queue_of_several_is_a_refusal(under_test: BrokerUnderTest) -> None:
+    small = Queue("town.small", QueueKind.QUESTIONS, (Binding(TOWN, "both"),))
+    large = Queue("town.large", QueueKind.FEED, (Binding(TOWN, "both"),))
+    objects = world(small, large, limits=Limits(questions_length_max=1))
+    async with connected(under_test.broker(), objects) as connection:
+        receipts = await publish(connection, parcel(1, "both"), parcel(2, "both"))
+
+    assert receipts == [Receipt.CONFIRMED, Receipt.REFUSED]
+
+
 async def test_a_feed_forgets_its_oldest(under_test: BrokerUnderTest) -> None:
     objects = world(FEED, limits=Limits(feed_length_max=10))
     async with connected(under_test.broker(), objects) as connection:

@@ -56,7 +56,8 @@ async def prepare(under_test: BrokerUnderTest, *users: str) -> None:
         (EVENTS, "providers.changed"),
         (REPLY, OWN_ANSWERS.name),
         (RETRY, "scheduler.requests"),
-        (RETRY, "conductor.c2.work"),
+        ("moor.retry.c2", "conductor.c2.work"),
+        (RETRY, OWN_WORK),
         (DEAD, "placement.work"),
     ],
 )
@@ -81,8 +82,8 @@ async def test_a_cell_may_say_what_it_needs_to(under_test: BrokerUnderTest) -> N
         ("moor.cell.c1", "spawn.c1"),
         ("moor.cell.c1", "spawned.c1"),
         ("moor.cell.c1", "spawn.failed.c1"),
-        (RETRY, OWN_WORK),
-        (RETRY, "compute.c1.work"),
+        ("moor.retry.c1", OWN_WORK),
+        ("moor.retry.c1", "compute.c1.work"),
         (DEAD, OWN_WORK),
         (DEAD, "compute.c1.work"),
     ]
@@ -116,7 +117,11 @@ async def test_a_cell_may_not_read_what_is_not_its_own(under_test: BrokerUnderTe
         Objects(queues=(Queue(OWN_ANSWERS.name, QueueKind.ANSWERS, (Binding(EVENTS, "#"),)),)),
         Objects(queues=(Queue(OWN_ANSWERS.name, QueueKind.ANSWERS, (Binding(API, "build.request"),)),)),
         Objects(queues=(Queue(OWN_ANSWERS.name, QueueKind.ANSWERS, (Binding(REPLY, "#"),)),)),
-        Objects(queues=(Queue(OWN_ANSWERS.name, QueueKind.ANSWERS, (Binding(REPLY, "answers.moor-scheduler.1"),)),)),
+        Objects(
+            queues=(
+                Queue(OWN_ANSWERS.name, QueueKind.ANSWERS, (Binding(REPLY, "answers.moor-scheduler.1"),)),
+            )
+        ),
         Objects(exchanges=(Exchange("moor.mine"),)),
         Objects(exchanges=(Exchange(API),)),
     ],

@@ -1,0 +1,1 @@
+"""Owns the instances of one cell; retries alternates; never calls up."""

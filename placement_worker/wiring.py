@@ -1,0 +1,98 @@
+"""The parts of a placement worker, put together; __main__.py runs them alone, `moor` beside others."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+
+import os_resource_classes
+import os_traits
+
+from bus.errors import Transient
+from bus.process import Part
+from bus.station import Station
+from bus.topology import user_of
+from placement_worker.core.vocabulary import Vocabulary
+from placement_worker.handlers import anyone_unnamed, handlers, nobody_unnamed
+from placement_worker.publishing import ChangePublisher
+from placement_worker.settings import PlacementSettings
+from placement_worker.store import PlacementStore, PlacementTransaction
+
+log = logging.getLogger(__name__)
+
+STANDARD = Vocabulary(
+    classes=frozenset(os_resource_classes.STANDARDS), traits=frozenset(os_traits.get_traits())
+)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def placement_parts(
+    stations: Sequence[Station],
+    store: PlacementStore,
+    settings: PlacementSettings,
+    clock: Callable[[], datetime] = now,
+) -> tuple[Part, ...]:
+    """All that a placement worker runs: orders and questions from every broker it has a station on, the feed to all of
+    them, and the forgetting of what is long over.
+    """
+    changes = ChangePublisher(store, tuple(station.publisher for station in stations), settings)
+    told = _Told(store, changes.written)
+    workers = [
+        station.worker(queue, handlers(store, settings, STANDARD, clock, _speaks_for(station)), told)
+        for station in stations
+        for queue in ("placement.work", "placement.questions")
+    ]
+    return (*workers, changes, Pruner(store, settings, clock))
+
+
+def _speaks_for(station: Station) -> Callable[[str], str | None]:
+    """Where placement itself has its own user, everybody has one."""
+    return nobody_unnamed if station.consuming.broker.user == user_of("placement") else anyone_unnamed
+
+
+class _Told:
+    """A store's transactions, with a word to the feed after each commit."""
+
+    def __init__(self, store: PlacementStore, written: Callable[[], None]) -> None:
+        self._store = store
+        self._written = written
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[PlacementTransaction]:
+        async with self._store.transaction() as tx:
+            yield tx
+        self._written()
+
+
+class Pruner:
+    """Forgets consumers that ended long ago, and changes that were published long ago."""
+
+    def __init__(
+        self, store: PlacementStore, settings: PlacementSettings, clock: Callable[[], datetime]
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                at = self._clock()
+                # Twice the horizon, so that clocks may differ by as much as one.
+                gone = await self._store.prune(
+                    at - 2 * self._settings.horizon, at - timedelta(seconds=self._settings.log_kept_s)
+                )
+                log.debug("forgot %d rows", gone)
+            except Transient as problem:
+                log.warning("could not prune, trying again later: %s", problem)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.prune_every_s):
+                    await self._stopping.wait()
+
+    async def stop(self) -> None:
+        self._stopping.set()

@@ -1,0 +1,1 @@
+"""Owns the choice: requests, filters, weighers, claims with retries, alternates, explanations, moves."""

@@ -1,0 +1,208 @@
+"""A writer that commits late, after others that began later, is not passed over by whoever publishes the log.
+
+On PostgreSQL rows get their numbers when they are written, and become visible when their transaction commits: not in
+the same order. A reader that remembers the highest number it saw loses what commits below it.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from bus.errors import Unavailable
+from bus.messages.placement import Claimed, ClaimResources, Holder
+from bus.sql import PostgresDatabase, open_database
+from placement_worker import store_sql_log as log
+from placement_worker.core.claims import decide_claims
+from placement_worker.core.ledger import Asked
+from placement_worker.store import ChangeFeed, PlacementTransaction
+from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.tables import change_log
+from tests.contracts.desk import Desk
+from tests.contracts.placement_orders import (
+    DB,
+    HORIZON,
+    HOST,
+    NOON,
+    OTHER_HOST,
+    WEB,
+    a_claim,
+    a_host,
+    a_share,
+)
+from tests.contracts.sql_stores import migrated_database
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+
+LATE = a_claim(a_share(HOST), WEB)
+EARLY = a_claim(a_share(OTHER_HOST), DB)
+
+
+@pytest_asyncio.fixture
+async def url() -> AsyncIterator[str]:
+    async with migrated_database("postgresql") as url:
+        yield url
+
+
+@pytest_asyncio.fixture
+async def desk(url: str) -> AsyncIterator[Desk]:
+    store = SqlPlacementStore(url)
+    desk = Desk(store)
+    await desk.report(a_host("host-1"), a_host("host-2"))
+    yield desk
+    await store.close()
+
+
+async def test_what_commits_late_is_found_by_the_next_reading(desk: Desk) -> None:
+    async with desk.store.lead_feed() as feed:
+        assert feed is not None
+        await _mark_all(feed)
+
+        async with desk.store.transaction() as late:
+            await _write(late, LATE)
+            await desk.ask(EARLY)
+            meanwhile = await feed.read()
+            await feed.mark(2, meanwhile.cursor)
+        afterwards = await feed.read()
+
+    assert [state.id for state in meanwhile.providers] == [OTHER_HOST]
+    assert meanwhile.claimed == (Holder(consumer=DB, attempt=1),)
+    assert [state.id for state in afterwards.providers] == [HOST]
+    assert afterwards.claimed == (Holder(consumer=WEB, attempt=1),)
+
+
+async def test_a_reader_that_goes_by_numbers_passes_over_what_commits_late(desk: Desk, url: str) -> None:
+    """The trap itself: were it not there, the test above would show nothing."""
+    database = open_database(url)
+    assert isinstance(database, PostgresDatabase)
+    try:
+        position = await _last_position(database)
+        async with desk.store.transaction() as late:
+            await _write(late, LATE)
+            await desk.ask(EARLY)
+            meanwhile = await _claimed_after(database, position)
+            position = await _last_position(database)
+        afterwards = await _claimed_after(database, position)
+    finally:
+        await database.close()
+
+    assert meanwhile == (Holder(consumer=DB, attempt=1),)
+    assert afterwards == ()
+
+
+async def test_a_reading_that_was_not_marked_is_read_again(desk: Desk) -> None:
+    async with desk.store.lead_feed() as feed:
+        assert feed is not None
+        await _mark_all(feed)
+        await desk.ask(EARLY)
+        await feed.read()
+
+        again = await feed.read()
+
+    assert again.claimed == (Holder(consumer=DB, attempt=1),)
+
+
+async def test_late_rows_are_not_pruned_before_they_were_read(desk: Desk) -> None:
+    async with desk.store.lead_feed() as feed:
+        assert feed is not None
+        await _mark_all(feed)
+        async with desk.store.transaction() as late:
+            await _write(late, LATE)
+            await desk.ask(EARLY)
+            await feed.mark(2, (await feed.read()).cursor)
+        await desk.store.prune(ended_before=NOON, logged_before=log.now())
+
+        afterwards = await feed.read()
+
+    assert afterwards.claimed == (Holder(consumer=WEB, attempt=1),)
+
+
+async def test_of_two_processes_one_publishes_and_the_other_takes_over_when_it_ends(
+    desk: Desk, url: str
+) -> None:
+    other = SqlPlacementStore(url)
+    try:
+        async with desk.store.lead_feed() as feed:
+            assert feed is not None
+            async with other.lead_feed() as second:
+                assert second is None
+            first_term = feed.published.term
+        async with other.lead_feed() as successor:
+            assert successor is not None
+            assert successor.published.term == first_term + 1
+    finally:
+        await other.close()
+
+
+async def test_whoever_publishes_and_loses_its_connection_leads_no_longer(desk: Desk, url: str) -> None:
+    other = SqlPlacementStore(url)
+    try:
+        async with desk.store.lead_feed() as feed:
+            assert feed is not None
+            await _end_other_sessions(url)
+
+            async with other.lead_feed() as successor:
+                assert successor is not None
+                assert successor.published.term == feed.published.term + 1
+            with pytest.raises(Unavailable):
+                await feed.read()
+    finally:
+        await other.close()
+
+
+async def test_a_connection_that_broke_while_nobody_used_it_is_replaced_unnoticed(
+    desk: Desk, url: str
+) -> None:
+    await _end_other_sessions(url)
+
+    assert await desk.ask_one(EARLY) == Claimed()
+
+
+async def _write(transaction: PlacementTransaction, order: ClaimResources) -> None:
+    ledger = await transaction.lock_claims([order])
+    await transaction.write_claims(decide_claims(ledger, [Asked(order)], NOON, HORIZON).changes)
+
+
+async def _mark_all(feed: ChangeFeed) -> None:
+    await feed.mark(1, (await feed.read()).cursor)
+
+
+async def _last_position(database: PostgresDatabase) -> int:
+    async with database.reading() as transaction:
+        return int(await transaction.run(_scalar, sa.select(sa.func.max(change_log.c.position))))
+
+
+def _scalar(connection: Connection, query: sa.Select[Any]) -> Any:
+    return connection.scalar(query)
+
+
+async def _claimed_after(database: PostgresDatabase, position: int) -> tuple[Holder, ...]:
+    query = sa.select(change_log.c.body).where(change_log.c.position > position)
+    async with database.reading() as transaction:
+        bodies = await transaction.run(_column, query)
+    return tuple(holder for body in bodies for holder in log.decode(body).claimed)
+
+
+def _column(connection: Connection, query: sa.Select[Any]) -> Sequence[Any]:
+    return connection.scalars(query).all()
+
+
+async def _end_other_sessions(url: str) -> None:
+    """As a failing network or an operator would."""
+    database = open_database(url)
+    try:
+        async with database.writing() as transaction:
+            await transaction.run(
+                _scalar,
+                sa.select(sa.func.count(sa.func.pg_terminate_backend(sa.column("pid"))))
+                .select_from(sa.table("pg_stat_activity"))
+                .where(
+                    sa.column("datname") == sa.func.current_database(),
+                    sa.column("pid") != sa.func.pg_backend_pid(),
+                ),
+            )
+    finally:
+        await database.close()

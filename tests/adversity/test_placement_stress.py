@@ -1,0 +1,243 @@
+"""Six connections write the same few hosts and consumers at once, with nothing to spare: the books must stay right.
+
+Six workers that share PostgreSQL do the same in production. What one of them reads while it waits for a lock is the
+trap here: the last test plants it, to show that these tests would notice.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import asyncpg
+import pytest
+import pytest_asyncio
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from bus.errors import Transient
+from bus.message import ConsumerId, ProviderId
+from bus.messages.placement import ResourceAmount, Share
+from bus.sql import open_database
+from placement_worker.core.claims import decide_claims
+from placement_worker.core.ledger import Asked, ClaimOrder, Ledger
+from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql_claims import Books
+from placement_worker.store_sql_postgresql import PostgresClaims
+from placement_worker.tables import allocations, consumers, inventories, providers
+from tests.contracts.desk import Desk
+from tests.contracts.placement_orders import (
+    HORIZON,
+    NOON,
+    a_claim,
+    a_host,
+    a_release,
+    a_share,
+    a_swap,
+    amounts,
+    consumer,
+    provider,
+)
+from tests.contracts.sql_stores import migrated_database
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+
+WORKERS = 6
+BATCHES_PER_WORKER = 120
+BATCH_SIZES = (1, 10, 50)
+TRIES_MAX = 100
+TIME_LIMIT_S = 60
+
+HOSTS = [f"host-{number}" for number in range(8)]
+VCPUS_PER_HOST = 24
+CONSUMERS = [consumer(f"web-{number}") for number in range(150)]
+POOL = provider("pool")
+# Every host takes its disk from one pool, so that no two hosts are strangers to each other.
+DISK_GB = 1000
+
+
+@pytest_asyncio.fixture
+async def url() -> AsyncIterator[str]:
+    async with migrated_database("postgresql") as url:
+        yield url
+
+
+async def test_six_connections_never_break_the_books(url: str) -> None:
+    run = await _run(SqlPlacementStore(url, pool_size=WORKERS), url)
+
+    assert run.faults == []
+    # A run in which nothing collided would have shown nothing.
+    for verdict in ("Claimed", "AlreadyClaimed", "DoesNotFit", "Superseded", "Released"):
+        assert run.verdicts[verdict] > 0, run.verdicts
+    assert run.committed == WORKERS * BATCHES_PER_WORKER
+
+
+async def test_a_lock_in_the_statement_that_checks_would_be_noticed(url: str) -> None:
+    run = await _run(_TrapStore(url, pool_size=WORKERS), url)
+
+    assert run.faults != []
+
+
+class _Run:
+    def __init__(self) -> None:
+        self.verdicts: Counter[str] = Counter()
+        self.touches: Counter[ProviderId] = Counter()
+        self.attempts: dict[ConsumerId, int] = dict.fromkeys(CONSUMERS, 1)
+        self.committed = 0
+        self.faults: list[str] = []
+
+
+async def _run(store: SqlPlacementStore, url: str) -> _Run:
+    run = _Run()
+    try:
+        desk = Desk(store)
+        await desk.report(*[a_host(name, VCPU=VCPUS_PER_HOST, MEMORY_MB=100_000) for name in HOSTS])
+        await desk.report(a_host("pool", DISK_GB=DISK_GB))
+        before = {state.id: state.revision for state in (await desk.providers()).values()}
+        async with asyncio.timeout(TIME_LIMIT_S), asyncio.TaskGroup() as workers:
+            for number in range(WORKERS):
+                workers.create_task(_work(store, run, random.Random(number)))
+        run.faults += await store.audit()
+        run.faults += await _wrong_in(url, {which: before[which] + run.touches[which] for which in before})
+    finally:
+        await store.close()
+    return run
+
+
+async def _work(store: SqlPlacementStore, run: _Run, chance: random.Random) -> None:
+    for _ in range(BATCHES_PER_WORKER):
+        orders = [_any_order(run, chance) for _ in range(chance.choice(BATCH_SIZES))]
+        for _ in range(TRIES_MAX):
+            try:
+                await _ask(store, run, orders)
+            except Transient:
+                continue
+            except asyncpg.CheckViolationError as violation:
+                run.faults.append(str(violation))
+            break
+        else:
+            run.faults.append(f"no success in {TRIES_MAX} tries")
+
+
+async def _ask(store: SqlPlacementStore, run: _Run, orders: Sequence[ClaimOrder]) -> None:
+    async with store.transaction() as tx:
+        ledger = await tx.lock_claims(orders)
+        decision = decide_claims(ledger, [Asked(order) for order in orders], NOON, HORIZON)
+        await tx.write_claims(decision.changes)
+    run.committed += 1
+    run.verdicts.update(type(verdict).__name__ for verdict in decision.verdicts)
+    run.touches.update(decision.changes.generations.keys())
+
+
+def _any_order(run: _Run, chance: random.Random) -> ClaimOrder:
+    """Mostly about the attempt that was last heard of, sometimes about the next."""
+    who = chance.choice(CONSUMERS)
+    attempt = run.attempts[who]
+    match chance.random():
+        case fate if fate < 0.55:
+            run.attempts[who] = attempt = attempt + chance.randrange(2)
+            return a_claim(_any_share(chance), who, attempt)
+        case fate if fate < 0.75:
+            run.attempts[who] = attempt + 1
+            cleanup = consumer(f"cleanup of {who} at {attempt}") if chance.random() < 0.3 else None
+            return a_swap(_any_share(chance), who, attempt, attempt + 1, cleanup=cleanup)
+        case fate if fate < 0.8:
+            return a_release(consumer(f"cleanup of {who} at {attempt - 1}"), max(attempt - 1, 1))
+        case _:
+            return a_release(who, attempt)
+
+
+def _any_share(chance: random.Random) -> Share:
+    host = provider(chance.choice(HOSTS))
+    asked: tuple[ResourceAmount, ...] = (
+        *amounts(host, VCPU=chance.randint(1, 4), MEMORY_MB=chance.randint(1, 64)),
+        *amounts(POOL, DISK_GB=chance.randint(1, 20)),
+    )
+    return a_share(host, asked, {host: 1, POOL: 1})
+
+
+async def _wrong_in(url: str, revisions: dict[ProviderId, int]) -> list[str]:
+    """What the numbers themselves say, not asking the store."""
+    database = open_database(url)
+    try:
+        async with database.reading() as transaction:
+            return await transaction.run(_wrong, revisions)
+    finally:
+        await database.close()
+
+
+def _wrong(connection: Connection, revisions: dict[ProviderId, int]) -> list[str]:
+    return [*_overused(connection), *_on_two_hosts(connection), *_lost(connection, revisions)]
+
+
+def _overused(connection: Connection) -> list[str]:
+    held = sa.func.coalesce(sa.func.sum(allocations.c.amount), 0)
+    query = (
+        sa.select(providers.c.name, inventories.c.total, inventories.c.used, held)
+        .join(inventories, inventories.c.provider_id == providers.c.id)
+        .outerjoin(
+            allocations,
+            sa.and_(
+                allocations.c.provider_id == inventories.c.provider_id,
+                allocations.c.class_id == inventories.c.class_id,
+            ),
+        )
+        .group_by(providers.c.name, inventories.c.class_id, inventories.c.total, inventories.c.used)
+        .having(sa.or_(held > inventories.c.total, held != inventories.c.used))
+    )
+    return [
+        f"{name} has {total}, {used} in use, and {held} of it are held"
+        for name, total, used, held in connection.execute(query)
+    ]
+
+
+def _on_two_hosts(connection: Connection) -> list[str]:
+    hosts = sa.func.count(sa.distinct(allocations.c.provider_id))
+    query = (
+        sa.select(consumers.c.uuid, hosts)
+        .join(allocations, allocations.c.consumer_id == consumers.c.id)
+        .join(providers, providers.c.id == allocations.c.provider_id)
+        .where(providers.c.uuid != POOL)
+        .group_by(consumers.c.uuid)
+        .having(hosts > 1)
+    )
+    return [f"{who} is on {number} hosts" for who, number in connection.execute(query)]
+
+
+def _lost(connection: Connection, revisions: dict[ProviderId, int]) -> list[str]:
+    """A provider moves by one revision for each write that touched it: fewer are updates lost."""
+    rows: Sequence[Any] = connection.execute(sa.select(providers.c.uuid, providers.c.revision)).all()
+    return [
+        f"{which} is at revision {revision}, not at {revisions[which]}"
+        for which, revision in rows
+        if revision != revisions[which]
+    ]
+
+
+_LOCK_AND_READ = """
+SELECT asked.place - 1, providers.id, providers.root_id,
+       CASE WHEN root.id <> providers.id THEN root.uuid END, providers.cell,
+       providers.generation, providers.revision, root.shape,
+       stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit, stock.step_size,
+       stock.allocation_ratio, stock.used
+FROM unnest($1::uuid[]) WITH ORDINALITY AS asked (uuid, place)
+JOIN providers ON providers.uuid = asked.uuid
+JOIN providers AS root ON root.id = providers.root_id
+LEFT JOIN inventories AS stock ON stock.provider_id = providers.id
+ORDER BY root.id, providers.id
+FOR NO KEY UPDATE OF root
+"""
+
+
+class _Trap(PostgresClaims):
+    async def _lock_standing(self, driver: Any, books: Books) -> Ledger:
+        rows = await driver.fetch(_LOCK_AND_READ, books.providers)
+        await self._learn([row[8] for row in rows])
+        return books.ledger(rows)
+
+
+class _TrapStore(SqlPlacementStore):
+    """Locks the roots in the statement that reads what is decided on."""
+
+    postgres_claims = _Trap

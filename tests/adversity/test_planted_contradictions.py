@@ -1,0 +1,93 @@
+"""The audit finds what somebody broke behind the store's back."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from bus.sql import open_database
+from placement_worker.store_sql import SqlPlacementStore
+from tests.contracts.desk import Desk
+from tests.contracts.placement_orders import (
+    DB,
+    HOST,
+    OTHER_HOST,
+    WEB,
+    a_claim,
+    a_host,
+    a_provider,
+    a_report,
+    a_share,
+    provider,
+)
+from tests.contracts.sql_stores import migrated_database
+
+pytestmark = pytest.mark.asyncio
+
+KINDS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
+NUMA = provider("numa-1")
+PLANTED = {
+    "UPDATE inventories SET used = used + 1 WHERE used = 1": f"{HOST} has 2 of VCPU in use by its inventory, but its allocations sum up to 1",
+    "DELETE FROM allocations": f"{HOST} has 1 of VCPU in use by its inventory, but its allocations sum up to 0",
+    "DELETE FROM inventories WHERE used = 1": "1 of class",
+    "DELETE FROM consumers": "which does not exist",
+    "UPDATE consumers SET ended_at = '2024-05-17T12:00:00.000000+00:00'": f"{WEB} ended with attempt 1, and still holds 1 allocations",
+    "UPDATE consumers SET generation = 0": f"{WEB} holds something at generation 0",
+    "UPDATE consumers SET host = NULL": f"{WEB} lives on host None",
+    "UPDATE providers SET root_id = id WHERE parent_id IS NOT NULL": f"{NUMA} stands in another tree than its parent {HOST}",
+    "UPDATE providers SET parent_id = NULL WHERE parent_id IS NOT NULL": f"{NUMA} has the root {HOST}, but no way leads there",
+}
+
+
+@pytest_asyncio.fixture(params=KINDS)
+async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    async with migrated_database(request.param) as url:
+        yield url
+
+
+@pytest.mark.parametrize(("statement", "sentence"), PLANTED.items())
+async def test_the_audit_names_what_was_planted(url: str, statement: str, sentence: str) -> None:
+    store = SqlPlacementStore(url)
+    try:
+        desk = Desk(store)
+        await desk.report(a_host("host-1"), a_host("host-2"))
+        await desk.report(a_report(a_provider("numa-1", HOST)))
+        await desk.ask(a_claim(a_share(HOST, shapes={HOST: 2}), WEB))
+        assert await store.audit() == ()
+
+        await _do(url, statement)
+
+        assert sentence in " ".join(await store.audit())
+    finally:
+        await store.close()
+
+
+async def test_the_audit_of_two_contradictions_names_both(url: str) -> None:
+    store = SqlPlacementStore(url)
+    try:
+        desk = Desk(store)
+        await desk.report(a_host("host-1"), a_host("host-2"))
+        await desk.ask(a_claim(a_share(HOST), WEB), a_claim(a_share(OTHER_HOST), DB))
+
+        await _do(url, "UPDATE inventories SET used = 7 WHERE used = 1")
+
+        found = " ".join(await store.audit())
+        assert str(HOST) in found
+        assert str(OTHER_HOST) in found
+    finally:
+        await store.close()
+
+
+async def _do(url: str, statement: str) -> None:
+    database = open_database(url)
+    try:
+        async with database.writing() as transaction:
+            await transaction.run(_execute, statement)
+    finally:
+        await database.close()
+
+
+def _execute(connection: Connection, statement: str) -> None:
+    connection.execute(sa.text(statement))

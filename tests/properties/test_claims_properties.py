@@ -1,0 +1,244 @@
+"""Claims against an oracle: whatever comes, in whatever batches, ends as if it had come one by one."""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given
+
+from bus.message import ProviderId, type_of
+from bus.messages.placement import (
+    AlreadyClaimed,
+    Claimed,
+    DoesNotFit,
+    NotAllowed,
+    ProviderState,
+    ReleaseClaim,
+    Released,
+    ReportedInventory,
+    ResourceAmount,
+    Superseded,
+    TooOld,
+)
+from placement_worker.core.capacity import capacity_of
+from placement_worker.core.claims import ClaimJudgement
+from placement_worker.core.shares import MovedRoots
+from placement_worker.store_memory import MemoryPlacementStore
+from tests.contracts.desk import Desk
+from tests.contracts.placement_orders import HORIZON, NOON, a_release
+from tests.properties.bounds import BOUNDED
+from tests.properties.oracle import Amounts, Oracle, Said, Standing, Stocked, summed
+from tests.properties.worlds import CELLS, CONSUMERS, PARENTS, Restock, World, report_of, worlds
+
+Usage = dict[tuple[ProviderId, str], int]
+
+
+def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
+    met: Counter[tuple[str, object]] = Counter()
+
+    @BOUNDED
+    @given(worlds())
+    def search(world: World) -> None:
+        met.update(asyncio.run(compare(world)))
+
+    search()
+    # The worlds are wild enough to mean something.
+    said_of_shares = ("claimed", "already claimed", "does not fit", "moved", "superseded", "not allowed")
+    assert set(met) >= {
+        *itertools.product(("claim", "swap"), said_of_shares),
+        *itertools.product(("release",), ("released", "superseded", "not allowed")),
+        ("claim", "too old"),
+    }
+
+
+@BOUNDED
+@given(worlds())
+def test_what_is_promised_of_capacity_and_holdings_is_kept(world: World) -> None:
+    async def scenario() -> None:
+        desk = await a_desk(world)
+        shelves = {which: dict(holds) for which, holds in world.shelves.items()}
+        for batch in world.batches:
+            before = usage(await desk.providers())
+            if isinstance(batch, Restock):
+                shelves[batch.provider][batch.resource] = batch.inventory
+                await desk.report(report_of(batch.provider, shelves[batch.provider]))
+            else:
+                await desk.judge(batch)
+            after = await desk.providers()
+            assert_nothing_is_added_beyond_capacity(before, after)
+            assert await desk.store.audit() == ()
+            await assert_everyone_holds_one_share_that_was_asked_for(desk, world)
+
+    asyncio.run(scenario())
+
+
+@BOUNDED
+@given(worlds())
+def test_what_was_granted_once_takes_nothing_when_it_comes_again(world: World) -> None:
+    async def scenario() -> None:
+        desk = await a_desk(world)
+        for batch in world.batches:
+            if isinstance(batch, Restock):
+                continue
+            said = await desk.judge(batch)
+            granted = [asked for asked, verdict in zip(batch, said, strict=True) if verdict == Claimed()]
+            before = await desk.providers()
+            assert Claimed() not in await desk.judge(granted)
+            assert await desk.providers() == before
+
+    asyncio.run(scenario())
+
+
+async def compare(world: World) -> list[tuple[str, object]]:
+    """Bring a world to placement and to the oracle; which verdicts were met on which orders."""
+    desk, oracle = await a_desk(world), an_oracle(world)
+    met: list[tuple[str, object]] = []
+    async with desk.store.lead_feed() as feed:
+        assert feed is not None
+        for batch in world.batches:
+            if isinstance(batch, Restock):
+                await restock(desk, oracle, batch)
+                continue
+            said = [plainly(verdict) for verdict in await desk.judge(batch)]
+            assert said == [oracle.answer(asked) for asked in batch]
+            await assert_same_books(desk, oracle)
+            met += [(type_of(asked.order), words[0]) for asked, words in zip(batch, said, strict=True)]
+        changes = await feed.read()
+    assert [(holder.consumer, holder.attempt) for holder in changes.claimed] == oracle.claimed
+    assert [(holder.consumer, holder.attempt) for holder in changes.ended] == oracle.ended
+    return met
+
+
+async def a_desk(world: World) -> Desk:
+    desk = Desk(MemoryPlacementStore())
+    await desk.report(*[report_of(which, world.shelves[which]) for which in PARENTS])
+    return desk
+
+
+def an_oracle(world: World) -> Oracle:
+    """About the same providers, which are new and which nobody uses."""
+    return Oracle(
+        providers={
+            which: Standing(
+                root=PARENTS[which] or which,
+                cell=CELLS[which],
+                stocks={resource: stocked(inventory) for resource, inventory in holds.items()},
+                generation=1,
+            )
+            for which, holds in world.shelves.items()
+        },
+        # The tree of two was reported in two parts.
+        shapes={which: 1 + list(PARENTS.values()).count(which) for which in PARENTS if not PARENTS[which]},
+        now=NOON,
+        horizon=HORIZON,
+    )
+
+
+def stocked(inventory: ReportedInventory) -> Stocked:
+    return Stocked(
+        total=inventory.total,
+        reserved=inventory.reserved,
+        ratio=inventory.allocation_ratio,
+        min_unit=inventory.min_unit,
+        max_unit=inventory.max_unit,
+        step_size=inventory.step_size,
+    )
+
+
+async def restock(desk: Desk, oracle: Oracle, restocked: Restock) -> None:
+    standing = oracle.providers[restocked.provider]
+    new = stocked(restocked.inventory)
+    if standing.stocks[restocked.resource] != new:
+        standing.stocks[restocked.resource] = new
+        standing.generation += 1
+        oracle.shapes[standing.root] += 1
+    holds = {
+        resource: ReportedInventory(
+            total=stock.total,
+            reserved=stock.reserved,
+            min_unit=stock.min_unit,
+            max_unit=stock.max_unit,
+            step_size=stock.step_size,
+            allocation_ratio=stock.ratio,
+        )
+        for resource, stock in standing.stocks.items()
+    }
+    await desk.report(report_of(restocked.provider, holds))
+
+
+def plainly(verdict: ClaimJudgement) -> Said:  # noqa: PLR0911 - one for each kind of verdict
+    """A verdict in the oracle's words."""
+    match verdict:
+        case Claimed():
+            return ("claimed",)
+        case AlreadyClaimed(attempt=attempt, share=share):
+            return ("already claimed", attempt, share.host, frozenset(summed(share).items()))
+        case Superseded(attempt=attempt, ended=ended):
+            return ("superseded", attempt, ended)
+        case Released(freed=freed):
+            return ("released", freed)
+        case TooOld(horizon_s=horizon_s):
+            return ("too old", horizon_s)
+        case NotAllowed(field=field):
+            return ("not allowed", field)
+        case MovedRoots(roots=roots, gone=gone):
+            return ("moved", frozenset(roots), frozenset(gone))
+        case DoesNotFit(shortfalls=shortfalls):
+            return (
+                "does not fit",
+                *[
+                    (short.provider, short.resource, short.rule, short.asked, short.free, short.bound)
+                    for short in shortfalls
+                ],
+            )
+
+
+async def assert_same_books(desk: Desk, oracle: Oracle) -> None:
+    states = await desk.providers()
+    assert usage(states) == {
+        (which, resource): oracle.used(which, resource)
+        for which, standing in oracle.providers.items()
+        for resource in standing.stocks
+    }
+    assert {which: state.generation for which, state in states.items()} == {
+        which: standing.generation for which, standing in oracle.providers.items()
+    }
+    ledger = await desk.ledger(*[a_release(who) for who in CONSUMERS])
+    for who in CONSUMERS:
+        row, past = ledger.consumers[who], oracle.pasts.get(who)
+        assert total(ledger.held.get(who, ())) == (past.holds if past else {})
+        assert (row.attempt, row.generation, row.ended_at is not None, row.host) == (
+            (past.attempt, past.generation, past.ended, past.host) if past else (0, 0, False, None)
+        )
+
+
+def assert_nothing_is_added_beyond_capacity(before: Usage, after: dict[ProviderId, ProviderState]) -> None:
+    for which, state in after.items():
+        for resource, inventory in state.inventories.items():
+            assert inventory.used <= max(capacity_of(inventory), before[which, resource])
+
+
+async def assert_everyone_holds_one_share_that_was_asked_for(desk: Desk, world: World) -> None:
+    ledger = await desk.ledger(*[a_release(who) for who in CONSUMERS])
+    asked = [
+        (asked.order.share.host, summed(asked.order.share))
+        for batch in world.batches
+        if not isinstance(batch, Restock)
+        for asked in batch
+        if not isinstance(asked.order, ReleaseClaim)
+    ]
+    for who, held in ledger.held.items():
+        assert (ledger.consumers[who].host, total(held)) in asked
+
+
+def usage(states: dict[ProviderId, ProviderState]) -> Usage:
+    return {
+        (which, resource): inventory.used
+        for which, state in states.items()
+        for resource, inventory in state.inventories.items()
+    }
+
+
+def total(held: Sequence[ResourceAmount]) -> Amounts:
+    return {(amount.provider, amount.resource): amount.amount for amount in held}

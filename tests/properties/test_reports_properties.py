@@ -1,0 +1,179 @@
+"""Reports of trees: whatever is told, in whatever batches, the forest stays a forest and nothing held is lost."""
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from bus.message import AggregateId, ProviderId
+from bus.messages.placement import (
+    ProviderState,
+    ReportAccepted,
+    ReportedInventory,
+    ReportedProvider,
+    ReportInventory,
+)
+from placement_worker.store_memory import MemoryPlacementStore
+from tests.contracts.desk import Desk, used
+from tests.contracts.placement_orders import a_claim, a_share, aggregate, amounts, consumer, provider
+from tests.properties.bounds import BOUNDED
+
+A, B, C, D = PROVIDERS = tuple(provider(name) for name in "abcd")
+NAMES = ("north", "east", "south", "west")
+RACK = aggregate("rack")
+
+some_inventories = st.sampled_from(
+    [
+        None,
+        {},
+        {"VCPU": ReportedInventory(total=4)},
+        {"VCPU": ReportedInventory(total=1), "MEMORY_MB": ReportedInventory(total=8, reserved=1)},
+        {"VCPU": ReportedInventory(total=1, reserved=2)},
+    ]
+)
+some_traits = st.sampled_from([None, (), ("CUSTOM_A",), ("CUSTOM_A", "HW_CPU_X86_VMX"), ("UNHEARD_OF",)])
+some_aggregates: st.SearchStrategy[tuple[AggregateId, ...] | None] = st.sampled_from([None, (), (RACK,)])
+reported = st.builds(
+    ReportedProvider,
+    id=st.sampled_from(PROVIDERS),
+    name=st.sampled_from(NAMES),
+    parent=st.sampled_from([None, *PROVIDERS]),
+    inventories=some_inventories,
+    traits=some_traits,
+    aggregates=some_aggregates,
+)
+wild_reports = st.builds(
+    ReportInventory,
+    cell=st.sampled_from(["c1", "c1", "c1", "c2"]),
+    root=st.sampled_from([A, A, B]),
+    providers=st.lists(reported, max_size=3).map(tuple),
+    removed=st.lists(st.sampled_from(PROVIDERS), max_size=2).map(tuple),
+    epoch=st.integers(0, 1),
+    sequence=st.integers(0, 3),
+)
+
+
+@st.composite
+def sound_reports(draw: st.DrawFn) -> ReportInventory:
+    """Makes sense by itself, and often with what stands."""
+    root = draw(st.sampled_from([A, A, B]))
+    below = [C, D] if draw(st.booleans()) else [D, C]
+    told = draw(st.integers(0, 3))
+    lineage: list[ProviderId | None] = [None, root, draw(st.sampled_from([root, below[0]]))]
+    providers = [
+        structs.replace(draw(reported), id=one, parent=parent, name=NAMES[PROVIDERS.index(one)])
+        for one, parent in zip([root, *below], lineage, strict=True)
+    ]
+    gone = [one for one in below if one not in [each.id for each in providers[:told]]]
+    removed = gone if draw(st.booleans()) else []
+    if told == 0 and removed and draw(st.booleans()):
+        removed = [*removed, root]
+    return ReportInventory(cell="c1", root=root, providers=tuple(providers[:told]), removed=tuple(removed))
+
+
+batches_of_reports = st.lists(
+    st.lists(st.one_of(sound_reports(), sound_reports(), wild_reports), min_size=1, max_size=4),
+    min_size=2,
+    max_size=6,
+)
+Batches = list[list[ReportInventory]]
+
+
+@BOUNDED
+@given(batches_of_reports)
+def test_reports_end_alike_in_whatever_batches_they_come(batches: Batches) -> None:
+    async def scenario() -> None:
+        together, apart = Desk(MemoryPlacementStore()), Desk(MemoryPlacementStore())
+        for batch in batches:
+            assert await together.report(*batch) == tuple([await apart.report_one(one) for one in batch])
+            assert known(await together.providers()) == known(await apart.providers())
+            assert await together.store.audit() == ()
+
+    asyncio.run(scenario())
+
+
+@BOUNDED
+@given(batches_of_reports)
+def test_a_report_sent_again_or_refused_changes_nothing(batches: Batches) -> None:
+    async def scenario() -> None:
+        desk = Desk(MemoryPlacementStore())
+        for report in [report for batch in batches for report in batch]:
+            before = await desk.providers()
+            verdict = await desk.report_one(report)
+            after = await desk.providers()
+            if not isinstance(verdict, ReportAccepted):
+                assert after == before
+            again = await desk.report_one(report)
+            assert await desk.providers() == after
+            assert not (isinstance(again, ReportAccepted) and again.shape_moved)
+
+    asyncio.run(scenario())
+
+
+@BOUNDED
+@given(batches_of_reports)
+def test_the_shape_tells_of_every_change_that_claims_may_rely_on(batches: Batches) -> None:
+    async def scenario() -> None:
+        desk = Desk(MemoryPlacementStore())
+        for report in [report for batch in batches for report in batch]:
+            before = trees(await desk.providers())
+            verdict = await desk.report_one(report)
+            after = trees(await desk.providers())
+            for root in after:
+                was_shape, was = before.get(root, (0, frozenset()))
+                is_shape, now = after[root]
+                assert is_shape == was_shape + (now != was)
+            moved = after.get(report.root, (0, None)) != before.get(report.root, (0, None))
+            assert moved == (isinstance(verdict, ReportAccepted) and verdict.shape_moved)
+
+    asyncio.run(scenario())
+
+
+@BOUNDED
+@given(batches_of_reports)
+def test_what_is_held_is_never_taken_away_by_a_report(batches: Batches) -> None:
+    async def scenario() -> None:
+        desk = Desk(MemoryPlacementStore())
+        for batch in batches:
+            await desk.report(*batch)
+            for which in PROVIDERS:
+                await desk.ask(
+                    a_claim(a_share(A, amounts(which, VCPU=1), shapes={}), consumer(f"on {which}"))
+                )
+            holding = await desk.providers()
+            await desk.report(*batches[0], *batch)
+            after = await desk.providers()
+            for which, state in holding.items():
+                for resource, amount in used(state).items():
+                    assert amount == 0 or used(after[which])[resource] == amount
+            assert await desk.store.audit() == ()
+
+    asyncio.run(scenario())
+
+
+def known(states: dict[ProviderId, ProviderState]) -> dict[ProviderId, ProviderState]:
+    """Without what counts the writes and not what was written."""
+    return {which: structs.replace(state, revision=0, internal=0) for which, state in states.items()}
+
+
+def trees(states: dict[ProviderId, ProviderState]) -> dict[ProviderId, tuple[int, frozenset[object]]]:
+    """By root: its shape, and all that a shape stands for."""
+    return {
+        root: (
+            found.shape,
+            frozenset(
+                (
+                    state.id,
+                    state.parent,
+                    frozenset(state.inventories.items()),
+                    state.traits,
+                    state.aggregates,
+                )
+                for state in states.values()
+                if state.root == root
+            ),
+        )
+        for root, found in states.items()
+        if found.parent is None
+    }

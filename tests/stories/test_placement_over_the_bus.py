@@ -1,0 +1,363 @@
+"""A placement worker as others meet it: over the bus, on each kind of broker with a kind of store that goes with it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from uuid import UUID, uuid5
+
+import pytest
+from msgspec import structs
+
+from bus.broker import PLAIN, Broker, Parcel
+from bus.codec import CODEC
+from bus.link import Link
+from bus.listening import listen
+from bus.message import ConsumerId, Message, ProviderId
+from bus.messages.placement import (
+    AlreadyClaimed,
+    AskSnapshot,
+    ClaimAnswered,
+    Claimed,
+    ClaimResources,
+    ClaimVerdict,
+    DoesNotFit,
+    InventoryInUse,
+    InventoryRefused,
+    NotAllowed,
+    ProvidersChanged,
+    ProviderState,
+    ReleaseClaim,
+    Released,
+    ReportAccepted,
+    ReportAnswered,
+    ReportedInventory,
+    ReportedProvider,
+    ReportInventory,
+    ReportVerdict,
+    ResourceAmount,
+    ShapeMoved,
+    ShapeSeen,
+    Share,
+    SnapshotPage,
+    Superseded,
+    SwapClaim,
+)
+from bus.process import run_until
+from bus.station import Station
+from bus.topology import EVENTS, PLACEMENT, Grant
+from placement_worker.settings import PlacementSettings
+from placement_worker.store import PlacementStore
+from placement_worker.wiring import placement_parts
+from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
+from tests.contracts.stage import PATIENCE_S, SETTINGS, dead_letters, declared, send
+from tests.contracts.stores import open_store
+
+pytestmark = pytest.mark.asyncio
+
+NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a01")
+STAGES = pytest.mark.parametrize(
+    ("bus", "books"),
+    [
+        ("memory", "memory"),
+        ("unix", "sqlite"),
+        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
+    ],
+)
+
+
+class Scene:
+    """A placement worker at work, somebody who asks, and the store behind it."""
+
+    def __init__(
+        self, under_test: BrokerUnderTest, broker: Broker, client: Station, store: PlacementStore
+    ) -> None:
+        self.under_test = under_test
+        self.broker = broker
+        self.client = client
+        self.store = store
+
+    async def report(self, report: ReportInventory) -> ReportVerdict:
+        answer = await self.client.ask(report)
+        assert isinstance(answer, ReportAnswered)
+        return answer.verdict
+
+    async def claim(self, *orders: Message) -> list[ClaimVerdict]:
+        answers = await self.client.ask_all(orders)
+        return [answer.verdict for answer in answers if isinstance(answer, ClaimAnswered)]
+
+    async def providers(self) -> dict[str, ProviderState]:
+        found: dict[str, ProviderState] = {}
+        after: int | None = 0
+        while after is not None:
+            page = await self.client.ask(AskSnapshot(after=after, limit=2))
+            assert isinstance(page, SnapshotPage)
+            found |= {provider.name: provider for provider in page.providers}
+            after = page.next
+        return found
+
+
+@asynccontextmanager
+async def scene(bus: str, books: str, user: str = "") -> AsyncIterator[Scene]:
+    async with AsyncExitStack() as stack:
+        under_test = await under_test_of(bus)
+        stack.push_async_callback(under_test.close)
+        broker = await declared(under_test)
+        store = await stack.enter_async_context(open_store(books))
+        if user:
+            await under_test.add_user(user, ("c1", "c2"))
+        placement = Station(under_test.broker(user), "placement", settings=SETTINGS)
+        client = Station(broker, "client", settings=SETTINGS, asks=True)
+        told = asyncio.Event()
+        parts = (*placement_parts((placement,), store, PlacementSettings()), client)
+        running = asyncio.create_task(run_until(told, parts, drain_s_max=10))
+        try:
+            yield Scene(under_test, broker, client, store)
+            assert await store.audit() == ()
+        finally:
+            told.set()
+            await running
+            await client.close()
+            await placement.close()
+
+
+async def under_test_of(bus: str) -> BrokerUnderTest:
+    if bus == "memory":
+        return MemoryUnderTest()
+    if bus == "unix":
+        return await UnixUnderTest.start()
+    from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest  # noqa: PLC0415 - only who asks for it
+
+    return await RabbitMQUnderTest.start()
+
+
+def host(name: str, vcpu: int = 8, *, cell: str = "c1", traits: tuple[str, ...] = ()) -> ReportInventory:
+    root = ProviderId(uuid5(NAMES, name))
+    inventories = {"VCPU": ReportedInventory(total=vcpu), "MEMORY_MB": ReportedInventory(total=65536)}
+    provider = ReportedProvider(id=root, name=name, inventories=inventories, traits=traits)
+    return ReportInventory(cell=cell, root=root, providers=(provider,))
+
+
+def share(name: str, vcpu: int, shape: int | None = None) -> Share:
+    root = ProviderId(uuid5(NAMES, name))
+    return Share(
+        host=root,
+        amounts=(
+            ResourceAmount(provider=root, resource="VCPU", amount=vcpu),
+            ResourceAmount(provider=root, resource="MEMORY_MB", amount=1024),
+        ),
+        shapes=() if shape is None else (ShapeSeen(root=root, shape=shape),),
+    )
+
+
+def claim(number: int, where: Share, *, attempt: int = 1) -> ClaimResources:
+    return ClaimResources(
+        cell="c1",
+        consumer=ConsumerId(UUID(int=number)),
+        attempt=attempt,
+        issued_at=datetime.now(UTC),
+        share=where,
+    )
+
+
+@STAGES
+async def test_a_host_is_reported_claimed_swapped_and_released(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        assert isinstance(await here.report(host("h1", 4)), ReportAccepted)
+        assert isinstance(await here.report(host("h2", 4)), ReportAccepted)
+
+        assert await here.claim(claim(1, share("h1", 3)), claim(2, share("h1", 1))) == [Claimed(), Claimed()]
+        (too_much,) = await here.claim(claim(3, share("h1", 1)))
+        assert isinstance(too_much, DoesNotFit)
+        assert [(each.resource, each.asked, each.free) for each in too_much.shortfalls] == [("VCPU", 1, 0)]
+        (again,) = await here.claim(claim(1, share("h2", 3)))
+        assert isinstance(again, AlreadyClaimed)
+        assert again.share.host == share("h1", 3).host
+
+        moved = SwapClaim(
+            cell="c1",
+            consumer=ConsumerId(UUID(int=1)),
+            held_attempt=1,
+            attempt=2,
+            issued_at=datetime.now(UTC),
+            share=share("h2", 3),
+        )
+        assert await here.claim(moved) == [Claimed()]
+        over = ReleaseClaim(
+            cell="c1", consumer=ConsumerId(UUID(int=1)), attempt=2, issued_at=datetime.now(UTC)
+        )
+        assert await here.claim(over) == [Released(freed=True)]
+        assert await here.claim(claim(1, share("h1", 1))) == [Superseded(attempt=2, ended=True)]
+
+        providers = await here.providers()
+        assert {name: each.inventories["VCPU"].used for name, each in providers.items()} == {"h1": 1, "h2": 0}
+
+
+@STAGES
+async def test_a_claim_on_a_moved_shape_gets_the_new_state_and_then_the_host(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        seen = await here.report(host("h1"))
+        assert isinstance(seen, ReportAccepted)
+        moved = await here.report(host("h1", traits=("CUSTOM_FAST",)))
+        assert isinstance(moved, ReportAccepted)
+        assert moved.shape_moved
+
+        (refused,) = await here.claim(claim(1, share("h1", 1, seen.shape)))
+
+        assert isinstance(refused, ShapeMoved)
+        (now,) = refused.trees
+        assert (now.name, now.shape, now.traits) == ("h1", moved.shape, ("CUSTOM_FAST",))
+        assert await here.claim(claim(1, share("h1", 1, now.shape))) == [Claimed()]
+
+
+@STAGES
+async def test_every_write_is_heard_with_whole_states_and_without_gaps(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        link = Link(here.broker, SETTINGS)
+        feed = listen(
+            link, [Grant(EVENTS, ("providers.changed",))], process="ears", settings=SETTINGS, codec=CODEC
+        )
+        await anext(feed)
+        await here.report(host("h1"))
+        verdicts = await here.claim(*(claim(n, share("h1", 1)) for n in range(1, 10)))
+        assert sum(isinstance(verdict, Claimed) for verdict in verdicts) == 8
+
+        heard: list[ProvidersChanged] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while sum(len(each.claimed) for each in heard) < 8:
+                heard += [e.message for e in await anext(feed) if isinstance(e.message, ProvidersChanged)]
+        await feed.aclose()
+        await link.close()
+
+        positions = [each.at.position for each in heard]
+        assert positions == list(range(positions[0], positions[0] + len(positions)))
+        latest = heard[-1].providers[-1]
+        assert (latest.name, latest.inventories["VCPU"].used) == ("h1", 8)
+        revisions = [provider.revision for each in heard for provider in each.providers]
+        assert revisions == sorted(revisions)
+
+
+@STAGES
+async def test_a_plain_message_of_any_client_reports_a_host(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        body = b"""{
+          "message": {
+            "type": "inventory.report", "cell": "c1", "root": "1d3e8d4e-52a2-4b09-9f34-3a4f4a0f3a10",
+            "providers": [{
+              "id": "1d3e8d4e-52a2-4b09-9f34-3a4f4a0f3a10", "name": "by-hand",
+              "inventories": {"VCPU": {"total": 4}}
+            }]
+          }
+        }"""
+        await send(
+            here.broker, Parcel(PLACEMENT, "inventory.report.c1", body, content_type=PLAIN, mandatory=True)
+        )
+
+        async with asyncio.timeout(PATIENCE_S):
+            while "by-hand" not in await here.providers():
+                await asyncio.sleep(0.01)
+
+
+@STAGES
+async def test_a_report_that_is_refused_is_told_to_whoever_listens(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        await here.report(host("h1"))
+        await here.claim(claim(1, share("h1", 1)))
+        link = Link(here.broker, SETTINGS)
+        feed = listen(
+            link, [Grant(EVENTS, ("inventory.refused.c1",))], process="ears", settings=SETTINGS, codec=CODEC
+        )
+        await anext(feed)
+
+        gone = structs.replace(host("h1"), providers=(), removed=(host("h1").root,))
+        await here.client.publisher.send(gone)
+        (told,) = await anext(feed)
+        await feed.aclose()
+        await link.close()
+
+        assert isinstance(told.message, InventoryRefused)
+        assert isinstance(told.message.verdict, InventoryInUse)
+
+
+@STAGES
+async def test_an_order_that_makes_no_sense_is_buried_with_its_field(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        await here.report(host("h1"))
+        await here.claim(claim(1, share("h1", 1)))
+
+        # Of another cell than the consumer's.
+        wrong = ReleaseClaim(
+            cell="c2", consumer=ConsumerId(UUID(int=1)), attempt=1, issued_at=datetime.now(UTC)
+        )
+        await here.client.publisher.send(wrong)
+        (letter,) = await dead_letters(here.broker, 1)
+
+        assert letter.reason.startswith("cell: consumer 00000000-0000-0000-0000-000000000001 is of cell 'c1'")
+
+
+@pytest.mark.parametrize(("bus", "books"), [("memory", "memory"), ("unix", "sqlite")])
+async def test_who_does_not_say_who_it_is_speaks_for_nobody_where_there_are_users(
+    bus: str, books: str
+) -> None:
+    async with scene(bus, books, user="moor-placement") as here:
+        unsigned = await here.client.ask(host("h1"))
+        assert isinstance(unsigned, ReportAnswered)
+        assert isinstance(unsigned.verdict, NotAllowed)
+        assert "does not say which user sent it" in unsigned.verdict.reason
+        await here.under_test.add_user("moor-cell-c1", ("c1", "c2"))
+        cell = Station(here.under_test.broker("moor-cell-c1"), "cell-c1", settings=SETTINGS, asks=True)
+        running = asyncio.create_task(cell.run())
+        answer = await cell.ask(host("h2"))
+        assert isinstance(answer, ReportAnswered)
+        assert isinstance(answer.verdict, ReportAccepted)
+        await cell.stop()
+        await running
+        await cell.close()
+
+        page = await here.store.snapshot_page(0, 100)
+        assert [provider.name for provider in page.providers] == ["h2"]
+
+
+@STAGES
+async def test_a_cell_may_not_claim_or_report_for_another(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        await here.report(host("h1", cell="c1"))
+        await here.under_test.add_user("moor-cell-c2", ("c1", "c2"))
+        cell = Station(here.under_test.broker("moor-cell-c2"), "cell-c2", settings=SETTINGS, asks=True)
+        running = asyncio.create_task(cell.run())
+        try:
+            # The broker lets it speak on its own keys; placement looks at what it says there.
+            theirs = structs.replace(host("h1"), cell="c2")
+            answer = await cell.ask(theirs)
+            assert isinstance(answer, ReportAnswered)
+            assert isinstance(answer.verdict, NotAllowed)
+            assert answer.verdict.field == "cell"
+            own = await cell.ask(host("h9", cell="c2"))
+            assert isinstance(own, ReportAnswered)
+            assert isinstance(own.verdict, ReportAccepted)
+        finally:
+            await cell.stop()
+            await running
+            await cell.close()
+
+
+@STAGES
+async def test_the_feed_goes_on_when_its_leader_stops(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        other = Station(here.broker, "placement-2", settings=SETTINGS)
+        told = asyncio.Event()
+        settings = PlacementSettings(feed_lead_again_ms=20)
+        running = asyncio.create_task(
+            run_until(told, placement_parts((other,), here.store, settings), drain_s_max=10)
+        )
+        await here.report(host("h1"))
+        verdicts = await here.claim(*(claim(n, share("h1", 1)) for n in range(1, 5)))
+        assert verdicts == [Claimed()] * 4
+        told.set()
+        await running
+        await other.close()
+
+        page = await here.client.ask(AskSnapshot())
+        assert isinstance(page, SnapshotPage)
+        assert page.published.term >= 1

@@ -1,0 +1,410 @@
+"""What only the real broker can show: what its own client commands can do with our users' rights, and its kinds of queue.
+
+Everything here is raw AMQP, past our own port, as somebody would use it who holds a cell's password and means harm.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import aio_pika
+import aiormq
+import pytest
+import pytest_asyncio
+from aiormq.abc import AbstractChannel
+from pamqp.commands import Basic
+
+from bus.broker import AccessRefused, ConnectionLost, Parcel, Receipt
+from bus.rabbit import RabbitBroker
+from bus.topology import (
+    API,
+    DEAD,
+    EVENTS,
+    PLACEMENT,
+    REPLY,
+    RETRY,
+    Binding,
+    Limits,
+    Objects,
+    Queue,
+    QueueKind,
+    answers_queue,
+    objects_of,
+)
+from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest, ctl
+from tests.contracts.small_world import connected, eventually, receive
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
+
+CELLS = ("a", "b")
+CELL = "moor-cell-a"
+OWN_KEY = f"answers.{CELL}.p1"
+STANDING = objects_of(CELLS)
+EXCHANGES = tuple(exchange.name for exchange in STANDING.exchanges if not exchange.foreign)
+QUEUES = tuple(queue.name for queue in STANDING.queues)
+
+Attempt = Callable[[AbstractChannel], Awaitable[object]]
+
+
+@pytest_asyncio.fixture
+async def rabbitmq() -> AsyncIterator[RabbitMQUnderTest]:
+    """The whole topology, and a cell's user."""
+    under_test = await RabbitMQUnderTest.start()
+    try:
+        async with connected(under_test.broker(), STANDING):
+            await under_test.add_user(CELL, CELLS)
+        yield under_test
+    finally:
+        await under_test.close()
+
+
+@asynccontextmanager
+async def raw(
+    rabbitmq: RabbitMQUnderTest, user: str = ""
+) -> AsyncIterator[Callable[[Attempt], Awaitable[str]]]:
+    """Attempts as this user, each on a channel of its own; the answer is empty, or why it was refused."""
+    connection = await aio_pika.connect(rabbitmq.url(user))
+
+    async def attempt(what: Attempt) -> str:
+        channel = connection.channel(on_return_raises=False)
+        await channel.initialize()
+        try:
+            await what(await channel.get_underlay_channel())
+        except aiormq.exceptions.ChannelClosed as refused:
+            return str(refused)
+        await channel.close()
+        return ""
+
+    try:
+        yield attempt
+    finally:
+        await connection.close()
+
+
+def says(
+    exchange: str, routing_key: str, body: bytes = b"{}", headers: dict[str, list[str]] | None = None
+) -> Attempt:
+    properties = Basic.Properties(headers=cast("dict[str, Any]", headers or {}))
+    return lambda channel: channel.basic_publish(
+        body, exchange=exchange, routing_key=routing_key, properties=properties
+    )
+
+
+def declares(
+    name: str, arguments: Mapping[str, str | int], *, durable: bool = False, exclusive: bool = False
+) -> Attempt:
+    return lambda channel: channel.queue_declare(
+        name, durable=durable, exclusive=exclusive, arguments=cast("dict[str, Any]", dict(arguments))
+    )
+
+
+def declares_exchange(name: str, arguments: Mapping[str, str]) -> Attempt:
+    return lambda channel: channel.exchange_declare(name, arguments=dict(arguments))
+
+
+def binds(destination: str, source: str, key: str) -> Attempt:
+    return lambda channel: channel.exchange_bind(destination, source, key)
+
+
+def binds_queue(queue: str, exchange: str, key: str) -> Attempt:
+    return lambda channel: channel.queue_bind(queue, exchange, key)
+
+
+async def depths(rabbitmq: RabbitMQUnderTest) -> dict[str, int]:
+    """Every queue that is not empty."""
+    async with connected(rabbitmq.broker()) as connection:
+        found = {name: await connection.depth(name) for name in QUEUES}
+    return {name: depth for name, depth in found.items() if depth}
+
+
+# A cell cannot speak to the level above
+
+
+async def test_a_cell_is_refused_what_it_may_not_say(rabbitmq: RabbitMQUnderTest) -> None:
+    async with raw(rabbitmq, CELL) as attempt:
+        for exchange, key in (
+            (API, "build.request"),
+            (API, "swap.a"),
+            ("", "scheduler.requests"),
+            ("", "conductor.a.work"),
+            (PLACEMENT, "reshape"),
+            (PLACEMENT, "claim.a"),
+            (PLACEMENT, "swap.b"),
+            (PLACEMENT, "release.b"),
+            (PLACEMENT, "inventory.report.b"),
+            (PLACEMENT, "swap.a.b"),
+            (PLACEMENT, ""),
+            (EVENTS, "instance.active.b"),
+            (EVENTS, "providers.changed"),
+            ("moor.cell.b", "spawn.b"),
+            (REPLY, OWN_KEY),
+            (RETRY, "scheduler.requests"),
+            ("moor.retry.b", "conductor.b.work"),
+            (DEAD, "scheduler.requests"),
+            ("amq.topic", "anything"),
+            ("amq.fanout", ""),
+        ):
+            refused = await attempt(says(exchange, key))
+            assert "ACCESS_REFUSED" in refused, f"{key!r} on {exchange!r}: {refused or 'allowed'}"
+
+    assert await depths(rabbitmq) == {}
+
+
+async def test_everything_a_cell_needs_works(rabbitmq: RabbitMQUnderTest) -> None:
+    async with connected(rabbitmq.broker(CELL)) as connection:
+        await connection.declare(Objects(queues=(answers_queue(CELL, "p1"),)))
+        answers = await connection.open_consuming(OWN_KEY, prefetch=10)
+        publishing = await connection.open_publishing()
+        for exchange, key in (
+            (PLACEMENT, "swap.a"),
+            (PLACEMENT, "release.a"),
+            (PLACEMENT, "inventory.report.a"),
+            ("moor.cell.a", "spawn.a"),
+            ("moor.retry.a", "compute.a.work"),
+            (DEAD, "conductor.a.work"),
+        ):
+            parcel = Parcel(exchange, key, b"{}", mandatory=True)
+            assert await publishing.publish(parcel) is Receipt.CONFIRMED, key
+        assert await publishing.publish(Parcel(EVENTS, "host.up.a", b"{}")) is Receipt.CONFIRMED
+        work = await connection.open_consuming("compute.a.work", prefetch=10)
+        assert len(await receive(work, 2)) == 2
+
+        async with connected(rabbitmq.broker()) as placement:
+            answering = await placement.open_publishing()
+            await answering.publish(Parcel(REPLY, OWN_KEY, b"yes", mandatory=True))
+        assert [each.parcel.body for each in await receive(answers, 1)] == [b"yes"]
+
+
+async def test_a_copy_by_header_reaches_only_queues_where_a_cell_is_heard_anyway(
+    rabbitmq: RabbitMQUnderTest,
+) -> None:
+    """RabbitMQ 3.10 does not judge the keys in CC and BCC headers, so an exchange must not have queues beyond reach.
+
+    That leaves placement's own queues, which judge by the sender, and the dead letters, which a person judges.
+    """
+    every_key = [binding.pattern for queue in STANDING.queues for binding in queue.bindings]
+    keys = sorted({key.replace("*", "b").replace("#", "b") for key in every_key} | set(QUEUES))
+    async with raw(rabbitmq, CELL) as attempt:
+        for exchange, key in (
+            (PLACEMENT, "swap.a"),
+            ("moor.cell.a", "spawn.a"),
+            (EVENTS, "host.up.a"),
+            ("moor.retry.a", "conductor.a.work"),
+            (DEAD, "conductor.a.work"),
+        ):
+            assert await attempt(says(exchange, key, headers={"CC": keys, "BCC": keys})) == ""
+
+    assert set(await depths(rabbitmq)) == {
+        "placement.work",
+        "placement.questions",
+        "conductor.a.work",
+        "compute.a.work",
+        "dead",
+    }
+
+
+# Nor build itself a way there
+
+
+@pytest.mark.parametrize("exchange", [API, ""], ids=["requests", "the default exchange"])
+async def test_a_cell_has_no_queue_whose_dead_letters_go_where_it_may_not_write(
+    rabbitmq: RabbitMQUnderTest, exchange: str
+) -> None:
+    arguments: dict[str, str | int] = {
+        "x-dead-letter-exchange": exchange,
+        "x-dead-letter-routing-key": "scheduler.requests",
+    }
+    async with raw(rabbitmq, CELL) as attempt:
+        for name in ("", OWN_KEY, "amq.gen-mine"):
+            refused = await attempt(declares(name, arguments, exclusive=True))
+            assert "ACCESS_REFUSED" in refused, f"{name!r}: {refused or 'allowed'}"
+
+
+@pytest.mark.parametrize("name", [OWN_KEY, "amq.gen-mine", "moor.mine", "feed.moor-cell-a.p1"])
+async def test_a_cell_has_no_exchange_of_its_own(rabbitmq: RabbitMQUnderTest, name: str) -> None:
+    """It would be free of topic rights: bound to where a cell may write, it would carry any key there."""
+    async with raw(rabbitmq, CELL) as attempt:
+        variants: tuple[dict[str, str], ...] = ({}, {"alternate-exchange": PLACEMENT})
+        for arguments in variants:
+            refused = await attempt(declares_exchange(name, arguments))
+            assert "ACCESS_REFUSED" in refused, refused or "allowed"
+
+
+async def test_no_exchange_is_bound_to_another_by_a_cell_but_for_its_own_answers(
+    rabbitmq: RabbitMQUnderTest,
+) -> None:
+    """It may read `moor.reply` with the keys of its answers, and so bind that on to where it may write: RabbitMQ has no
+    right that would tell the two apart. Nothing that it says itself passes there, since it may not write answers.
+    """
+    own_keys = (OWN_KEY, f"answers.{CELL}.*", f"answers.{CELL}.#")
+    keys = ("#", "", "scheduler.requests", "reshape", "swap.a", "answers.moor-scheduler.p1", *own_keys)
+    allowed = set()
+    async with raw(rabbitmq, CELL) as attempt:
+        for source in (*EXCHANGES, "amq.topic"):
+            for destination in (*EXCHANGES, "amq.topic"):
+                for key in keys:
+                    if not await attempt(binds(destination, source, key)):
+                        allowed.add((source, destination, key))
+
+        writable = (PLACEMENT, EVENTS, DEAD, "moor.cell.a", "moor.retry.a")
+        assert allowed == {(REPLY, destination, key) for destination in writable for key in own_keys}
+
+    # All of these bindings stand now. What placement answers goes to no queue by them but the dead letters, where a
+    # cell may leave whatever it likes.
+    async with raw(rabbitmq) as placement:
+        assert await placement(says(REPLY, OWN_KEY, b"an answer")) == ""
+    assert set(await depths(rabbitmq)) == {"dead"}
+
+
+async def test_the_dead_letters_of_an_answer_queue_are_answers(rabbitmq: RabbitMQUnderTest) -> None:
+    """A cell may let its answers go astray with any key, where it may write. It cannot say anything that way: nothing
+    but answers reaches such a queue, and none of its own parcels do.
+    """
+    astray: dict[str, str | int] = {
+        "x-dead-letter-exchange": PLACEMENT,
+        "x-dead-letter-routing-key": "release.b",
+        "x-message-ttl": 0,
+    }
+    async with raw(rabbitmq, CELL) as attempt:
+
+        async def lets_answers_go_astray(channel: AbstractChannel) -> None:
+            queue = str(
+                (
+                    await channel.queue_declare("", exclusive=True, arguments=cast("dict[str, Any]", astray))
+                ).queue
+            )
+            await channel.queue_bind(queue, REPLY, OWN_KEY)
+            for exchange in EXCHANGES:
+                if exchange != REPLY:
+                    refused = await attempt(binds_queue(queue, exchange, "conductor.a.work"))
+                    assert "ACCESS_REFUSED" in refused, f"bound to {exchange}"
+            assert "ACCESS_REFUSED" in await attempt(says("", queue, b"its own words"))
+
+        assert await attempt(lets_answers_go_astray) == ""
+        async with raw(rabbitmq) as placement:
+            await placement(says(REPLY, OWN_KEY, b"an answer"))
+
+        async def arrived() -> bool:
+            return bool(await depths(rabbitmq))
+
+        await eventually(arrived, "the answer went astray")
+    async with connected(rabbitmq.broker()) as connection:
+        work = await connection.open_consuming("placement.work", prefetch=10)
+        assert [each.parcel.body for each in await receive(work, 1)] == [b"an answer"]
+
+
+# Who speaks
+
+
+async def test_nobody_speaks_as_somebody_else(rabbitmq: RabbitMQUnderTest) -> None:
+    def speaks_as(user: str) -> Attempt:
+        return lambda channel: channel.basic_publish(
+            b"{}", exchange=PLACEMENT, routing_key="swap.a", properties=Basic.Properties(user_id=user)
+        )
+
+    async with raw(rabbitmq, CELL) as attempt:
+        assert "user_id property set to 'moor-placement'" in await attempt(speaks_as("moor-placement"))
+        assert await attempt(speaks_as(CELL)) == ""
+
+
+async def test_a_wrong_password_is_refused_without_being_shown(rabbitmq: RabbitMQUnderTest) -> None:
+    url = rabbitmq.url(CELL).replace("as-secret-as", "not-as-secret-as")
+
+    with pytest.raises(AccessRefused, match="wrong password") as refused:
+        await RabbitBroker(url).connect()
+
+    assert "secret" not in str(refused.value)
+
+
+# Kinds of queue
+
+
+async def test_a_dead_letter_waits_in_its_queue_until_there_is_where_to_put_it(
+    rabbitmq: RabbitMQUnderTest,
+) -> None:
+    """At least once: with the dead letters' queue away, nothing is dropped on the way to it."""
+    work = Queue("patient.work", QueueKind.WORK, (Binding("moor.cell.a", "spawn.patient"),))
+    async with connected(rabbitmq.broker()) as connection, dead_letters_retried_after(1000):
+        await connection.declare(Objects(queues=(work,)))
+        await rabbitmq.delete_queue("dead")
+        publishing = await connection.open_publishing()
+        await publishing.publish(Parcel("moor.cell.a", "spawn.patient", b"killer", mandatory=True))
+        consuming = await connection.open_consuming(work.name, prefetch=1)
+        for returns in range(Limits().deliveries_max + 1):
+            (delivery,) = await receive(consuming, 1)
+            assert delivery.returns == returns
+            await consuming.give_back(delivery.tag)
+
+        await connection.declare(STANDING)
+        dead = await connection.open_consuming("dead", prefetch=1)
+        (letter,) = await receive(dead, 1)
+
+    assert letter.parcel.body == b"killer"
+    assert letter.parcel.routing_key == work.name
+    assert letter.parcel.headers["x-first-death-reason"] == "delivery_limit"
+    assert letter.parcel.headers["x-first-death-queue"] == work.name
+
+
+@asynccontextmanager
+async def dead_letters_retried_after(ms: int) -> AsyncIterator[None]:
+    """For queues that are declared now; by itself RabbitMQ takes three minutes."""
+    set_to = "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, {})."
+    await asyncio.to_thread(ctl, "eval", set_to.format(ms))
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(ctl, "eval", set_to.format(180_000))
+
+
+KINDS: dict[str, dict[str, str | int]] = {
+    "conductor.a.work": {
+        "x-queue-type": "quorum",
+        "x-delivery-limit": Limits().deliveries_max,
+        "x-dead-letter-exchange": DEAD,
+        "x-dead-letter-routing-key": "conductor.a.work",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+        "x-max-length": Limits().work_length_max,
+    },
+    "placement.questions": {
+        "x-overflow": "reject-publish",
+        "x-max-length": Limits().questions_length_max,
+    },
+    "dead": {"x-queue-type": "quorum"},
+    "feed.one": {
+        "x-overflow": "drop-head",
+        "x-max-length": Limits().feed_length_max,
+        "x-expires": Limits().unused_expires_ms,
+    },
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+async def test_a_queue_is_of_the_kind_it_should_be(rabbitmq: RabbitMQUnderTest, name: str) -> None:
+    arguments = KINDS[name]
+    durable = arguments.get("x-queue-type") == "quorum"
+    feed = Objects(queues=(Queue("feed.one", QueueKind.FEED),))
+    async with connected(rabbitmq.broker(), feed), raw(rabbitmq) as attempt:
+        for key in arguments:
+            # The broker compares: with any one of them left out, it is another queue.
+            fewer = {other: value for other, value in arguments.items() if other != key}
+            assert "PRECONDITION_FAILED" in await attempt(declares(name, fewer, durable=durable)), key
+        assert "PRECONDITION_FAILED" in await attempt(declares(name, arguments, durable=not durable))
+        assert await attempt(declares(name, arguments, durable=durable)) == ""
+
+
+# Networks
+
+
+async def test_a_network_that_swallows_everything_is_noticed_by_its_heartbeats(
+    rabbitmq: RabbitMQUnderTest,
+) -> None:
+    connection = await RabbitBroker(f"{rabbitmq.url()}?heartbeat=1").connect()
+    consuming = await connection.open_consuming("compute.a.work", prefetch=1)
+
+    rabbitmq.swallow()
+
+    with pytest.raises(ConnectionLost):
+        await asyncio.wait_for(consuming.receive(), 30)
+    await connection.close()

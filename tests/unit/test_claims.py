@@ -1,0 +1,261 @@
+"""decide_claims by itself: what the stores' contract cannot show, or not as plainly."""
+
+from collections.abc import Mapping
+
+import pytest
+from msgspec import structs
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.placement import (
+    AlreadyClaimed,
+    Claimed,
+    DoesNotFit,
+    Holder,
+    InventoryState,
+    NotAllowed,
+    Released,
+    ResourceAmount,
+    Shortfall,
+    Superseded,
+)
+from placement_worker.core.capacity import capacity_of
+from placement_worker.core.claims import ClaimJudgement, Decision, decide_claims
+from placement_worker.core.ledger import Asked, ClaimOrder, Consumer, Ledger, ProviderRow
+from placement_worker.core.shares import MovedRoots
+from tests.contracts.placement_orders import (
+    CELL,
+    CLEANUP,
+    DB,
+    GROUP,
+    HORIZON,
+    HOST,
+    NOON,
+    OTHER_HOST,
+    WEB,
+    a_claim,
+    a_release,
+    a_share,
+    a_swap,
+    amounts,
+    provider,
+)
+
+NUMA = provider("numa-1")
+ROOTS = {HOST: HOST, NUMA: HOST, OTHER_HOST: OTHER_HOST}
+
+
+def a_ledger(
+    *living: Consumer,
+    held: Mapping[ConsumerId, tuple[ResourceAmount, ...]] | None = None,
+    inventory: InventoryState | None = None,
+    cells: Mapping[ProviderId, str] | None = None,
+) -> Ledger:
+    """Two hosts, one of which has a child, each with eight VCPU, or with such an inventory."""
+    consumers = {who: Consumer(id=who) for who in (WEB, DB, CLEANUP)}
+    return Ledger(
+        consumers=consumers | {consumer.id: consumer for consumer in living},
+        held=held or {},
+        providers={
+            which: ProviderRow(id=which, root=root, cell=(cells or {}).get(which, CELL), generation=5)
+            for which, root in ROOTS.items()
+        },
+        inventories={which: {"VCPU": inventory or InventoryState(total=8)} for which in ROOTS},
+        shapes={HOST: 1, OTHER_HOST: 1},
+    )
+
+
+def decide(ledger: Ledger, *orders: ClaimOrder) -> Decision:
+    return decide_claims(ledger, [Asked(order) for order in orders], NOON, HORIZON)
+
+
+def judged(ledger: Ledger, order: ClaimOrder) -> ClaimJudgement:
+    (verdict,) = decide(ledger, order).verdicts
+    return verdict
+
+
+def living(who: ConsumerId = WEB, attempt: int = 1) -> Consumer:
+    return Consumer(id=who, cell=CELL, generation=1, attempt=attempt, host=HOST)
+
+
+def test_over_commit_multiplies_what_is_left_after_the_reserve() -> None:
+    assert capacity_of(InventoryState(total=10, reserved=2, allocation_ratio=1.5)) == 12
+    assert capacity_of(InventoryState(total=3, allocation_ratio=1.5)) == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "rule", "bound"),
+    [(1, "min_unit", 2), (8, "max_unit", 6), (3, "step_size", 2), (6, "capacity", 0)],
+)
+def test_a_shortfall_names_the_rule_its_bound_and_what_is_free(asked: int, rule: str, bound: int) -> None:
+    inventory = InventoryState(total=8, reserved=1, min_unit=2, max_unit=6, step_size=2, used=3)
+
+    verdict = judged(a_ledger(inventory=inventory), a_claim(a_share(HOST, amounts(HOST, VCPU=asked))))
+
+    assert isinstance(verdict, DoesNotFit)
+    (short,) = verdict.shortfalls
+    assert (short.asked, short.free, short.rule, short.bound) == (asked, 4, rule, bound)
+
+
+def test_every_shortfall_is_told_in_the_order_in_which_was_asked() -> None:
+    asked = (
+        *amounts(NUMA, VCPU=9),
+        *amounts(HOST, VGPU=1),
+        *amounts(HOST, VCPU=1),
+        *amounts(OTHER_HOST, VCPU=9),
+    )
+
+    verdict = judged(a_ledger(), a_claim(a_share(HOST, asked)))
+
+    assert verdict == DoesNotFit(
+        shortfalls=(
+            Shortfall(provider=NUMA, resource="VCPU", asked=9, free=8),
+            Shortfall(provider=HOST, resource="VGPU", asked=1, free=0, rule="no_inventory"),
+            Shortfall(provider=OTHER_HOST, resource="VCPU", asked=9, free=8),
+        )
+    )
+
+
+def test_the_bounds_hold_for_the_sum_of_what_is_asked_in_parts() -> None:
+    parts = (*amounts(HOST, VCPU=1), *amounts(HOST, VCPU=1))
+
+    assert (
+        judged(a_ledger(inventory=InventoryState(total=8, min_unit=2)), a_claim(a_share(HOST, parts)))
+        == Claimed()
+    )
+    assert judged(a_ledger(inventory=InventoryState(total=8, max_unit=1)), a_claim(a_share(HOST, parts))) == (
+        DoesNotFit(
+            shortfalls=(Shortfall(provider=HOST, resource="VCPU", asked=2, free=8, rule="max_unit", bound=1),)
+        )
+    )
+
+
+def test_shapes_are_looked_at_before_numbers() -> None:
+    asked = a_share(HOST, amounts(HOST, VCPU=99), shapes={HOST: 1, OTHER_HOST: 7})
+
+    assert judged(a_ledger(), a_claim(asked)) == MovedRoots(roots=(OTHER_HOST,))
+
+
+def test_of_a_root_that_became_a_child_the_new_tree_is_named() -> None:
+    assert judged(a_ledger(), a_claim(a_share(HOST, shapes={NUMA: 1}))) == MovedRoots(roots=(HOST,))
+
+
+def test_a_host_that_is_no_root_is_refused() -> None:
+    verdict = judged(a_ledger(), a_claim(a_share(NUMA, shapes={})))
+
+    assert isinstance(verdict, NotAllowed)
+    assert verdict.field == "share.host"
+
+
+def test_a_sender_speaks_for_its_own_cell_only() -> None:
+    asked = [Asked(a_claim(), speaks_for="c2"), Asked(a_claim(who=DB), speaks_for=CELL)]
+
+    refused, granted = decide_claims(a_ledger(), asked, NOON, HORIZON).verdicts
+
+    assert isinstance(refused, NotAllowed)
+    assert refused.field == "cell"
+    assert "'c2'" in refused.reason
+    assert granted == Claimed()
+
+
+def test_providers_without_a_cell_serve_all_and_those_of_another_none() -> None:
+    pool = a_share(HOST, (*amounts(HOST, VCPU=1), *amounts(OTHER_HOST, VCPU=1)))
+
+    assert judged(a_ledger(cells={OTHER_HOST: ""}), a_claim(pool)) == Claimed()
+    for cells in ({OTHER_HOST: "c2"}, {HOST: "c2"}):
+        verdict = judged(a_ledger(cells=cells), a_claim(pool))
+        assert isinstance(verdict, NotAllowed)
+        assert verdict.field == "cell"
+
+
+def test_what_is_written_is_absolute_and_only_what_changed() -> None:
+    ledger = a_ledger(
+        living(DB), held={DB: amounts(OTHER_HOST, VCPU=2)}, inventory=InventoryState(total=8, used=2)
+    )
+    asked = a_share(HOST, (*amounts(HOST, VCPU=1), *amounts(NUMA, VCPU=2)))
+
+    decision = decide(ledger, a_claim(asked, WEB, group=GROUP), a_claim(asked, DB))
+
+    assert decision.verdicts == (
+        Claimed(),
+        AlreadyClaimed(attempt=1, share=a_share(HOST, amounts(OTHER_HOST, VCPU=2), shapes={})),
+    )
+    changes = decision.changes
+    assert [row.id for row in changes.consumers] == [WEB]
+    assert changes.forgotten == (CLEANUP,)
+    assert changes.held == {WEB: asked.amounts}
+    assert changes.used == {(HOST, "VCPU"): 3, (NUMA, "VCPU"): 4}
+    assert changes.generations == {HOST: 6, NUMA: 6}
+    assert changes.groups == (GROUP,)
+    assert (changes.claimed, changes.ended) == ((Holder(consumer=WEB, attempt=1),), ())
+
+
+def test_a_release_touches_its_providers_without_moving_their_generation() -> None:
+    ledger = a_ledger(living(), held={WEB: amounts(HOST, VCPU=2)}, inventory=InventoryState(total=8, used=2))
+
+    changes = decide(ledger, a_release(attempt=3)).changes
+
+    assert changes.generations == {HOST: 5}
+    assert changes.used == {(HOST, "VCPU"): 0}
+    assert changes.held == {WEB: ()}
+    assert changes.ended == (Holder(consumer=WEB, attempt=1),)
+    assert [(row.attempt, row.ended_at, row.generation) for row in changes.consumers] == [(3, NOON, 1)]
+
+
+def test_a_swap_with_cleanup_moves_each_provider_by_one_generation() -> None:
+    ledger = a_ledger(living(), held={WEB: amounts(HOST, VCPU=2)}, inventory=InventoryState(total=8, used=2))
+    asked = a_share(OTHER_HOST, (*amounts(OTHER_HOST, VCPU=2), *amounts(HOST, VCPU=1)))
+
+    changes = decide(ledger, a_swap(asked, cleanup=CLEANUP)).changes
+
+    assert changes.generations == {OTHER_HOST: 6, HOST: 6}
+    assert changes.used == {(OTHER_HOST, "VCPU"): 4, (HOST, "VCPU"): 3}
+    assert changes.claimed == (Holder(consumer=CLEANUP, attempt=1), Holder(consumer=WEB, attempt=2))
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_swap_must_lead_to_a_later_attempt(attempt: int) -> None:
+    verdict = judged(a_ledger(living(attempt=2)), a_swap(a_share(OTHER_HOST), held=2, attempt=attempt))
+
+    assert isinstance(verdict, NotAllowed)
+    assert verdict.field == "attempt"
+
+
+def test_a_swap_of_what_is_not_held_is_superseded_by_what_is() -> None:
+    held = {WEB: amounts(HOST, VCPU=1)}
+    ended = structs.replace(living(attempt=1), ended_at=NOON, host=None)
+    swap = a_swap(a_share(OTHER_HOST), held=1, attempt=2)
+
+    assert judged(a_ledger(), swap) == Superseded(attempt=0, ended=False)
+    assert judged(a_ledger(ended), swap) == Superseded(attempt=1, ended=True)
+    assert judged(a_ledger(living(attempt=3), held=held), swap) == Superseded(attempt=3, ended=False)
+
+
+def test_a_cleanup_must_be_nobody_who_holds_anything() -> None:
+    holders = living(), living(DB)
+    held = {WEB: amounts(HOST, VCPU=1), DB: amounts(HOST, VCPU=1)}
+
+    for heir in (WEB, DB):
+        verdict = judged(a_ledger(*holders, held=held), a_swap(a_share(OTHER_HOST), cleanup=heir))
+        assert isinstance(verdict, NotAllowed)
+        assert verdict.field == "cleanup"
+
+
+def test_a_cleanup_that_was_released_before_its_swap_keeps_nothing() -> None:
+    ledger = a_ledger(living(), held={WEB: amounts(HOST, VCPU=2)}, inventory=InventoryState(total=8, used=2))
+
+    decision = decide(ledger, a_release(CLEANUP, attempt=1), a_swap(a_share(OTHER_HOST), cleanup=CLEANUP))
+
+    assert decision.verdicts == (Released(freed=False), Claimed())
+    assert decision.changes.used == {(HOST, "VCPU"): 0, (OTHER_HOST, "VCPU"): 3}
+    assert CLEANUP not in decision.changes.held
+
+
+def test_a_consumer_made_by_a_way_without_attempts_is_seen_by_what_it_holds() -> None:
+    made_over_http = Consumer(id=WEB, cell=CELL, generation=1)
+    ledger = a_ledger(made_over_http, held={WEB: amounts(NUMA, VCPU=1)})
+
+    assert judged(ledger, a_claim()) == AlreadyClaimed(
+        attempt=0, share=a_share(HOST, amounts(NUMA, VCPU=1), shapes={})
+    )
+    assert judged(ledger, a_release()) == Released(freed=True)
+    assert WEB not in decide(ledger).changes.forgotten

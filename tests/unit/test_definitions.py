@@ -1,0 +1,67 @@
+"""Users and rights for RabbitMQ, as data. That they do what they say is for a real broker to show."""
+
+import base64
+import hashlib
+import json
+
+import pytest
+
+from bus.definitions import SALT_BYTES, definitions_of, password_hash, rights_by_user
+from bus.topology import objects_of
+
+CELLS = ("c1", "c2")
+EXCHANGES = objects_of(CELLS).exchanges
+PASSWORDS = {"moor-cell-c1": "one", "moor-placement": "two"}
+
+
+def test_every_role_is_a_user_and_a_cells_role_one_for_each_cell() -> None:
+    assert set(rights_by_user(EXCHANGES, CELLS)) == {
+        "moor-client",
+        "moor-scheduler",
+        "moor-placement",
+        "moor-cell-c1",
+        "moor-cell-c2",
+        "moor-ironic",
+        "moor-operator",
+    }
+
+
+def test_who_has_a_password_becomes_a_user_with_the_rights_of_its_role() -> None:
+    definitions = definitions_of(EXCHANGES, CELLS, PASSWORDS, salt=b"pepper", virtual_host="moor")
+
+    assert [user["name"] for user in definitions["users"]] == ["moor-cell-c1", "moor-placement"]
+    rights = rights_by_user(EXCHANGES, CELLS)["moor-cell-c1"]
+    assert definitions["permissions"][0] == {
+        "user": "moor-cell-c1",
+        "vhost": "moor",
+        "configure": rights.configure,
+        "write": rights.write,
+        "read": rights.read,
+    }
+
+
+def test_every_exchange_has_topic_rights_for_every_user_since_without_them_any_key_is_allowed() -> None:
+    definitions = definitions_of(EXCHANGES, CELLS, PASSWORDS, salt=b"pepper")
+
+    judged = {(entry["user"], entry["exchange"]) for entry in definitions["topic_permissions"]}
+    assert judged == {(user, exchange.name) for user in PASSWORDS for exchange in EXCHANGES}
+
+
+def test_a_password_is_kept_as_a_salted_hash_and_equal_ones_do_not_look_equal() -> None:
+    stored = base64.b64decode(password_hash("moor-placement", "two", b"pepper"))
+
+    salt, digest = stored[:SALT_BYTES], stored[SALT_BYTES:]
+    assert digest == hashlib.sha256(salt + b"two").digest()
+    assert password_hash("moor-client", "two", b"pepper") != password_hash("moor-placement", "two", b"pepper")
+    assert "two" not in json.dumps(definitions_of(EXCHANGES, CELLS, PASSWORDS, salt=b"pepper"))
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    once, again = (definitions_of(EXCHANGES, CELLS, PASSWORDS, salt=b"pepper") for _ in range(2))
+
+    assert once == again
+
+
+def test_a_password_for_nobody_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="no such user of the topology: moor-cell-c9"):
+        definitions_of(EXCHANGES, CELLS, {"moor-cell-c9": "x"}, salt=b"pepper")

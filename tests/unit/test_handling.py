@@ -1,0 +1,51 @@
+"""The one place that decides what becomes of a message that could not be handled."""
+
+import random
+
+import pytest
+from msgspec import structs
+
+from bus.errors import Bug, Poison, Transient, Unavailable
+from bus.handling import GiveUp, OneByOne, PutBack, after_failure, backoff_ms, jittered_ms
+from bus.settings import BusSettings
+
+SETTINGS = BusSettings(retry_delay_ms_first=10, retry_delay_ms_max=100, attempts_max=4)
+
+
+@pytest.mark.parametrize(
+    "problem", [Poison("no"), Transient("no"), Unavailable("no"), Bug("no"), ValueError("no")]
+)
+def test_a_batch_that_failed_is_tried_one_by_one(problem: Exception) -> None:
+    assert after_failure(problem, items=3, attempts=0, settings=SETTINGS) == OneByOne()
+
+
+def test_poison_is_given_up_at_once() -> None:
+    assert after_failure(Poison("never"), items=1, attempts=0, settings=SETTINGS) == GiveUp("never")
+
+
+def test_anything_else_goes_back_with_growing_pauses() -> None:
+    verdicts = [after_failure(ValueError("x"), items=1, attempts=n, settings=SETTINGS) for n in range(3)]
+
+    assert verdicts == [PutBack(10), PutBack(20), PutBack(40)]
+
+
+def test_the_last_attempt_is_the_last() -> None:
+    verdict = after_failure(ValueError("x"), items=1, attempts=3, settings=SETTINGS)
+
+    assert verdict == GiveUp("ValueError: x; 4 attempts, none is left")
+
+
+def test_pauses_grow_to_a_limit_and_are_never_all_alike() -> None:
+    chance = random.Random(1)
+
+    assert [backoff_ms(n, SETTINGS) for n in range(6)] == [10, 20, 40, 80, 100, 100]
+    drawn = {jittered_ms(100, chance) for _ in range(20)}
+    assert len(drawn) == 20
+    assert all(50 <= each <= 100 for each in drawn)
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="retry_delay_ms_first must be at most retry_delay_ms_max"):
+        structs.replace(BusSettings(), retry_delay_ms_first=2, retry_delay_ms_max=1)
+    with pytest.raises(ValueError, match="prefetch must be at least 1"):
+        structs.replace(BusSettings(), prefetch=0)

@@ -1,0 +1,190 @@
+"""decide_reports by itself: every reason to refuse one, and what it leaves alone."""
+
+import pytest
+
+from bus.message import ProviderId
+from bus.messages.placement import (
+    InventoryState,
+    NotAllowed,
+    ReportAccepted,
+    ReportedInventory,
+    ReportedProvider,
+    ReportInventory,
+    ReportVerdict,
+)
+from placement_worker.core.ledger import Forest, ProviderBook, Reported, TreeBook
+from placement_worker.core.reports import decide_reports
+from tests.contracts.placement_orders import (
+    CELL,
+    HOST,
+    OTHER_HOST,
+    VOCABULARY,
+    a_provider,
+    a_report,
+    inventories,
+    provider,
+)
+
+NUMA, PCI, NEW = provider("numa-1"), provider("pci-1"), provider("new")
+HOST_BOOK = ProviderBook(
+    id=HOST,
+    name="host-1",
+    generation=3,
+    inventories={"VCPU": InventoryState(total=8, used=2)},
+    traits=frozenset({"CUSTOM_MINE"}),
+    operator_traits=frozenset({"CUSTOM_THEIRS"}),
+)
+TREE = TreeBook(
+    root=HOST,
+    cell=CELL,
+    shape=4,
+    providers={
+        HOST: HOST_BOOK,
+        NUMA: ProviderBook(id=NUMA, name="numa-1", parent=HOST, generation=1),
+        PCI: ProviderBook(id=PCI, name="pci-1", parent=NUMA, generation=1),
+    },
+)
+FOREST = Forest(trees={HOST: TREE}, names={"host-2": OTHER_HOST})
+
+
+def judged(report: ReportInventory, forest: Forest = FOREST, speaks_for: str | None = None) -> ReportVerdict:
+    (verdict,) = decide_reports(forest, [Reported(report, speaks_for)], VOCABULARY).verdicts
+    return verdict
+
+
+def odd_host(**odd: int) -> ReportedProvider:
+    return a_provider("host-1", holds={"VCPU": ReportedInventory(**({"total": 8} | odd))})
+
+
+@pytest.mark.parametrize(
+    ("field", "report"),
+    [
+        ("cell", a_report(cell="c2")),
+        ("providers[1].id", a_report(a_provider("host-1"), a_provider("host-1"))),
+        ("removed[0]", a_report(a_provider("pci-1", NUMA), removed=(PCI,))),
+        ("removed[1]", a_report(removed=(PCI, PCI))),
+        ("providers[0].inventories.WHEELS", a_report(a_provider("host-1", holds=inventories(WHEELS=4)))),
+        ("providers[0].inventories.CUSTOM_", a_report(a_provider("host-1", holds=inventories(CUSTOM_=4)))),
+        ("providers[0].inventories.VCPU", a_report(odd_host(reserved=9))),
+        ("providers[0].inventories.VCPU", a_report(odd_host(min_unit=3, max_unit=2))),
+        ("providers[0].traits[1]", a_report(a_provider("host-1", traits=("CUSTOM_A", "FAST")))),
+        ("root", a_report(a_provider("new"), root=NEW)),
+        ("root", a_report(a_provider("numa-1", NEW), root=NUMA)),
+        ("root", a_report(removed=(HOST,))),
+        ("providers[0].parent", a_report(a_provider("host-1", NUMA))),
+        ("providers[0].parent", a_report(a_provider("new"))),
+        ("providers[0].parent", a_report(a_provider("new", OTHER_HOST))),
+        ("providers[0].parent", a_report(a_provider("numa-1", PCI))),
+        ("providers[0].parent", a_report(a_provider("new", NEW))),
+        ("providers[0].parent", a_report(a_provider("new", NUMA), removed=(NUMA, PCI))),
+        ("removed[0]", a_report(removed=(NUMA,))),
+        ("providers[0].name", a_report(ReportedProvider(id=NUMA, name="host-2"))),
+        ("providers[0].name", a_report(ReportedProvider(id=NUMA, name="pci-1"))),
+        (
+            "providers[1].name",
+            a_report(
+                ReportedProvider(id=NUMA, name="same"), ReportedProvider(id=NEW, name="same", parent=HOST)
+            ),
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused_naming_the_field(field: str, report: ReportInventory) -> None:
+    forest = FOREST if report.root != NEW else Forest(trees={HOST: TREE}, elsewhere={NEW: HOST})
+    decision = decide_reports(forest, [Reported(report)], VOCABULARY)
+
+    (verdict,) = decision.verdicts
+    assert isinstance(verdict, NotAllowed)
+    assert verdict.field == field
+    assert decision.changes == decide_reports(forest, [], VOCABULARY).changes
+
+
+def test_a_reason_names_the_value() -> None:
+    verdict = judged(a_report(a_provider("host-1", traits=("FAST",))))
+
+    assert isinstance(verdict, NotAllowed)
+    assert "'FAST'" in verdict.reason
+
+
+def test_a_tree_that_does_not_exist_needs_its_root_reported() -> None:
+    without = judged(a_report(a_provider("pci-9", NEW), root=NEW))
+
+    assert isinstance(without, NotAllowed)
+    assert without.field == "root"
+    assert judged(a_report(a_provider("new"), root=NEW)) == ReportAccepted(shape=1, shape_moved=True)
+
+
+def test_a_sender_reports_for_its_own_cell_only() -> None:
+    refused = judged(a_report(), speaks_for="c2")
+
+    assert isinstance(refused, NotAllowed)
+    assert refused.field == "cell"
+    assert judged(a_report(), speaks_for=CELL) == ReportAccepted(shape=4, shape_moved=False)
+
+
+def test_traits_of_an_operator_outlive_any_report() -> None:
+    report = a_report(a_provider("host-1", traits=("HW_CPU_X86_VMX",)))
+
+    changes = decide_reports(FOREST, [Reported(report)], VOCABULARY).changes
+
+    (tree,) = changes.trees
+    assert tree.providers[HOST].traits == {"HW_CPU_X86_VMX"}
+    assert tree.providers[HOST].operator_traits == {"CUSTOM_THEIRS"}
+
+
+def test_a_trait_that_an_operator_set_before_moves_nothing_when_it_is_reported() -> None:
+    report = a_report(a_provider("host-1", traits=("CUSTOM_MINE", "CUSTOM_THEIRS")))
+
+    decision = decide_reports(FOREST, [Reported(report)], VOCABULARY)
+
+    assert decision.verdicts == (ReportAccepted(shape=4, shape_moved=False),)
+    (tree,) = decision.changes.trees
+    assert tree.providers[HOST].generation == HOST_BOOK.generation
+
+
+def test_a_child_that_is_reported_without_a_parent_keeps_its_own() -> None:
+    assert judged(a_report(a_provider("pci-1"))) == ReportAccepted(shape=4, shape_moved=False)
+
+
+def test_when_a_child_moves_the_shape_the_root_is_written_too() -> None:
+    report = a_report(a_provider("pci-1", NUMA, inventories(VGPU=1)))
+
+    changes = decide_reports(FOREST, [Reported(report)], VOCABULARY).changes
+
+    (tree,) = changes.trees
+    assert tree.shape == 5
+    assert changes.changed == (HOST, PCI)
+    assert tree.providers[HOST].generation == HOST_BOOK.generation
+    assert tree.providers[PCI].generation == 2
+
+
+def test_parents_are_written_before_their_children_and_removed_after_them() -> None:
+    far, farther = provider("far"), provider("farther")
+    grown = a_report(a_provider("farther", far), a_provider("far", HOST), removed=(NUMA, PCI))
+
+    changes = decide_reports(FOREST, [Reported(grown)], VOCABULARY).changes
+
+    assert changes.changed == (HOST, far, farther)
+    assert changes.removed == (PCI, NUMA)
+
+
+def test_only_the_number_of_a_report_is_written_when_it_tells_nothing_new() -> None:
+    changes = decide_reports(FOREST, [Reported(a_report(epoch=2, sequence=7))], VOCABULARY).changes
+
+    (tree,) = changes.trees
+    assert (tree.epoch, tree.sequence, tree.shape) == (2, 7, 4)
+    assert (changes.changed, changes.removed) == ((), ())
+
+
+def test_a_chain_may_be_deeper_than_the_interpreters_stack() -> None:
+    def link(number: int) -> ProviderId:
+        return HOST if number == 0 else provider(f"link-{number}")
+
+    parts = [
+        a_report(*[a_provider(f"link-{number}", link(number - 1)) for number in range(start, start + 500)])
+        for start in range(1, 2000, 500)
+    ]
+
+    decision = decide_reports(FOREST, [Reported(part) for part in parts], VOCABULARY)
+
+    assert [type(verdict) for verdict in decision.verdicts] == [ReportAccepted] * len(parts)
+    assert len(decision.changes.changed) == 2001

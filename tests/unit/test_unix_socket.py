@@ -1,0 +1,205 @@
+"""The socket's file: private, replaced when it was left behind, never taken from somebody who uses it."""
+
+import asyncio
+import socket
+import stat
+import struct
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bus.broker import ConnectionLost, Parcel, Receipt, Refusal
+from bus.memory import MemoryBroker
+from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
+from bus.unix_socket import SocketTakenError, UnixBroker, serve_unix
+from bus.unix_socket.frames import FRAME_BYTES_MAX
+from bus.unix_socket.session import REQUESTS_UNDER_WAY_MAX
+
+# ruff: noqa: ASYNC240 - a look at a file of ours keeps no loop waiting
+
+pytestmark = pytest.mark.asyncio
+
+PATIENCE_S = 10
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="moor-") as directory:
+        yield Path(directory) / "bus.sock"
+
+
+async def test_the_socket_is_its_owner_s_alone(place: Path) -> None:
+    async with serve_unix(MemoryBroker(), place):
+        mode = place.stat().st_mode
+
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+    assert not place.exists()
+
+
+async def test_a_socket_that_a_dead_process_left_is_replaced(place: Path) -> None:
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(place))
+    left.close()
+
+    async with serve_unix(MemoryBroker(), place):
+        await (await UnixBroker(place).connect()).close()
+
+
+async def test_a_socket_that_is_served_is_left_to_who_serves_it(place: Path) -> None:
+    async with serve_unix(MemoryBroker(), place):
+        with pytest.raises(SocketTakenError, match="served by another process"):
+            async with serve_unix(MemoryBroker(), place):
+                pass
+
+        await (await UnixBroker(place).connect()).close()
+
+
+async def test_a_file_that_is_no_socket_is_left_alone(place: Path) -> None:
+    place.write_text("precious")
+
+    with pytest.raises(SocketTakenError, match="is not a socket"):
+        async with serve_unix(MemoryBroker(), place):
+            pass
+
+    assert place.read_text() == "precious"
+
+
+async def test_a_path_that_is_too_long_is_refused_with_the_bound(place: Path) -> None:
+    with pytest.raises(SocketTakenError, match="at most 107 bytes"):
+        async with serve_unix(MemoryBroker(), place.with_name("x" * 108)):
+            pass
+
+
+SERVES_UNTIL_KILLED = """
+import asyncio, sys
+from bus.memory import MemoryBroker
+from bus.unix_socket import serve_unix
+
+async def serve():
+    async with serve_unix(MemoryBroker(), sys.argv[1]):
+        print("serving", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(serve())
+"""
+
+
+async def test_another_process_serves_and_is_killed_and_is_replaced(place: Path) -> None:
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVES_UNTIL_KILLED, place, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            assert server.stdout is not None
+            assert await server.stdout.readline() == b"serving\n"
+            connection = await UnixBroker(place).connect()
+            await connection.declare(Objects((Exchange("moor.town"),)))
+            publishing = await connection.open_publishing()
+            assert await publishing.publish(Parcel("moor.town", "", b"{}")) is Receipt.CONFIRMED
+    finally:
+        server.kill()
+        await server.wait()
+
+    with pytest.raises(ConnectionLost):
+        async with asyncio.timeout(PATIENCE_S):
+            await publishing.publish(Parcel("moor.town", "", b"{}"))
+    with pytest.raises(ConnectionLost, match="nobody serves a bus"):
+        await UnixBroker(place).connect()
+    async with serve_unix(MemoryBroker(), place):
+        await (await UnixBroker(place).connect()).close()
+
+
+async def test_where_nobody_serves_there_is_no_connection(place: Path) -> None:
+    with pytest.raises(ConnectionLost, match="nobody serves a bus"):
+        await UnixBroker(place).connect()
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        struct.pack(">I", FRAME_BYTES_MAX + 1),
+        struct.pack(">I", 5) + b"noise",
+        struct.pack(">I", 6) + b"\x94\xa3ack\x01",
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
+    ids=["too long", "no request", "no hello", "another protocol"],
+)
+async def test_noise_ends_its_connection_and_no_other(place: Path, noise: bytes) -> None:
+    async with serve_unix(MemoryBroker(), place):
+        bystander = await UnixBroker(place).connect()
+        reader, writer = await asyncio.open_unix_connection(place)
+        writer.write(noise)
+
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b""
+        writer.close()
+
+        await bystander.declare(Objects())
+
+
+async def test_what_is_too_large_to_travel_is_refused_before_it_does(place: Path) -> None:
+    async with serve_unix(MemoryBroker(), place):
+        connection = await UnixBroker(place).connect()
+        await connection.declare(Objects((Exchange("moor.town"),)))
+        publishing = await connection.open_publishing()
+
+        with pytest.raises(Refusal, match=f"at most {FRAME_BYTES_MAX}"):
+            await publishing.publish(Parcel("moor.town", "", b"x" * FRAME_BYTES_MAX))
+
+        await publishing.publish(Parcel("moor.town", "", b"fits"))
+
+
+async def test_the_end_of_the_server_is_the_end_of_its_connections(place: Path) -> None:
+    async with serve_unix(MemoryBroker(), place):
+        connection = await UnixBroker(place).connect()
+
+    with pytest.raises(ConnectionLost):
+        await connection.depth("any")
+
+
+async def test_what_a_client_held_that_vanished_goes_to_another(place: Path) -> None:
+    work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
+    async with serve_unix(MemoryBroker(), place):
+        staying, vanishing = await UnixBroker(place).connect(), await UnixBroker(place).connect()
+        await staying.declare(Objects((Exchange("moor.town"),), (work,)))
+        held = await vanishing.open_consuming("work", prefetch=1)
+        await (await staying.open_publishing()).publish(Parcel("moor.town", "work", b"{}"))
+        consuming = await staying.open_consuming("work", prefetch=1)
+        async with asyncio.timeout(PATIENCE_S):
+            await held.receive()
+
+            vanishing.frames.close("as if its process had been killed: no goodbye")
+
+            (delivery,) = await consuming.receive()
+        assert delivery.returns == 1
+
+
+async def test_a_client_with_too_much_under_way_is_heard_again_when_half_of_it_is_done(place: Path) -> None:
+    broker, count = MemoryBroker(), REQUESTS_UNDER_WAY_MAX * 3
+    work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
+    async with serve_unix(broker, place):
+        connection = await UnixBroker(place).connect()
+        await connection.declare(Objects((Exchange("moor.town"),), (work,)))
+        publishing = await connection.open_publishing()
+        broker.set_alarm()
+        sent = [
+            asyncio.create_task(publishing.publish(Parcel("moor.town", "work", b"%d" % number * 100)))
+            for number in range(count)
+        ]
+        other = await UnixBroker(place).connect()
+        assert await other.depth("work") == 0
+
+        broker.end_alarm()
+
+        async with asyncio.timeout(PATIENCE_S):
+            assert set(await asyncio.gather(*sent)) == {Receipt.CONFIRMED}
+        consuming = await other.open_consuming("work", prefetch=count)
+        bodies: list[bytes] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while len(bodies) < count:
+                bodies += [delivery.parcel.body for delivery in await consuming.receive()]
+        assert bodies == [b"%d" % number * 100 for number in range(count)]
