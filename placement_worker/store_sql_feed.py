@@ -15,7 +15,7 @@ from bus.sql import Database, PostgresSession
 from placement_worker import store_sql_log as log
 from placement_worker.store import Unpublished
 from placement_worker.store_sql_names import KnownVocabulary, Vocabulary
-from placement_worker.store_sql_states import read_providers
+from placement_worker.store_sql_states import Qualities, read_providers
 from placement_worker.tables import change_log, feed
 
 # Sees nothing: PostgreSQL's transactions are numbered from 3 on.
@@ -39,6 +39,7 @@ class SqlFeed:
         self._known = known
         self._published = published
         self._cursor = cursor
+        self._qualities = Qualities()
 
     @property
     def published(self) -> LogPosition:
@@ -47,7 +48,7 @@ class SqlFeed:
     async def read(self) -> Unpublished:
         vocabulary = Vocabulary(self._known)
         async with self._session.reading() as transaction:
-            unpublished = await transaction.run(read_log, vocabulary, self._cursor)
+            unpublished = await transaction.run(read_log, vocabulary, self._cursor, self._qualities)
         vocabulary.committed()
         return unpublished
 
@@ -78,7 +79,9 @@ def _is_ahead(connection: Connection, cursor: str) -> bool:
     return bool(connection.scalar(sa.select(sa.func.pg_snapshot_xmax(_snapshot(cursor)) > now)))
 
 
-def read_log(connection: Connection, vocabulary: Vocabulary, cursor: str) -> Unpublished:
+def read_log(
+    connection: Connection, vocabulary: Vocabulary, cursor: str, qualities: Qualities
+) -> Unpublished:
     """Everything since the cursor, from one view of the books."""
     if connection.dialect.name == "postgresql":
         come_to = connection.scalar(sa.text("SELECT pg_current_snapshot()::text"))
@@ -89,10 +92,13 @@ def read_log(connection: Connection, vocabulary: Vocabulary, cursor: str) -> Unp
     )
     entries = [log.decode(body) for body in bodies]
     touched = sorted({provider for entry in entries for provider in entry.providers})
+    gone = tuple(gone for entry in entries for gone in entry.gone)
+    for provider in gone:
+        qualities.forget(provider.internal)
     return Unpublished(
         cursor=str(come_to),
-        providers=read_providers(connection, vocabulary, touched),
-        gone=tuple(gone for entry in entries for gone in entry.gone),
+        providers=read_providers(connection, vocabulary, touched, qualities),
+        gone=gone,
         claimed=tuple(holder for entry in entries for holder in entry.claimed),
         ended=tuple(holder for entry in entries for holder in entry.ended),
     )

@@ -1,13 +1,12 @@
 """Providers read whole, as the world sees them."""
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection, Row
+from sqlalchemy import Connection, Row, Select
 
-from bus.message import ProviderId
+from bus.message import AggregateId, ProviderId
 from bus.messages.placement import InventoryState, ProviderState
 from bus.sql import among
 from placement_worker.store_sql_names import Names, Vocabulary
@@ -34,96 +33,133 @@ _PROVIDERS = (
 )
 
 
+class Qualities:
+    """Traits and aggregates as they were last read: they move only when the shape of their tree moves.
+
+    Most of what a provider is made of, and almost never what changed of it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[object, tuple[str, ...], tuple[AggregateId, ...]]] = {}
+
+    def read(self, connection: Connection, vocabulary: Vocabulary, rows: Sequence[Row[Any]]) -> None:
+        """See to it that these are known as they stand in this view of the books."""
+        ids = [row.id for row in rows if self._known.get(row.id, (None,))[0] != (row.root, row.shape)]
+        marks = read_traits(connection, vocabulary.traits, ids)
+        memberships = read_aggregates(connection, ids)
+        moved = set(ids)
+        for row in rows:
+            if row.id in moved:
+                names = {*marks.get((row.id, False), ()), *marks.get((row.id, True), ())}
+                aggregates = tuple(sorted(memberships.get(row.id, ())))
+                self._known[row.id] = ((row.root, row.shape), tuple(sorted(names)), aggregates)
+
+    def traits(self, internal: int) -> tuple[str, ...]:
+        return self._known[internal][1]
+
+    def aggregates(self, internal: int) -> tuple[AggregateId, ...]:
+        return self._known[internal][2]
+
+    def forget(self, internal: int) -> None:
+        self._known.pop(internal, None)
+
+
 def read_trees(
     connection: Connection, vocabulary: Vocabulary, roots: Sequence[ProviderId]
 ) -> tuple[ProviderState, ...]:
-    return _read(connection, vocabulary, among(connection, root.c.uuid, roots))
+    return _read(connection, vocabulary, _PROVIDERS.where(among(connection, root.c.uuid, roots)), Qualities())
 
 
 def read_providers(
-    connection: Connection, vocabulary: Vocabulary, internal: Collection[int]
+    connection: Connection, vocabulary: Vocabulary, internal: Collection[int], qualities: Qualities
 ) -> tuple[ProviderState, ...]:
     """Those of them that still exist."""
     if not internal:
         return ()
-    return _read(connection, vocabulary, among(connection, providers.c.id, internal))
+    return _read(
+        connection, vocabulary, _PROVIDERS.where(among(connection, providers.c.id, internal)), qualities
+    )
 
 
 def read_page(
     connection: Connection, vocabulary: Vocabulary, after: int, limit: int
 ) -> tuple[ProviderState, ...]:
-    return _read(connection, vocabulary, providers.c.id > after, limit)
+    return _read(connection, vocabulary, _PROVIDERS.where(providers.c.id > after).limit(limit), Qualities())
 
 
 def _read(
-    connection: Connection, vocabulary: Vocabulary, which: ColumnElement[bool], limit: int | None = None
+    connection: Connection, vocabulary: Vocabulary, query: Select[Any], qualities: Qualities
 ) -> tuple[ProviderState, ...]:
-    rows = connection.execute(_PROVIDERS.where(which).limit(limit)).all()
-    ids = [row.id for row in rows]
-    stocks = read_inventories(connection, vocabulary.classes, ids)
-    marks = read_traits(connection, vocabulary.traits, ids)
-    memberships = read_aggregates(connection, ids)
+    rows: Sequence[Any] = connection.execute(query).all()
+    stocks = read_inventories(connection, vocabulary.classes, [row.id for row in rows])
+    qualities.read(connection, vocabulary, rows)
     return tuple(
-        ProviderState(
-            internal=row.id,
-            id=row.uuid,
-            name=row.name,
-            root=row.root,
-            parent=row.parent,
-            cell=row.cell,
-            generation=row.generation,
-            shape=row.shape,
-            revision=row.revision,
-            inventories=stocks[row.id],
-            traits=tuple(sorted({name for name, _ in marks[row.id]})),
-            aggregates=tuple(sorted(memberships[row.id])),
-        )
-        for row in rows
+        [
+            ProviderState(
+                internal=internal,
+                id=uuid,
+                name=name,
+                root=root_uuid,
+                parent=parent_uuid,
+                cell=cell,
+                generation=generation,
+                shape=shape,
+                revision=revision,
+                inventories=stocks.get(internal, {}),
+                traits=qualities.traits(internal),
+                aggregates=qualities.aggregates(internal),
+            )
+            for internal, uuid, name, root_uuid, parent_uuid, cell, generation, shape, revision in rows
+        ]
     )
 
 
 def read_inventories(
     connection: Connection, classes: Names, ids: Collection[int]
-) -> defaultdict[int, dict[str, InventoryState]]:
+) -> dict[int, dict[str, InventoryState]]:
     rows = _of(connection, inventories, ids)
-    if classes.lack(row.class_id for row in rows):
+    if classes.lack([row[1] for row in rows]):
         classes.load(connection)
-    found: defaultdict[int, dict[str, InventoryState]] = defaultdict(dict)
-    for row in rows:
-        found[row.provider_id][classes.name_of(row.class_id)] = InventoryState(
-            total=row.total,
-            reserved=row.reserved,
-            min_unit=row.min_unit,
-            max_unit=row.max_unit,
-            step_size=row.step_size,
-            allocation_ratio=row.allocation_ratio,
-            used=row.used,
+    found: dict[int, dict[str, InventoryState]] = {}
+    for provider, class_id, total, reserved, min_unit, max_unit, step_size, ratio, used in rows:
+        found.setdefault(provider, {})[classes.name_of(class_id)] = InventoryState(
+            total=total,
+            reserved=reserved,
+            min_unit=min_unit,
+            max_unit=max_unit,
+            step_size=step_size,
+            allocation_ratio=ratio,
+            used=used,
         )
     return found
 
 
 def read_traits(
     connection: Connection, traits: Names, ids: Collection[int]
-) -> defaultdict[int, set[tuple[str, bool]]]:
-    """Each with whether an operator set it."""
-    rows = _of(connection, provider_traits, ids)
-    if traits.lack(row.trait_id for row in rows):
+) -> dict[tuple[int, bool], list[str]]:
+    """By provider, and by whether an operator set them. One row for each: a host has dozens of traits."""
+    if not ids:
+        return {}
+    by, operator = provider_traits.c.provider_id, provider_traits.c.set_by_operator
+    together = sa.func.aggregate_strings(sa.cast(provider_traits.c.trait_id, sa.String), ",")
+    query = sa.select(by, operator, together).where(among(connection, by, ids)).group_by(by, operator)
+    numbers = {
+        (provider, by_operator): [int(number) for number in text.split(",")]
+        for provider, by_operator, text in connection.execute(query)
+    }
+    if traits.lack({number for of_one in numbers.values() for number in of_one}):
         traits.load(connection)
-    found: defaultdict[int, set[tuple[str, bool]]] = defaultdict(set)
-    for row in rows:
-        found[row.provider_id].add((traits.name_of(row.trait_id), row.set_by_operator))
+    return {key: [traits.name_of(number) for number in of_one] for key, of_one in numbers.items()}
+
+
+def read_aggregates(connection: Connection, ids: Collection[int]) -> dict[int, list[AggregateId]]:
+    found: dict[int, list[AggregateId]] = {}
+    for provider, aggregate in _of(connection, provider_aggregates, ids):
+        found.setdefault(provider, []).append(aggregate)
     return found
 
 
-def read_aggregates(connection: Connection, ids: Collection[int]) -> defaultdict[int, set[Any]]:
-    found: defaultdict[int, set[Any]] = defaultdict(set)
-    for row in _of(connection, provider_aggregates, ids):
-        found[row.provider_id].add(row.aggregate)
-    return found
-
-
-def _of(connection: Connection, table: sa.Table, ids: Collection[int]) -> Sequence[Row[Any]]:
+def _of(connection: Connection, table: sa.Table, ids: Collection[int]) -> Sequence[Any]:
     if not ids:
         return ()
-    query = sa.select(table).where(among(connection, table.c.provider_id, ids))
-    return connection.execute(query.order_by(*table.primary_key.columns)).all()
+    return connection.execute(sa.select(table).where(among(connection, table.c.provider_id, ids))).all()

@@ -81,10 +81,10 @@ def _books(
             name=row.name,
             parent=row.parent,
             generation=row.generation,
-            inventories=stocks[row.id],
-            traits=frozenset(name for name, by_operator in marks[row.id] if not by_operator),
-            operator_traits=frozenset(name for name, by_operator in marks[row.id] if by_operator),
-            aggregates=frozenset(memberships[row.id]),
+            inventories=stocks.get(row.id, {}),
+            traits=frozenset(marks.get((row.id, False), ())),
+            operator_traits=frozenset(marks.get((row.id, True), ())),
+            aggregates=frozenset(memberships.get(row.id, ())),
         )
         for row in rows
     }

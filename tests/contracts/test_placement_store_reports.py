@@ -216,11 +216,12 @@ async def test_a_tree_that_goes_and_comes_in_one_batch_is_a_new_one(desk: Desk) 
     await desk.report(a_host("host-1", VCPU=4))
     before = await desk.provider(HOST)
 
-    await desk.report(a_report(removed=(HOST,)), a_host("host-1", VCPU=8))
+    # Even if it looks the same.
+    await desk.report(a_report(removed=(HOST,)), a_host("host-1", VCPU=4))
 
     after = await desk.provider(HOST)
     assert after.internal > before.internal
-    assert after.inventories == {"VCPU": InventoryState(total=8)}
+    assert after.inventories == before.inventories
 
 
 async def test_a_name_may_be_handed_on(desk: Desk) -> None:

@@ -18,21 +18,22 @@ from placement_worker.store_memory import MemoryPlacementStore
 from tests.contracts.desk import Desk, used
 from tests.contracts.placement_orders import a_claim, a_share, aggregate, amounts, consumer, provider
 from tests.properties.bounds import BOUNDED
+from tests.properties.worlds import mostly
 
 A, B, C, D = PROVIDERS = tuple(provider(name) for name in "abcd")
 NAMES = ("north", "east", "south", "west")
 RACK = aggregate("rack")
 
-some_inventories = st.sampled_from(
+some_inventories = mostly(
     [
         None,
         {},
         {"VCPU": ReportedInventory(total=4)},
         {"VCPU": ReportedInventory(total=1), "MEMORY_MB": ReportedInventory(total=8, reserved=1)},
-        {"VCPU": ReportedInventory(total=1, reserved=2)},
-    ]
+    ],
+    [{"VCPU": ReportedInventory(total=1, reserved=2)}],
 )
-some_traits = st.sampled_from([None, (), ("CUSTOM_A",), ("CUSTOM_A", "HW_CPU_X86_VMX"), ("UNHEARD_OF",)])
+some_traits = mostly([None, (), ("CUSTOM_A",), ("CUSTOM_A", "HW_CPU_X86_VMX")], [("UNHEARD_OF",)])
 some_aggregates: st.SearchStrategy[tuple[AggregateId, ...] | None] = st.sampled_from([None, (), (RACK,)])
 reported = st.builds(
     ReportedProvider,
@@ -62,7 +63,9 @@ def sound_reports(draw: st.DrawFn) -> ReportInventory:
     told = draw(st.integers(0, 3))
     lineage: list[ProviderId | None] = [None, root, draw(st.sampled_from([root, below[0]]))]
     providers = [
-        structs.replace(draw(reported), id=one, parent=parent, name=NAMES[PROVIDERS.index(one)])
+        structs.replace(
+            draw(reported), id=one, parent=parent, name=draw(mostly([NAMES[PROVIDERS.index(one)]], NAMES))
+        )
         for one, parent in zip([root, *below], lineage, strict=True)
     ]
     gone = [one for one in below if one not in [each.id for each in providers[:told]]]
@@ -73,9 +76,11 @@ def sound_reports(draw: st.DrawFn) -> ReportInventory:
 
 
 batches_of_reports = st.lists(
-    st.lists(st.one_of(sound_reports(), sound_reports(), wild_reports), min_size=1, max_size=4),
-    min_size=2,
-    max_size=6,
+    st.lists(
+        st.one_of(sound_reports(), sound_reports(), sound_reports(), wild_reports), min_size=1, max_size=4
+    ),
+    min_size=4,
+    max_size=8,
 )
 Batches = list[list[ReportInventory]]
 

@@ -1,0 +1,182 @@
+"""What an operator does with `moor`, on a broker that other processes reach."""
+
+import json
+import os
+import stat
+import tomllib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from bus.broker import AccessRefused, Parcel, Receipt
+from bus.rabbit import RabbitBroker
+from bus.topology import API, EVENTS
+from tests.contracts.memory_under_test import UnixUnderTest
+from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, RabbitMQUnderTest
+from tests.contracts.stage import (
+    Remembering,
+    dead_letters,
+    declared,
+    line,
+    order,
+    parcel,
+    send,
+    until,
+    working,
+)
+from tests.stories.moor_process import moor
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest_asyncio.fixture(params=["unix", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
+async def served(request: pytest.FixtureRequest) -> AsyncIterator[UnixUnderTest | RabbitMQUnderTest]:
+    under_test = await (UnixUnderTest if request.param == "unix" else RabbitMQUnderTest).start()
+    yield under_test
+    await under_test.close()
+
+
+async def test_declaring_makes_everything_stand_and_may_be_repeated(
+    served: UnixUnderTest | RabbitMQUnderTest,
+) -> None:
+    for _ in range(2):
+        ran = await moor("broker", "declare", "--cells", "c1,c2", MOOR_BUS_URL=served.url())
+        assert (ran.code, ran.err) == (0, "")
+        assert "declared 11 exchanges and 10 queues" in ran.out
+
+    shown = await moor("broker", "show", "--cells", "c1,c2", "--json", "--bus", served.url())
+    queues = {queue["name"]: queue["waiting"] for queue in json.loads(shown.out)["queues"]}
+    assert queues["conductor.c2.work"] == 0
+    assert queues["ironic.events"] == 0
+
+
+async def test_ironics_exchange_is_made_only_on_request(served: UnixUnderTest | RabbitMQUnderTest) -> None:
+    connection = await served.broker().connect()
+    await moor("broker", "declare", "--bus", served.url())
+    notification = Parcel("ironic", "ironic_versioned_notifications.info", b"{}", mandatory=True)
+
+    await moor("broker", "declare", "--ironic", "--bus", served.url())
+    publishing = await connection.open_publishing()
+    assert await publishing.publish(notification) is Receipt.CONFIRMED
+    assert await connection.depth("ironic.events") == 1
+    await connection.close()
+
+
+async def test_the_topology_is_shown_without_any_broker() -> None:
+    ran = await moor("broker", "show", "--cells", "harbour")
+
+    assert ran.code == 0
+    for word in ("placement.questions", "conductor.harbour.work", "inventory.report", "moor-cell-harbour"):
+        assert word in ran.out
+
+
+async def test_dead_letters_are_listed_shown_replayed_and_dropped(
+    served: UnixUnderTest | RabbitMQUnderTest,
+) -> None:
+    broker = await declared(served)
+    url = served.url()
+    ready: list[bool] = []
+
+    def refuse(number: int) -> None:
+        if not ready and number in (1, 2):
+            raise AssertionError("a bug that the next release mends")
+
+    memory = Remembering(refuse)
+    async with working(broker, memory):
+        await send(broker, parcel(*(line(order(n)) for n in range(4)), b"{broken"))
+        await dead_letters(broker, 3)
+
+    listed = json.loads((await moor("dead", "list", "--json", "--bus", url)).out)
+    assert sorted(letter["type"] for letter in listed) == ["?", "release", "release"]
+    assert "20 attempts, none is left" in next(each["reason"] for each in listed if each["type"] == "release")
+    broken = next(letter for letter in listed if letter["type"] == "?")
+    shown = await moor("dead", "show", broken["handle"], "--bus", url)
+    assert "{broken" in shown.out
+    assert "placement.work" in shown.out
+
+    dropped = await moor("dead", "drop", broken["handle"], "--bus", url)
+    assert (dropped.code, dropped.out.strip()) == (0, "dropped 1")
+    ready.append(True)
+    replayed = await moor("dead", "replay", "--all", "--bus", url)
+    assert (replayed.code, replayed.out.strip()) == (0, "replayed 2")
+    async with working(broker, memory):
+        await until(lambda: sorted(set(memory.handled)) == [0, 1, 2, 3])
+
+    assert (await moor("dead", "list", "--bus", url)).out.strip() == "no dead letters"
+
+
+async def test_deciding_on_what_is_not_there_does_nothing_and_says_so(
+    served: UnixUnderTest | RabbitMQUnderTest,
+) -> None:
+    await declared(served)
+
+    unknown = await moor("dead", "drop", "0123456789ab", "--bus", served.url())
+    assert unknown.code == 1
+    assert "no dead letter 0123456789ab: nothing was done" in unknown.err
+    nothing = await moor("dead", "replay", "--bus", served.url())
+    assert nothing.code == 2
+    assert "say --all" in nothing.err
+
+
+async def test_mistakes_are_said_in_a_line() -> None:
+    nobody = await moor("dead", "list", "--bus", "unix:///nowhere/at/all.sock")
+    assert nobody.code == 1
+    assert "nobody serves a bus at /nowhere/at/all.sock" in nobody.err.replace("\n", " ")
+    scheme = await moor("dead", "list", "--bus", "http://localhost")
+    assert scheme.code == 2
+    assert "amqp, amqps or unix" in scheme.err
+    cell = await moor("broker", "show", "--cells", "Über.cell")
+    assert cell.code == 2
+    assert "Über.cell" in cell.err
+    assert "Traceback" not in nobody.err + scheme.err + cell.err
+
+
+async def test_the_tables_are_brought_up_to_date_once(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'moor.db'}"
+
+    first = await moor("db", "upgrade", MOOR_DB_URL=url)
+    second = await moor("db", "upgrade", "--db", url)
+
+    assert (first.code, second.code) == (0, 0)
+    assert "upgraded from nothing" in first.out
+    assert "is up to date" in second.out
+
+
+async def test_the_demo_ends_well_and_tells_what_it_did() -> None:
+    ran = await moor("demo")
+
+    assert ran.code == 0, ran.err
+    assert "inventory.report" in ran.out
+    assert "Claimed 24, DoesNotFit 16" in ran.out
+    assert "heard    24 claims" in ran.out
+
+
+@pytest.mark.rabbitmq
+async def test_users_are_created_with_their_rights_and_keep_their_passwords(tmp_path: Path) -> None:
+    served = await RabbitMQUnderTest.start()
+    credentials = tmp_path / "credentials.toml"
+    command = (
+        "broker", "declare", "--cells", "harbour", "--users", "--credentials", str(credentials),
+        "--ctl", os.environ[CTL_VARIABLE], "--vhost", served.virtual_host, "--bus", served.url(),
+    )  # fmt: skip
+
+    first = await moor(*command)
+    assert first.code == 0, first.err
+    passwords = tomllib.loads(credentials.read_text())
+    assert stat.S_IMODE(credentials.stat().st_mode) == 0o600
+    again = await moor(*command)
+    assert again.code == 0, again.err
+    assert tomllib.loads(credentials.read_text()) == passwords
+
+    cell = RabbitBroker(
+        served.url().replace("guest:guest", f"moor-cell-harbour:{passwords['moor-cell-harbour']}")
+    )
+    connection = await cell.connect()
+    publishing = await connection.open_publishing()
+    assert await publishing.publish(Parcel(EVENTS, "instance.active.harbour", b"{}")) is Receipt.CONFIRMED
+    with pytest.raises(AccessRefused):
+        await publishing.publish(Parcel(API, "build.request", b"{}"))
+    await connection.close()
+    await served.close()
