@@ -84,6 +84,11 @@ class Intake:
         self.buried = 0
         self.interruptions = 0
 
+    @property
+    def in_hand(self) -> int:
+        """How many parcels are not acknowledged."""
+        return len(self._open)
+
     async def receive(self) -> None:
         """Take what the queue gives, over as many connections as it needs, until cancelled."""
         while True:

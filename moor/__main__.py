@@ -1,6 +1,5 @@
 """The `moor` command: one file a group of commands; here they come together."""
 
-
 import typer
 
 from moor import broker_command, db_command, dead_command, demo_command, run_command

@@ -206,7 +206,7 @@ allocations = Table(
     sqlite_with_rowid=False,
 )
 
-# One row for each write, with which it is committed. `body` is a LogEntry of store_sql_log.py.
+# One row for each write, with which it is committed. `body` is a LogEntry of store_sql/log.py.
 change_log = Table(
     "change_log",
     metadata,

@@ -64,12 +64,16 @@ async def test_ten_kills_with_hundreds_prefetched_lose_and_bury_nothing(
     assert await connection.depth("dead") == 0
     await connection.close()
     assert sorted(set(memory.handled)) == list(range(count))
+    # It was in somebody's hands each of those times.
+    assert max(memory.attempts) >= 9
+    if items_per_parcel == 1:
+        assert memory.attempts == [10] * count
 
 
 async def hold_and_be_killed(url: str) -> None:
-    """Killed when it has everything that there was in the queue."""
+    """Killed when it has all it can hold, or all that there was."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.adversity.holding_worker", url, "0", stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "tests.adversity.holding_worker", url, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE_S):

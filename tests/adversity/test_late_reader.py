@@ -15,11 +15,10 @@ from sqlalchemy import Connection
 from bus.errors import Unavailable
 from bus.messages.placement import Claimed, ClaimResources, Holder
 from bus.sql import PostgresDatabase, open_database
-from placement_worker import store_sql_log as log
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import Asked
 from placement_worker.store import ChangeFeed, PlacementTransaction
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import SqlPlacementStore, log
 from placement_worker.tables import change_log
 from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import (

@@ -23,8 +23,8 @@ from bus.sql import open_database
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import Asked, ClaimOrder, Ledger
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.store_sql_claims import Books
-from placement_worker.store_sql_postgresql import PostgresClaims
+from placement_worker.store_sql.claims import Books
+from placement_worker.store_sql.postgresql import PostgresClaims
 from placement_worker.tables import allocations, consumers, inventories, providers
 from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import (

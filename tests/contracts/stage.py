@@ -69,6 +69,7 @@ class Remembering:
     ) -> None:
         self.handled: list[int] = []
         self.batches: list[list[int]] = []
+        self.attempts: list[int] = []
         self._trouble = trouble
         self._gate = gate
 
@@ -81,6 +82,7 @@ class Remembering:
             if self._trouble is not None:
                 self._trouble(number)
         self.handled += numbers
+        self.attempts += [each.attempts for each in orders]
         return ()
 
     @asynccontextmanager

@@ -98,7 +98,9 @@ async def test_what_was_saved_and_not_said_is_said_after_a_crash(under_test: Bro
     worker = heir.worker(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps)
     running = asyncio.create_task(worker.run())
     while set(heard) != set(range(5)):
-        heard += [each.message.root.int for each in await anext(feed) if isinstance(each.message, InventoryRefused)]
+        heard += [
+            each.message.root.int for each in await anext(feed) if isinstance(each.message, InventoryRefused)
+        ]
     await until_empty(broker)
     await worker.stop()
     await running
@@ -110,7 +112,9 @@ async def test_what_was_saved_and_not_said_is_said_after_a_crash(under_test: Bro
     assert lamps.sequence == dict.fromkeys(range(5), 1)
 
 
-async def test_rows_are_cleared_with_the_next_batch_and_by_no_write_of_its_own(under_test: BrokerUnderTest) -> None:
+async def test_rows_are_cleared_with_the_next_batch_and_by_no_write_of_its_own(
+    under_test: BrokerUnderTest,
+) -> None:
     broker = await declared(under_test)
     lamps = Lamps()
     here = Station(broker, "here", settings=SETTINGS)

@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.placement import InventoryState, ReleaseClaim, ResourceAmount, ServerGroup, SwapClaim
-from placement_worker import store_sql_log as log
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, ProviderRow
-from placement_worker.store_sql_log import LogEntry
-from placement_worker.store_sql_names import Names
+from placement_worker.store_sql import log
+from placement_worker.store_sql.log import LogEntry
+from placement_worker.store_sql.names import Names
 
 # uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group
 ConsumerRow = tuple[UUID, int, str, str, str, str, int, int, datetime | None, UUID | None, UUID | None]

@@ -12,10 +12,10 @@ import msgspec
 
 from bus.errors import Bug, Transient
 from bus.sql import PostgresTransaction
-from placement_worker import store_sql_log as log
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger
-from placement_worker.store_sql_claims import Books, named_by
-from placement_worker.store_sql_names import Names
+from placement_worker.store_sql import log
+from placement_worker.store_sql.claims import Books, named_by
+from placement_worker.store_sql.names import Names
 
 _MAKE_GROUPS = """
 INSERT INTO server_groups (uuid, policy, max_per_host)

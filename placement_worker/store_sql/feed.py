@@ -12,10 +12,10 @@ from sqlalchemy.types import UserDefinedType
 from bus.errors import Transient
 from bus.messages.placement import LogPosition
 from bus.sql import Database, PostgresSession
-from placement_worker import store_sql_log as log
 from placement_worker.store import Unpublished
-from placement_worker.store_sql_names import KnownVocabulary, Vocabulary
-from placement_worker.store_sql_states import Qualities, read_providers
+from placement_worker.store_sql import log
+from placement_worker.store_sql.names import KnownVocabulary, Vocabulary
+from placement_worker.store_sql.states import Qualities, read_providers
 from placement_worker.tables import change_log, feed
 
 # Sees nothing: PostgreSQL's transactions are numbered from 3 on.

@@ -16,10 +16,10 @@ from sqlalchemy import Connection
 
 from bus.errors import Bug
 from bus.sql import SqliteTransaction, driver_of
-from placement_worker import store_sql_log as log
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger
-from placement_worker.store_sql_claims import Books, ConsumerRow, HeldRow, StandingRow, named_by
-from placement_worker.store_sql_names import Names
+from placement_worker.store_sql import log
+from placement_worker.store_sql.claims import Books, ConsumerRow, HeldRow, StandingRow, named_by
+from placement_worker.store_sql.names import Names
 from placement_worker.tables import moment_text
 
 _READ_CONSUMERS = """

@@ -16,13 +16,13 @@ from bus.messages.placement import LogPosition, ProviderState, ReportInventory, 
 from bus.sql import POOL_SIZE, PostgresDatabase, SqliteDatabase, Transaction, open_database
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Forest, Ledger, TreeChanges
 from placement_worker.store import ChangeFeed
-from placement_worker.store_sql_audit import audit
-from placement_worker.store_sql_feed import SqlFeed, begin_term, unseen_by
-from placement_worker.store_sql_names import KnownVocabulary, Vocabulary
-from placement_worker.store_sql_postgresql import PostgresClaims
-from placement_worker.store_sql_sqlite import SqliteClaims
-from placement_worker.store_sql_states import read_page, read_trees
-from placement_worker.store_sql_trees import lock_trees, write_trees
+from placement_worker.store_sql.audit import audit
+from placement_worker.store_sql.feed import SqlFeed, begin_term, unseen_by
+from placement_worker.store_sql.names import KnownVocabulary, Vocabulary
+from placement_worker.store_sql.postgresql import PostgresClaims
+from placement_worker.store_sql.sqlite import SqliteClaims
+from placement_worker.store_sql.states import read_page, read_trees
+from placement_worker.store_sql.trees import lock_trees, write_trees
 from placement_worker.tables import change_log, consumers, feed
 
 # Whoever holds this lock of PostgreSQL's publishes the log. Two numbers of our own choice: "moor", and what for.

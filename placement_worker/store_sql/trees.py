@@ -10,11 +10,11 @@ from bus.errors import Transient
 from bus.message import ProviderId
 from bus.messages.placement import ProviderGone, ReportInventory
 from bus.sql import among, is_duplicate
-from placement_worker import store_sql_log as log
 from placement_worker.core.ledger import Forest, ProviderBook, TreeBook, TreeChanges
-from placement_worker.store_sql_log import LogEntry
-from placement_worker.store_sql_names import Vocabulary
-from placement_worker.store_sql_states import (
+from placement_worker.store_sql import log
+from placement_worker.store_sql.log import LogEntry
+from placement_worker.store_sql.names import Vocabulary
+from placement_worker.store_sql.states import (
     parent,
     read_aggregates,
     read_inventories,

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, Select
 from bus.message import AggregateId, ProviderId
 from bus.messages.placement import InventoryState, ProviderState
 from bus.sql import among
-from placement_worker.store_sql_names import Names, Vocabulary
+from placement_worker.store_sql.names import Names, Vocabulary
 from placement_worker.tables import inventories, provider_aggregates, provider_traits, providers
 
 root = providers.alias("root")
