@@ -23,6 +23,7 @@ from bus.topology import Objects, answers_queue
 log = logging.getLogger(__name__)
 
 ANYONE = "anyone"
+ASK_AGAIN_DOUBLINGS_MAX = 3
 
 
 class NoAnswer(Unavailable):
@@ -107,8 +108,10 @@ class Asker:
     async def _until_answered(self, batch: _Batch, ids: Sequence[str]) -> None:
         if self._open.is_set():
             self._ask(ids)  # else it is asked when the queue opens
-        while True:
-            answered, _ = await asyncio.wait((batch.done,), timeout=self._settings.ask_again_ms / 1000)
+        for tries in itertools.count():
+            # Whoever is slow to answer is not helped by being asked ever more.
+            pause_ms = self._settings.ask_again_ms * 2 ** min(tries, ASK_AGAIN_DOUBLINGS_MAX)
+            answered, _ = await asyncio.wait((batch.done,), timeout=pause_ms / 1000)
             if answered:
                 return
             missing = [id_ for id_ in ids if id_ in self._asked]

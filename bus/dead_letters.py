@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from msgspec import Struct
 
 from bus import headers
-from bus.broker import PLAIN, Connection, Consuming, Delivery, Parcel, Receipt
+from bus.broker import LINES, PLAIN, Connection, Consuming, Delivery, Parcel, Receipt
 from bus.codec import CODEC, Unreadable, lines_of, revived
 from bus.message import Envelope, type_of
 from bus.origin import Origin, origin_of
@@ -53,13 +53,14 @@ def burial(line: bytes, queue: str, origin: Origin, *, reason: str, attempts: in
     )
 
 
-def returned(line: bytes, queue: str, origin: Origin) -> Parcel:
-    """The parcel that brings one item back to its queue, by itself."""
+def returned(lines: Sequence[bytes], queue: str, origin: Origin) -> Parcel:
+    """The parcel that brings items back to their queue, by themselves."""
     return Parcel(
         exchange=retry_exchange_of(queue),
         routing_key=queue,
-        body=line,
-        content_type=PLAIN,
+        # A line of a client's own may be written over several, so by itself it is not one of many.
+        body=b"\n".join(lines),
+        content_type=PLAIN if len(lines) == 1 else LINES,
         mandatory=True,
         reply_to=origin.reply_to,
         headers={headers.SENDER: origin.sender},
@@ -101,7 +102,9 @@ class Grave(Struct):
             for tag in tags:
                 for line in _lines(self.parcels[tag]):
                     letter = self.letters[tag]
-                    receipt = await publishing.publish(returned(revived(line), letter.queue, letter.origin))
+                    receipt = await publishing.publish(
+                        returned((revived(line),), letter.queue, letter.origin)
+                    )
                     if receipt is not Receipt.CONFIRMED:
                         raise RuntimeError(
                             f"dead letter {letter.handle} was not replayed: queue {letter.queue!r} is "

@@ -1,9 +1,10 @@
 """What reaches a worker: parcels taken apart into messages, and acknowledged when each of their messages is done.
 
-A parcel that came back is suspect, since whoever had it died or was cut off with it in hand. It is taken apart first,
-each message going back to the queue by itself; and messages that come back by themselves are handled one at a time, in
-no particular order. So one that kills workers takes different neighbours with it each time, each of them is soon
-through, and the killer alone reaches the limit.
+A parcel that came back is suspect, since whoever had it died or was cut off with it in hand. It is halved: each half
+goes back to the queue by itself; and parcels of messages that were tried before are handled one at a time, each settled
+before the next, in no particular order. So a message that kills workers takes different neighbours with it each time,
+these are soon through, and after a few deaths it is alone and reaches the limit by itself. Halves, and not single
+messages, since nearly always nobody is to blame: a worker was stopped, and what it had in hand is handled as fast as ever.
 """
 
 import asyncio
@@ -72,7 +73,8 @@ class Intake:
         self._name = name
         self._chance = chance
         self._ready: deque[Item] = deque()
-        self._suspects: list[Item] = []
+        # Whole parcels, since each is handled by itself.
+        self._suspects: list[Sequence[Item]] = []
         self._arrived = asyncio.Event()
         self._stopping = asyncio.Event()
         self._consuming: Consuming | None = None
@@ -116,7 +118,7 @@ class Intake:
                 await self._until_all_suspects_have_arrived()
                 if self._suspects:
                     self._last_batch = 0
-                    return (self._suspects.pop(self._chance.randrange(len(self._suspects))),)
+                    return self._suspects.pop(self._chance.randrange(len(self._suspects)))
             if self._ready:
                 self._last_batch = min(len(self._ready), self._settings.batch_items_max)
                 return [self._ready.popleft() for _ in range(self._last_batch)]
@@ -183,32 +185,36 @@ class Intake:
             held = self._hold(consuming, delivery, 1)
             self._set_aside(self._bury_unread(held, lines))
         elif delivery.returns and len(lines) > 1:
-            self._set_aside(self._take_apart(self._hold(consuming, delivery, 1), lines))
+            self._set_aside(self._halve(self._hold(consuming, delivery, 1), lines))
         else:
             held = self._hold(consuming, delivery, len(lines))
-            for line in lines:
-                self._read(line, held, delivery)
+            items = [item for line in lines if (item := self._read(line, held, delivery.returns))]
+            if any(item.received.attempts for item in items):
+                self._suspects.append(items)
+            else:
+                self._ready.extend(items)
 
     def _hold(self, consuming: Consuming, delivery: Delivery, items: int) -> Held:
         held = self._open[delivery.tag] = Held(consuming, delivery.tag, items, origin_of(delivery))
         return held
 
-    def _read(self, line: bytes, held: Held, delivery: Delivery) -> None:
+    def _read(self, line: bytes, held: Held, returns: int) -> Item | None:
+        """The message in this line, if it is for us to handle."""
         read = self._codec.decode(line)
         match read:
             case Unreadable():
                 self._set_aside(self._bury_unread(held, read))
+                return None
             case FromNewer():
                 self._leave_for_newer(read, held)
+                return None
             case _:
-                item = Item(line, held, received(read, held.origin, delivery.returns))
-                if item.received.attempts >= self._settings.attempts_max:
-                    why = f"came back {item.received.attempts} times: whoever had it in hand died or was cut off"
-                    self._set_aside(self._bury_unread(held, Unreadable(line, why)))
-                elif item.received.attempts:
-                    self._suspects.append(item)
-                else:
-                    self._ready.append(item)
+                item = Item(line, held, received(read, held.origin, returns))
+        if item.received.attempts >= self._settings.attempts_max:
+            why = f"came back {item.received.attempts} times: whoever had it in hand died or was cut off"
+            self._set_aside(self._bury_unread(held, Unreadable(line, why)))
+            return None
+        return item
 
     def _leave_for_newer(self, newer: FromNewer, held: Held) -> None:
         """A worker of a later release will read it, or this one when it is upgraded; a client's is refused."""
@@ -231,22 +237,24 @@ class Intake:
 
     # Messages out, one at a time
 
-    async def _take_apart(self, held: Held, lines: Sequence[bytes]) -> None:
-        """The parcel is gone only when each of its messages is in the queue by itself."""
-        await self._to_queue([put_back(line) for line in lines], held.origin)
+    async def _halve(self, held: Held, lines: Sequence[bytes]) -> None:
+        """The parcel is gone only when both of its halves are in the queue."""
+        older = [put_back(line) for line in lines]
+        middle = len(older) // 2
+        await asyncio.gather(
+            self._to_queue(older[:middle], held.origin), self._to_queue(older[middle:], held.origin)
+        )
         await self._complete(held)
 
     async def _send_back(self, item: Item, delay_ms: float, line: bytes) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(jittered_ms(delay_ms, self._chance) / 1000):
                 await self._stopping.wait()
-        await self._to_queue([line], item.parcel.origin)
+        await self._to_queue((line,), item.parcel.origin)
         await self.done((item,))
 
     async def _to_queue(self, lines: Sequence[bytes], origin: Origin) -> None:
-        await asyncio.gather(
-            *(self._publisher.send_parcel(dead_letters.returned(line, self.queue, origin)) for line in lines)
-        )
+        await self._publisher.send_parcel(dead_letters.returned(lines, self.queue, origin))
 
     async def _bury_unread(self, held: Held, unreadable: Unreadable) -> None:
         await self._bury_line(unreadable.line, held.origin, unreadable.reason)

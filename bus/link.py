@@ -67,4 +67,6 @@ class Link:
 
     def _tell(self, state: tenacity.RetryCallState) -> None:
         problem = state.outcome.exception() if state.outcome else None
-        log.warning("no broker yet, trying again: %s", problem, extra={"tries": state.attempt_number})
+        # Once is news; what follows is more of the same.
+        level = logging.WARNING if state.attempt_number == 1 else logging.DEBUG
+        log.log(level, "no broker yet, trying again: %s", problem, extra={"tries": state.attempt_number})

@@ -41,7 +41,8 @@ class Site(Enum):
 
 
 class QueueKind(Enum):
-    """What a queue promises. WORK loses nothing; QUESTIONS and ANSWERS may, since whoever asks repeats; a FEED drops
+    """What a queue promises. WORK loses nothing; QUESTIONS and ANSWERS may, since whoever asks repeats (the queue of
+    questions itself outlives a restart of the broker, since who answers has no right to declare it); a FEED drops
     its oldest, and its reader sees the gap; DEAD keeps what could not be handled until a person decides.
     """
 

@@ -44,8 +44,9 @@ def terms_of(kind: QueueKind, limits: Limits) -> Terms:
         case QueueKind.DEAD:
             return Terms(kind, durable=True, counts_returns=True)
         case QueueKind.QUESTIONS:
-            # Full means refused, so that the asker learns of it.
-            return Terms(kind, length_max=limits.questions_length_max)
+            # It stands after a restart, since who answers may not declare it; the questions in it do not. Full means
+            # refused, so that the asker learns of it.
+            return Terms(kind, durable=True, length_max=limits.questions_length_max)
         case QueueKind.ANSWERS:
             return Terms(kind, exclusive=True)
         case QueueKind.FEED:

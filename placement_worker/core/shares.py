@@ -34,11 +34,8 @@ def weigh(draft: Draft, cell: str, share: Share, held: Amounts) -> Amounts | Sha
         return moved
     if moved or gone:
         return MovedRoots(tuple(dict.fromkeys(moved)), tuple(dict.fromkeys(gone)))
-    if host and host.row.root != host.row.id:
-        return NotAllowed(
-            field="share.host",
-            reason=f"provider {share.host} is no root: it stands in the tree of {host.row.root}",
-        )
+    if host and (misplaced := _misplaced(draft, host, wanted)):
+        return misplaced
     short = []
     for stock, asked in wanted.items():
         shortfall = shortfall_of(stock, asked, held.get(stock, 0) if held else 0)
@@ -90,6 +87,22 @@ def _moved(draft: Draft, cell: str, share: Share, gone: list[ProviderId]) -> lis
             # Of a root that became a part of another tree, that tree is what the asker must see.
             moved.append(account.row.root)
     return moved
+
+
+def _misplaced(draft: Draft, host: Account, wanted: Amounts) -> NotAllowed | None:
+    """Why one cannot live there. Who takes nothing from its host would not keep it from being removed."""
+    root = host.row.root.int
+    if root != host.row.id.int:
+        return NotAllowed(
+            field="share.host",
+            reason=f"provider {host.row.id} is no root: it stands in the tree of {host.row.root}",
+        )
+    for stock in wanted:
+        if draft.standing_account(stock.provider).row.root.int == root:
+            return None
+    return NotAllowed(
+        field="share.amounts", reason=f"nothing of it is taken from the tree of its host, {host.row.id}"
+    )
 
 
 def _is_foreign(account: Account, cell: str) -> bool:

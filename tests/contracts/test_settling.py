@@ -155,9 +155,11 @@ async def test_malformed_unknown_and_oversized_messages_are_buried_with_reasons(
     await until_empty(broker)
 
 
-async def test_a_parcel_that_comes_back_is_taken_apart(under_test: BrokerUnderTest) -> None:
+async def test_a_parcel_that_comes_back_is_split_and_its_halves_are_handled_apart(
+    under_test: BrokerUnderTest,
+) -> None:
     broker = await declared(under_test)
-    await send(broker, parcel(*(line(order(n)) for n in range(5))))
+    await send(broker, parcel(*(line(order(n)) for n in range(5))), parcel(line(order(9))))
     connection = await broker.connect()
     consuming = await connection.open_consuming(WORK, prefetch=1)
     await consuming.receive()
@@ -165,10 +167,9 @@ async def test_a_parcel_that_comes_back_is_taken_apart(under_test: BrokerUnderTe
     memory = Remembering()
 
     async with working(broker, memory):
-        await until(lambda: len(memory.handled) == 5)
+        await until(lambda: len(memory.handled) == 6)
 
-    assert sorted(memory.handled) == [0, 1, 2, 3, 4]
-    assert all(len(batch) == 1 for batch in memory.batches)
+    assert sorted(memory.batches) == [[0, 1], [2, 3, 4], [9]]
     await until_empty(broker)
 
 

@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, Phase, settings
 
 BOUNDED = settings(
-    max_examples=250,
+    max_examples=120,
     deadline=None,
     derandomize=True,
     report_multiple_bugs=False,
@@ -11,3 +11,6 @@ BOUNDED = settings(
     # Examples are small worlds: to draw one takes longer than a number.
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+# For what everything else rests on.
+THOROUGH = settings(BOUNDED, max_examples=250)

@@ -183,6 +183,8 @@ class Oracle:
             return ("moved", frozenset(moved), frozenset(gone))
         if self.providers[share.host].root != share.host:
             return ("not allowed", "share.host")
+        if all(self.providers[amount.provider].root != share.host for amount in share.amounts):
+            return ("not allowed", "share.amounts")
         short = [
             no
             for (provider, resource), asked in summed(share).items()

@@ -27,7 +27,7 @@ from placement_worker.core.shares import MovedRoots
 from placement_worker.store_memory import MemoryPlacementStore
 from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import HORIZON, NOON, a_release
-from tests.properties.bounds import BOUNDED
+from tests.properties.bounds import BOUNDED, THOROUGH
 from tests.properties.oracle import Amounts, Oracle, Said, Standing, Stocked, summed
 from tests.properties.worlds import CELLS, CONSUMERS, PARENTS, Restock, World, report_of, worlds
 
@@ -37,7 +37,7 @@ Usage = dict[tuple[ProviderId, str], int]
 def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
     met: Counter[tuple[str, object]] = Counter()
 
-    @BOUNDED
+    @THOROUGH
     @given(worlds())
     def search(world: World) -> None:
         met.update(asyncio.run(compare(world)))

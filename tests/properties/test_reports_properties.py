@@ -144,7 +144,10 @@ def test_what_is_held_is_never_taken_away_by_a_report(batches: Batches) -> None:
             await desk.report(*batch)
             for which in PROVIDERS:
                 await desk.ask(
-                    a_claim(a_share(A, amounts(which, VCPU=1), shapes={}), consumer(f"on {which}"))
+                    a_claim(
+                        a_share(A, (*amounts(A, VCPU=1), *amounts(which, VCPU=1)), shapes={}),
+                        consumer(f"on {which}"),
+                    )
                 )
             holding = await desk.providers()
             await desk.report(*batches[0], *batch)

@@ -89,6 +89,8 @@ RARE_SHARES = (
     share(OTHER, amounts(OTHER, VCPU=1), amounts(FAR, VCPU=1)),
     share(OTHER, amounts(OTHER, VCPU=1), shapes=((FAR, 1),)),
     share(NUMA, amounts(NUMA, VCPU=1)),
+    share(HOST, amounts(NUMA, VCPU=1)),
+    share(HOST, amounts(POOL, VCPU=1)),
     share(NOWHERE, amounts(HOST, VCPU=1)),
     share(FAR, amounts(FAR, VCPU=1)),
 )

@@ -146,6 +146,15 @@ def test_a_host_that_is_no_root_is_refused() -> None:
     assert verdict.field == "share.host"
 
 
+def test_whoever_lives_on_a_host_takes_something_from_its_tree() -> None:
+    # Otherwise the host could be removed from under it.
+    verdict = judged(a_ledger(), a_claim(a_share(HOST, amounts(OTHER_HOST, VCPU=1))))
+
+    assert isinstance(verdict, NotAllowed)
+    assert verdict.field == "share.amounts"
+    assert judged(a_ledger(), a_claim(a_share(HOST, amounts(NUMA, VCPU=1)))) == Claimed()
+
+
 def test_a_sender_speaks_for_its_own_cell_only() -> None:
     asked = [Asked(a_claim(), speaks_for="c2"), Asked(a_claim(who=DB), speaks_for=CELL)]
 

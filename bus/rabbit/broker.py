@@ -1,0 +1,67 @@
+"""An address, who connects there, and why that failed. The one file that imports aio-pika."""
+
+import asyncio
+import logging
+from typing import cast
+from urllib.parse import unquote, urlsplit
+
+import aio_pika
+import aiormq
+from aio_pika.connection import make_url
+
+from bus.broker import AccessRefused, ConnectionLost
+from bus.rabbit.connection import RabbitConnection
+from bus.rabbit.endings import bounded
+from bus.rabbit.wire import Wire
+
+# Whatever it complains of is raised here as well; it would do so with tracebacks, at every reconnect.
+logging.getLogger("aiormq").setLevel(logging.CRITICAL)
+
+HEARTBEAT_S = 10
+CONNECT_S_MAX = 15.0
+
+
+class RabbitBroker:
+    """A broker by its address: `amqp://user:password@host:port/vhost`, or `amqps://` with the CA's file in `?cafile=`."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._url = url if "heartbeat=" in parts.query else str(make_url(url, heartbeat=HEARTBEAT_S))
+        self._user = unquote(parts.username or "guest")
+        # What may be shown: without the password.
+        host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
+        self._name = f"RabbitMQ at {host}{parts.path} as {self._user!r}"
+
+    @property
+    def user(self) -> str:
+        return self._user
+
+    async def connect(self) -> RabbitConnection:
+        connection = aio_pika.Connection(make_url(self._url))
+        try:
+            await asyncio.wait_for(connection.connect(), CONNECT_S_MAX)
+        except BaseException as problem:  # noqa: BLE001 - it is raised on
+            # Else its destructor would, at some other time.
+            await bounded(connection.close())
+            raise self._explained(problem) from None
+        if connection.transport is None:
+            raise ConnectionLost(f"{self._name} went away at once")
+        wire = Wire(
+            cast("aiormq.Connection", connection.transport.connection), self._name, hang_up=connection.close
+        )
+        return RabbitConnection(wire, self._user)
+
+    def _explained(self, problem: BaseException) -> BaseException:
+        match problem:
+            case aiormq.exceptions.ProbableAuthenticationError():
+                return AccessRefused(f"{self._name}: wrong password, or no such user")
+            case aiormq.exceptions.InvalidFrameError() if "Connection.OpenOk" in str(problem):
+                # The client does not tell a wrong virtual host from a broker that is just stopping.
+                return ConnectionLost(
+                    f"{self._name}: closed on entering the virtual host; is it there, and allowed?"
+                )
+            case TimeoutError():
+                return ConnectionLost(f"{self._name} did not answer within {CONNECT_S_MAX:.0f} s")
+            case aiormq.exceptions.AMQPError() | OSError() | EOFError():
+                return ConnectionLost(f"cannot connect to {self._name}: {problem!r}")
+        return problem

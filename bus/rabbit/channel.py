@@ -1,0 +1,138 @@
+"""One AMQP channel: questions and their answers, frames put together to messages, and its end.
+
+What is asked is answered in order, so that many questions may be under way. Nobody here knows what they are about.
+"""
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from pamqp import commands
+from pamqp.base import Frame
+from pamqp.body import ContentBody
+from pamqp.frame import FrameTypes, marshal
+from pamqp.header import ContentHeader
+
+from bus.broker import Interrupted, Refusal
+from bus.rabbit.endings import again, bounded, fail, refusal_of
+
+
+class Listener:
+    """Who uses a channel, and is told what arrives on it beside the answers to questions; nothing, if it only asks."""
+
+    def on_content(self, method: Frame, header: ContentHeader, body: bytes) -> None: ...
+
+    def on_confirm(self, frame: commands.Basic.Ack | commands.Basic.Nack) -> None: ...
+
+    def on_cancel(self) -> None: ...
+
+    def on_end(self, why: Exception) -> None: ...
+
+
+class Carrier(Protocol):
+    """What a channel needs of the wire that it shares with others."""
+
+    @property
+    def blocked(self) -> str: ...
+
+    def send(self, frames: bytes) -> None: ...
+
+    def forget(self, number: int) -> None: ...
+
+
+class Channel:
+    """One AMQP channel. The client calls `frames.put` with what it reads; a refusal by the broker ends it."""
+
+    def __init__(self, wire: Carrier, number: int, listener: Listener) -> None:
+        self.number = number
+        self.frames = self
+        self.ended: Exception | None = None
+        self._wire = wire
+        self._listener = listener
+        self._answers: deque[asyncio.Future[FrameTypes]] = deque()
+        self._closed = asyncio.Event()
+        self._leaving = False
+        self._method: Frame | None = None
+        self._header: ContentHeader | None = None
+        self._body: list[bytes] = []
+        self._missing = 0
+
+    def ask(self, question: Frame) -> asyncio.Future[FrameTypes]:
+        """The answer to come; it may be left unread."""
+        answer: asyncio.Future[FrameTypes] = asyncio.get_running_loop().create_future()
+        try:
+            self.tell(question)
+        except (Refusal, Interrupted) as why:
+            fail(answer, why)
+        else:
+            self._answers.append(answer)
+        return answer
+
+    def tell(self, frame: Frame) -> None:
+        self.send(marshal(frame, self.number))
+
+    def send(self, frames: bytes) -> None:
+        """What is sent on a channel that is closed would cost us the whole connection."""
+        if self.ended is not None:
+            raise again(self.ended)
+        if self._leaving:
+            raise Interrupted("the channel was closed by this end")
+        self._wire.send(frames)
+
+    def leave(self) -> None:
+        """Close it without waiting: the broker stops delivering, and its number is free when it says so."""
+        if self.ended is None and not self._leaving:
+            self.tell(commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
+            self._leaving = True
+
+    async def close(self) -> None:
+        self.leave()
+        # A broker that blocks us does not read either; it finds the farewell when it reads again.
+        if not self._wire.blocked:
+            await bounded(self._closed.wait())
+
+    def end(self, why: Exception) -> None:
+        if self.ended is not None:
+            return
+        self.ended = why
+        self._closed.set()
+        for answer in self._answers:
+            fail(answer, why)
+        self._answers.clear()
+        self._listener.on_end(why)
+
+    async def put(self, item: tuple[int, FrameTypes]) -> None:
+        """A frame has been read. Nothing here waits: the connection's other channels would wait with it."""
+        frame = item[1]
+        match frame:
+            case ContentBody():
+                self._body.append(frame.value)
+                self._missing -= len(frame.value)
+                self._hand_over_if_whole()
+            case ContentHeader():
+                self._header, self._missing = frame, frame.body_size
+                self._hand_over_if_whole()
+            case commands.Basic.Deliver() | commands.Basic.Return():
+                self._method = frame
+            case commands.Basic.Ack() | commands.Basic.Nack():
+                self._listener.on_confirm(frame)
+            case commands.Basic.Cancel():
+                self._listener.on_cancel()
+            case commands.Channel.Close():
+                self._wire.send(marshal(commands.Channel.CloseOk(), self.number))
+                self._wire.forget(self.number)
+                self.end(refusal_of(frame))
+            case commands.Channel.CloseOk():
+                self._wire.forget(self.number)
+                self.end(Interrupted("the channel was closed by this end"))
+            case _:
+                answer = self._answers.popleft()
+                if not answer.done():
+                    answer.set_result(frame)
+
+    def _hand_over_if_whole(self) -> None:
+        if self._missing > 0 or self._method is None or self._header is None:
+            return
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._listener.on_content(self._method, self._header, body)
+        self._method, self._header, self._body = None, None, []

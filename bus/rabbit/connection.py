@@ -1,0 +1,123 @@
+"""What the broker port wants of a connection: objects declared, channels opened, questions asked."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+from pamqp import commands
+from pamqp.base import Frame
+from pamqp.frame import FrameTypes
+
+from bus.broker import NotFound
+from bus.definitions import arguments_of
+from bus.rabbit.channel import Listener
+from bus.rabbit.consuming import RabbitConsuming
+from bus.rabbit.frames import declaration_of_exchange, declaration_of_queue
+from bus.rabbit.publishing import RabbitPublishing
+from bus.rabbit.wire import Wire
+from bus.topology import Limits, Objects, Queue, QueueKind
+
+
+class RabbitConnection:
+    """One connection, as one user."""
+
+    def __init__(self, wire: Wire, user: str) -> None:
+        self._wire = wire
+        self.user = user
+        self._answers: dict[str, str] = {}
+
+    @property
+    def blocked(self) -> str:
+        return self._wire.blocked
+
+    async def declare(self, objects: Objects) -> None:
+        absent = {
+            exchange.name
+            for exchange in objects.exchanges
+            if exchange.foreign
+            and not await self._stands(commands.Exchange.Declare(exchange=exchange.name, passive=True))
+        }
+        named = {
+            queue.name: await self._name_answers(queue) if queue.kind is QueueKind.ANSWERS else queue.name
+            for queue in objects.queues
+        }
+        await self._ask_aside(
+            *(declaration_of_exchange(exchange) for exchange in objects.exchanges if not exchange.foreign),
+            *(
+                declaration_of_queue(queue, objects.limits)
+                for queue in objects.queues
+                if queue.kind is not QueueKind.ANSWERS
+            ),
+            *(
+                commands.Queue.Bind(
+                    queue=named[queue.name], exchange=binding.exchange, routing_key=binding.pattern
+                )
+                for queue in objects.queues
+                for binding in queue.bindings
+                if binding.exchange not in absent
+            ),
+        )
+
+    async def open_publishing(self) -> RabbitPublishing:
+        publishing = RabbitPublishing(self._wire, self.user)
+        publishing.channel = await self._wire.open(publishing)
+        try:
+            await publishing.channel.ask(commands.Confirm.Select())
+        except asyncio.CancelledError:
+            publishing.channel.leave()
+            raise
+        return publishing
+
+    async def open_consuming(self, queue: str, prefetch: int) -> RabbitConsuming:
+        if prefetch < 1:
+            raise ValueError(
+                f"prefetch is {prefetch}, must be at least 1: without a bound one consumer holds all"
+            )
+        consuming = RabbitConsuming(queue)
+        consuming.channel = await self._wire.open(consuming)
+        try:
+            await consuming.channel.ask(commands.Basic.Qos(prefetch_count=prefetch))
+            await consuming.channel.ask(commands.Basic.Consume(queue=self._answers.get(queue, queue)))
+        except BaseException:
+            consuming.channel.leave()
+            raise
+        return consuming
+
+    async def depth(self, queue: str) -> int:
+        (declared,) = await self._ask_aside(
+            commands.Queue.Declare(queue=self._answers.get(queue, queue), passive=True)
+        )
+        return cast("commands.Queue.DeclareOk", declared).message_count or 0
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+    async def _ask_aside(self, *questions: Frame) -> Sequence[FrameTypes]:
+        """On a channel of their own, since a refusal closes it."""
+        channel = await self._wire.open(Listener())
+        try:
+            return [await answer for answer in [channel.ask(question) for question in questions]]
+        finally:
+            await channel.close()
+
+    async def _stands(self, passive: Frame) -> bool:
+        try:
+            await self._ask_aside(passive)
+        except NotFound:
+            return False
+        return True
+
+    async def _name_answers(self, queue: Queue) -> str:
+        """RabbitMQ names answer queues itself, so that nobody needs the right to (bus/permissions.py says why).
+
+        They are this connection's alone, and so are their names.
+        """
+        name = self._answers.get(queue.name)
+        if name is None or not await self._stands(commands.Queue.Declare(queue=name, passive=True)):
+            (declared,) = await self._ask_aside(
+                commands.Queue.Declare(
+                    exclusive=True, arguments=cast("dict[str, Any]", arguments_of(queue, Limits()))
+                )
+            )
+            name = self._answers[queue.name] = cast("commands.Queue.DeclareOk", declared).queue or ""
+        return name

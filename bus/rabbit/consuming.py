@@ -1,0 +1,69 @@
+"""A channel to consume on: what arrives, and how it is settled."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+from pamqp import commands
+from pamqp.base import Frame
+from pamqp.header import ContentHeader
+
+from bus.broker import ConnectionLost, ConsumerCancelled, Delivery
+from bus.rabbit.channel import Channel, Listener
+from bus.rabbit.endings import again
+from bus.rabbit.frames import delivery_of
+
+
+class RabbitConsuming(Listener):
+    """One queue's deliveries, gathered until someone comes for them."""
+
+    channel: Channel
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._waiting: list[Delivery] = []
+        self._arrived = asyncio.Event()
+        self._why_no_more: Exception | None = None
+
+    async def receive(self) -> Sequence[Delivery]:
+        while not self._waiting:
+            if self._why_no_more is not None:
+                raise again(self._why_no_more)
+            self._arrived.clear()
+            await self._arrived.wait()
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    async def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
+        self._tell(commands.Basic.Ack(delivery_tag=tag, multiple=multiple))
+
+    async def give_back(self, tag: int) -> None:
+        self._tell(commands.Basic.Nack(delivery_tag=tag, requeue=True))
+
+    async def close(self) -> None:
+        await self.channel.close()
+
+    def _tell(self, frame: Frame) -> None:
+        # A consumer that was cancelled may still settle what it has, as long as its channel stands.
+        if self.channel.ended is not None and self._why_no_more is not None:
+            raise again(self._why_no_more)
+        self.channel.tell(frame)
+
+    def on_content(self, method: Frame, header: ContentHeader, body: bytes) -> None:
+        self._waiting.append(delivery_of(self._queue, cast("commands.Basic.Deliver", method), header, body))
+        self._arrived.set()
+
+    def on_cancel(self) -> None:
+        """What was delivered before may still be acknowledged; nothing more will come."""
+        self._stop(
+            ConsumerCancelled(f"the broker cancelled the consumer of {self._queue!r}: was the queue deleted?")
+        )
+
+    def on_end(self, why: Exception) -> None:
+        """What waits is not ours any more: the broker delivers it to someone else."""
+        self._waiting.clear()
+        self._stop(why if isinstance(why, ConnectionLost) else ConsumerCancelled(str(why)))
+
+    def _stop(self, why: Exception) -> None:
+        self._why_no_more = self._why_no_more or why
+        self._arrived.set()

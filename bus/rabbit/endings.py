@@ -1,0 +1,51 @@
+"""How what has ended is told: to each who waits, once, and without waiting long for a farewell."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from pamqp import commands
+
+from bus.broker import AccessRefused, NotFound, Refusal
+
+log = logging.getLogger(__name__)
+
+# A broker that does not say goodbye by then is left without.
+CLOSE_S_MAX = 5.0
+
+_T = TypeVar("_T")
+
+
+def refusal_of(frame: commands.Channel.Close) -> Refusal:
+    text = frame.reply_text or f"closed by the broker with code {frame.reply_code}"
+    match frame.reply_code:
+        case 403:
+            return AccessRefused(text)
+        case 404:
+            return NotFound(text)
+        case _:
+            return Refusal(text)
+
+
+def again(why: Exception) -> Exception:
+    """One for each who is told: an exception that is raised twice grows its traceback."""
+    return type(why)(*why.args)
+
+
+def fail(future: asyncio.Future[Any], why: Exception) -> None:
+    if not future.done():
+        future.set_exception(again(why))
+        # Whoever asked may have gone: that is nothing to complain about later.
+        future.exception()
+
+
+async def bounded(closing: Coroutine[Any, Any, _T] | asyncio.Future[_T]) -> None:
+    """Wait for an end, for so long and no longer, whatever it ends with."""
+    task = asyncio.ensure_future(closing)
+    try:
+        await asyncio.wait((task,), timeout=CLOSE_S_MAX)
+    finally:
+        task.cancel()
+    if task.done() and not task.cancelled() and (problem := task.exception()):
+        log.debug("closing ended with %r", problem)

@@ -1,0 +1,116 @@
+"""Parcels and the topology as AMQP frames, and back. Pure: bytes and values, no connection."""
+
+import struct
+from functools import lru_cache
+from typing import Any, cast
+
+from pamqp import commands
+from pamqp.base import Frame
+from pamqp.frame import marshal
+from pamqp.header import ContentHeader
+
+from bus.broker import Delivery, Parcel
+from bus.definitions import arguments_of
+from bus.topology import Exchange, Limits, Queue, QueueKind
+
+# Around the payload of an AMQP frame: kind, channel and length before it, one byte after.
+_FRAME_HEAD = struct.Struct(">BHI")
+_FRAME_END = b"\xce"
+FRAME_OVERHEAD = _FRAME_HEAD.size + len(_FRAME_END)
+_HEADER_FRAME = 2
+_BODY_FRAME = 3
+_CONTENT_HEAD = struct.Struct(">HHQ")
+_TRANSIENT, _PERSISTENT = 1, 2
+# How often a quorum queue has had it back, among the headers of what it delivers.
+_RETURNS = "x-delivery-count"
+
+
+def frames_of(parcel: Parcel, number: int, channel: int, user: str, content_size_max: int) -> bytes:
+    """A method frame, a header frame, and as many body frames as it takes."""
+    body = parcel.body
+    properties = _CONTENT_HEAD.pack(60, 0, len(body)) + _properties_of(parcel, number, user)
+    return b"".join(
+        (
+            _publish_frame(parcel.exchange, parcel.routing_key, parcel.mandatory, channel),
+            _frame(_HEADER_FRAME, channel, properties),
+            *(
+                _frame(_BODY_FRAME, channel, body[start : start + content_size_max])
+                for start in range(0, len(body), content_size_max)
+            ),
+        )
+    )
+
+
+def _frame(kind: int, channel: int, payload: bytes) -> bytes:
+    return b"".join((_FRAME_HEAD.pack(kind, channel, len(payload)), payload, _FRAME_END))
+
+
+@lru_cache(maxsize=1024)
+def _publish_frame(exchange: str, routing_key: str, mandatory: bool, channel: int) -> bytes:  # noqa: FBT001 - AMQP's
+    return marshal(
+        commands.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=mandatory), channel
+    )
+
+
+def _properties_of(parcel: Parcel, number: int, user: str) -> bytes:
+    """The message id is the parcel's number: by it one that comes back is known again."""
+    mode = _PERSISTENT if parcel.persistent else _TRANSIENT
+    if parcel.headers:
+        return commands.Basic.Properties(
+            content_type=parcel.content_type,
+            headers=dict(parcel.headers),
+            delivery_mode=mode,
+            reply_to=parcel.reply_to,
+            message_id=str(number),
+            user_id=user,
+        ).marshal()
+    before, after = _properties_around_name(parcel.content_type, mode, parcel.reply_to, user)
+    name = str(number).encode()
+    return b"".join((before, bytes((len(name),)), name, after))
+
+
+@lru_cache(maxsize=256)
+def _properties_around_name(content_type: str, mode: int, reply_to: str, user: str) -> tuple[bytes, bytes]:
+    """Nothing but the name differs from one parcel to the next, and the rest is dear to encode."""
+    name = "the number comes here"
+    whole = commands.Basic.Properties(
+        content_type=content_type, delivery_mode=mode, reply_to=reply_to, message_id=name, user_id=user
+    ).marshal()
+    before, after = whole.split(bytes((len(name),)) + name.encode())
+    return before, after
+
+
+def delivery_of(queue: str, method: commands.Basic.Deliver, header: ContentHeader, body: bytes) -> Delivery:
+    properties = header.properties
+    headers = properties.headers or {}
+    returns = headers.get(_RETURNS, int(bool(method.redelivered)))
+    parcel = Parcel(
+        exchange=method.exchange or "",
+        routing_key=method.routing_key or "",
+        body=body,
+        content_type=properties.content_type or "",
+        persistent=properties.delivery_mode == _PERSISTENT,
+        reply_to=properties.reply_to or "",
+        headers={
+            key: value for key, value in headers.items() if isinstance(value, str | int) and key != _RETURNS
+        },
+    )
+    return Delivery(
+        tag=method.delivery_tag or 0,
+        queue=queue,
+        parcel=parcel,
+        returns=cast("int", returns),
+        sender=properties.user_id or "",
+    )
+
+
+def declaration_of_exchange(exchange: Exchange) -> Frame:
+    return commands.Exchange.Declare(exchange=exchange.name, exchange_type="topic", durable=exchange.durable)
+
+
+def declaration_of_queue(queue: Queue, limits: Limits) -> Frame:
+    return commands.Queue.Declare(
+        queue=queue.name,
+        durable=queue.kind in (QueueKind.WORK, QueueKind.DEAD, QueueKind.QUESTIONS),
+        arguments=cast("dict[str, Any]", arguments_of(queue, limits)),
+    )

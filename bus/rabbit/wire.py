@@ -1,0 +1,123 @@
+"""The one stream of frames out to the broker, and the channels that share it.
+
+Speaks through aiormq, the client beneath aio-pika: it reads and writes the socket, and hands each channel its frames.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import aiormq
+from aiormq.abc import ChannelFrame
+from pamqp import commands
+
+from bus.broker import ConnectionLost
+from bus.rabbit.channel import Channel, Listener
+from bus.rabbit.endings import again, bounded
+from bus.rabbit.frames import FRAME_OVERHEAD
+
+
+class Wire:
+    """One connection's. It ends once, and with it each channel."""
+
+    def __init__(
+        self, client: aiormq.Connection, name: str, *, hang_up: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._hang_up = hang_up
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.cycle(range(1, (client.connection_tune.channel_max or 2047) + 1))
+        self._channels: dict[int, Channel] = {}
+        self._outbox: list[bytes] = []
+        self._something_to_send = asyncio.Event()
+        self._all_sent = asyncio.Event()
+        self._all_sent.set()
+        self._lost: asyncio.Future[ConnectionLost] = self._loop.create_future()
+        self._sender = self._loop.create_task(self._send())
+        self._farewell: asyncio.Task[None] | None = None
+        self.content_size_max = (client.connection_tune.frame_max or 2**31) - FRAME_OVERHEAD
+        client.closing.add_done_callback(self._on_closing)
+
+    @property
+    def blocked(self) -> str:
+        # The client's `ready()` waits exactly while the broker blocks us, and has no other way of being asked.
+        waiting: Coroutine[Any, Any, None] = self._client.ready()
+        try:
+            waiting.send(None)
+        except StopIteration:
+            return ""
+        waiting.close()
+        return "the broker is short of memory or disk"
+
+    async def until_unblocked(self) -> None:
+        if not self.blocked:
+            return
+        waiting = self._loop.create_task(self._client.ready())
+        try:
+            await asyncio.wait((waiting, self._lost), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+
+    async def open(self, listener: Listener) -> Channel:
+        if self._lost.done():
+            raise again(self._lost.result())
+        number = next(number for number in self._numbers if number not in self._client.channels)
+        channel = Channel(self, number, listener)
+        self._channels[number] = channel
+        # From here on the client hands us the frames of this channel.
+        self._client.channels[number] = cast("Any", channel)
+        try:
+            await channel.ask(commands.Channel.Open())
+        except asyncio.CancelledError:
+            channel.leave()
+            raise
+        return channel
+
+    def send(self, frames: bytes) -> None:
+        """Frames leave in the order of the calls, as many at once as have gathered."""
+        self._outbox.append(frames)
+        self._something_to_send.set()
+        self._all_sent.clear()
+
+    def forget(self, number: int) -> None:
+        """The broker is done with this channel: its number may be given out again."""
+        self._channels.pop(number, None)
+        self._client.channels.pop(number, None)
+
+    async def close(self) -> None:
+        if not self._lost.done():
+            # Acknowledgements that were handed over leave before we do.
+            await bounded(self._all_sent.wait())
+            self._end(ConnectionLost(f"the connection to {self._name} was closed by this end"))
+        if self._farewell is not None:
+            await bounded(asyncio.shield(self._farewell))
+
+    async def _send(self) -> None:
+        while True:
+            await self._something_to_send.wait()
+            payload = b"".join(self._outbox)
+            self._outbox.clear()
+            # To wait until it is on its way is what lets the next frames gather.
+            gone = self._loop.create_future()
+            await self._client.write_queue.put(ChannelFrame(payload, should_close=False, drain_future=gone))
+            await gone
+            if not self._outbox:
+                self._something_to_send.clear()
+                self._all_sent.set()
+
+    def _on_closing(self, closing: asyncio.Future[Any]) -> None:
+        problem = None if closing.cancelled() else closing.exception()
+        self._end(ConnectionLost(f"the connection to {self._name} is lost: {problem!r}"))
+
+    def _end(self, why: ConnectionLost) -> None:
+        if self._lost.done():
+            return
+        self._lost.set_result(why)
+        self._sender.cancel()
+        self._all_sent.set()
+        for channel in tuple(self._channels.values()):
+            channel.end(why)
+        self._channels.clear()
+        self._farewell = self._loop.create_task(bounded(self._hang_up()))

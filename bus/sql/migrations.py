@@ -1,0 +1,90 @@
+"""Tables brought up to date. Speaks to Alembic, which finds a worker's migrations beside its tables."""
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from bus.sql.errors import connecting, transients
+from bus.sql.sqlite import sqlite_engine
+
+MIGRATION_TIMEOUT_S = 60.0
+
+# Alembic keeps what it works on in global variables.
+_alembic = threading.Lock()
+
+
+async def upgrade(url: str, package: str) -> tuple[str, str]:
+    """Bring this worker's tables up to date; from which revision ("" if there were no tables) to which.
+
+    Any number of processes may do so at once: one does it while the others wait, and find it done.
+    """
+    with transients():
+        return await asyncio.to_thread(_upgrade, make_url(url), package)
+
+
+def _upgrade(url: URL, package: str) -> tuple[str, str]:
+    with _alembic:
+        if url.get_backend_name() == "sqlite":
+            return _upgrade_sqlite(url, package)
+        return asyncio.run(_upgrade_postgres(url, package))
+
+
+async def _upgrade_postgres(url: URL, package: str) -> tuple[str, str]:
+    engine = create_async_engine(url.set(drivername="postgresql+asyncpg"), poolclass=NullPool)
+    try:
+        async with AsyncExitStack() as begun:
+            with connecting():
+                connection = await begun.enter_async_context(engine.begin())
+            await connection.execute(
+                sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"),
+                {"name": version_table(package)},
+            )
+            return await connection.run_sync(migrate, package)
+    finally:
+        await engine.dispose()
+
+
+def _upgrade_sqlite(url: URL, package: str) -> tuple[str, str]:
+    engine = sqlite_engine(url, busy_timeout_s=MIGRATION_TIMEOUT_S)
+    try:
+        with engine.connect() as connection:
+            connection.exec_driver_sql("BEGIN EXCLUSIVE")
+            try:
+                revisions = migrate(connection, package)
+            except BaseException:
+                connection.exec_driver_sql("ROLLBACK")
+                raise
+            connection.exec_driver_sql("COMMIT")
+            return revisions
+    finally:
+        engine.dispose()
+
+
+def migrate(connection: Connection, package: str) -> tuple[str, str]:
+    """Run the migrations that are missing, in the transaction that is open."""
+    config = Config()
+    config.set_main_option("script_location", f"{package}:migrations")
+    config.attributes["connection"] = connection
+    config.attributes["version_table"] = version_table(package)
+    before = _revision(connection, package)
+    command.upgrade(config, "head")
+    return before, _revision(connection, package)
+
+
+def version_table(package: str) -> str:
+    """Workers may share a database: each has its own record of where its tables stand."""
+    return f"{package.removesuffix('_worker')}_version"
+
+
+def _revision(connection: Connection, package: str) -> str:
+    context = MigrationContext.configure(connection, opts={"version_table": version_table(package)})
+    return context.get_current_revision() or ""

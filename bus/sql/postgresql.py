@@ -1,0 +1,209 @@
+"""Speaks to PostgreSQL, by asyncpg and by SQLAlchemy on the same connections."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import asyncpg
+from sqlalchemy import Connection
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from bus.errors import Bug, Unavailable
+from bus.sql.errors import connecting, transients
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+POOL_SIZE = 6
+
+# Writers find their rows by keys. A plan that was made while a table was small would scan it, and be kept for long
+# after the table has grown (measured: 12 ms a claim in place of 0.7). Readers, who look at everything, scan as they like.
+_BY_KEYS = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off"
+_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_READ = """
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on
+"""
+
+
+class PostgresSession:
+    """One connection, kept for many transactions one after the other, as SQLAlchemy has it and as asyncpg has it."""
+
+    def __init__(self, connection: AsyncConnection, driver: Any) -> None:
+        self.connection = connection
+        self.driver = driver
+
+    @property
+    def is_usable(self) -> bool:
+        # asyncpg knows without asking when the server has hung up.
+        return not (self.driver.is_closed() or self.driver.is_in_transaction() or self.connection.invalidated)
+
+    def writing(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
+        return _transaction(self._itself, _WRITE)
+
+    def reading(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
+        return _transaction(self._itself, _READ)
+
+    async def _itself(self, begin: str) -> "PostgresSession":
+        return await _begin(self, begin)
+
+    async def close(self) -> None:
+        if self.driver.is_closed():
+            await self.discard()
+        else:
+            await self.connection.close()
+
+    async def discard(self) -> None:
+        """Without a word to a server that may be gone."""
+        if not self.connection.closed:
+            await self.connection.invalidate()
+            await self.connection.close()
+
+
+class PostgresTransaction:
+    """Takes a session and begins with its first statement: whoever asks nothing holds nothing."""
+
+    def __init__(self, take: "TakeSession", begin: str) -> None:
+        self._take = take
+        self._begin = begin
+        self._session: PostgresSession | None = None
+
+    async def driver(self) -> Any:
+        """The connection as asyncpg has it, in this transaction."""
+        return (await self._begun()).driver
+
+    async def run(
+        self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        session = await self._begun()
+        return await session.connection.run_sync(work, *args, **kwargs)
+
+    async def _begun(self) -> PostgresSession:
+        if self._session is None:
+            self._session = await self._take(self._begin)
+        return self._session
+
+    async def commit(self) -> None:
+        if self._session is None:
+            return
+        # After an error that somebody kept to himself, PostgreSQL rolls back and calls it no error.
+        if (done := await self._session.driver.execute("COMMIT")) != "COMMIT":
+            raise Bug(f"database: COMMIT became {done}: an error inside the transaction was not let through")
+
+    async def abandon(self, error: BaseException) -> None:
+        """Leave the session clean, or not usable."""
+        if self._session is None:
+            return
+        driver = self._session.driver
+        if not driver.is_closed():
+            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                await driver.execute("ROLLBACK")
+        # What asyncpg says of a connection that has gone depends on the moment; that it has gone does not.
+        if driver.is_closed() and isinstance(error, asyncpg.InterfaceError | DBAPIError | OSError):
+            raise Unavailable(f"database: connection lost: {error}") from error
+
+
+# A session in which a transaction has begun, by these words.
+TakeSession = Callable[[str], Awaitable[PostgresSession]]
+
+
+@asynccontextmanager
+async def _transaction(take: TakeSession, begin: str) -> AsyncIterator[PostgresTransaction]:
+    transaction = PostgresTransaction(take, begin)
+    with transients():
+        try:
+            yield transaction
+            await transaction.commit()
+        except BaseException as error:
+            await transaction.abandon(error)
+            raise
+
+
+async def _begin(session: PostgresSession, words: str) -> PostgresSession:
+    """A session that does not even begin is of no use any more."""
+    try:
+        await session.driver.execute(words)
+    except (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+        await session.discard()
+        raise Unavailable(f"database: connection lost: {error}") from error
+    except BaseException:
+        await session.discard()
+        raise
+    return session
+
+
+class PostgresDatabase:
+    """A few sessions, taken in turn. Transactions are begun and ended by our own words, so that both SQLAlchemy's
+    statements and asyncpg's are in them; and the sessions are kept here, since taking one from SQLAlchemy's pool
+    costs as much as two statements.
+    """
+
+    dialect = "postgresql"
+
+    def __init__(self, url: URL, *, pool_size: int = POOL_SIZE) -> None:
+        self._engine = create_async_engine(
+            url.set(drivername="postgresql+asyncpg"), isolation_level="AUTOCOMMIT", poolclass=NullPool
+        )
+        self._idle: list[PostgresSession] = []
+        self._free = asyncio.Semaphore(pool_size)
+
+    def writing(self) -> AbstractAsyncContextManager[PostgresTransaction]:
+        return self._pooled(_WRITE)
+
+    def reading(self) -> AbstractAsyncContextManager[PostgresTransaction]:
+        return self._pooled(_READ)
+
+    @asynccontextmanager
+    async def _pooled(self, begin: str) -> AsyncIterator[PostgresTransaction]:
+        async with AsyncExitStack() as taken:
+
+            async def take(begin: str) -> PostgresSession:
+                return await taken.enter_async_context(self._borrowed(begin))
+
+            async with _transaction(take, begin) as transaction:
+                yield transaction
+
+    @asynccontextmanager
+    async def _borrowed(self, begin: str) -> AsyncIterator[PostgresSession]:
+        async with self._free:
+            session = await self._begun(begin)
+            try:
+                yield session
+            finally:
+                if session.is_usable:
+                    self._idle.append(session)
+                else:
+                    await session.close()
+
+    async def _begun(self, begin: str) -> PostgresSession:
+        """One in which the transaction has begun. Those that broke while they were idle are found out by that."""
+        while self._idle:
+            with suppress(Unavailable, asyncpg.PostgresError, OSError):
+                return await _begin(self._idle.pop(), begin)
+        return await _begin(await self._connect(), begin)
+
+    async def _connect(self) -> PostgresSession:
+        with connecting():
+            connection = await self._engine.connect()
+        raw = await connection.get_raw_connection()
+        return await _begin(PostgresSession(connection, raw.driver_connection), _BY_KEYS)
+
+    @asynccontextmanager
+    async def dedicated(self) -> AsyncIterator[PostgresSession]:
+        """A session of its own, not one of the few; closed at the end, and with it ends whatever it held."""
+        with transients():
+            session = await self._connect()
+            try:
+                yield session
+            finally:
+                await session.close()
+
+    async def close(self) -> None:
+        """When nobody is in a transaction any more."""
+        while self._idle:
+            await self._idle.pop().close()
+        await self._engine.dispose()

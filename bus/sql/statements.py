@@ -1,0 +1,26 @@
+"""What PostgreSQL and SQLite say differently, for statements that are otherwise written once. Speaks to neither."""
+
+from collections.abc import Collection
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy import Connection, Table
+from sqlalchemy.dialects import postgresql, sqlite
+
+
+def among(
+    connection: Connection, column: sa.ColumnElement[Any], values: Collection[Any]
+) -> sa.ColumnElement[bool]:
+    """Is the column one of these? One parameter however many there are, so that the statement stays the same."""
+    if connection.dialect.name == "postgresql":
+        return column == sa.any_(sa.literal(list(values), postgresql.ARRAY(column.type)))
+    texts = [value.hex if isinstance(value, UUID) else value for value in values]
+    each = sa.func.json_each(msgspec.json.encode(texts).decode()).table_valued("value")
+    return column.in_(sa.select(sa.type_coerce(each.c.value, column.type)))
+
+
+def insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """An INSERT that can be told what to do on conflict."""
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)

@@ -1,0 +1,15 @@
+"""What an operation costs: `python -m tests.benchmarks`, by itself on a quiet machine.
+
+Judged is the CPU time of every process that has a part in it, the broker's and the database's included; the rate by the
+clock stands beside it, since that says as much about who else was busy. Nothing here asserts on time: a run fails if
+an answer is wrong or the books do not add up, and else says what it saw. docs/benchmarks.md keeps what was seen last.
+
+    cpu.py             who spent how much
+    measuring.py       runs, repeated, and what they make together
+    messages.py        what is sent
+    brokers.py         the buses that it is sent over
+    books.py           the stores that claims end up in
+    roles.py           who works at the other end; apart.py and other_process.py put it into a process of its own
+    section_*.py       the measurements: the bus, the claims, and claims over the bus
+    report.py          tables and JSON
+"""

@@ -1,0 +1,48 @@
+"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask] [--json FILE]`"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.benchmarks.books import WrongBooksError
+from tests.benchmarks.machine import this_machine
+from tests.benchmarks.measuring import FULL, QUICK, Effort, Result
+from tests.benchmarks.report import as_json, show
+from tests.benchmarks.section_ask import ask_section
+from tests.benchmarks.section_bus import bus_section
+from tests.benchmarks.section_claims import claims_section
+from tests.servers import DidNotStartError, NotInstalledError
+
+SECTIONS = {"bus": bus_section, "claims": claims_section, "ask": ask_section}
+TABLE_WIDTH = 160
+
+
+async def measure(sections: Sequence[str], effort: Effort) -> list[Result]:
+    return [result for name in sections for result in await SECTIONS[name](effort)]
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="CPU per operation.")
+    parser.add_argument("--quick", action="store_true", help="a little of all that needs no server")
+    parser.add_argument("--only", choices=SECTIONS, help="one section")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
+    options = parser.parse_args(arguments)
+    machine = this_machine()
+    try:
+        sections = (options.only,) if options.only else tuple(SECTIONS)
+        results = asyncio.run(measure(sections, QUICK if options.quick else FULL))
+    except (NotInstalledError, DidNotStartError, WrongBooksError) as problem:
+        print(f"tests.benchmarks: {problem}", file=sys.stderr)
+        return 1
+    show(Console(width=None if sys.stdout.isatty() else TABLE_WIDTH), machine, results)
+    if options.json:
+        options.json.write_bytes(as_json(machine, results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,195 @@
+"""The stores that claims end up in, each with a thousand hosts on its books.
+
+Every one of them keeps what it confirms: SQLite syncs at each commit, PostgreSQL is started with what a production
+server has (fsync, synchronous_commit) and a gigabyte of shared buffers.
+"""
+
+import itertools
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import asyncpg
+from msgspec import Struct
+from sqlalchemy.engine import make_url
+
+from bus.handling import Handler, Handlers, Reading, Received
+from bus.message import Message
+from bus.messages.placement import ClaimAnswered, Claimed, ReportAccepted, ReportAnswered
+from bus.sql import POOL_SIZE, upgrade
+from placement_worker.handlers import anyone_unnamed, handlers
+from placement_worker.settings import PlacementSettings
+from placement_worker.store import PlacementStore
+from placement_worker.store_memory import MemoryPlacementStore
+from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.wiring import STANDARD, now
+from tests.benchmarks.cpu import Family, Spender
+from tests.benchmarks.measuring import DATABASE
+from tests.benchmarks.messages import reports
+from tests.servers import PrivatePostgres
+
+WORKER = "placement_worker"
+REPORTS_AT_ONCE = 100
+PRODUCTION = {"fsync": "on", "synchronous_commit": "on", "shared_buffers": "1GB"}
+
+
+class WrongBooksError(AssertionError):
+    """What was measured did not do what it was to do; its figures mean nothing."""
+
+
+class OpenBooks(Struct, frozen=True):
+    store: PlacementStore
+    url: str = ""
+
+
+class Books(Protocol):
+    """One kind of store."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def spenders(self) -> Mapping[str, Spender]: ...
+
+    def opened(self, connections: int = POOL_SIZE) -> AbstractAsyncContextManager[OpenBooks]:
+        """With the hosts on its books, and no claim; audited at the end."""
+
+
+class MemoryBooks:
+    name = "memory"
+    spenders: Mapping[str, Spender] = {}
+
+    @asynccontextmanager
+    async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenBooks]:  # noqa: ARG002 - it has none
+        store = MemoryPlacementStore()
+        await _fill(store)
+        yield OpenBooks(store)
+        await check(store)
+
+
+class SqliteBooks:
+    name = "sqlite"
+    spenders: Mapping[str, Spender] = {}
+
+    @asynccontextmanager
+    async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenBooks]:  # noqa: ARG002 - there is one
+        with tempfile.TemporaryDirectory(prefix="moor-") as directory:
+            url = f"sqlite:///{Path(directory) / 'books.db'}"
+            await upgrade(url, WORKER)
+            async with _closing(SqlPlacementStore(url)) as store:
+                await _fill(store)
+                yield OpenBooks(store, url)
+                await check(store)
+
+
+class PostgresBooks:
+    """A server of our own, and in it a database with the hosts, cloned for each measurement."""
+
+    name = "postgresql"
+
+    def __init__(self, server: PrivatePostgres, template: str) -> None:
+        assert server.keeper is not None
+        self.spenders: Mapping[str, Spender] = {DATABASE: Family(server.keeper)}
+        self._server = server
+        self._template = template
+        self._numbers = itertools.count(1)
+
+    @asynccontextmanager
+    async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenBooks]:
+        name = f"books_{next(self._numbers)}"
+        await _administer(self._server, f"CREATE DATABASE {name} TEMPLATE {self._template}", "CHECKPOINT")
+        url = _database_of(self._server, name)
+        try:
+            async with _closing(SqlPlacementStore(url, pool_size=connections)) as store:
+                yield OpenBooks(store, url)
+                await check(store)
+        finally:
+            await _administer(self._server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@asynccontextmanager
+async def postgres_books() -> AsyncIterator[PostgresBooks]:
+    template = "hosts"
+    with PrivatePostgres(settings=PRODUCTION) as server:
+        await _administer(server, f"CREATE DATABASE {template}")
+        url = _database_of(server, template)
+        await upgrade(url, WORKER)
+        async with _closing(SqlPlacementStore(url)) as store:
+            await _fill(store)
+        await _administer(server, "VACUUM ANALYZE", database=template)
+        yield PostgresBooks(server, template)
+
+
+async def check(store: PlacementStore) -> None:
+    if contradictions := await store.audit():
+        shown = "\n".join(contradictions[:10])
+        raise WrongBooksError(f"{len(contradictions)} contradictions in the books, among them:\n{shown}")
+
+
+# What placement's own handlers do with a batch, without a bus
+
+
+def handlers_on(store: PlacementStore) -> Handlers:
+    return handlers(store, PlacementSettings(), STANDARD, now, anyone_unnamed)
+
+
+def asked(messages: Sequence[Message]) -> list[Received[Any]]:
+    """As they would come from a worker loop."""
+    return [
+        Received(message=message, id="", trace="", sender="", reply_to="whoever-asks", attempts=0)
+        for message in messages
+    ]
+
+
+async def handled(store: PlacementStore, handler: Handler | Reading, batch: Sequence[Received[Any]]) -> None:
+    """One transaction; each must be granted, or taken."""
+    assert not isinstance(handler, Reading)
+    async with store.transaction() as tx:
+        said = await handler(batch, tx)
+    answers = [getattr(each, "message", None) for each in said]
+    if not all(map(_is_yes, answers)):
+        refused = next(answer for answer in answers if not _is_yes(answer))
+        raise WrongBooksError(f"refused: {refused}")
+
+
+def _is_yes(answer: Message | None) -> bool:
+    match answer:
+        case ClaimAnswered(verdict=Claimed()) | ReportAnswered(verdict=ReportAccepted()):
+            return True
+        case _:
+            return False
+
+
+async def _fill(store: PlacementStore) -> None:
+    every = reports()
+    handler = handlers_on(store)[type(every[0])]
+    for start in range(0, len(every), REPORTS_AT_ONCE):
+        await handled(store, handler, asked(every[start : start + REPORTS_AT_ONCE]))
+    async with store.lead_feed() as feed:
+        assert feed is not None
+        # Told long ago: to tell the hosts is not what is measured.
+        await feed.mark(1, (await feed.read()).cursor)
+
+
+@asynccontextmanager
+async def _closing(store: SqlPlacementStore) -> AsyncIterator[SqlPlacementStore]:
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def _database_of(server: PrivatePostgres, name: str) -> str:
+    return make_url(server.url).set(database=name).render_as_string(hide_password=False)
+
+
+async def _administer(server: PrivatePostgres, *statements: str, database: str = "postgres") -> None:
+    url = make_url(_database_of(server, database)).set(drivername="postgresql")
+    connection = await asyncpg.connect(url.render_as_string(hide_password=False))
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()

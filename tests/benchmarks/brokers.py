@@ -1,0 +1,62 @@
+"""The buses that messages are sent over, each with the whole topology on it and with nobody else on it."""
+
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from bus.broker import Broker
+from bus.memory import MemoryBroker
+from bus.topology import objects_of
+from bus.urls import broker_at
+from tests.benchmarks.apart import apart
+from tests.benchmarks.cpu import Family, Spender
+from tests.benchmarks.measuring import BROKER
+from tests.benchmarks.messages import CELL
+from tests.servers import PrivateRabbitMQ
+
+
+class Bus(Struct, frozen=True):
+    """Without a `url` it can only be had in this process, whose CPU time is then the broker's too."""
+
+    name: str
+    broker: Broker
+    url: str = ""
+    spenders: Mapping[str, Spender] = {}
+
+
+@asynccontextmanager
+async def memory_bus() -> AsyncIterator[Bus]:
+    broker = MemoryBroker().as_user()
+    await _declare(broker)
+    yield Bus("memory", broker)
+
+
+@asynccontextmanager
+async def unix_bus() -> AsyncIterator[Bus]:
+    """The memory broker in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="moor-") as directory:
+        path = str(Path(directory) / "bus.sock")
+        async with apart("broker", path) as served:
+            broker = broker_at(f"unix://{path}")
+            await _declare(broker)
+            yield Bus("unix socket", broker, f"unix://{path}", {BROKER: served.spender})
+
+
+@asynccontextmanager
+async def rabbitmq_bus() -> AsyncIterator[Bus]:
+    with PrivateRabbitMQ() as server:
+        assert server.keeper is not None
+        broker = broker_at(server.url)
+        await _declare(broker)
+        yield Bus("rabbitmq", broker, server.url, {BROKER: Family(server.keeper)})
+
+
+async def _declare(broker: Broker) -> None:
+    connection = await broker.connect()
+    try:
+        await connection.declare(objects_of((CELL,)))
+    finally:
+        await connection.close()

@@ -1,0 +1,159 @@
+"""A measurement: the same work several times over, each time with a look at every clock before and after.
+
+Of several runs the median is shown, and the range beside it. Neighbours on the machine make every figure larger and
+none smaller, so the least of them is the nearest to what the work costs by itself.
+"""
+
+import gc
+import os
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from msgspec import Struct
+
+from tests.benchmarks.cpu import Spender, busy_s
+
+BROKER = "broker"
+DATABASE = "database"
+# Whoever makes the work, where that is a process of its own: shown, and not counted.
+GENERATOR = "generator"
+
+US_PER_S = 1e6
+Details = Mapping[str, float]
+
+
+class Effort(Struct, frozen=True):
+    """How often to repeat, and how much of the usual number of operations to do each time."""
+
+    runs: int
+    scale: float
+    # Without servers there is only what runs in processes of our own.
+    servers: bool
+
+    def operations(self, usual: int, batch: int) -> int:
+        """So many, in whole batches: at least two."""
+        return max(2, round(usual * self.scale / batch)) * batch
+
+
+FULL = Effort(runs=5, scale=1.0, servers=True)
+QUICK = Effort(runs=1, scale=0.02, servers=False)
+
+
+class Run(Struct, frozen=True):
+    """`cpu_us` is per operation, by kind of process. `ours` and `others` are shares of the whole machine's time."""
+
+    operations: int
+    wall_s: float
+    cpu_us: dict[str, float]
+    ours: float
+    others: float
+    details: dict[str, float] = {}
+
+    @property
+    def rate(self) -> float:
+        return self.operations / self.wall_s
+
+    @property
+    def total_us(self) -> float:
+        return sum(us for kind, us in self.cpu_us.items() if kind != GENERATOR)
+
+
+class Result(Struct, frozen=True):
+    """`what` tells it from others of its section, each by the column it stands in."""
+
+    section: str
+    what: dict[str, str | int]
+    runs: tuple[Run, ...]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(self.runs[0].cpu_us)
+
+    def us(self, kind: str) -> float:
+        return statistics.median(run.cpu_us[kind] for run in self.runs)
+
+    @property
+    def python_us(self) -> float:
+        """Of the product's own processes, together."""
+        return statistics.median(
+            sum(us for kind, us in run.cpu_us.items() if kind not in (BROKER, DATABASE, GENERATOR))
+            for run in self.runs
+        )
+
+    @property
+    def totals_us(self) -> tuple[float, ...]:
+        return tuple(run.total_us for run in self.runs)
+
+    @property
+    def total_us(self) -> float:
+        return statistics.median(self.totals_us)
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(run.rate for run in self.runs)
+
+    @property
+    def ours(self) -> float:
+        return statistics.median(run.ours for run in self.runs)
+
+    @property
+    def others(self) -> float:
+        return statistics.median(run.others for run in self.runs)
+
+    def detail(self, name: str) -> float | None:
+        seen = [run.details[name] for run in self.runs if name in run.details]
+        return statistics.median(seen) if seen else None
+
+
+# One run: does the work, and says what else is to be known of it.
+Work = Callable[[], Awaitable[Details]]
+
+
+async def measured(
+    section: str,
+    what: dict[str, str | int],
+    spenders: Mapping[str, Spender],
+    *,
+    operations: int,
+    effort: Effort,
+    prepare: Callable[[int], Work],
+) -> Result:
+    """Run once to warm up, and then as often as the effort says. `prepare` makes the work for so many operations."""
+    await prepare(max(operations // 4, 1))()
+    runs = tuple([await _run(spenders, operations, prepare(operations)) for _ in range(effort.runs)])
+    result = Result(section, what, runs)
+    _tell(result)
+    return result
+
+
+async def _run(spenders: Mapping[str, Spender], operations: int, work: Work) -> Run:
+    # What was made before belongs to whoever makes the load: the collector need not walk it on the product's account.
+    gc.collect()
+    gc.freeze()
+    busy_before_s, spent_before_s = busy_s(), {kind: each.spent_s() for kind, each in spenders.items()}
+    began_s = time.perf_counter()
+    details = await work()
+    wall_s = time.perf_counter() - began_s
+    spent_s = {kind: each.spent_s() - spent_before_s[kind] for kind, each in spenders.items()}
+    busy = busy_s() - busy_before_s
+    gc.unfreeze()
+    machine_s = wall_s * (os.cpu_count() or 1)
+    ours_s = sum(spent_s.values())
+    return Run(
+        operations=operations,
+        wall_s=wall_s,
+        cpu_us={kind: spent * US_PER_S / operations for kind, spent in spent_s.items()},
+        ours=ours_s / machine_s,
+        # Two ways of counting, one of them in ticks: the difference may come out below nothing.
+        others=max(0.0, busy - ours_s) / machine_s,
+        details=dict(details),
+    )
+
+
+def _tell(result: Result) -> None:
+    """A word on stderr as it goes: the tables come at the end."""
+    what = ", ".join(f"{name} {value}" for name, value in result.what.items())
+    parts = " + ".join(f"{result.us(kind):.1f} {kind}" for kind in result.kinds)
+    print(f"{result.section}: {what}: {parts} µs, {result.rate:,.0f}/s", file=sys.stderr, flush=True)

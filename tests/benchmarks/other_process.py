@@ -1,0 +1,56 @@
+"""One role in a process of its own: `python -m tests.benchmarks.other_process ROLE BUS [DATABASE]`
+
+Says `ready` when it is. Each line that it reads is a number: it says `reached` when so many messages were handled in
+all. It ends when nobody is left to write to it.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from bus.urls import broker_at
+from placement_worker.store_sql import SqlPlacementStore
+from tests.benchmarks.roles import Handled, broker_at_socket, placement, reader, yes_sayer
+
+
+async def main(role: str, bus: str, database: str = "") -> None:
+    stdin = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
+    async with _playing(role, bus, database) as handled:
+        _say("ready")
+        async for line in stdin:
+            await handled.until(int(line))
+            _say("reached")
+
+
+@asynccontextmanager
+async def _playing(role: str, bus: str, database: str) -> AsyncIterator[Handled]:
+    match role:
+        case "reader":
+            async with reader(broker_at(bus)) as handled:
+                yield handled
+        case "yes-sayer":
+            async with yes_sayer(broker_at(bus)) as handled:
+                yield handled
+        case "placement":
+            store = SqlPlacementStore(database)
+            try:
+                async with placement(broker_at(bus), store):
+                    yield Handled()
+            finally:
+                await store.close()
+        case "broker":
+            async with broker_at_socket(bus):
+                yield Handled()
+        case _:
+            raise ValueError(f"no role is called {role!r}")
+
+
+def _say(what: str) -> None:
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,166 @@
+"""Results for people, as a table a section; and for programs, as JSON."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.machine import Machine
+from tests.benchmarks.measuring import BROKER, DATABASE, GENERATOR, Result
+
+
+class Budget(Struct, frozen=True):
+    """What an operation may cost at most, in these results, by this kind of process; "python" is all of ours."""
+
+    section: str
+    what: dict[str, frozenset[str | int]]
+    kind: str
+    us_max: float
+
+    def covers(self, result: Result) -> bool:
+        return result.section == self.section and all(
+            result.what.get(name) in values for name, values in self.what.items()
+        )
+
+    def least_us(self, result: Result) -> float:
+        """The least of all runs: a neighbour's noise is not ours to pay."""
+        return min(run.cpu_us.get(self.kind, run.total_us) for run in result.runs)
+
+
+_COALESCED = frozenset({50, 200})
+BUDGETS = (
+    Budget(
+        "claims",
+        {"store": frozenset({"postgresql"}), "claims a batch": _COALESCED},
+        "python",
+        40,
+    ),
+    Budget(
+        "claims",
+        {"store": frozenset({"postgresql"}), "claims a batch": _COALESCED},
+        DATABASE,
+        100,
+    ),
+    Budget("claims", {"store": frozenset({"sqlite"}), "claims a batch": _COALESCED}, "python", 60),
+)
+
+
+def show(console: Console, machine: Machine, results: Sequence[Result]) -> None:
+    console.print(
+        f"{machine.processors} x {machine.model}, {machine.system}, Python {machine.python}, "
+        f"RabbitMQ {machine.rabbitmq or '-'}, PostgreSQL {machine.postgresql or '-'}; load before: {machine.load:.1f}"
+    )
+    console.print("CPU in µs an operation: medians of the runs, and the range of their totals.")
+    for section in dict.fromkeys(result.section for result in results):
+        console.print(_table(section, [result for result in results if result.section == section]))
+    for line in budgets_of(results):
+        console.print(line)
+
+
+def budgets_of(results: Iterable[Result]) -> Iterator[str]:
+    kept = list(results)
+    for budget in BUDGETS:
+        seen = [budget.least_us(result) for result in kept if budget.covers(result)]
+        if seen:
+            verdict = "kept" if max(seen) <= budget.us_max else "EXCEEDED"
+            stores = "/".join(map(str, sorted(map(str, budget.what["store"]))))
+            yield (
+                f"{budget.section}, {stores}, {budget.kind}: at most {budget.us_max:g} µs, "
+                f"seen {min(seen):.1f} to {max(seen):.1f} (least of each one's runs): {verdict}"
+            )
+
+
+def as_json(machine: Machine, results: Sequence[Result]) -> bytes:
+    return msgspec.json.format(
+        msgspec.json.encode({"machine": machine, "results": [_summary(result) for result in results]})
+    )
+
+
+def _table(section: str, results: Sequence[Result]) -> Table:
+    table = Table(title=section, title_justify="left", show_edge=False)
+    names = list(dict.fromkeys(name for result in results for name in result.what))
+    columns = [column for column in _COLUMNS if any(column(result) for result in results)]
+    for name in names:
+        table.add_column(name, justify="left" if isinstance(results[0].what[name], str) else "right")
+    for column in columns:
+        table.add_column(_COLUMNS[column], justify="right")
+    last: Any = None
+    for result in results:
+        # A line between what differs in more than the last of its columns.
+        if last is not None and last != [result.what[name] for name in names[:-1]]:
+            table.add_section()
+        last = [result.what[name] for name in names[:-1]]
+        table.add_row(*(str(result.what[name]) for name in names), *(column(result) for column in columns))
+    return table
+
+
+def _generator(result: Result) -> str:
+    return f"{result.us(GENERATOR):.1f}" if GENERATOR in result.kinds else ""
+
+
+def _python(result: Result) -> str:
+    parts = [kind for kind in result.kinds if kind not in (BROKER, DATABASE, GENERATOR)]
+    split = "" if len(parts) == 1 else f" ({' + '.join(f'{result.us(kind):.1f}' for kind in parts)})"
+    return f"{result.python_us:.1f}{split}"
+
+
+def _broker(result: Result) -> str:
+    return f"{result.us(BROKER):.1f}" if BROKER in result.kinds else ""
+
+
+def _database(result: Result) -> str:
+    return f"{result.us(DATABASE):.1f}" if DATABASE in result.kinds else ""
+
+
+def _total(result: Result) -> str:
+    return f"{result.total_us:.1f}"
+
+
+def _range(result: Result) -> str:
+    return f"{min(result.totals_us):.1f}-{max(result.totals_us):.1f}"
+
+
+def _rate(result: Result) -> str:
+    return f"{result.rate:,.0f}"
+
+
+def _ours(result: Result) -> str:
+    return f"{result.ours:.0%}"
+
+
+def _others(result: Result) -> str:
+    return f"{result.others:.0%}"
+
+
+def _wait(result: Result) -> str:
+    waited_ms = result.detail("median wait ms")
+    return "" if waited_ms is None else f"{waited_ms:.1f}"
+
+
+_COLUMNS = {
+    _generator: "client, apart",
+    _python: "python",
+    _broker: "broker",
+    _database: "database",
+    _total: "total µs",
+    _range: "range",
+    _rate: "a second",
+    _wait: "wait ms",
+    _ours: "machine: ours",
+    _others: "others",
+}
+
+
+def _summary(result: Result) -> dict[str, Any]:
+    return {
+        "section": result.section,
+        "what": result.what,
+        "cpu_us": {kind: round(result.us(kind), 2) for kind in result.kinds},
+        "total_us": round(result.total_us, 2),
+        "total_us_least": round(min(result.totals_us), 2),
+        "rate": round(result.rate, 1),
+        "runs": result.runs,
+    }

@@ -1,0 +1,119 @@
+"""Who works at the other end of the bus: in this process, or in one of its own (see other_process.py)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TypeVar
+
+from bus.broker import Broker
+from bus.handling import Answer, Reading, Received, Said
+from bus.memory import MemoryBroker
+from bus.messages.placement import ClaimAnswered, Claimed, ClaimResources, ReportInventory
+from bus.process import Part, run_until
+from bus.station import Station
+from bus.unix_socket import serve_unix
+from placement_worker.settings import PlacementSettings
+from placement_worker.store import PlacementStore
+from placement_worker.wiring import placement_parts
+
+DRAIN_S_MAX = 20.0
+
+T = TypeVar("T")
+
+
+class Handled:
+    """How many messages a worker has handled; whoever waits is told when it is enough."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._enough = 0
+        self._reached = asyncio.Event()
+
+    def add(self, count: int) -> None:
+        self._count += count
+        if self._count >= self._enough:
+            self._reached.set()
+
+    async def until(self, count: int) -> None:
+        """So many in all, since the beginning."""
+        self._enough = count
+        if self._count >= count:
+            return
+        self._reached.clear()
+        await self._reached.wait()
+
+
+class _NoStore:
+    """For workers that keep nothing."""
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def running(*parts: Part) -> AsyncIterator[None]:
+    """Parts of a process, until the block ends; then they drain."""
+    told = asyncio.Event()
+    ended = asyncio.create_task(run_until(told, parts, DRAIN_S_MAX))
+    try:
+        yield
+    finally:
+        told.set()
+        await ended
+
+
+@asynccontextmanager
+async def reader(broker: Broker) -> AsyncIterator[Handled]:
+    """Takes reports from placement's queue, and does nothing with them."""
+    handled = Handled()
+
+    async def on_reports(reports: Sequence[Received[ReportInventory]], _: None) -> Sequence[Said]:
+        handled.add(len(reports))
+        return ()
+
+    station = Station(broker, "reader")
+    try:
+        async with running(station.worker("placement.work", {ReportInventory: on_reports}, _NoStore())):
+            yield handled
+    finally:
+        await station.close()
+
+
+@asynccontextmanager
+async def yes_sayer(broker: Broker) -> AsyncIterator[Handled]:
+    """Grants every claim, and writes nothing down."""
+    handled = Handled()
+
+    async def on_claims(asks: Sequence[Received[ClaimResources]]) -> Sequence[Said]:
+        handled.add(len(asks))
+        return [
+            Answer(ask, ClaimAnswered(consumer=ask.message.consumer, attempt=1, verdict=Claimed()))
+            for ask in asks
+        ]
+
+    station = Station(broker, "yes-sayer")
+    worker = station.worker("placement.questions", {ClaimResources: Reading(on_claims)}, _NoStore())
+    try:
+        async with running(worker):
+            yield handled
+    finally:
+        await station.close()
+
+
+@asynccontextmanager
+async def placement(broker: Broker, store: PlacementStore) -> AsyncIterator[None]:
+    """The real placement worker, with the feed of changes and everything else that it runs."""
+    station = Station(broker, "placement")
+    try:
+        async with running(*placement_parts((station,), store, PlacementSettings())):
+            yield
+    finally:
+        await station.close()
+
+
+@asynccontextmanager
+async def broker_at_socket(path: str) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serve_unix(MemoryBroker(), path))
+        yield

@@ -1,0 +1,184 @@
+"""Only the server's own absence is waited out; what else goes wrong in a transaction keeps its name."""
+
+import asyncio
+import socket
+import sqlite3
+from pathlib import Path
+
+import asyncpg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from bus.errors import Transient, Unavailable
+from bus.sql import is_duplicate, open_database, upgrade
+from bus.sql.errors import connecting, is_away, is_transient, transients
+
+# Nobody is asked for it: a transaction takes no connection before its first statement.
+NOWHERE = "postgresql+asyncpg://moor@127.0.0.1:1/moor"
+
+ANYBODY_S = (
+    TimeoutError("a deadline of the caller's"),
+    NotADirectoryError(20, "Not a directory", "/migrations.zip/env.py"),
+    FileNotFoundError(2, "No such file or directory"),
+    OSError(28, "No space left on device"),
+)
+
+
+@pytest.mark.parametrize("error", ANYBODY_S, ids=repr)
+def test_what_the_operating_system_says_inside_a_transaction_is_not_the_server_s_absence(
+    error: OSError,
+) -> None:
+    assert not is_away(error)
+    assert not is_transient(error)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+@pytest.mark.parametrize("error", ANYBODY_S, ids=repr)
+@pytest.mark.asyncio
+async def test_it_leaves_the_transaction_as_what_it_is(kind: str, error: OSError, tmp_path: Path) -> None:
+    database = open_database(NOWHERE if kind == "postgresql" else f"sqlite:///{tmp_path / 'books.db'}")
+    try:
+        with pytest.raises(type(error)) as raised:
+            async with database.writing():
+                raise error
+    finally:
+        await database.close()
+
+    assert raised.value is error
+
+
+@pytest.mark.asyncio
+async def test_it_leaves_a_piece_of_work_as_what_it_is(tmp_path: Path) -> None:
+    def work(_: Connection) -> None:
+        raise TimeoutError("a deadline of the work's own")
+
+    database = open_database(f"sqlite:///{tmp_path / 'books.db'}")
+    try:
+        with pytest.raises(TimeoutError, match="of the work's own"):
+            async with database.writing() as transaction:
+                await transaction.run(work)
+    finally:
+        await database.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError(104, "Connection reset by peer"),
+        BrokenPipeError(32, "Broken pipe"),
+        asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"),
+        asyncpg.AdminShutdownError("terminating connection due to administrator command"),
+        asyncpg.CannotConnectNowError("the database system is starting up"),
+    ],
+    ids=repr,
+)
+def test_a_broken_connection_and_a_server_that_stops_are_its_absence(error: Exception) -> None:
+    assert is_away(error)
+    with pytest.raises(Unavailable), transients():
+        raise error
+    with pytest.raises(Unavailable), transients():
+        raise sa.exc.DBAPIError("SELECT 1", None, error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.DeadlockDetectedError("deadlock detected"),
+        asyncpg.SerializationError("could not serialize access"),
+        asyncpg.LockNotAvailableError("could not obtain lock"),
+        asyncpg.TooManyConnectionsError("sorry, too many clients already"),
+    ],
+    ids=repr,
+)
+def test_who_was_only_in_the_way_is_not_away(error: Exception) -> None:
+    assert not is_away(error)
+    with pytest.raises(Transient) as raised, transients():
+        raise error
+    assert not isinstance(raised.value, Unavailable)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        socket.gaierror(-2, "Name or service not known"),
+        TimeoutError(),
+        OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 113] No route to host"),
+        FileNotFoundError(2, "No such file or directory"),
+    ],
+    ids=repr,
+)
+def test_while_connecting_there_is_nobody_else_whom_it_could_be_about(error: OSError) -> None:
+    with pytest.raises(Unavailable, match="cannot connect") as raised, connecting():
+        raise error
+    assert raised.value.__cause__ is error
+
+
+@pytest.mark.asyncio
+async def test_a_port_where_nobody_listens_is_a_server_that_is_away() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        await _expect_away(f"postgresql+asyncpg://moor@127.0.0.1:{taken.getsockname()[1]}/moor")
+
+
+@pytest.mark.asyncio
+async def test_a_socket_file_that_is_not_there_is_a_server_that_is_away(tmp_path: Path) -> None:
+    await _expect_away(f"postgresql+asyncpg://moor@/moor?host={tmp_path}")
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_hangs_up_at_once_is_away() -> None:
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        await _expect_away(
+            f"postgresql+asyncpg://moor@127.0.0.1:{server.sockets[0].getsockname()[1]}/moor?ssl=disable"
+        )
+
+
+async def _expect_away(url: str) -> None:
+    database = open_database(url)
+    try:
+        with pytest.raises(Unavailable):
+            async with database.writing() as transaction:
+                await transaction.run(_ask)
+    finally:
+        await database.close()
+    with pytest.raises(Unavailable):
+        await upgrade(url, "placement_worker")
+
+
+def _ask(connection: Connection) -> None:
+    connection.execute(sa.text("SELECT 1"))
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_another_process_writes_to_is_busy_and_not_away(tmp_path: Path) -> None:
+    path = tmp_path / "books.db"
+    engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": 0})
+    with sqlite3.connect(path, isolation_level=None) as other, engine.connect() as connection:
+        other.execute("CREATE TABLE books (id INTEGER PRIMARY KEY)")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Transient) as raised, transients():
+            connection.exec_driver_sql("INSERT INTO books VALUES (1)")
+    other.close()
+    engine.dispose()
+
+    assert not isinstance(raised.value, Unavailable)
+
+
+def test_a_taken_id_is_a_duplicate_and_a_missing_value_is_not() -> None:
+    engine = sa.create_engine("sqlite://")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("CREATE TABLE books (id INTEGER PRIMARY KEY, name TEXT NOT NULL)")
+        connection.exec_driver_sql("INSERT INTO books VALUES (1, 'first')")
+        with pytest.raises(sa.exc.IntegrityError) as taken:
+            connection.exec_driver_sql("INSERT INTO books VALUES (1, 'second')")
+        with pytest.raises(sa.exc.IntegrityError) as missing:
+            connection.exec_driver_sql("INSERT INTO books VALUES (2, NULL)")
+    engine.dispose()
+
+    assert is_duplicate(taken.value)
+    assert not is_duplicate(missing.value)
