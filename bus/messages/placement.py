@@ -17,6 +17,7 @@ INTEGER_MAX = 2_147_483_647
 Natural = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
 Counter = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Moment = Annotated[datetime, Meta(tz=True)]
 Attempt = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
 Ratio = Annotated[float, Meta(gt=0, le=1e6)]
 ResourceClass = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
@@ -80,7 +81,7 @@ class ClaimResources(Message, frozen=True, tag="claim"):
     cell: Label
     consumer: ConsumerId
     attempt: Attempt
-    issued_at: datetime
+    issued_at: Moment
     share: Share
     consumer_type: ConsumerType = "instance"
     project: Label = ""
@@ -99,7 +100,7 @@ class SwapClaim(Message, frozen=True, tag="swap"):
     consumer: ConsumerId
     held_attempt: Attempt
     attempt: Attempt
-    issued_at: datetime
+    issued_at: Moment
     share: Share
     cleanup: ConsumerId | None = None
     group: ServerGroup | None = None
@@ -111,7 +112,7 @@ class ReleaseClaim(Message, frozen=True, tag="release"):
     cell: Label
     consumer: ConsumerId
     attempt: Attempt
-    issued_at: datetime
+    issued_at: Moment
 
 
 class Shortfall(Value, frozen=True):
