@@ -142,6 +142,29 @@ class Route(Struct, frozen=True):
 
 
 ROUTES: dict[str, Route] = {
+    "build.request": Route(API, Kind.ORDER),
+    "build.rejected": Route(EVENTS, Kind.EVENT),
+    "build.accepted": Route(EVENTS, Kind.EVENT),
+    "instance.delete": Route(API, Kind.ORDER),
+    "instance.query": Route(API, Kind.QUESTION),
+    "instance.found": Route(REPLY, Kind.ANSWER),
+    "instance.placed": Route(EVENTS, Kind.EVENT),
+    "instance.active": Route(EVENTS, Kind.EVENT),
+    "instance.error": Route(EVENTS, Kind.EVENT),
+    "instance.deleted": Route(EVENTS, Kind.EVENT),
+    "place": Route(CELL, Kind.ORDER),
+    "remove": Route(CELL, Kind.ORDER),
+    "spawn": Route(CELL, Kind.ORDER),
+    "destroy": Route(CELL, Kind.ORDER),
+    "spawned": Route(CELL, Kind.ORDER),
+    "spawn.failed": Route(CELL, Kind.ORDER),
+    "destroyed": Route(CELL, Kind.ORDER),
+    "host.state": Route(EVENTS, Kind.EVENT),
+    "host.beat": Route(EVENTS, Kind.EVENT),
+    "host.set": Route(API, Kind.ORDER),
+    "host.was_set": Route(REPLY, Kind.ANSWER),
+    "host.query": Route(API, Kind.QUESTION),
+    "host.found": Route(REPLY, Kind.ANSWER),
     "claim": Route(PLACEMENT, Kind.QUESTION),
     "swap": Route(PLACEMENT, Kind.QUESTION),
     "release": Route(PLACEMENT, Kind.ORDER),
@@ -171,9 +194,30 @@ QUEUES: tuple[Queue, ...] = (
     Queue(
         "scheduler.requests",
         QueueKind.WORK,
-        (Binding(API, "build.request"), Binding(API, "move.request"), Binding(API, "instance.delete")),
+        (
+            Binding(API, "build.request"),
+            Binding(API, "move.request"),
+            Binding(API, "instance.delete"),
+            Binding(API, "host.set"),
+        ),
     ),
-    Queue("scheduler.questions", QueueKind.QUESTIONS, (Binding(API, "instance.query"),)),
+    Queue(
+        "scheduler.questions",
+        QueueKind.QUESTIONS,
+        (Binding(API, "instance.query"), Binding(API, "host.query")),
+    ),
+    # What schedulers must not miss, however long they are away: how instances end, and what hosts are.
+    Queue(
+        "scheduler.events",
+        QueueKind.WORK,
+        (
+            Binding(EVENTS, "instance.active.*"),
+            Binding(EVENTS, "instance.error.*"),
+            Binding(EVENTS, "instance.deleted.*"),
+            Binding(EVENTS, "host.state.*"),
+        ),
+        Site.BOTH,
+    ),
     Queue(
         "placement.work",
         QueueKind.WORK,
@@ -200,32 +244,51 @@ QUEUES: tuple[Queue, ...] = (
         QueueKind.WORK,
         (
             Binding(CELL, "place.{cell}"),
+            Binding(CELL, "remove.{cell}"),
             Binding(CELL, "spawned.{cell}"),
             Binding(CELL, "spawn.failed.{cell}"),
+            Binding(CELL, "destroyed.{cell}"),
         ),
         Site.CELL,
     ),
-    Queue("compute.{cell}.work", QueueKind.WORK, (Binding(CELL, "spawn.{cell}"),), Site.CELL),
+    Queue(
+        "compute.{cell}.work",
+        QueueKind.WORK,
+        (Binding(CELL, "spawn.{cell}"), Binding(CELL, "destroy.{cell}")),
+        Site.CELL,
+    ),
     Queue("ironic.events", QueueKind.WORK, (Binding(IRONIC, "ironic_versioned_notifications.*"),)),
     Queue(DEAD_QUEUE, QueueKind.DEAD, (Binding(DEAD, "#"),), Site.BOTH),
+)
+
+# Everything that is a fact, by name: a cell can lead the answers to it to the events, but under no such key.
+FACTS = (
+    "build.#",
+    "instance.#",
+    "host.#",
+    "node.#",
+    "providers.changed",
+    "inventory.refused.*",
 )
 
 ROLES: tuple[Role, ...] = (
     Role(
         "client",
-        writes=(Grant(API, ("build.request", "move.request", "instance.delete", "instance.query")),),
-        listens=(Grant(EVENTS, ("#",)),),
+        writes=(
+            Grant(API, ("build.request", "move.request", "instance.delete", "instance.query", "host.query")),
+        ),
+        listens=(Grant(EVENTS, FACTS),),
         asks=True,
     ),
     Role(
         "scheduler",
         writes=(
             Grant(PLACEMENT, ("claim.*", "release.*", "candidates", "snapshot")),
-            Grant(CELL, ("place.*",)),
+            Grant(CELL, ("place.*", "remove.*")),
             Grant(EVENTS, ("instance.#", "build.#")),
         ),
-        reads=("scheduler.requests", "scheduler.questions"),
-        listens=(Grant(EVENTS, ("#",)),),
+        reads=("scheduler.requests", "scheduler.questions", "scheduler.events"),
+        listens=(Grant(EVENTS, FACTS),),
         asks=True,
         answers=True,
     ),
@@ -239,7 +302,16 @@ ROLES: tuple[Role, ...] = (
         "cell",
         writes=(
             Grant(PLACEMENT, ("swap.{cell}", "release.{cell}", "inventory.report.{cell}")),
-            Grant(CELL, ("place.{cell}", "spawn.{cell}", "spawned.{cell}", "spawn.failed.{cell}")),
+            Grant(
+                CELL,
+                (
+                    "spawn.{cell}",
+                    "destroy.{cell}",
+                    "spawned.{cell}",
+                    "spawn.failed.{cell}",
+                    "destroyed.{cell}",
+                ),
+            ),
             Grant(EVENTS, ("instance.*.{cell}", "host.*.{cell}")),
         ),
         reads=("conductor.{cell}.work", "compute.{cell}.work"),
@@ -252,7 +324,7 @@ ROLES: tuple[Role, ...] = (
         reads=("ironic.events",),
         asks=True,
     ),
-    Role("operator", reads=(DEAD_QUEUE,), listens=(Grant(EVENTS, ("#",)),), asks=True, operates=True),
+    Role("operator", reads=(DEAD_QUEUE,), listens=(Grant(EVENTS, FACTS),), asks=True, operates=True),
 )
 
 

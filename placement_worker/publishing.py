@@ -34,35 +34,36 @@ class ChangePublisher:
         self._publishers = publishers
         self._settings = settings
         self._written = asyncio.Event()
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     def written(self) -> None:
         """This process has just written something: no need to wait for the next look."""
         self._written.set()
 
     async def run(self) -> None:
-        while not self._stopping:
+        while not self._stopping.is_set():
             try:
                 async with self._store.lead_feed() as feed:
                     if feed is not None:
                         await self._lead(feed)
             except Transient as lost:
                 log.warning("no longer leading the feed, trying again: %s", lost)
-            await self._pause(self._settings.feed_lead_again_ms)
+            await _either(self._stopping, self._settings.feed_lead_again_ms)
 
     async def stop(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         self._written.set()
 
     async def _lead(self, feed: ChangeFeed) -> None:
+        """Until stopped; what was written by then is published before."""
         log.info("leading the feed", extra={"term": feed.published.term})
         while True:
+            # Cleared before it is read: what is written meanwhile is read next time.
             self._written.clear()
-            unpublished = await feed.read()
-            await self._publish(feed, unpublished)
-            if self._stopping:
+            await self._publish(feed, await feed.read())
+            if self._stopping.is_set():
                 return
-            await self._pause(self._settings.feed_poll_ms)
+            await _either(self._written, self._settings.feed_poll_ms)
 
     async def _publish(self, feed: ChangeFeed, unpublished: Unpublished) -> None:
         messages = list(messages_of(unpublished, feed.published))
@@ -71,11 +72,12 @@ class ChangePublisher:
             await asyncio.gather(*(publisher.send_all(outgoing) for publisher in self._publishers))
             await feed.mark(messages[-1].at.position, unpublished.cursor)
 
-    async def _pause(self, pause_ms: float) -> None:
-        """Until something was written here, or for so long, in case something was written elsewhere."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause_ms / 1000):
-                await self._written.wait()
+
+async def _either(event: asyncio.Event, pause_ms: float) -> None:
+    """Until it happens, or for so long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(pause_ms / 1000):
+            await event.wait()
 
 
 def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[ProvidersChanged]:

@@ -1,4 +1,4 @@
-"""What placement asks of its database. Two implementations, one contract suite: store_memory.py and store_sql.py.
+"""What placement asks of its database. Two implementations, one contract suite: store_memory.py and store_sql/.
 
 Every writer takes its locks in one order: server groups, consumers (made if absent, then locked), then tree roots and
 sharing providers, each in the order of their internal ids. Only after the last lock does it read what it decides on:
@@ -75,7 +75,15 @@ class PlacementStore(Protocol):
         """Become the one that publishes the log, for as long as this is open; None if another process is."""
 
     async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
-        """Forget consumers that ended and log rows that were published before these times; how many rows went."""
+        """Forget consumers that ended, stumps of trees that were felled, and log rows that were published before these
+        times; how many rows went.
+
+        With its stump the shapes of a tree are forgotten, and the next one counts from the start again. What was sent
+        for the old one was sent before it was felled: of a consumer that is not known it is refused as too old, and of
+        one that is, mostly by its attempt. What is left: a swap, or the claim of a later attempt of a consumer that
+        ended, is not asked its age; one that was under way for all this time and finds the new tree at just the shape
+        it names, is judged by what is free. And a report that was under way for as long plants its tree again.
+        """
 
     async def audit(self) -> tuple[str, ...]:
         """Every place where the books contradict themselves, as a sentence; none if they are right."""

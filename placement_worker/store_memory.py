@@ -62,6 +62,11 @@ class _Tree(Struct, frozen=True):
     members: tuple[ProviderId, ...]
 
 
+class _Stump(Struct, frozen=True):
+    tree: TreeBook
+    felled_at: datetime
+
+
 class _Logged(Struct, frozen=True):
     """What one transaction wrote."""
 
@@ -81,6 +86,7 @@ class _Books:
         self.held: dict[ConsumerId, tuple[ResourceAmount, ...]] = {}
         self.providers: dict[ProviderId, _Provider] = {}
         self.trees: dict[ProviderId, _Tree] = {}
+        self.stumps: dict[ProviderId, _Stump] = {}
         self.names: dict[str, ProviderId] = {}
         self.internals: dict[int, ProviderId] = {}
         self.log: list[_Logged] = []
@@ -119,6 +125,13 @@ class _Books:
         ]
         return tuple(sorted(states, key=lambda state: state.internal))
 
+    def ground(self, root: ProviderId) -> TreeBook | None:
+        """The tree of this root, or its stump."""
+        if root in self.trees:
+            return self.tree_book(root)
+        stump = self.stumps.get(root)
+        return stump.tree if stump else None
+
     def tree_book(self, root: ProviderId) -> TreeBook:
         tree = self.trees[root]
         return TreeBook(
@@ -134,8 +147,9 @@ class _Books:
 class _Transaction:
     """Writes in place, and knows how to take it back."""
 
-    def __init__(self, books: _Books) -> None:
+    def __init__(self, books: _Books, clock: Callable[[], datetime]) -> None:
         self._books = books
+        self._clock = clock
         self._undo: list[Callable[[], None]] = []
         self._touched: dict[ProviderId, None] = {}
         self._gone: list[ProviderGone] = []
@@ -194,7 +208,7 @@ class _Transaction:
         ]
         names = [one.name for report in reports for one in report.providers]
         return Forest(
-            trees={root: books.tree_book(root) for root in roots if root in books.trees},
+            trees={root: ground for root in roots if (ground := books.ground(root)) is not None},
             elsewhere={
                 provider: row.root
                 for provider in named
@@ -213,8 +227,12 @@ class _Transaction:
             if row := books.providers.get(provider):
                 self._put(books.names, row.book.name, None)
         for tree in changes.trees:
+            if not tree.providers:
+                self._put(books.stumps, tree.root, _Stump(tree, self._clock()))
+                continue
             kept = _Tree(tree.cell, tree.shape, tree.epoch, tree.sequence, tuple(tree.providers))
             self._put(books.trees, tree.root, kept)
+            self._put(books.stumps, tree.root, None)
             for book in tree.providers.values():
                 if book.id in changed:
                     self._plant(tree, book)
@@ -225,7 +243,7 @@ class _Transaction:
             member for root in roots if root in books.trees for member in books.trees[root].members
         )
 
-    def commit(self, at: datetime) -> None:
+    def commit(self) -> None:
         if not (self._touched or self._gone or self._claimed or self._ended):
             return
         books = self._books
@@ -233,7 +251,7 @@ class _Transaction:
         books.log.append(
             _Logged(
                 number=books.logged,
-                at=at,
+                at=self._clock(),
                 touched=tuple(self._touched),
                 gone=tuple(self._gone),
                 claimed=tuple(self._claimed),
@@ -317,7 +335,7 @@ def _now() -> datetime:
 
 
 class MemoryPlacementStore:
-    """`clock` says when a log row was written, which only pruning asks for."""
+    """`clock` says when a log row was written or a tree felled, which only pruning asks for."""
 
     def __init__(self, clock: Callable[[], datetime] = _now) -> None:
         self._books = _Books()
@@ -328,14 +346,14 @@ class MemoryPlacementStore:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PlacementTransaction]:
         async with self._lock:
-            transaction = _Transaction(self._books)
+            transaction = _Transaction(self._books, self._clock)
             try:
                 yield transaction
             except BaseException:
                 # A cancellation undoes it, too.
                 transaction.roll_back()
                 raise
-            transaction.commit(self._clock())
+            transaction.commit()
 
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
         async with self._lock:
@@ -371,10 +389,13 @@ class MemoryPlacementStore:
             ]
             for consumer in forgotten:
                 del books.consumers[consumer]
+            rotten = [root for root, stump in books.stumps.items() if stump.felled_at < ended_before]
+            for root in rotten:
+                del books.stumps[root]
             kept = [entry for entry in books.log if entry.number > books.marked or entry.at >= logged_before]
             pruned = len(books.log) - len(kept)
             books.log = kept
-            return len(forgotten) + pruned
+            return len(forgotten) + len(rotten) + pruned
 
     async def audit(self) -> tuple[str, ...]:
         async with self._lock:

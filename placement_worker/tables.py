@@ -122,6 +122,19 @@ providers = Table(
     postgresql_with={"fillfactor": 70},
 )
 
+# What is left of trees that were felled, by the public id of their root: rows of providers are gone with their tree.
+stumps = Table(
+    "stumps",
+    metadata,
+    Column("root", Id, primary_key=True),
+    Column("cell", String(255), nullable=False),
+    Column("shape", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("felled_at", Moment, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 inventories = Table(
     "inventories",
     metadata,

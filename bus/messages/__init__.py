@@ -1,9 +1,32 @@
 """The words on the bus, one file a subject; `ALL` is every kind of message there is."""
 
 from bus.message import Message
-from bus.messages import placement
+from bus.messages import build, cell, hosts, placement
 
 ALL: tuple[type[Message], ...] = (
+    build.BuildInstance,
+    build.BuildRejected,
+    build.BuildAccepted,
+    build.DeleteInstance,
+    build.InstancePlaced,
+    build.InstanceActive,
+    build.InstanceFailed,
+    build.InstanceDeleted,
+    build.AskInstances,
+    build.InstancesFound,
+    cell.PlaceInCell,
+    cell.RemoveFromCell,
+    cell.SpawnInstance,
+    cell.DestroyInstance,
+    cell.InstanceSpawned,
+    cell.SpawnFailed,
+    cell.InstanceDestroyed,
+    hosts.HostsReported,
+    hosts.HostsAlive,
+    hosts.SetHost,
+    hosts.HostSet,
+    hosts.AskHosts,
+    hosts.HostsFound,
     placement.ClaimResources,
     placement.SwapClaim,
     placement.ReleaseClaim,

@@ -115,7 +115,12 @@ class ProviderBook(Struct, frozen=True):
 
 
 class TreeBook(Struct, frozen=True):
-    """One tree, whole and locked; `epoch` and `sequence` are those of the last report that was taken."""
+    """One tree, whole and locked; `epoch` and `sequence` are those of the last report that was taken.
+
+    Without providers it is a stump: what stays of a tree that was felled, root and all, so that one that is planted
+    again under the same root never has a shape that the old one had, and a late report does not plant it. Its cell
+    tells who felled it, and binds nobody.
+    """
 
     root: ProviderId
     cell: str
@@ -126,7 +131,7 @@ class TreeBook(Struct, frozen=True):
 
 
 class Forest(Struct, frozen=True):
-    """The trees that a batch of reports touches, by root, as far as they exist.
+    """The trees that a batch of reports touches, by root, as far as they exist; stumps, as far as they are kept.
 
     `elsewhere` tells, of the providers that the reports name, those that stand in other trees: id to root. `names`
     tells who bears the names that the reports name.
@@ -141,7 +146,8 @@ class TreeChanges(Struct, frozen=True):
     """What a batch of reports writes: trees as they are now, whole; of these, `changed` are the providers to write.
 
     A provider in `changed` is new, or differs from what is stored; its revision moves by one. `removed` are to be
-    deleted, leaves first. The row of each root is written with the tree's shape, epoch and sequence.
+    deleted, leaves first. The row of each root is written with the tree's shape, epoch and sequence; a tree without
+    providers is kept as a stump, and one with providers leaves no stump of its root.
     """
 
     trees: tuple[TreeBook, ...] = ()

@@ -51,7 +51,7 @@ class _ForestDraft:
                 self.bearer_of[book.name] = book.id
 
     def replant(self, tree: TreeBook) -> None:
-        """This is what the tree of this root is now; without providers, it is no more."""
+        """This is what the tree of this root is now. Without providers it is a stump, if this cell had something there."""
         root, standing = tree.root, self.trees.get(tree.root)
         before = standing.providers if standing else {}
         for book in before.values():
@@ -61,10 +61,8 @@ class _ForestDraft:
         for book in tree.providers.values():
             self.root_of[book.id] = root
             self.bearer_of[book.name] = book.id
-        if tree.providers:
+        if tree.providers or (standing and standing.cell == tree.cell):
             self.trees[root] = tree
-        else:
-            self.trees.pop(root, None)
 
     def changes(self) -> TreeChanges:
         """The trees that are no longer as stored: parents are written before their children, removed after them."""
@@ -104,7 +102,7 @@ class _ForestDraft:
 
 def _judge(draft: _ForestDraft, reported: Reported, vocabulary: Vocabulary) -> ReportVerdict:
     report = reported.report
-    tree = draft.trees.get(report.root) or TreeBook(root=report.root, cell=report.cell)
+    tree = _found(draft, report)
     refused = (
         _wrong_cell(tree, reported)
         or _outdated(tree, report)
@@ -133,6 +131,17 @@ def _judge(draft: _ForestDraft, reported: Reported, vocabulary: Vocabulary) -> R
     )
     draft.replant(after)
     return ReportAccepted(shape=after.shape, shape_moved=moved)
+
+
+def _found(draft: _ForestDraft, report: ReportInventory) -> TreeBook:
+    """What the report finds under its root: a tree, or the ground for one."""
+    tree = draft.trees.get(report.root)
+    if tree is None:
+        return TreeBook(root=report.root, cell=report.cell)
+    if tree.providers or tree.cell == report.cell:
+        return tree
+    # A host that comes back in another cell comes with other reporters, who count their reports by themselves.
+    return TreeBook(root=tree.root, cell=report.cell, shape=tree.shape)
 
 
 def _wrong_cell(tree: TreeBook, reported: Reported) -> NotAllowed | None:

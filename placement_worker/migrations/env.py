@@ -1,4 +1,4 @@
-"""Run by Alembic, on the connection that bus/sql.py opened and in its transaction."""
+"""Run by Alembic, on the connection that bus/sql/migrations.py opened and in its transaction."""
 
 from alembic import context
 

@@ -22,6 +22,7 @@ from placement_worker.store_sql.names import KnownVocabulary, Vocabulary
 from placement_worker.store_sql.postgresql import PostgresClaims
 from placement_worker.store_sql.sqlite import SqliteClaims
 from placement_worker.store_sql.states import read_page, read_trees
+from placement_worker.store_sql.stumps import prune_stumps
 from placement_worker.store_sql.trees import lock_trees, write_trees
 from placement_worker.tables import change_log, consumers, feed
 
@@ -42,6 +43,7 @@ class SqlPlacementTransaction:
         self._transaction = transaction
         self._claims = claims
         self._vocabulary = vocabulary
+        self._locked_roots: frozenset[int] = frozenset()
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         return await self._claims.lock(orders)
@@ -50,10 +52,11 @@ class SqlPlacementTransaction:
         await self._claims.write(changes)
 
     async def lock_trees(self, reports: Sequence[ReportInventory]) -> Forest:
-        return await self._transaction.run(lock_trees, self._vocabulary, reports)
+        forest, self._locked_roots = await self._transaction.run(lock_trees, self._vocabulary, reports)
+        return forest
 
     async def write_trees(self, changes: TreeChanges) -> None:
-        await self._transaction.run(write_trees, self._vocabulary, changes)
+        await self._transaction.run(write_trees, self._vocabulary, changes, self._locked_roots)
 
     async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:
         return await self._transaction.run(read_trees, self._vocabulary, roots)
@@ -146,8 +149,9 @@ def _prune(connection: Connection, ended_before: datetime, logged_before: dateti
     over = sa.select(consumers.c.id).where(consumers.c.ended_at < ended_before)
     over = over.with_for_update(skip_locked=True)
     forgotten = connection.execute(sa.delete(consumers).where(consumers.c.id.in_(over)))
+    rotten = prune_stumps(connection, ended_before)
     cursor = connection.scalar(sa.select(feed.c.cursor))
     published = connection.execute(
         sa.delete(change_log).where(change_log.c.at < logged_before, ~unseen_by(connection, cursor or ""))
     )
-    return forgotten.rowcount + published.rowcount
+    return forgotten.rowcount + rotten + published.rowcount

@@ -21,13 +21,16 @@ from placement_worker.store_sql.states import (
     read_traits,
     root,
 )
+from placement_worker.store_sql.stumps import clear_stumps, lock_stumps, write_stumps
 from placement_worker.tables import inventories, provider_aggregates, provider_traits, providers
 
 # Locking
 
 
-def lock_trees(connection: Connection, vocabulary: Vocabulary, reports: Sequence[ReportInventory]) -> Forest:
-    """Lock the roots, one statement; read what they stand for, by later ones."""
+def lock_trees(
+    connection: Connection, vocabulary: Vocabulary, reports: Sequence[ReportInventory]
+) -> tuple[Forest, frozenset[int]]:
+    """Lock the roots, one statement; read what they stand for, by later ones. With the internal ids of the roots."""
     named = {report.root for report in reports}
     locked = connection.scalars(
         sa.select(providers.c.id)
@@ -36,7 +39,9 @@ def lock_trees(connection: Connection, vocabulary: Vocabulary, reports: Sequence
         .with_for_update(key_share=True)
     ).all()
     trees = _read_trees(connection, vocabulary, locked)
-    return Forest(trees, _elsewhere(connection, reports), _bearers(connection, reports))
+    trees |= lock_stumps(connection, named - trees.keys())
+    forest = Forest(trees, _elsewhere(connection, reports), _bearers(connection, reports))
+    return forest, frozenset(locked)
 
 
 def _read_trees(
@@ -122,17 +127,23 @@ def _bearers(connection: Connection, reports: Sequence[ReportInventory]) -> dict
 # Writing
 
 
-def write_trees(connection: Connection, vocabulary: Vocabulary, changes: TreeChanges) -> None:
+def write_trees(
+    connection: Connection, vocabulary: Vocabulary, changes: TreeChanges, locked: Collection[int]
+) -> None:
     """Write what differs, and say in the log which providers are no longer what they were."""
     try:
         gone = _remove(connection, changes.removed)
-        stored = _stored(connection, changes)
+        stored = _stored(connection, changes, locked)
         books = _changed_books(changes)
         ids = {row.uuid: row.id for row in stored.values()}
         ids |= _number(connection, [provider for provider in books if provider not in ids])
         _write_providers(connection, changes, stored, ids)
         _write_contents(connection, vocabulary, [(ids[book.id], book) for book in books.values()])
         reshaped = _write_roots(connection, changes, stored, ids)
+        clear_stumps(
+            connection, [tree for tree in changes.trees if tree.providers and tree.root not in stored]
+        )
+        write_stumps(connection, changes.trees)
     except sa.exc.IntegrityError as error:
         # It was free when we looked, without a lock: there is no row to lock for what does not exist yet.
         if is_duplicate(error):
@@ -167,12 +178,19 @@ def _remove(connection: Connection, removed: Sequence[ProviderId]) -> tuple[Prov
     return tuple(ProviderGone(internal=row.id, id=row.uuid, revision=row.revision + 1) for row in rows)
 
 
-def _stored(connection: Connection, changes: TreeChanges) -> dict[ProviderId, Row[Any]]:
+def _stored(
+    connection: Connection, changes: TreeChanges, locked: Collection[int]
+) -> dict[ProviderId, Row[Any]]:
     """Roots and everything that changed or is the parent of it, as far as they exist."""
     needed = {tree.root for tree in changes.trees} | set(changes.changed)
     needed |= {book.parent for book in _changed_books(changes).values() if book.parent is not None}
     rows = connection.execute(sa.select(providers).where(among(connection, providers.c.uuid, needed)))
-    return {row.uuid: row for row in rows}
+    stored = {row.uuid: row for row in rows}
+    for row in stored.values():
+        if row.root_id not in locked:
+            # Nor was there a row to lock here; but this one we see, and would write over it.
+            raise Transient(f"another report has just written the same provider: {row.uuid}")
+    return stored
 
 
 def _number(connection: Connection, new: Sequence[ProviderId]) -> dict[ProviderId, int]:
@@ -248,7 +266,8 @@ def _write_roots(
     changed = set(changes.changed)
     reshaped, rows = [], []
     for tree in changes.trees:
-        if tree.root not in ids:
+        if not tree.providers:
+            # A stump; its root may stand in another tree by now.
             continue
         before = stored.get(tree.root)
         counters = {"shape": tree.shape, "epoch": tree.epoch, "sequence": tree.sequence}

@@ -64,9 +64,8 @@ async def test_ten_kills_with_hundreds_prefetched_lose_and_bury_nothing(
     assert await connection.depth("dead") == 0
     await connection.close()
     assert sorted(set(memory.handled)) == list(range(count))
-    # It was in somebody's hands each of those times.
-    assert max(memory.attempts) >= 9
     if items_per_parcel == 1:
+        # Each was in somebody's hands each of those times. (Of several in a parcel, some were just being put apart.)
         assert memory.attempts == [10] * count
 
 

@@ -1,9 +1,12 @@
 """What every store does with reports of inventory, batch by batch."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import pytest_asyncio
+from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.placement import (
@@ -13,13 +16,18 @@ from bus.messages.placement import (
     ReportAccepted,
     ReportedInventory,
     ReportedProvider,
+    ReportInventory,
     ReportOutdated,
     ReportVerdict,
 )
+from placement_worker.core.ledger import Reported
+from placement_worker.core.reports import decide_reports
+from placement_worker.core.shares import MovedRoots
 from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import (
     HOST,
     OTHER_HOST,
+    VOCABULARY,
     WEB,
     a_claim,
     a_host,
@@ -39,6 +47,8 @@ pytestmark = pytest.mark.asyncio
 NUMA = provider("numa-1")
 PCI = provider("pci-1")
 WHOLE = ReportedInventory(total=64, reserved=3, min_unit=2, max_unit=32, step_size=2, allocation_ratio=1.1)
+BEFORE_EVERYTHING = datetime(2000, 1, 1, tzinfo=UTC)
+AFTER_EVERYTHING = datetime(2100, 1, 1, tzinfo=UTC)
 SSD = ("STORAGE_DISK_SSD",)
 
 
@@ -48,6 +58,10 @@ async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
     async with open_store(request.param) as store:
         yield Desk(store)
         assert await store.audit() == ()
+
+
+def felled(epoch: int = 0, sequence: int = 0) -> ReportInventory:
+    return a_report(removed=(HOST,), epoch=epoch, sequence=sequence)
 
 
 def named(which: str, name: str, parent: ProviderId | None = None) -> ReportedProvider:
@@ -197,7 +211,134 @@ async def test_a_tree_goes_with_its_root(desk: Desk) -> None:
 
     assert await desk.report_one(gone) == ReportAccepted(shape=2, shape_moved=True)
     assert list(await desk.providers()) == [OTHER_HOST]
+    assert await desk.report_one(gone) == ReportAccepted(shape=2, shape_moved=False)
+    assert list(await desk.providers()) == [OTHER_HOST]
+
+
+async def test_what_never_stood_leaves_nothing_when_it_is_removed(desk: Desk) -> None:
+    gone = a_report(removed=(HOST,), epoch=3, sequence=7)
+
     assert await desk.report_one(gone) == ReportAccepted(shape=0, shape_moved=False)
+
+    assert await desk.store.prune(AFTER_EVERYTHING, BEFORE_EVERYTHING) == 0
+    assert await desk.report_one(a_host()) == ReportAccepted(shape=1, shape_moved=True)
+
+
+async def test_a_tree_that_is_felled_and_planted_again_never_shows_an_old_shape(desk: Desk) -> None:
+    shapes = []
+    for _ in range(3):
+        await desk.report(a_host())
+        shapes.append((await desk.provider(HOST)).shape)
+        await desk.report(a_host(VCPU=2))
+        shapes.append((await desk.provider(HOST)).shape)
+        await desk.report(felled())
+        # In one batch it is no different.
+        await desk.report(a_host(), felled(), a_host())
+        shapes.append((await desk.provider(HOST)).shape)
+        await desk.report(felled())
+
+    assert shapes == sorted(set(shapes))
+
+
+async def test_a_claim_that_saw_the_tree_that_was_felled_is_told_that_the_shape_moved(desk: Desk) -> None:
+    await desk.report(a_host())
+    seen = (await desk.provider(HOST)).shape
+    await desk.report(felled())
+    await desk.report(a_host())
+
+    verdict = await desk.ask_one(a_claim(a_share(HOST, shapes={HOST: seen})))
+
+    assert verdict == MovedRoots(roots=(HOST,))
+    assert await desk.used(HOST) == {"VCPU": 0, "MEMORY_MB": 0}
+
+
+async def test_a_stump_is_not_shown(desk: Desk) -> None:
+    await desk.report(a_host())
+    await desk.report(felled())
+
+    async with desk.store.transaction() as tx:
+        assert await tx.read_trees([HOST]) == ()
+    assert await desk.providers() == {}
+    assert await desk.ask_one(a_claim()) == MovedRoots(gone=(HOST,))
+
+
+async def test_a_late_report_does_not_plant_a_felled_tree_again(desk: Desk) -> None:
+    def numbered(epoch: int, sequence: int) -> ReportInventory:
+        return structs.replace(a_host(), epoch=epoch, sequence=sequence)
+
+    await desk.report(numbered(2, 5))
+    await desk.report(felled(epoch=2, sequence=7))
+
+    for late in (numbered(2, 6), numbered(2, 7), numbered(1, 9), felled(epoch=2, sequence=7)):
+        assert await desk.report_one(late) == ReportOutdated(epoch=2, sequence=7)
+    assert await desk.providers() == {}
+    # What is said of a tree that is not there counts as well.
+    await desk.report(felled(epoch=2, sequence=9))
+    assert await desk.report_one(numbered(2, 8)) == ReportOutdated(epoch=2, sequence=9)
+    assert await desk.report_one(numbered(2, 10)) == ReportAccepted(shape=3, shape_moved=True)
+    assert await desk.report_one(numbered(2, 9)) == ReportOutdated(epoch=2, sequence=10)
+
+
+async def test_a_host_may_come_back_in_another_cell(desk: Desk) -> None:
+    await desk.report(a_host(), felled(epoch=4, sequence=9))
+
+    back = structs.replace(a_host(cell="c2"), epoch=1, sequence=1)
+
+    assert await desk.report_one(back) == ReportAccepted(shape=3, shape_moved=True)
+    host = await desk.provider(HOST)
+    assert (host.cell, host.shape) == ("c2", 3)
+
+
+async def test_the_root_of_a_felled_tree_may_stand_in_another_tree(desk: Desk) -> None:
+    await desk.report(a_host(), a_host("host-2"))
+
+    # In one batch: the stump is written with the provider that has its id.
+    below = a_report(a_provider("host-1", OTHER_HOST), root=OTHER_HOST)
+    await desk.report(felled(epoch=2, sequence=7), below)
+    states = await desk.providers()
+    assert {state.id: (state.root, state.shape) for state in states.values()} == {
+        HOST: (OTHER_HOST, 2),
+        OTHER_HOST: (OTHER_HOST, 2),
+    }
+    await desk.report(a_report(root=OTHER_HOST, removed=(HOST,)))
+
+    again = structs.replace(a_host(), epoch=2, sequence=8)
+    assert await desk.report_one(again) == ReportAccepted(shape=3, shape_moved=True)
+
+
+async def test_pruning_forgets_the_stumps_of_trees_that_were_felled_before(desk: Desk) -> None:
+    before = datetime.now(UTC)
+    await desk.report(a_host(), a_host("host-2"))
+    await desk.report(felled(epoch=2, sequence=7))
+
+    assert await desk.store.prune(before, BEFORE_EVERYTHING) == 0
+    assert await desk.report_one(a_host()) == ReportOutdated(epoch=2, sequence=7)
+    assert await desk.store.prune(datetime.now(UTC) + timedelta(seconds=1), BEFORE_EVERYTHING) == 1
+    assert await desk.report_one(a_host()) == ReportAccepted(shape=1, shape_moved=True)
+
+
+async def test_a_tree_that_stands_again_has_no_stump_to_forget(desk: Desk) -> None:
+    await desk.report(a_host())
+    await desk.report(felled())
+    await desk.report(a_host())
+
+    assert await desk.store.prune(AFTER_EVERYTHING, BEFORE_EVERYTHING) == 0
+
+
+async def test_a_felling_that_is_rolled_back_leaves_no_stump(desk: Desk) -> None:
+    await desk.report(a_host())
+
+    async def cancelled() -> None:
+        async with desk.store.transaction() as tx:
+            forest = await tx.lock_trees([felled()])
+            await tx.write_trees(decide_reports(forest, [Reported(felled())], VOCABULARY).changes)
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled()
+
+    assert await desk.store.prune(AFTER_EVERYTHING, BEFORE_EVERYTHING) == 0
+    assert (await desk.provider(HOST)).shape == 1
 
 
 async def test_an_internal_id_is_never_used_again(desk: Desk) -> None:

@@ -24,6 +24,7 @@ from bus.messages.placement import (
     DoesNotFit,
     InventoryInUse,
     InventoryRefused,
+    LogPosition,
     NotAllowed,
     ProvidersChanged,
     ProviderState,
@@ -56,6 +57,7 @@ from tests.contracts.stores import open_store
 
 pytestmark = pytest.mark.asyncio
 
+SETTLED = PlacementSettings(feed_lead_again_ms=20)
 NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a01")
 STAGES = pytest.mark.parametrize(
     ("bus", "books"),
@@ -77,6 +79,7 @@ class Scene:
         self.broker = broker
         self.client = client
         self.store = store
+        self.placement_told = asyncio.Event()
 
     async def report(self, report: ReportInventory) -> ReportVerdict:
         answer = await self.client.ask(report)
@@ -109,14 +112,18 @@ async def scene(bus: str, books: str, user: str = "") -> AsyncIterator[Scene]:
             await under_test.add_user(user, ("c1", "c2"))
         placement = Station(under_test.broker(user), "placement", settings=SETTINGS)
         client = Station(broker, "client", settings=SETTINGS, asks=True)
+        here = Scene(under_test, broker, client, store)
         told = asyncio.Event()
-        parts = (*placement_parts((placement,), store, PlacementSettings()), client)
-        running = asyncio.create_task(run_until(told, parts, drain_s_max=10))
+        running = asyncio.gather(
+            run_until(here.placement_told, placement_parts((placement,), store, SETTLED), drain_s_max=10),
+            run_until(told, (client,), drain_s_max=10),
+        )
         try:
-            yield Scene(under_test, broker, client, store)
+            yield here
             assert await store.audit() == ()
         finally:
             told.set()
+            here.placement_told.set()
             await running
             await client.close()
             await placement.close()
@@ -343,21 +350,33 @@ async def test_a_cell_may_not_claim_or_report_for_another(bus: str, books: str) 
 
 
 @STAGES
-async def test_the_feed_goes_on_when_its_leader_stops(bus: str, books: str) -> None:
+async def test_the_feed_goes_on_in_a_new_term_when_its_leader_stops(bus: str, books: str) -> None:
     async with scene(bus, books) as here:
+        await here.report(host("h1"))
+        link = Link(here.broker, SETTINGS)
+        feed = listen(
+            link, [Grant(EVENTS, ("providers.changed",))], process="ears", settings=SETTINGS, codec=CODEC
+        )
+        await anext(feed)
         other = Station(here.broker, "placement-2", settings=SETTINGS)
         told = asyncio.Event()
-        settings = PlacementSettings(feed_lead_again_ms=20)
         running = asyncio.create_task(
-            run_until(told, placement_parts((other,), here.store, settings), drain_s_max=10)
+            run_until(told, placement_parts((other,), here.store, SETTLED), drain_s_max=10)
         )
-        await here.report(host("h1"))
-        verdicts = await here.claim(*(claim(n, share("h1", 1)) for n in range(1, 5)))
-        assert verdicts == [Claimed()] * 4
+        before = await here.store.snapshot_page(0, 1)
+        here.placement_told.set()
+
+        assert await here.claim(*(claim(n, share("h1", 1)) for n in range(1, 5))) == [Claimed()] * 4
+        claimed: dict[int, LogPosition] = {}
+        async with asyncio.timeout(PATIENCE_S):
+            while len(claimed) < 4:
+                changes = [e.message for e in await anext(feed) if isinstance(e.message, ProvidersChanged)]
+                claimed |= {holder.consumer.int: each.at for each in changes for holder in each.claimed}
+        await feed.aclose()
+        await link.close()
         told.set()
         await running
         await other.close()
 
-        page = await here.client.ask(AskSnapshot())
-        assert isinstance(page, SnapshotPage)
-        assert page.published.term >= 1
+        assert (await here.store.snapshot_page(0, 1)).published.term > before.published.term
+        assert set(claimed) == {1, 2, 3, 4}

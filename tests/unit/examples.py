@@ -4,6 +4,45 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from bus.message import AggregateId, ConsumerId, GroupId, Message, ProviderId
+from bus.messages.build import (
+    AskInstances,
+    AttemptFailed,
+    BuildAccepted,
+    BuildInstance,
+    BuildRejected,
+    DeleteInstance,
+    Flavor,
+    FunnelStep,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstancePlaced,
+    InstancesFound,
+    InstanceState,
+    Miss,
+    NoValidHost,
+    RequestId,
+)
+from bus.messages.cell import (
+    Choice,
+    DestroyInstance,
+    InstanceDestroyed,
+    InstanceSpawned,
+    PlaceInCell,
+    RemoveFromCell,
+    SpawnFailed,
+    SpawnInstance,
+)
+from bus.messages.hosts import (
+    AskHosts,
+    HostFacts,
+    HostsAlive,
+    HostSet,
+    HostsFound,
+    HostsReported,
+    HostState,
+    SetHost,
+)
 from bus.messages.placement import (
     AskSnapshot,
     ClaimAnswered,
@@ -68,7 +107,120 @@ PROVIDER = ProviderState(
 )
 IN_USE = InventoryInUse(provider=NUMA, resource="VCPU", used=4)
 
+REQUEST = RequestId(UUID("00000000-0000-4000-8000-00000000000e"))
+FLAVOR = Flavor(
+    name="m1.small",
+    vcpus=2,
+    ram_mb=4096,
+    root_gb=20,
+    ephemeral_gb=10,
+    swap_mb=512,
+    extra_specs={"trait:HW_CPU_X86_AVX2": "required"},
+)
+CHOICE = Choice(name="host-1", share=SHARE)
+STATE = InstanceState(
+    id=CONSUMER,
+    request_id=REQUEST,
+    sequence=5,
+    state="error",
+    cell="c1",
+    host="host-1",
+    attempt=2,
+    name="web-1",
+    project="p",
+    failures=(AttemptFailed(attempt=1, host="host-2", reason="no disk"),),
+    no_valid_host=NoValidHost(
+        hosts=3,
+        steps=(FunnelStep(step="capacity", removed=3, example="host-3: VCPU asked 2, free 1"),),
+        nearest=(Miss(host="host-3", reason="VCPU asked 2, free 1"),),
+    ),
+    reason="no host is left",
+    changed_at=WHEN,
+)
+HOST = HostState(
+    id=ROOT,
+    name="host-1",
+    cell="c1",
+    up=True,
+    enabled=False,
+    disabled_reason="a disk is being replaced",
+    instances=3,
+    io_ops=1,
+    availability_zone="north",
+    hypervisor_type="QEMU",
+    hypervisor_version=8002000,
+    heard_at=WHEN,
+    sequence=4,
+)
+
 EXAMPLES: tuple[Message, ...] = (
+    BuildInstance(
+        request_id=REQUEST,
+        flavor=FLAVOR,
+        count=2,
+        instance_ids=(CONSUMER, CLEANUP),
+        name="web",
+        project="p",
+        user="u",
+        image_properties={"hw_architecture": "x86_64"},
+        availability_zone="north",
+        group=AFFINITY,
+        hosts=("host-1",),
+        ignore_hosts=("host-2",),
+        deadline_s=300,
+    ),
+    BuildRejected(request_id=REQUEST, field="flavor.vcpus", value="-1", reason="must not be negative"),
+    BuildAccepted(request_id=REQUEST, instances=(CONSUMER,)),
+    DeleteInstance(instance=CONSUMER),
+    InstancePlaced(cell="c1", instance=STATE),
+    InstanceActive(cell="c1", instance=STATE),
+    InstanceFailed(cell="c1", instance=STATE),
+    InstanceDeleted(cell="c1", instance=STATE),
+    AskInstances(instances=(CONSUMER,), request_id=REQUEST, after=CONSUMER, limit=50, state="error"),
+    InstancesFound(instances=(STATE,), next=CONSUMER),
+    PlaceInCell(
+        cell="c1",
+        instance=CONSUMER,
+        request_id=REQUEST,
+        attempt=1,
+        issued_at=WHEN,
+        ends_by=WHEN,
+        flavor=FLAVOR,
+        chosen=CHOICE,
+        alternates=(CHOICE,),
+        name="web-1",
+        project="p",
+        user="u",
+        image_properties={"hw_architecture": "x86_64"},
+        group=AFFINITY,
+    ),
+    RemoveFromCell(cell="c1", instance=CONSUMER, request_id=REQUEST, issued_at=WHEN),
+    SpawnInstance(
+        cell="c1", instance=CONSUMER, attempt=2, host=ROOT, flavor=FLAVOR, share=SHARE, name="web-1"
+    ),
+    DestroyInstance(cell="c1", instance=CONSUMER, attempt=2, host=ROOT),
+    InstanceSpawned(cell="c1", instance=CONSUMER, attempt=2, host=ROOT),
+    SpawnFailed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, reason="no disk"),
+    InstanceDestroyed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT),
+    HostsReported(
+        cell="c1",
+        hosts=(
+            HostFacts(
+                id=ROOT,
+                name="host-1",
+                instances=3,
+                io_ops=1,
+                availability_zone="north",
+                hypervisor_type="QEMU",
+                hypervisor_version=8002000,
+            ),
+        ),
+    ),
+    HostsAlive(cell="c1", hosts=(ROOT,)),
+    SetHost(host="host-1", enabled=False, reason="a disk is being replaced"),
+    HostSet(host=HOST),
+    AskHosts(name="host-1", after="host-0", limit=10),
+    HostsFound(hosts=(HOST,), next="host-1"),
     ClaimResources(
         cell="c1",
         consumer=CONSUMER,

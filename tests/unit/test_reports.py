@@ -10,9 +10,10 @@ from bus.messages.placement import (
     ReportedInventory,
     ReportedProvider,
     ReportInventory,
+    ReportOutdated,
     ReportVerdict,
 )
-from placement_worker.core.ledger import Forest, ProviderBook, Reported, TreeBook
+from placement_worker.core.ledger import Forest, ProviderBook, Reported, TreeBook, TreeChanges
 from placement_worker.core.reports import decide_reports
 from tests.contracts.placement_orders import (
     CELL,
@@ -44,6 +45,8 @@ TREE = TreeBook(
         PCI: ProviderBook(id=PCI, name="pci-1", parent=NUMA, generation=1),
     },
 )
+STUMP = TreeBook(root=NEW, cell=CELL, shape=6, epoch=2, sequence=7)
+FELLED = Forest(trees={NEW: STUMP})
 FOREST = Forest(trees={HOST: TREE}, names={"host-2": OTHER_HOST})
 
 
@@ -188,3 +191,69 @@ def test_a_chain_may_be_deeper_than_the_interpreters_stack() -> None:
 
     assert [type(verdict) for verdict in decision.verdicts] == [ReportAccepted] * len(parts)
     assert len(decision.changes.changed) == 2001
+
+
+def test_a_tree_that_is_felled_leaves_a_stump_with_its_counters() -> None:
+    free = TreeBook(root=NEW, cell=CELL, shape=5, providers={NEW: ProviderBook(id=NEW, name="new")})
+    felling = a_report(root=NEW, removed=(NEW,), epoch=2, sequence=7)
+
+    decision = decide_reports(Forest(trees={NEW: free}), [Reported(felling)], VOCABULARY)
+
+    assert decision.verdicts == (ReportAccepted(shape=6, shape_moved=True),)
+    assert decision.changes == TreeChanges(trees=(STUMP,), removed=(NEW,))
+
+
+def test_where_nothing_stood_no_stump_is_left() -> None:
+    empty = a_report(root=NEW, removed=(NEW,), epoch=2, sequence=7)
+
+    decision = decide_reports(FOREST, [Reported(empty)], VOCABULARY)
+
+    assert decision.verdicts == (ReportAccepted(shape=0, shape_moved=False),)
+    assert decision.changes == TreeChanges()
+
+
+def test_what_grows_on_a_stump_goes_on_counting_its_shape() -> None:
+    planted = a_report(a_provider("new"), root=NEW, epoch=2, sequence=8)
+
+    decision = decide_reports(FELLED, [Reported(planted)], VOCABULARY)
+
+    assert decision.verdicts == (ReportAccepted(shape=7, shape_moved=True),)
+    (tree,) = decision.changes.trees
+    assert (tree.epoch, tree.sequence) == (2, 8)
+    assert (decision.changes.changed, decision.changes.removed) == ((NEW,), ())
+
+
+def test_a_tree_that_is_planted_felled_and_planted_in_one_batch_counts_every_time() -> None:
+    planted, felling = a_report(a_provider("new"), root=NEW), a_report(root=NEW, removed=(NEW,))
+
+    decision = decide_reports(
+        Forest(trees={}), [Reported(one) for one in (planted, felling, planted)], VOCABULARY
+    )
+
+    assert [getattr(verdict, "shape", None) for verdict in decision.verdicts] == [1, 2, 3]
+    assert [tree.shape for tree in decision.changes.trees] == [3]
+
+
+def test_a_late_report_of_a_felled_tree_is_outdated() -> None:
+    for epoch, sequence in ((1, 9), (2, 6), (2, 7)):
+        late = a_report(a_provider("new"), root=NEW, epoch=epoch, sequence=sequence)
+        assert judged(late, FELLED) == ReportOutdated(epoch=2, sequence=7)
+
+
+def test_a_host_that_comes_back_in_another_cell_is_judged_by_the_reports_of_that_cell() -> None:
+    planted = a_report(a_provider("new"), root=NEW, cell="c2", epoch=1, sequence=1)
+
+    decision = decide_reports(FELLED, [Reported(planted, speaks_for="c2")], VOCABULARY)
+
+    assert decision.verdicts == (ReportAccepted(shape=7, shape_moved=True),)
+    (tree,) = decision.changes.trees
+    assert (tree.cell, tree.epoch, tree.sequence) == ("c2", 1, 1)
+
+
+def test_another_cell_cannot_make_a_stump_forget_its_last_report() -> None:
+    empty = a_report(root=NEW, cell="c2", epoch=1, sequence=1)
+
+    decision = decide_reports(FELLED, [Reported(empty)], VOCABULARY)
+
+    assert decision.verdicts == (ReportAccepted(shape=6, shape_moved=False),)
+    assert decision.changes == TreeChanges()

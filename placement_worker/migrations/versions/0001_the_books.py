@@ -25,6 +25,7 @@ _XID = _TransactionId().with_variant(sa.BigInteger(), "sqlite")
 def upgrade() -> None:
     _create_names()
     _create_providers()
+    _create_stumps()
     _create_what_providers_have()
     _create_consumers()
     _create_log()
@@ -74,6 +75,20 @@ def _create_providers() -> None:
     )
     op.create_index("ix_providers_root_id", "providers", ["root_id"])
     op.create_index("ix_providers_parent_id", "providers", ["parent_id"])
+
+
+def _create_stumps() -> None:
+    op.create_table(
+        "stumps",
+        sa.Column("root", sa.Uuid(), nullable=False),
+        sa.Column("cell", sa.String(255), nullable=False),
+        sa.Column("shape", sa.BigInteger(), nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("sequence", sa.BigInteger(), nullable=False),
+        sa.Column("felled_at", _MOMENT, nullable=False),
+        sa.PrimaryKeyConstraint("root", name="pk_stumps"),
+        sqlite_with_rowid=False,
+    )
 
 
 def _create_what_providers_have() -> None:
@@ -191,6 +206,7 @@ def _create_log() -> None:
 def downgrade() -> None:
     for table in (
         *("feed", "change_log", "allocations", "consumers", "server_groups"),
-        *("provider_aggregates", "provider_traits", "inventories", "providers", "traits", "resource_classes"),
+        *("provider_aggregates", "provider_traits", "inventories", "stumps", "providers"),
+        *("traits", "resource_classes"),
     ):
         op.drop_table(table)

@@ -1,0 +1,164 @@
+"""What a client asks of the API level, and what it is told: builds, deletes, questions about instances."""
+
+from typing import Annotated, NewType
+from uuid import UUID
+
+from msgspec import Meta
+
+from bus.message import CellName, ConsumerId, Message
+from bus.messages.placement import Label, Moment, ServerGroup, Value
+
+RequestId = NewType("RequestId", UUID)
+# An instance is a consumer of placement's from its first claim to its end.
+InstanceId = ConsumerId
+
+
+class Flavor(Value, frozen=True):
+    """How large an instance is, and what it needs of its host. Amounts are judged by who schedules, not here, so that
+    nonsense is answered with its field and value.
+    """
+
+    name: Label = ""
+    vcpus: int = 0
+    ram_mb: int = 0
+    root_gb: int = 0
+    ephemeral_gb: int = 0
+    swap_mb: int = 0
+    extra_specs: dict[str, str] = {}
+
+
+class BuildInstance(Message, frozen=True, tag="build.request"):
+    """Build one instance, or `count` alike. The client chooses `request_id`; asked again with the same content, the
+    answer is the same. Instance ids follow from it unless they are given.
+    """
+
+    request_id: RequestId | None = None
+    flavor: Flavor | None = None
+    count: int = 1
+    instance_ids: tuple[InstanceId, ...] = ()
+    name: Label = ""
+    project: Label = ""
+    user: Label = ""
+    image_properties: dict[str, str] = {}
+    availability_zone: Label = ""
+    group: ServerGroup | None = None
+    # Empty: any host that qualifies.
+    hosts: tuple[str, ...] = ()
+    ignore_hosts: tuple[str, ...] = ()
+    # From its acceptance to its end, whatever that is.
+    deadline_s: int = 600
+
+
+class BuildRejected(Message, frozen=True, tag="build.rejected"):
+    """It makes no sense, or not to us: nothing was done. `field` and `value` say where."""
+
+    request_id: RequestId | None
+    field: str
+    value: str
+    reason: str
+
+
+class BuildAccepted(Message, frozen=True, tag="build.accepted"):
+    """Written down: these instances will be active, in error or deleted by the deadline."""
+
+    request_id: RequestId
+    instances: tuple[InstanceId, ...]
+
+
+class DeleteInstance(Message, frozen=True, tag="instance.delete"):
+    """Delete it, whatever state it is in. Asked again, it is gone still."""
+
+    instance: InstanceId
+
+
+class FunnelStep(Value, frozen=True):
+    """How many hosts one step removed, and why the first of them was."""
+
+    step: str
+    removed: int
+    example: str = ""
+
+
+class Miss(Value, frozen=True):
+    """A host that nearly was it, and what it lacked."""
+
+    host: str
+    reason: str
+
+
+class NoValidHost(Value, frozen=True):
+    """Why nowhere: `steps` together removed all `hosts`."""
+
+    hosts: int
+    steps: tuple[FunnelStep, ...]
+    nearest: tuple[Miss, ...] = ()
+
+
+class AttemptFailed(Value, frozen=True):
+    """One try to build on one host, and how it ended."""
+
+    attempt: int
+    host: str
+    reason: str
+
+
+class InstanceState(Value, frozen=True):
+    """An instance, whole, as of `sequence`: what is older about it is no longer true.
+
+    States: accepted, placed, building, active, error, deleting, deleted. `host` is empty while there is none.
+    """
+
+    id: InstanceId
+    request_id: RequestId
+    sequence: int
+    state: Label
+    cell: Label = ""
+    host: Label = ""
+    attempt: int = 0
+    name: Label = ""
+    project: Label = ""
+    failures: tuple[AttemptFailed, ...] = ()
+    no_valid_host: NoValidHost | None = None
+    reason: str = ""
+    changed_at: Moment | None = None
+
+
+class InstancePlaced(Message, frozen=True, tag="instance.placed"):
+    """A host holds its share for it, and its cell has the order."""
+
+    cell: CellName
+    instance: InstanceState
+
+
+class InstanceActive(Message, frozen=True, tag="instance.active"):
+    cell: CellName
+    instance: InstanceState
+
+
+class InstanceFailed(Message, frozen=True, tag="instance.error"):
+    """It ended in error; `failures` and `no_valid_host` say why. Its cell is `cell0` if it never had one."""
+
+    cell: CellName
+    instance: InstanceState
+
+
+class InstanceDeleted(Message, frozen=True, tag="instance.deleted"):
+    cell: CellName
+    instance: InstanceState
+
+
+class AskInstances(Message, frozen=True, tag="instance.query"):
+    """These instances; or those of a request; or a page of all, in the order of their ids, after `after`."""
+
+    instances: Annotated[tuple[InstanceId, ...], Meta(max_length=200)] = ()
+    request_id: RequestId | None = None
+    after: InstanceId | None = None
+    limit: Annotated[int, Meta(ge=1, le=200)] = 100
+    state: Label = ""
+
+
+class InstancesFound(Message, frozen=True, tag="instance.found"):
+    """`next` is where the next page starts; None on the last one."""
+
+    instances: tuple[InstanceState, ...]
+    next: InstanceId | None = None

@@ -1,0 +1,91 @@
+"""What is said inside one cell: the order to place an instance, and the talk of its conductor with its computes."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from bus.message import CellName, Message, ProviderId
+from bus.messages.build import Flavor, InstanceId, RequestId
+from bus.messages.placement import Attempt, Label, Moment, ServerGroup, Share, Value
+
+
+class Choice(Value, frozen=True):
+    """A host that qualifies, and the share it would give. Only the chosen one holds it; alternates were only looked at."""
+
+    name: Label
+    share: Share
+
+
+class PlaceInCell(Message, frozen=True, tag="place"):
+    """Build this instance on the host that holds its claim; if that fails, on the alternates in their order."""
+
+    cell: CellName
+    instance: InstanceId
+    request_id: RequestId
+    attempt: Attempt
+    issued_at: Moment
+    ends_by: Moment
+    flavor: Flavor
+    chosen: Choice
+    alternates: Annotated[tuple[Choice, ...], Meta(max_length=20)] = ()
+    name: Label = ""
+    project: Label = ""
+    user: Label = ""
+    image_properties: dict[str, str] = {}
+    group: ServerGroup | None = None
+
+
+class RemoveFromCell(Message, frozen=True, tag="remove"):
+    """The instance is to be deleted, whatever has become of it here."""
+
+    cell: CellName
+    instance: InstanceId
+    request_id: RequestId
+    issued_at: Moment
+
+
+class SpawnInstance(Message, frozen=True, tag="spawn"):
+    """To the host: make it. `attempt` names this try in everything that is said of it."""
+
+    cell: CellName
+    instance: InstanceId
+    attempt: Attempt
+    host: ProviderId
+    flavor: Flavor
+    share: Share
+    name: Label = ""
+
+
+class DestroyInstance(Message, frozen=True, tag="destroy"):
+    """To the host: nothing of this attempt is to be left. Done even where nothing is."""
+
+    cell: CellName
+    instance: InstanceId
+    attempt: Attempt
+    host: ProviderId
+
+
+class InstanceSpawned(Message, frozen=True, tag="spawned"):
+    cell: CellName
+    instance: InstanceId
+    attempt: Attempt
+    host: ProviderId
+
+
+class SpawnFailed(Message, frozen=True, tag="spawn.failed"):
+    """The host could not, and has cleaned up after itself."""
+
+    cell: CellName
+    instance: InstanceId
+    attempt: Attempt
+    host: ProviderId
+    reason: str
+
+
+class InstanceDestroyed(Message, frozen=True, tag="destroyed"):
+    """Nothing of this attempt is left on the host."""
+
+    cell: CellName
+    instance: InstanceId
+    attempt: Attempt
+    host: ProviderId

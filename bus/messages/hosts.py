@@ -1,0 +1,82 @@
+"""What is known of hosts beside their providers: are they up, may they be used, how busy are they."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from bus.message import CellName, Message, ProviderId
+from bus.messages.placement import Counter, Label, Moment, Natural, Value
+
+
+class HostFacts(Value, frozen=True):
+    """A host as it sees itself; `id` is its root provider."""
+
+    id: ProviderId
+    name: Label
+    instances: Natural = 0
+    # Builds, migrations and the like that are under way.
+    io_ops: Natural = 0
+    availability_zone: Label = ""
+    hypervisor_type: Label = ""
+    hypervisor_version: Natural = 0
+
+
+class HostsReported(Message, frozen=True, tag="host.state"):
+    """These hosts are up, and this is what they are: at their start, and when it changes."""
+
+    cell: CellName
+    hosts: Annotated[tuple[HostFacts, ...], Meta(max_length=1000)]
+
+
+class HostsAlive(Message, frozen=True, tag="host.beat"):
+    """Heartbeats of a cell's hosts, many in one. Who is not heard of for a while is down."""
+
+    cell: CellName
+    hosts: Annotated[tuple[ProviderId, ...], Meta(max_length=5000)]
+
+
+class SetHost(Message, frozen=True, tag="host.set"):
+    """An operator's word: use this host, or do not."""
+
+    host: Label
+    enabled: bool
+    reason: Label = ""
+
+
+class HostState(Value, frozen=True):
+    """A host as the registry has it."""
+
+    id: ProviderId
+    name: Label
+    cell: Label
+    up: bool
+    enabled: bool
+    disabled_reason: Label = ""
+    instances: Natural = 0
+    io_ops: Natural = 0
+    availability_zone: Label = ""
+    hypervisor_type: Label = ""
+    hypervisor_version: Natural = 0
+    heard_at: Moment | None = None
+    sequence: Counter = 0
+
+
+class AskHosts(Message, frozen=True, tag="host.query"):
+    """Hosts in the order of their names, after `after`; or the one called `name`."""
+
+    name: Label = ""
+    after: Label = ""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 200
+
+
+class HostsFound(Message, frozen=True, tag="host.found"):
+    """`next` is where the next page starts; empty on the last one."""
+
+    hosts: tuple[HostState, ...]
+    next: Label = ""
+
+
+class HostSet(Message, frozen=True, tag="host.was_set"):
+    """Done, and this is the host now; none if there is no such host."""
+
+    host: HostState | None

@@ -1,0 +1,88 @@
+"""Reports of what does not stand yet, judged at the same time: there is no row that the later one could wait for."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from bus.errors import Transient
+from bus.messages.placement import ReportAccepted, ReportedProvider, ReportInventory
+from placement_worker.core.ledger import Reported
+from placement_worker.core.reports import decide_reports
+from placement_worker.store_sql import SqlPlacementStore
+from tests.contracts.desk import Desk
+from tests.contracts.placement_orders import (
+    HOST,
+    OTHER_HOST,
+    VOCABULARY,
+    a_host,
+    a_provider,
+    a_report,
+    provider,
+)
+from tests.contracts.sql_stores import migrated_database
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+
+NUMA = provider("numa-1")
+PLANTED = a_host()
+GROWN = a_host(VCPU=8)
+FELLED = a_report(removed=(HOST,))
+
+
+@pytest_asyncio.fixture
+async def desk() -> AsyncIterator[Desk]:
+    async with migrated_database("postgresql") as url:
+        store = SqlPlacementStore(url)
+        yield Desk(store)
+        assert await store.audit() == ()
+        await store.close()
+
+
+async def test_a_tree_that_somebody_else_has_just_planted_is_not_written_over(desk: Desk) -> None:
+    with pytest.raises(Transient, match="has just written the same provider"):
+        await _report_late(desk, PLANTED, meanwhile=(PLANTED, GROWN))
+
+    assert await desk.report_one(GROWN) == ReportAccepted(shape=2, shape_moved=False)
+
+
+async def test_a_provider_that_somebody_else_has_just_planted_is_not_moved(desk: Desk) -> None:
+    below_other = a_report(a_provider("host-2"), a_provider("numa-1", OTHER_HOST), root=OTHER_HOST)
+    below = a_report(a_provider("host-1"), a_provider("numa-1", HOST))
+
+    with pytest.raises(Transient, match="has just written the same provider"):
+        await _report_late(desk, below_other, meanwhile=(below,))
+
+    assert (await desk.provider(NUMA)).root == HOST
+
+
+async def test_a_name_that_somebody_else_has_just_taken_is_not_borne_twice(desk: Desk) -> None:
+    namesake = a_report(ReportedProvider(id=OTHER_HOST, name="host-1"), root=OTHER_HOST)
+
+    with pytest.raises(Transient, match="has just written the same provider"):
+        await _report_late(desk, namesake, meanwhile=(PLANTED,))
+
+    assert set(await desk.providers()) == {HOST}
+
+
+async def test_a_tree_is_not_planted_beside_a_stump_that_was_not_seen(desk: Desk) -> None:
+    with pytest.raises(Transient, match="has just felled the tree"):
+        await _report_late(desk, PLANTED, meanwhile=(PLANTED, FELLED))
+
+    assert await desk.report_one(PLANTED) == ReportAccepted(shape=3, shape_moved=True)
+
+
+async def test_a_stump_that_was_not_seen_is_not_set_back(desk: Desk) -> None:
+    await _report_late(desk, PLANTED, FELLED, meanwhile=(PLANTED, FELLED, PLANTED, FELLED))
+
+    assert await desk.report_one(PLANTED) == ReportAccepted(shape=5, shape_moved=True)
+
+
+async def _report_late(desk: Desk, *reports: ReportInventory, meanwhile: tuple[ReportInventory, ...]) -> None:
+    """Others come and are done between the reading and the writing."""
+    async with desk.store.transaction() as late:
+        forest = await late.lock_trees(reports)
+        for report in meanwhile:
+            assert isinstance(await desk.report_one(report), ReportAccepted)
+        decision = decide_reports(forest, [Reported(report) for report in reports], VOCABULARY)
+        await late.write_trees(decision.changes)
