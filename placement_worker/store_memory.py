@@ -158,27 +158,23 @@ class _Transaction:
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         books = self._books
-        consumers, held = {}, {}
+        consumers: dict[int, Consumer] = {}
+        held: dict[int, tuple[ResourceAmount, ...]] = {}
         for consumer in _consumers_named(orders):
             row = books.consumers.get(consumer)
             if row is None:
                 row = Consumer(id=consumer)
                 self._put(books.consumers, consumer, row)
-            consumers[consumer] = row
+            consumers[consumer.int] = row
             if amounts := books.held.get(consumer):
-                held[consumer] = amounts
-        found = [
-            standing
-            for provider in _providers_named(orders, held)
-            if (standing := books.providers.get(provider)) is not None
-        ]
+                held[consumer.int] = amounts
         return Ledger(
             consumers=consumers,
             held=held,
-            providers={row.book.id: _seen_by_claims(row) for row in found},
-            inventories={row.book.id: row.book.inventories for row in found},
-            shapes={
-                row.root: books.trees[row.root].shape for row in found if row.root.int == row.book.id.int
+            providers={
+                provider.int: self._seen_by_claims(standing)
+                for provider in _providers_named(orders, held)
+                if (standing := books.providers.get(provider)) is not None
             },
         )
 
@@ -188,13 +184,13 @@ class _Transaction:
             self._put(books.consumers, consumer.id, consumer)
         for forgotten in changes.forgotten:
             self._put(books.consumers, forgotten, None)
-        for holder, amounts in changes.held.items():
+        for holder, amounts in changes.held:
             self._put(books.held, holder, amounts or None)
-        used: dict[ProviderId, dict[str, int]] = {}
-        for (provider, resource), amount in changes.used.items():
-            used.setdefault(provider, {})[resource] = amount
-        for provider, generation in changes.generations.items():
-            self._rewrite(provider, generation, used.get(provider, {}))
+        used: dict[int, dict[str, int]] = {}
+        for provider, resource, amount in changes.used:
+            used.setdefault(provider.int, {})[resource] = amount
+        for provider, generation in changes.generations:
+            self._rewrite(provider, generation, used.get(provider.int, {}))
         self._claimed += changes.claimed
         self._ended += changes.ended
 
@@ -262,6 +258,17 @@ class _Transaction:
     def roll_back(self) -> None:
         for undo in reversed(self._undo):
             undo()
+
+    def _seen_by_claims(self, row: _Provider) -> ProviderRow:
+        book = row.book
+        return ProviderRow(
+            id=book.id,
+            root=row.root,
+            cell=row.cell,
+            generation=book.generation,
+            shape=self._books.trees[row.root].shape if row.root.int == book.id.int else None,
+            inventories=book.inventories,
+        )
 
     def _put(self, rows: dict[K, V], key: K, row: V | None) -> None:
         """Write a row, or without one, delete it."""
@@ -422,7 +429,7 @@ def _consumers_named(orders: Iterable[ClaimOrder]) -> Iterator[ConsumerId]:
 
 
 def _providers_named(
-    orders: Iterable[ClaimOrder], held: Mapping[ConsumerId, Iterable[ResourceAmount]]
+    orders: Iterable[ClaimOrder], held: Mapping[int, Iterable[ResourceAmount]]
 ) -> Iterable[ProviderId]:
     """Each once. Most are named several times by one order: they are told apart as integers, which hash faster."""
     named: dict[int, ProviderId] = {}
@@ -439,13 +446,3 @@ def _providers_named(
         for amount in amounts:
             named[amount.provider.int] = amount.provider
     return named.values()
-
-
-def _seen_by_claims(row: _Provider) -> ProviderRow:
-    return ProviderRow(
-        id=row.book.id,
-        root=row.root,
-        cell=row.cell,
-        generation=row.book.generation,
-        revision=row.revision,
-    )

@@ -1,8 +1,8 @@
 """The books while a batch is being decided: small accounts that change in place, private to one fold.
 
 Copying frozen values at every step of the fold would cost more than all its decisions. So the ledger is drafted here,
-order by order, and turned into frozen changes once, at the end. Accounts are found by the integer of their id: a UUID
-hashes and compares in Python, an integer does not.
+order by order, and turned into frozen changes once, at the end. Accounts are found by the integer of their id, as in the
+ledger.
 """
 
 from collections.abc import Iterable
@@ -19,13 +19,10 @@ Amounts = dict[Stock, int]
 class Account:
     """One provider. Touched means that its revision moves; only who gains allocations moves its generation."""
 
-    __slots__ = ("generation", "inventories", "row", "shape", "stocks", "touched")
+    __slots__ = ("generation", "row", "stocks", "touched")
 
-    def __init__(self, row: ProviderRow, ledger: Ledger) -> None:
+    def __init__(self, row: ProviderRow) -> None:
         self.row = row
-        self.inventories = ledger.inventories.get(row.id, {})
-        # That of the tree, if this is a root.
-        self.shape = ledger.shapes.get(row.id)
         self.generation = row.generation
         self.stocks: dict[str, Stock] = {}
         self.touched = False
@@ -33,7 +30,7 @@ class Account:
     def stock(self, resource: str) -> Stock:
         stock = self.stocks.get(resource)
         if stock is None:
-            stock = Stock(self.row.id, resource, self.inventories.get(resource))
+            stock = Stock(self.row.id, resource, self.row.inventories.get(resource))
             self.stocks[resource] = stock
         return stock
 
@@ -75,12 +72,13 @@ class Draft:
         self._ended: list[Holder] = []
 
     def account(self, provider: ProviderId) -> Account | None:
-        account = self._accounts.get(provider.int)
+        number = provider.int
+        account = self._accounts.get(number)
         if account is None:
-            row = self._ledger.providers.get(provider)
+            row = self._ledger.providers.get(number)
             if row is None:
                 return None
-            account = self._accounts[provider.int] = Account(row, self._ledger)
+            account = self._accounts[number] = Account(row)
         return account
 
     def standing_account(self, provider: ProviderId) -> Account:
@@ -91,10 +89,11 @@ class Draft:
         return account
 
     def life(self, consumer: ConsumerId) -> Life:
-        life = self._lives.get(consumer.int)
+        number = consumer.int
+        life = self._lives.get(number)
         if life is None:
-            life = Life(self._ledger.consumers[consumer], self._ledger.held.get(consumer, ()))
-            self._lives[consumer.int] = life
+            life = Life(self._ledger.consumers[number], self._ledger.held.get(number, ()))
+            self._lives[number] = life
         return life
 
     def amounts_of(self, held: Iterable[ResourceAmount]) -> Amounts:
@@ -136,14 +135,16 @@ class Draft:
         return ClaimChanges(
             consumers=tuple([life.row for life in changed]),
             forgotten=self._made_for_nothing(),
-            held={life.row.id: life.held for life in changed if life.held is not life.loaded},
-            used={
-                (stock.provider, stock.resource): stock.used
-                for account in touched
-                for stock in account.stocks.values()
-                if stock.inventory is not None and stock.used != stock.inventory.used
-            },
-            generations={account.row.id: account.generation for account in touched},
+            held=tuple([(life.row.id, life.held) for life in changed if life.held is not life.loaded]),
+            used=tuple(
+                [
+                    (stock.provider, stock.resource, stock.used)
+                    for account in touched
+                    for stock in account.stocks.values()
+                    if stock.inventory is not None and stock.used != stock.inventory.used
+                ]
+            ),
+            generations=tuple([(account.row.id, account.generation) for account in touched]),
             groups=tuple(self._groups.values()),
             claimed=tuple(self._claimed),
             ended=tuple(self._ended),
@@ -152,8 +153,8 @@ class Draft:
     def _made_for_nothing(self) -> tuple[ConsumerId, ...]:
         return tuple(
             [
-                consumer
-                for consumer, row in self._ledger.consumers.items()
-                if not row.attempt and not row.generation and not self.life(consumer).row.attempt
+                row.id
+                for row in self._ledger.consumers.values()
+                if not row.attempt and not row.generation and not self.life(row.id).row.attempt
             ]
         )

@@ -59,43 +59,43 @@ class Consumer(Struct, frozen=True):
 
 
 class ProviderRow(Struct, frozen=True):
-    """What claims must know of a provider, beside its inventories."""
+    """What claims must know of a provider. `shape` is that of its tree if it is a root, and None otherwise."""
 
     id: ProviderId
     root: ProviderId
     cell: str = ""
     generation: int = 0
-    revision: int = 0
+    shape: int | None = None
+    inventories: Mapping[str, InventoryState] = {}
 
 
 class Ledger(Struct, frozen=True):
     """The part of the books that a batch of claims touches, locked.
 
     `consumers` has every consumer that the batch names, those made just now too; `held` only those that hold
-    something. `providers` and `inventories` have every provider that an order names or a consumer holds, and the
-    roots that shapes name, as far as they exist; `shapes` is by root.
+    something. `providers` has every provider that an order names or a consumer holds, and the roots that shapes name,
+    as far as they exist. All of them by the integer of their id: a UUID hashes and compares in Python, which for a
+    batch of claims would cost as much as deciding them.
     """
 
-    consumers: Mapping[ConsumerId, Consumer]
-    held: Mapping[ConsumerId, tuple[ResourceAmount, ...]]
-    providers: Mapping[ProviderId, ProviderRow]
-    inventories: Mapping[ProviderId, Mapping[str, InventoryState]]
-    shapes: Mapping[ProviderId, int]
+    consumers: Mapping[int, Consumer]
+    held: Mapping[int, tuple[ResourceAmount, ...]]
+    providers: Mapping[int, ProviderRow]
 
 
 class ClaimChanges(Struct, frozen=True):
     """What a batch of claims writes. Everything is the value after the batch, not a difference.
 
     `consumers` are rows to be kept as they are here; `forgotten` were made just now, for nothing. `held` replaces all
-    that its consumers hold. Each provider in `generations` was touched: its generation is now this, and its revision
-    moves by one.
+    that a consumer holds. `used` is by provider and class. Each provider in `generations` was touched: its generation
+    is now this, and its revision moves by one.
     """
 
     consumers: tuple[Consumer, ...] = ()
     forgotten: tuple[ConsumerId, ...] = ()
-    held: Mapping[ConsumerId, tuple[ResourceAmount, ...]] = {}
-    used: Mapping[tuple[ProviderId, str], int] = {}
-    generations: Mapping[ProviderId, int] = {}
+    held: tuple[tuple[ConsumerId, tuple[ResourceAmount, ...]], ...] = ()
+    used: tuple[tuple[ProviderId, str, int], ...] = ()
+    generations: tuple[tuple[ProviderId, int], ...] = ()
     groups: tuple[ServerGroup, ...] = ()
     claimed: tuple[Holder, ...] = ()
     ended: tuple[Holder, ...] = ()

@@ -83,7 +83,7 @@ def _moved(draft: Draft, cell: str, share: Share, gone: list[ProviderId]) -> lis
             gone.append(seen.root)
         elif _is_foreign(account, cell):
             return _foreign(account, cell)
-        elif account.shape != seen.shape:
+        elif account.row.shape != seen.shape:
             # Of a root that became a part of another tree, that tree is what the asker must see.
             moved.append(account.row.root)
     return moved

@@ -22,7 +22,7 @@ from placement_worker.store_sql.names import Names
 ConsumerRow = tuple[UUID, int, str, str, str, str, int, int, datetime | None, UUID | None, UUID | None]
 # consumer id, provider, class id, amount
 HeldRow = tuple[int, UUID, int, int]
-# place among those asked for, id, root's id, root if it is another, cell, generation, revision, shape of the root, and
+# place among those asked for, id, root's id, root if it is another, cell, generation, shape of the root, and
 # for each inventory: class id, total, reserved, min_unit, max_unit, step_size, allocation_ratio, used
 StandingRow = Sequence[Any]
 # consumer id, provider id, class id, amount
@@ -72,15 +72,15 @@ class Books:
         self.consumer_ids: dict[int, int] = {}
         self.provider_ids: dict[int, int] = {}
         self._holding: set[int] = set()
-        self._rows: dict[ConsumerId, Consumer] = {}
-        self._held: dict[ConsumerId, tuple[ResourceAmount, ...]] = {}
+        self._rows: dict[int, Consumer] = {}
+        self._held: dict[int, tuple[ResourceAmount, ...]] = {}
 
     def add_consumers(self, rows: Iterable[ConsumerRow]) -> None:
         mine = {consumer.int: consumer for consumer in self.named.consumers}
         for uuid, number, kind, project, user, cell, generation, attempt, ended_at, host, group in rows:
             consumer = mine[uuid.int]
             self.consumer_ids[uuid.int] = number
-            self._rows[consumer] = Consumer(
+            self._rows[uuid.int] = Consumer(
                 id=consumer,
                 type=kind,
                 project=project,
@@ -105,27 +105,27 @@ class Books:
             )
         self.providers = list(mine.values())
         self._holding = set(held)
-        consumers = {self.consumer_ids[consumer.int]: consumer for consumer in self._rows}
+        consumers = {self.consumer_ids[consumer]: consumer for consumer in self._rows}
         self._held = {consumers[number]: tuple(amounts) for number, amounts in held.items()}
 
     def ledger(self, rows: Iterable[StandingRow]) -> Ledger:
-        providers: dict[ProviderId, ProviderRow] = {}
-        inventories: dict[ProviderId, dict[str, InventoryState]] = {}
-        shapes: dict[ProviderId, int] = {}
+        providers: dict[int, ProviderRow] = {}
         name_of = self._classes.name_of
         last = -1
         stocks: dict[str, InventoryState] = {}
         for row in rows:
             if row[0] != last:
-                last, number, _, root, cell, generation, revision, shape = row[:8]
+                last, number, _, root, cell, generation, shape = row[:7]
                 provider = self.providers[last]
                 self.provider_ids[provider.int] = number
-                own_root = provider if root is None else ProviderId(root)
-                providers[provider] = ProviderRow(provider, own_root, cell, generation, revision)
-                shapes[own_root] = shape
-                inventories[provider] = stocks = {}
-            if row[8] is not None:
-                class_id, total, reserved, min_unit, max_unit, step_size, allocation_ratio, used = row[8:]
+                stocks = {}
+                providers[provider.int] = (
+                    ProviderRow(provider, provider, cell, generation, shape, stocks)
+                    if root is None
+                    else ProviderRow(provider, ProviderId(root), cell, generation, None, stocks)
+                )
+            if row[7] is not None:
+                class_id, total, reserved, min_unit, max_unit, step_size, allocation_ratio, used = row[7:]
                 stocks[name_of(class_id)] = InventoryState(
                     total=total,
                     reserved=reserved,
@@ -138,12 +138,11 @@ class Books:
         rows_of = self._rows
         return Ledger(
             consumers={
-                consumer: rows_of.get(consumer) or Consumer(consumer) for consumer in self.named.consumers
+                (number := consumer.int): rows_of.get(number) or Consumer(consumer)
+                for consumer in self.named.consumers
             },
             held=self._held,
             providers=providers,
-            inventories=inventories,
-            shapes=shapes,
         )
 
     # Back into rows
@@ -151,19 +150,19 @@ class Books:
     def generations(self, changes: ClaimChanges) -> list[tuple[int, int]]:
         """Provider's id, generation."""
         ids = self.provider_ids
-        return [(ids[provider.int], generation) for provider, generation in changes.generations.items()]
+        return [(ids[provider.int], generation) for provider, generation in changes.generations]
 
     def used(self, changes: ClaimChanges) -> list[tuple[int, int, int]]:
         """Provider's id, class's id, what is used."""
         ids, class_of = self.provider_ids, self._classes.id_of
-        return [(ids[provider.int], class_of(name), used) for (provider, name), used in changes.used.items()]
+        return [(ids[provider.int], class_of(name), used) for provider, name, used in changes.used]
 
     def emptied(self, changes: ClaimChanges) -> list[int]:
         """Consumers whose allocations are to go before they get others, or none."""
         ids = self.consumer_ids
         return [
             number
-            for consumer in changes.held
+            for consumer, _ in changes.held
             if (number := ids.get(consumer.int)) is not None and number in self._holding
         ]
 
@@ -176,14 +175,14 @@ class Books:
                 class_of(amount.resource),
                 amount.amount,
             )
-            for consumer, amounts in changes.held.items()
+            for consumer, amounts in changes.held
             for amount in amounts
         ]
 
     def log_body(self, changes: ClaimChanges) -> bytes | None:
         ids = self.provider_ids
         entry = LogEntry(
-            providers=tuple([ids[provider.int] for provider in changes.generations]),
+            providers=tuple([ids[provider.int] for provider, _ in changes.generations]),
             claimed=changes.claimed,
             ended=changes.ended,
         )

@@ -69,7 +69,7 @@ FOR NO KEY UPDATE
 _READ_STANDING = """
 SELECT asked.place - 1, providers.id, providers.root_id,
        CASE WHEN root.id <> providers.id THEN root.uuid END, providers.cell,
-       providers.generation, providers.revision, root.shape,
+       providers.generation, root.shape,
        stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit, stock.step_size,
        stock.allocation_ratio, stock.used
 FROM unnest($1::uuid[]) WITH ORDINALITY AS asked (uuid, place)
@@ -160,7 +160,7 @@ class PostgresClaims:
         rows = await driver.fetch(_READ_STANDING, books.providers)
         if not locked.issuperset([row[2] for row in rows]):
             raise Transient("a provider came into another tree while that was being locked")
-        await self._learn(row[8] for row in rows if row[8] is not None)
+        await self._learn(row[7] for row in rows if row[7] is not None)
         return books.ledger(rows)
 
     async def _learn(self, class_ids: Any) -> None:

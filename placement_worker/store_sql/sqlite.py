@@ -40,7 +40,7 @@ ORDER BY allocations.consumer_id, allocations.provider_id, allocations.class_id
 _READ_STANDING = """
 SELECT asked.key, providers.id, providers.root_id,
        CASE WHEN root.id <> providers.id THEN root.uuid END, providers.cell,
-       providers.generation, providers.revision, root.shape,
+       providers.generation, root.shape,
        stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit, stock.step_size,
        stock.allocation_ratio, stock.used
 FROM json_each(?) AS asked
@@ -104,7 +104,7 @@ def _read(connection: Connection, books: Books, classes: Names) -> Ledger:
         _learn(connection, classes, [row[2] for row in held])
         books.add_held([_held_row(row) for row in held])
     standing = driver.execute(_READ_STANDING, (_hexes(books.providers),)).fetchall()
-    _learn(connection, classes, [row[8] for row in standing if row[8] is not None])
+    _learn(connection, classes, [row[7] for row in standing if row[7] is not None])
     return books.ledger([row if row[3] is None else _standing_row(row) for row in standing])
 
 

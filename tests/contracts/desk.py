@@ -53,10 +53,10 @@ class Desk:
 
     async def row(self, who: ConsumerId) -> Consumer:
         """As it is kept; one that was never seen is at attempt 0."""
-        return (await self.ledger(a_release(who))).consumers[who]
+        return (await self.ledger(a_release(who))).consumers[who.int]
 
     async def held(self, who: ConsumerId) -> frozenset[ResourceAmount]:
-        return frozenset((await self.ledger(a_release(who))).held.get(who, ()))
+        return frozenset((await self.ledger(a_release(who))).held.get(who.int, ()))
 
     async def providers(self, page: int = 1000) -> dict[ProviderId, ProviderState]:
         states: dict[ProviderId, ProviderState] = {}

@@ -203,7 +203,7 @@ async def test_what_was_rolled_back_is_not_told(desk: Desk, feed: ChangeFeed) ->
         async with desk.store.transaction() as tx:
             await tx.lock_claims((a_claim(),))
             await tx.write_claims(
-                ClaimChanges(generations={HOST: 9}, claimed=(Holder(consumer=WEB, attempt=1),))
+                ClaimChanges(generations=((HOST, 9),), claimed=(Holder(consumer=WEB, attempt=1),))
             )
             raise asyncio.CancelledError
 
@@ -270,9 +270,9 @@ async def test_the_audit_finds_what_contradicts_itself(desk: Desk) -> None:
     await desk.ask(a_claim(a_share(HOST), WEB), a_claim(a_share(OTHER_HOST), DB))
     web, db = await desk.row(WEB), await desk.row(DB)
     planted = (
-        ClaimChanges(used={(HOST, "VCPU"): 3}, generations={HOST: 5}),
+        ClaimChanges(used=((HOST, "VCPU", 3),), generations=((HOST, 5),)),
         ClaimChanges(consumers=(structs.replace(web, ended_at=NOON),)),
-        ClaimChanges(held={DB: ()}),
+        ClaimChanges(held=((DB, ()),)),
     )
 
     found = []

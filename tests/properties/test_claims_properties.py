@@ -206,8 +206,8 @@ async def assert_same_books(desk: Desk, oracle: Oracle) -> None:
     }
     ledger = await desk.ledger(*[a_release(who) for who in CONSUMERS])
     for who in CONSUMERS:
-        row, past = ledger.consumers[who], oracle.pasts.get(who)
-        assert total(ledger.held.get(who, ())) == (past.holds if past else {})
+        row, past = ledger.consumers[who.int], oracle.pasts.get(who)
+        assert total(ledger.held.get(who.int, ())) == (past.holds if past else {})
         assert (row.attempt, row.generation, row.ended_at is not None, row.host) == (
             (past.attempt, past.generation, past.ended, past.host) if past else (0, 0, False, None)
         )
