@@ -218,7 +218,7 @@ def _lost(connection: Connection, revisions: dict[ProviderId, int]) -> list[str]
 _LOCK_AND_READ = """
 SELECT asked.place - 1, providers.id, providers.root_id,
        CASE WHEN root.id <> providers.id THEN root.uuid END, providers.cell,
-       providers.generation, providers.revision, root.shape,
+       providers.generation, root.shape,
        stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit, stock.step_size,
        stock.allocation_ratio, stock.used
 FROM unnest($1::uuid[]) WITH ORDINALITY AS asked (uuid, place)
