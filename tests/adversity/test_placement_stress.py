@@ -233,7 +233,7 @@ FOR NO KEY UPDATE OF root
 class _Trap(PostgresClaims):
     async def _lock_standing(self, driver: Any, books: Books) -> Ledger:
         rows = await driver.fetch(_LOCK_AND_READ, books.providers)
-        await self._learn([row[8] for row in rows])
+        await self._learn([row[7] for row in rows])
         return books.ledger(rows)
 
 

@@ -56,6 +56,9 @@ class Books(Protocol):
     def opened(self, connections: int = POOL_SIZE) -> AbstractAsyncContextManager[OpenBooks]:
         """With the hosts on its books, and no claim; audited at the end."""
 
+    async def settle(self) -> None:
+        """Have it do now what it would do later for what was written."""
+
 
 class MemoryBooks:
     name = "memory"
@@ -67,6 +70,9 @@ class MemoryBooks:
         await _fill(store)
         yield OpenBooks(store)
         await check(store)
+
+    async def settle(self) -> None:
+        """Nothing is left for later."""
 
 
 class SqliteBooks:
@@ -83,43 +89,53 @@ class SqliteBooks:
                 yield OpenBooks(store, url)
                 await check(store)
 
+    async def settle(self) -> None:
+        """Every thousand pages, a writer brings them home."""
+
 
 class PostgresBooks:
     """A server of our own, and in it a database with the hosts, cloned for each measurement."""
 
     name = "postgresql"
 
-    def __init__(self, server: PrivatePostgres, template: str) -> None:
+    def __init__(self, server: PrivatePostgres, template: str, administrator: asyncpg.Connection) -> None:
         assert server.keeper is not None
         self.spenders: Mapping[str, Spender] = {DATABASE: Family(server.keeper)}
         self._server = server
         self._template = template
+        self._administrator = administrator
         self._numbers = itertools.count(1)
 
     @asynccontextmanager
     async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenBooks]:
         name = f"books_{next(self._numbers)}"
-        await _administer(self._server, f"CREATE DATABASE {name} TEMPLATE {self._template}", "CHECKPOINT")
+        await self._administrator.execute(f"CREATE DATABASE {name} TEMPLATE {self._template}")
         url = _database_of(self._server, name)
         try:
             async with _closing(SqlPlacementStore(url, pool_size=connections)) as store:
                 yield OpenBooks(store, url)
                 await check(store)
         finally:
-            await _administer(self._server, f"DROP DATABASE {name} WITH (FORCE)")
+            await self._administrator.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    async def settle(self) -> None:
+        """Bring every changed page home, which a server left alone does some minutes later."""
+        await self._administrator.execute("CHECKPOINT")
 
 
 @asynccontextmanager
 async def postgres_books() -> AsyncIterator[PostgresBooks]:
     template = "hosts"
     with PrivatePostgres(settings=PRODUCTION) as server:
-        await _administer(server, f"CREATE DATABASE {template}")
-        url = _database_of(server, template)
-        await upgrade(url, WORKER)
-        async with _closing(SqlPlacementStore(url)) as store:
-            await _fill(store)
-        await _administer(server, "VACUUM ANALYZE", database=template)
-        yield PostgresBooks(server, template)
+        async with _connected(server, "postgres") as administrator:
+            await administrator.execute(f"CREATE DATABASE {template}")
+            url = _database_of(server, template)
+            await upgrade(url, WORKER)
+            async with _closing(SqlPlacementStore(url)) as store:
+                await _fill(store)
+            async with _connected(server, template) as there:
+                await there.execute("VACUUM ANALYZE")
+            yield PostgresBooks(server, template, administrator)
 
 
 async def check(store: PlacementStore) -> None:
@@ -185,11 +201,11 @@ def _database_of(server: PrivatePostgres, name: str) -> str:
     return make_url(server.url).set(database=name).render_as_string(hide_password=False)
 
 
-async def _administer(server: PrivatePostgres, *statements: str, database: str = "postgres") -> None:
+@asynccontextmanager
+async def _connected(server: PrivatePostgres, database: str) -> AsyncIterator[asyncpg.Connection]:
     url = make_url(_database_of(server, database)).set(drivername="postgresql")
     connection = await asyncpg.connect(url.render_as_string(hide_password=False))
     try:
-        for statement in statements:
-            await connection.execute(statement)
+        yield connection
     finally:
         await connection.close()

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bus.urls import broker_at
-from placement_worker.store_sql import SqlPlacementStore
 from tests.benchmarks.roles import Handled, broker_at_socket, placement, reader, yes_sayer
 
 
@@ -34,6 +33,9 @@ async def _playing(role: str, bus: str, database: str) -> AsyncIterator[Handled]
             async with yes_sayer(broker_at(bus)) as handled:
                 yield handled
         case "placement":
+            # The other roles need no database drivers, which take longer to load than all the rest.
+            from placement_worker.store_sql import SqlPlacementStore  # noqa: PLC0415
+
             store = SqlPlacementStore(database)
             try:
                 async with placement(broker_at(bus), store):

@@ -47,7 +47,7 @@ async def ask_section(effort: Effort) -> list[Result]:
 
 async def _claims(bus: Bus, books: Books, processes: int, effort: Effort) -> list[Result]:
     results = []
-    for batch, usual in CALLS.items():
+    for batch, usual in effort.some(CALLS).items():
         async with books.opened() as opened, _placement(bus, opened, processes) as ours:
             client = Station(bus.broker, "client", asks=True)
             try:
@@ -65,6 +65,7 @@ async def _claims(bus: Bus, books: Books, processes: int, effort: Effort) -> lis
                             operations=effort.operations(usual, batch),
                             effort=effort,
                             prepare=partial(heard.prepare, client, batch),
+                            settle=books.settle,
                         )
                     )
             finally:

@@ -70,7 +70,7 @@ async def _one_way(bus: Bus, effort: Effort) -> list[Result]:
     results = []
     async with _worker("reader", bus) as (worked, worker):
         sent = _Sent(worked)
-        for items, usual in PARCELS.items():
+        for items, usual in effort.some(PARCELS).items():
             station = Station(bus.broker, "publisher", settings=BusSettings(parcel_items_max=items))
             try:
                 results.append(
@@ -130,7 +130,7 @@ async def _there_and_back(bus: Bus, effort: Effort) -> list[Result]:
                         effort=effort,
                         prepare=partial(asking, client, batch, in_flight),
                     )
-                    for batch, usual in QUESTIONS.items()
+                    for batch, usual in effort.some(QUESTIONS).items()
                     # A question all by itself tells how long a caller waits when nothing else goes on.
                     for in_flight in ((1, ASKS_IN_FLIGHT) if batch == 1 else (ASKS_IN_FLIGHT,))
                 ]

@@ -40,8 +40,8 @@ async def claims_section(effort: Effort) -> list[Result]:
             for connections in (1, 2) if isinstance(books, PostgresBooks) else (1,):
                 results += [
                     await _claims(books, connections, hosts, batch, effort)
-                    for hosts in HOSTS_CHOSEN
-                    for batch in BATCHES
+                    for hosts in effort.some(HOSTS_CHOSEN)
+                    for batch in effort.some(BATCHES)
                 ]
     return results
 
@@ -55,6 +55,7 @@ async def _claims(books: Books, connections: int, hosts: str, batch: int, effort
             operations=effort.operations(BATCHES[batch], batch),
             effort=effort,
             prepare=partial(_claiming, opened.store, connections, hosts, batch),
+            settle=books.settle,
         )
 
 
