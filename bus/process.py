@@ -5,6 +5,7 @@ one does not wait.
 """
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ class Part(Protocol):
 async def run_until_told(parts: Sequence[Part], drain_s_max: float) -> None:
     """Run all parts; a part that fails brings the others down, and its exception out."""
     told = asyncio.Event()
+    # What was made to start with lives as long as the process: the collector need not look at it again and again.
+    gc.freeze()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _heard, told, number)

@@ -103,7 +103,7 @@ def _create_what_providers_have() -> None:
         sa.Column("step_size", sa.BigInteger(), nullable=False),
         sa.Column("allocation_ratio", sa.Double(), nullable=False),
         sa.Column("used", sa.BigInteger(), nullable=False),
-        sa.CheckConstraint("used >= 0", name="ck_inventories_used_not_negative"),
+        sa.CheckConstraint("used >= 0", name=op.f("ck_inventories_used_not_negative")),
         _to_provider("inventories"),
         sa.ForeignKeyConstraint(["class_id"], ["resource_classes.id"], name="fk_inventories_class_id"),
         sa.PrimaryKeyConstraint("provider_id", "class_id", name="pk_inventories"),
@@ -197,7 +197,7 @@ def _create_log() -> None:
         sa.Column("term", sa.BigInteger(), nullable=False),
         sa.Column("position", sa.BigInteger(), nullable=False),
         sa.Column("cursor", sa.String(), nullable=False),
-        sa.CheckConstraint("id = 1", name="ck_feed_one_row"),
+        sa.CheckConstraint("id = 1", name=op.f("ck_feed_one_row")),
         sa.PrimaryKeyConstraint("id", name="pk_feed"),
     )
     op.bulk_insert(feed, [{"id": 1, "term": 0, "position": 0, "cursor": ""}])
