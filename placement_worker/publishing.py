@@ -91,9 +91,11 @@ def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[Provid
     claimed, ended = unpublished.claimed, unpublished.ended
     while providers or gone or claimed or ended:
         position += 1
-        fit = how_many_fit(providers, PROVIDERS_ROOM)
+        is_last = how_many_fit(providers, PROVIDERS_ROOM) == len(providers)
+        # Any one provider fits by itself: what a report may name is bounded.
+        fit = len(providers) if is_last else max(how_many_fit(providers), 1)
         told, providers = providers[:fit], providers[fit:]
-        few = 0 if providers else HOLDERS_PER_MESSAGE
+        few = HOLDERS_PER_MESSAGE if is_last else 0
         yield ProvidersChanged(
             at=LogPosition(term=after.term, position=position),
             providers=told,

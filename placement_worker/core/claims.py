@@ -51,6 +51,9 @@ class Decision(Struct, frozen=True):
 
 
 CLAIMED = Claimed()
+# Who stands above cells ends by this name what may not have reached a cell yet, whichever that was to be; no cell bears
+# it, so no cell can speak for another by it.
+NO_CELL = "cell0"
 
 
 def decide_claims(ledger: Ledger, asked: Sequence[Asked], now: datetime, horizon: timedelta) -> Decision:
@@ -65,7 +68,7 @@ def _judge(draft: Draft, asked: Asked, now: datetime, horizon: timedelta) -> Cla
     if asked.speaks_for is not None and asked.speaks_for != order.cell:
         return wrong_cell(f"the sender speaks for cell {asked.speaks_for!r}, not for {order.cell!r}")
     life = draft.life(order.consumer)
-    if not life.is_new and life.row.cell != order.cell:
+    if not life.is_new and order.cell != life.row.cell and NO_CELL not in (order.cell, life.row.cell):
         return wrong_cell(f"consumer {life.row.id} is of cell {life.row.cell!r}, not of {order.cell!r}")
     match order:
         case ClaimResources():
