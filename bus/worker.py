@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 import tenacity
 
 from bus.codec import Codec
-from bus.errors import Transient, Unavailable
+from bus.errors import Failure, Transient, Unavailable
 from bus.handling import (
     Answer,
     Bury,
@@ -225,11 +225,17 @@ class Worker(Generic[Tx]):
     async def _sweep(self) -> None:
         """Say again what is still kept on rows: at start, and now and then."""
         while self._outbox is not None:
-            confirmed = set(self._confirmed)
-            kept = [each for each in await self._outbox.pending() if each[0] not in confirmed]
-            await self._publisher.send_all([Outgoing(message) for _, message in kept])
-            self._confirmed.extend(key for key, _ in kept)
+            try:
+                await self._say_what_is_kept(self._outbox)
+            except Failure as problem:
+                log.warning("what is kept could not be said again, trying later: %s", problem)
             await asyncio.sleep(self._settings.sweep_s)
+
+    async def _say_what_is_kept(self, outbox: Outbox[Tx]) -> None:
+        confirmed = set(self._confirmed)
+        kept = [each for each in await outbox.pending() if each[0] not in confirmed]
+        await self._publisher.send_all([Outgoing(message) for _, message in kept])
+        self._confirmed.extend(key for key, _ in kept)
 
 
 def _outgoing(said: Said) -> Outgoing | None:

@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from bus.codec import CODEC
+from bus.errors import Transient, Unavailable
 from bus.handling import Kept, Received, Said, Tell
 from bus.link import Link
 from bus.listening import listen
@@ -133,3 +135,33 @@ async def test_rows_are_cleared_with_the_next_batch_and_by_no_write_of_its_own(
 
     assert set(lamps.kept) == {Kept("lamp-3", 1)}
     assert (lamps.transactions, lamps.clearings) == (2, 1)
+
+
+async def test_a_sweep_that_fails_is_tried_again_and_nobody_minds(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    lamps = Lamps()
+    lamps.kept[Kept("lamp-7", 1)] = shining(7)
+    troubles = [Unavailable("no database"), Transient("a deadlock")]
+    link = Link(broker, SETTINGS)
+    feed = listen(link, [Grant(EVENTS, ("#",))], process="ears", settings=SETTINGS, codec=CODEC)
+    await anext(feed)
+    plain = lamps.pending
+
+    async def troubled() -> Sequence[tuple[Kept, Message]]:
+        if troubles:
+            raise troubles.pop()
+        return await plain()
+
+    lamps.pending = troubled  # type: ignore[method-assign]
+    here = Station(broker, "here", settings=structs.replace(SETTINGS, sweep_s=0.01))
+    worker = here.worker(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps)
+    running = asyncio.create_task(worker.run())
+    (heard,) = await anext(feed)
+    await worker.stop()
+    await running
+    await here.close()
+    await feed.aclose()
+    await link.close()
+
+    assert isinstance(heard.message, InventoryRefused)
+    assert heard.message.root.int == 7
