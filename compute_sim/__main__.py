@@ -1,0 +1,61 @@
+"""`python -m compute_sim`: a cell's pretended hosts, on the broker that the environment names."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bus.process import run_until_told
+from bus.station import Station, process_name
+from bus.urls import broker_at
+from compute_sim.core.faults import FaultScript
+from compute_sim.core.hosts import Host
+from compute_sim.drivers import alike
+from compute_sim.faults import load_faults
+from compute_sim.settings import ComputeSettings
+from compute_sim.wiring import compute_parts
+
+HOSTS_COUNT = 100
+
+
+async def run(bus_url: str, hosts: Sequence[Host], settings: ComputeSettings, faults: FaultScript) -> None:
+    station = Station(broker_at(bus_url), process_name(f"compute-{settings.cell}"), asks=True)
+    try:
+        await run_until_told(
+            compute_parts(station, hosts, settings, faults), station.settings.drain_ms_max / 1000
+        )
+    finally:
+        await station.close()
+
+
+def main(environment: Mapping[str, str] = os.environ) -> int:
+    """MOOR_BUS_URL and MOOR_CELL must be set; MOOR_COMPUTE_HOSTS says how many, MOOR_COMPUTE_FAULTS names a script."""
+    logging.basicConfig(
+        level=environment.get("MOOR_LOG_LEVEL", "INFO"),
+        format="%(asctime)s %(name)s %(levelname)s %(message)s",
+    )
+    missing = [name for name in ("MOOR_BUS_URL", "MOOR_CELL") if not environment.get(name)]
+    if missing:
+        sys.stderr.write(
+            f"{' and '.join(missing)} must be set: where the broker is, and which cell this is\n"
+        )
+        return 2
+    count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
+    if not count.isdecimal():
+        sys.stderr.write(f"MOOR_COMPUTE_HOSTS is {count!r}, must be a number\n")
+        return 2
+    cell, script = environment["MOOR_CELL"], environment.get("MOOR_COMPUTE_FAULTS")
+    try:
+        settings = ComputeSettings(cell=cell)
+        faults = load_faults(Path(script)) if script else FaultScript()
+    except ValueError as wrong:
+        sys.stderr.write(f"{wrong}\n")
+        return 2
+    asyncio.run(run(environment["MOOR_BUS_URL"], alike(cell, int(count)), settings, faults))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

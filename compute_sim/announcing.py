@@ -1,0 +1,67 @@
+"""Tells whoever listens which hosts are up and how busy they are: when it changes, and by heartbeats, many in one."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from bus.broker import Interrupted, Refusal
+from bus.errors import Failure
+from bus.message import Message, ProviderId
+from bus.messages.hosts import HostsAlive, HostsReported
+from bus.publisher import Outgoing, Publisher
+from compute_sim.core.hosts import facts_of, in_messages
+from compute_sim.fleet import Fleet
+from compute_sim.settings import ComputeSettings
+from compute_sim.store import ComputeStore
+
+log = logging.getLogger(__name__)
+
+BEATS_PER_MESSAGE = 5000
+
+
+class Announcer:
+    def __init__(
+        self, fleet: Fleet, store: ComputeStore, publisher: Publisher, settings: ComputeSettings
+    ) -> None:
+        self._fleet = fleet
+        self._store = store
+        self._publisher = publisher
+        self._settings = settings
+        self._touched: dict[ProviderId, None] = dict.fromkeys(fleet)
+
+    def touch(self, hosts: Iterable[ProviderId]) -> None:
+        """Of these it is to be told what they are."""
+        self._touched.update(dict.fromkeys(hosts))
+
+    async def announce(self) -> None:
+        while True:
+            self.touch(await self._store.take_changed())
+            # A host that is not heard now is touched again when it comes back.
+            hosts = self._fleet.well(self._touched, self._fleet.clock_s())
+            self._touched.clear()
+            if not await self._said(await self._facts(hosts)):
+                self.touch(hosts)
+            await asyncio.sleep(self._settings.facts_every_s)
+
+    async def beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.beat_s)
+            alive = iter(self._fleet.well(self._fleet, self._fleet.clock_s()))
+            beats = []
+            while some := tuple(islice(alive, BEATS_PER_MESSAGE)):
+                beats.append(HostsAlive(cell=self._settings.cell, hosts=some))
+            await self._said(beats)
+
+    async def _facts(self, hosts: Sequence[ProviderId]) -> list[HostsReported]:
+        loads = await self._store.loads(hosts)
+        facts = [facts_of(id_, self._fleet[id_].driver.host, loads[id_]) for id_ in hosts]
+        return [HostsReported(cell=self._settings.cell, hosts=some) for some in in_messages(facts)]
+
+    async def _said(self, messages: Sequence[Message]) -> bool:
+        try:
+            await self._publisher.send_all([Outgoing(message) for message in messages])
+        except (Failure, Refusal, Interrupted) as problem:
+            log.warning("could not tell of the hosts, trying again: %s", problem)
+            return False
+        return True

@@ -1,0 +1,197 @@
+"""The fault script: what goes wrong, on which hosts, when, and how likely; and what that means for one host now.
+
+Chance is derived from the script's seed and from what it is about (the fault, the host, the attempt): whatever the order
+in which things happen, and after a restart too, the same hosts are bad and the same builds fail.
+"""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from hashlib import blake2b
+
+from msgspec import Struct
+
+from bus.messages.cell import SpawnInstance
+from bus.messages.placement import Trait, Value, Variant
+
+
+class Affliction(Variant, frozen=True):
+    """Which hosts have it: those whose name fits one of the patterns, and of these a share.
+
+    From `after_s` (since the process started) for `for_s`, and again every `every_s`; 0 is for ever, and once.
+    """
+
+    hosts: tuple[str, ...] = ("*",)
+    share: float = 1.0
+    after_s: float = 0.0
+    for_s: float = 0.0
+    every_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share is {self.share}, must be 0..1")
+        if self.after_s < 0 or self.for_s < 0 or self.every_s < 0:
+            raise ValueError("after_s, for_s and every_s must not be negative")
+        if self.every_s and not 0 < self.for_s < self.every_s:
+            raise ValueError(
+                f"every_s is {self.every_s}: for_s must be less, and more than 0, not {self.for_s}"
+            )
+
+
+class FailsToBuild(Affliction, frozen=True, tag="fails_to_build"):
+    """Builds end in failure, cleaned up, this often."""
+
+    probability: float = 1.0
+    reason: str = "the hypervisor could not start it"
+
+
+class BuildsSlowly(Affliction, frozen=True, kw_only=True, tag="builds_slowly"):
+    """Builds that begin in this time take this long, this often."""
+
+    spawn_ms: float
+    probability: float = 1.0
+
+
+class FallsSilent(Affliction, frozen=True, tag="falls_silent"):
+    """It receives and works, and nobody hears of it: answers that fall into this time are lost, heartbeats stop."""
+
+
+class ComesBackLate(Affliction, frozen=True, tag="comes_back_late"):
+    """Silent too, but its answers are kept, and said when this time ends."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.for_s:
+            raise ValueError("comes_back_late: for_s must be more than 0, else it falls silent")
+
+
+class Dies(Affliction, frozen=True, tag="dies"):
+    """For good, with all that is on it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.for_s or self.every_s:
+            raise ValueError("dies: for_s and every_s must be 0, it is for good")
+
+
+class Changes(Affliction, frozen=True, tag="changes"):
+    """Its inventory or its traits are others for this time."""
+
+    vcpus: int = 0
+    ram_mb: int = 0
+    disk_gb: int = 0
+    traits_gained: tuple[Trait, ...] = ()
+    traits_lost: tuple[Trait, ...] = ()
+
+
+Fault = FailsToBuild | BuildsSlowly | FallsSilent | ComesBackLate | Dies | Changes
+
+
+class FaultScript(Value, frozen=True):
+    """How long a build takes where nothing is wrong, and what is wrong elsewhere."""
+
+    seed: int = 0
+    spawn_ms: float = 50.0
+    faults: tuple[Fault, ...] = ()
+
+
+class Well(Struct, frozen=True):
+    """It hears, works and answers."""
+
+
+class Silent(Struct, frozen=True):
+    """What it says is lost. With `until_s`, it is kept until then instead."""
+
+    until_s: float | None = None
+
+
+class Dead(Struct, frozen=True):
+    """There is no host."""
+
+
+Condition = Well | Silent | Dead
+WELL = Well()
+
+
+class Fate(Struct, frozen=True):
+    """How a build will end: after this time, and if it fails, why."""
+
+    after_ms: float
+    failure: str = ""
+
+
+def faults_of(script: FaultScript, host: str) -> tuple[Fault, ...]:
+    """What this host has in store."""
+    return tuple(
+        [
+            fault
+            for number, fault in enumerate(script.faults)
+            if any(fnmatchcase(host, pattern) for pattern in fault.hosts)
+            and _happens(fault.share, script.seed, f"host {number} {host}")
+        ]
+    )
+
+
+def condition_of(faults: Sequence[Fault], at_s: float) -> Condition:
+    """The worst of what is on."""
+    silent: Condition = WELL
+    for fault in faults:
+        match fault:
+            case Dies() if is_on(fault, at_s):
+                return Dead()
+            case FallsSilent() if is_on(fault, at_s):
+                silent = Silent()
+            case ComesBackLate() if is_on(fault, at_s) and silent == WELL:
+                silent = Silent(until_s=next_turn_s(fault, at_s))
+            case _:
+                pass
+    return silent
+
+
+def fate_of(script: FaultScript, faults: Sequence[Fault], order: SpawnInstance, at_s: float) -> Fate:
+    """How this attempt will go on a host with these faults."""
+    after_ms, failure = script.spawn_ms, ""
+    for number, fault in enumerate(faults):
+        about = f"build {number} {order.instance.int:x} {order.attempt}"
+        match fault:
+            case FailsToBuild() if is_on(fault, at_s) and _happens(fault.probability, script.seed, about):
+                failure = failure or fault.reason
+            case BuildsSlowly() if is_on(fault, at_s) and _happens(fault.probability, script.seed, about):
+                after_ms = max(after_ms, fault.spawn_ms)
+            case _:
+                pass
+    return Fate(after_ms, failure)
+
+
+def is_on(fault: Fault, at_s: float) -> bool:
+    if not fault.after_s and not fault.for_s:
+        return True
+    since, for_, every = _us(at_s) - _us(fault.after_s), _us(fault.for_s), _us(fault.every_s)
+    if since < 0:
+        return False
+    return not for_ or (since % every if every else since) < for_
+
+
+def next_turn_s(fault: Fault, at_s: float) -> float | None:
+    """When it begins or ends next, later than now; None if it never does."""
+    after, for_, every = _us(fault.after_s), _us(fault.for_s), _us(fault.every_s)
+    since = _us(at_s) - after
+    if since < 0:
+        return after / 1e6
+    if not for_:
+        return None
+    begins = since // every * every if every else 0
+    if since < begins + for_:
+        return (after + begins + for_) / 1e6
+    return (after + begins + every) / 1e6 if every else None
+
+
+def _us(seconds: float) -> int:
+    """Whole microseconds: at the very moment of a turn, fractions would round to before it, and it would never pass."""
+    return round(seconds * 1e6)
+
+
+def _happens(probability: float, seed: int, about: str) -> bool:
+    if probability >= 1:
+        return True
+    digest = blake2b(f"{seed} {about}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < probability * 2.0**64

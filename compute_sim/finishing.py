@@ -1,0 +1,90 @@
+"""What time drives: attempts that are due end, and what became of them is said, many at once.
+
+An attempt stays due until its answer is said: one that could not be confirmed is due again a little later. There is one
+timer for all of them, and no task for each.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from bus.broker import Interrupted, Refusal
+from bus.errors import Failure
+from bus.publisher import Outgoing, Publisher
+from compute_sim.core.attempts import Attempted, due, said_again
+from compute_sim.fleet import Fleet
+from compute_sim.settings import ComputeSettings
+from compute_sim.store import ComputeStore
+
+log = logging.getLogger(__name__)
+
+
+class Finisher:
+    """A part of a compute: run it beside the worker that takes its orders."""
+
+    def __init__(
+        self, fleet: Fleet, store: ComputeStore, publisher: Publisher, settings: ComputeSettings
+    ) -> None:
+        self._fleet = fleet
+        self._store = store
+        self._publisher = publisher
+        self._settings = settings
+        self._woken = asyncio.Event()
+        self._stop_by_s: float | None = None
+        self._saying: set[asyncio.Task[None]] = set()
+        self._forgot_at_s = 0.0
+        store.wake_with(self._woken.set)
+
+    async def run(self) -> None:
+        while not self._is_done(next_s := await self._store.next_due_s()):
+            await self._until(next_s)
+            await self._finish()
+        if self._saying:
+            await asyncio.wait(self._saying)
+
+    async def stop(self) -> None:
+        """What ends soon is still told."""
+        self._stop_by_s = self._fleet.clock_s() + self._settings.drain_s
+        self._woken.set()
+
+    def _is_done(self, next_s: float | None) -> bool:
+        return self._stop_by_s is not None and (next_s is None or next_s > self._stop_by_s)
+
+    async def _until(self, next_s: float | None) -> None:
+        """Until something is due, or may be due sooner than thought."""
+        wait_s = None if next_s is None else max(0.0, next_s - self._fleet.clock_s())
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+        self._woken.clear()
+
+    async def _finish(self) -> None:
+        at_s = self._fleet.clock_s()
+        ended: list[Attempted] = []
+        answers: list[Outgoing] = []
+        async with self._store.transaction() as tx:
+            for attempt in await tx.due(at_s, self._settings.due_at_once_max):
+                after, answer = due(attempt, self._fleet[attempt.host].condition(at_s))
+                ended.append(after)
+                if answer is not None:
+                    answers.append(Outgoing(answer, after.cause, after.trace))
+            await tx.save(ended)
+        if answers:
+            task = asyncio.get_running_loop().create_task(self._say(ended, answers))
+            self._saying.add(task)
+            task.add_done_callback(self._saying.discard)
+        if at_s - self._forgot_at_s > self._settings.over_kept_s / 10:
+            self._forgot_at_s = at_s
+            await self._store.forget(at_s - self._settings.over_kept_s)
+
+    async def _say(self, ended: Sequence[Attempted], answers: Sequence[Outgoing]) -> None:
+        try:
+            await self._publisher.send_all(answers)
+        except (Failure, Refusal, Interrupted) as problem:
+            log.warning("%d answers could not be said, trying again: %s", len(answers), problem)
+            again_s = self._fleet.clock_s() + self._settings.again_s
+            async with self._store.transaction() as tx:
+                known = await tx.load([each.key for each in ended])
+                await tx.save([said_again(each, again_s) for each in known.values()])

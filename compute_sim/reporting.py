@@ -1,0 +1,105 @@
+"""Tells placement what the hosts are: once whole, then only what differs, until placement has answered.
+
+The sequence numbers are the clock's, so that they go on rising after a restart without being kept anywhere.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from bus.errors import Unavailable
+from bus.message import Message, ProviderId
+from bus.messages.placement import ReportAnswered, ReportInventory
+from bus.station import Station
+from compute_sim.core.differences import Refused, Reporting, Taken, Unknown, after_answer, difference
+from compute_sim.core.tree import ProviderTree, flaw_of
+from compute_sim.fleet import Fleet
+from compute_sim.settings import ComputeSettings
+
+log = logging.getLogger(__name__)
+
+Asked = tuple[ReportInventory, ProviderTree]
+
+
+class TreeReporter:
+    def __init__(
+        self, fleet: Fleet, station: Station, settings: ComputeSettings, next_sequence: Callable[[], int]
+    ) -> None:
+        self._fleet = fleet
+        self._station = station
+        self._settings = settings
+        self._next_sequence = next_sequence
+        self._reporting: dict[ProviderId, Reporting] = {}
+        self._touched: dict[ProviderId, None] = {}
+        # Reported by themselves, and not answered yet.
+        self._alone: set[ProviderId] = set()
+        self._woken = asyncio.Event()
+        self.touch(fleet)
+
+    def touch(self, hosts: Iterable[ProviderId]) -> None:
+        """These may have changed."""
+        self._touched.update(dict.fromkeys(hosts))
+        self._woken.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as alone:
+            while True:
+                await self._woken.wait()
+                batch = list(self._touched)[: self._settings.reports_at_once_max]
+                for host in batch:
+                    del self._touched[host]
+                if not self._touched:
+                    self._woken.clear()
+                await self._report(self._different(batch), alone)
+
+    async def _report(self, asked: Sequence[Asked], alone: asyncio.TaskGroup) -> None:
+        """All at once; if some stay without an answer, each by itself, so that one alone holds nobody up."""
+        try:
+            answers = await self._station.ask_all([report for report, _ in asked])
+        except Unavailable as problem:
+            log.warning("placement does not answer, reporting each host by itself: %s", problem)
+            for report, tree in asked:
+                self._alone.add(report.root)
+                alone.create_task(self._until_answered(report, tree))
+            return
+        for (report, tree), answer in zip(asked, answers, strict=True):
+            self._answered(report, tree, answer)
+
+    async def _until_answered(self, report: ReportInventory, tree: ProviderTree) -> None:
+        """The same report for as long as it takes: perhaps it was taken, and only its answer is missing."""
+        answer: Message | None = None
+        while answer is None:
+            await asyncio.sleep(self._settings.again_s)
+            with suppress(Unavailable):
+                answer = await self._station.ask(report)
+        self._alone.discard(report.root)
+        self._answered(report, tree, answer)
+        # It may have changed meanwhile.
+        self.touch((report.root,))
+
+    def _different(self, hosts: Sequence[ProviderId]) -> list[Asked]:
+        """What is to be said of those that can be heard. The others are touched again when they come back."""
+        at_s, sequence = self._fleet.clock_s(), self._next_sequence()
+        asked = []
+        for host in self._fleet.well((host for host in hosts if host not in self._alone), at_s):
+            reporting = self._reporting.setdefault(host, Reporting(ProviderTree(host), 0))
+            tree = self._fleet[host].driver.update_provider_tree(reporting.taken, at_s)
+            if flaw := flaw_of(reporting.taken, tree):
+                log.error("the driver of host %s breaks its contract, not reported: %s", host, flaw)
+            elif report := difference(reporting, tree, self._settings.cell, sequence):
+                asked.append((report, tree))
+        return asked
+
+    def _answered(self, report: ReportInventory, tree: ProviderTree, answer: Message) -> None:
+        assert isinstance(answer, ReportAnswered)
+        match after_answer(report, tree, answer.verdict):
+            case Taken(reporting):
+                self._reporting[report.root] = reporting
+            case Unknown(reporting):
+                log.warning("somebody else reports host %s, too: telling it whole", report.root)
+                self._reporting[report.root] = reporting
+                loop = asyncio.get_running_loop()
+                loop.call_later(self._settings.again_s, self.touch, (report.root,))
+            case Refused(reason):
+                log.error("report of host %s refused, kept for its next change: %s", report.root, reason)

@@ -1,0 +1,42 @@
+"""What a compute asks of where it keeps its hosts' attempts; store_memory.py implements it.
+
+A simulator may forget: core/attempts.py says what is right to answer about an attempt that is not known. So there is no
+database behind this port, and a compute that drives real machines would ask them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from bus.message import ProviderId
+from compute_sim.core.attempts import Attempted, AttemptKey
+from compute_sim.core.hosts import Load
+
+
+class ComputeTransaction(Protocol):
+    async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, Attempted]:
+        """Those that are known."""
+
+    async def due(self, at_s: float, limit: int) -> Sequence[Attempted]:
+        """Attempts of which something is to be said by now, the earliest first. They stay due until they are saved."""
+
+    async def save(self, attempts: Iterable[Attempted]) -> None: ...
+
+
+class ComputeStore(Protocol):
+    def transaction(self) -> AbstractAsyncContextManager[ComputeTransaction]:
+        """All or nothing, and nothing of others in between."""
+
+    def wake_with(self, sooner: Callable[[], None]) -> None:
+        """To be called when something is due sooner than what was due before."""
+
+    async def next_due_s(self) -> float | None: ...
+
+    async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
+        """What these hosts have on them."""
+
+    async def take_changed(self) -> Sequence[ProviderId]:
+        """The hosts whose load has changed since this was last asked."""
+
+    async def forget(self, over_before_s: float) -> int:
+        """Drop attempts that were over before this time; how many there were."""

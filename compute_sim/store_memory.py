@@ -1,0 +1,132 @@
+"""A compute's attempts in memory: whoever restarts has forgotten them."""
+
+import heapq
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from bus.message import ProviderId
+from compute_sim.core.attempts import Attempted, AttemptKey, State
+from compute_sim.core.hosts import Load
+
+
+class _Tally:
+    """What is on one host, and whether that is news."""
+
+    __slots__ = ("changed", "host", "instances", "io_ops")
+
+    def __init__(self, host: ProviderId) -> None:
+        self.host = host
+        self.instances = 0
+        self.io_ops = 0
+        self.changed = False
+
+
+class MemoryComputeStore:
+    """Nothing in here awaits, and a batch saves once and last: so each transaction is whole, and alone."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self._attempts: dict[AttemptKey, Attempted] = {}
+        # What is due when; the number keeps equals in their order, and keys from being compared.
+        self._due: list[tuple[float, int, AttemptKey]] = []
+        self._numbers = 0
+        self._taken: list[tuple[float, int, AttemptKey]] = []
+        self._over: deque[tuple[float, AttemptKey, State]] = deque()
+        self._tallies: dict[ProviderId, _Tally] = {}
+        self._changed: list[_Tally] = []
+        self._sooner: Callable[[], None] = lambda: None
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["MemoryComputeStore"]:
+        try:
+            yield self
+        except BaseException:
+            for entry in self._taken:
+                heapq.heappush(self._due, entry)
+            raise
+        finally:
+            self._taken.clear()
+
+    def wake_with(self, sooner: Callable[[], None]) -> None:
+        self._sooner = sooner
+
+    async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, Attempted]:
+        return {key: known for key in keys if (known := self._attempts.get(key)) is not None}
+
+    async def due(self, at_s: float, limit: int) -> Sequence[Attempted]:
+        found: list[Attempted] = []
+        while self._due and self._due[0][0] <= at_s and len(found) < limit:
+            entry = heapq.heappop(self._due)
+            attempt = self._attempts.get(entry[2])
+            # Else it was saved since, with another time or none.
+            if attempt is not None and attempt.due_s == entry[0]:
+                found.append(attempt)
+                self._taken.append(entry)
+        return found
+
+    async def save(self, attempts: Iterable[Attempted]) -> None:
+        first_s = self._due[0][0] if self._due else None
+        for attempt in attempts:
+            key = attempt.key
+            known = self._attempts.get(key)
+            if known is attempt:
+                continue
+            self._attempts[key] = attempt
+            if known is None or known.state is not attempt.state:
+                self._count(attempt, known.state if known else None)
+            # At the same time as before it is in there already.
+            if attempt.due_s is not None and (known is None or known.due_s != attempt.due_s):
+                self._numbers += 1
+                heapq.heappush(self._due, (attempt.due_s, self._numbers, key))
+        if self._due and (first_s is None or self._due[0][0] < first_s):
+            self._sooner()
+
+    async def next_due_s(self) -> float | None:
+        while self._due:
+            due_s, _, key = self._due[0]
+            attempt = self._attempts.get(key)
+            if attempt is not None and attempt.due_s == due_s:
+                return due_s
+            heapq.heappop(self._due)
+        return None
+
+    async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
+        found = {}
+        for host in hosts:
+            tally = self._tallies.get(host)
+            found[host] = Load(tally.instances, tally.io_ops) if tally else Load()
+        return found
+
+    async def take_changed(self) -> Sequence[ProviderId]:
+        changed, self._changed = self._changed, []
+        for tally in changed:
+            tally.changed = False
+        return [tally.host for tally in changed]
+
+    async def forget(self, over_before_s: float) -> int:
+        forgotten = 0
+        while self._over and self._over[0][0] < over_before_s:
+            _, key, state = self._over.popleft()
+            known = self._attempts.get(key)
+            # Else it was destroyed after it had failed, and is over since then.
+            if known is not None and known.state is state:
+                del self._attempts[key]
+                forgotten += 1
+        return forgotten
+
+    def _count(self, attempt: Attempted, before: State | None) -> None:
+        """Keep count of what the host has, and of what may be forgotten."""
+        state, host = attempt.state, attempt.host
+        tally = self._tallies.get(host)
+        if tally is None:
+            tally = self._tallies[host] = _Tally(host)
+        is_over = state.is_over
+        was_there = before is not None and not before.is_over
+        tally.instances += (not is_over) - was_there
+        tally.io_ops += (state is State.BUILDING) - (before is State.BUILDING)
+        if not tally.changed:
+            tally.changed = True
+            self._changed.append(tally)
+        if is_over:
+            self._over.append((self._clock_s(), attempt.key, state))

@@ -1,0 +1,600 @@
+"""The deciding functions of the compute simulator, its fault script, and the kit that tests drivers."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from bus.message import AggregateId, ConsumerId, ProviderId
+from bus.messages.build import Flavor
+from bus.messages.cell import (
+    DestroyInstance,
+    InstanceDestroyed,
+    InstanceSpawned,
+    SpawnFailed,
+    SpawnInstance,
+)
+from bus.messages.hosts import HostFacts
+from bus.messages.placement import (
+    InventoryInUse,
+    NotAllowed,
+    ReportAccepted,
+    ReportedInventory,
+    ReportOutdated,
+    ResourceAmount,
+    Share,
+)
+from compute_sim.__main__ import main
+from compute_sim.contract import OPERATORS_TRAIT, STORAGE, breaches
+from compute_sim.core.attempts import State, destroyed, due, said_again, spawned
+from compute_sim.core.differences import Refused, Reporting, Taken, Unknown, after_answer, difference
+from compute_sim.core.faults import (
+    WELL,
+    BuildsSlowly,
+    Changes,
+    ComesBackLate,
+    Dead,
+    Dies,
+    FailsToBuild,
+    FallsSilent,
+    Fate,
+    FaultScript,
+    Silent,
+    condition_of,
+    fate_of,
+    faults_of,
+    is_on,
+    next_turn_s,
+)
+from compute_sim.core.hosts import Host, HostSize, Load, in_messages, size_at
+from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
+from compute_sim.drivers import Driver, SimulatedDriver, alike, root_of
+from compute_sim.faults import BadScript, load_faults
+from compute_sim.settings import ComputeSettings
+from compute_sim.store_memory import MemoryComputeStore
+
+HOST = root_of("h1")
+CHILD = ProviderId(UUID(int=2))
+ROOT = TreeProvider(id=HOST, name="h1", inventories={"VCPU": ReportedInventory(total=8)})
+NUMA = TreeProvider(id=CHILD, name="h1_NUMA0", parent=HOST)
+NOTHING = Reporting(ProviderTree(HOST), 0)
+
+
+def tree(*providers: TreeProvider, foreign: frozenset[ProviderId] = frozenset()) -> ProviderTree:
+    return ProviderTree(HOST, {each.id: each for each in providers}, foreign)
+
+
+def a_spawn(number: int = 1, host: str = "h1", attempt: int = 1) -> SpawnInstance:
+    share = Share(host=root_of(host), amounts=(ResourceAmount(provider=HOST, resource="VCPU", amount=1),))
+    instance = ConsumerId(UUID(int=number))
+    return SpawnInstance(
+        cell="c1", instance=instance, attempt=attempt, host=root_of(host), flavor=Flavor(), share=share
+    )
+
+
+def a_destroy(number: int = 1) -> DestroyInstance:
+    return DestroyInstance(cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=HOST)
+
+
+# Differences of trees
+
+
+def test_a_first_report_tells_all_of_the_drivers_own_parents_first() -> None:
+    sharing = structs.replace(STORAGE)
+
+    report = difference(NOTHING, tree(NUMA, sharing, ROOT, foreign=frozenset({STORAGE.id})), "c1", 7)
+
+    assert report is not None
+    assert [each.name for each in report.providers] == ["h1", "h1_NUMA0"]
+    assert (report.epoch, report.sequence, report.removed) == (0, 7, ())
+
+
+def test_only_providers_that_differ_are_reported_and_nothing_if_none_does() -> None:
+    taken = Reporting(tree(ROOT, NUMA), 7)
+    marked = structs.replace(NUMA, traits=frozenset({"CUSTOM_B", "CUSTOM_A"}))
+
+    assert difference(taken, tree(NUMA, ROOT), "c1", 9) is None
+    report = difference(taken, tree(ROOT, marked), "c1", 9)
+
+    assert report is not None
+    assert [(each.name, each.traits) for each in report.providers] == [("h1_NUMA0", ("CUSTOM_A", "CUSTOM_B"))]
+
+
+def test_what_others_say_of_a_provider_is_never_reported() -> None:
+    theirs = structs.replace(ROOT, foreign_traits=frozenset({OPERATORS_TRAIT}))
+
+    assert difference(Reporting(tree(ROOT), 1), tree(theirs), "c1", 2) is None
+    report = difference(NOTHING, tree(theirs), "c1", 2)
+
+    assert report is not None
+    assert report.providers[0].traits == ()
+    assert report.providers[0].aggregates is None
+
+
+def test_aggregates_are_reported_only_by_a_driver_that_says_which() -> None:
+    ours = structs.replace(ROOT, aggregates=frozenset({AggregateId(UUID(int=9))}))
+
+    report = difference(Reporting(tree(ROOT), 1), tree(ours), "c1", 2)
+
+    assert report is not None
+    assert report.providers[0].aggregates == (UUID(int=9),)
+
+
+def test_a_provider_that_is_gone_is_removed() -> None:
+    report = difference(Reporting(tree(ROOT, NUMA), 7), tree(ROOT), "c1", 9)
+
+    assert report is not None
+    assert (report.providers, report.removed) == ((), (CHILD,))
+
+
+def test_sequences_rise_even_if_the_clock_does_not() -> None:
+    report = difference(Reporting(tree(), 100), tree(ROOT), "c1", 9)
+
+    assert report is not None
+    assert report.sequence == 101
+
+
+def test_an_answer_tells_where_the_host_stands_now() -> None:
+    now = tree(ROOT)
+    report = difference(NOTHING, now, "c1", 7)
+    assert report is not None
+
+    accepted = after_answer(report, now, ReportAccepted(shape=1, shape_moved=True))
+    echo = after_answer(report, now, ReportOutdated(epoch=0, sequence=7))
+    other = after_answer(report, now, ReportOutdated(epoch=0, sequence=8))
+    in_use = after_answer(report, now, InventoryInUse(provider=HOST, resource="VCPU", used=2))
+    wrong = after_answer(report, now, NotAllowed(field="cell", reason="not yours"))
+
+    assert accepted == echo == Taken(Reporting(now, 7))
+    # Somebody else took the books further: everything is told again, above their number.
+    assert other == Unknown(Reporting(ProviderTree(HOST), 8))
+    assert isinstance(in_use, Refused)
+    assert isinstance(wrong, Refused)
+    assert "not yours" in wrong.reason
+
+
+# What a driver must not do
+
+
+MARKED = structs.replace(ROOT, foreign_traits=frozenset({OPERATORS_TRAIT}))
+SHARED = frozenset({STORAGE.id})
+
+
+@pytest.mark.parametrize(
+    ("edited", "flaw"),
+    [
+        (ProviderTree(CHILD), "another root"),
+        (tree(MARKED, STORAGE), "other foreign providers"),
+        (tree(MARKED, foreign=SHARED), "is foreign, and was changed"),
+        (
+            tree(MARKED, structs.replace(STORAGE, traits=frozenset()), foreign=SHARED),
+            "is foreign, and was changed",
+        ),
+        (tree(ROOT, STORAGE, foreign=SHARED), "traits of provider 'h1' that are foreign were changed"),
+        (tree(NUMA, STORAGE, foreign=SHARED), "not its root"),
+        (
+            tree(MARKED, structs.replace(NUMA, parent=None), STORAGE, foreign=SHARED),
+            "has no parent, and is not the root",
+        ),
+        (
+            tree(structs.replace(MARKED, parent=CHILD), NUMA, STORAGE, foreign=SHARED),
+            "is the root, and has a parent",
+        ),
+        (
+            tree(MARKED, structs.replace(NUMA, parent=CHILD), STORAGE, foreign=SHARED),
+            "does not hang on the root",
+        ),
+        (tree(MARKED, NUMA, STORAGE, foreign=SHARED), "nothing"),
+    ],
+)
+def test_a_driver_that_touches_what_is_not_its_own_is_found_out(edited: ProviderTree, flaw: str) -> None:
+    given = tree(MARKED, STORAGE, foreign=SHARED)
+
+    assert flaw in (flaw_of(given, edited) or "nothing")
+
+
+CONFORMING: dict[str, Callable[[], Driver]] = {
+    "plain": lambda: SimulatedDriver(Host("h1")),
+    "numa": lambda: SimulatedDriver(Host("h1", HostSize(numa_nodes=3, vcpus=16))),
+    "diskless": lambda: SimulatedDriver(Host("h1", HostSize(disk_gb=0))),
+    "shrunk below its reserve": lambda: SimulatedDriver(Host("h1"), (Changes(ram_mb=-131_000),)),
+}
+
+
+@pytest.mark.parametrize("kind", CONFORMING)
+def test_the_simulated_driver_keeps_the_contract(kind: str) -> None:
+    assert breaches(CONFORMING[kind]) == ()
+
+
+class Bad:
+    """A driver that does one thing wrong with the tree of an honest one."""
+
+    made = 0
+
+    def __init__(self, wrong: Callable[[ProviderTree, ProviderTree], ProviderTree]) -> None:
+        self._honest = SimulatedDriver(Host("h1"))
+        self._wrong = wrong
+        self.root, self.host = self._honest.root, self._honest.host
+
+    def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:
+        return self._wrong(tree, self._honest.update_provider_tree(tree, at_s))
+
+
+def _root_with(edited: ProviderTree, **changes: object) -> ProviderTree:
+    root = structs.replace(edited.providers[edited.root], **changes)
+    return structs.replace(edited, providers={**edited.providers, edited.root: root})
+
+
+def _only_own(given: ProviderTree, edited: ProviderTree) -> ProviderTree:
+    return structs.replace(edited, providers=edited.own, foreign=given.foreign)
+
+
+def _all_traits(given: ProviderTree, edited: ProviderTree) -> ProviderTree:
+    root = given.providers.get(given.root)
+    mine = edited.providers[edited.root].traits
+    return _root_with(edited, traits=mine | root.foreign_traits if root else mine)
+
+
+def _overwrites_traits(_: ProviderTree, edited: ProviderTree) -> ProviderTree:
+    return _root_with(edited, foreign_traits=frozenset())
+
+
+def _new_child_each_time(_: ProviderTree, edited: ProviderTree) -> ProviderTree:
+    Bad.made += 1
+    child = TreeProvider(id=ProviderId(UUID(int=Bad.made)), name=f"new-{Bad.made}", parent=edited.root)
+    return structs.replace(edited, providers={**edited.providers, child.id: child})
+
+
+def _never_removes(given: ProviderTree, edited: ProviderTree) -> ProviderTree:
+    return structs.replace(edited, providers={**given.providers, **edited.providers})
+
+
+def _reserves_too_much(_: ProviderTree, edited: ProviderTree) -> ProviderTree:
+    return _root_with(edited, inventories={"VCPU": ReportedInventory(total=4, reserved=5)})
+
+
+def _only_once(given: ProviderTree, edited: ProviderTree) -> ProviderTree:
+    return given if given.own else edited
+
+
+def _nothing_at_all(given: ProviderTree, _: ProviderTree) -> ProviderTree:
+    return given
+
+
+@pytest.mark.parametrize(
+    ("wrong", "breach"),
+    [
+        (_only_own, "is foreign, and was changed"),
+        (_all_traits, "for its own: it could never be unset again"),
+        (_overwrites_traits, "that are foreign were changed"),
+        (_new_child_each_time, "asked again with what it returned"),
+        (_new_child_each_time, "made anew, as after a restart"),
+        (_never_removes, "that is not there any more stays"),
+        (_reserves_too_much, "reserves 5 of 4 VCPU"),
+        (_only_once, "that got lost are not put back"),
+        (_nothing_at_all, "does not make its root"),
+    ],
+)
+def test_the_kit_finds_each_kind_of_bad_driver(
+    wrong: Callable[[ProviderTree, ProviderTree], ProviderTree], breach: str
+) -> None:
+    found = breaches(lambda: Bad(wrong))
+
+    assert any(breach in each for each in found), found
+
+
+def test_numa_nodes_have_all_cpus_and_memory_among_them() -> None:
+    driver = SimulatedDriver(Host("h1", HostSize(vcpus=17, ram_mb=1025, ram_mb_reserved=7, numa_nodes=2)))
+
+    built = driver.update_provider_tree(ProviderTree(driver.root), 0)
+
+    parts = [each.inventories for each in built.providers.values() if each.parent]
+    assert [each["VCPU"].total for each in parts] == [9, 8]
+    assert [(each["MEMORY_MB"].total, each["MEMORY_MB"].reserved) for each in parts] == [(513, 4), (512, 3)]
+    assert set(built.providers[driver.root].inventories) == {"DISK_GB"}
+
+
+# Attempts
+
+
+def test_a_spawn_is_due_when_it_is_built_and_the_same_order_changes_nothing_until_then() -> None:
+    building = spawned(None, a_spawn(), Fate(after_ms=50), 10.0)
+
+    assert (building.state, building.due_s) == (State.BUILDING, 10.05)
+    assert spawned(building, a_spawn(), Fate(after_ms=9999, failure="another fate"), 10.01) is building
+    built, answer = due(building, WELL)
+    assert (built.state, built.due_s) == (State.BUILT, None)
+    assert answer == InstanceSpawned(cell="c1", instance=a_spawn().instance, attempt=1, host=HOST)
+    assert due(spawned(built, a_spawn(), Fate(1), 11.0), WELL) == (built, answer)
+
+
+def test_a_build_that_fails_says_why_each_time_it_is_asked() -> None:
+    failed, answer = due(spawned(None, a_spawn(), Fate(1, "no image"), 0.0), WELL)
+
+    assert isinstance(answer, SpawnFailed)
+    assert (failed.state, answer.reason) == (State.FAILED, "no image")
+    assert due(spawned(failed, a_spawn(), Fate(1), 5.0), WELL) == (failed, answer)
+
+
+def test_an_attempt_that_was_destroyed_is_never_built() -> None:
+    gone, answer = due(destroyed(a_destroy(), 1.0), WELL)
+
+    assert answer == InstanceDestroyed(cell="c1", instance=a_destroy().instance, attempt=1, host=HOST)
+    assert due(spawned(gone, a_spawn(), Fate(1), 2.0), WELL) == (gone, answer)
+
+
+def test_a_silent_host_works_unheard_a_late_one_keeps_what_it_has_to_say_a_dead_one_has_nothing() -> None:
+    building = spawned(None, a_spawn(), Fate(1), 0.0)
+
+    unheard, nothing = due(building, Silent())
+    kept, nothing_yet = due(building, Silent(until_s=7.0))
+    lost, nothing_ever = due(building, Dead())
+
+    assert (unheard.state, unheard.due_s, nothing) == (State.BUILT, None, None)
+    assert (kept.state, kept.due_s, nothing_yet) == (State.BUILT, 7.0, None)
+    assert (lost.state, lost.due_s, nothing_ever) == (State.DESTROYED, None, None)
+    assert isinstance(due(kept, WELL)[1], InstanceSpawned)
+
+
+def test_what_was_not_confirmed_is_said_again_unless_it_is_due_already() -> None:
+    built, _ = due(spawned(None, a_spawn(), Fate(1), 0.0), WELL)
+
+    again = said_again(built, 3.0)
+
+    assert again.due_s == 3.0
+    assert said_again(again, 9.0) is again
+
+
+# The fault script
+
+
+def test_a_fault_is_on_from_its_beginning_to_before_its_end_and_again() -> None:
+    once = FallsSilent(after_s=10, for_s=5)
+    pulse = FallsSilent(after_s=10, for_s=5, every_s=20)
+
+    assert [is_on(once, at) for at in (9.9, 10, 14.9, 15, 30)] == [False, True, True, False, False]
+    assert [is_on(pulse, at) for at in (9.9, 10, 15, 30, 34.9, 35)] == [False, True, False, True, True, False]
+    assert [next_turn_s(once, at) for at in (0, 10, 15)] == [10, 15, None]
+    assert [next_turn_s(pulse, at) for at in (0, 10, 15, 30)] == [10, 15, 30, 35]
+    assert next_turn_s(Dies(after_s=3), 3) is None
+
+
+def test_turns_go_on_for_ever_without_standing_still() -> None:
+    pulse = Changes(after_s=0.1, for_s=0.1, every_s=0.3)
+    at_s, turns = 0.0, 0
+    for _ in range(1000):
+        turn = next_turn_s(pulse, at_s)
+        assert turn is not None
+        assert turn > at_s
+        assert is_on(pulse, turn) is (turns % 2 == 0)
+        at_s, turns = turn, turns + 1
+
+    assert math.isclose(at_s, 0.2 + 0.3 * 499)
+
+
+def test_the_worst_of_what_is_on_counts() -> None:
+    late, silent, dies = ComesBackLate(for_s=9), FallsSilent(for_s=5), Dies(after_s=7)
+
+    assert condition_of((late, silent, dies), 1) == Silent()
+    assert condition_of((late, silent, dies), 6) == Silent(until_s=9)
+    assert condition_of((late, silent, dies), 8) == Dead()
+    assert condition_of((late, silent), 10) == WELL
+
+
+def test_a_share_of_the_hosts_that_fit_the_pattern_is_bad_and_always_the_same() -> None:
+    script = FaultScript(seed=7, faults=(FailsToBuild(share=0.2, hosts=("c1-*",)),))
+    other = structs.replace(script, seed=8)
+
+    bad = {n for n in range(1000) if faults_of(script, f"c1-{n}")}
+
+    assert 150 < len(bad) < 250
+    assert bad == {n for n in range(1000) if faults_of(script, f"c1-{n}")}
+    assert bad != {n for n in range(1000) if faults_of(other, f"c1-{n}")}
+    assert not any(faults_of(script, f"c2-{n}") for n in range(1000))
+
+
+def test_the_fate_of_a_build_follows_from_the_seed_and_the_attempt_alone() -> None:
+    script = FaultScript(
+        seed=1,
+        spawn_ms=10,
+        faults=(FailsToBuild(probability=0.3), BuildsSlowly(spawn_ms=500, probability=0.5)),
+    )
+
+    fates = [fate_of(script, script.faults, a_spawn(n), 0) for n in range(1000)]
+
+    assert fates == [fate_of(script, script.faults, a_spawn(n), 99) for n in range(1000)]
+    assert 250 < sum(bool(each.failure) for each in fates) < 350
+    assert 450 < sum(each.after_ms == 500 for each in fates) < 550
+    assert fates != [fate_of(script, script.faults, a_spawn(n, attempt=2), 0) for n in range(1000)]
+
+
+def test_a_change_makes_the_host_another_for_its_time() -> None:
+    change = Changes(
+        after_s=5, for_s=5, vcpus=-100, ram_mb=10, traits_gained=("CUSTOM_A",), traits_lost=("COMPUTE_NODE",)
+    )
+    size = HostSize(vcpus=4, ram_mb=100)
+
+    changed = size_at(size, (change,), 7)
+
+    assert (changed.vcpus, changed.ram_mb) == (0, 110)
+    assert changed.traits == frozenset({"CUSTOM_A", "HW_CPU_X86_AVX2"})
+    assert size_at(size, (change,), 4) == size_at(size, (change,), 10) == size
+
+
+TOML = """
+seed = 5
+spawn_ms = 20.0
+
+[[faults]]
+is = "fails_to_build"
+share = 0.05
+probability = 0.5
+
+[[faults]]
+is = "comes_back_late"
+hosts = ["c1-host-00007"]
+after_s = 3
+for_s = 10
+
+[[faults]]
+is = "changes"
+vcpus = -4
+traits_lost = ["HW_CPU_X86_AVX2"]
+after_s = 1
+for_s = 1
+every_s = 2
+"""
+
+
+def test_a_script_is_read_from_toml_and_from_json_alike(tmp_path: Path) -> None:
+    toml, json = tmp_path / "faults.toml", tmp_path / "faults.json"
+    toml.write_text(TOML)
+    script = load_faults(toml)
+    json.write_bytes(msgspec.json.encode(script))
+
+    assert load_faults(json) == script
+    assert (script.seed, script.spawn_ms) == (5, 20.0)
+    assert [type(each) for each in script.faults] == [FailsToBuild, ComesBackLate, Changes]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[[faults]]\nis = 'explodes'", "explodes"),
+        ("[[faults]]\nis = 'dies'\nfor_s = 3", "it is for good"),
+        ("[[faults]]\nis = 'falls_silent'\nshare = 1.5", "share is 1.5"),
+        ("[[faults]]\nis = 'falls_silent'\nevery_s = 5", "every_s is 5"),
+        ("[[faults]]\nis = 'comes_back_late'", "for_s must be more than 0"),
+        ("[[faults]]\nis = 'falls_silent'\nafter_s = -1", "must not be negative"),
+        ("not toml", "faults.toml"),
+    ],
+)
+def test_a_script_that_makes_no_sense_is_refused_with_what_is_wrong(
+    tmp_path: Path, text: str, what: str
+) -> None:
+    path = tmp_path / "faults.toml"
+    path.write_text(text)
+
+    with pytest.raises(BadScript, match=what):
+        load_faults(path)
+
+
+# Hosts
+
+
+def test_hosts_alike_have_names_of_their_cell_and_ids_that_follow_from_them() -> None:
+    hosts = alike("c7", 3)
+
+    assert [each.name for each in hosts] == ["c7-host-00001", "c7-host-00002", "c7-host-00003"]
+    assert len({each.availability_zone for each in hosts}) == 3
+    assert SimulatedDriver(hosts[0]).root == root_of("c7-host-00001")
+
+
+def test_facts_are_cut_into_messages_by_their_number_and_their_size() -> None:
+    short = [HostFacts(id=HOST, name=f"h{n}") for n in range(2500)]
+    long = [HostFacts(id=HOST, name="\x01" * 200, availability_zone="ä" * 200) for _ in range(1000)]
+
+    assert [len(each) for each in in_messages(short)] == [1000, 1000, 500]
+    assert sum(len(each) for each in in_messages(long)) == 1000
+    assert all(len(msgspec.json.encode(each)) < 256 * 1024 for each in in_messages(long))
+    assert in_messages([]) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"cell": "Not A Cell"}, "matching regex"),
+        ({"beat_s": 0}, "beat_s is 0"),
+        ({"again_s": -1.0}, "again_s is -1"),
+        ({"reports_at_once_max": 0}, "reports_at_once_max is 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        structs.replace(ComputeSettings(), **wrong)
+
+
+@pytest.mark.parametrize(
+    ("environment", "what"),
+    [
+        ({}, "MOOR_BUS_URL and MOOR_CELL must be set"),
+        ({"MOOR_BUS_URL": "unix:///x"}, "MOOR_CELL must be set"),
+        (
+            {"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "c1", "MOOR_COMPUTE_HOSTS": "many"},
+            "MOOR_COMPUTE_HOSTS is 'many', must be a number",
+        ),
+        (
+            {"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "c1", "MOOR_COMPUTE_FAULTS": "/no/such.toml"},
+            "fault script /no/such.toml",
+        ),
+        ({"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "Not A Cell"}, "matching regex"),
+    ],
+)
+def test_a_process_that_was_started_wrongly_says_what_is_missing(
+    environment: dict[str, str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(environment) == 2
+    assert what in capsys.readouterr().err
+
+
+# The store
+
+
+def test_an_attempt_is_due_once_however_often_it_was_saved_and_comes_back_if_its_batch_fails() -> None:
+    at_s = [0.0]
+    store = MemoryComputeStore(lambda: at_s[0])
+    woken: list[float] = []
+    store.wake_with(lambda: woken.append(at_s[0]))
+    kept = structs.replace(spawned(None, a_spawn(), Fate(1), 0.0), state=State.BUILT, due_s=5.0)
+
+    async def fail(at_s: float) -> None:
+        async with store.transaction() as tx:
+            assert len(await tx.due(at_s, 10)) == 1
+            raise ZeroDivisionError
+
+    async def story() -> None:
+        async with store.transaction() as tx:
+            await tx.save([kept])
+        async with store.transaction() as tx:
+            await tx.save([structs.replace(kept, cause="asked again")])
+        assert await store.next_due_s() == 5.0
+        with pytest.raises(ZeroDivisionError):
+            await fail(5.0)
+        async with store.transaction() as tx:
+            (due_now,) = await tx.due(5.0, 10)
+            await tx.save([due(due_now, WELL)[0]])
+        assert await store.next_due_s() is None
+        assert await store.loads([HOST]) == {HOST: Load(instances=1)}
+        assert await store.take_changed() == [HOST]
+        assert await store.take_changed() == []
+
+    asyncio.run(story())
+    assert woken == [0.0]
+
+
+def test_an_attempt_is_forgotten_some_time_after_its_end_and_not_after_its_failure_if_that_was_not_it() -> (
+    None
+):
+    at_s = [0.0]
+    store = MemoryComputeStore(lambda: at_s[0])
+    failed, _ = due(spawned(None, a_spawn(1), Fate(1, "no image"), 0.0), WELL)
+    other, _ = due(spawned(None, a_spawn(2), Fate(1, "no image"), 0.0), WELL)
+    lives, _ = due(spawned(None, a_spawn(3), Fate(1), 0.0), WELL)
+
+    async def story() -> None:
+        async with store.transaction() as tx:
+            await tx.save([failed, other, lives])
+            at_s[0] = 50.0
+            await tx.save([due(destroyed(a_destroy(1), 50.0), WELL)[0]])
+        assert await store.forget(over_before_s=40) == 1
+        known = await store.load([failed.key, other.key, lives.key])
+        assert set(known) == {failed.key, lives.key}
+        assert await store.forget(over_before_s=60) == 1
+        assert set(await store.load([failed.key, lives.key])) == {lives.key}
+
+    asyncio.run(story())
