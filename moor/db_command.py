@@ -9,7 +9,7 @@ from moor.options import DatabaseUrl, fail, out, run
 app = typer.Typer(no_args_is_help=True, help="The database's tables.")
 
 # Every package with migrations; they may share one database, or have one each.
-OWNERS = ("placement_worker",)
+OWNERS = ("placement_worker", "scheduler_worker", "cell_conductor")
 
 
 @app.callback()

@@ -1,0 +1,262 @@
+"""What becomes of the instances that these messages, and the time, speak of?
+
+A fold over the batch in its order. Each row goes through its states once, so that delivery at least once and in any
+order has effects exactly once: what a message says of an attempt that is over changes nothing, and a message that
+changes nothing has what is still pending said again, not more.
+
+A host that was given up is never taken back. What it says later of its attempt is answered by an order to destroy it.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import assert_never
+
+from msgspec import Struct
+
+from bus.messages.build import InstanceId
+from bus.messages.cell import (
+    DestroyInstance,
+    InstanceDestroyed,
+    InstanceSpawned,
+    PlaceInCell,
+    RemoveFromCell,
+    SpawnFailed,
+    SpawnInstance,
+)
+from bus.messages.placement import SwapClaim
+from cell_conductor.core.instance import Held, Instance, Rules, Word
+from cell_conductor.core.swapping import SwapAnswered, leave_host, next_swap, on_swap_answered
+from cell_conductor.core.turn import Turn
+
+# What is claimed for an instance before its cell has heard of it.
+FIRST_ATTEMPT = 1
+
+
+class Due(Struct, frozen=True):
+    """It is time to look at this row."""
+
+    instance: InstanceId
+
+
+CellMessage = PlaceInCell | RemoveFromCell | InstanceSpawned | SpawnFailed | InstanceDestroyed
+Input = CellMessage | Due | SwapAnswered
+
+
+class Saying(Struct, frozen=True):
+    """To be said now, because of the input with this index. With a sequence it is kept on the instance's row."""
+
+    instance: InstanceId
+    sequence: int | None
+    message: Word
+    cause: int
+
+
+class Decision(Struct, frozen=True):
+    """Rows as they are now, those to be forgotten, what to say, and what to ask of placement once this is saved."""
+
+    rows: tuple[Instance, ...]
+    forgotten: tuple[InstanceId, ...]
+    said: tuple[Saying, ...]
+    swaps: tuple[SwapClaim, ...]
+
+
+def decide(
+    rows: Mapping[InstanceId, Instance], inputs: Sequence[Input], now: datetime, rules: Rules
+) -> Decision:
+    """`rows` has every row that the inputs speak of, as far as there is one."""
+    standing: dict[InstanceId, Instance] = dict(rows)
+    changed: dict[InstanceId, None] = {}
+    over: dict[InstanceId, None] = {}
+    # What a batch says it says once, however often the batch repeats itself.
+    said: dict[tuple[InstanceId, int], Saying] = {}
+    swaps: list[SwapClaim] = []
+    for cause, each in enumerate(inputs):
+        before = standing.get(each.instance)
+        if before is None:
+            before = _newcomer(each, now)
+        if before is None:
+            said |= _answers_of_nobody(each, cause, rules)
+            continue
+        turn = Turn(before, now, rules)
+        swaps += _judge(turn, each)
+        row = turn.row
+        if row is not before:
+            standing[row.id] = row
+            changed[row.id] = None
+        if turn.is_over:
+            over[row.id] = None
+        # Who says the same again is told what is still pending, not more.
+        is_repeated = row is before and not isinstance(each, Due | SwapAnswered)
+        for pending in row.outbox if is_repeated else turn.said:
+            said.setdefault(
+                (row.id, pending.sequence), Saying(row.id, pending.sequence, pending.message, cause)
+            )
+        for answer in turn.answers:
+            said.setdefault((row.id, -answer.attempt), Saying(row.id, None, answer, cause))
+    return Decision(
+        rows=tuple(standing[each] for each in changed if each not in over),
+        forgotten=tuple(over),
+        said=tuple(said.values()),
+        swaps=tuple(swaps),
+    )
+
+
+def _newcomer(each: Input, now: datetime) -> Instance | None:
+    """The row of an instance that nothing is known of yet, for those who may be the first to speak of it."""
+    match each:
+        case PlaceInCell() | RemoveFromCell():
+            return Instance(id=each.instance, request_id=each.request_id, state="unknown", changed_at=now)
+        case _:
+            return None
+
+
+def _answers_of_nobody(each: Input, cause: int, rules: Rules) -> dict[tuple[InstanceId, int], Saying]:
+    """Where no row is, none has been for long: what was built there is nobody's."""
+    if not isinstance(each, InstanceSpawned):
+        return {}
+    order = DestroyInstance(cell=rules.cell, instance=each.instance, attempt=each.attempt, host=each.host)
+    return {(each.instance, -each.attempt): Saying(each.instance, None, order, cause)}
+
+
+def _judge(turn: Turn, each: Input) -> tuple[SwapClaim, ...]:
+    match each:
+        case PlaceInCell():
+            _on_place(turn, each)
+        case RemoveFromCell():
+            _on_remove(turn)
+        case InstanceSpawned():
+            _on_spawned(turn, each)
+        case SpawnFailed():
+            _on_spawn_failed(turn, each)
+        case InstanceDestroyed():
+            _on_destroyed(turn, each)
+        case SwapAnswered():
+            on_swap_answered(turn, each)
+        case Due():
+            return _on_due(turn)
+        case _:
+            assert_never(each)
+    return ()
+
+
+def _on_place(turn: Turn, order: PlaceInCell) -> None:
+    row = turn.row
+    if row.order is not None:
+        return
+    turn.become(order=order, attempt=order.attempt, host=order.chosen, alternates=order.alternates)
+    if row.state in ("deleting", "deleted"):
+        # The removal overtook it. Nothing was built, but the claim is held.
+        turn.release((Held(row.id, order.attempt),))
+        if row.state == "deleting":
+            turn.end_deleted()
+    elif turn.now >= order.ends_by:
+        turn.release((Held(row.id, order.attempt),))
+        turn.end_in_error("it came to its cell after its deadline")
+    else:
+        turn.spawn(order)
+
+
+def _on_remove(turn: Turn) -> None:
+    match turn.row.state:
+        case "unknown":
+            # The order to place it is still to come, and will be told that it is too late.
+            turn.become(state="deleting", state_ends_at=turn.now + turn.rules.destroy_timeout)
+        case "building" | "active" | "swapping" | "error":
+            if turn.let_go():
+                turn.end_deleted()
+            else:
+                turn.become(state="deleting", state_ends_at=turn.now + turn.rules.destroy_timeout)
+        case "deleting" | "deleted":
+            pass
+
+
+def _on_spawned(turn: Turn, spawned: InstanceSpawned) -> None:
+    row = turn.row
+    if not _is_current(row, spawned):
+        turn.answer_by_destroy(spawned.attempt, spawned.host)
+    elif row.state == "building":
+        turn.no_longer_say(SpawnInstance, attempt=spawned.attempt)
+        turn.end_active()
+
+
+def _on_spawn_failed(turn: Turn, failed: SpawnFailed) -> None:
+    if turn.row.state == "building" and _is_current(turn.row, failed):
+        turn.no_longer_say(SpawnInstance, attempt=failed.attempt)
+        leave_host(turn, failed.reason, was_silent=False)
+
+
+def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed) -> bool:
+    """Does it speak of the attempt that we wait for, or of the one that we have?"""
+    return (
+        row.state in ("building", "active")
+        and row.attempt == word.attempt
+        and row.host is not None
+        and row.host.share.host == word.host
+    )
+
+
+def _on_destroyed(turn: Turn, destroyed: InstanceDestroyed) -> None:
+    row = turn.row
+    done = [each for each in row.cleanups if (each.attempt, each.host) == (destroyed.attempt, destroyed.host)]
+    if not done:
+        return
+    left = tuple(each for each in row.cleanups if each not in done)
+    turn.become(cleanups=left, remind_at=row.remind_at if left else None)
+    turn.no_longer_say(SpawnInstance, DestroyInstance, attempt=destroyed.attempt)
+    for cleanup in done:
+        turn.release(cleanup.release)
+    if row.attempt != destroyed.attempt:
+        return
+    if row.state == "swapping":
+        turn.become(is_clean=True)
+    elif row.state == "deleting":
+        turn.end_deleted()
+
+
+def _on_due(turn: Turn) -> tuple[SwapClaim, ...]:
+    row, now = turn.row, turn.now
+    if row.remind_at is not None and row.remind_at <= now:
+        for cleanup in row.cleanups:
+            turn.destroy(cleanup.attempt, cleanup.host)
+        turn.become(remind_at=now + turn.rules.remind_every)
+    if row.state_ends_at is None or row.state_ends_at > now:
+        return ()
+    match row.state:
+        case "building" | "swapping":
+            return _on_time_up(turn)
+        case "deleting":
+            _on_delete_unanswered(turn)
+        case "deleted":
+            # Who is still to be cleaned up, or has not been heard, must be found by the answer.
+            turn.is_over = not (row.cleanups or row.outbox)
+            turn.become(state_ends_at=now + turn.rules.kept_after_end)
+        case "active" | "error" | "unknown":
+            turn.become(state_ends_at=None)
+    return ()
+
+
+def _on_delete_unanswered(turn: Turn) -> None:
+    """Who deleted it is not kept waiting; what a host may still have stays held by it."""
+    host = turn.row.host
+    if host is not None:
+        turn.end_deleted(f"{host.name} has not confirmed that it is gone, and keeps its share until it does")
+        return
+    # Whoever placed it may have died before it said so. If the order comes after all, what it claimed is released then.
+    turn.release((Held(turn.row.id, FIRST_ATTEMPT),))
+    turn.end_deleted("it never came to its cell")
+
+
+def _on_time_up(turn: Turn) -> tuple[SwapClaim, ...]:
+    row, order = turn.row, turn.row.order
+    assert order is not None, "who is built was placed"
+    assert row.host is not None, "who is built has a host"
+    if turn.now >= order.ends_by:
+        if row.state == "building":
+            turn.failed(row.host.name, "not built by the deadline of the request", attempt=row.attempt)
+        turn.let_go()
+        turn.end_in_error("the time of the request is up")
+        return ()
+    if row.state == "building":
+        seconds = turn.rules.attempt_timeout.total_seconds()
+        leave_host(turn, f"no word of it within {seconds:g} s", was_silent=True)
+    return (next_swap(turn),) if turn.row.state == "swapping" else ()

@@ -1,0 +1,114 @@
+"""An instance as its cell knows it: one frozen row, with what it has said and nobody has confirmed yet.
+
+    unknown    nothing is known yet; no row is stored so
+    building   an attempt is with a host; it ends with the host's word, or by its deadline
+    swapping   the host failed or fell silent; placement is asked to move the claim to the next alternate
+    active     built
+    error      given up, with every attempt's reason
+    deleting   to be deleted; the host has the order, or the order to place it is still to come
+    deleted    gone; the row stays for a while, so that what is late is known as late
+
+Its ends are active (until it is deleted), error, or deleted.
+"""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Literal
+
+from msgspec import Struct
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.build import (
+    AttemptFailed,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceId,
+    RequestId,
+)
+from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, SpawnInstance
+from bus.messages.placement import ReleaseClaim
+
+State = Literal["unknown", "building", "swapping", "active", "error", "deleting", "deleted"]
+Word = SpawnInstance | DestroyInstance | ReleaseClaim | InstanceActive | InstanceFailed | InstanceDeleted
+
+# The API level counts what it says of an instance before its cell has it; we go on from here, so that readers, who
+# drop what is older, never take our first word for one of its last.
+SEQUENCE_BEFORE_CELL = 100
+
+
+class Pending(Struct, frozen=True):
+    """Said, and not known to be confirmed."""
+
+    sequence: int
+    at: datetime
+    message: Word
+
+
+class Held(Struct, frozen=True):
+    """What a consumer holds by this attempt, and no later one."""
+
+    consumer: ConsumerId
+    attempt: int
+
+
+class Cleanup(Struct, frozen=True):
+    """A host that may still have something of an attempt: until it confirms that it has not, what it gave stays held."""
+
+    attempt: int
+    host: ProviderId
+    release: tuple[Held, ...]
+
+
+class Instance(Struct, frozen=True, omit_defaults=True):
+    """`attempt` is the one whose share the instance holds, as far as we know; while we swap, the next may hold already.
+
+    `order` is None if the instance was removed before it was placed. `alternates` are those not yet tried. The host of
+    the attempt `was_silent` if nobody knows what it has; `is_clean` if it said that it has nothing.
+    """
+
+    id: InstanceId
+    request_id: RequestId
+    state: State
+    changed_at: datetime
+    order: PlaceInCell | None = None
+    attempt: int = 0
+    host: Choice | None = None
+    alternates: tuple[Choice, ...] = ()
+    was_silent: bool = False
+    is_clean: bool = False
+    # How often placement was asked for the next alternate without an answer.
+    tries: int = 0
+    failures: tuple[AttemptFailed, ...] = ()
+    reason: str = ""
+    cleanups: tuple[Cleanup, ...] = ()
+    # When the state has lasted long enough, and when hosts are reminded of what they have to clean up.
+    state_ends_at: datetime | None = None
+    remind_at: datetime | None = None
+    sequence: int = SEQUENCE_BEFORE_CELL
+    outbox: tuple[Pending, ...] = ()
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When time has something to do here."""
+        return min((at for at in (self.state_ends_at, self.remind_at) if at is not None), default=None)
+
+    @property
+    def last_attempt(self) -> int:
+        """The highest that placement may have granted."""
+        return self.attempt + 1 if self.state == "swapping" else self.attempt
+
+
+class Rules(Struct, frozen=True):
+    """What an operator tuned, and how the consumer is called that holds what a silent host may still have."""
+
+    cell: str
+    attempt_timeout: timedelta
+    destroy_timeout: timedelta
+    remind_every: timedelta
+    # Longer than a question may go unanswered: until then it is with whoever asked it.
+    ask_lease: timedelta
+    retry_delay_first: timedelta
+    retry_delay_max: timedelta
+    kept_after_end: timedelta
+    cleanup_consumer: Callable[[InstanceId, int], ConsumerId]

@@ -1,0 +1,166 @@
+"""From a host that failed to the next alternate: the claim moves first, in one transaction of placement's.
+
+Every try to leave one attempt is the same next attempt, whichever alternate it names: of two that were asked, one late
+and one repeated, placement grants one, and tells the other what is really held, which we adopt.
+"""
+
+from typing import assert_never
+
+from msgspec import Struct
+
+from bus.message import ProviderId
+from bus.messages.build import InstanceId
+from bus.messages.cell import Choice
+from bus.messages.placement import (
+    AlreadyClaimed,
+    Claimed,
+    ClaimVerdict,
+    DoesNotFit,
+    NotAllowed,
+    Released,
+    ShapeMoved,
+    Shortfall,
+    Superseded,
+    SwapClaim,
+    TooOld,
+)
+from cell_conductor.core.instance import Held, Instance
+from cell_conductor.core.turn import Turn
+
+
+class SwapAnswered(Struct, frozen=True):
+    """What placement made of a swap; no verdict if it could not be asked, or did not answer."""
+
+    instance: InstanceId
+    swap: SwapClaim
+    verdict: ClaimVerdict | None
+
+
+def leave_host(turn: Turn, reason: str, *, was_silent: bool) -> None:
+    """The attempt is given up: try the next alternate, or end in error."""
+    row = turn.row
+    assert row.host is not None, "an attempt has a host"
+    turn.failed(row.host.name, reason, attempt=row.attempt)
+    own = Held(row.id, row.attempt)
+    if not row.alternates:
+        if was_silent:
+            turn.clean_up(own)
+        else:
+            turn.release((own,))
+        turn.end_in_error("no alternate is left")
+        return
+    if was_silent:
+        turn.clean_up(Held(turn.rules.cleanup_consumer(row.id, row.attempt), row.attempt))
+    turn.become(
+        state="swapping", was_silent=was_silent, is_clean=not was_silent, tries=0, state_ends_at=turn.now
+    )
+
+
+def next_swap(turn: Turn) -> SwapClaim:
+    """The question, which stays the same however often it is asked; it is ours until the lease ends."""
+    row, order = turn.row, turn.row.order
+    assert order is not None, "who swaps was placed"
+    turn.become(tries=row.tries + 1, state_ends_at=min(turn.now + turn.rules.ask_lease, order.ends_by))
+    return SwapClaim(
+        cell=turn.rules.cell,
+        consumer=row.id,
+        held_attempt=row.attempt,
+        attempt=row.attempt + 1,
+        issued_at=row.changed_at,
+        share=row.alternates[0].share,
+        cleanup=turn.rules.cleanup_consumer(row.id, row.attempt) if row.was_silent else None,
+        group=order.group,
+    )
+
+
+def on_swap_answered(turn: Turn, answered: SwapAnswered) -> None:
+    row, swap, verdict = turn.row, answered.swap, answered.verdict
+    if not _is_asked(row, swap):
+        return
+    match verdict:
+        case None:
+            _wait(turn)
+        case Claimed():
+            _go_on(turn, row.alternates[0])
+        case AlreadyClaimed():
+            held = Choice(name=_name_of(row, verdict.share.host), share=verdict.share)
+            _go_on(turn, held)
+        case Superseded() if verdict.ended:
+            # Somebody released the claim, which is done to what is deleted.
+            turn.end_deleted("its claim was released")
+        case _:
+            _try_next(turn, why_not(verdict))
+
+
+def _is_asked(row: Instance, swap: SwapClaim) -> bool:
+    """Is this what the row waits for? Another process may have asked too, and been faster."""
+    return (
+        row.state == "swapping" and row.attempt == swap.held_attempt and row.alternates[0].share == swap.share
+    )
+
+
+def _wait(turn: Turn) -> None:
+    row, order, rules = turn.row, turn.row.order, turn.rules
+    assert order is not None, "who swaps was placed"
+    # The exponent is bounded: a request that waits for days must not overflow what a delay can be.
+    delay = min(rules.retry_delay_first * 2 ** min(row.tries - 1, 30), rules.retry_delay_max)
+    turn.become(state_ends_at=min(turn.now + delay, order.ends_by))
+
+
+def _go_on(turn: Turn, host: Choice) -> None:
+    row, order = turn.row, turn.row.order
+    assert order is not None, "who swaps was placed"
+    turn.become(
+        attempt=row.attempt + 1,
+        host=host,
+        alternates=tuple(each for each in row.alternates if each.share.host != host.share.host),
+        was_silent=False,
+        is_clean=False,
+        tries=0,
+    )
+    turn.spawn(order)
+
+
+def _try_next(turn: Turn, reason: str) -> None:
+    row = turn.row
+    turn.failed(row.alternates[0].name, reason, attempt=row.attempt + 1)
+    if len(row.alternates) > 1:
+        turn.become(alternates=row.alternates[1:], tries=0, state_ends_at=turn.now)
+        return
+    turn.let_go()
+    turn.end_in_error("no alternate is left")
+
+
+def _name_of(row: Instance, host: ProviderId) -> str:
+    """An alternate that was refused before may be what is really held."""
+    known = row.order.alternates if row.order else ()
+    return next((each.name for each in known if each.share.host == host), str(host))
+
+
+def why_not(
+    verdict: DoesNotFit | ShapeMoved | Superseded | TooOld | Released | NotAllowed,
+) -> str:
+    """The refusal as one line for who reads why the instance failed."""
+    match verdict:
+        case DoesNotFit():
+            return "does not fit: " + "; ".join(_short(each) for each in verdict.shortfalls)
+        case ShapeMoved():
+            moved = ", ".join(str(each) for each in (*verdict.roots, *verdict.gone))
+            return f"no longer what it was when it was chosen: {moved}"
+        case Superseded():
+            return f"placement knows a later attempt, {verdict.attempt}"
+        case TooOld():
+            return f"asked too late: placement forgets after {verdict.horizon_s} s"
+        case NotAllowed():
+            return f"not allowed: {verdict.field}: {verdict.reason}"
+        case Released():
+            return "placement answered a swap with a release"
+        case _:
+            assert_never(verdict)
+
+
+def _short(shortfall: Shortfall) -> str:
+    bound = f" ({shortfall.rule} {shortfall.bound})" if shortfall.rule != "capacity" else ""
+    return (
+        f"{shortfall.resource} of {shortfall.provider} asked {shortfall.asked}, free {shortfall.free}{bound}"
+    )

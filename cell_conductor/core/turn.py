@@ -1,0 +1,178 @@
+"""One step of one instance: a row that changes in place while it is decided on, private to the fold, and what is said
+meanwhile. What is said goes onto the row with a number of its own, and stays there until the broker has it.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from msgspec import structs
+
+from bus.message import ProviderId
+from bus.messages.build import (
+    AttemptFailed,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceState,
+)
+from bus.messages.cell import DestroyInstance, PlaceInCell, SpawnInstance
+from bus.messages.placement import ReleaseClaim
+from cell_conductor.core.instance import Cleanup, Held, Instance, Pending, Rules, Word
+
+
+class Turn:
+    def __init__(self, row: Instance, now: datetime, rules: Rules) -> None:
+        self.row = row
+        self.now = now
+        self.rules = rules
+        self.said: list[Pending] = []
+        # Not kept: whoever made us say it makes us say it again if it comes again.
+        self.answers: list[DestroyInstance] = []
+        self.is_over = False
+
+    def become(self, **changes: Any) -> None:
+        if "state" in changes:
+            changes.setdefault("changed_at", self.now)
+            changes.setdefault("state_ends_at", None)
+        self.row = structs.replace(self.row, **changes)
+
+    def say(self, message: Word) -> None:
+        pending = Pending(self.row.sequence + 1, self.now, message)
+        self.said.append(pending)
+        self.become(sequence=pending.sequence, outbox=(*self.row.outbox, pending))
+
+    def no_longer_say(self, *orders: type[SpawnInstance | DestroyInstance], attempt: int) -> None:
+        """They were answered, so they have arrived, whatever the broker knows of it; or they are taken back."""
+        kept = tuple(
+            each
+            for each in self.row.outbox
+            if not (isinstance(each.message, orders) and each.message.attempt == attempt)
+        )
+        if len(kept) < len(self.row.outbox):
+            self.become(outbox=kept)
+
+    # Orders
+
+    def spawn(self, order: PlaceInCell) -> None:
+        """Give the attempt that is held to its host, until the attempt's time or the request's is up."""
+        row, host = self.row, self.row.host
+        assert host is not None, "an attempt has a host"
+        self.become(state="building", state_ends_at=min(self.now + self.rules.attempt_timeout, order.ends_by))
+        self.say(
+            SpawnInstance(
+                cell=self.rules.cell,
+                instance=row.id,
+                attempt=row.attempt,
+                host=host.share.host,
+                flavor=order.flavor,
+                share=host.share,
+                name=order.name,
+            )
+        )
+
+    def destroy(self, attempt: int, host: ProviderId) -> None:
+        order = self._destroying(attempt, host)
+        if not self._is_on_its_way(order):
+            self.say(order)
+
+    def answer_by_destroy(self, attempt: int, host: ProviderId) -> None:
+        """To a host that has something which nobody waits for."""
+        order = self._destroying(attempt, host)
+        if not self._is_on_its_way(order):
+            self.answers.append(order)
+
+    def _destroying(self, attempt: int, host: ProviderId) -> DestroyInstance:
+        return DestroyInstance(cell=self.rules.cell, instance=self.row.id, attempt=attempt, host=host)
+
+    def _is_on_its_way(self, order: DestroyInstance) -> bool:
+        return any(pending.message == order for pending in self.row.outbox)
+
+    def release(self, held: Iterable[Held]) -> None:
+        for each in held:
+            self.say(
+                ReleaseClaim(
+                    cell=self.rules.cell,
+                    consumer=each.consumer,
+                    attempt=each.attempt,
+                    issued_at=self.now,
+                )
+            )
+
+    # Hosts that may still have something
+
+    def clean_up(self, *release: Held) -> None:
+        """Have the attempt's host destroy what it may have of it; only when it has, these are released."""
+        row, host = self.row, self.row.host
+        assert host is not None, "an attempt has a host"
+        others = tuple(each for each in row.cleanups if each.attempt != row.attempt)
+        self.become(
+            cleanups=(*others, Cleanup(row.attempt, host.share.host, release)),
+            remind_at=self.now + self.rules.remind_every,
+        )
+        self.no_longer_say(SpawnInstance, attempt=row.attempt)
+        if len(others) == len(row.cleanups):
+            self.destroy(row.attempt, host.share.host)
+
+    def let_go(self) -> bool:
+        """Free what the instance holds: now if its host has nothing of it, or else when it has not any more. Is it
+        done?
+
+        A swap that was asked may have been granted without our knowing. So it is the next attempt that is ended, which
+        covers both; and while the host that fell silent may still have the old share, neither who may have inherited
+        it nor the instance itself is freed of it.
+        """
+        row = self.row
+        own = Held(row.id, row.last_attempt)
+        if row.state == "error" or row.host is None:
+            return True
+        if row.state == "swapping" and row.is_clean:
+            self.release((own,))
+            return True
+        if row.state == "swapping":
+            heir = Held(self.rules.cleanup_consumer(row.id, row.attempt), row.attempt)
+            self.clean_up(heir, own)
+        else:
+            self.clean_up(own)
+        return False
+
+    # Ends
+
+    def failed(self, host: str, reason: str, *, attempt: int) -> None:
+        failure = AttemptFailed(attempt=attempt, host=host, reason=reason)
+        self.become(failures=(*self.row.failures, failure))
+
+    def end_active(self) -> None:
+        self.become(state="active")
+        self.say(InstanceActive(cell=self.rules.cell, instance=self._as_told()))
+
+    def end_in_error(self, reason: str) -> None:
+        self.become(state="error", reason=reason, alternates=())
+        self.say(InstanceFailed(cell=self.rules.cell, instance=self._as_told()))
+
+    def end_deleted(self, reason: str = "") -> None:
+        self.become(
+            state="deleted",
+            reason=reason,
+            alternates=(),
+            state_ends_at=self.now + self.rules.kept_after_end,
+        )
+        self.say(InstanceDeleted(cell=self.rules.cell, instance=self._as_told()))
+
+    def _as_told(self) -> InstanceState:
+        """The whole of it, as of the word that is said next."""
+        row, order = self.row, self.row.order
+        return InstanceState(
+            id=row.id,
+            request_id=row.request_id,
+            sequence=row.sequence + 1,
+            state=row.state,
+            cell=self.rules.cell,
+            host=row.host.name if row.host and row.state == "active" else "",
+            attempt=row.attempt,
+            name=order.name if order else "",
+            project=order.project if order else "",
+            failures=row.failures,
+            reason=row.reason,
+            changed_at=row.changed_at,
+        )

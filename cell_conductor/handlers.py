@@ -1,0 +1,44 @@
+"""Orders of the API level, and what computes say: load, decide, save, say. The rules live in core/."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from bus.handling import Bury, Handlers, Kept, Received, Said, Tell
+from bus.messages.cell import (
+    InstanceDestroyed,
+    InstanceSpawned,
+    PlaceInCell,
+    RemoveFromCell,
+    SpawnFailed,
+)
+from cell_conductor.core.decide import CellMessage, Saying, decide
+from cell_conductor.core.instance import Rules
+from cell_conductor.store import ConductorTransaction
+
+
+def handlers(rules: Rules, clock: Callable[[], datetime], expect_swaps: Callable[[], None]) -> Handlers:
+    """Which handler takes which message. `expect_swaps` hears of claims that are to be swapped once this is saved."""
+
+    async def on_messages(received: Sequence[Received[CellMessage]], tx: ConductorTransaction) -> list[Said]:
+        ours = [each for each in received if each.message.cell == rules.cell]
+        rows = await tx.load(list(dict.fromkeys(each.message.instance for each in ours)))
+        decision = decide(rows, [each.message for each in ours], clock(), rules)
+        await tx.save(decision.rows, decision.forgotten)
+        if any(row.state == "swapping" for row in decision.rows):
+            expect_swaps()
+        said: list[Said] = [_told(saying, ours[saying.cause]) for saying in decision.said]
+        strangers = [each for each in received if each.message.cell != rules.cell]
+        return [*said, *(_buried(each, rules.cell) for each in strangers)]
+
+    return dict.fromkeys(
+        (PlaceInCell, RemoveFromCell, InstanceSpawned, SpawnFailed, InstanceDestroyed), on_messages
+    )
+
+
+def _told(saying: Saying, cause: Received[CellMessage]) -> Tell:
+    where = None if saying.sequence is None else Kept(str(saying.instance), saying.sequence)
+    return Tell(saying.message, cause, where)
+
+
+def _buried(item: Received[CellMessage], cell: str) -> Bury:
+    return Bury(item, f"cell: it speaks of cell {item.message.cell!r}, and this is the conductor of {cell!r}")

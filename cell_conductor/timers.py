@@ -1,0 +1,165 @@
+"""What time drives: attempts whose host is silent, requests whose time is up, claims to be swapped.
+
+It works from rows that are due. What is decided of a row is saved with it, so that it is due again when it must be; a
+question to placement is asked beside everything else, and whoever dies over it leaves a row that is due when the
+question's lease is over.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import TypeVar
+
+import tenacity
+
+from bus.errors import Failure, Transient, Unavailable
+from bus.handling import Kept
+from bus.message import Message
+from bus.messages.placement import ClaimAnswered, SwapClaim
+from bus.publisher import Outgoing, Publisher
+from cell_conductor.core.decide import Decision, Due, Saying, decide
+from cell_conductor.core.instance import Rules
+from cell_conductor.core.swapping import SwapAnswered
+from cell_conductor.settings import ConductorSettings
+from cell_conductor.store import ConductorStore
+
+log = logging.getLogger(__name__)
+
+SAVING_TRIES_MAX = 5
+
+T = TypeVar("T")
+Ask = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
+
+
+class Timers:
+    """A part of a conductor."""
+
+    def __init__(
+        self,
+        store: ConductorStore,
+        publisher: Publisher,
+        ask: Ask,
+        *,
+        rules: Rules,
+        settings: ConductorSettings,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._ask = ask
+        self._rules = rules
+        self._settings = settings
+        self._clock = clock
+        self._due = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._is_expecting = False
+        # Confirmed, and still on their rows: cleared with the next look.
+        self._confirmed: list[Kept] = []
+        self._beside: set[asyncio.Task[None]] = set()
+
+    def expect_swaps(self) -> None:
+        """What is being saved just now is due at once."""
+        self._is_expecting = True
+
+    def saved(self) -> None:
+        """It is saved: no need to wait for the next look."""
+        if self._is_expecting:
+            self._is_expecting = False
+            self._due.set()
+
+    async def run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                # Cleared before it is read: what is due meanwhile is found next time.
+                self._due.clear()
+                if await self._look_again():
+                    continue
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._settings.poll_ms / 1000):
+                        await self._due.wait()
+        finally:
+            # Questions are not waited for: their rows are due again when the lease is over.
+            for task in self._beside:
+                task.cancel()
+            await asyncio.gather(*self._beside, return_exceptions=True)
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        self._due.set()
+
+    async def _look_again(self) -> bool:
+        """Do what is due. Is there more of it?"""
+        try:
+            return await self._look()
+        except Transient as problem:
+            log.warning("could not look after what is due, trying again: %s", problem)
+            return False
+
+    async def _look(self) -> bool:
+        confirmed = tuple(self._confirmed)
+        now = self._clock()
+        async with self._store.transaction() as tx:
+            if confirmed:
+                await self._store.clear(tx, confirmed)
+            rows = await tx.take_due(now, self._settings.due_rows_max)
+            decision = decide(rows, [Due(each) for each in rows], now, self._rules)
+            await tx.save(decision.rows, decision.forgotten)
+        del self._confirmed[: len(confirmed)]
+        if decision.said:
+            self._beside_all_else(self._say, decision.said)
+        if decision.swaps:
+            self._beside_all_else(self._swap, decision.swaps)
+        return len(rows) == self._settings.due_rows_max
+
+    async def _swap(self, swaps: Sequence[SwapClaim]) -> None:
+        answered = await self._answers_to(swaps)
+        # What cannot be saved even so is asked again when the lease is over.
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(Transient),
+            stop=tenacity.stop_after_attempt(SAVING_TRIES_MAX),
+            wait=tenacity.wait_random_exponential(multiplier=0.02, max=1),
+            reraise=True,
+        )
+        decision: Decision = await retrying(self._save, answered)
+        # One that was refused has the next alternate, at once.
+        self._due.set()
+        await self._say(decision.said)
+
+    async def _save(self, answered: Sequence[SwapAnswered]) -> Decision:
+        async with self._store.transaction() as tx:
+            rows = await tx.load([each.instance for each in answered])
+            decision = decide(rows, answered, self._clock(), self._rules)
+            await tx.save(decision.rows, decision.forgotten)
+        return decision
+
+    async def _answers_to(self, swaps: Sequence[SwapClaim]) -> list[SwapAnswered]:
+        try:
+            answers = await self._ask(swaps)
+        except Unavailable as nobody:
+            log.warning("%d claims could not be swapped, trying again later: %s", len(swaps), nobody)
+            return [SwapAnswered(swap.consumer, swap, None) for swap in swaps]
+        return [
+            SwapAnswered(swap.consumer, swap, answer.verdict if isinstance(answer, ClaimAnswered) else None)
+            for swap, answer in zip(swaps, answers, strict=True)
+        ]
+
+    async def _say(self, said: Sequence[Saying]) -> None:
+        # What the broker does not take stays on its row, and the worker's sweep says it again.
+        await self._publisher.send_all([Outgoing(each.message) for each in said])
+        self._confirmed += [
+            Kept(str(each.instance), each.sequence) for each in said if each.sequence is not None
+        ]
+
+    def _beside_all_else(self, work: Callable[[T], Awaitable[None]], what: T) -> None:
+        task = asyncio.create_task(_reporting(work, what))
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+
+async def _reporting(work: Callable[[T], Awaitable[None]], what: T) -> None:
+    try:
+        await work(what)
+    except Failure as problem:
+        log.warning("left for later, its row knows: %s", problem)

@@ -1,0 +1,44 @@
+"""Every store that a conductor can run on, empty, by name."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+import pytest
+
+from cell_conductor.store import ConductorStore, now
+from cell_conductor.store_memory import MemoryConductorStore
+
+STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
+
+
+@asynccontextmanager
+async def open_conductor_store(
+    kind: str, cell: str = "c1", clock: Callable[[], datetime] = now
+) -> AsyncIterator[ConductorStore]:
+    async with open_conductor_stores(kind, (cell,), clock) as stores:
+        yield stores[0]
+
+
+@asynccontextmanager
+async def open_conductor_stores(
+    kind: str, cells: tuple[str, ...], clock: Callable[[], datetime] = now
+) -> AsyncIterator[tuple[ConductorStore, ...]]:
+    """One for each of these, on one database; a cell that is named twice has two processes on it."""
+    if kind == "memory":
+        by_cell = {cell: MemoryConductorStore(clock) for cell in cells}
+        yield tuple(by_cell[cell] for cell in cells)
+        return
+    # Who only wants the memory needs no database drivers.
+    from bus.sql import upgrade  # noqa: PLC0415
+    from cell_conductor.store_sql import SqlConductorStore  # noqa: PLC0415
+    from tests.contracts.sql_stores import empty_database  # noqa: PLC0415
+
+    async with empty_database(kind) as url:
+        await upgrade(url, "cell_conductor")
+        stores = tuple(SqlConductorStore(url, cell, clock=clock) for cell in cells)
+        try:
+            yield stores
+        finally:
+            for store in stores:
+                await store.close()

@@ -1,0 +1,337 @@
+"""What every store of a conductor does alike: rows found again as they were, nothing half done, nothing done twice."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from msgspec import structs
+from sqlalchemy import Connection
+
+from bus.errors import Transient
+from bus.handling import Kept
+from bus.message import ConsumerId, ProviderId
+from bus.messages.build import AttemptFailed, Flavor, InstanceDeleted, InstanceId, InstanceState, RequestId
+from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, SpawnInstance
+from bus.messages.placement import ReleaseClaim, ResourceAmount, ServerGroup, Share
+from bus.sql import open_database, upgrade, version_table
+from cell_conductor.core.instance import Cleanup, Held, Instance, Pending, Word
+from cell_conductor.store import ConductorStore
+from cell_conductor.tables import metadata
+from tests.contracts.conductor_stores import STORES, open_conductor_store, open_conductor_stores
+from tests.contracts.sql_stores import empty_database
+
+pytestmark = pytest.mark.asyncio
+EACH_STORE = pytest.mark.parametrize("kind", STORES)
+
+NOON = datetime(2026, 3, 4, 12, 0, 0, 123456, tzinfo=UTC)
+HOST = ProviderId(UUID(int=77))
+SHARE = Share(host=HOST, amounts=(ResourceAmount(provider=HOST, resource="VCPU", amount=2),))
+
+
+def later(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def instance_id(number: int) -> InstanceId:
+    return InstanceId(ConsumerId(UUID(int=number)))
+
+
+def a_row(number: int, *, due_s: float | None = None, outbox: tuple[Pending, ...] = ()) -> Instance:
+    return Instance(
+        id=instance_id(number),
+        request_id=RequestId(UUID(int=1000 + number)),
+        state="building",
+        changed_at=NOON,
+        attempt=1,
+        state_ends_at=None if due_s is None else later(due_s),
+        sequence=outbox[-1].sequence if outbox else 100,
+        outbox=outbox,
+    )
+
+
+def release(number: int) -> ReleaseClaim:
+    return ReleaseClaim(cell="c1", consumer=instance_id(number), attempt=1, issued_at=NOON)
+
+
+def pending(number: int, *sequences: int, at: datetime = NOON) -> tuple[Pending, ...]:
+    return tuple(Pending(sequence, at, release(number)) for sequence in sequences)
+
+
+def kept(number: int, sequence: int) -> Kept:
+    return Kept(str(instance_id(number)), sequence)
+
+
+def everything() -> Instance:
+    """A row with something in every field."""
+    host = Choice(name="h1", share=SHARE)
+    number = instance_id(1)
+    order = PlaceInCell(
+        cell="c1",
+        instance=number,
+        request_id=RequestId(UUID(int=1001)),
+        attempt=1,
+        issued_at=NOON,
+        ends_by=later(600),
+        flavor=Flavor(name="small", vcpus=2, ram_mb=512, extra_specs={"trait:CUSTOM_X": "required"}),
+        chosen=host,
+        alternates=(host, host),
+        image_properties={"os": "plan9"},
+        group=ServerGroup(id=UUID(int=3), policy="anti-affinity"),  # type: ignore[arg-type]
+    )
+    words: tuple[Word, ...] = (
+        SpawnInstance(
+            cell="c1", instance=number, attempt=2, host=HOST, flavor=order.flavor, share=SHARE, name="x"
+        ),
+        DestroyInstance(cell="c1", instance=number, attempt=1, host=HOST),
+        release(1),
+        InstanceDeleted(
+            cell="c1",
+            instance=InstanceState(
+                id=number, request_id=order.request_id, sequence=104, state="deleted", changed_at=NOON
+            ),
+        ),
+    )
+    return Instance(
+        id=number,
+        request_id=order.request_id,
+        state="swapping",
+        changed_at=NOON,
+        order=order,
+        attempt=1,
+        host=host,
+        alternates=(host,),
+        was_silent=True,
+        is_clean=True,
+        tries=3,
+        failures=(AttemptFailed(attempt=1, host="h1", reason="no image"),),
+        reason="why",
+        cleanups=(Cleanup(1, HOST, (Held(number, 1),)),),
+        state_ends_at=later(60),
+        remind_at=later(30),
+        sequence=104,
+        outbox=tuple(Pending(101 + n, NOON, word) for n, word in enumerate(words)),
+    )
+
+
+async def save(store: ConductorStore, *rows: Instance, forgotten: tuple[InstanceId, ...] = ()) -> None:
+    async with store.transaction() as tx:
+        await tx.load([row.id for row in rows])
+        await tx.save(rows, forgotten)
+
+
+async def due(store: ConductorStore, now: datetime, limit: int = 10) -> list[int]:
+    async with store.transaction() as tx:
+        return [each.int for each in await tx.take_due(now, limit)]
+
+
+@EACH_STORE
+async def test_a_row_is_found_again_as_it_was(kind: str) -> None:
+    async with open_conductor_store(kind) as store:
+        row = everything()
+        await save(store, row)
+
+        assert await store.read([row.id, instance_id(2)]) == (row,)
+        async with store.transaction() as tx:
+            assert await tx.load([row.id, instance_id(2)]) == {row.id: row}
+
+
+@EACH_STORE
+async def test_of_many_rows_new_ones_are_added_and_known_ones_replaced_at_once(kind: str) -> None:
+    async with open_conductor_store(kind) as store:
+        await save(store, *(a_row(number, due_s=10) for number in range(1, 150)))
+        changed = [structs.replace(a_row(number), attempt=2) for number in range(200, 0, -1)]
+
+        await save(store, *changed)
+
+        assert await store.read([row.id for row in changed]) == tuple(reversed(changed))
+        assert await due(store, later(1000)) == []
+
+
+@EACH_STORE
+async def test_a_row_that_is_forgotten_is_gone_and_due_no_more(kind: str) -> None:
+    async with open_conductor_store(kind) as store:
+        await save(store, a_row(1, due_s=0, outbox=pending(1, 101)), a_row(2, due_s=0))
+
+        await save(store, forgotten=(instance_id(1),))
+
+        assert await due(store, NOON) == [2]
+        assert await store.pending() == []
+        assert len(await store.read([instance_id(1), instance_id(2)])) == 1
+
+
+@EACH_STORE
+async def test_nothing_of_a_transaction_that_fails_is_saved(kind: str) -> None:
+    async with open_conductor_store(kind) as store:
+        await save(store, a_row(1, outbox=pending(1, 101)))
+
+        async def fail() -> None:
+            async with store.transaction() as tx:
+                await tx.load([instance_id(1)])
+                await tx.save([structs.replace(a_row(1), state="active"), a_row(2)], [])
+                await store.clear(tx, [kept(1, 101)])
+                raise RuntimeError("on purpose")
+
+        with pytest.raises(RuntimeError, match="on purpose"):
+            await fail()
+
+        assert await store.read([instance_id(1), instance_id(2)]) == (a_row(1, outbox=pending(1, 101)),)
+
+
+@EACH_STORE
+async def test_rows_are_taken_when_they_are_due_the_longest_waiting_first(kind: str) -> None:
+    async with open_conductor_store(kind) as store:
+        await save(store, a_row(1, due_s=3), a_row(2, due_s=1), a_row(3, due_s=2), a_row(4))
+
+        assert await due(store, later(0.999999)) == []
+        assert await due(store, later(1)) == [2]
+        assert await due(store, later(5), limit=2) == [2, 3]
+        assert await due(store, later(5)) == [2, 3, 1]
+
+
+@EACH_STORE
+async def test_a_row_that_was_taken_is_saved_as_one_that_is_known(kind: str) -> None:
+    async with open_conductor_store(kind) as store:
+        await save(store, a_row(1, due_s=0))
+
+        async with store.transaction() as tx:
+            (row,) = (await tx.take_due(NOON, 10)).values()
+            await tx.save([structs.replace(row, state_ends_at=later(9))], [])
+
+        assert await due(store, NOON) == []
+        assert await due(store, later(9)) == [1]
+
+
+@EACH_STORE
+async def test_what_was_said_is_kept_until_it_is_confirmed(kind: str) -> None:
+    async with open_conductor_store(kind) as store:
+        await save(store, a_row(1, outbox=pending(1, 101, 102, 103)), a_row(2, outbox=pending(2, 101)))
+
+        async with store.transaction() as tx:
+            # One of another row, one that is not kept any more, and those of a row that nobody knows.
+            await store.clear(tx, [kept(1, 102), kept(2, 101), kept(1, 99), kept(3, 101)])
+
+        assert await store.pending() == [(kept(1, 101), release(1)), (kept(1, 103), release(1))]
+        rows = await store.read([instance_id(1), instance_id(2)])
+        assert [[each.sequence for each in row.outbox] for row in rows] == [[101, 103], []]
+        assert [row.sequence for row in rows] == [103, 101]
+
+
+@EACH_STORE
+async def test_what_is_cleared_in_the_transaction_that_says_more_does_not_take_that_with_it(
+    kind: str,
+) -> None:
+    async with open_conductor_store(kind) as store:
+        await save(store, a_row(1, outbox=pending(1, 101)))
+
+        async with store.transaction() as tx:
+            await tx.load([instance_id(1)])
+            await tx.save([a_row(1, outbox=pending(1, 101, 102))], [])
+            await store.clear(tx, [kept(1, 101)])
+
+        assert await store.pending() == [(kept(1, 102), release(1))]
+
+
+@EACH_STORE
+async def test_at_its_start_a_process_says_everything_and_later_not_what_was_said_just_now(kind: str) -> None:
+    now = NOON
+    async with open_conductor_store(kind, clock=lambda: now) as store:
+        await save(store, a_row(1, outbox=pending(1, 101)))
+        assert await store.pending() == [(kept(1, 101), release(1))]
+
+        now = later(4)
+        assert await store.pending() == []
+        now = later(6)
+        assert await store.pending() == [(kept(1, 101), release(1))]
+
+
+@EACH_STORE
+async def test_of_two_processes_that_meet_a_new_instance_one_is_first(kind: str) -> None:
+    async with open_conductor_stores(kind, ("c1", "c1")) as (one, other):
+
+        async def meet(store: ConductorStore, attempt: int) -> None:
+            async with store.transaction() as tx:
+                if not await tx.load([instance_id(1)]):
+                    await tx.save([structs.replace(a_row(1), attempt=attempt)], [])
+
+        outcomes = await asyncio.gather(meet(one, 1), meet(other, 2), return_exceptions=True)
+
+        (row,) = await one.read([instance_id(1)])
+        assert all(outcome is None or isinstance(outcome, Transient) for outcome in outcomes)
+        assert outcomes[row.attempt - 1] is None
+
+
+@EACH_STORE
+async def test_a_new_row_where_one_stands_is_refused(kind: str) -> None:
+    async with open_conductor_store(kind) as store:
+        await save(store, a_row(1))
+
+        with pytest.raises(Transient, match="row already"):
+            async with store.transaction() as tx:
+                await tx.save([a_row(2), structs.replace(a_row(1), attempt=9)], [])
+
+        assert await store.read([instance_id(1), instance_id(2)]) == (a_row(1),)
+
+
+@EACH_STORE
+async def test_processes_that_count_on_one_row_lose_nothing(kind: str) -> None:
+    async with open_conductor_stores(kind, ("c1", "c1")) as stores:
+        await save(stores[0], a_row(1))
+
+        async def count(store: ConductorStore) -> None:
+            async with store.transaction() as tx:
+                (row,) = (await tx.load([instance_id(1)])).values()
+                await tx.save([structs.replace(row, tries=row.tries + 1)], [])
+
+        await asyncio.gather(*(count(stores[n % 2]) for n in range(20)))
+
+        assert (await stores[0].read([instance_id(1)]))[0].tries == 20
+
+
+@pytest.mark.postgresql
+async def test_what_one_process_looks_after_another_leaves_alone() -> None:
+    async with open_conductor_stores("postgresql", ("c1", "c1")) as (one, other):
+        await save(
+            one,
+            a_row(1, due_s=0, outbox=pending(1, 101)),
+            a_row(2, due_s=1, outbox=pending(2, 101)),
+        )
+
+        async with one.transaction() as tx:
+            assert [each.int for each in await tx.take_due(NOON, 10)] == [1]
+            assert await due(other, later(1)) == [2]
+            async with other.transaction() as beside:
+                await other.clear(beside, [kept(1, 101), kept(2, 101)])
+
+        assert [each for each, _ in await one.pending()] == [kept(1, 101)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+async def test_cells_that_share_a_database_do_not_see_each_other(kind: str) -> None:
+    async with open_conductor_stores(kind, ("c1", "c2")) as (one, other):
+        await save(one, a_row(1, due_s=0, outbox=pending(1, 101)))
+
+        assert await other.read([instance_id(1)]) == ()
+        assert await due(other, NOON) == []
+        assert await other.pending() == []
+        await save(other, a_row(1))
+        await save(other, forgotten=(instance_id(1),))
+        assert len(await one.read([instance_id(1)])) == 1
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+async def test_the_migrations_make_the_table_that_the_code_believes_in(kind: str) -> None:
+    async with empty_database(kind) as url:
+        await upgrade(url, "cell_conductor")
+        database = open_database(url)
+        async with database.writing() as transaction:
+            assert await transaction.run(_differences) == []
+        await database.close()
+
+
+def _differences(connection: Connection) -> list[Any]:
+    options = {"version_table": version_table("cell_conductor"), "compare_type": True}
+    return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))

@@ -1,0 +1,386 @@
+"""A small cloud for stories about scheduling: real placement and scheduler workers, and cells that play a script."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from uuid import UUID, uuid5
+
+from msgspec import structs
+
+from bus.broker import Broker
+from bus.codec import CODEC
+from bus.handling import Received, Said, Tell
+from bus.link import Link
+from bus.listening import listen
+from bus.message import ConsumerId, Message, ProviderId
+from bus.messages.build import (
+    AskInstances,
+    BuildInstance,
+    Flavor,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceId,
+    InstancesFound,
+    InstanceState,
+    RequestId,
+)
+from bus.messages.cell import PlaceInCell, RemoveFromCell
+from bus.messages.hosts import AskHosts, HostFacts, HostsFound, HostsReported
+from bus.messages.placement import (
+    AskSnapshot,
+    ClaimAnswered,
+    Claimed,
+    ClaimResources,
+    ProviderState,
+    ReleaseClaim,
+    ReportAccepted,
+    ReportAnswered,
+    ReportedInventory,
+    ReportedProvider,
+    ReportInventory,
+    ResourceAmount,
+    Share,
+    SnapshotPage,
+)
+from bus.process import Part, run_until
+from bus.settings import BusSettings
+from bus.station import Station
+from bus.topology import EVENTS, Grant
+from placement_worker.settings import PlacementSettings
+from placement_worker.store import PlacementStore
+from placement_worker.wiring import placement_parts
+from scheduler_worker.instances import instance_id_of
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store import SchedulerStore
+from scheduler_worker.wiring import scheduler_parts
+from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.memory_under_test import MemoryUnderTest
+from tests.contracts.scheduler_stores import open_scheduler_store
+from tests.contracts.stage import CELLS, PATIENCE_S, SETTINGS, declared
+from tests.contracts.stores import open_store
+
+NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a01")
+SETTLED = PlacementSettings(feed_lead_again_ms=20)
+QUICK = SchedulerSettings(hosts_poll_s=0.2, deadline_poll_s=0.05, unsaid_s=0.05, shape_pause_ms_max=5)
+SMALL = Flavor(name="small", vcpus=1, ram_mb=1024, root_gb=1)
+
+
+class ScriptedCell:
+    """A conductor that says at once that what it was given is active, unless it is told to say nothing."""
+
+    def __init__(self, cell: str, station: Station) -> None:
+        self.cell = cell
+        self.placed: list[PlaceInCell] = []
+        self.removed: list[RemoveFromCell] = []
+        self.is_silent = False
+        self._orders: dict[InstanceId, PlaceInCell] = {}
+        self.worker = station.worker(
+            f"conductor.{cell}.work", {PlaceInCell: self._on_place, RemoveFromCell: self._on_remove}, self
+        )
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        yield
+
+    async def _on_place(self, orders: Sequence[Received[PlaceInCell]], _: None) -> list[Said]:
+        said: list[Said] = []
+        for each in orders:
+            order = each.message
+            if order.instance in self._orders:
+                continue
+            self._orders[order.instance] = order
+            self.placed.append(order)
+            if not self.is_silent:
+                said.append(Tell(InstanceActive(cell=self.cell, instance=self._state(order, "active", 101))))
+        return said
+
+    async def _on_remove(self, orders: Sequence[Received[RemoveFromCell]], _: None) -> list[Said]:
+        said: list[Said] = []
+        for each in orders:
+            self.removed.append(each.message)
+            order = self._orders[each.message.instance]
+            released = ReleaseClaim(
+                cell=self.cell, consumer=order.instance, attempt=order.attempt, issued_at=order.issued_at
+            )
+            gone = InstanceDeleted(cell=self.cell, instance=self._state(order, "deleted", 102))
+            said += [Tell(released), Tell(gone)]
+        return said
+
+    def _state(self, order: PlaceInCell, state: str, sequence: int) -> InstanceState:
+        return InstanceState(
+            id=order.instance,
+            request_id=order.request_id,
+            sequence=sequence,
+            state=state,
+            cell=self.cell,
+            host=order.chosen.name,
+            attempt=order.attempt,
+        )
+
+
+class Meddling:
+    """Does something between a scheduler's first choice and its claim, and sees what placement made of its claims."""
+
+    def __init__(self, deed: Callable[[], Awaitable[object]]) -> None:
+        self._deed = deed
+        self._is_done = False
+        self.verdicts: list[type[object]] = []
+
+    def station(self, broker: Broker, name: str, *, settings: BusSettings, asks: bool) -> Station:
+        meddling = self
+
+        class Meddled(Station):
+            async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
+                claims = any(isinstance(question, ClaimResources) for question in questions)
+                if claims:
+                    await meddling.meddle()
+                answers = await super().ask_all(questions)
+                meddling.verdicts += [
+                    type(answer.verdict) for answer in answers if isinstance(answer, ClaimAnswered)
+                ]
+                return answers
+
+        return Meddled(broker, name, settings=settings, asks=asks)
+
+    async def meddle(self) -> None:
+        if not self._is_done:
+            self._is_done = True
+            await self._deed()
+
+
+class Dying:
+    """Gets its claims through, and is never heard of again."""
+
+    def __init__(self) -> None:
+        self.claimed = asyncio.Event()
+
+    def station(self, broker: Broker, name: str, *, settings: BusSettings, asks: bool) -> Station:
+        claimed = self.claimed
+
+        class Doomed(Station):
+            async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
+                answers = await super().ask_all(questions)
+                if any(isinstance(question, ClaimResources) for question in questions):
+                    claimed.set()
+                    await asyncio.Event().wait()
+                return answers
+
+        return Doomed(broker, name, settings=settings, asks=asks)
+
+
+class Cloud:
+    def __init__(
+        self, under_test: BrokerUnderTest, broker: Broker, books: PlacementStore, rows: SchedulerStore
+    ) -> None:
+        self.under_test = under_test
+        self.broker = broker
+        self.books = books
+        self.rows = rows
+        self.client = Station(broker, "client", settings=SETTINGS, asks=True)
+        self._cell_station = Station(broker, "cells", settings=SETTINGS)
+        self.cells = {name: ScriptedCell(name, self._cell_station) for name in CELLS}
+
+    # Processes
+
+    @asynccontextmanager
+    async def running(
+        self, parts: Sequence[Part], *stations: Station, drain_s_max: float = 10
+    ) -> AsyncIterator[asyncio.Event]:
+        told = asyncio.Event()
+        task = asyncio.create_task(run_until(told, parts, drain_s_max))
+        try:
+            yield told
+        finally:
+            told.set()
+            await task
+            for station in stations:
+                await station.close()
+
+    def placement(self) -> AbstractAsyncContextManager[asyncio.Event]:
+        station = Station(self.broker, "placement", settings=SETTINGS)
+        return self.running(placement_parts((station,), self.books, SETTLED), station)
+
+    def scheduler(
+        self,
+        name: str = "scheduler",
+        *,
+        settings: SchedulerSettings = QUICK,
+        bus: BusSettings = SETTINGS,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        station: type[Station] | Callable[..., Station] = Station,
+        drain_s_max: float = 10,
+    ) -> AbstractAsyncContextManager[asyncio.Event]:
+        place = station(self.broker, name, settings=bus, asks=True)
+        parts = scheduler_parts(place, self.rows, settings, clock)
+        return self.running(parts, place, drain_s_max=drain_s_max)
+
+    @asynccontextmanager
+    async def listening(self, keys: str) -> AsyncIterator[list[Message]]:
+        """What is said with these keys, as it comes."""
+        link = Link(self.broker, SETTINGS)
+        feed = listen(link, [Grant(EVENTS, (keys,))], process="ears", settings=SETTINGS, codec=CODEC)
+        await anext(feed)
+        heard: list[Message] = []
+
+        async def hear() -> None:
+            async for batch in feed:
+                heard.extend(each.message for each in batch)
+
+        hearing = asyncio.create_task(hear())
+        try:
+            yield heard
+        finally:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
+            await feed.aclose()
+            await link.close()
+
+    # What is said and asked
+
+    async def add_host(
+        self, name: str, cell: str = "c1", *, vcpu: int = 8, traits: tuple[str, ...] = ()
+    ) -> None:
+        await self.report(a_host(name, cell, vcpu=vcpu, traits=traits))
+        facts = HostFacts(id=host_id(name), name=name)
+        await self.client.publisher.send(HostsReported(cell=cell, hosts=(facts,)))
+
+    async def report(self, report: ReportInventory) -> None:
+        answer = await self.client.ask(report)
+        assert isinstance(answer, ReportAnswered)
+        assert isinstance(answer.verdict, ReportAccepted), answer
+
+    async def fill(self, name: str, vcpu: int) -> None:
+        """Somebody else takes so much of a host."""
+        amount = ResourceAmount(provider=host_id(name), resource="VCPU", amount=vcpu)
+        claim = ClaimResources(
+            cell="c1",
+            consumer=ConsumerId(uuid5(NAMES, f"who fills {name}")),
+            attempt=1,
+            issued_at=datetime.now(UTC),
+            share=Share(host=host_id(name), amounts=(amount,)),
+        )
+        answer = await self.client.ask(claim)
+        assert isinstance(answer, ClaimAnswered)
+        assert answer.verdict == Claimed()
+
+    async def disable(self, name: str) -> None:
+        """While no scheduler is there to be asked."""
+        (host,) = await self.rows.hosts(name, "", 1)
+        disabled = structs.replace(host, enabled=False, sequence=host.sequence + 1)
+        async with self.rows.transaction() as transaction:
+            await transaction.save_hosts([disabled], datetime.now(UTC))
+
+    async def until_used(self, **used: int) -> None:
+        async def is_so() -> bool:
+            return await self.used() == used
+
+        await until_so(is_so, f"used {used}")
+
+    async def until_known(self, *names: str) -> None:
+        """Until the registry has these hosts."""
+
+        async def all_there() -> bool:
+            found = await self.client.ask(AskHosts())
+            assert isinstance(found, HostsFound)
+            return {host.name for host in found.hosts if host.up} >= set(names)
+
+        await until_so(all_there, f"hosts {names} known")
+
+    async def send(self, *messages: Message) -> None:
+        await asyncio.gather(*[self.client.publisher.send(message) for message in messages])
+
+    async def instance(self, instance: InstanceId) -> InstanceState | None:
+        found = await self.client.ask(AskInstances(instances=(instance,)))
+        assert isinstance(found, InstancesFound)
+        return found.instances[0] if found.instances else None
+
+    async def until_state(self, instance: InstanceId, *states: str) -> InstanceState:
+        last: list[InstanceState] = []
+
+        async def is_so() -> bool:
+            state = await self.instance(instance)
+            last[:] = [state] if state else []
+            return state is not None and state.state in states
+
+        await until_so(is_so, f"{instance} in {states}", last)
+        return last[0]
+
+    async def providers(self) -> dict[str, ProviderState]:
+        found: dict[str, ProviderState] = {}
+        after: int | None = 0
+        while after is not None:
+            page = await self.client.ask(AskSnapshot(after=after))
+            assert isinstance(page, SnapshotPage)
+            found |= {provider.name: provider for provider in page.providers}
+            after = page.next
+        return found
+
+    async def used(self) -> dict[str, int]:
+        return {name: each.inventories["VCPU"].used for name, each in (await self.providers()).items()}
+
+    @property
+    def placed(self) -> list[PlaceInCell]:
+        return [order for cell in self.cells.values() for order in cell.placed]
+
+
+@asynccontextmanager
+async def cloud(bus: str, books: str) -> AsyncIterator[Cloud]:
+    """A client and two cells; placement and schedulers are started by the story."""
+    async with AsyncExitStack() as stack:
+        under_test: BrokerUnderTest
+        if bus == "memory":
+            under_test = MemoryUnderTest()
+        else:
+            from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest  # noqa: PLC0415
+
+            under_test = await RabbitMQUnderTest.start()
+        stack.push_async_callback(under_test.close)
+        broker = await declared(under_test)
+        placement_store = await stack.enter_async_context(open_store(books))
+        scheduler_store = await stack.enter_async_context(open_scheduler_store(books))
+        here = Cloud(under_test, broker, placement_store, scheduler_store)
+        parts: tuple[Part, ...] = (here.client, *(cell.worker for cell in here.cells.values()))
+        async with here.running(parts, here.client, here._cell_station):  # noqa: SLF001 - its own maker
+            yield here
+            assert await placement_store.audit() == ()
+
+
+def host_id(name: str) -> ProviderId:
+    return ProviderId(uuid5(NAMES, name))
+
+
+def a_host(name: str, cell: str = "c1", *, vcpu: int = 8, traits: tuple[str, ...] = ()) -> ReportInventory:
+    provider = ReportedProvider(
+        id=host_id(name),
+        name=name,
+        inventories={
+            "VCPU": ReportedInventory(total=vcpu),
+            "MEMORY_MB": ReportedInventory(total=65536),
+            "DISK_GB": ReportedInventory(total=1000),
+        },
+        traits=traits,
+    )
+    return ReportInventory(cell=cell, root=host_id(name), providers=(provider,))
+
+
+def a_build(number: int, **fields: object) -> BuildInstance:
+    build = BuildInstance(
+        request_id=RequestId(UUID(int=number)), flavor=SMALL, name=f"vm-{number}", deadline_s=60
+    )
+    return structs.replace(build, **fields)
+
+
+def instance_of(build: BuildInstance, index: int = 0) -> InstanceId:
+    assert build.request_id is not None
+    return instance_id_of(build.request_id, index)
+
+
+async def until_so(condition: Callable[[], Awaitable[bool]], what: str, seen: object = "") -> None:
+    """Wait for it to come true; not for a time."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not await condition():
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"never came true: {what}; instead: {seen}") from None

@@ -1,0 +1,601 @@
+"""A cell's conductor at work: a real placement worker beside it, computes that follow a script, and every pair of back ends."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid5
+
+import pytest
+from msgspec import structs
+
+from bus.broker import LINES, Broker, Parcel
+from bus.codec import CODEC
+from bus.handling import Received, Said, Tell
+from bus.link import Link
+from bus.listening import listen
+from bus.message import ConsumerId, Message, ProviderId
+from bus.messages.build import (
+    Flavor,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceId,
+    InstanceState,
+    RequestId,
+)
+from bus.messages.cell import (
+    Choice,
+    DestroyInstance,
+    InstanceDestroyed,
+    InstanceSpawned,
+    PlaceInCell,
+    RemoveFromCell,
+    SpawnFailed,
+    SpawnInstance,
+)
+from bus.messages.placement import (
+    AskSnapshot,
+    ClaimAnswered,
+    Claimed,
+    ClaimResources,
+    ReportAccepted,
+    ReportAnswered,
+    ReportedInventory,
+    ReportedProvider,
+    ReportInventory,
+    ResourceAmount,
+    Share,
+    SnapshotPage,
+)
+from bus.process import Part, run_until
+from bus.settings import BusSettings
+from bus.station import Station
+from bus.topology import EVENTS, Grant
+from cell_conductor.core.instance import Instance
+from cell_conductor.settings import ConductorSettings
+from cell_conductor.store import ConductorStore
+from cell_conductor.wiring import conductor_parts
+from placement_worker.settings import PlacementSettings
+from placement_worker.store import PlacementStore
+from placement_worker.wiring import placement_parts
+from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.conductor_stores import open_conductor_stores
+from tests.contracts.memory_under_test import MemoryUnderTest
+from tests.contracts.stage import PATIENCE_S, SETTINGS, dead_letters, declared, line, send, until
+from tests.contracts.stores import open_store
+
+pytestmark = pytest.mark.asyncio
+
+NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a02")
+BUILD, FAIL, SILENT = "build", "fail", "silent"
+# No question of the conductor's waits long for placement, so that a test sees it go unanswered.
+IMPATIENT = BusSettings(
+    retry_delay_ms_first=2,
+    retry_delay_ms_max=20,
+    connect_delay_ms_first=5,
+    connect_delay_ms_max=100,
+    ask_again_ms=50,
+    answer_timeout_ms=150,
+)
+CONDUCTING = ConductorSettings(attempt_timeout_s=60, poll_ms=5, retry_delay_s_first=1, retry_delay_s_max=4)
+STAGES = pytest.mark.parametrize(
+    ("bus", "books"),
+    [
+        ("memory", "memory"),
+        ("memory", "sqlite"),
+        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
+    ],
+)
+
+
+class Clock:
+    """The conductor's; it goes on when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = datetime.now(UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def pass_s(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+class Computes:
+    """All hosts of the cell: each follows its script, and what they were told is remembered."""
+
+    def __init__(self) -> None:
+        self.script: dict[str, str] = {}
+        self.spawns: list[SpawnInstance] = []
+        self.destroys: list[DestroyInstance] = []
+
+    async def on_spawn(self, orders: Sequence[Received[SpawnInstance]], _: None) -> Sequence[Said]:
+        self.spawns += [each.message for each in orders]
+        return [Tell(word, each) for each in orders if (word := self._spawned(each.message)) is not None]
+
+    async def on_destroy(self, orders: Sequence[Received[DestroyInstance]], _: None) -> Sequence[Said]:
+        self.destroys += [each.message for each in orders]
+        return [
+            Tell(destroyed(each.message), each) for each in orders if self._does(each.message.host) != SILENT
+        ]
+
+    def _spawned(self, order: SpawnInstance) -> Message | None:
+        match self._does(order.host):
+            case "build":
+                return spawned(order)
+            case "fail":
+                return SpawnFailed(
+                    cell=order.cell,
+                    instance=order.instance,
+                    attempt=order.attempt,
+                    host=order.host,
+                    reason="no image",
+                )
+            case _:
+                return None
+
+    def _does(self, host: ProviderId) -> str:
+        by_id = {provider(name): what for name, what in self.script.items()}
+        return by_id.get(host, BUILD)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        yield
+
+
+class Scene:
+    def __init__(
+        self,
+        under_test: BrokerUnderTest,
+        broker: Broker,
+        stations: dict[str, Station],
+        books: PlacementStore,
+        stores: tuple[ConductorStore, ...],
+    ) -> None:
+        self.under_test = under_test
+        self.broker = broker
+        self.client = stations["client"]
+        self.stations = stations
+        self.books = books
+        self.store = stores[0]
+        # Another process on the same rows.
+        self.store_of_heir = stores[1]
+        self.clock = Clock()
+        self.computes = Computes()
+        self.heard: list[InstanceState] = []
+        self.placement_told = asyncio.Event()
+        self.placement: asyncio.Task[None]
+
+    async def say(self, *messages: Message) -> None:
+        await asyncio.gather(*(self.client.publisher.send(each) for each in messages))
+
+    async def hosts(self, **script: str) -> None:
+        """Hosts with room for four instances each."""
+        self.computes.script |= script
+        for name in script:
+            root = provider(name)
+            reported = ReportedProvider(id=root, name=name, inventories={"VCPU": ReportedInventory(total=4)})
+            answer = await self.client.ask(ReportInventory(cell="c1", root=root, providers=(reported,)))
+            assert isinstance(answer, ReportAnswered)
+            assert isinstance(answer.verdict, ReportAccepted)
+
+    async def claim(self, order: PlaceInCell) -> PlaceInCell:
+        """As the scheduler does before it hands over."""
+        answer = await self.client.ask(
+            ClaimResources(
+                cell="c1",
+                consumer=order.instance,
+                attempt=order.attempt,
+                issued_at=order.issued_at,
+                share=order.chosen.share,
+            )
+        )
+        assert isinstance(answer, ClaimAnswered)
+        assert answer.verdict == Claimed()
+        return order
+
+    async def place(self, order: PlaceInCell) -> None:
+        await self.say(await self.claim(order))
+
+    async def used(self) -> dict[str, int]:
+        page = await self.client.ask(AskSnapshot())
+        assert isinstance(page, SnapshotPage)
+        return {each.name: each.inventories["VCPU"].used for each in page.providers}
+
+    async def until_used(self, **used: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while await self.used() != used:
+                await asyncio.sleep(0.005)
+
+    async def until_row(self, order: PlaceInCell, condition: Callable[[Instance], bool]) -> Instance:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                for row in await self.store.read([order.instance]):
+                    if condition(row):
+                        return row
+                await asyncio.sleep(0.005)
+
+    async def told(self, order: PlaceInCell) -> InstanceState:
+        """The first end of this instance that is heard."""
+        await until(lambda: any(each.id == order.instance for each in self.heard))
+        return next(each for each in self.heard if each.id == order.instance)
+
+    async def told_deleted(self, order: PlaceInCell) -> InstanceState:
+        def found() -> list[InstanceState]:
+            return [each for each in self.heard if each.id == order.instance and each.state == "deleted"]
+
+        await until(lambda: bool(found()))
+        return found()[0]
+
+    def ends(self, order: PlaceInCell) -> list[str]:
+        """Every end that was heard, those that were heard twice once."""
+        by_sequence = {each.sequence: each.state for each in self.heard if each.id == order.instance}
+        return [by_sequence[each] for each in sorted(by_sequence)]
+
+
+def provider(name: str) -> ProviderId:
+    return ProviderId(uuid5(NAMES, name))
+
+
+def choice(name: str, vcpu: int = 1) -> Choice:
+    root = provider(name)
+    amounts = (ResourceAmount(provider=root, resource="VCPU", amount=vcpu),)
+    return Choice(name=name, share=Share(host=root, amounts=amounts))
+
+
+def order_for(
+    number: int, chosen: str, *alternates: str, vcpu: int = 1, ends_in_s: int = 3600
+) -> PlaceInCell:
+    now = datetime.now(UTC)
+    return PlaceInCell(
+        cell="c1",
+        instance=InstanceId(ConsumerId(UUID(int=number))),
+        request_id=RequestId(UUID(int=1000 + number)),
+        attempt=1,
+        issued_at=now,
+        ends_by=now + timedelta(seconds=ends_in_s),
+        flavor=Flavor(vcpus=vcpu, ram_mb=64),
+        chosen=choice(chosen, vcpu),
+        alternates=tuple(choice(each, vcpu) for each in alternates),
+        name=f"instance-{number}",
+    )
+
+
+def removal(order: PlaceInCell) -> RemoveFromCell:
+    return RemoveFromCell(
+        cell="c1", instance=order.instance, request_id=order.request_id, issued_at=order.issued_at
+    )
+
+
+def spawned(order: SpawnInstance) -> InstanceSpawned:
+    return InstanceSpawned(cell=order.cell, instance=order.instance, attempt=order.attempt, host=order.host)
+
+
+def destroyed(order: DestroyInstance) -> InstanceDestroyed:
+    return InstanceDestroyed(cell=order.cell, instance=order.instance, attempt=order.attempt, host=order.host)
+
+
+@asynccontextmanager
+async def scene(bus: str, books: str, *, conducted: bool = True) -> AsyncIterator[Scene]:
+    async with AsyncExitStack() as stack:
+        under_test = await under_test_of(bus)
+        stack.push_async_callback(under_test.close)
+        broker = await declared(under_test)
+        clock = Clock()
+        placement_books = await stack.enter_async_context(open_store(books))
+        stores = await stack.enter_async_context(open_conductor_stores(books, ("c1", "c1"), clock))
+        stations = {
+            name: Station(broker, name, settings=IMPATIENT if name == "conductor" else SETTINGS, asks=True)
+            for name in ("client", "placement", "conductor", "compute")
+        }
+        here = Scene(under_test, broker, stations, placement_books, stores)
+        here.clock = clock
+        for station in stations.values():
+            stack.push_async_callback(station.close)
+        await stack.enter_async_context(running(stations["client"]))
+        placement = placement_parts(
+            (stations["placement"],), placement_books, PlacementSettings(feed_lead_again_ms=20)
+        )
+        here.placement = await stack.enter_async_context(running(*placement, told=here.placement_told))
+        compute = stations["compute"].worker(
+            "compute.c1.work",
+            {SpawnInstance: here.computes.on_spawn, DestroyInstance: here.computes.on_destroy},
+            here.computes,
+        )
+        await stack.enter_async_context(running(compute))
+        await stack.enter_async_context(ears(here))
+        if conducted:
+            await stack.enter_async_context(conducting(here, stations["conductor"], stores[0]))
+        yield here
+        assert await placement_books.audit() == ()
+
+
+@asynccontextmanager
+async def conducting(here: Scene, station: Station, store: ConductorStore) -> AsyncIterator[None]:
+    parts = conductor_parts(station, store, CONDUCTING, "c1", station.ask_all, clock=here.clock)
+    async with running(*parts, station):
+        yield
+
+
+@asynccontextmanager
+async def running(*parts: Part, told: asyncio.Event | None = None) -> AsyncIterator[asyncio.Task[None]]:
+    told = told or asyncio.Event()
+    task = asyncio.create_task(run_until(told, parts, drain_s_max=10))
+    try:
+        yield task
+    finally:
+        told.set()
+        await task
+
+
+@asynccontextmanager
+async def ears(here: Scene) -> AsyncIterator[None]:
+    """Remember how instances end."""
+    link = Link(here.broker, SETTINGS)
+    feed = listen(link, [Grant(EVENTS, ("instance.*.c1",))], process="ears", settings=SETTINGS, codec=CODEC)
+    await anext(feed)
+
+    async def hear() -> None:
+        async for batch in feed:
+            for each in batch:
+                if isinstance(each.message, InstanceActive | InstanceFailed | InstanceDeleted):
+                    here.heard.append(each.message.instance)
+
+    hearing = asyncio.create_task(hear())
+    try:
+        yield
+    finally:
+        hearing.cancel()
+        await asyncio.wait((hearing,))
+        await link.close()
+
+
+async def under_test_of(bus: str) -> BrokerUnderTest:
+    if bus == "memory":
+        return MemoryUnderTest()
+    from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest  # noqa: PLC0415 - only who asks for it
+
+    return await RabbitMQUnderTest.start()
+
+
+@STAGES
+async def test_an_instance_that_is_placed_becomes_active(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        await here.hosts(h1=BUILD)
+        order = order_for(1, "h1")
+
+        await here.place(order)
+
+        end = await here.told(order)
+        assert (end.state, end.host, end.attempt, end.cell) == ("active", "h1", 1, "c1")
+        assert await here.used() == {"h1": 1}
+
+
+@STAGES
+async def test_a_host_that_fails_leads_to_the_alternate(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        await here.hosts(h1=FAIL, h2=BUILD)
+        order = order_for(1, "h1", "h2")
+
+        await here.place(order)
+
+        end = await here.told(order)
+        assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
+        assert [(each.attempt, each.host, each.reason) for each in end.failures] == [(1, "h1", "no image")]
+        assert await here.used() == {"h1": 0, "h2": 1}
+
+
+@STAGES
+async def test_when_no_alternate_is_left_every_reason_is_told_and_nothing_is_held(
+    bus: str, books: str
+) -> None:
+    async with scene(bus, books) as here:
+        await here.hosts(h1=FAIL, h2=BUILD, h3=FAIL)
+        # Nothing else fits on the second.
+        await here.claim(order_for(9, "h2", vcpu=4))
+        order = order_for(1, "h1", "h2", "h3")
+
+        await here.place(order)
+
+        end = await here.told(order)
+        assert end.state == "error"
+        assert [(each.attempt, each.host) for each in end.failures] == [(1, "h1"), (2, "h2"), (2, "h3")]
+        assert end.failures[1].reason == f"does not fit: VCPU of {provider('h2')} asked 1, free 0"
+        await here.until_used(h1=0, h2=4, h3=0)
+
+
+@STAGES
+async def test_the_share_of_a_silent_host_is_held_until_it_has_destroyed(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        await here.hosts(h1=SILENT, h2=BUILD)
+        order = order_for(1, "h1", "h2")
+        await here.place(order)
+        await until(lambda: len(here.computes.spawns) == 1)
+
+        here.clock.pass_s(61)
+
+        end = await here.told(order)
+        assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
+        assert end.failures[0].reason == "no word of it within 60 s"
+        await until(lambda: len(here.computes.destroys) == 1)
+        assert await here.used() == {"h1": 1, "h2": 1}
+        # It was only slow: what it built is to be destroyed, and was told so already.
+        await here.say(spawned(here.computes.spawns[0]))
+        await until(lambda: len(here.computes.destroys) == 2)
+        assert await here.used() == {"h1": 1, "h2": 1}
+
+        await here.say(destroyed(here.computes.destroys[0]), destroyed(here.computes.destroys[1]))
+
+        await here.until_used(h1=0, h2=1)
+        assert here.ends(order) == ["active"]
+        assert {(each.attempt, each.host) for each in here.computes.destroys} == {(1, provider("h1"))}
+
+
+@STAGES
+async def test_a_silent_host_without_alternates_keeps_the_share_and_the_request_ends(
+    bus: str, books: str
+) -> None:
+    async with scene(bus, books) as here:
+        await here.hosts(h1=SILENT)
+        order = order_for(1, "h1", ends_in_s=30)
+        await here.place(order)
+        await until(lambda: len(here.computes.spawns) == 1)
+
+        here.clock.pass_s(31)
+
+        end = await here.told(order)
+        assert (end.state, end.reason) == ("error", "the time of the request is up")
+        assert await here.used() == {"h1": 1}
+        await until(lambda: len(here.computes.destroys) == 1)
+        await here.say(destroyed(here.computes.destroys[0]))
+        await here.until_used(h1=0)
+        assert here.ends(order) == ["error"]
+
+
+@STAGES
+async def test_what_is_removed_before_it_is_placed_is_never_built(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        await here.hosts(h1=BUILD)
+        order = await here.claim(order_for(1, "h1"))
+        await here.say(removal(order))
+        await here.until_row(order, lambda row: row.state == "deleting")
+
+        await here.say(order)
+
+        assert (await here.told(order)).state == "deleted"
+        await here.until_used(h1=0)
+        assert here.computes.spawns == []
+
+
+@STAGES
+async def test_what_is_removed_while_it_is_built_is_destroyed_first(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        await here.hosts(h1=SILENT)
+        order = order_for(1, "h1")
+        await here.place(order)
+        await until(lambda: len(here.computes.spawns) == 1)
+
+        await here.say(removal(order))
+
+        await until(lambda: len(here.computes.destroys) == 1)
+        assert await here.used() == {"h1": 1}
+        assert here.heard == []
+        await here.say(destroyed(here.computes.destroys[0]))
+        await here.told(order)
+        await here.until_used(h1=0)
+        assert here.ends(order) == ["deleted"]
+
+
+@STAGES
+async def test_what_is_active_is_removed(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        await here.hosts(h1=BUILD)
+        order = order_for(1, "h1")
+        await here.place(order)
+        await here.told(order)
+
+        await here.say(removal(order), removal(order))
+
+        await here.told_deleted(order)
+        await here.until_used(h1=0)
+        await here.say(removal(order))
+        assert here.ends(order) == ["active", "deleted"]
+
+
+@STAGES
+async def test_everything_said_three_times_is_done_once(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        await here.hosts(h1=FAIL, h2=BUILD)
+        orders = [order_for(number, "h1", "h2") for number in range(1, 4)]
+        for order in orders:
+            await here.claim(order)
+
+        await here.say(*orders, *orders, *orders)
+
+        for order in orders:
+            end = await here.told(order)
+            assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
+        await here.say(*(spawned(each) for each in here.computes.spawns if each.attempt == 2), *orders)
+        assert await here.used() == {"h1": 0, "h2": 3}
+        assert [here.ends(order) for order in orders] == [["active"]] * 3
+        rows = await here.store.read([order.instance for order in orders])
+        assert [(row.state, row.attempt, len(row.failures)) for row in rows] == [("active", 2, 1)] * 3
+
+
+@STAGES
+async def test_while_placement_is_away_swaps_wait_and_other_work_goes_on(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        await here.hosts(h1=FAIL, h2=BUILD)
+        waiting, other = order_for(1, "h1", "h2"), order_for(2, "h2")
+        await here.claim(other)
+        await here.claim(waiting)
+        here.placement_told.set()
+        await asyncio.wait((here.placement,))
+
+        await here.say(waiting)
+        await here.until_row(waiting, lambda row: row.state == "swapping" and row.tries > 0)
+        await here.say(other)
+        assert (await here.told(other)).state == "active"
+        row = await here.until_row(
+            waiting,
+            lambda row: row.tries == 1 and row.due_at == here.clock.now + timedelta(seconds=1),
+        )
+        assert row.attempt == 1
+
+        again = Station(here.broker, "placement-again", settings=SETTINGS)
+        parts = placement_parts((again,), here.books, PlacementSettings(feed_lead_again_ms=20))
+        async with running(*parts):
+            while not any(each.id == waiting.instance for each in here.heard):
+                here.clock.pass_s(1)
+                await asyncio.sleep(0.01)
+            assert (await here.told(waiting)).host == "h2"
+            assert await here.used() == {"h1": 0, "h2": 2}
+        await again.close()
+
+
+@STAGES
+async def test_a_conductor_that_dies_between_saving_and_saying_has_an_heir_that_says_it(
+    bus: str, books: str
+) -> None:
+    async with scene(bus, books, conducted=False) as here:
+        await here.hosts(h1=BUILD)
+        orders = [await here.claim(order_for(number, "h1")) for number in range(1, 4)]
+        await here.say(*orders)
+        await here.under_test.set_alarm(on=True)  # saved, but the broker takes nothing
+        mortal = here.stations["conductor"]
+        parts = conductor_parts(mortal, here.store, CONDUCTING, "c1", mortal.ask_all, clock=here.clock)
+        dying = [asyncio.create_task(part.run()) for part in parts]
+        for order in orders:
+            await here.until_row(order, lambda row: bool(row.outbox))
+        for task in dying:
+            task.cancel()
+        await asyncio.wait(dying)
+        await mortal.consuming.close()
+        await here.under_test.set_alarm(on=False)
+
+        heir = Station(here.broker, "heir", settings=IMPATIENT, asks=True)
+        async with conducting(here, heir, here.store_of_heir):
+            for order in orders:
+                assert (await here.told(order)).state == "active"
+        await heir.close()
+
+        assert await here.used() == {"h1": 3}
+        assert {(each.instance, each.attempt) for each in here.computes.spawns} == {
+            (order.instance, 1) for order in orders
+        }
+
+
+async def test_what_speaks_of_another_cell_is_buried_and_its_neighbours_are_not() -> None:
+    async with scene("memory", "memory") as here:
+        await here.hosts(h1=BUILD)
+        order = await here.claim(order_for(1, "h1"))
+        stray = structs.replace(order_for(2, "h1"), cell="c2")
+        both = b"\n".join((line(stray), line(order)))
+
+        await send(here.broker, Parcel("moor.cell.c1", "place.c1", both, content_type=LINES, mandatory=True))
+
+        assert (await here.told(order)).state == "active"
+        (letter,) = await dead_letters(here.broker, 1)
+        assert letter.reason == "cell: it speaks of cell 'c2', and this is the conductor of 'c1'"
+        assert await here.store.read([stray.instance]) == ()

@@ -1,0 +1,483 @@
+"""What becomes of an instance, message by message."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid5
+
+import pytest
+from msgspec import structs
+
+from bus.message import ConsumerId, Message, ProviderId
+from bus.messages.build import Flavor, InstanceActive, InstanceDeleted, InstanceFailed, InstanceId, RequestId
+from bus.messages.cell import (
+    Choice,
+    DestroyInstance,
+    InstanceDestroyed,
+    InstanceSpawned,
+    PlaceInCell,
+    RemoveFromCell,
+    SpawnFailed,
+    SpawnInstance,
+)
+from bus.messages.placement import (
+    AlreadyClaimed,
+    Claimed,
+    ClaimVerdict,
+    DoesNotFit,
+    NotAllowed,
+    ReleaseClaim,
+    ResourceAmount,
+    ShapeMoved,
+    Share,
+    Shortfall,
+    Superseded,
+    SwapClaim,
+)
+from cell_conductor.core.decide import Decision, Due, Input, decide
+from cell_conductor.core.instance import Instance
+from cell_conductor.core.swapping import SwapAnswered
+from cell_conductor.settings import ConductorSettings
+from cell_conductor.wiring import cleanup_consumer, rules_of
+
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+RULES = rules_of(
+    ConductorSettings(
+        attempt_timeout_s=60,
+        destroy_timeout_s=30,
+        remind_every_s=100,
+        ask_lease_s=10,
+        retry_delay_s_first=1,
+        retry_delay_s_max=5,
+        kept_after_end_s=1000,
+    ),
+    "c1",
+)
+ONE = InstanceId(ConsumerId(UUID(int=1)))
+CLAIMED = Claimed()
+FULL = DoesNotFit(shortfalls=(Shortfall(provider=ProviderId(UUID(int=9)), resource="VCPU", asked=2, free=1),))
+
+
+def host(name: str) -> ProviderId:
+    return ProviderId(uuid5(ONE, name))
+
+
+def choice(name: str) -> Choice:
+    amounts = (ResourceAmount(provider=host(name), resource="VCPU", amount=2),)
+    return Choice(name=name, share=Share(host=host(name), amounts=amounts))
+
+
+def place(*alternates: str, ends_in_s: float = 600) -> PlaceInCell:
+    return PlaceInCell(
+        cell="c1",
+        instance=ONE,
+        request_id=RequestId(UUID(int=100)),
+        attempt=1,
+        issued_at=NOON,
+        ends_by=NOON + timedelta(seconds=ends_in_s),
+        flavor=Flavor(vcpus=2),
+        chosen=choice("h1"),
+        alternates=tuple(choice(each) for each in alternates),
+    )
+
+
+REMOVE = RemoveFromCell(cell="c1", instance=ONE, request_id=RequestId(UUID(int=100)), issued_at=NOON)
+
+
+def spawned(attempt: int, name: str) -> InstanceSpawned:
+    return InstanceSpawned(cell="c1", instance=ONE, attempt=attempt, host=host(name))
+
+
+def failed(attempt: int, name: str) -> SpawnFailed:
+    return SpawnFailed(cell="c1", instance=ONE, attempt=attempt, host=host(name), reason="no image")
+
+
+def destroyed(attempt: int, name: str) -> InstanceDestroyed:
+    return InstanceDestroyed(cell="c1", instance=ONE, attempt=attempt, host=host(name))
+
+
+def destroy(attempt: int, name: str) -> DestroyInstance:
+    return DestroyInstance(cell="c1", instance=ONE, attempt=attempt, host=host(name))
+
+
+class Cell:
+    """The rows of a cell, from one decision to the next."""
+
+    def __init__(self, *inputs: Input) -> None:
+        self.now = NOON
+        self.rows: dict[InstanceId, Instance] = {}
+        self.last = Decision((), (), (), ())
+        for each in inputs:
+            self.hear(each)
+
+    def hear(self, *inputs: Input) -> list[Message]:
+        """What is said to all of these in one batch."""
+        self.last = decide(self.rows, inputs, self.now, RULES)
+        self.rows |= {row.id: row for row in self.last.rows}
+        for each in self.last.forgotten:
+            del self.rows[each]
+        return [saying.message for saying in self.last.said]
+
+    def after_s(self, seconds: float) -> list[Message]:
+        self.now += timedelta(seconds=seconds)
+        return self.hear(Due(ONE))
+
+    def swap(self, verdict: ClaimVerdict | None) -> list[Message]:
+        """Placement's answer to the swap that is asked now."""
+        if not self.last.swaps:
+            self.hear(Due(ONE))
+        (swap,) = self.last.swaps
+        return self.hear(SwapAnswered(ONE, swap, verdict))
+
+    def confirm_all(self) -> None:
+        self.rows = {id_: structs.replace(row, outbox=()) for id_, row in self.rows.items()}
+
+    @property
+    def row(self) -> Instance:
+        return self.rows[ONE]
+
+
+def kinds(said: Sequence[Message]) -> list[type[Message]]:
+    return [type(each) for each in said]
+
+
+def released(said: Sequence[Message]) -> list[tuple[ConsumerId, int]]:
+    return [(each.consumer, each.attempt) for each in said if isinstance(each, ReleaseClaim)]
+
+
+def test_what_is_placed_is_spawned_on_the_host_that_was_chosen() -> None:
+    (said,) = Cell().hear(place("h2"))
+
+    assert isinstance(said, SpawnInstance)
+    assert (said.host, said.attempt, said.share) == (host("h1"), 1, choice("h1").share)
+
+
+def test_what_is_spawned_is_active_and_says_so_once() -> None:
+    cell = Cell(place())
+
+    (said,) = cell.hear(spawned(1, "h1"), spawned(1, "h1"))
+
+    assert isinstance(said, InstanceActive)
+    assert (said.instance.state, said.instance.host, said.instance.sequence) == ("active", "h1", 102)
+    assert cell.row.due_at is None
+
+
+def test_the_same_message_again_says_what_is_pending_and_not_more() -> None:
+    cell = Cell()
+    first = cell.hear(place())
+
+    assert cell.hear(place()) == first
+    cell.confirm_all()
+    assert cell.hear(place(), place()) == []
+    active = cell.hear(spawned(1, "h1"))
+    assert cell.hear(spawned(1, "h1"), place(), failed(1, "h1")) == active
+
+
+def test_an_order_that_was_answered_is_no_longer_pending() -> None:
+    cell = Cell(place("h2"), spawned(1, "h1"))
+
+    assert kinds(cell.hear(place("h2"))) == [InstanceActive]
+
+
+def test_a_failure_asks_for_the_next_alternate_and_its_claim_comes_before_its_spawn() -> None:
+    cell = Cell(place("h2"))
+
+    assert cell.hear(failed(1, "h1")) == []
+    assert cell.row.due_at == NOON
+    assert cell.hear(Due(ONE)) == []
+    (swap,) = cell.last.swaps
+    assert (swap.held_attempt, swap.attempt, swap.share, swap.cleanup) == (1, 2, choice("h2").share, None)
+    (said,) = cell.swap(CLAIMED)
+    assert isinstance(said, SpawnInstance)
+    assert (said.host, said.attempt) == (host("h2"), 2)
+
+
+def test_what_is_really_held_is_adopted() -> None:
+    cell = Cell(place("h2", "h3"), failed(1, "h1"))
+    cell.swap(FULL)
+
+    (said,) = cell.swap(AlreadyClaimed(attempt=2, share=choice("h2").share))
+
+    assert isinstance(said, SpawnInstance)
+    assert (said.host, said.attempt, said.share) == (host("h2"), 2, choice("h2").share)
+    assert cell.row.host == choice("h2")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        (FULL, f"does not fit: VCPU of {UUID(int=9)} asked 2, free 1"),
+        (ShapeMoved(roots=(host("h2"),)), f"no longer what it was when it was chosen: {host('h2')}"),
+        (NotAllowed(field="share", reason="nonsense"), "not allowed: share: nonsense"),
+        (Superseded(attempt=7, ended=False), "placement knows a later attempt, 7"),
+    ],
+)
+def test_a_refused_alternate_leads_to_the_next_and_is_among_the_reasons(
+    verdict: ClaimVerdict, reason: str
+) -> None:
+    cell = Cell(place("h2", "h3"), failed(1, "h1"))
+
+    assert cell.swap(verdict) == []
+    (said,) = cell.swap(CLAIMED)
+
+    assert isinstance(said, SpawnInstance)
+    assert (said.host, said.attempt) == (host("h3"), 2)
+    assert [(each.attempt, each.host, each.reason) for each in cell.row.failures] == [
+        (1, "h1", "no image"),
+        (2, "h2", reason),
+    ]
+
+
+def test_without_an_alternate_the_claim_is_released_and_every_reason_told() -> None:
+    cell = Cell(place("h2"), failed(1, "h1"))
+    cell.swap(CLAIMED)
+
+    said = cell.hear(failed(2, "h2"), failed(2, "h2"))
+
+    assert kinds(said) == [ReleaseClaim, InstanceFailed]
+    assert released(said) == [(ONE, 2)]
+    assert isinstance(said[1], InstanceFailed)
+    assert [each.host for each in said[1].instance.failures] == ["h1", "h2"]
+    assert cell.row.due_at is None
+
+
+def test_when_the_last_alternate_is_refused_what_may_have_been_granted_is_released() -> None:
+    cell = Cell(place("h2"), failed(1, "h1"))
+
+    said = cell.swap(FULL)
+
+    assert kinds(said) == [ReleaseClaim, InstanceFailed]
+    # A question that was repeated may still be granted: the next attempt is ended with this one.
+    assert released(said) == [(ONE, 2)]
+
+
+def test_a_claim_that_somebody_released_means_that_the_instance_is_deleted() -> None:
+    cell = Cell(place("h2"), failed(1, "h1"))
+
+    assert kinds(cell.swap(Superseded(attempt=5, ended=True))) == [InstanceDeleted]
+
+
+def test_while_placement_does_not_answer_the_same_is_asked_again_ever_later() -> None:
+    cell = Cell(place("h2"), failed(1, "h1"))
+    asked: list[SwapClaim] = []
+
+    for pause_s in (1, 2, 4, 5, 5):
+        assert cell.swap(None) == []
+        assert cell.row.due_at == cell.now + timedelta(seconds=pause_s)
+        cell.after_s(pause_s)
+        asked += cell.last.swaps
+
+    assert len(asked) == 5
+    assert len({(each.issued_at, each.attempt, each.share.host) for each in asked}) == 1
+    assert kinds(cell.swap(CLAIMED)) == [SpawnInstance]
+
+
+def test_a_question_is_not_asked_by_another_before_its_lease_is_over() -> None:
+    cell = Cell(place("h2"), failed(1, "h1"), Due(ONE))
+
+    assert cell.row.due_at == NOON + timedelta(seconds=10)
+    cell.after_s(9)
+    assert cell.last.swaps == ()
+    cell.after_s(1)
+    assert len(cell.last.swaps) == 1
+
+
+def test_a_late_answer_to_a_swap_that_was_made_changes_nothing() -> None:
+    cell = Cell(place("h2", "h3"), failed(1, "h1"), Due(ONE))
+    (swap,) = cell.last.swaps
+    cell.swap(CLAIMED)
+    before = cell.row
+
+    assert cell.hear(SwapAnswered(ONE, swap, FULL), SwapAnswered(ONE, swap, None)) == []
+    assert cell.row == before
+
+
+def test_a_silent_host_is_told_to_destroy_and_its_share_goes_to_a_consumer_of_its_own() -> None:
+    cell = Cell(place("h2"))
+
+    assert cell.after_s(59) == []
+    assert cell.after_s(1) == [destroy(1, "h1")]
+    (swap,) = cell.last.swaps
+    assert swap.cleanup == cleanup_consumer(ONE, 1) == uuid5(ONE, "1")
+    assert kinds(cell.swap(CLAIMED)) == [SpawnInstance]
+    assert kinds(cell.hear(spawned(2, "h2"))) == [InstanceActive]
+
+    assert released(cell.hear(destroyed(1, "h1"))) == [(cleanup_consumer(ONE, 1), 1)]
+    assert cell.row.cleanups == ()
+
+
+def test_a_late_success_of_a_superseded_attempt_is_answered_by_a_destroy() -> None:
+    cell = Cell(place("h2"))
+    cell.after_s(60)
+    cell.swap(CLAIMED)
+    cell.confirm_all()
+    before = cell.row
+
+    assert cell.hear(spawned(1, "h1"), spawned(1, "h1")) == [destroy(1, "h1")]
+    assert cell.hear(failed(1, "h1")) == []
+    assert cell.row == before
+
+
+def test_a_success_while_the_claim_is_being_swapped_comes_too_late() -> None:
+    cell = Cell(place("h2"))
+    cell.after_s(60)
+    cell.confirm_all()
+
+    assert cell.hear(spawned(1, "h1")) == [destroy(1, "h1")]
+    assert cell.row.state == "swapping"
+
+
+def test_what_was_built_for_nobody_is_destroyed() -> None:
+    assert Cell().hear(spawned(3, "h1")) == [destroy(3, "h1")]
+    assert Cell().hear(failed(3, "h1"), destroyed(3, "h1"), Due(ONE)) == []
+
+
+def test_a_host_is_reminded_of_what_it_has_to_destroy_until_it_has() -> None:
+    cell = Cell(place("h2"))
+    cell.after_s(60)
+    cell.swap(CLAIMED)
+    cell.hear(spawned(2, "h2"))
+    assert cell.after_s(100) == []  # the first order is not confirmed yet
+    cell.confirm_all()
+
+    assert cell.after_s(99) == []
+    assert cell.after_s(1) == [destroy(1, "h1")]
+    cell.hear(destroyed(1, "h1"))
+    assert cell.row.due_at is None
+
+
+def test_the_deadline_of_the_request_ends_it_while_its_host_keeps_the_share() -> None:
+    cell = Cell(place("h2", ends_in_s=40))
+
+    said = cell.after_s(40)
+
+    assert kinds(said) == [DestroyInstance, InstanceFailed]
+    assert isinstance(said[1], InstanceFailed)
+    assert said[1].instance.reason == "the time of the request is up"
+    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 1)]
+
+
+def test_the_deadline_of_the_request_ends_a_swap_that_nobody_answers() -> None:
+    cell = Cell(place("h2", ends_in_s=40), failed(1, "h1"))
+    cell.swap(None)
+
+    said = cell.after_s(40)
+
+    assert kinds(said) == [ReleaseClaim, InstanceFailed]
+    assert released(said) == [(ONE, 2)]
+
+
+def test_given_up_between_a_silent_host_and_an_unanswered_swap_both_shares_are_released_when_it_is_clean() -> (
+    None
+):
+    cell = Cell(place("h2", ends_in_s=70))
+    cell.after_s(60)
+    cell.swap(None)
+
+    assert released(cell.after_s(10)) == []
+
+    assert released(cell.hear(destroyed(1, "h1"))) == [(cleanup_consumer(ONE, 1), 1), (ONE, 2)]
+
+
+def test_an_order_that_comes_after_its_deadline_is_not_built() -> None:
+    cell = Cell()
+    cell.now += timedelta(seconds=601)
+
+    assert kinds(cell.hear(place())) == [ReleaseClaim, InstanceFailed]
+
+
+def test_a_removal_that_overtakes_its_instance_lets_nothing_be_built() -> None:
+    cell = Cell()
+
+    assert cell.hear(REMOVE) == []
+    said = cell.hear(place())
+
+    assert kinds(said) == [ReleaseClaim, InstanceDeleted]
+    assert released(said) == [(ONE, 1)]
+    assert cell.hear(place(), REMOVE) == said
+
+
+def test_a_removal_of_what_never_came_frees_what_was_claimed_for_it_and_ends() -> None:
+    cell = Cell(REMOVE)
+
+    assert cell.after_s(29) == []
+    said = cell.after_s(1)
+    assert kinds(said) == [ReleaseClaim, InstanceDeleted]
+    assert released(said) == [(ONE, 1)]
+    cell.confirm_all()
+
+    # And if it comes after all, it is still not built, and its end was told.
+    assert kinds(cell.hear(place())) == [ReleaseClaim]
+    assert cell.row.state == "deleted"
+
+
+@pytest.mark.parametrize("before", [(), (spawned(1, "h1"),)], ids=["building", "active"])
+def test_what_is_removed_is_destroyed_then_released_then_deleted(before: tuple[InstanceSpawned, ...]) -> None:
+    cell = Cell(place("h2"), *before)
+
+    assert cell.hear(REMOVE) == [destroy(1, "h1")]
+    said = cell.hear(destroyed(1, "h1"))
+
+    assert kinds(said) == [ReleaseClaim, InstanceDeleted]
+    assert released(said) == [(ONE, 1)]
+
+
+def test_what_is_removed_while_it_is_swapped_is_deleted_at_once_if_its_host_is_clean() -> None:
+    cell = Cell(place("h2"), failed(1, "h1"), Due(ONE))
+    (swap,) = cell.last.swaps
+
+    said = cell.hear(REMOVE)
+
+    assert kinds(said) == [ReleaseClaim, InstanceDeleted]
+    assert released(said) == [(ONE, 2)]
+    cell.confirm_all()
+    assert cell.hear(SwapAnswered(ONE, swap, CLAIMED)) == []
+
+
+def test_a_host_that_does_not_confirm_a_delete_keeps_the_share_and_the_delete_ends() -> None:
+    cell = Cell(place(), spawned(1, "h1"), REMOVE)
+
+    assert cell.after_s(29) == []
+    (said,) = cell.after_s(1)
+    assert isinstance(said, InstanceDeleted)
+    assert said.instance.reason == "h1 has not confirmed that it is gone, and keeps its share until it does"
+
+    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 1)]
+
+
+def test_what_is_in_error_can_be_deleted() -> None:
+    cell = Cell(place(), failed(1, "h1"))
+
+    assert kinds(cell.hear(REMOVE)) == [InstanceDeleted]
+
+
+def test_what_is_deleted_is_forgotten_when_all_is_said_and_cleaned_up() -> None:
+    cell = Cell(place(), REMOVE)
+    cell.after_s(30)
+    assert cell.row.state == "deleted"
+    cell.after_s(1000)
+    assert ONE in cell.rows  # its host has not confirmed
+    cell.hear(destroyed(1, "h1"))
+    cell.after_s(1000)
+    assert ONE in cell.rows  # not everything it said is confirmed
+
+    cell.confirm_all()
+    cell.after_s(1000)
+
+    assert cell.rows == {}
+
+
+def test_the_batch_is_decided_in_its_order() -> None:
+    cell = Cell()
+
+    said = cell.hear(place("h2"), spawned(1, "h1"), REMOVE, destroyed(1, "h1"))
+
+    assert kinds(said) == [SpawnInstance, InstanceActive, DestroyInstance, ReleaseClaim, InstanceDeleted]
+    sequences = [saying.sequence for saying in cell.last.said]
+    assert sequences == [101, 102, 103, 104, 105]
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="retry_delay_s_first is 9"):
+        ConductorSettings(retry_delay_s_first=9, retry_delay_s_max=3)
+    with pytest.raises(ValueError, match="must be more than 0"):
+        ConductorSettings(attempt_timeout_s=0)

@@ -1,0 +1,356 @@
+"""A whole cell of values: conductor and placement decide for real, hosts build, fail and fall silent, and messages come
+late, twice and in any order. Whatever happens, what stands on a host is paid for, and everything ends.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.message import ConsumerId, Message, ProviderId
+from bus.messages.build import Flavor, InstanceActive, InstanceDeleted, InstanceFailed, InstanceId, RequestId
+from bus.messages.cell import (
+    Choice,
+    DestroyInstance,
+    InstanceDestroyed,
+    InstanceSpawned,
+    PlaceInCell,
+    RemoveFromCell,
+    SpawnFailed,
+    SpawnInstance,
+)
+from bus.messages.placement import (
+    Claimed,
+    ClaimResources,
+    ClaimVerdict,
+    ReleaseClaim,
+    ReportedInventory,
+    ReportedProvider,
+    ReportInventory,
+    ResourceAmount,
+    Share,
+    SwapClaim,
+)
+from cell_conductor.core.decide import CellMessage, Due, Input, decide
+from cell_conductor.core.instance import SEQUENCE_BEFORE_CELL, Instance
+from cell_conductor.core.swapping import SwapAnswered
+from cell_conductor.settings import ConductorSettings
+from cell_conductor.wiring import cleanup_consumer, rules_of
+from placement_worker.core.claims import decide_claims
+from placement_worker.core.ledger import Asked, ClaimChanges, ClaimOrder, Reported
+from placement_worker.core.reports import decide_reports
+from placement_worker.core.shares import MovedRoots
+from placement_worker.core.vocabulary import Vocabulary
+from placement_worker.store_memory import MemoryPlacementStore
+
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+RULES = rules_of(ConductorSettings(attempt_timeout_s=20, retry_delay_s_first=1, retry_delay_s_max=8), "c1")
+HOSTS = tuple(ProviderId(UUID(int=500 + n)) for n in range(5))
+ROOM = 4
+SEEDS = range(150)
+
+Thing = tuple[InstanceId, int]
+
+
+class World:
+    """Everything there is, and the messages under way, of which chance takes one after the other."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.now = NOON
+        self.rows: dict[InstanceId, Instance] = {}
+        self.books = MemoryPlacementStore()
+        self.under_way: list[Message | SwapAnswered] = []
+        self.orders: list[PlaceInCell] = []
+        self.removed: set[InstanceId] = set()
+        # What stands on a host, what was answered there, and what must not come to stand there any more.
+        self.things: dict[ProviderId, set[Thing]] = {host: set() for host in HOSTS}
+        self.answers: dict[tuple[ProviderId, Thing], Message] = {}
+        self.over: set[tuple[ProviderId, Thing]] = set()
+        self.told: dict[InstanceId, dict[int, str]] = {}
+        self.confirmed: list[tuple[InstanceId, int]] = []
+        self.crashes = 0
+        self.has_faults = True
+
+    # The API level
+
+    async def begin(self, instances: int) -> None:
+        reports = [
+            ReportInventory(
+                cell="c1",
+                root=host,
+                providers=(
+                    ReportedProvider(
+                        id=host, name=str(host), inventories={"VCPU": ReportedInventory(total=ROOM)}
+                    ),
+                ),
+            )
+            for host in HOSTS
+        ]
+        async with self.books.transaction() as tx:
+            forest = await tx.lock_trees(reports)
+            vocabulary = Vocabulary(classes=frozenset({"VCPU"}), traits=frozenset())
+            decision = decide_reports(forest, [Reported(each) for each in reports], vocabulary)
+            await tx.write_trees(decision.changes)
+        for number in range(1, instances + 1):
+            await self._boot(number)
+
+    async def _boot(self, number: int) -> None:
+        hosts = self.chance.sample(HOSTS, 1 + self.chance.randrange(3))
+        chosen, *alternates = (Choice(name=str(host), share=share(host)) for host in hosts)
+        order = PlaceInCell(
+            cell="c1",
+            instance=InstanceId(ConsumerId(UUID(int=number))),
+            request_id=RequestId(UUID(int=1000 + number)),
+            attempt=1,
+            issued_at=self.now,
+            ends_by=self.now + timedelta(seconds=self.chance.choice((5, 30, 100, 600))),
+            flavor=Flavor(vcpus=1),
+            chosen=chosen,
+            alternates=tuple(alternates),
+        )
+        claim = ClaimResources(
+            cell="c1", consumer=order.instance, attempt=1, issued_at=self.now, share=chosen.share
+        )
+        if await self._placement(claim) != Claimed():
+            return
+        self.orders.append(order)
+        self.under_way.append(order)
+        if self.chance.random() < 0.4:
+            self.removed.add(order.instance)
+            self.under_way.append(
+                RemoveFromCell(
+                    cell="c1", instance=order.instance, request_id=order.request_id, issued_at=self.now
+                )
+            )
+
+    # Steps
+
+    async def step(self) -> None:
+        if self.has_faults and self.chance.random() < 0.2:
+            self.now += timedelta(seconds=self.chance.choice((0.5, 3, 25)))
+        due = [Due(row.id) for row in self.rows.values() if row.due_at is not None and row.due_at <= self.now]
+        if due and (not self.has_faults or self.chance.random() < 0.5):
+            self._conductor(self.chance.sample(due, len(due)))
+        if not self.has_faults or self.chance.random() < 0.05:
+            self._sweep()
+        if self.under_way:
+            n = self.chance.randrange(len(self.under_way))
+            each = self.under_way[n]
+            if not self.has_faults or self.chance.random() > 0.15:  # else it comes again
+                self.under_way[n] = self.under_way[-1]
+                self.under_way.pop()
+            await self._deliver(each)
+
+    async def _deliver(self, each: Message | SwapAnswered) -> None:
+        match each:
+            case SpawnInstance():
+                self._spawn(each)
+            case DestroyInstance():
+                self._destroy(each)
+            case ReleaseClaim():
+                await self._placement(each)
+            case SwapClaim():
+                await self._swap(each)
+            case InstanceActive() | InstanceFailed() | InstanceDeleted():
+                self.told.setdefault(each.instance.id, {})[each.instance.sequence] = each.instance.state
+            case (
+                SwapAnswered()
+                | PlaceInCell()
+                | RemoveFromCell()
+                | InstanceSpawned()
+                | SpawnFailed()
+                | InstanceDestroyed()
+            ):
+                self._conductor([each])
+            case _:
+                raise TypeError(each)
+
+    def _conductor(self, inputs: Sequence[Input]) -> None:
+        named = {each.instance for each in inputs}
+        rows = {id_: row for id_, row in self.rows.items() if id_ in named}
+        decision = decide(rows, inputs, self.now, RULES)
+        self.rows |= {row.id: row for row in decision.rows}
+        for forgotten in decision.forgotten:
+            del self.rows[forgotten]
+        if self.has_faults and self.chance.random() < 0.1:
+            # It dies between saving and saying. Who spoke to it is not acknowledged and does so again; time does not.
+            self.crashes += 1
+            self.under_way += [each for each in inputs if not isinstance(each, Due | SwapAnswered)]
+            return
+        self.under_way += decision.swaps
+        self.under_way += [saying.message for saying in decision.said]
+        self.confirmed += [(each.instance, each.sequence) for each in decision.said if each.sequence]
+        if self.chance.random() < 0.5:
+            self._clear()
+
+    def _clear(self) -> None:
+        for instance, sequence in self.confirmed:
+            if (row := self.rows.get(instance)) is not None:
+                left = tuple(each for each in row.outbox if each.sequence != sequence)
+                self.rows[instance] = structs.replace(row, outbox=left)
+        self.confirmed.clear()
+
+    def _sweep(self) -> None:
+        self._clear()
+        unsaid = [(row.id, each) for row in self.rows.values() for each in row.outbox]
+        self.under_way += [each.message for _, each in unsaid]
+        self.confirmed += [(instance, each.sequence) for instance, each in unsaid]
+
+    # Hosts
+
+    def _spawn(self, order: SpawnInstance) -> None:
+        thing = (order.instance, order.attempt)
+        where = (order.host, thing)
+        if where in self.over:
+            return
+        if where not in self.answers:
+            self.answers[where] = self._build(order)
+        # A host that is silent has built all the same, and says so much later, if ever.
+        if not self.has_faults or self.chance.random() < 0.7:
+            self.under_way.append(self.answers[where])
+
+    def _build(self, order: SpawnInstance) -> CellMessage:
+        about = {
+            "cell": "c1",
+            "instance": order.instance,
+            "attempt": order.attempt,
+            "host": order.host,
+        }
+        if self.chance.random() < 0.35:
+            return SpawnFailed(reason="no image", **about)  # type: ignore[arg-type]
+        self.things[order.host].add((order.instance, order.attempt))
+        return InstanceSpawned(**about)  # type: ignore[arg-type]
+
+    def _destroy(self, order: DestroyInstance) -> None:
+        if self.has_faults and self.chance.random() < 0.3:
+            return  # it will be reminded
+        thing = (order.instance, order.attempt)
+        self.things[order.host].discard(thing)
+        self.over.add((order.host, thing))
+        self.under_way.append(
+            InstanceDestroyed(cell="c1", instance=order.instance, attempt=order.attempt, host=order.host)
+        )
+
+    # Placement
+
+    async def _swap(self, swap: SwapClaim) -> None:
+        is_away = self.has_faults and self.chance.random() < 0.2
+        verdict = None if is_away else await self._placement(swap)
+        is_lost = self.has_faults and self.chance.random() < 0.2
+        self.under_way.append(SwapAnswered(swap.consumer, swap, None if is_lost else verdict))
+
+    async def _placement(self, order: ClaimOrder) -> ClaimVerdict:
+        async with self.books.transaction() as tx:
+            ledger = await tx.lock_claims([order])
+            decision = decide_claims(ledger, [Asked(order)], self.now, timedelta(hours=24))
+            await tx.write_claims(decision.changes)
+        (verdict,) = decision.verdicts
+        assert not isinstance(verdict, MovedRoots)
+        return verdict
+
+    async def holds(self, consumer: ConsumerId) -> ProviderId | None:
+        """Where it holds something."""
+        order = ReleaseClaim(cell="c1", consumer=consumer, attempt=1, issued_at=self.now)
+        async with self.books.transaction() as tx:
+            ledger = await tx.lock_claims([order])
+            # Who was made by looking is forgotten.
+            is_new = ledger.consumers[consumer.int].attempt == 0
+            await tx.write_claims(ClaimChanges(forgotten=(consumer,) if is_new else ()))
+        held = ledger.held.get(consumer.int, ())
+        return held[0].provider if held else None
+
+    # What must hold
+
+    async def check(self) -> None:
+        for host, things in self.things.items():
+            for instance, attempt in things:
+                holders = (instance, cleanup_consumer(instance, attempt))
+                paid = [await self.holds(holder) for holder in holders]
+                assert host in paid, (
+                    f"attempt {attempt} of {instance} stands on {host}, and nobody pays for it"
+                )
+
+    async def settle(self) -> None:
+        self.has_faults = False
+        for _ in range(40):
+            while self.under_way:
+                await self.step()
+            self.now += timedelta(seconds=400)
+            await self.step()
+        while self.under_way:
+            await self.step()
+
+    async def check_the_end(self) -> None:
+        await self.check()
+        for order in self.orders:
+            ends = [state for _, state in sorted(self.told[order.instance].items())]
+            row = self.rows[order.instance]
+            assert ends in (["active"], ["error"], ["active", "deleted"], ["error", "deleted"], ["deleted"])
+            assert ends[-1] == row.state
+            assert min(self.told[order.instance]) > SEQUENCE_BEFORE_CELL
+            assert (ends[-1] == "deleted") == (order.instance in self.removed)
+            assert row.cleanups == ()
+            stands = [host for host, things in self.things.items() for each, _ in things if each == row.id]
+            held = await self.holds(row.id)
+            if row.state == "active":
+                assert row.host is not None
+                assert stands == [held] == [row.host.share.host]
+            else:
+                assert (stands, held) == ([], None)
+            for attempt in range(1, 5):
+                assert await self.holds(cleanup_consumer(row.id, attempt)) is None
+        assert await self.books.audit() == ()
+
+
+def share(host: ProviderId) -> Share:
+    return Share(host=host, amounts=(ResourceAmount(provider=host, resource="VCPU", amount=1),))
+
+
+async def live(seed: int) -> World:
+    world = World(seed)
+    await world.begin(instances=12)
+    for n in range(150):
+        await world.step()
+        if n % 3 == 0:
+            await world.check()
+    await world.settle()
+    await world.check_the_end()
+    return world
+
+
+@pytest.mark.parametrize("block", range(0, len(SEEDS), 50))
+def test_in_every_world_all_ends_and_what_stands_on_a_host_is_paid_for(block: int) -> None:
+    for seed in SEEDS[block : block + 50]:
+        try:
+            asyncio.run(live(seed))
+        except AssertionError as wrong:
+            raise AssertionError(f"seed {seed}: {wrong}") from wrong
+
+
+def test_worlds_see_every_end_and_every_way_there() -> None:
+    ends: set[str] = set()
+    reasons: set[str] = set()
+    attempts: set[int] = set()
+    crashes = 0
+    for seed in range(40):
+        world = asyncio.run(live(seed))
+        for row in world.rows.values():
+            ends.add(row.state)
+            reasons |= {each.reason.split(" ")[0] for each in row.failures} | {row.reason}
+            attempts.add(row.attempt)
+        crashes += world.crashes
+    assert crashes > 0
+    assert ends == {"active", "error", "deleted"}
+    assert {1, 2, 3} <= attempts
+    assert {
+        "no",
+        "not",
+        "does",
+        "no alternate is left",
+        "the time of the request is up",
+    } <= reasons
