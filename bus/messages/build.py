@@ -66,7 +66,9 @@ class BuildAccepted(Message, frozen=True, tag="build.accepted"):
 
 
 class DeleteInstance(Message, frozen=True, tag="instance.delete"):
-    """Delete it, whatever state it is in. Asked again, it is gone still."""
+    """Delete it, whatever state it is in. Asked again, it is gone still. Who waits for an answer is told what is known
+    of it now (`InstancesFound`): nothing, if its request was not seen yet, and then it will not be built.
+    """
 
     instance: InstanceId
 

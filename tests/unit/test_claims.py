@@ -19,7 +19,7 @@ from bus.messages.placement import (
     Superseded,
 )
 from placement_worker.core.capacity import capacity_of
-from placement_worker.core.claims import ClaimJudgement, Decision, decide_claims
+from placement_worker.core.claims import NO_CELL, ClaimJudgement, Decision, decide_claims
 from placement_worker.core.ledger import Asked, ClaimOrder, Consumer, Ledger, ProviderRow
 from placement_worker.core.shares import MovedRoots
 from tests.contracts.placement_orders import (
@@ -169,6 +169,16 @@ def test_a_sender_speaks_for_its_own_cell_only() -> None:
     assert refused.field == "cell"
     assert "'c2'" in refused.reason
     assert granted == Claimed()
+
+
+def test_who_stands_above_cells_ends_what_may_be_in_any_of_them() -> None:
+    ended = a_release(cell=NO_CELL)
+
+    assert decide(a_ledger(), a_claim(), ended).verdicts == (Claimed(), Released(freed=True))
+    late = decide(a_ledger(), ended, a_claim()).verdicts
+    assert late == (Released(freed=False), Superseded(attempt=1, ended=True))
+    (refused,) = decide_claims(a_ledger(), [Asked(ended, speaks_for=CELL)], NOON, HORIZON).verdicts
+    assert isinstance(refused, NotAllowed)
 
 
 def test_providers_without_a_cell_serve_all_and_those_of_another_none() -> None:

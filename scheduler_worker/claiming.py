@@ -1,0 +1,355 @@
+"""From wishes to hosts that hold their shares: choose in the picture, ask placement, and go by its verdict.
+
+    Claimed, AlreadyClaimed   it has a host: what is really held counts, whatever was chosen
+    ShapeMoved                the picture takes the new state, and the same host is tried again
+    DoesNotFit                the next alternate; after the last, a new choice without these hosts
+    Superseded, TooOld        its life is over
+    NotAllowed                it ends in error
+
+Rounds are bounded for each instance. Before one is told that there is no host, placement is read anew, and it chooses
+once more: a stale picture may cost a retry, never a wrong no.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
+
+import tenacity
+from msgspec import Struct, structs
+
+from bus.message import Message, ProviderId
+from bus.messages.build import BuildInstance, NoValidHost
+from bus.messages.cell import Choice
+from bus.messages.placement import (
+    AlreadyClaimed,
+    ClaimAnswered,
+    Claimed,
+    ClaimResources,
+    ClaimVerdict,
+    DoesNotFit,
+    NotAllowed,
+    ResourceAmount,
+    ShapeMoved,
+    Share,
+    Superseded,
+    TooOld,
+)
+from scheduler_worker.core.choosing import Chosen, choose
+from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.plugins import Plugins
+from scheduler_worker.core.requests import Wish
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.instances import CELL0, FIRST_ATTEMPT, InstanceRow
+from scheduler_worker.replica import Replica
+from scheduler_worker.settings import SchedulerSettings
+
+_RELEASED = "its claim had been released before it was granted"
+# No provider: a claim on it is never granted, and its answer tells what is held already.
+_NOWHERE = ProviderId(UUID(int=0))
+AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
+
+
+class Holds(Struct, frozen=True):
+    """It has this share of a host, by this attempt."""
+
+    cell: str
+    attempt: int
+    choice: Choice
+    alternates: tuple[Choice, ...] = ()
+
+
+class Refused(Struct, frozen=True):
+    """It will not have a host, and not for lack of one."""
+
+    reason: str
+
+
+class Over(Struct, frozen=True):
+    """Its life has ended in placement's books."""
+
+    reason: str
+
+
+Outcome = Holds | NoValidHost | Refused | Over
+
+
+class Search:
+    """One instance on its way to a host."""
+
+    def __init__(self, row: InstanceRow, build: BuildInstance, wish: Wish) -> None:
+        self.row = row
+        self.build = build
+        self.wish = wish
+        self.chosen: Chosen | None = None
+        self.outcome: Outcome | None = None
+        # The one host that is tried again, since only its shape had moved; and how often it was.
+        self.insisted = ""
+        self.insisted_times = 0
+        self.ignored: list[str] = []
+        self.claims = 0
+
+    @property
+    def wanted(self) -> Wish:
+        """The wish, with what was learnt on the way."""
+        if self.insisted:
+            return structs.replace(self.wish, hosts=(self.insisted,))
+        if self.ignored:
+            return structs.replace(self.wish, ignore_hosts=(*self.wish.ignore_hosts, *self.ignored))
+        return self.wish
+
+    def pass_over(self) -> None:
+        """Not this host: the next alternate, or a new choice."""
+        assert self.chosen is not None, "there is a host to pass over"
+        self.ignored.append(self.chosen.choice.name.lower())
+        self.insisted, self.insisted_times = "", 0
+        if self.chosen.alternates:
+            first, *others = self.chosen.alternates
+            self.chosen = structs.replace(self.chosen, choice=first, alternates=tuple(others))
+        else:
+            self.chosen = None
+
+    def give_in(self) -> None:
+        """The host that was insisted on does not qualify as it is now."""
+        self.ignored.append(self.insisted)
+        self.insisted, self.insisted_times = "", 0
+
+    def insist(self) -> None:
+        """The same host again, as it is now."""
+        assert self.chosen is not None, "there is a host to insist on"
+        self.insisted = self.chosen.choice.name.lower()
+        self.insisted_times += 1
+        self.chosen = None
+
+
+class Claimer:
+    """Finds hosts for a batch. What it decides by is the picture; what decides is placement."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        replica: Replica,
+        registry: HostRegistry,
+        ask_all: AskAll,
+        *,
+        make_sure: Callable[[], Awaitable[None]],
+        plugins: Plugins,
+        settings: SchedulerSettings,
+        chance: random.Random,
+    ) -> None:
+        self._picture = picture
+        self._replica = replica
+        self._registry = registry
+        self._ask_all = ask_all
+        self._make_sure = make_sure
+        self._plugins = plugins
+        self._settings = settings
+        self._chance = chance
+        # Among hosts equally good each worker prefers others.
+        self._salt = chance.getrandbits(32)
+        # Claims of all batches that are not answered yet.
+        self._under_way: set[asyncio.Future[None]] = set()
+        self.conflicts = 0
+        self.conflicts_won = 0
+
+    async def find_hosts(self, searches: Sequence[Search]) -> None:
+        """Until each search has its outcome."""
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_result(bool),
+            # Bounded by the claims of each search, who then has an outcome.
+            stop=tenacity.stop_never,
+            wait=lambda _: self._chance.uniform(0, self._settings.shape_pause_ms_max) / 1000,
+        )
+        await retrying(self._round, searches)
+
+    async def _round(self, searches: Sequence[Search]) -> int:
+        """Everybody who has no outcome chooses and asks once; how many still have none.
+
+        Who finds no host waits for the verdicts of those who did: what they hold is room that a refusal gives back.
+        Only when nobody is left to wait for, it is made sure that there is none.
+        """
+        nowhere = self._choose([one for one in searches if one.outcome is None and one.chosen is None])
+        asking = _asking(searches)
+        if nowhere and not asking:
+            await self._despair([one for one, _ in nowhere])
+            asking = _asking(searches)
+        await self._ask(asking)
+        return sum(one.outcome is None for one in searches)
+
+    async def _despair(self, lost: Sequence[Search]) -> None:
+        """Make sure that there is no host, before anybody is told.
+
+        It may be itself who takes the room: another worker, or an earlier life of this one, has the same request and
+        got its claim through. So placement is asked what it holds. And what other batches hold only by choice may
+        turn out to be held by nobody.
+        """
+        await self._make_sure()
+        for one, verdict in zip(lost, await self._claim([_probe_of(one) for one in lost]), strict=True):
+            match verdict:
+                case AlreadyClaimed():
+                    one.outcome = self._adopted(None, verdict)
+                case Superseded(ended=True) | TooOld():
+                    one.outcome = Over(_RELEASED)
+            # Those that were passed over were so for what was not in the picture; now it is.
+            one.ignored.clear()
+        while nowhere := self._choose_now([one for one in lost if one.outcome is None]):
+            if _asking(lost):
+                return
+            if not self._under_way:
+                for one, why in nowhere:
+                    one.outcome = why
+                return
+            await asyncio.wait(tuple(self._under_way))
+
+    # Choosing
+
+    def _choose(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
+        """A host that was insisted on and no longer qualifies is passed over like any other."""
+        nowhere = self._choose_now(choosing)
+        insisting = [one for one, _ in nowhere if one.insisted]
+        for one in insisting:
+            one.give_in()
+        return [(one, why) for one, why in nowhere if one not in insisting] + self._choose_now(insisting)
+
+    def _choose_now(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
+        """Hosts for all for whom there are any, held at once; the others, and why."""
+        nowhere = []
+        if not choosing:
+            return []
+        found = choose(
+            self._picture,
+            [one.wanted for one in choosing],
+            self._plugins,
+            self._salt,
+            self._settings.alternates_max,
+        )
+        for one, where in zip(choosing, found, strict=True):
+            if isinstance(where, NoValidHost):
+                nowhere.append((one, where))
+            else:
+                one.chosen = where
+                self._replica.hold(one.row.id, FIRST_ATTEMPT, where.choice.share)
+        return nowhere
+
+    # Claiming
+
+    async def _ask(self, asking: Sequence[Search]) -> None:
+        needs_more = False
+        answered = asyncio.get_running_loop().create_future()
+        self._under_way.add(answered)
+        try:
+            verdicts = await self._claim([_claim_of(one) for one in asking])
+            for one, verdict in zip(asking, verdicts, strict=True):
+                one.claims += 1
+                needs_more |= self._judge(one, verdict)
+        finally:
+            self._under_way.discard(answered)
+            answered.set_result(None)
+        if needs_more:
+            await self._replica.catch_up()
+
+    async def _claim(self, claims: Sequence[ClaimResources]) -> list[ClaimVerdict]:
+        verdicts = []
+        for answer in await self._ask_all(claims):
+            assert isinstance(answer, ClaimAnswered), f"placement answered a claim by {answer!r}"
+            verdicts.append(answer.verdict)
+        return verdicts
+
+    def _judge(self, one: Search, verdict: ClaimVerdict) -> bool:
+        """What the verdict makes of the search; whether the picture needs more than the verdict told."""
+        chosen = one.chosen
+        assert chosen is not None, "who asked has chosen"
+        match verdict:
+            case Claimed():
+                self._replica.granted(one.row.id, FIRST_ATTEMPT)
+                self.conflicts_won += one.insisted_times > 0
+                one.outcome = Holds(chosen.cell, FIRST_ATTEMPT, chosen.choice, chosen.alternates)
+                return False
+            case ShapeMoved():
+                return self._moved(one, verdict)
+        self._replica.drop(one.row.id, FIRST_ATTEMPT)
+        match verdict:
+            case AlreadyClaimed():
+                one.outcome = self._adopted(chosen, verdict)
+            case DoesNotFit():
+                self._refused(one, _shortage(verdict))
+            case Superseded(ended=True) | TooOld():
+                one.outcome = Over(_RELEASED)
+            case NotAllowed(field, reason):
+                one.outcome = Refused(f"placement does not allow the claim: {field}: {reason}")
+            case _:
+                one.outcome = Refused(f"placement answered the claim by {verdict!r}")
+        return False
+
+    def _moved(self, one: Search, moved: ShapeMoved) -> bool:
+        self.conflicts += 1
+        self._replica.drop(one.row.id, FIRST_ATTEMPT)
+        whole = self._replica.moved(moved)
+        assert one.chosen is not None, "who asked has chosen"
+        if one.insisted_times + 1 < self._settings.shape_tries_max:
+            one.insist()
+            self._give_up_after_too_many(one, "its shape moved")
+        else:
+            self._refused(one, f"its shape moved {one.insisted_times + 1} times")
+        return not whole
+
+    def _refused(self, one: Search, why: str) -> None:
+        assert one.chosen is not None, "who was refused had chosen"
+        host = one.chosen.choice.name
+        one.pass_over()
+        self._give_up_after_too_many(one, f"{host}: {why}")
+        if one.outcome is None and one.chosen is not None:
+            self._replica.hold(one.row.id, FIRST_ATTEMPT, one.chosen.choice.share)
+
+    def _give_up_after_too_many(self, one: Search, why: str) -> None:
+        if one.claims >= self._settings.claims_max:
+            one.outcome = Refused(f"{one.claims} claims were refused, and no more are tried; the last: {why}")
+
+    def _adopted(self, chosen: Chosen | None, held: AlreadyClaimed) -> Outcome:
+        """An earlier life of this request got its claim through, maybe on another host, maybe in another cell."""
+        host = self._registry.get(held.share.host)
+        if host is None:
+            return Refused(f"it holds a share of provider {held.share.host}, which is no host we know of")
+        choices = () if chosen is None or chosen.cell != host.cell else (chosen.choice, *chosen.alternates)
+        others = [other for other in choices if other.share.host != host.id]
+        return Holds(
+            host.cell,
+            held.attempt,
+            Choice(name=host.name, share=held.share),
+            tuple(others[: self._settings.alternates_max]),
+        )
+
+
+def _asking(searches: Sequence[Search]) -> list[Search]:
+    return [one for one in searches if one.outcome is None and one.chosen is not None]
+
+
+def _claim_of(one: Search) -> ClaimResources:
+    assert one.chosen is not None, "who asks has chosen"
+    return ClaimResources(
+        cell=one.chosen.cell,
+        consumer=one.row.id,
+        attempt=FIRST_ATTEMPT,
+        issued_at=one.row.issued_at,
+        share=one.chosen.choice.share,
+        project=one.build.project,
+        user=one.build.user,
+        group=one.build.group,
+    )
+
+
+def _probe_of(one: Search) -> ClaimResources:
+    nothing = Share(host=_NOWHERE, amounts=(ResourceAmount(provider=_NOWHERE, resource="VCPU", amount=1),))
+    return ClaimResources(
+        cell=CELL0,
+        consumer=one.row.id,
+        attempt=FIRST_ATTEMPT,
+        issued_at=one.row.issued_at,
+        share=nothing,
+    )
+
+
+def _shortage(verdict: DoesNotFit) -> str:
+    return ", ".join(
+        f"{short.resource} asked {short.asked}, free {short.free}" for short in verdict.shortfalls
+    )

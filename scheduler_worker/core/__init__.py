@@ -1,0 +1,1 @@
+"""What the scheduler decides: plain functions over frozen values and columns, nothing else."""

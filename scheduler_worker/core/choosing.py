@@ -1,0 +1,134 @@
+"""Which host for which instance?
+
+A batch often asks many times for the same, and a cloud has many hosts; to look at every host for every instance would
+cost more than all the rest of a boot. So wishes that are equal are decided together, by one pass over the columns:
+
+1. Filters leave the hosts that qualify, weighers give each of them a worth. The hosts are cut down to these before
+   anything is sorted.
+2. Of n instances none can land outside the n best hosts: before the last of them is placed at most n - 1 hosts have
+   been touched, so one of the n best stands untouched, and is no worse than any host outside. These n, and a few more
+   for alternates, are the pool; a partition finds them without sorting the others.
+3. Each instance takes the best of the pool, which is then worth what a host with one instance more is worth: more,
+   less, or nothing any longer. What that is was asked beforehand for the whole pool and the next few instances at once
+   (the ladders), since a column costs little more than a number. A heap keeps the best on top.
+4. What was chosen is written into the draft, so that the next wishes of the batch find it taken.
+
+Worths that differ by less than a band are equal. Equals are told apart by a hash of host and salt: each worker has
+another salt, so that two of them that see the same picture do not choose the same host, and claim past each other.
+
+Alternates are the best of the same cell as the hosts stand after all choices. They hold nothing; each instance gets the
+next ones in turn, so that a host that fails with all that it was given does not send them all to one other.
+"""
+
+import heapq
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from bus.messages.build import NoValidHost
+from bus.messages.cell import Choice
+from scheduler_worker.core.benches import Benches, Choices, Ranked, the_best
+from scheduler_worker.core.columns import Columns, Flags
+from scheduler_worker.core.explaining import explain
+from scheduler_worker.core.hosts import Draft, Hosts, Rows
+from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.plugins import Plugins
+from scheduler_worker.core.ranking import FULL, Ladders, Order
+from scheduler_worker.core.requests import Wish
+
+ALTERNATES = 2
+
+
+class Chosen(Struct, frozen=True):
+    """A host for one instance, and where else in its cell it could be built."""
+
+    cell: str
+    choice: Choice
+    alternates: tuple[Choice, ...] = ()
+
+
+class _Batch(NamedTuple):
+    """What is the same for all wishes of a batch."""
+
+    draft: Draft
+    plugins: Plugins
+    salt: int
+    alternates: int
+
+
+def choose(
+    picture: Picture, wishes: Sequence[Wish], plugins: Plugins, salt: int, alternates: int = ALTERNATES
+) -> list[Chosen | NoValidHost]:
+    """A host for one instance of each wish, in their order; whoever wants `count` of them repeats the wish.
+
+    The picture stays as it is: whoever goes on to claim what was chosen holds it there.
+    """
+    batch = _Batch(Draft(picture), plugins, salt, alternates)
+    alike: dict[Wish, list[int]] = {}
+    for position, wish in enumerate(wishes):
+        alike.setdefault(wish, []).append(position)
+    outcomes: dict[int, Chosen | NoValidHost] = {}
+    for wish, positions in alike.items():
+        chosen = _choose_alike(batch, wish, len(positions))
+        outcomes.update(zip(positions, chosen, strict=False))
+        if len(chosen) < len(positions):
+            refusal = explain(batch.draft, wish, plugins)
+            outcomes.update(dict.fromkeys(positions[len(chosen) :], refusal))
+    return [outcomes[position] for position in range(len(wishes))]
+
+
+def _choose_alike(batch: _Batch, wish: Wish, instances: int) -> list[Chosen]:
+    """As many as find a host, up to so many."""
+    draft, plugins, salt, alternates = batch
+    everyone = Hosts(draft)
+    rows = np.flatnonzero(_qualify(everyone, wish, plugins))
+    if not len(rows):
+        return []
+    hosts = everyone if len(rows) == len(everyone) else Hosts(draft, rows)
+    order = Order(hosts, wish, plugins.weighers, draft.picture.preferences(salt))
+    worths = order.worths_at_first
+    best = the_best(worths, instances + alternates)
+    pool = rows[best]
+    ladders = Ladders(draft, order, plugins.filters, pool, instances) if instances > 1 else None
+    # Sorted, and so a heap already.
+    heap = [(-worth, place) for place, worth in enumerate(worths[best].tolist())]
+    places = _take_turns(heap, ladders, instances)
+    draft.take(pool, np.bincount(places, minlength=len(pool)), dict(wish.amounts))
+    still_open = pool[np.array([place for _, place in sorted(heap)], dtype=np.intp)]
+    benches = Benches(draft.columns, Ranked(rows, worths, best), still_open, alternates)
+    return _told(draft.columns, wish, pool[np.array(places, dtype=np.intp)], benches)
+
+
+def _told(columns: Columns, wish: Wish, chosen: Rows, benches: Benches) -> list[Chosen]:
+    choices = Choices(columns, wish)
+    names = columns.cells.names
+    return [
+        Chosen(names[cell], choices[row], tuple([choices[other] for other in benches.next_for(row, cell)]))
+        for row, cell in zip(chosen.tolist(), columns.cell[chosen].tolist(), strict=True)
+    ]
+
+
+def _qualify(hosts: Hosts, wish: Wish, plugins: Plugins) -> Flags:
+    qualify = hosts.present
+    for one in plugins.filters:
+        qualify = qualify & one.passes(hosts, wish)
+    return qualify
+
+
+def _take_turns(heap: list[tuple[int, int]], ladders: Ladders | None, instances: int) -> list[int]:
+    """The place of each instance in the pool; the heap is left with those that could take one more."""
+    taken = [0] * len(heap)
+    places: list[int] = []
+    while heap and len(places) < instances:
+        place = heap[0][1]
+        places.append(place)
+        taken[place] += 1
+        # A lone instance is never its own alternate: nobody asks what its host would be worth.
+        worth = ladders.worth(place, taken[place]) if ladders else FULL
+        if worth == FULL:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (-worth, place))
+    return places

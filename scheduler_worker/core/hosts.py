@@ -1,0 +1,236 @@
+"""Hosts as plugins see them while a batch is being decided: columns in which the batch's own choices count already.
+
+The picture itself stays as it is: what a batch takes is written into copies.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_worker.core.columns import WORD_BITS, Cell, Columns, Flags, Ints
+from scheduler_worker.core.picture import Picture
+
+Rows = NDArray[np.intp]
+
+
+class Draft:
+    """A picture with what a batch has chosen so far."""
+
+    def __init__(self, picture: Picture) -> None:
+        self.columns: Columns = picture.columns
+        self.picture = picture
+        self._free: dict[str, Ints] = {}
+        self._holding: Ints | None = None
+
+    @property
+    def holding(self) -> Ints:
+        return self.columns.holding if self._holding is None else self._holding
+
+    def free(self, resource: str) -> Ints | None:
+        """None if no host ever had any of it."""
+        own = self._free.get(resource)
+        if own is not None:
+            return own
+        stock = self.columns.stocks.get(resource)
+        return None if stock is None else stock.free
+
+    def take(self, rows: Rows, times: Ints, amounts: Mapping[str, int]) -> None:
+        """These rows take so many instances each, of so much."""
+        for resource, amount in amounts.items():
+            free = self._free.get(resource)
+            if free is None:
+                free = self._free[resource] = self.columns.stocks[resource].free.copy()
+            free[rows] -= times * amount
+        if self._holding is None:
+            self._holding = self.columns.holding.copy()
+        self._holding[rows] += times
+
+
+class Hosts:
+    """Some hosts, or all: every answer is an array with one entry for each, in the same order.
+
+    With `taken`, each has taken that many more instances of `amounts`: so a batch asks what would be if, of many
+    hosts and many times at once. A host may stand here several times, then.
+    """
+
+    def __init__(
+        self,
+        draft: Draft,
+        rows: Rows | None = None,
+        taken: Ints | None = None,
+        amounts: Mapping[str, int] | None = None,
+    ) -> None:
+        self._draft = draft
+        self._columns = draft.columns
+        self._rows = rows
+        self._taken = taken
+        self._amounts = amounts or {}
+        self._everyone: Flags | None = None
+        # Filters and weighers ask for the same.
+        self._free: dict[str, Ints] = {}
+
+    def __len__(self) -> int:
+        return self._columns.rows if self._rows is None else len(self._rows)
+
+    @property
+    def rows(self) -> Rows | slice:
+        """Where they stand in the columns."""
+        return slice(self._columns.rows) if self._rows is None else self._rows
+
+    def row(self, at: int) -> int:
+        return at if self._rows is None else int(self._rows[at])
+
+    def _of(self, column: NDArray[Cell]) -> NDArray[Cell]:
+        return column[: self._columns.rows] if self._rows is None else column[self._rows]
+
+    # What it may take.
+
+    def free(self, resource: str) -> Ints:
+        """What nobody uses and no choice of ours takes. Less than nothing, where an inventory shrank."""
+        free = self._free.get(resource)
+        if free is None:
+            free = self._free[resource] = self._look_up_free(resource)
+        return free
+
+    def _look_up_free(self, resource: str) -> Ints:
+        column = self._draft.free(resource)
+        if column is None:
+            return np.zeros(len(self), dtype=np.int64)
+        amount = self._amounts.get(resource)
+        return (
+            self._of(column) if self._taken is None or not amount else self._of(column) - self._taken * amount
+        )
+
+    def within_bounds(self, resource: str, amount: int) -> Flags:
+        """Would the inventory ever give this amount at once? (min_unit, max_unit, step_size)"""
+        within = self.everyone()
+        stock = self._columns.stocks.get(resource)
+        if stock is None:
+            return within
+        if stock.has_min_unit:
+            within = within & (self._of(stock.min_unit) <= amount)
+        if stock.has_max_unit:
+            within = within & (self._of(stock.max_unit) >= amount)
+        if stock.has_step_size:
+            # Where there is no inventory the step is 0; that there is nothing is said by `free`.
+            within = within & (amount % np.maximum(self._of(stock.step_size), 1) == 0)
+        return within
+
+    def bounds(self, resource: str, at: int) -> tuple[int, int, int, int]:
+        """Capacity, min_unit, max_unit and step_size of one host; all 0 where it has no inventory of the class."""
+        stock = self._columns.stocks.get(resource)
+        row = self.row(at)
+        if stock is None or not stock.step_size[row]:
+            return 0, 0, 0, 0
+        return (
+            int(stock.capacity[row]),
+            int(stock.min_unit[row]),
+            int(stock.max_unit[row]),
+            int(stock.step_size[row]),
+        )
+
+    # What it is.
+
+    def everyone(self) -> Flags:
+        """All true; not to be written into."""
+        if self._everyone is None:
+            self._everyone = np.ones(len(self), dtype=np.bool_)
+        return self._everyone
+
+    @property
+    def present(self) -> Flags:
+        return self._of(self._columns.present)
+
+    @property
+    def registered(self) -> Flags:
+        return self._of(self._columns.registered)
+
+    @property
+    def provided(self) -> Flags:
+        return self._of(self._columns.provided)
+
+    @property
+    def consistent(self) -> Flags:
+        return self._of(self._columns.consistent)
+
+    @property
+    def up(self) -> Flags:
+        return self._of(self._columns.up)
+
+    @property
+    def enabled(self) -> Flags:
+        return self._of(self._columns.enabled)
+
+    @property
+    def cell(self) -> Ints:
+        """Codes: equal ones are equal cells."""
+        return self._of(self._columns.cell)
+
+    def in_zone(self, zone: str) -> Flags:
+        code = self._columns.zones.find(zone)
+        return np.equal(self._of(self._columns.zone), code)
+
+    def named(self, names: tuple[str, ...]) -> Flags:
+        """Those that bear one of these names, which are in lower case."""
+        named = np.zeros(self._columns.rows, dtype=np.bool_)
+        for name in names:
+            for row in self._draft.picture.rows_named(name):
+                named[row] = True
+        return self._of(named)
+
+    def with_all(self, traits: tuple[str, ...]) -> Flags:
+        have = self.everyone()
+        for index, bits in self._bits(traits).items():
+            if index < 0:
+                return np.zeros(len(self), dtype=np.bool_)
+            have = have & (self._of(self._columns.trait_words[index]) & bits == bits)
+        return have
+
+    def with_any(self, traits: tuple[str, ...]) -> Flags:
+        have = np.zeros(len(self), dtype=np.bool_)
+        for index, bits in self._bits(traits).items():
+            if index >= 0:
+                have = have | (self._of(self._columns.trait_words[index]) & bits != 0)
+        return have
+
+    def _bits(self, traits: tuple[str, ...]) -> dict[int, np.uint64]:
+        """By word. What no host ever had is in word -1."""
+        words: dict[int, int] = {}
+        for trait in traits:
+            index, bit = divmod(self._columns.traits.find(trait), WORD_BITS)
+            words[index] = words.get(index, 0) | 1 << bit
+        return {index: np.uint64(word) for index, word in words.items()}
+
+    # How busy it is.
+
+    @property
+    def instances(self) -> Ints:
+        """Those it has said it has, and those that were chosen for it and are not answered."""
+        return self._busy(self._columns.instances)
+
+    @property
+    def io_ops(self) -> Ints:
+        """Builds and the like under way, and those that were chosen for it and are not answered."""
+        return self._busy(self._columns.io_ops)
+
+    def _busy(self, column: Ints) -> Ints:
+        busy = self._of(column) + self._of(self._draft.holding)
+        return busy if self._taken is None else busy + self._taken
+
+    # What to call it.
+
+    def name(self, at: int) -> str:
+        return self._columns.names[self.row(at)]
+
+    def cell_name(self, at: int) -> str:
+        return self._columns.cells.names[int(self._columns.cell[self.row(at)])]
+
+    def zone_name(self, at: int) -> str:
+        row = self.row(at)
+        return (
+            self._columns.zones.names[int(self._columns.zone[row])] if self._columns.registered[row] else ""
+        )
+
+    def disabled_reason(self, at: int) -> str:
+        return self._columns.disabled_reasons[self.row(at)]

@@ -1,0 +1,246 @@
+"""The scheduler's replica of all providers and hosts, and its own choices that have not been answered yet.
+
+A host is a root provider, or one in the registry that has no provider yet. Nothing is searched here: hosts.py shows the
+columns to whoever chooses. For now a host gives what its root has, and what just one of its children has beside it.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from bus.message import AggregateId, ConsumerId, ProviderId
+from bus.messages.hosts import HostState
+from bus.messages.placement import ProviderGone, ProviderState, Share
+from scheduler_worker.core.columns import Columns, Stock, Words
+from scheduler_worker.core.trees import Tree, Trees
+
+_WORD = 2**64 - 1
+
+
+class _Hold:
+    __slots__ = ("row", "taken")
+
+    def __init__(self, row: int, taken: tuple[tuple[Stock, int], ...]) -> None:
+        self.row = row
+        self.taken = taken
+
+
+class Picture:
+    """Fed by whoever listens; copied from, never written in, by whoever chooses."""
+
+    def __init__(self) -> None:
+        self.columns = Columns()
+        self._trees = Trees()
+        self._registry: dict[int, HostState] = {}
+        self._rows: dict[int, int] = {}
+        self._named: dict[str, set[int]] = {}
+        self._members: dict[int, set[int]] = {}
+        self._aggregates: dict[int, tuple[AggregateId, ...]] = {}
+        self._holds: dict[tuple[int, int], _Hold] = {}
+        self._preferences: tuple[int, int, Words] | None = None
+        self._hosts_seen = 0
+
+    def __len__(self) -> int:
+        """How many hosts there are."""
+        return len(self._rows)
+
+    # What placement says.
+
+    def apply(self, states: Iterable[ProviderState]) -> None:
+        """Merge these: what is older than what is known, or known to be gone, changes nothing."""
+        for state in states:
+            merged = self._trees.merge(state)
+            if merged.used is not None:
+                self._use(merged.used)
+            for tree in merged.trees:
+                self._draw(tree)
+
+    def remove(self, gone: Iterable[ProviderGone]) -> None:
+        """These are no more, and what was said of them before is not believed when it comes late."""
+        self.prune(one.internal for one in gone)
+
+    def prune(self, internals: Iterable[int]) -> None:
+        """The same by internal id, of those that were known before a snapshot was begun, and that it did not have."""
+        for internal in internals:
+            tree = self._trees.bury(internal)
+            if tree is not None:
+                self._draw(tree)
+
+    def internals(self) -> frozenset[int]:
+        """The internal ids of all providers that are known."""
+        return frozenset(self._trees.internals())
+
+    def forget(self, gone: Iterable[ProviderId]) -> None:
+        """Placement found no such providers just now; should it have them again by this time, it says so."""
+        for provider in gone:
+            internal = self._trees.internal_of(provider)
+            tree = None if internal is None else self._trees.lose(internal)
+            if tree is not None:
+                self._draw(tree)
+
+    # What the registry says.
+
+    def know(self, hosts: Iterable[HostState]) -> None:
+        """An older `sequence` than what is known changes nothing."""
+        for host in hosts:
+            known = self._registry.get(host.id.int)
+            if known is not None and host.sequence < known.sequence:
+                continue
+            self._registry[host.id.int] = host
+            if known is not None and (known.name, known.cell) == (host.name, host.cell):
+                # How busy it is changes with every build, and what else the row says does not.
+                self._draw_registry(self._rows[host.id.int], host)
+            else:
+                self._draw(self._trees.by_root.get(host.id.int) or Tree(host.id))
+
+    # What we chose ourselves.
+
+    def hold(self, consumer: ConsumerId, attempt: int, share: Share) -> None:
+        """Count an own choice until it is answered. Held again, the later share counts."""
+        self.drop(consumer, attempt)
+        row = self._rows.get(share.host.int)
+        if row is None:
+            return
+        elsewhere = self.columns.elsewhere[row]
+        taken = []
+        for amount in share.amounts:
+            stock = self.columns.stocks.get(amount.resource)
+            if stock is not None and elsewhere.get(amount.resource, share.host).int == amount.provider.int:
+                stock.hold(row, amount.amount)
+                taken.append((stock, amount.amount))
+        self.columns.holding[row] += 1
+        self._holds[consumer.int, attempt] = _Hold(row, tuple(taken))
+
+    def drop(self, consumer: ConsumerId, attempt: int) -> None:
+        """The choice was answered, or a change names it: by now it stands in the books, or nowhere."""
+        hold = self._holds.pop((consumer.int, attempt), None)
+        if hold is not None:
+            self._let_go(hold)
+
+    # What may be asked of it.
+
+    def cell_of(self, host: ProviderId) -> str:
+        """Empty if there is no such host."""
+        row = self._rows.get(host.int)
+        return "" if row is None else self.columns.cells.names[int(self.columns.cell[row])]
+
+    def rows_named(self, name: str) -> Iterable[int]:
+        """Of the hosts with this name, which is in lower case."""
+        return self._named.get(name, ())
+
+    def rows_in(self, aggregate: AggregateId) -> Iterable[int]:
+        """Of the hosts whose root is in this aggregate."""
+        return self._members.get(aggregate.int, ())
+
+    def preferences(self, salt: int) -> Words:
+        """A number of 32 bits for each row, by which equals are told apart: others for each salt, always the same."""
+        known = self._preferences
+        if known is None or known[:2] != (salt, self._hosts_seen):
+            ids = [(host.int ^ host.int >> 64) & _WORD for host in self.columns.ids]
+            known = salt, self._hosts_seen, _mixed(np.array(ids, dtype=np.uint64), salt)
+            self._preferences = known
+        return known[2]
+
+    # How a row is drawn.
+
+    def _use(self, state: ProviderState) -> None:
+        tree = self._trees.by_root[state.root.int]
+        for resource, inventory in state.inventories.items():
+            source = tree.sources.get(resource)
+            if source is not None and source.internal == state.internal:
+                self.columns.stocks[resource].use(tree.row, inventory.used)
+
+    def _draw(self, tree: Tree) -> None:
+        """All of a host's row, since something of it is new beside what is used."""
+        host = self._registry.get(tree.root.int)
+        if host is None and not tree.is_host:
+            self._erase(tree)
+            return
+        columns = self.columns
+        row = tree.row = self._row_of(tree.root)
+        top = tree.top
+        before, tree.sources = tree.sources, tree.find_sources()
+        for resource in before.keys() - tree.sources.keys():
+            columns.stocks[resource].clear(row)
+        for resource, source in tree.sources.items():
+            columns.stock(resource).put(row, source.inventories[resource])
+        givers = () if top is None else (top, *tree.sources.values())
+        columns.put_traits(row, frozenset(trait for giver in givers for trait in giver.traits))
+        columns.shapes[row] = tree.shape
+        columns.elsewhere[row] = {
+            resource: source.id for resource, source in tree.sources.items() if source is not top
+        }
+        columns.provided[row] = top is not None
+        self._draw_registry(row, host)
+        said, booked = host.cell if host else "", top.cell if top else ""
+        columns.cell[row] = columns.cells.code(booked or said)
+        columns.consistent[row] = not said or not booked or said == booked
+        self._call(row, host.name if host else top.name if top else "")
+        self._join(row, top.aggregates if top else ())
+
+    def _draw_registry(self, row: int, host: HostState | None) -> None:
+        columns = self.columns
+        columns.registered[row] = host is not None
+        columns.up[row] = host is not None and host.up
+        columns.enabled[row] = host is not None and host.enabled
+        columns.disabled_reasons[row] = host.disabled_reason if host else ""
+        columns.instances[row] = host.instances if host else 0
+        columns.io_ops[row] = host.io_ops if host else 0
+        columns.zone[row] = columns.zones.code(host.availability_zone if host else "")
+
+    def _row_of(self, host: ProviderId) -> int:
+        row = self._rows.get(host.int)
+        if row is None:
+            row = self._rows[host.int] = self.columns.add(host)
+            self._hosts_seen += 1
+        return row
+
+    def _erase(self, tree: Tree) -> None:
+        tree.row = -1
+        tree.sources = {}
+        row = self._rows.pop(tree.root.int, None)
+        if row is None:
+            return
+        # Whoever has the row next must not find there what was chosen for this one.
+        for key in [key for key, hold in self._holds.items() if hold.row == row]:
+            self._let_go(self._holds.pop(key))
+        for stock in self.columns.stocks.values():
+            stock.clear(row)
+        self._call(row, "")
+        self._join(row, ())
+        self.columns.give_back(row)
+
+    def _let_go(self, hold: _Hold) -> None:
+        for stock, amount in hold.taken:
+            stock.hold(hold.row, -amount)
+        self.columns.holding[hold.row] -= 1
+
+    def _call(self, row: int, name: str) -> None:
+        before = self.columns.names[row]
+        if before == name:
+            return
+        if before:
+            self._named[before.lower()].discard(row)
+            if not self._named[before.lower()]:
+                del self._named[before.lower()]
+        if name:
+            self._named.setdefault(name.lower(), set()).add(row)
+        self.columns.names[row] = name
+
+    def _join(self, row: int, aggregates: tuple[AggregateId, ...]) -> None:
+        for left in self._aggregates.pop(row, ()):
+            self._members[left.int].discard(row)
+            if not self._members[left.int]:
+                del self._members[left.int]
+        if aggregates:
+            self._aggregates[row] = aggregates
+        for joined in aggregates:
+            self._members.setdefault(joined.int, set()).add(row)
+
+
+def _mixed(ids: Words, salt: int) -> Words:
+    """Ids stirred until those that differ little differ much (the finish of splitmix64)."""
+    mixed = ids + np.uint64(salt * 0x9E3779B97F4A7C15 & _WORD)
+    mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return mixed >> np.uint64(32)

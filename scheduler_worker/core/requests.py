@@ -1,0 +1,214 @@
+"""Does a request make sense, and what does one of its instances need?
+
+Everything in it is understood, or it is refused with the field, the value and the reason: a key that nobody reads
+would be an instance without what it was meant to have.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from bus.messages.build import BuildInstance, BuildRejected, Flavor, InstanceId, RequestId
+from bus.messages.placement import INTEGER_MAX, ServerGroup
+from placement_worker.core.vocabulary import CUSTOM, Vocabulary
+
+COUNT_MAX = 100
+DEADLINE_S_MAX = 86_400
+MB_PER_GB = 1024
+
+_GROUPED = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
+_NAME = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
+# They say how groups stand to each other, and mean nothing without groups.
+_ABOUT_GROUPS = ("group_policy", "same_subtree")
+
+
+class Wish(Struct, frozen=True):
+    """What each of `count` instances needs of its host. Equal wishes are decided in one pass.
+
+    Names of hosts are in lower case, since they are compared so. `extra_specs` are those that only plugins read.
+    """
+
+    amounts: tuple[tuple[str, int], ...]
+    required: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+    availability_zone: str = ""
+    hosts: tuple[str, ...] = ()
+    ignore_hosts: tuple[str, ...] = ()
+    group: ServerGroup | None = None
+    extra_specs: tuple[tuple[str, str], ...] = ()
+    count: int = 1
+
+
+class _Problem(NamedTuple):
+    field: str
+    value: object
+    reason: str
+
+
+class _Resource(NamedTuple):
+    name: str
+    amount: int
+
+
+class _Trait(NamedTuple):
+    name: str
+    word: str
+    field: str
+
+
+class _ForPlugins(NamedTuple):
+    key: str
+    value: str
+
+
+_Spec = _Resource | _Trait | _ForPlugins | _Problem
+
+
+def read_request(
+    build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[str] = frozenset()
+) -> Wish | BuildRejected:
+    """`scopes` are those of the extra specs (what stands before the colon) that plugins read."""
+    specs = tuple(_specs_of(build, vocabulary, scopes))
+    problem = next(_problems_of(build, specs), None)
+    if problem is not None or build.flavor is None:
+        problem = problem or _Problem("flavor", "", "there is none")
+        return BuildRejected(
+            request_id=build.request_id, field=problem.field, value=str(problem.value), reason=problem.reason
+        )
+    return Wish(
+        amounts=tuple(sorted(_amounts_of(build.flavor, specs).items())),
+        required=_traits_that_are("required", specs),
+        forbidden=_traits_that_are("forbidden", specs),
+        availability_zone=build.availability_zone,
+        hosts=_lowered(build.hosts),
+        ignore_hosts=_lowered(build.ignore_hosts),
+        group=build.group,
+        extra_specs=tuple(sorted((spec.key, spec.value) for spec in specs if isinstance(spec, _ForPlugins))),
+        count=build.count,
+    )
+
+
+def instances_of(
+    build: BuildInstance, instance_id_of: Callable[[RequestId, int], InstanceId]
+) -> tuple[InstanceId, ...]:
+    """The ids of what a sound request builds: those given, or those that follow from its own."""
+    if build.instance_ids or build.request_id is None:
+        return build.instance_ids
+    return tuple([instance_id_of(build.request_id, index) for index in range(build.count)])
+
+
+def _problems_of(build: BuildInstance, specs: tuple[_Spec, ...]) -> Iterator[_Problem]:
+    if build.request_id is None:
+        yield _Problem(
+            "request_id", "", "there is none: the client chooses a uuid, and repeats it with the request"
+        )
+    if build.flavor is None:
+        yield _Problem("flavor", "", "there is none: it says how large an instance is")
+    yield from _problems_of_counts(build)
+    if build.flavor is not None:
+        yield from _problems_of_flavor(build.flavor, specs)
+    yield from (spec for spec in specs if isinstance(spec, _Problem))
+    required = _traits_that_are("required", specs)
+    for trait in _traits_that_are("forbidden", specs):
+        if trait in required:
+            field = next(spec.field for spec in specs if isinstance(spec, _Trait) and spec.name == trait)
+            yield _Problem(field, trait, "is both required and forbidden, which no host can be")
+
+
+def _problems_of_counts(build: BuildInstance) -> Iterator[_Problem]:
+    if not 1 <= build.count <= COUNT_MAX:
+        yield _Problem("count", build.count, f"a request builds 1 to {COUNT_MAX} instances")
+    given = build.instance_ids
+    if given and len(given) != build.count:
+        yield _Problem("instance_ids", len(given), f"{len(given)} ids are given for {build.count} instances")
+    for position, instance in enumerate(given):
+        if instance in given[:position]:
+            yield _Problem(f"instance_ids[{position}]", instance, "is given twice")
+    if not 1 <= build.deadline_s <= DEADLINE_S_MAX:
+        yield _Problem("deadline_s", build.deadline_s, f"a deadline is 1 to {DEADLINE_S_MAX} seconds away")
+
+
+def _problems_of_flavor(flavor: Flavor, specs: tuple[_Spec, ...]) -> Iterator[_Problem]:
+    for name in ("vcpus", "ram_mb", "root_gb", "ephemeral_gb", "swap_mb"):
+        amount = getattr(flavor, name)
+        if not 0 <= amount <= INTEGER_MAX:
+            yield _Problem(f"flavor.{name}", amount, f"an amount is 0 to {INTEGER_MAX}")
+    amounts = _amounts_of(flavor, specs)
+    if not amounts:
+        yield _Problem("flavor", flavor.name, "it asks for nothing, and nothing needs no host")
+    for resource, amount in amounts.items():
+        if amount > INTEGER_MAX:
+            yield _Problem("flavor", amount, f"{resource} adds up to {amount}, more than {INTEGER_MAX}")
+
+
+def _specs_of(build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[str]) -> Iterator[_Spec]:
+    if build.flavor is not None:
+        for key, value in build.flavor.extra_specs.items():
+            yield _read_spec(f"flavor.extra_specs.{key}", key, value, vocabulary, scopes)
+    # Of the image only its traits concern us: its other properties are for whoever builds.
+    for key, value in build.image_properties.items():
+        if key.startswith("trait"):
+            yield _read_spec(f"image_properties.{key}", key, value, vocabulary, scopes)
+
+
+def _read_spec(field: str, key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[str]) -> _Spec:
+    parts = _GROUPED.fullmatch(key)
+    if parts is None:
+        if key in _ABOUT_GROUPS:
+            return _Problem(field, value, f"{key} is about granular groups, which cannot be asked for yet")
+        if key.partition(":")[0] in scopes:
+            return _ForPlugins(key, value)
+        return _Problem(
+            field, value, f"nothing here reads {key!r}: known are resources:CLASS and trait:TRAIT"
+        )
+    kind, suffix, name = parts.groups()
+    if suffix:
+        return _Problem(
+            field, value, f"{key!r} asks for granular group {suffix!r}: these cannot be asked for yet"
+        )
+    if kind == "resources":
+        return _read_resource(field, name, value, vocabulary)
+    return _read_trait(field, name, value, vocabulary)
+
+
+def _read_resource(field: str, name: str, value: str, vocabulary: Vocabulary) -> _Resource | _Problem:
+    if not vocabulary.knows_class(name) or not _NAME.fullmatch(name):
+        return _Problem(
+            field, name, f"resource class {name!r} is neither a standard one nor starts with {CUSTOM}"
+        )
+    if not _NUMBER.fullmatch(value) or int(value) > INTEGER_MAX:
+        return _Problem(field, value, f"an amount is a whole number from 0 to {INTEGER_MAX}")
+    return _Resource(name, int(value))
+
+
+def _read_trait(field: str, name: str, value: str, vocabulary: Vocabulary) -> _Trait | _Problem:
+    if not vocabulary.knows_trait(name) or not _NAME.fullmatch(name):
+        return _Problem(field, name, f"trait {name!r} is neither a standard one nor starts with {CUSTOM}")
+    if value not in ("required", "forbidden"):
+        return _Problem(field, value, "a trait is required or forbidden")
+    return _Trait(name, value, field)
+
+
+def _amounts_of(flavor: Flavor, specs: tuple[_Spec, ...]) -> dict[str, int]:
+    """The flavor's own amounts, unless its extra specs say otherwise; one that is 0 is not asked for."""
+    amounts = {
+        "VCPU": flavor.vcpus,
+        "MEMORY_MB": flavor.ram_mb,
+        "DISK_GB": flavor.root_gb + flavor.ephemeral_gb + -(-flavor.swap_mb // MB_PER_GB),
+    }
+    asked = {spec.name: spec.amount for spec in specs if isinstance(spec, _Resource)}
+    if asked.get("PCPU"):
+        # Who asks for dedicated processors gets them instead of shared ones.
+        del amounts["VCPU"]
+    return {resource: amount for resource, amount in (amounts | asked).items() if amount}
+
+
+def _traits_that_are(word: str, specs: tuple[_Spec, ...]) -> tuple[str, ...]:
+    return tuple(sorted({spec.name for spec in specs if isinstance(spec, _Trait) and spec.word == word}))
+
+
+def _lowered(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted({name.lower() for name in names}))

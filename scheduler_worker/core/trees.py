@@ -1,0 +1,143 @@
+"""The providers' states, merged: which of two is later, what is gone, what stands under which root.
+
+States come in any order and more than once. Of one provider the higher revision is later; a public id may be borne by
+one provider after another, and then the higher internal id is the later one, since these are never used again.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from bus.message import ProviderId
+from bus.messages.placement import ProviderState
+
+SHARES = "MISC_SHARES_VIA_AGGREGATE"
+# What is said of a provider after its end comes within seconds of it.
+GONE_MAX = 100_000
+
+
+class Tree:
+    """The providers under one root by internal id. `sources` and `row` are where the picture drew it."""
+
+    __slots__ = ("providers", "root", "row", "sources")
+
+    def __init__(self, root: ProviderId) -> None:
+        self.root = root
+        self.row = -1
+        self.providers: dict[int, ProviderState] = {}
+        # Which provider each class of the row is taken from: the state by which it was drawn.
+        self.sources: dict[str, ProviderState] = {}
+
+    @property
+    def top(self) -> ProviderState | None:
+        """None while only children are known."""
+        return next((state for state in self.providers.values() if state.id.int == self.root.int), None)
+
+    @property
+    def is_host(self) -> bool:
+        """Roots that share what they have by aggregates are pools, not hosts."""
+        top = self.top
+        return top is not None and SHARES not in top.traits
+
+    @property
+    def shape(self) -> int:
+        # A child's change may be told before its root's; both name the shape of the tree.
+        return max((state.shape for state in self.providers.values()), default=0)
+
+    def find_sources(self) -> dict[str, ProviderState]:
+        """For each class the root, or else the one child that has it; of several, none is taken for now."""
+        top = self.top
+        if top is None:
+            return {}
+        sources: dict[str, ProviderState] = {}
+        several = set()
+        for state in self.providers.values():
+            for resource in state.inventories:
+                if resource in sources:
+                    several.add(resource)
+                sources[resource] = state
+        for resource in sorted(several):
+            del sources[resource]
+        return sources | dict.fromkeys(top.inventories, top)
+
+
+class Merged(NamedTuple):
+    """Trees that are another shape now, and a provider of which nothing changed but what is used."""
+
+    trees: tuple[Tree, ...] = ()
+    used: ProviderState | None = None
+
+
+NOTHING_NEW = Merged()
+
+
+class Trees:
+    """All of them. Ids are looked up by their integers: a UUID hashes in Python, an integer does not."""
+
+    def __init__(self) -> None:
+        self.by_root: dict[int, Tree] = {}
+        self._states: dict[int, ProviderState] = {}
+        self._bearers: dict[int, int] = {}
+        # Internal ids, in the order in which they went.
+        self._gone: dict[int, None] = {}
+
+    def merge(self, state: ProviderState) -> Merged:
+        known = self._states.get(state.internal)
+        if known is None:
+            return self._meet(state)
+        if state.revision <= known.revision:
+            return NOTHING_NEW
+        self._states[state.internal] = state
+        tree = self.by_root[known.root.int]
+        if known.shape == state.shape and known.root.int == state.root.int and known.name == state.name:
+            tree.providers[state.internal] = state
+            return Merged(used=state)
+        del tree.providers[state.internal]
+        other = self._plant(state)
+        return Merged((other,) if other is tree else (self._fell_if_empty(tree), other))
+
+    def lose(self, internal: int) -> Tree | None:
+        """The tree it stood in, if it was known."""
+        state = self._states.pop(internal, None)
+        if state is None:
+            return None
+        if self._bearers.get(state.id.int) == internal:
+            del self._bearers[state.id.int]
+        tree = self.by_root[state.root.int]
+        del tree.providers[internal]
+        return self._fell_if_empty(tree)
+
+    def bury(self, internal: int) -> Tree | None:
+        """It is gone for good: what was said of it before is not believed when it comes late."""
+        self._gone[internal] = None
+        if len(self._gone) > GONE_MAX:
+            del self._gone[next(iter(self._gone))]
+        return self.lose(internal)
+
+    def internal_of(self, provider: ProviderId) -> int | None:
+        return self._bearers.get(provider.int)
+
+    def internals(self) -> Iterable[int]:
+        return self._states.keys()
+
+    def _meet(self, state: ProviderState) -> Merged:
+        bearer = self._bearers.get(state.id.int, -1)
+        if state.internal in self._gone or bearer > state.internal:
+            return NOTHING_NEW
+        # Who bore this id before is gone, though we have not been told yet.
+        left = self.bury(bearer) if bearer >= 0 else None
+        self._states[state.internal] = state
+        self._bearers[state.id.int] = state.internal
+        tree = self._plant(state)
+        return Merged((tree,) if left is None or left is tree else (left, tree))
+
+    def _plant(self, state: ProviderState) -> Tree:
+        tree = self.by_root.get(state.root.int)
+        if tree is None:
+            tree = self.by_root[state.root.int] = Tree(state.root)
+        tree.providers[state.internal] = state
+        return tree
+
+    def _fell_if_empty(self, tree: Tree) -> Tree:
+        if not tree.providers:
+            del self.by_root[tree.root.int]
+        return tree

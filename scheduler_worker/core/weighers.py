@@ -1,0 +1,19 @@
+"""Which of the hosts that qualify are better? More room is, unless a multiplier turns it around."""
+
+from scheduler_worker.core.columns import Ints
+from scheduler_worker.core.hosts import Hosts
+from scheduler_worker.core.requests import Wish
+
+
+class FreeAmount:
+    """What is free of one class, from nothing to the most that any host has."""
+
+    minimum = 0.0
+
+    def __init__(self, name: str, resource: str, multiplier: float = 1.0) -> None:
+        self.name = name
+        self.resource = resource
+        self.multiplier = multiplier
+
+    def weigh(self, hosts: Hosts, _wish: Wish) -> Ints:
+        return hosts.free(self.resource)

@@ -1,0 +1,193 @@
+"""What schedulers are told and asked beside builds: deletes, the cells' words, hosts, questions.
+
+Load, decide, save, say; the rules live in instances.py and hosts.py. A build request goes its own way (building.py).
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from msgspec import structs
+
+from bus.handling import Answer, Handler, Handlers, Reading, Received, Said, Tell
+from bus.messages.build import (
+    AskInstances,
+    BuildInstance,
+    DeleteInstance,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceId,
+    InstancesFound,
+)
+from bus.messages.hosts import AskHosts, HostSet, HostsFound, HostsReported, HostState, SetHost
+from scheduler_worker.building import Builder
+from scheduler_worker.hosts import HostRegistry, is_news, reported
+from scheduler_worker.instances import (
+    CELL0,
+    NO_REQUEST,
+    CellsWord,
+    InstanceRow,
+    deleted,
+    deleted_unseen,
+    heard,
+)
+from scheduler_worker.late import LateTransaction, kept_messages
+from scheduler_worker.store import InstanceQuery, SchedulerStore
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], datetime]
+# May this sender speak for that cell?
+SpeaksFor = Callable[[str, str], bool]
+
+
+def on_requests(builder: Builder, registry: HostRegistry, clock: Clock) -> Handlers:
+    """The queue of what clients and operators want done."""
+
+    async def on_deletes(asks: Sequence[Received[DeleteInstance]], late: LateTransaction) -> list[Said]:
+        """Answered by what is known of the instance now; by nothing where its request was never seen: whatever comes
+        later finds it deleted.
+        """
+        transaction = await late.begun()
+        wanted = sorted({ask.message.instance for ask in asks}, key=lambda id_: id_.int)
+        rows = dict(await transaction.lock(wanted))
+        changed: dict[InstanceId, InstanceRow] = {}
+        for id_ in wanted:
+            row = rows.get(id_)
+            now = deleted_unseen(id_, clock()) if row is None else deleted(row, clock())
+            if now is not None:
+                changed[id_] = rows[id_] = now
+        await transaction.save(list(changed.values()))
+        causes = {ask.message.instance: ask for ask in asks}
+        said: list[Said] = [
+            Tell(message, causes[id_], kept) for id_ in wanted for kept, message in kept_messages(rows[id_])
+        ]
+        for ask in asks:
+            row = rows[ask.message.instance]
+            told = () if row.told.request_id == NO_REQUEST else (row.told,)
+            said.append(Answer(ask, InstancesFound(instances=told)))
+        return said
+
+    async def on_set_hosts(asks: Sequence[Received[SetHost]], late: LateTransaction) -> list[Said]:
+        transaction = await late.begun()
+        found = await transaction.lock_hosts((), sorted({ask.message.host for ask in asks}))
+        hosts = {host.id: host for host in found}
+        answers: list[Said] = []
+        for ask in asks:
+            order = ask.message
+            named = [host for host in hosts.values() if host.name == order.host]
+            for host in named:
+                hosts[host.id] = structs.replace(
+                    host,
+                    enabled=order.enabled,
+                    disabled_reason="" if order.enabled else order.reason,
+                    sequence=host.sequence + 1,
+                )
+            first = registry.as_heard(hosts[named[0].id]) if named else None
+            answers.append(Answer(ask, HostSet(host=first)))
+        await transaction.save_hosts(list(hosts.values()), clock())
+        registry.learn(hosts.values())
+        return answers
+
+    return {BuildInstance: builder.on_builds, DeleteInstance: on_deletes, SetHost: on_set_hosts}
+
+
+def on_events(registry: HostRegistry, clock: Clock, speaks_for: SpeaksFor) -> Handlers:
+    """The queue of what schedulers must not miss, however long they are away."""
+    on_words = _cells_words(clock, speaks_for)
+    return {
+        InstanceActive: on_words,
+        InstanceFailed: on_words,
+        InstanceDeleted: on_words,
+        HostsReported: _hosts_reported(registry, clock, speaks_for),
+    }
+
+
+def _cells_words(clock: Clock, speaks_for: SpeaksFor) -> Handler:
+    async def on_cells_words(asks: Sequence[Received[CellsWord]], late: LateTransaction) -> list[Said]:
+        words = [ask.message for ask in asks if _is_believed(ask, speaks_for)]
+        if not words:
+            return []
+        transaction = await late.begun()
+        wanted = sorted({word.instance.id for word in words}, key=lambda id_: id_.int)
+        rows = dict(await transaction.lock(wanted))
+        changed: dict[InstanceId, InstanceRow] = {}
+        for word in words:
+            row = rows.get(word.instance.id)
+            now = None if row is None else heard(row, word, clock())
+            if now is not None:
+                changed[now.id] = rows[now.id] = now
+        await transaction.save(list(changed.values()))
+        return []
+
+    return on_cells_words
+
+
+def _hosts_reported(registry: HostRegistry, clock: Clock, speaks_for: SpeaksFor) -> Handler:
+    async def on_hosts_reported(asks: Sequence[Received[HostsReported]], late: LateTransaction) -> list[Said]:
+        asks = [ask for ask in asks if _is_believed(ask, speaks_for)]
+        transaction = await late.begun()
+        ids = sorted({host.id for ask in asks for host in ask.message.hosts}, key=lambda id_: id_.int)
+        written = {host.id: host for host in await transaction.lock_hosts(ids, ())}
+        changed: dict[object, HostState] = {}
+        for ask in asks:
+            for facts in ask.message.hosts:
+                before = written.get(facts.id)
+                host = reported(before, facts, ask.message.cell, clock())
+                if host is None:
+                    log.warning("cell %s reports host %s of another cell", ask.message.cell, facts.name)
+                elif is_news(before, host):
+                    host = structs.replace(host, sequence=host.sequence + 1)
+                    changed[host.id] = written[host.id] = host
+        await transaction.save_hosts(list(changed.values()), clock())
+        registry.learn(changed.values())
+        for ask in asks:
+            registry.hear_beats(ask.message.cell, [host.id for host in ask.message.hosts])
+        return []
+
+    return on_hosts_reported
+
+
+def on_questions(store: SchedulerStore, registry: HostRegistry) -> Handlers:
+    """The queue of what people ask."""
+
+    async def on_ask_instances(asks: Sequence[Received[AskInstances]]) -> list[Said]:
+        return [Answer(ask, await _instances(store, ask.message)) for ask in asks]
+
+    async def on_ask_hosts(asks: Sequence[Received[AskHosts]]) -> list[Said]:
+        said: list[Said] = []
+        for ask in asks:
+            limit = ask.message.limit
+            # One more than asked tells whether there is another page.
+            found = await store.hosts(ask.message.name, ask.message.after, limit + 1)
+            page = tuple(registry.as_heard(host) for host in found[:limit])
+            said.append(Answer(ask, HostsFound(hosts=page, next=page[-1].name if len(found) > limit else "")))
+        return said
+
+    return {AskInstances: Reading(on_ask_instances), AskHosts: Reading(on_ask_hosts)}
+
+
+async def _instances(store: SchedulerStore, question: AskInstances) -> InstancesFound:
+    found = await store.instances(
+        InstanceQuery(
+            instances=question.instances,
+            request_id=question.request_id,
+            after=question.after,
+            state=question.state,
+            limit=question.limit + 1,
+        )
+    )
+    page = tuple(row.told for row in found[: question.limit])
+    return InstancesFound(instances=page, next=page[-1].id if len(found) > question.limit else None)
+
+
+def _is_believed(ask: Received[CellsWord] | Received[HostsReported], speaks_for: SpeaksFor) -> bool:
+    """A cell's own word. What is said of cell0 is a scheduler's, and stands in the rows already."""
+    cell = ask.message.cell
+    if cell == CELL0:
+        return False
+    if not speaks_for(ask.sender, cell):
+        log.warning("not believed: %r speaks for cell %s", ask.sender, cell)
+        return False
+    return True

@@ -1,0 +1,124 @@
+"""Which hosts there are, and are they up: the rows, what was heard since, and what the picture is told of both.
+
+A heartbeat is remembered and not written. Rows that were read at start are believed for one period: whoever is alive
+has been heard of by then.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from msgspec import structs
+
+from bus.message import ProviderId
+from bus.messages.hosts import HostFacts, HostState
+
+log = logging.getLogger(__name__)
+
+
+class KnowsHosts(Protocol):
+    """A picture, as far as hosts go."""
+
+    def know(self, hosts: Iterable[HostState]) -> None: ...
+
+
+def reported(host: HostState | None, facts: HostFacts, cell: str, now: datetime) -> HostState | None:
+    """The host with these facts; None if it is another cell's, who may not speak of it."""
+    if host is None:
+        host = HostState(id=facts.id, name=facts.name, cell=cell, up=True, enabled=True)
+    if host.cell != cell:
+        return None
+    return structs.replace(
+        host,
+        name=facts.name,
+        up=True,
+        instances=facts.instances,
+        io_ops=facts.io_ops,
+        availability_zone=facts.availability_zone,
+        hypervisor_type=facts.hypervisor_type,
+        hypervisor_version=facts.hypervisor_version,
+        heard_at=now,
+    )
+
+
+def is_news(host: HostState | None, now: HostState) -> bool:
+    """Does it say more than that the host is alive?"""
+    return host is None or structs.replace(host, up=now.up, heard_at=now.heard_at) != now
+
+
+class HostRegistry:
+    """All hosts as this process knows them."""
+
+    def __init__(self, picture: KnowsHosts, down_after: timedelta, clock: Callable[[], datetime]) -> None:
+        self._picture = picture
+        self._down_after = down_after
+        self._clock = clock
+        self._hosts: dict[ProviderId, HostState] = {}
+        self._heard: dict[ProviderId, datetime] = {}
+        # The picture takes what is later: later in this process, since a row does not tell who is up.
+        self._told = itertools.count(1)
+
+    def learn(self, rows: Iterable[HostState]) -> None:
+        """As they are written: at start, by this worker, or by another."""
+        changed = []
+        now = self._clock()
+        for row in rows:
+            known = self._hosts.get(row.id)
+            if known is None or row.sequence > known.sequence:
+                self._heard.setdefault(row.id, now)
+                self._hosts[row.id] = row
+                changed.append(row)
+        self._tell(changed, now)
+
+    def hear_facts(self, cell: str, facts: Iterable[HostFacts]) -> None:
+        """What all workers hear at once, and one of them writes."""
+        now = self._clock()
+        changed = []
+        for each in facts:
+            host = reported(self._hosts.get(each.id), each, cell, now)
+            if host is None:
+                log.warning("cell %s speaks of host %s, which is another cell's", cell, each.name)
+                continue
+            self._hosts[each.id] = host
+            self._heard[each.id] = now
+            changed.append(host)
+        self._tell(changed, now)
+
+    def hear_beats(self, cell: str, hosts: Iterable[ProviderId]) -> None:
+        now = self._clock()
+        back = []
+        for each in hosts:
+            host = self._hosts.get(each)
+            if host is None or host.cell != cell:
+                continue
+            self._heard[each] = now
+            if not host.up:
+                back.append(host)
+        self._tell(back, now)
+
+    def get(self, host: ProviderId) -> HostState | None:
+        return self._hosts.get(host)
+
+    def look(self) -> None:
+        """Who was not heard of for too long?"""
+        now = self._clock()
+        self._tell([host for host in self._hosts.values() if host.up and not self._is_up(host.id, now)], now)
+
+    def as_heard(self, row: HostState) -> HostState:
+        """A row of the store, with what only this process knows."""
+        heard = self._heard.get(row.id)
+        return structs.replace(row, up=self._is_up(row.id, self._clock()), heard_at=heard or row.heard_at)
+
+    def _is_up(self, host: ProviderId, now: datetime) -> bool:
+        heard = self._heard.get(host)
+        return heard is not None and now - heard < self._down_after
+
+    def _tell(self, changed: Iterable[HostState], now: datetime) -> None:
+        told = []
+        for host in changed:
+            known = self._hosts[host.id] = structs.replace(host, up=self._is_up(host.id, now))
+            told.append(structs.replace(known, sequence=next(self._told)))
+        if told:
+            self._picture.know(told)

@@ -1,0 +1,39 @@
+"""What an operator may tune of a scheduler worker."""
+
+from msgspec import Struct
+
+
+class SchedulerSettings(Struct, frozen=True):
+    # How often one host is tried again whose shape moved between choice and claim, and how long at most between.
+    shape_tries_max: int = 4
+    shape_pause_ms_max: float = 50.0
+    # How many claims in all are asked for one instance, whatever refused them.
+    claims_max: int = 12
+    # Hosts that the cell may go on to when the chosen one fails.
+    alternates_max: int = 2
+    # What filters let a host take: builds and the like under way, and instances.
+    io_ops_per_host_max: int = 8
+    instances_per_host_max: int = 50
+    # Batches of requests under way at once: while one waits for placement's verdicts, another is chosen.
+    batches_in_flight: int = 2
+    # A host that was not heard of for so long is down.
+    host_down_s: float = 60.0
+    # How often other workers' word about hosts (enabled, disabled) is looked for.
+    hosts_poll_s: float = 5.0
+    # How often requests past their deadline are looked for.
+    deadline_poll_s: float = 5.0
+    snapshot_page: int = 500
+    # A message on its row is said again only when it is this old: younger ones are still on their way.
+    unsaid_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shape_tries_max <= self.claims_max:
+            raise ValueError(
+                f"shape_tries_max is {self.shape_tries_max}, must be from 1 to claims_max ({self.claims_max})"
+            )
+        if self.batches_in_flight < 1:
+            raise ValueError(f"batches_in_flight is {self.batches_in_flight}, must be at least 1")
+        if not 0 < self.hosts_poll_s <= self.host_down_s:
+            raise ValueError(
+                f"hosts_poll_s is {self.hosts_poll_s}, must be more than 0 and at most host_down_s ({self.host_down_s})"
+            )

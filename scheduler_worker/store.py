@@ -1,0 +1,97 @@
+"""What a scheduler asks of its database. Two implementations, one contract suite: store_memory.py and store_sql.py.
+
+Requests and instances are locked, each kind in the order of its ids, before they are judged (instances.py); so what is
+written is what was judged, and of several workers that hold the same request one decides.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import Protocol
+
+from msgspec import Struct
+
+from bus.handling import Kept
+from bus.message import ProviderId
+from bus.messages.build import InstanceId, RequestId
+from bus.messages.hosts import HostState
+from scheduler_worker.instances import InstanceRow
+
+
+class NewRequest(Struct, frozen=True):
+    """A request as it would be accepted: what tells it from another with the same id, and its instances' rows."""
+
+    id: RequestId
+    digest: bytes
+    rows: tuple[InstanceRow, ...]
+
+
+class Known(Struct, frozen=True):
+    """Accepted, now or before, with the same content: these are its instances, locked."""
+
+    rows: tuple[InstanceRow, ...]
+
+
+class OtherContent(Struct, frozen=True):
+    """The id belongs to a request that asks for something else."""
+
+
+class InstancesTaken(Struct, frozen=True):
+    """These instances belong to another request."""
+
+    instances: tuple[InstanceId, ...]
+
+
+Acceptance = Known | OtherContent | InstancesTaken
+
+
+class InstanceQuery(Struct, frozen=True):
+    """These instances; or those of a request; or all, in the order of their ids, after `after`."""
+
+    instances: tuple[InstanceId, ...] = ()
+    request_id: RequestId | None = None
+    after: InstanceId | None = None
+    state: str = ""
+    limit: int = 100
+
+
+class SchedulerTransaction(Protocol):
+    """All or nothing."""
+
+    async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
+        """Write down those that are new; what is known of each, in their order. No id comes twice."""
+
+    async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
+        """Those that exist, locked and as they are now."""
+
+    async def save(self, rows: Sequence[InstanceRow]) -> None:
+        """Write these, which were locked or are new. Another's new row of the same id, committed just now, stays."""
+
+    async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
+        """The hosts of these ids or names that exist, locked and as they are now."""
+
+    async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
+        """Write these, new or locked; `up` and what follows from heartbeats is not kept."""
+
+    async def confirm(self, said: Sequence[Kept]) -> None:
+        """What these rows said by these sequences has reached the broker."""
+
+
+class SchedulerStore(Protocol):
+    def transaction(self) -> AbstractAsyncContextManager[SchedulerTransaction]:
+        """Commits when left in peace, rolls back on any exception. May raise `Transient` at any step: try again."""
+
+    async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]: ...
+
+    async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
+        """Accepted, not decided, and past their deadline."""
+
+    async def unsaid(self, before: datetime) -> Sequence[InstanceRow]:
+        """What is still to be said of rows that have not changed since."""
+
+    async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
+        """In the order of their names, after `after`; or the one called `name`."""
+
+    async def hosts_changed(self, since: datetime) -> Sequence[HostState]: ...
+
+    async def close(self) -> None: ...

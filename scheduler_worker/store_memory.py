@@ -1,0 +1,195 @@
+"""The scheduler's rows in the memory of one process, for the embedded mode, tests and simulation.
+
+One transaction runs at a time, and readers see what is committed. A transaction notes how to undo each step.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+from msgspec import Struct, structs
+
+from bus.handling import Kept
+from bus.message import ProviderId
+from bus.messages.build import InstanceId, RequestId
+from bus.messages.hosts import HostState
+from scheduler_worker.instances import NO_REQUEST, InstanceRow, adopted
+from scheduler_worker.store import (
+    Acceptance,
+    InstanceQuery,
+    InstancesTaken,
+    Known,
+    NewRequest,
+    OtherContent,
+    SchedulerTransaction,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class _Request(Struct, frozen=True):
+    digest: bytes
+    instances: tuple[InstanceId, ...]
+
+
+class _Rows:
+    def __init__(self) -> None:
+        self.requests: dict[RequestId, _Request] = {}
+        self.instances: dict[InstanceId, InstanceRow] = {}
+        self.hosts: dict[ProviderId, HostState] = {}
+        self.hosts_changed: dict[ProviderId, datetime] = {}
+        # Those with something to do, so that looking for them costs nothing when there is nothing.
+        self.open: dict[InstanceId, None] = {}
+        self.unsaid: dict[InstanceId, None] = {}
+
+
+class _Transaction:
+    """Writes in place, and knows how to take it back."""
+
+    def __init__(self, rows: _Rows) -> None:
+        self._rows = rows
+        self._undo: list[Callable[[], None]] = []
+
+    async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
+        return [self._accept(request) for request in requests]
+
+    def _accept(self, request: NewRequest) -> Acceptance:
+        rows = self._rows
+        known = rows.requests.get(request.id)
+        if known is None:
+            taken = tuple(
+                row.id
+                for row in request.rows
+                if (there := rows.instances.get(row.id)) and there.told.request_id != NO_REQUEST
+            )
+            if taken:
+                return InstancesTaken(taken)
+            for row in request.rows:
+                unseen = rows.instances.get(row.id)
+                self._put(row if unseen is None else adopted(unseen, row))
+            known = _Request(request.digest, tuple(row.id for row in request.rows))
+            self._write(rows.requests, request.id, known)
+        elif known.digest != request.digest:
+            return OtherContent()
+        return Known(tuple(rows.instances[instance] for instance in known.instances))
+
+    async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
+        found = self._rows.instances
+        return {instance: found[instance] for instance in instances if instance in found}
+
+    async def save(self, rows: Sequence[InstanceRow]) -> None:
+        for row in rows:
+            self._put(row)
+
+    async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
+        hosts = self._rows.hosts
+        return (
+            [host for host in hosts.values() if host.id in ids or host.name in names]
+            if names
+            else [hosts[host] for host in ids if host in hosts]
+        )
+
+    async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
+        for host in hosts:
+            self._write(self._rows.hosts, host.id, host)
+            self._write(self._rows.hosts_changed, host.id, at)
+
+    async def confirm(self, said: Sequence[Kept]) -> None:
+        for kept in said:
+            row = self._rows.instances.get(_instance(kept))
+            if row is not None and row.unsaid and row.told.sequence <= kept.sequence:
+                self._put(structs.replace(row, unsaid=False))
+
+    def roll_back(self) -> None:
+        for undo in reversed(self._undo):
+            undo()
+
+    def _put(self, row: InstanceRow) -> None:
+        self._write(self._rows.instances, row.id, row)
+        self._write(self._rows.open, row.id, None, there=row.is_open)
+        self._write(self._rows.unsaid, row.id, None, there=row.unsaid)
+
+    def _write(self, rows: dict[K, V], key: K, row: V, *, there: bool = True) -> None:
+        before = rows.get(key)
+        self._undo.append(partial(_set, rows, key, before, there=key in rows))
+        _set(rows, key, row, there=there)
+
+
+def _set(rows: dict[K, V], key: K, row: Any, *, there: bool) -> None:
+    if there:
+        rows[key] = row
+    else:
+        rows.pop(key, None)
+
+
+def _instance(kept: Kept) -> InstanceId:
+    return InstanceId(UUID(kept.entity))
+
+
+class MemorySchedulerStore:
+    def __init__(self) -> None:
+        self._rows = _Rows()
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[SchedulerTransaction]:
+        async with self._lock:
+            transaction = _Transaction(self._rows)
+            try:
+                yield transaction
+            except BaseException:
+                # A cancellation undoes it, too.
+                transaction.roll_back()
+                raise
+
+    async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]:
+        async with self._lock:
+            rows = self._rows.instances
+            named = query.instances
+            if query.request_id is not None:
+                request = self._rows.requests.get(query.request_id)
+                named = request.instances if request else ()
+            wanted = named if query.instances or query.request_id is not None else rows
+            found = [
+                row
+                for instance in sorted(wanted, key=_in_order)
+                if (row := rows.get(instance)) is not None
+                and row.told.request_id != NO_REQUEST
+                and (query.after is None or instance.int > query.after.int)
+                and query.state in ("", row.told.state)
+            ]
+            return found[: query.limit]
+
+    async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
+        async with self._lock:
+            rows = self._rows
+            late = [instance for instance in rows.open if rows.instances[instance].ends_by <= now]
+            return late[:limit]
+
+    async def unsaid(self, before: datetime) -> Sequence[InstanceRow]:
+        async with self._lock:
+            rows = [self._rows.instances[instance] for instance in self._rows.unsaid]
+            return [row for row in rows if (row.told.changed_at or row.issued_at) < before]
+
+    async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
+        async with self._lock:
+            hosts = self._rows.hosts.values()
+            found = [host for host in hosts if (host.name == name if name else host.name > after)]
+            return sorted(found, key=lambda host: (host.name, host.id.int))[:limit]
+
+    async def hosts_changed(self, since: datetime) -> Sequence[HostState]:
+        async with self._lock:
+            rows = self._rows
+            return [host for host in rows.hosts.values() if rows.hosts_changed[host.id] >= since]
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def _in_order(instance: InstanceId) -> int:
+    return instance.int

@@ -1,0 +1,100 @@
+"""The scheduler's rows as tables, alike on PostgreSQL and SQLite: requests, instances as the API level has them, hosts.
+
+Change them in two steps, each with its migration: first expand (a new column or table that the release before does not
+mind), and only a release later contract. What is only read back whole stands in a body; what is asked for by, in columns. A cell has tables
+of instances too, and may share this database: so none is called just that.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Uuid,
+    text,
+)
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+Id = Uuid(as_uuid=True)
+
+
+class Moment(TypeDecorator[datetime]):
+    """A point in time. SQLite has no such type: there it is text in UTC, of one length, so that it sorts."""
+
+    impl = String
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(DateTime(timezone=True))
+        return dialect.type_descriptor(String(32))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None or dialect.name == "postgresql":
+            return value
+        return value.astimezone(UTC).isoformat(timespec="microseconds")
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        return value if value is None or dialect.name == "postgresql" else datetime.fromisoformat(value)
+
+
+requests = Table(
+    "build_requests",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("digest", LargeBinary, nullable=False),
+    # JSON: the ids of its instances, in the order of the request.
+    Column("instances", LargeBinary, nullable=False),
+)
+
+instances = Table(
+    "requested_instances",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("request_id", Id, nullable=False),
+    Column("state", String(32), nullable=False),
+    Column("changed_at", Moment, nullable=False),
+    # Set as long as it is accepted and nothing is decided.
+    Column("due_at", Moment),
+    # The sequence whose messages may not have reached the broker.
+    Column("unsaid", BigInteger),
+    Column("body", LargeBinary, nullable=False),
+    Index(None, "request_id"),
+    Index(
+        None, "due_at", postgresql_where=text("due_at IS NOT NULL"), sqlite_where=text("due_at IS NOT NULL")
+    ),
+    Index(
+        None, "unsaid", postgresql_where=text("unsaid IS NOT NULL"), sqlite_where=text("unsaid IS NOT NULL")
+    ),
+    postgresql_with={"fillfactor": 50},
+)
+
+hosts = Table(
+    "known_hosts",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("name", String(255), nullable=False),
+    Column("cell", String(255), nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("changed_at", Moment, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index(None, "name"),
+    Index(None, "changed_at"),
+)

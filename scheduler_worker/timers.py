@@ -1,0 +1,107 @@
+"""What time drives: requests whose deadline has passed, hosts that fell silent, other workers' word about hosts.
+
+Everything works from rows, and rows stay due until they are written: a crash in between repeats it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+from bus.errors import Transient
+from bus.publisher import Outgoing, Publisher
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.instances import overdue
+from scheduler_worker.late import kept_messages
+from scheduler_worker.store import SchedulerStore
+
+log = logging.getLogger(__name__)
+
+OVERDUE_AT_ONCE = 200
+# Clocks differ, and a write is committed after its time was taken.
+OVERLAP = timedelta(seconds=60)
+EVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Deadlines:
+    """Ends what was accepted and never placed: a request among the dead letters ends, too."""
+
+    def __init__(
+        self, store: SchedulerStore, publisher: Publisher, poll_s: float, clock: Callable[[], datetime]
+    ) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._poll_s = poll_s
+        self._clock = clock
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                while await self._end_some() == OVERDUE_AT_ONCE:
+                    pass
+            except Transient as problem:
+                log.warning("deadlines could not be looked at, trying again later: %s", problem)
+            await pause(self._stopping, self._poll_s)
+
+    async def stop(self) -> None:
+        self._stopping.set()
+
+    async def _end_some(self) -> int:
+        late = await self._store.overdue(self._clock(), OVERDUE_AT_ONCE)
+        if not late:
+            return 0
+        async with self._store.transaction() as transaction:
+            rows = await transaction.lock(sorted(late, key=lambda id_: id_.int))
+            ended = [row for each in rows.values() if (row := overdue(each, self._clock())) is not None]
+            await transaction.save(ended)
+        said = [each for row in ended for each in kept_messages(row)]
+        await self._publisher.send_all([Outgoing(message) for _, message in said])
+        async with self._store.transaction() as transaction:
+            await transaction.confirm([kept for kept, _ in said])
+        return len(late)
+
+
+class HostWatch:
+    """Reads all hosts at start, and what other workers have written since; notices who fell silent."""
+
+    def __init__(
+        self,
+        store: SchedulerStore,
+        registry: HostRegistry,
+        poll_s: float,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._poll_s = poll_s
+        self._clock = clock
+        self._since = EVER
+        self._stopping = asyncio.Event()
+        self.read = asyncio.Event()
+
+    async def refresh(self) -> None:
+        """On return, the registry has what was written before the call."""
+        now = self._clock()
+        self._registry.learn(await self._store.hosts_changed(self._since))
+        self._since = now - OVERLAP
+        self.read.set()
+
+    async def run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                await self.refresh()
+            except Transient as problem:
+                log.warning("hosts could not be read, trying again later: %s", problem)
+            self._registry.look()
+            await pause(self._stopping, self._poll_s)
+
+    async def stop(self) -> None:
+        self._stopping.set()
+
+
+async def pause(stopping: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stopping.wait()

@@ -1,0 +1,124 @@
+"""The parts of a scheduler worker, put together; __main__.py runs them alone, `moor` beside others."""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+import os_resource_classes
+import os_traits
+
+from bus.process import Part
+from bus.station import Station
+from placement_worker.core.vocabulary import Vocabulary
+from scheduler_worker.building import Builder
+from scheduler_worker.claiming import Claimer
+from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.plugins import standard_plugins
+from scheduler_worker.handlers import on_events, on_questions, on_requests
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.late import LateTransactions, Unswept
+from scheduler_worker.replica import Replica, speaks_for
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store import SchedulerStore
+from scheduler_worker.timers import Deadlines, HostWatch
+
+STANDARD = Vocabulary(
+    classes=frozenset(os_resource_classes.STANDARDS), traits=frozenset(os_traits.get_traits())
+)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def scheduler_parts(
+    station: Station,
+    store: SchedulerStore,
+    settings: SchedulerSettings,
+    clock: Callable[[], datetime] = now,
+    chance: random.Random | None = None,
+) -> tuple[Part, ...]:
+    """All that a scheduler worker runs, its station included (which must be one that asks); closing it is the caller's."""
+    chance = chance or random.Random(secrets.randbits(64))
+    picture = Picture()
+    registry = HostRegistry(picture, timedelta(seconds=settings.host_down_s), clock)
+    replica = Replica(station, picture, registry, page=settings.snapshot_page)
+    watch = HostWatch(store, registry, settings.hosts_poll_s, clock)
+
+    async def make_sure() -> None:
+        await watch.refresh()
+        await replica.catch_up()
+
+    claimer = Claimer(
+        picture,
+        replica,
+        registry,
+        station.ask_all,
+        make_sure=make_sure,
+        plugins=standard_plugins(settings.io_ops_per_host_max, settings.instances_per_host_max),
+        settings=settings,
+        chance=chance,
+    )
+    builder = Builder(store, claimer, STANDARD, clock)
+    rows = LateTransactions(store, timedelta(seconds=settings.unsaid_s), clock)
+    requests = on_requests(builder, registry, clock)
+    events = on_events(registry, clock, lambda sender, cell: speaks_for(station, sender, cell))
+    # One of them looks for what is unsaid; all of them clear what they have said.
+    outboxes: list[LateTransactions | Unswept] = [rows, *[Unswept(rows)] * (settings.batches_in_flight - 1)]
+    return (
+        Staged(
+            (
+                station,
+                replica,
+                watch,
+                Deadlines(store, station.publisher, settings.deadline_poll_s, clock),
+            ),
+            (replica.whole, watch.read),
+            (
+                *[
+                    station.worker("scheduler.requests", requests, rows, outbox=outbox, chance=chance)
+                    for outbox in outboxes
+                ],
+                station.worker("scheduler.events", events, rows, chance=chance),
+                station.worker("scheduler.questions", on_questions(store, registry), rows, chance=chance),
+            ),
+        ),
+    )
+
+
+class Staged:
+    """Workers that start when what they need is ready, and have it until they are done."""
+
+    def __init__(
+        self, needed: Sequence[Part], ready: Sequence[asyncio.Event], workers: Sequence[Part]
+    ) -> None:
+        self._needed = needed
+        self._ready = ready
+        self._workers = workers
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for part in self._needed:
+                tasks.create_task(part.run())
+            await self._until_ready()
+            if not self._stopping.is_set():
+                await asyncio.gather(*(worker.run() for worker in self._workers))
+            for part in self._needed:
+                await part.stop()
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        for worker in self._workers:
+            await worker.stop()
+
+    async def _until_ready(self) -> None:
+        ready = asyncio.gather(*(event.wait() for event in self._ready))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((ready, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+            stopping.cancel()

@@ -1,0 +1,30 @@
+"""Every store that a scheduler can run on, empty, by name."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from scheduler_worker.store import SchedulerStore
+from scheduler_worker.store_memory import MemorySchedulerStore
+
+STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
+
+
+@asynccontextmanager
+async def open_scheduler_store(kind: str) -> AsyncIterator[SchedulerStore]:
+    if kind == "memory":
+        yield MemorySchedulerStore()
+        return
+    # Who only wants the memory needs no database drivers.
+    from bus.sql import upgrade  # noqa: PLC0415
+    from scheduler_worker.store_sql import SqlSchedulerStore  # noqa: PLC0415
+    from tests.contracts.sql_stores import empty_database  # noqa: PLC0415
+
+    async with empty_database(kind) as url:
+        await upgrade(url, "scheduler_worker")
+        store = SqlSchedulerStore(url)
+        try:
+            yield store
+        finally:
+            await store.close()

@@ -1,0 +1,263 @@
+"""What every store of a scheduler does: requests once, instances as they were judged, hosts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+
+from bus.handling import Kept
+from bus.message import ProviderId
+from bus.messages.build import BuildInstance, InstanceId, InstanceState, RequestId
+from bus.messages.hosts import HostState
+from scheduler_worker.instances import (
+    ACCEPTED,
+    DELETED,
+    ERROR,
+    InstanceRow,
+    accepted,
+    deleted,
+    deleted_unseen,
+    failed,
+)
+from scheduler_worker.store import (
+    Acceptance,
+    InstanceQuery,
+    InstancesTaken,
+    Known,
+    NewRequest,
+    OtherContent,
+    SchedulerStore,
+)
+from tests.contracts.scheduler_stores import STORES, open_scheduler_store
+
+pytestmark = pytest.mark.asyncio
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LATER = NOON + timedelta(minutes=10)
+
+
+@pytest_asyncio.fixture(params=STORES)
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[SchedulerStore]:
+    async with open_scheduler_store(request.param) as store:
+        yield store
+
+
+def instance(number: int) -> InstanceId:
+    return InstanceId(UUID(int=number))
+
+
+def request_id(number: int) -> RequestId:
+    return RequestId(UUID(int=1000 + number))
+
+
+def a_request(number: int, *instances: int, digest: bytes = b"same") -> NewRequest:
+    """With the instance of its own number, unless others are given."""
+    build = BuildInstance(request_id=request_id(number), name="web")
+    ids = [instance(each) for each in instances or (number,)]
+    return NewRequest(request_id(number), digest, accepted(build, ids, NOON, LATER))
+
+
+async def accept(store: SchedulerStore, *requests: NewRequest) -> list[Acceptance]:
+    async with store.transaction() as transaction:
+        return list(await transaction.accept(requests))
+
+
+async def rows_of(store: SchedulerStore, *numbers: int) -> list[InstanceRow]:
+    async with store.transaction() as transaction:
+        rows = await transaction.lock([instance(number) for number in numbers])
+    return [rows[instance(number)] for number in numbers if instance(number) in rows]
+
+
+async def save(store: SchedulerStore, *rows: InstanceRow | None) -> None:
+    async with store.transaction() as transaction:
+        await transaction.save([row for row in rows if row is not None])
+
+
+async def test_a_new_request_is_written_with_its_instances(store: SchedulerStore) -> None:
+    new = a_request(1, 11, 12)
+
+    assert await accept(store, new) == [Known(new.rows)]
+
+    assert await rows_of(store, 11, 12) == list(new.rows)
+    assert [row.told.name for row in new.rows] == ["web-1", "web-2"]
+
+
+async def test_the_same_request_finds_its_instances_as_they_are_by_now(store: SchedulerStore) -> None:
+    first = a_request(1, 11, 12)
+    await accept(store, first)
+    ended = failed(first.rows[0], LATER, reason="no valid host")
+    assert ended is not None
+    await save(store, ended)
+
+    (again,) = await accept(store, a_request(1, 11, 12))
+
+    assert again == Known((ended, first.rows[1]))
+
+
+async def test_another_request_of_the_same_id_is_told_so_and_changes_nothing(store: SchedulerStore) -> None:
+    new = a_request(1)
+    await accept(store, new)
+
+    assert await accept(store, a_request(1, digest=b"other"), a_request(2)) == [
+        OtherContent(),
+        Known(a_request(2).rows),
+    ]
+
+    assert await rows_of(store, 1) == list(new.rows)
+
+
+async def test_a_request_for_anothers_instance_leaves_nothing_behind(store: SchedulerStore) -> None:
+    await accept(store, a_request(1, 11, 12))
+
+    assert await accept(store, a_request(2, 12, 13)) == [InstancesTaken((instance(12),))]
+
+    assert await rows_of(store, 13) == []
+    new = a_request(2, 14)
+    assert await accept(store, new) == [Known(new.rows)]
+
+
+async def test_a_request_that_was_overtaken_by_a_delete_finds_its_instance_deleted(
+    store: SchedulerStore,
+) -> None:
+    await save(store, deleted_unseen(instance(11), NOON))
+
+    (judged,) = await accept(store, a_request(1, 11, 12))
+
+    assert isinstance(judged, Known)
+    assert [row.told.state for row in judged.rows] == [DELETED, ACCEPTED]
+    assert judged.rows[0].told.request_id == request_id(1)
+    assert await rows_of(store, 11, 12) == list(judged.rows)
+    assert [row.told.id for row in await store.instances(InstanceQuery())] == [instance(11), instance(12)]
+
+
+async def test_of_two_who_accept_the_same_requests_at_once_both_find_the_same(store: SchedulerStore) -> None:
+    requests = [a_request(number) for number in range(1, 20)]
+
+    ours, theirs = await asyncio.gather(accept(store, *requests), accept(store, *reversed(requests)))
+
+    assert ours == list(reversed(theirs)) == [Known(each.rows) for each in requests]
+
+
+async def test_what_two_decide_at_once_is_decided_by_the_first(store: SchedulerStore) -> None:
+    await accept(store, a_request(1))
+    decided = []
+
+    async def decide(reason: str) -> None:
+        async with store.transaction() as transaction:
+            row = (await transaction.lock([instance(1)]))[instance(1)]
+            await asyncio.sleep(0)
+            ended = failed(row, LATER, reason=reason)
+            if ended is not None:
+                decided.append(ended)
+                await transaction.save([ended])
+
+    await asyncio.gather(decide("this"), decide("that"))
+
+    assert await rows_of(store, 1) == decided
+
+
+async def test_a_transaction_that_fails_leaves_nothing_behind(store: SchedulerStore) -> None:
+    await accept(store, a_request(1))
+    (row,) = await rows_of(store, 1)
+
+    async def fail_half_way() -> None:
+        async with store.transaction() as transaction:
+            await transaction.accept([a_request(2)])
+            await transaction.save([one for one in [failed(row, LATER, reason="no")] if one])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail_half_way()
+
+    assert await rows_of(store, 1, 2) == [row]
+    assert await store.unsaid(LATER + timedelta(1)) == []
+    assert await store.overdue(LATER, 10) == [instance(1)]
+
+
+async def test_only_what_is_accepted_and_late_is_overdue(store: SchedulerStore) -> None:
+    await accept(store, a_request(1), a_request(2))
+    await save(store, deleted((await rows_of(store, 2))[0], NOON))
+
+    assert await store.overdue(LATER - timedelta(seconds=1), 10) == []
+    assert await store.overdue(LATER, 10) == [instance(1)]
+
+
+async def test_what_is_unsaid_is_so_until_it_is_confirmed_by_its_sequence(store: SchedulerStore) -> None:
+    await accept(store, a_request(1))
+    await save(store, failed((await rows_of(store, 1))[0], NOON, reason="no"))
+    (row,) = await rows_of(store, 1)
+    assert (row.told.state, row.told.sequence, row.unsaid) == (ERROR, 2, True)
+    assert await store.unsaid(NOON) == []
+    assert await store.unsaid(LATER) == [row]
+
+    async with store.transaction() as transaction:
+        await transaction.confirm([Kept(str(row.id), 1), Kept(str(row.id), 1)])
+    assert await store.unsaid(LATER) == [row]
+
+    async with store.transaction() as transaction:
+        await transaction.confirm([Kept(str(row.id), 2), Kept(str(row.id), 2)])
+    assert await store.unsaid(LATER) == []
+    assert not (await rows_of(store, 1))[0].unsaid
+
+
+async def test_instances_are_found_by_id_by_request_by_state_and_in_pages(store: SchedulerStore) -> None:
+    await accept(store, a_request(1, 11, 15), a_request(2, 12), a_request(3, 13))
+    await save(store, deleted((await rows_of(store, 12))[0], NOON), deleted_unseen(instance(14), NOON))
+
+    async def found(query: InstanceQuery) -> list[int]:
+        return [row.id.int for row in await store.instances(query)]
+
+    assert await found(InstanceQuery()) == [11, 12, 13, 15]
+    assert await found(InstanceQuery(limit=2)) == [11, 12]
+    assert await found(InstanceQuery(after=instance(12), limit=2)) == [13, 15]
+    assert await found(InstanceQuery(instances=(instance(13), instance(99)))) == [13]
+    assert await found(InstanceQuery(request_id=request_id(1))) == [11, 15]
+    assert await found(InstanceQuery(request_id=request_id(9))) == []
+    assert await found(InstanceQuery(state=DELETED)) == [12]
+
+
+async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed(
+    store: SchedulerStore,
+) -> None:
+    def host(number: int, *, io_ops: int = 0, sequence: int = 0) -> HostState:
+        return HostState(
+            id=ProviderId(UUID(int=number)),
+            name=f"host-{number}",
+            cell="c1",
+            up=True,
+            enabled=True,
+            io_ops=io_ops,
+            sequence=sequence,
+        )
+
+    async def write(at: datetime, *hosts: HostState) -> None:
+        async with store.transaction() as transaction:
+            await transaction.save_hosts(hosts, at)
+
+    await write(NOON, host(2), host(1), host(3))
+    await write(LATER, host(2, io_ops=5, sequence=2))
+
+    assert await store.hosts("", "", 2) == [host(1), host(2, io_ops=5, sequence=2)]
+    assert await store.hosts("", "host-2", 2) == [host(3)]
+    assert await store.hosts("host-3", "", 2) == [host(3)]
+    assert await store.hosts_changed(LATER) == [host(2, io_ops=5, sequence=2)]
+    async with store.transaction() as transaction:
+        locked = await transaction.lock_hosts([host(1).id], ["host-3", "nobody"])
+    assert sorted(each.name for each in locked) == ["host-1", "host-3"]
+
+
+async def test_an_instance_keeps_all_that_is_told_of_it(store: SchedulerStore) -> None:
+    await accept(store, a_request(1))
+    (row,) = await rows_of(store, 1)
+
+    assert row.told == InstanceState(
+        id=instance(1),
+        request_id=request_id(1),
+        sequence=1,
+        state=ACCEPTED,
+        name="web",
+        changed_at=NOON,
+    )

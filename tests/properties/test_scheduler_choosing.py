@@ -1,0 +1,359 @@
+"""The choice against a slow and obvious one: whoever is chosen qualifies and is among the best, and nobody is told no
+while a host would do.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from bus.message import ProviderId
+from bus.messages.build import NoValidHost
+from bus.messages.hosts import HostState
+from bus.messages.placement import InventoryState, ProviderState
+from scheduler_worker.core.choosing import Chosen, choose
+from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.plugins import Plugins, standard_plugins
+from scheduler_worker.core.ranking import BAND
+from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.weighers import FreeAmount
+from tests.contracts.placement_orders import provider
+from tests.properties.bounds import THOROUGH
+
+IO_OPS_MAX, INSTANCES_MAX = 3, 4
+PLUGINS = standard_plugins(io_ops_max=IO_OPS_MAX, instances_max=INSTANCES_MAX)
+WEIGHED = ("VCPU", "MEMORY_MB", "DISK_GB")
+# Spread out, or packed together.
+SPREADING, PACKING = (
+    structs.replace(PLUGINS, weighers=tuple(FreeAmount(name, name, multiplier) for name in WEIGHED))
+    for multiplier in (1.0, -1.0)
+)
+
+
+@dataclass
+class Host:
+    name: str
+    inventories: dict[str, InventoryState] | None
+    traits: tuple[str, ...]
+    cell: str
+    registered: bool
+    booked_cell: str
+    up: bool
+    enabled: bool
+    zone: str
+    instances: int
+    io_ops: int
+    free: dict[str, int] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        for resource, inventory in (self.inventories or {}).items():
+            usable = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
+            self.free[resource] = usable - inventory.used
+
+    def first_failure(self, wish: Wish) -> str | None:
+        asked_for = not wish.hosts or self.name in wish.hosts
+        holds = {
+            "registered": self.registered,
+            "up": self.up,
+            "enabled": self.enabled,
+            "inventory": self.inventories is not None,
+            "cell": self.booked_cell == self.cell,
+            "availability zone": wish.availability_zone in ("", self.zone),
+            "asked hosts": asked_for and self.name not in wish.ignore_hosts,
+            "traits": set(wish.required) <= set(self.traits) and not set(wish.forbidden) & set(self.traits),
+            "io ops": self.io_ops < IO_OPS_MAX,
+            "instances": self.instances < INSTANCES_MAX,
+            "capacity": all(self.gives(*amount) for amount in wish.amounts),
+        }
+        # A host that is neither registered nor up is told as the first of these.
+        return next((name for name, is_so in holds.items() if not is_so), None)
+
+    def gives(self, resource: str, amount: int) -> bool:
+        inventory = (self.inventories or {}).get(resource)
+        return (
+            inventory is not None
+            and inventory.min_unit <= amount <= inventory.max_unit
+            and amount % inventory.step_size == 0
+            and amount <= self.free[resource]
+        )
+
+    def take(self, wish: Wish) -> None:
+        self.instances += 1
+        self.io_ops += 1
+        for resource, amount in wish.amounts:
+            self.free[resource] -= amount
+
+
+STOCKS = (
+    *(InventoryState(total=total, used=used) for total in (4, 8, 12) for used in (0, 1, 3)),
+    InventoryState(total=3, used=5),
+    InventoryState(total=9, reserved=1, allocation_ratio=1.5, used=2),
+    InventoryState(total=9, max_unit=1),
+    InventoryState(total=9, min_unit=2),
+    InventoryState(total=9, step_size=2),
+)
+QUIRKS: tuple[dict[str, object], ...] = (
+    *({} for _ in range(16)),
+    {"up": False},
+    {"enabled": False},
+    {"registered": False, "up": False, "enabled": False},
+    {"inventories": None},
+    {"booked_cell": "c3"},
+    {"zone": "z9"},
+    {"io_ops": 2},
+    {"io_ops": 3},
+    {"instances": 4},
+)
+ORDINARY = Host(
+    name="",
+    inventories={},
+    traits=(),
+    cell="c1",
+    registered=True,
+    booked_cell="c1",
+    up=True,
+    enabled=True,
+    zone="z1",
+    instances=0,
+    io_ops=0,
+)
+
+
+@st.composite
+def hosts(draw: st.DrawFn, name: str) -> Host:
+    classes = draw(st.sampled_from([WEIGHED, WEIGHED, WEIGHED, ("VCPU", "VGPU")]))
+    cell = draw(st.sampled_from(["c1", "c1", "c2"]))
+    told: dict[str, Any] = {
+        "name": name,
+        "inventories": {resource: draw(st.sampled_from(STOCKS)) for resource in classes},
+        "traits": draw(st.sampled_from([(), ("CUSTOM_A",), ("CUSTOM_A",), ("CUSTOM_A", "CUSTOM_B")])),
+        "cell": cell,
+        "booked_cell": cell,
+    }
+    return replace(ORDINARY, **told | draw(st.sampled_from(QUIRKS)))
+
+
+@st.composite
+def clouds(draw: st.DrawFn) -> list[Host]:
+    return [draw(hosts(f"h{number}")) for number in range(draw(st.sampled_from([6, 8, 4, 1, 0])))]
+
+
+PLAIN: dict[str, Any] = {
+    "required": (),
+    "forbidden": (),
+    "availability_zone": "",
+    "hosts": (),
+    "ignore_hosts": (),
+}
+PICKY: tuple[dict[str, object], ...] = (
+    *({} for _ in range(6)),
+    {"required": ("CUSTOM_A",)},
+    {"required": ("CUSTOM_A", "CUSTOM_B")},
+    {"required": ("CUSTOM_NONE",)},
+    {"forbidden": ("CUSTOM_B", "CUSTOM_NONE")},
+    {"availability_zone": "z1"},
+    {"availability_zone": "z9"},
+    {"hosts": ("h1", "h2")},
+    {"ignore_hosts": ("h0", "h3")},
+)
+AMOUNTS = (
+    (("VCPU", 1),),
+    (("MEMORY_MB", 1), ("VCPU", 2)),
+    (("DISK_GB", 1), ("MEMORY_MB", 2), ("VCPU", 1)),
+    (("VCPU", 1), ("VGPU", 1)),
+    (("CUSTOM_NONE", 1),),
+)
+
+
+def a_wish(amounts: tuple[tuple[str, int], ...], picky: dict[str, Any]) -> Wish:
+    return Wish(amounts=amounts, **PLAIN | picky)
+
+
+WISHES = st.builds(a_wish, st.sampled_from(AMOUNTS[:3] * 4 + AMOUNTS[3:]), st.sampled_from(PICKY))
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Wish]:
+    shapes = draw(st.lists(WISHES, min_size=1, max_size=3))
+    length = draw(st.sampled_from([8, 12, 1, 3]))
+    return draw(st.lists(st.sampled_from(shapes), min_size=length, max_size=length))
+
+
+def picture_of(cloud: Iterable[Host]) -> Picture:
+    picture = Picture()
+    for number, host in enumerate(cloud):
+        if host.registered:
+            picture.know([_registered(host)])
+        if host.inventories is not None:
+            picture.apply([_booked(host, number)])
+    return picture
+
+
+def _registered(host: Host) -> HostState:
+    return HostState(
+        id=provider(host.name),
+        name=host.name,
+        cell=host.cell,
+        up=host.up,
+        enabled=host.enabled,
+        instances=host.instances,
+        io_ops=host.io_ops,
+        availability_zone=host.zone,
+    )
+
+
+def _booked(host: Host, number: int) -> ProviderState:
+    return ProviderState(
+        internal=number + 1,
+        id=provider(host.name),
+        name=host.name,
+        root=provider(host.name),
+        cell=host.booked_cell,
+        shape=number,
+        inventories=host.inventories or {},
+        traits=host.traits,
+    )
+
+
+class Scale:
+    """How good hosts are, as measured among those that qualified when a wish was first looked at."""
+
+    def __init__(self, qualified: Sequence[Host], *, is_packing: bool) -> None:
+        self._sign = -1 if is_packing else 1
+        self._most = {
+            name: max((host.free.get(name, 0) for host in qualified), default=0) for name in WEIGHED
+        }
+
+    def score(self, host: Host) -> float:
+        return self._sign * sum(
+            host.free.get(name, 0) / most for name, most in self._most.items() if most > 0
+        )
+
+
+def in_order_of_decision(wishes: Sequence[Wish]) -> dict[Wish, list[int]]:
+    alike: dict[Wish, list[int]] = {}
+    for position, wish in enumerate(wishes):
+        alike.setdefault(wish, []).append(position)
+    return alike
+
+
+def test_every_choice_is_one_that_the_slow_way_could_have_made() -> None:
+    met: Counter[str] = Counter()
+
+    @THOROUGH
+    @given(
+        cloud=clouds(),
+        wishes=batches(),
+        plugins=st.sampled_from([SPREADING, PACKING]),
+        salt=st.integers(0, 3),
+        alternates=st.sampled_from([2, 0, 1, 3]),
+    )
+    def check(cloud: list[Host], wishes: list[Wish], plugins: Plugins, salt: int, alternates: int) -> None:
+        outcomes = choose(picture_of(cloud), wishes, plugins, salt, alternates)
+
+        assert len(outcomes) == len(wishes)
+        by_id = {provider(host.name): host for host in cloud}
+        for wish, positions in in_order_of_decision(wishes).items():
+            mine = [outcomes[position] for position in positions]
+            taken = _follow(wish, mine, by_id, is_packing=plugins is PACKING)
+            for outcome in mine:
+                if isinstance(outcome, NoValidHost):
+                    _check_refusal(wish, outcome, by_id.values())
+                else:
+                    _check_alternates(wish, outcome, by_id, alternates)
+                    met["alternates"] += len(outcome.alternates)
+            met["chosen"] += taken
+            met["refused after others had a host"] += 0 < taken < len(mine)
+            met["refused"] += len(mine) - taken
+
+    check()
+    assert min(met[what] for what in ("chosen", "refused", "alternates")) > 100
+    assert met["refused after others had a host"] > 10
+
+
+def _follow(
+    wish: Wish, outcomes: list[Chosen | NoValidHost], by_id: dict[ProviderId, Host], *, is_packing: bool
+) -> int:
+    """Take what was chosen, one after the other, and see that it was there and as good as any; how many there were."""
+    scale = Scale(
+        [host for host in by_id.values() if host.first_failure(wish) is None], is_packing=is_packing
+    )
+    for taken, outcome in enumerate(outcomes):
+        qualified = [host for host in by_id.values() if host.first_failure(wish) is None]
+        if isinstance(outcome, NoValidHost):
+            assert not qualified, f"{wish} was refused, but {qualified[0]} would do"
+            assert all(later == outcome for later in outcomes[taken:])
+            return taken
+        host = by_id[outcome.choice.share.host]
+        assert host.first_failure(wish) is None
+        assert scale.score(host) >= max(map(scale.score, qualified)) - BAND - 1e-6
+        assert (outcome.choice.name, outcome.cell) == (host.name, host.cell)
+        amounts = [(one.provider, one.resource, one.amount) for one in outcome.choice.share.amounts]
+        assert amounts == [(provider(host.name), *amount) for amount in wish.amounts]
+        host.take(wish)
+    return len(outcomes)
+
+
+def _check_refusal(wish: Wish, outcome: NoValidHost, cloud: Iterable[Host]) -> None:
+    failures = Counter(host.first_failure(wish) for host in cloud)
+    assert {step.step: step.removed for step in outcome.steps} == failures
+    assert outcome.hosts == sum(step.removed for step in outcome.steps)
+    assert len(outcome.nearest) == min(3, outcome.hosts)
+    assert all(miss.reason for miss in outcome.nearest)
+
+
+def _check_alternates(wish: Wish, outcome: Chosen, by_id: dict[ProviderId, Host], alternates: int) -> None:
+    """They would do even after all that was chosen, and there are as many as are wanted, or could be had."""
+    chosen = outcome.choice.share.host
+    possible = [
+        which
+        for which, host in by_id.items()
+        if which != chosen and host.cell == outcome.cell and host.first_failure(wish) is None
+    ]
+    named = [other.share.host for other in outcome.alternates]
+    assert len(set(named)) == len(named) == min(alternates, len(possible))
+    assert set(named) <= set(possible)
+
+
+@THOROUGH
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 2)),
+        min_size=1,
+        max_size=5,
+        unique=True,
+    )
+)
+def test_a_picture_is_the_same_in_whatever_order_it_was_painted(told: list[tuple[int, int, int]]) -> None:
+    """Of each (host, revision) one state: what it says follows from these, as placement never tells two."""
+    states = [
+        ProviderState(
+            internal=internal,
+            id=provider(f"h{internal}"),
+            name=f"h{internal}",
+            root=provider(f"h{internal}"),
+            shape=revision // 2,
+            revision=revision,
+            inventories={f"CUSTOM_{revision // 2}": InventoryState(total=9, used=revision)},
+        )
+        for internal, revision, _ in told
+    ]
+
+    def painted(order: Sequence[ProviderState]) -> dict[tuple[str, str], int]:
+        picture = Picture()
+        for state in order:
+            picture.apply([state])
+        return {
+            (name, resource): int(stock.free[row])
+            for row, name in enumerate(picture.columns.names)
+            for resource, stock in picture.columns.stocks.items()
+            if stock.free[row]
+        }
+
+    first = painted(states)
+    assert all(painted(order) == first for order in permutations(states))

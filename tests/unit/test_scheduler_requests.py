@@ -1,0 +1,177 @@
+"""read_request: what one instance needs, or the field that makes no sense."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.messages.build import BuildInstance, BuildRejected, Flavor, InstanceId, RequestId
+from scheduler_worker.core.requests import Wish, instances_of, read_request
+from tests.contracts.placement_orders import GROUP, VOCABULARY, an_id
+
+REQUEST = RequestId(an_id("request"))
+SMALL = Flavor(name="small", vcpus=2, ram_mb=4096, root_gb=20)
+
+
+def a_build(extra_specs: Mapping[str, str] | None = None, **other: Any) -> BuildInstance:
+    flavor = structs.replace(SMALL, extra_specs=dict(extra_specs or {}))
+    return structs.replace(BuildInstance(request_id=REQUEST, flavor=flavor), **other)
+
+
+def the_wish(build: BuildInstance, scopes: frozenset[str] = frozenset()) -> Wish:
+    wish = read_request(build, VOCABULARY, scopes)
+    assert isinstance(wish, Wish), wish
+    return wish
+
+
+def the_rejection(build: BuildInstance) -> BuildRejected:
+    rejected = read_request(build, VOCABULARY)
+    assert isinstance(rejected, BuildRejected), rejected
+    assert rejected.request_id == build.request_id
+    assert rejected.reason
+    return rejected
+
+
+def test_a_flavor_asks_for_its_processors_memory_and_disk() -> None:
+    assert the_wish(a_build()).amounts == (("DISK_GB", 20), ("MEMORY_MB", 4096), ("VCPU", 2))
+
+
+def test_disk_is_root_and_ephemeral_and_swap_rounded_up_to_gigabytes() -> None:
+    flavor = structs.replace(SMALL, root_gb=10, ephemeral_gb=5, swap_mb=1025)
+
+    assert dict(the_wish(a_build(flavor=flavor)).amounts)["DISK_GB"] == 17
+
+
+def test_extra_specs_override_and_add_and_strip() -> None:
+    wish = the_wish(a_build({"resources:VCPU": "8", "resources:VGPU": "1", "resources:DISK_GB": "0"}))
+
+    assert wish.amounts == (("MEMORY_MB", 4096), ("VCPU", 8), ("VGPU", 1))
+
+
+def test_dedicated_processors_replace_the_flavors_shared_ones() -> None:
+    vocabulary = structs.replace(VOCABULARY, classes=VOCABULARY.classes | {"PCPU"})
+
+    wish = read_request(a_build({"resources:PCPU": "2"}), vocabulary)
+
+    assert isinstance(wish, Wish)
+    assert dict(wish.amounts).keys() == {"PCPU", "MEMORY_MB", "DISK_GB"}
+
+
+def test_traits_come_from_flavor_and_image_each_once_and_in_order() -> None:
+    build = a_build(
+        {
+            "trait:STORAGE_DISK_SSD": "required",
+            "trait:CUSTOM_GOLD": "required",
+            "trait:CUSTOM_OLD": "forbidden",
+        },
+        image_properties={"trait:HW_CPU_X86_VMX": "required", "trait:CUSTOM_GOLD": "required", "os": "any"},
+    )
+
+    wish = the_wish(build)
+
+    assert wish.required == ("CUSTOM_GOLD", "HW_CPU_X86_VMX", "STORAGE_DISK_SSD")
+    assert wish.forbidden == ("CUSTOM_OLD",)
+
+
+def test_zone_hosts_group_and_count_are_carried_along() -> None:
+    build = a_build(
+        availability_zone="z1", hosts=("Host-2", "host-1"), ignore_hosts=("HOST-9",), group=GROUP, count=3
+    )
+
+    wish = the_wish(build)
+
+    assert (wish.availability_zone, wish.group, wish.count) == ("z1", GROUP, 3)
+    assert (wish.hosts, wish.ignore_hosts) == (("host-1", "host-2"), ("host-9",))
+
+
+def test_requests_that_ask_for_the_same_in_another_order_are_equal_wishes() -> None:
+    one = a_build({"trait:CUSTOM_A": "required", "resources:VGPU": "1"}, hosts=("a", "b"))
+    other = a_build({"resources:VGPU": "1", "trait:CUSTOM_A": "required"}, hosts=("b", "a"), name="else")
+
+    assert the_wish(one) == the_wish(other)
+    assert hash(the_wish(one)) == hash(the_wish(other))
+
+
+def test_keys_that_plugins_read_are_left_to_them() -> None:
+    wish = the_wish(a_build({"acme:rack": "7"}), scopes=frozenset({"acme"}))
+
+    assert wish.extra_specs == (("acme:rack", "7"),)
+
+
+@pytest.mark.parametrize(
+    ("build", "field", "value"),
+    [
+        (a_build(request_id=None), "request_id", ""),
+        (a_build(flavor=None), "flavor", ""),
+        (a_build(flavor=structs.replace(SMALL, vcpus=-1)), "flavor.vcpus", "-1"),
+        (a_build(flavor=structs.replace(SMALL, swap_mb=-1)), "flavor.swap_mb", "-1"),
+        (a_build(flavor=structs.replace(SMALL, ram_mb=2**31)), "flavor.ram_mb", str(2**31)),
+        (a_build(flavor=structs.replace(SMALL, root_gb=2**31 - 1, swap_mb=1)), "flavor", str(2**31)),
+        (a_build(flavor=Flavor(name="nothing")), "flavor", "nothing"),
+        (
+            a_build({"resources:VCPU": "0", "resources:MEMORY_MB": "0", "resources:DISK_GB": "0"}),
+            "flavor",
+            "small",
+        ),
+        (a_build({"resources:NO_SUCH": "1"}), "flavor.extra_specs.resources:NO_SUCH", "NO_SUCH"),
+        (a_build({"resources:CUSTOM_a b": "1"}), "flavor.extra_specs.resources:CUSTOM_a b", "CUSTOM_a b"),
+        (a_build({"resources:VCPU": "-1"}), "flavor.extra_specs.resources:VCPU", "-1"),
+        (a_build({"resources:VCPU": "2.5"}), "flavor.extra_specs.resources:VCPU", "2.5"),
+        (a_build({"resources:VCPU": "٣"}), "flavor.extra_specs.resources:VCPU", "٣"),
+        (a_build({"resources:VCPU": "2\n"}), "flavor.extra_specs.resources:VCPU", "2\n"),
+        (a_build({"resources:VCPU": "2147483648"}), "flavor.extra_specs.resources:VCPU", "2147483648"),
+        (a_build({"trait:NO_SUCH": "required"}), "flavor.extra_specs.trait:NO_SUCH", "NO_SUCH"),
+        (a_build({"trait:CUSTOM_X": "preferred"}), "flavor.extra_specs.trait:CUSTOM_X", "preferred"),
+        (a_build({"resource:VCPU": "1"}), "flavor.extra_specs.resource:VCPU", "1"),
+        (a_build({"traits": "1"}), "flavor.extra_specs.traits", "1"),
+        (a_build({"hw:numa_nodes": "2"}), "flavor.extra_specs.hw:numa_nodes", "2"),
+        (
+            a_build(image_properties={"trait:NO_SUCH": "required"}),
+            "image_properties.trait:NO_SUCH",
+            "NO_SUCH",
+        ),
+        (a_build(count=0), "count", "0"),
+        (a_build(count=101), "count", "101"),
+        (a_build(instance_ids=(InstanceId(an_id("a")),), count=2), "instance_ids", "1"),
+        (
+            a_build(instance_ids=(InstanceId(an_id("a")),) * 2, count=2),
+            "instance_ids[1]",
+            str(an_id("a")),
+        ),
+        (a_build(deadline_s=0), "deadline_s", "0"),
+        (a_build(deadline_s=86_401), "deadline_s", "86401"),
+    ],
+)
+def test_nonsense_is_refused_by_its_field_and_value(build: BuildInstance, field: str, value: str) -> None:
+    rejected = the_rejection(build)
+
+    assert (rejected.field, rejected.value) == (field, value)
+
+
+def test_a_trait_both_required_and_forbidden_is_refused() -> None:
+    build = a_build({"trait:CUSTOM_X": "forbidden"}, image_properties={"trait:CUSTOM_X": "required"})
+
+    assert the_rejection(build).value == "CUSTOM_X"
+
+
+@pytest.mark.parametrize(
+    "key", ["resources1:VCPU", "resources_NET:VCPU", "trait2:CUSTOM_X", "group_policy", "same_subtree"]
+)
+def test_granular_groups_are_refused_by_their_key_rather_than_done_by_half(key: str) -> None:
+    rejected = the_rejection(a_build({key: "1"}))
+
+    assert rejected.field == f"flavor.extra_specs.{key}"
+    assert "granular group" in rejected.reason
+    assert "yet" in rejected.reason
+
+
+def test_instances_are_called_as_given_or_by_their_place_in_the_request() -> None:
+    given = (InstanceId(an_id("mine")),)
+
+    def numbered(request: RequestId, index: int) -> InstanceId:
+        return InstanceId(UUID(int=request.int + index & 2**128 - 1))
+
+    assert instances_of(a_build(instance_ids=given), numbered) == given
+    assert instances_of(a_build(count=2), numbered) == (numbered(REQUEST, 0), numbered(REQUEST, 1))

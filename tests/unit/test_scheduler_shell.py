@@ -1,0 +1,204 @@
+"""What becomes of an instance at API level, and of hosts: the rules beside core."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from msgspec import structs
+
+from bus.message import Message, ProviderId
+from bus.messages.build import (
+    BuildInstance,
+    Flavor,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceId,
+    InstancePlaced,
+    RequestId,
+)
+from bus.messages.cell import Choice, PlaceInCell, RemoveFromCell
+from bus.messages.hosts import HostFacts, HostState
+from bus.messages.placement import ReleaseClaim, ResourceAmount, Share
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.instances import (
+    InstanceRow,
+    accepted,
+    deleted,
+    failed,
+    heard,
+    messages_of,
+    overdue,
+    placed,
+)
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LATER = NOON + timedelta(minutes=10)
+HOST = ProviderId(UUID(int=7))
+INSTANCE = InstanceId(UUID(int=1))
+
+
+def a_row() -> InstanceRow:
+    (row,) = accepted(BuildInstance(request_id=RequestId(UUID(int=9)), name="web"), [INSTANCE], NOON, LATER)
+    return row
+
+
+def an_order(row: InstanceRow) -> PlaceInCell:
+    share = Share(host=HOST, amounts=(ResourceAmount(provider=HOST, resource="VCPU", amount=1),))
+    return PlaceInCell(
+        cell="c1",
+        instance=row.id,
+        request_id=row.told.request_id,
+        attempt=1,
+        issued_at=NOON,
+        ends_by=LATER,
+        flavor=Flavor(vcpus=1),
+        chosen=Choice(name="h1", share=share),
+    )
+
+
+def a_placed_row() -> InstanceRow:
+    row = placed(a_row(), an_order(a_row()), "h1", NOON)
+    assert row is not None
+    return row
+
+
+def kinds(row: InstanceRow | None) -> list[type[Message]]:
+    assert row is not None
+    return [type(message) for message in messages_of(row)]
+
+
+def active(sequence: int, cell: str = "c1") -> InstanceActive:
+    state = structs.replace(a_placed_row().told, sequence=sequence, state="active", host="h2", attempt=2)
+    return InstanceActive(cell=cell, instance=state)
+
+
+def test_what_is_placed_says_so_to_its_cell_and_to_everybody() -> None:
+    row = a_placed_row()
+
+    assert (row.told.state, row.told.cell, row.told.host, row.told.sequence) == ("placed", "c1", "h1", 2)
+    assert kinds(row) == [PlaceInCell, InstancePlaced]
+
+
+def test_of_placing_failing_and_deleting_the_first_counts() -> None:
+    over = deleted(a_row(), NOON)
+    assert over is not None
+    assert placed(over, an_order(over), "h1", NOON) is None
+    assert failed(over, NOON, reason="late") is None
+    assert deleted(over, NOON) is None
+    assert failed(a_placed_row(), NOON, reason="late") is None
+
+
+def test_what_ends_without_a_cell_lets_go_of_any_claim_on_its_way() -> None:
+    assert kinds(deleted(a_row(), NOON)) == [InstanceDeleted, ReleaseClaim]
+    assert kinds(failed(a_row(), NOON, reason="no valid host")) == [InstanceFailed, ReleaseClaim]
+
+
+def test_what_a_cell_has_is_deleted_by_the_cell() -> None:
+    row = deleted(a_placed_row(), NOON)
+    assert row is not None
+    assert row.told.state == "deleting"
+    assert kinds(row) == [RemoveFromCell]
+
+    over = heard(row, InstanceDeleted(cell="c1", instance=active(105).instance), LATER)
+    assert over is not None
+    assert messages_of(over) == ()
+
+
+def test_a_cells_word_counts_if_it_is_later_and_the_cells_own() -> None:
+    now = heard(a_placed_row(), active(102), LATER)
+    assert now is not None
+    assert (now.told.state, now.told.host, now.told.attempt, now.told.sequence) == ("active", "h2", 2, 102)
+    assert messages_of(now) == ()
+
+    assert heard(now, active(101), LATER) is None
+    assert heard(now, active(103, cell="c2"), LATER) is None
+    assert heard(a_row(), active(103), LATER) is None
+
+
+def test_what_is_being_deleted_is_not_active_again_and_its_order_is_still_to_be_said() -> None:
+    row = deleted(a_placed_row(), NOON)
+    assert row is not None
+
+    now = heard(row, active(102), LATER)
+
+    assert now is not None
+    assert (now.told.state, now.told.host) == ("deleting", "h2")
+    assert kinds(now) == [RemoveFromCell]
+
+
+def test_only_what_was_never_placed_is_ended_by_its_deadline() -> None:
+    assert overdue(a_row(), LATER - timedelta(seconds=1)) is None
+    assert overdue(a_placed_row(), LATER) is None
+    row = overdue(a_row(), LATER)
+    assert row is not None
+    assert (row.told.state, row.told.cell) == ("error", "cell0")
+    assert row.told.reason.startswith("not placed within 600 s of its acceptance")
+
+
+class Noticing:
+    """A picture that remembers what it was told of hosts, and a clock to go with it."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+        self.up: list[bool] = []
+        self.sequences: list[int] = []
+
+    def know(self, hosts: object) -> None:
+        assert isinstance(hosts, list)
+        self.up += [host.up for host in hosts]
+        self.sequences += [host.sequence for host in hosts]
+
+    def clock(self) -> datetime:
+        return self.now
+
+
+def a_host() -> HostState:
+    return HostState(id=HOST, name="h1", cell="c1", up=True, enabled=True, sequence=3)
+
+
+def a_registry(picture: Noticing) -> HostRegistry:
+    return HostRegistry(picture, timedelta(seconds=60), picture.clock)
+
+
+def test_a_host_is_believed_for_one_period_and_then_down_until_it_is_heard_of() -> None:
+    picture = Noticing()
+    registry = a_registry(picture)
+    registry.learn([a_host()])
+
+    picture.now += timedelta(seconds=59)
+    registry.look()
+    assert picture.up == [True]
+    picture.now += timedelta(seconds=1)
+    registry.look()
+    assert picture.up == [True, False]
+    assert not registry.as_heard(a_host()).up
+
+    registry.hear_beats("c2", [HOST])
+    assert picture.up == [True, False]
+    registry.hear_beats("c1", [HOST])
+    assert picture.up == [True, False, True]
+    assert picture.sequences == sorted(picture.sequences)
+
+
+def test_a_host_keeps_what_an_operator_said_of_it_when_it_reports() -> None:
+    picture = Noticing()
+    registry = a_registry(picture)
+    registry.learn([structs.replace(a_host(), enabled=False, disabled_reason="broken fan")])
+
+    registry.hear_facts("c1", [HostFacts(id=HOST, name="h1", io_ops=2)])
+    registry.hear_facts("c2", [HostFacts(id=HOST, name="mine")])
+
+    host = registry.get(HOST)
+    assert host is not None
+    assert (host.name, host.io_ops, host.enabled, host.disabled_reason) == ("h1", 2, False, "broken fan")
+
+
+def test_an_older_row_does_not_undo_a_later_one() -> None:
+    registry = a_registry(Noticing())
+    registry.learn([structs.replace(a_host(), sequence=4, enabled=False)])
+
+    registry.learn([a_host()])
+
+    host = registry.get(HOST)
+    assert host is not None
+    assert not host.enabled
