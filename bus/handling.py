@@ -14,7 +14,7 @@ from bus.settings import BusSettings
 Tx = TypeVar("Tx")
 
 
-class Received(Struct, Generic[M_co], frozen=True, eq=False):
+class Received(Struct, Generic[M_co], frozen=True, eq=False, gc=False):
     """A message as a handler gets it. `sender` is the user the broker verified, empty if the sender did not say."""
 
     message: M_co
@@ -36,14 +36,14 @@ def received(envelope: Envelope[M_co], origin: Origin, returns: int) -> Received
     )
 
 
-class Answer(Struct, frozen=True):
+class Answer(Struct, frozen=True, gc=False):
     """Said to whoever asked; to nobody if the question named no one to answer to."""
 
     question: Received[Message]
     message: Message
 
 
-class Tell(Struct, frozen=True):
+class Tell(Struct, frozen=True, gc=False):
     """Said to whom it concerns. With `kept`, it stays on its entity's row until the broker has confirmed it."""
 
     message: Message

@@ -72,6 +72,8 @@ class Intake:
         self._codec = codec
         self._name = name
         self._chance = chance
+        # As they came: opened when a batch wants more, since thousands of messages that wait cost more than their bytes.
+        self._unopened: deque[tuple[Consuming, Delivery]] = deque()
         self._ready: deque[Item] = deque()
         # Whole parcels, since each is handled by itself.
         self._suspects: list[Sequence[Item]] = []
@@ -89,7 +91,7 @@ class Intake:
     @property
     def in_hand(self) -> int:
         """How many parcels are not acknowledged."""
-        return len(self._open)
+        return len(self._open) + len(self._unopened)
 
     async def receive(self) -> None:
         """Take what the queue gives, over as many connections as it needs, until cancelled."""
@@ -110,10 +112,12 @@ class Intake:
 
     async def batch(self) -> Sequence[Item]:
         """The next messages to handle, at least one; none when stopping."""
+        self._open_some()
         if self._last_batch > 1 and len(self._ready) * 2 < self._last_batch:
             # The last batch was large, so more is on its way: a full one is worth a moment.
             await asyncio.sleep(self._settings.linger_ms / 1000)
         while not self._stopping.is_set():
+            self._open_some()
             if self._suspects and (self._last_batch or not self._ready):
                 await self._until_all_suspects_have_arrived()
                 if self._suspects:
@@ -122,7 +126,7 @@ class Intake:
             if self._ready:
                 self._last_batch = min(len(self._ready), self._settings.batch_items_max)
                 return [self._ready.popleft() for _ in range(self._last_batch)]
-            if not self._suspects:
+            if not (self._suspects or self._unopened):
                 self._arrived.clear()
                 await self._arrived.wait()
         return ()
@@ -133,6 +137,7 @@ class Intake:
         while self._last_batch and arrived < len(self._suspects):
             arrived = len(self._suspects)
             await asyncio.sleep(self._settings.linger_ms / 1000)
+            self._open_some()
 
     async def done(self, items: Iterable[Item]) -> None:
         """These need nothing more: acknowledge the parcels that are complete now."""
@@ -173,9 +178,13 @@ class Intake:
     async def _receive_from(self, consuming: Consuming) -> None:
         self._consuming = consuming
         while True:
-            for delivery in await consuming.receive():
-                self._take(consuming, delivery)
+            self._unopened.extend([(consuming, delivery) for delivery in await consuming.receive()])
             self._arrived.set()
+
+    def _open_some(self) -> None:
+        """As many as one batch takes: what waits as bytes costs next to nothing."""
+        while self._unopened and len(self._ready) < self._settings.batch_items_max:
+            self._take(*self._unopened.popleft())
 
     def _take(self, consuming: Consuming, delivery: Delivery) -> None:
         lines = lines_of(delivery.parcel)
@@ -232,6 +241,7 @@ class Intake:
         log.warning("no longer consuming %s, opening anew: %s", self.queue, why)
         self._consuming = None
         self._open.clear()
+        self._unopened.clear()
         self._ready.clear()
         self._suspects.clear()
 

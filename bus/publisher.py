@@ -34,7 +34,7 @@ class Undeliverable(Failure):
     """No queue takes this order or question: the topology was not declared there, or the cell does not exist."""
 
 
-class Outgoing(Struct, frozen=True):
+class Outgoing(Struct, frozen=True, gc=False):
     """A message on its way out. An answer has the asker's queue in `to`; a question has where its answer goes."""
 
     message: Message

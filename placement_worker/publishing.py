@@ -60,17 +60,22 @@ class ChangePublisher:
         while True:
             # Cleared before it is read: what is written meanwhile is read next time.
             self._written.clear()
-            await self._publish(feed, await feed.read())
+            has_said = await self._publish(feed, await feed.read())
             if self._stopping.is_set():
                 return
-            await _either(self._written, self._settings.feed_poll_ms)
+            if has_said:
+                # The first change leaves at once; those after it, of the same hosts as often as not, leave together.
+                await _either(self._stopping, self._settings.feed_rest_ms)
+            else:
+                await _either(self._written, self._settings.feed_poll_ms)
 
-    async def _publish(self, feed: ChangeFeed, unpublished: Unpublished) -> None:
+    async def _publish(self, feed: ChangeFeed, unpublished: Unpublished) -> bool:
         messages = list(messages_of(unpublished, feed.published))
         if messages:
             outgoing = [Outgoing(message) for message in messages]
             await asyncio.gather(*(publisher.send_all(outgoing) for publisher in self._publishers))
             await feed.mark(messages[-1].at.position, unpublished.cursor)
+        return bool(messages)
 
 
 async def _either(event: asyncio.Event, pause_ms: float) -> None:

@@ -29,7 +29,7 @@ Label = Annotated[str, Meta(max_length=255)]
 ConsumerType = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
-class Value(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A part of a message."""
 
 

@@ -25,7 +25,7 @@ from bus.messages.placement import (
 ClaimOrder = ClaimResources | SwapClaim | ReleaseClaim
 
 
-class Asked(Struct, frozen=True):
+class Asked(Struct, frozen=True, gc=False):
     """An order, and the one cell its sender may speak for; None if it may speak for all."""
 
     order: ClaimOrder
@@ -39,7 +39,7 @@ class Reported(Struct, frozen=True):
     speaks_for: str | None = None
 
 
-class Consumer(Struct, frozen=True):
+class Consumer(Struct, frozen=True, gc=False):
     """Who holds something, or held it once: the row outlives the allocations, so that what is late is known as late.
 
     `attempt` is the highest seen, 0 when the row was made just now and nothing was seen yet. `ended_at` is set when
@@ -58,7 +58,7 @@ class Consumer(Struct, frozen=True):
     group: GroupId | None = None
 
 
-class ProviderRow(Struct, frozen=True):
+class ProviderRow(Struct, frozen=True, gc=False):
     """What claims must know of a provider. `shape` is that of its tree if it is a root, and None otherwise."""
 
     id: ProviderId

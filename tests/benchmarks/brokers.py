@@ -42,7 +42,7 @@ async def unix_bus() -> AsyncIterator[Bus]:
         async with apart("broker", path) as served:
             broker = broker_at(f"unix://{path}")
             await _declare(broker)
-            yield Bus("unix socket", broker, f"unix://{path}", {BROKER: served.spender})
+            yield Bus("unix", broker, f"unix://{path}", {BROKER: served.spender})
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ all. It ends when nobody is left to write to it.
 """
 
 import asyncio
+import gc
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,8 @@ async def main(role: str, bus: str, database: str = "") -> None:
     stdin = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     async with _playing(role, bus, database) as handled:
+        # As bus/process.py does.
+        gc.freeze()
         _say("ready")
         async for line in stdin:
             await handled.until(int(line))

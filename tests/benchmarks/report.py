@@ -54,6 +54,7 @@ def show(console: Console, machine: Machine, results: Sequence[Result]) -> None:
         f"RabbitMQ {machine.rabbitmq or '-'}, PostgreSQL {machine.postgresql or '-'}; load before: {machine.load:.1f}"
     )
     console.print("CPU in µs an operation: medians of the runs, and the range of their totals.")
+    console.print("Ours, others: what we and what everybody else got of the machine's CPU time meanwhile.")
     for section in dict.fromkeys(result.section for result in results):
         console.print(_table(section, [result for result in results if result.section == section]))
     for line in budgets_of(results):
@@ -86,7 +87,7 @@ def _table(section: str, results: Sequence[Result]) -> Table:
     for name in names:
         table.add_column(name, justify="left" if isinstance(results[0].what[name], str) else "right")
     for column in columns:
-        table.add_column(_COLUMNS[column], justify="right")
+        table.add_column(_COLUMNS[column], justify="right", no_wrap=True)
     last: Any = None
     for result in results:
         # A line between what differs in more than the last of its columns.
@@ -97,30 +98,35 @@ def _table(section: str, results: Sequence[Result]) -> Table:
     return table
 
 
+def _us(value: float) -> str:
+    """Three or four digits: more are not to be had."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
 def _generator(result: Result) -> str:
-    return f"{result.us(GENERATOR):.1f}" if GENERATOR in result.kinds else ""
+    return _us(result.us(GENERATOR)) if GENERATOR in result.kinds else ""
 
 
 def _python(result: Result) -> str:
     parts = [kind for kind in result.kinds if kind not in (BROKER, DATABASE, GENERATOR)]
-    split = "" if len(parts) == 1 else f" ({' + '.join(f'{result.us(kind):.1f}' for kind in parts)})"
-    return f"{result.python_us:.1f}{split}"
+    split = "" if len(parts) == 1 else f" ({' + '.join(_us(result.us(kind)) for kind in parts)})"
+    return f"{_us(result.python_us)}{split}"
 
 
 def _broker(result: Result) -> str:
-    return f"{result.us(BROKER):.1f}" if BROKER in result.kinds else ""
+    return _us(result.us(BROKER)) if BROKER in result.kinds else ""
 
 
 def _database(result: Result) -> str:
-    return f"{result.us(DATABASE):.1f}" if DATABASE in result.kinds else ""
+    return _us(result.us(DATABASE)) if DATABASE in result.kinds else ""
 
 
 def _total(result: Result) -> str:
-    return f"{result.total_us:.1f}"
+    return _us(result.total_us)
 
 
 def _range(result: Result) -> str:
-    return f"{min(result.totals_us):.1f}-{max(result.totals_us):.1f}"
+    return f"{_us(min(result.totals_us))}-{_us(max(result.totals_us))}"
 
 
 def _rate(result: Result) -> str:
@@ -149,7 +155,7 @@ _COLUMNS = {
     _range: "range",
     _rate: "a second",
     _wait: "wait ms",
-    _ours: "machine: ours",
+    _ours: "ours",
     _others: "others",
 }
 

@@ -11,8 +11,6 @@ from functools import partial
 from itertools import cycle, islice
 from typing import Protocol
 
-from bus.codec import encode
-from bus.message import Envelope
 from bus.messages.placement import ClaimAnswered, Claimed, ClaimResources
 from bus.publisher import Outgoing
 from bus.settings import BusSettings
@@ -50,17 +48,6 @@ async def bus_section(effort: Effort) -> list[Result]:
 
 def buses(effort: Effort) -> tuple[AbstractAsyncContextManager[Bus], ...]:
     return (memory_bus(), unix_bus(), *((rabbitmq_bus(),) if effort.servers else ()))
-
-
-def message_bytes() -> dict[str, int]:
-    """How long one of each is on the wire, in its envelope."""
-    return {
-        message.__struct_config__.tag if isinstance(message.__struct_config__.tag, str) else "": len(
-            encode(Envelope(message=message, id="publisher-1000", sent_at=claim.issued_at))
-        )
-        for claim in claims(1, HOST_IDS)
-        for message in (claim, reports()[0])
-    }
 
 
 # One way

@@ -1,0 +1,134 @@
+"""Do the benchmarks still run, and would they say so if what they measure went wrong?"""
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+
+import msgspec
+import pytest
+from rich.console import Console
+from sqlalchemy.engine import make_url
+
+from bus.messages.placement import ClaimResources
+from tests.benchmarks.__main__ import SECTIONS, measure
+from tests.benchmarks.books import MemoryBooks, SqliteBooks, WrongBooksError, asked, handled, handlers_on
+from tests.benchmarks.cpu import Family, OneProcess
+from tests.benchmarks.machine import this_machine
+from tests.benchmarks.measuring import QUICK, Result, Run
+from tests.benchmarks.messages import HOST_IDS, claims
+from tests.benchmarks.report import as_json, budgets_of, show
+
+BURNT_S = 0.2
+BURN = f"import time\nwhile time.process_time() < {BURNT_S}: pass"
+
+
+@pytest.mark.asyncio
+async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order() -> None:
+    # Whoever finds a wrong answer, or books that contradict themselves, raises.
+    results = await measure(tuple(SECTIONS), QUICK)
+
+    assert [(result.section, *map(str, result.what.values())) for result in results] == [
+        ("bus, one way", "memory", "200"),
+        ("bus, asked and answered", "memory", "200", "4"),
+        ("bus, one way", "unix", "200"),
+        ("bus, asked and answered", "unix", "200", "4"),
+        ("claims", "memory", "1", "on one", "200"),
+        ("claims", "sqlite", "1", "on one", "200"),
+        ("claims over the bus", "memory", "memory", "1", "200"),
+        ("claims over the bus", "memory", "sqlite", "1", "200"),
+        ("claims over the bus", "unix", "sqlite", "2", "200"),
+    ]
+    for result in results:
+        assert result.rate > 0, result
+        assert all(run.operations >= 2 * 200 for run in result.runs), result
+        assert all(result.us(kind) > 0 for kind in result.kinds), result
+        assert all(run.ours > 0 for run in result.runs), result
+    assert results[-1].kinds == ("generator", "placement", "broker")
+
+    machine = this_machine()
+    told = msgspec.json.decode(as_json(machine, results))
+    assert [each["section"] for each in told["results"]] == [result.section for result in results]
+    assert told["machine"]["processors"] == os.cpu_count()
+    console = Console(record=True, width=200, quiet=True)
+    show(console, machine, results)
+
+
+@pytest.mark.asyncio
+async def test_books_that_contradict_themselves_fail_a_benchmark() -> None:
+    with pytest.raises(WrongBooksError, match="1 contradictions"):
+        await _open_and_falsify()
+
+
+@pytest.mark.asyncio
+async def test_a_claim_that_is_refused_fails_a_benchmark() -> None:
+    async with MemoryBooks().opened() as opened:
+        handler = handlers_on(opened.store)[ClaimResources]
+        batch = asked(claims(2, HOST_IDS))
+        await handled(opened.store, handler, batch)
+
+        # Each of them is held already.
+        with pytest.raises(WrongBooksError, match="refused: ClaimAnswered"):
+            await handled(opened.store, handler, batch)
+
+
+def test_a_family_counts_what_its_ended_children_spent() -> None:
+    here = Family(os.getpid())
+    before_s = here.spent_s()
+
+    subprocess.run((sys.executable, "-c", BURN), check=True)
+
+    # The kernel tells of ended children in ticks.
+    assert here.spent_s() - before_s > BURNT_S - 0.02
+
+
+def test_one_process_counts_its_ended_threads_and_not_its_children() -> None:
+    here = OneProcess(os.getpid())
+    before_s = here.spent_s()
+
+    thread = threading.Thread(target=_spend, args=(BURNT_S,))
+    thread.start()
+    thread.join()
+    after_thread_s = here.spent_s()
+    subprocess.run((sys.executable, "-c", BURN), check=True)
+
+    assert after_thread_s - before_s > BURNT_S
+    assert here.spent_s() - after_thread_s < BURNT_S
+
+
+def test_what_makes_the_load_is_shown_and_not_counted() -> None:
+    run = Run(
+        operations=10, wall_s=2, ours=0.5, others=0, cpu_us={"generator": 9, "placement": 3, "broker": 2}
+    )
+    result = Result("claims over the bus", {}, (run,))
+
+    assert list(result.totals_us) == [5]
+    assert result.python_us == 3
+    assert result.rate == 5
+
+
+def test_of_several_runs_the_least_is_held_against_the_budget() -> None:
+    runs = tuple(
+        Run(operations=1, wall_s=1, ours=0.5, others=0.5, cpu_us={"python": python, "database": 90})
+        for python in (55, 39, 41)
+    )
+    kept = Result("claims", {"store": "postgresql", "claims a batch": 50}, runs)
+    exceeded = Result("claims", {"store": "postgresql", "claims a batch": 200}, runs[:1])
+
+    assert [line.rpartition(" ")[2] for line in budgets_of([kept])] == ["kept", "kept"]
+    assert [line.rpartition(" ")[2] for line in budgets_of([kept, exceeded])] == ["EXCEEDED", "kept"]
+
+
+async def _open_and_falsify() -> None:
+    async with SqliteBooks().opened() as opened:
+        file = sqlite3.connect(make_url(opened.url).database or "")
+        file.execute("UPDATE inventories SET used = 1 WHERE provider_id = 1 AND class_id = 1")
+        file.commit()
+        file.close()
+
+
+def _spend(seconds: float) -> None:
+    while time.thread_time() < seconds:
+        pass
