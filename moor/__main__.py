@@ -11,7 +11,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command("demo")(demo_command.demo)
-app.command("run")(run_command.run_workers)
+app.command("run")(run_command.run_worker)
 app.add_typer(broker_command.app, name="broker")
 app.add_typer(dead_command.app, name="dead")
 app.add_typer(db_command.app, name="db")

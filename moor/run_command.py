@@ -1,26 +1,73 @@
-"""`moor run`: a worker in this process, on a real broker and database."""
+"""`moor run`: one worker in this process, on a real broker and database."""
 
 import asyncio
 import logging
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from moor.options import BusUrl, DatabaseUrl
+from cell_conductor.__main__ import run as run_conductor
+from cell_conductor.settings import ConductorSettings
+from compute_sim.__main__ import run as run_compute
+from compute_sim.core.faults import FaultScript
+from compute_sim.drivers import alike
+from compute_sim.faults import BadScript, load_faults
+from compute_sim.settings import ComputeSettings
+from moor.options import BusUrl, DatabaseUrl, cells_of
 from placement_worker.__main__ import run as run_placement
 from placement_worker.settings import PlacementSettings
+from scheduler_worker.__main__ import run as run_scheduler
+from scheduler_worker.settings import SchedulerSettings
 
-WORKERS = ("placement",)
+
+class Kind(StrEnum):
+    PLACEMENT = "placement"
+    SCHEDULER = "scheduler"
+    CONDUCTOR = "conductor"
+    COMPUTE = "compute"
 
 
-def run_workers(
-    workers: Annotated[list[str], typer.Argument(metavar="WORKER...", help=f"Which: {', '.join(WORKERS)}.")],
+def run_worker(
+    worker: Annotated[
+        Kind, typer.Argument(help="Which kind. Run as many of each as you like, but of computes one a cell.")
+    ],
     bus: BusUrl,
-    db: DatabaseUrl,
+    db: DatabaseUrl = "",
+    *,
+    cell: Annotated[
+        str, typer.Option(envvar="MOOR_CELL", help="Which cell a conductor or the computes belong to.")
+    ] = "",
+    hosts: Annotated[
+        int,
+        typer.Option(envvar="MOOR_COMPUTE_HOSTS", min=1, help="How many hosts the computes pretend to be."),
+    ] = 100,
+    faults: Annotated[
+        Path | None,
+        typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="What goes wrong on them: a TOML or JSON file."),
+    ] = None,
 ) -> None:
-    """Run workers until told to stop; SIGTERM drains them."""
-    unknown = sorted(set(workers) - set(WORKERS))
-    if unknown:
-        raise typer.BadParameter(f"no worker {', '.join(unknown)}; there is {', '.join(WORKERS)}")
+    """Run one worker until it is told to stop; SIGTERM drains it."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    asyncio.run(run_placement(bus, db, PlacementSettings()))
+    if worker is not Kind.COMPUTE and not db:
+        raise typer.BadParameter(f"a {worker.value} worker needs --db, or MOOR_DB_URL")
+    if worker in (Kind.CONDUCTOR, Kind.COMPUTE) and len(cells_of(cell)) != 1:
+        raise typer.BadParameter(f"a {worker.value} needs --cell, or MOOR_CELL: one cell, not {cell!r}")
+    match worker:
+        case Kind.PLACEMENT:
+            asyncio.run(run_placement(bus, db, PlacementSettings()))
+        case Kind.SCHEDULER:
+            asyncio.run(run_scheduler(bus, db, SchedulerSettings()))
+        case Kind.CONDUCTOR:
+            asyncio.run(run_conductor(cell, bus, db, ConductorSettings()))
+        case Kind.COMPUTE:
+            script = _faults(faults)
+            asyncio.run(run_compute(bus, alike(cell, hosts), ComputeSettings(cell=cell), script))
+
+
+def _faults(file: Path | None) -> FaultScript:
+    try:
+        return load_faults(file) if file else FaultScript()
+    except BadScript as wrong:
+        raise typer.BadParameter(str(wrong)) from None

@@ -181,7 +181,8 @@ async def test_a_copy_by_header_reaches_only_queues_where_a_cell_is_heard_anyway
 ) -> None:
     """RabbitMQ 3.10 does not judge the keys in CC and BCC headers, so an exchange must not have queues beyond reach.
 
-    That leaves placement's own queues, which judge by the sender, and the dead letters, which a person judges.
+    That leaves placement's own queues and the schedulers' of events, which judge by the sender, and the dead letters,
+    which a person judges.
     """
     every_key = [binding.pattern for queue in STANDING.queues for binding in queue.bindings]
     keys = sorted({key.replace("*", "b").replace("#", "b") for key in every_key} | set(QUEUES))
@@ -198,6 +199,7 @@ async def test_a_copy_by_header_reaches_only_queues_where_a_cell_is_heard_anyway
     assert set(await depths(rabbitmq)) == {
         "placement.work",
         "placement.questions",
+        "scheduler.events",
         "conductor.a.work",
         "compute.a.work",
         "dead",
