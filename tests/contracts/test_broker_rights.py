@@ -78,7 +78,7 @@ async def test_a_cell_may_say_what_it_needs_to(under_test: BrokerUnderTest) -> N
         (PLACEMENT, "swap.c1"),
         (PLACEMENT, "release.c1"),
         (PLACEMENT, "inventory.report.c1"),
-        ("moor.cell.c1", "place.c1"),
+        ("moor.cell.c1", "spawn.c1"),
         ("moor.cell.c1", "spawn.c1"),
         ("moor.cell.c1", "spawned.c1"),
         ("moor.cell.c1", "spawn.failed.c1"),
@@ -147,7 +147,7 @@ async def test_a_cell_may_not_declare(under_test: BrokerUnderTest, objects: Obje
 async def test_a_cell_reads_its_own_work(under_test: BrokerUnderTest) -> None:
     await prepare(under_test, CELL_USER)
     async with connected(under_test.broker(CELL_USER)) as connection:
-        await publish(connection, Parcel("moor.cell.c1", "place.c1", b"{}", mandatory=True))
+        await publish(connection, Parcel("moor.cell.c1", "spawn.c1", b"{}", mandatory=True))
 
         (delivery,) = await drain(connection, OWN_WORK, 1)
 
