@@ -50,8 +50,8 @@ async def prepare(under_test: BrokerUnderTest, *users: str) -> None:
         (PLACEMENT, "release.c2"),
         (PLACEMENT, "inventory.report.c2"),
         (PLACEMENT, "swap.c1.c2"),
-        ("moor.cell.c2", "spawn.c2"),
-        ("moor.cell.c1", "spawn.c2"),
+        ("moor.cell.c2", "spawned.c2"),
+        ("moor.cell.c1", "spawned.c2"),
         (EVENTS, "instance.active.c2"),
         (EVENTS, "providers.changed"),
         (REPLY, OWN_ANSWERS.name),
@@ -78,8 +78,8 @@ async def test_a_cell_may_say_what_it_needs_to(under_test: BrokerUnderTest) -> N
         (PLACEMENT, "swap.c1"),
         (PLACEMENT, "release.c1"),
         (PLACEMENT, "inventory.report.c1"),
-        ("moor.cell.c1", "spawn.c1"),
-        ("moor.cell.c1", "spawn.c1"),
+        ("moor.cell.c1", "spawned.c1"),
+        ("moor.cell.c1", "spawned.c1"),
         ("moor.cell.c1", "spawned.c1"),
         ("moor.cell.c1", "spawn.failed.c1"),
         ("moor.retry.c1", OWN_WORK),
@@ -147,7 +147,7 @@ async def test_a_cell_may_not_declare(under_test: BrokerUnderTest, objects: Obje
 async def test_a_cell_reads_its_own_work(under_test: BrokerUnderTest) -> None:
     await prepare(under_test, CELL_USER)
     async with connected(under_test.broker(CELL_USER)) as connection:
-        await publish(connection, Parcel("moor.cell.c1", "spawn.c1", b"{}", mandatory=True))
+        await publish(connection, Parcel("moor.cell.c1", "spawned.c1", b"{}", mandatory=True))
 
         (delivery,) = await drain(connection, OWN_WORK, 1)
 
