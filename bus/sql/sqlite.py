@@ -19,8 +19,6 @@ T = TypeVar("T")
 
 # How long one process waits for another that writes to the same file.
 BUSY_TIMEOUT_S = 5.0
-# 40 MB: a write-ahead log that long is copied back in a fraction of a second.
-CHECKPOINT_PAGES = 10_000
 
 
 class _SqliteThread:
@@ -160,7 +158,5 @@ def sqlite_engine(url: URL, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine
         # What was confirmed survives a power cut: one sync for each commit, shared by the batch.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
-        # The same pages are written again and again: the longer they wait to be copied back, the fewer copies.
-        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
 
     return engine
