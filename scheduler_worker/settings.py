@@ -11,8 +11,9 @@ class SchedulerSettings(Struct, frozen=True):
     claims_max: int = 12
     # Hosts that the cell may go on to when the chosen one fails.
     alternates_max: int = 2
-    # What filters let a host take: builds and the like under way, and instances.
-    io_ops_per_host_max: int = 8
+    # What filters let a host take: builds and the like under way (0: any number), and instances. A limit on builds under
+    # way refuses for a reason that passes, so a burst larger than all hosts may have at once would be told no.
+    io_ops_per_host_max: int = 0
     instances_per_host_max: int = 50
     # Batches of requests under way at once: while one waits for placement's verdicts, another is chosen.
     batches_in_flight: int = 2

@@ -62,6 +62,7 @@ class Plugins(Struct, frozen=True):
 def standard_plugins(
     io_ops_max: int = filters.IO_OPS_PER_HOST_MAX, instances_max: int = filters.INSTANCES_PER_HOST_MAX
 ) -> Plugins:
+    """What a scheduler uses unless told otherwise. Without a number, builds under way are not limited."""
     return Plugins(
         filters=(
             filters.InRegistry(),
@@ -72,7 +73,7 @@ def standard_plugins(
             filters.AvailabilityZone(),
             filters.AskedHosts(),
             filters.Traits(),
-            filters.IoOps(io_ops_max),
+            *((filters.IoOps(io_ops_max),) if io_ops_max else ()),
             filters.Instances(instances_max),
             filters.Capacity(),
         ),
