@@ -8,13 +8,21 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
 log = logging.getLogger(__name__)
 
 GARBAGE_MIN = 20_000
+LOG_FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
+# What every worker takes from its environment.
+MEANINGS = {
+    "MOOR_BUS_URL": "where the broker is",
+    "MOOR_DB_URL": "where the database is",
+    "MOOR_CELL": "which cell this is",
+}
 
 
 class Part(Protocol):
@@ -23,6 +31,16 @@ class Part(Protocol):
     async def run(self) -> None: ...
 
     async def stop(self) -> None: ...
+
+
+def is_ready(environment: Mapping[str, str], *needed: str) -> bool:
+    """Begin to log; and if the environment lacks something, say on stderr what it is."""
+    logging.basicConfig(level=environment.get("MOOR_LOG_LEVEL", "INFO"), format=LOG_FORMAT)
+    missing = [name for name in needed if not environment.get(name)]
+    if missing:
+        what = ", and ".join(MEANINGS[name] for name in missing)
+        sys.stderr.write(f"{' and '.join(missing)} must be set: {what}\n")
+    return not missing
 
 
 async def run_until_told(parts: Sequence[Part], drain_s_max: float) -> None:

@@ -1,12 +1,11 @@
 """`python -m cell_conductor`: the conductor of one cell, on the broker and the database that the environment names."""
 
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import Mapping
 
-from bus.process import run_until_told
+from bus.process import is_ready, run_until_told
 from bus.sql import upgrade
 from bus.station import Station, process_name
 from bus.urls import broker_at
@@ -30,15 +29,7 @@ async def run(cell: str, bus_url: str, database_url: str, settings: ConductorSet
 
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
-    logging.basicConfig(
-        level=environment.get("MOOR_LOG_LEVEL", "INFO"),
-        format="%(asctime)s %(name)s %(levelname)s %(message)s",
-    )
-    missing = [name for name in ("MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL") if not environment.get(name)]
-    if missing:
-        sys.stderr.write(
-            f"{' and '.join(missing)} must be set: which cell it is, and where its broker and its database are\n"
-        )
+    if not is_ready(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL"):
         return 2
     asyncio.run(
         run(

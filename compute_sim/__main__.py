@@ -1,13 +1,12 @@
 """`python -m compute_sim`: a cell's pretended hosts, on the broker that the environment names."""
 
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bus.process import run_until_told
+from bus.process import is_ready, run_until_told
 from bus.station import Station, process_name
 from bus.urls import broker_at
 from compute_sim.core.faults import FaultScript
@@ -32,15 +31,7 @@ async def run(bus_url: str, hosts: Sequence[Host], settings: ComputeSettings, fa
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
     """MOOR_BUS_URL and MOOR_CELL must be set; MOOR_COMPUTE_HOSTS says how many, MOOR_COMPUTE_FAULTS names a script."""
-    logging.basicConfig(
-        level=environment.get("MOOR_LOG_LEVEL", "INFO"),
-        format="%(asctime)s %(name)s %(levelname)s %(message)s",
-    )
-    missing = [name for name in ("MOOR_BUS_URL", "MOOR_CELL") if not environment.get(name)]
-    if missing:
-        sys.stderr.write(
-            f"{' and '.join(missing)} must be set: where the broker is, and which cell this is\n"
-        )
+    if not is_ready(environment, "MOOR_BUS_URL", "MOOR_CELL"):
         return 2
     count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
     if not count.isdecimal():

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from bus.process import LOG_FORMAT
 from cell_conductor.__main__ import run as run_conductor
 from cell_conductor.settings import ConductorSettings
 from compute_sim.__main__ import run as run_compute
@@ -49,7 +50,7 @@ def run_worker(
     ] = None,
 ) -> None:
     """Run one worker until it is told to stop; SIGTERM drains it."""
-    logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.basicConfig(level="INFO", format=LOG_FORMAT)
     if worker is not Kind.COMPUTE and not db:
         raise typer.BadParameter(f"a {worker.value} worker needs --db, or MOOR_DB_URL")
     if worker in (Kind.CONDUCTOR, Kind.COMPUTE) and len(cells_of(cell)) != 1:

@@ -1,12 +1,11 @@
 """`python -m placement_worker`: a placement worker on the broker and the database that the environment names."""
 
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import Mapping
 
-from bus.process import run_until_told
+from bus.process import is_ready, run_until_told
 from bus.sql import upgrade
 from bus.station import Station, process_name
 from bus.urls import broker_at
@@ -29,13 +28,7 @@ async def run(bus_url: str, database_url: str, settings: PlacementSettings) -> N
 
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
-    logging.basicConfig(
-        level=environment.get("MOOR_LOG_LEVEL", "INFO"),
-        format="%(asctime)s %(name)s %(levelname)s %(message)s",
-    )
-    missing = [name for name in ("MOOR_BUS_URL", "MOOR_DB_URL") if not environment.get(name)]
-    if missing:
-        sys.stderr.write(f"{' and '.join(missing)} must be set: where the broker and the database are\n")
+    if not is_ready(environment, "MOOR_BUS_URL", "MOOR_DB_URL"):
         return 2
     asyncio.run(run(environment["MOOR_BUS_URL"], environment["MOOR_DB_URL"], PlacementSettings()))
     return 0

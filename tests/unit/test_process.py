@@ -1,0 +1,20 @@
+"""What a worker's environment must have before it starts."""
+
+import pytest
+
+from bus.process import is_ready
+
+
+def test_what_is_missing_is_named_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not is_ready({"MOOR_BUS_URL": "", "MOOR_CELL": "c1"}, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")
+
+    said = capsys.readouterr().err
+    assert (
+        said == "MOOR_BUS_URL and MOOR_DB_URL must be set: where the broker is, and where the database is\n"
+    )
+
+
+def test_nothing_is_said_when_nothing_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert is_ready({"MOOR_BUS_URL": "unix:///x"}, "MOOR_BUS_URL")
+
+    assert capsys.readouterr().err == ""
