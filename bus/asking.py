@@ -7,11 +7,11 @@ still unanswered is asked again from there. An answer is matched by the id of it
 import asyncio
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from bus.broker import ConnectionLost, Interrupted
+from bus.broker import ConnectionLost, Interrupted, Refusal
 from bus.codec import Codec, known_messages
 from bus.errors import Unavailable
 from bus.link import Link
@@ -55,7 +55,12 @@ class Asker:
         self._open = asyncio.Event()
         # Question id to its message, its batch, and its place there.
         self._asked: dict[str, tuple[Message, _Batch, int]] = {}
+        self._on_refusal: Callable[[Refusal], None] | None = None
         self.asked_again = 0
+
+    def on_refusal(self, tell: Callable[[Refusal], None]) -> None:
+        """Tell this, for those who have no right to ask: a worker goes on asking until it is given one, a person does not."""
+        self._on_refusal = tell
 
     async def run(self) -> None:
         """Take in answers, over as many connections as it needs, until cancelled."""
@@ -122,7 +127,14 @@ class Asker:
     def _ask(self, ids: Sequence[str]) -> None:
         questions = [Outgoing(self._asked[id_][0], id=id_, reply_to=self._reply_to) for id_ in ids]
         # Whether a question arrived shows in its answer; its confirm says nothing more.
-        self._publisher.send_all(questions).add_done_callback(_heard)
+        self._publisher.send_all(questions).add_done_callback(self._confirmed)
+
+    def _confirmed(self, confirmed: "asyncio.Future[None]") -> None:
+        if not confirmed.cancelled() and (problem := confirmed.exception()) is not None:
+            if isinstance(problem, Refusal) and self._on_refusal is not None:
+                self._on_refusal(problem)
+            else:
+                log.warning("a question did not reach anyone, it will be asked again: %s", problem)
 
     def _take(self, question_id: str, answer: Message) -> None:
         asked = self._asked.pop(question_id, None)
@@ -133,8 +145,3 @@ class Asker:
         batch.missing -= 1
         if batch.missing == 0 and not batch.done.done():
             batch.done.set_result(None)
-
-
-def _heard(confirmed: "asyncio.Future[None]") -> None:
-    if not confirmed.cancelled() and (problem := confirmed.exception()) is not None:
-        log.warning("a question did not reach anyone, it will be asked again: %s", problem)

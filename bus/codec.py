@@ -7,7 +7,6 @@ what becomes of it is the worker loop's to decide, once.
 
 import functools
 import operator
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,18 +16,10 @@ from msgspec import Struct, structs
 from bus.broker import LINES, PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX, Parcel
 from bus.message import Envelope, Message, type_of
 from bus.messages import ALL
-
-VALUE_SHOWN_MAX = 200
+from bus.unreadable import NOT_JSON, Culprit, Unreadable, culprit_of, request_id_in, unread_key
 
 Json = dict[str, Any]
 Upgrade = Callable[[Json], Json]
-
-
-class Unreadable(Struct, frozen=True):
-    """Not a message that we know, and it will not become one."""
-
-    line: bytes
-    reason: str
 
 
 class FromNewer(Struct, frozen=True):
@@ -53,6 +44,8 @@ class _Wrapped(Struct, frozen=True, omit_defaults=True):
 
 class _Typed(Struct, frozen=True):
     type: str
+    # Not looked into: it may be what is wrong.
+    request_id: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _wrapped = msgspec.json.Decoder(_Wrapped)
@@ -78,43 +71,51 @@ class Codec:
         """The message in a line, or why there is none."""
         try:
             envelope: Envelope[Message] = self._decoder.decode(line)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
-            return self._decode_carefully(line, problem)
-        if envelope.version == envelope.message.VERSION:
+        except NOT_JSON as problem:
+            return self._decode_carefully(line, culprit_of(problem, line))
+        message = envelope.message
+        unread = unread_key(line, type(message)) if message.IS_STRICT else None
+        if envelope.version == message.VERSION and unread is None:
             return envelope
-        return self._decode_carefully(line, None)
+        return self._decode_carefully(line, unread)
 
     def _decode_carefully(
-        self, line: bytes, problem: Exception | None
+        self, line: bytes, wrong: Culprit | None
     ) -> Envelope[Message] | Unreadable | FromNewer:
         """Not what the fast path took for granted: find out whether it is old, new, unknown or broken."""
         try:
             wrapped = _wrapped.decode(line)
-            name = _typed.decode(wrapped.message).type
-        except (msgspec.MsgspecError, ValueError, RecursionError) as broken:
-            return Unreadable(line, describe(broken, line))
+            typed = _typed.decode(wrapped.message)
+        except NOT_JSON as broken:
+            return _unreadable(line, culprit_of(broken, line))
+        name = typed.type
         kind = self._kinds.get(name)
         if kind is None:
-            return Unreadable(line, f"unknown message type {name!r}")
+            unknown = Culprit(f"unknown message type {name!r}", "type", name)
+            return _unreadable(line, unknown, wrapped, typed)
         if wrapped.version > kind.VERSION:
             return FromNewer(line, name, wrapped.version)
         if wrapped.version == kind.VERSION:
-            return Unreadable(line, describe(problem, line))
+            assert wrong is not None, "a message of this version that reads well was not brought here"
+            return _unreadable(line, wrong, wrapped, typed)
         upgrade = self._upgrades.get((name, wrapped.version))
         if upgrade is None:
-            return Unreadable(
-                line,
-                f"version {wrapped.version} of {name!r} is no longer read: the version now is {kind.VERSION}",
+            why = (
+                f"version {wrapped.version} of {name!r} is no longer read: the version now is {kind.VERSION}"
             )
-        return self._upgraded(line, kind, upgrade)
+            return _unreadable(line, Culprit(why, "version", str(wrapped.version)), wrapped, typed)
+        return self._upgraded(line, wrapped, typed, upgrade)
 
-    def _upgraded(self, line: bytes, kind: type[Message], upgrade: Upgrade) -> Envelope[Message] | Unreadable:
+    def _upgraded(
+        self, line: bytes, wrapped: _Wrapped, typed: _Typed, upgrade: Upgrade
+    ) -> Envelope[Message] | Unreadable:
         envelope: Json = msgspec.json.decode(line)
+        version = self._kinds[typed.type].VERSION
         try:
             message = upgrade(envelope["message"])
-            return msgspec.convert(envelope | {"message": message, "version": kind.VERSION}, self._envelope)
+            return msgspec.convert(envelope | {"message": message, "version": version}, self._envelope)
         except (msgspec.MsgspecError, ValueError, KeyError) as problem:
-            return Unreadable(line, describe(problem, line))
+            return _unreadable(line, culprit_of(problem, line), wrapped, typed)
 
 
 CODEC = Codec()
@@ -129,7 +130,7 @@ def put_back(line: bytes) -> bytes:
     """The same message, tried once more; whatever we do not know of it stays in it."""
     try:
         wrapped = _wrapped.decode(line)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except NOT_JSON:
         return line
     return _encoder.encode(structs.replace(wrapped, attempts=wrapped.attempts + 1))
 
@@ -138,7 +139,7 @@ def revived(line: bytes) -> bytes:
     """The same message as if it had never been tried; a line that cannot be read stays as it is."""
     try:
         return _encoder.encode(structs.replace(_wrapped.decode(line), attempts=0))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except NOT_JSON:
         return line
 
 
@@ -146,7 +147,7 @@ def attempts_of(line: bytes) -> int:
     """How often the message in this line was put back; 0 if the line cannot be read."""
     try:
         return _wrapped.decode(line).attempts
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except NOT_JSON:
         return 0
 
 
@@ -173,17 +174,15 @@ def known_messages(parcel: Parcel, codec: Codec) -> list[Envelope[Message]]:
     return [read for read in map(codec.decode, lines) if isinstance(read, Envelope)]
 
 
-def describe(problem: Exception | None, line: bytes) -> str:
-    """What is wrong with a line, naming the field and its value."""
-    text = str(problem)
-    found = re.search(r"`\$(?P<path>[^`]*)`", text)
-    if not found:
-        return text
-    try:
-        value: Any = msgspec.json.decode(line)
-        for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", found["path"]):
-            value = value[key] if key else value[int(index)]
-    except (msgspec.MsgspecError, ValueError, KeyError, IndexError, TypeError, RecursionError):
-        return text
-    shown = msgspec.json.encode(value).decode()
-    return f"{text}: got {shown[:VALUE_SHOWN_MAX]}"
+def _unreadable(
+    line: bytes, wrong: Culprit, wrapped: _Wrapped | None = None, typed: _Typed | None = None
+) -> Unreadable:
+    return Unreadable(
+        line,
+        wrong.reason,
+        kind=typed.type if typed else "",
+        id=wrapped.id if wrapped else "",
+        request_id=request_id_in(typed.request_id) if typed else None,
+        field=wrong.field,
+        value=wrong.value,
+    )

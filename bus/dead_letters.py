@@ -13,10 +13,11 @@ from msgspec import Struct
 
 from bus import headers
 from bus.broker import LINES, PLAIN, Connection, Consuming, Delivery, Parcel, Receipt
-from bus.codec import CODEC, Unreadable, lines_of, revived
+from bus.codec import CODEC, lines_of, revived
 from bus.message import Envelope, type_of
 from bus.origin import Origin, origin_of
 from bus.topology import DEAD, DEAD_QUEUE, retry_exchange_of
+from bus.unreadable import Unreadable
 
 REASON_BYTES_MAX = 2_000
 PATIENCE_S = 3.0

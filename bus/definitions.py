@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bus.permissions import Rights, rights_of
-from bus.topology import DEAD, ROLES, Exchange, Limits, Queue, QueueKind, user_of
+from bus.topology import DEAD, ROLES, Exchange, Limits, Queue, QueueKind, Site, user_of
 
 # As much as RabbitMQ keeps in front of the hash.
 SALT_BYTES = 4
+EVERYTHING = (Site.API, Site.CELL)
 
 
 def definitions_of(
@@ -24,9 +25,10 @@ def definitions_of(
     *,
     salt: bytes,
     virtual_host: str = "/",
+    sites: Iterable[Site] = EVERYTHING,
 ) -> dict[str, list[dict[str, Any]]]:
     """The users that have a password here, with their rights on a broker with these exchanges, for these cells."""
-    rights = rights_by_user(exchanges, cells)
+    rights = rights_by_user(exchanges, cells, sites)
     strangers = sorted(passwords.keys() - rights.keys())
     if strangers:
         raise ValueError(
@@ -40,12 +42,18 @@ def definitions_of(
     }
 
 
-def rights_by_user(exchanges: Iterable[Exchange], cells: Iterable[str]) -> dict[str, Rights]:
-    """Every user that a broker with these exchanges may have: one a role, and one a cell of those roles that are a cell's."""
+def rights_by_user(
+    exchanges: Iterable[Exchange], cells: Iterable[str], sites: Iterable[Site] = EVERYTHING
+) -> dict[str, Rights]:
+    """Every user that a broker with these exchanges may have: one a role, and one a cell of those roles that are a cell's;
+    where not everything stands on it, of those roles that belong there.
+    """
     names, cell_names = tuple(exchange.name for exchange in exchanges), tuple(cells)
+    there = {Site.BOTH, *sites}
     return {
         user_of(role.name, cell): rights_of(role, names, cell)
         for role in ROLES
+        if role.site in there
         for cell in (cell_names if role.per_cell else ("",))
     }
 

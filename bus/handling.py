@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -15,7 +16,9 @@ Tx = TypeVar("Tx")
 
 
 class Received(Struct, Generic[M_co], frozen=True, eq=False, gc=False):
-    """A message as a handler gets it. `sender` is the user the broker verified, empty if the sender did not say."""
+    """A message as a handler gets it. `sender` is the user the broker verified, empty if the sender did not say;
+    `sent_at` is the sender's own word, None likewise.
+    """
 
     message: M_co
     id: str
@@ -23,6 +26,7 @@ class Received(Struct, Generic[M_co], frozen=True, eq=False, gc=False):
     sender: str
     reply_to: str
     attempts: int
+    sent_at: datetime | None = None
 
 
 def received(envelope: Envelope[M_co], origin: Origin, returns: int) -> Received[M_co]:
@@ -33,6 +37,7 @@ def received(envelope: Envelope[M_co], origin: Origin, returns: int) -> Received
         sender=origin.sender,
         reply_to=origin.reply_to,
         attempts=envelope.attempts + returns,
+        sent_at=envelope.sent_at,
     )
 
 
@@ -76,6 +81,7 @@ class Reading(Struct, frozen=True):
 
 
 # Which handler takes which message. Neighbours in a queue that share a handler are given to it together, in order.
+# Who handles `Unreadable` answers what cannot be read; where nobody does, it becomes a dead letter.
 Handlers = Mapping[type[Message], Handler | Reading]
 
 

@@ -18,14 +18,16 @@ from typing import Any
 from msgspec import Struct
 
 from bus import dead_letters
-from bus.broker import ConnectionLost, Consuming, Delivery, Interrupted, Refusal
-from bus.codec import Codec, FromNewer, Unreadable, attempts_of, lines_of, put_back
+from bus.broker import Connection, ConnectionLost, Consuming, Delivery, Interrupted, Refusal
+from bus.codec import Codec, FromNewer, attempts_of, lines_of, put_back
 from bus.handling import Received, jittered_ms, received
 from bus.link import Link
+from bus.message import Envelope, Message
 from bus.origin import Origin, origin_of
 from bus.publisher import Publisher
 from bus.settings import BusSettings
 from bus.topology import user_of
+from bus.unreadable import Unreadable
 
 log = logging.getLogger(__name__)
 
@@ -96,19 +98,21 @@ class Intake:
     async def receive(self) -> None:
         """Take what the queue gives, over as many connections as it needs, until cancelled."""
         while True:
-            connection = await self._link.connection()
             try:
-                consuming = await connection.open_consuming(self.queue, self._settings.prefetch)
-                await self._receive_from(consuming)
-            except ConnectionLost as lost:
-                await self._link.broken(connection)
-                self._lost(lost)
-            except Interrupted as cancelled:
-                self._lost(cancelled)
+                await self._receive_over(await self._link.connection())
             except Refusal as refused:
                 # The queue may be declared, or the right granted, while we wait.
                 log.error("cannot consume %s: %s; trying again", self.queue, refused)  # noqa: TRY400 - not a bug of ours
                 await asyncio.sleep(self._settings.connect_delay_ms_max / 1000)
+
+    async def _receive_over(self, connection: Connection) -> None:
+        try:
+            await self._receive_from(await connection.open_consuming(self.queue, self._settings.prefetch))
+        except ConnectionLost as lost:
+            await self._link.broken(connection)
+            self._lost(lost)
+        except Interrupted as cancelled:
+            self._lost(cancelled)
 
     async def batch(self) -> Sequence[Item]:
         """The next messages to handle, at least one; none when stopping."""
@@ -208,12 +212,12 @@ class Intake:
         return held
 
     def _read(self, line: bytes, held: Held, returns: int) -> Item | None:
-        """The message in this line, if it is for us to handle."""
+        """The message in this line, or what stands for one that cannot be read; None if it is for a newer worker."""
         read = self._codec.decode(line)
         match read:
             case Unreadable():
-                self._set_aside(self._bury_unread(held, read))
-                return None
+                stands_for_it = Envelope[Message](message=read, id=read.id, attempts=attempts_of(line))
+                item = Item(line, held, received(stands_for_it, held.origin, returns))
             case FromNewer():
                 self._leave_for_newer(read, held)
                 return None

@@ -28,6 +28,9 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
     """
 
     VERSION: ClassVar[int] = 1
+    # What people and their programs write: a key that nobody reads is refused, since it would be an order that is
+    # obeyed in part. Between workers such a key is a later release's, and is skipped.
+    IS_STRICT: ClassVar[bool] = False
 
 
 M_co = TypeVar("M_co", bound=Message, covariant=True)

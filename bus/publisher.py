@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import tenacity
@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 
 
 _FINAL = (Receipt.CONFIRMED, Receipt.UNROUTABLE)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
 
 
 class Undeliverable(Failure):
@@ -94,9 +98,12 @@ class Publisher:
     down when the broker does: nothing that was accepted by `send` is given up until the publisher is closed.
     """
 
-    def __init__(self, link: Link, settings: BusSettings, name: str) -> None:
+    def __init__(
+        self, link: Link, settings: BusSettings, name: str, clock: Callable[[], datetime] = now
+    ) -> None:
         self._link = link
         self._settings = settings
+        self._clock = clock
         self._ids = (f"{name}-{n}" for n in itertools.count(1))
         self._buckets: dict[tuple[str, str, str], _Bucket] = {}
         self._full: deque[_Bucket] = deque()
@@ -118,13 +125,13 @@ class Publisher:
         waiter = _Waiter(len(outgoing), loop.create_future())
         if not outgoing:
             waiter.done.set_result(None)
-        now = datetime.now(UTC)
+        sent_at = self._clock()
         for each in outgoing:
             envelope = Envelope(
                 message=each.message,
                 id=each.id or next(self._ids),
                 version=each.message.VERSION,
-                sent_at=now,
+                sent_at=sent_at,
                 cause=each.cause,
                 trace=each.trace,
             )

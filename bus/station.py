@@ -9,18 +9,25 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 
 from bus.asking import Asker
-from bus.broker import Broker
+from bus.broker import Broker, Refusal
 from bus.codec import CODEC, Codec
 from bus.handling import Handlers, Tx
 from bus.link import Link
 from bus.message import Message
-from bus.publisher import Publisher
+from bus.places import Places
+from bus.publisher import Publisher, now
 from bus.settings import BusSettings
+from bus.urls import broker_at
 from bus.worker import Outbox, Transactions, Worker
+
+# For a station on a cell's broker. What is not confirmed there by the end is on a row, or comes again from a queue: a
+# broker that is away need not hold up the end.
+BELOW = BusSettings(drain_ms_max=2_000)
 
 
 class Station:
@@ -34,13 +41,16 @@ class Station:
         settings: BusSettings | None = None,
         codec: Codec = CODEC,
         asks: bool = False,
+        clock: Callable[[], datetime] = now,
+        chance: random.Random | None = None,
     ) -> None:
         self.name = name
         self.settings = settings or BusSettings()
         self.codec = codec
+        self._chance = chance
         self.consuming = Link(broker, self.settings)
         self._publishing = Link(broker, self.settings)
-        self.publisher = Publisher(self._publishing, self.settings, name)
+        self.publisher = Publisher(self._publishing, self.settings, name, clock)
         self._asker = (
             Asker(self.consuming, self.publisher, settings=self.settings, codec=codec, name=name)
             if asks
@@ -56,8 +66,9 @@ class Station:
         *,
         outbox: Outbox[Tx] | None = None,
         chance: random.Random | None = None,
+        says_by: Publisher | None = None,
     ) -> Worker[Tx]:
-        """A loop over one queue of this broker; what its handlers say leaves by this station."""
+        """A loop over one queue of this broker; what its handlers say leaves by this station, or by another's publisher."""
         return Worker(
             queue,
             handlers,
@@ -67,9 +78,15 @@ class Station:
             settings=self.settings,
             codec=self.codec,
             name=self.name,
-            chance=chance or random.Random(secrets.randbits(64)),
+            chance=chance or self._chance or random.Random(secrets.randbits(64)),
             outbox=outbox,
+            says_by=says_by,
         )
+
+    def on_refusal(self, tell: Callable[[Refusal], None]) -> None:
+        """Tell this, when the broker refuses to take a question."""
+        if self._asker is not None:
+            self._asker.on_refusal(tell)
 
     async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
         if self._asker is None:
@@ -108,6 +125,30 @@ class Station:
         await self.publisher.close()
         await self.consuming.close()
         await self._publishing.close()
+
+
+def stations_at(places: Places, role: str, *, asks: bool = False) -> tuple[Station, dict[str, Station]]:
+    """One on the API level's broker, and one on each other broker that has cells; a cell that is not named is on the first."""
+    name = process_name(role)
+    api = Station(broker_at(places.bus_url), name, asks=asks)
+    at = {places.bus_url: api}
+    for url in places.cell_bus_urls.values():
+        if url not in at:
+            at[url] = Station(broker_at(url), name, settings=BELOW)
+    return api, {cell: at[url] for cell, url in places.cell_bus_urls.items() if at[url] is not api}
+
+
+async def close_all(stations: Iterable[Station]) -> None:
+    """Together: one whose broker is away does not keep the others."""
+    await asyncio.gather(*[station.close() for station in dict.fromkeys(stations)])
+
+
+def by_station(cells: Mapping[str, Station]) -> dict[Station, tuple[str, ...]]:
+    """The cells at each station: several may share a broker."""
+    return {
+        station: tuple(cell for cell, there in cells.items() if there is station)
+        for station in dict.fromkeys(cells.values())
+    }
 
 
 def process_name(role: str) -> str:

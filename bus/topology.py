@@ -130,6 +130,8 @@ class Role(Struct, frozen=True):
     asks: bool = False
     answers: bool = False
     per_cell: bool = False
+    # Where it has a user: who is of the API level has none on a cell's own broker.
+    site: Site = Site.BOTH
     # May declare, and look into and move dead letters: a person's, or the deployment's.
     operates: bool = False
 
@@ -174,6 +176,8 @@ ROUTES: dict[str, Route] = {
     "inventory.refused": Route(EVENTS, Kind.EVENT),
     "snapshot": Route(PLACEMENT, Kind.QUESTION),
     "snapshot.page": Route(REPLY, Kind.ANSWER),
+    "revisions": Route(PLACEMENT, Kind.QUESTION),
+    "revisions.page": Route(REPLY, Kind.ANSWER),
     "providers.changed": Route(EVENTS, Kind.EVENT),
 }
 
@@ -236,6 +240,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(PLACEMENT, "swap.*"),
             Binding(PLACEMENT, "candidates"),
             Binding(PLACEMENT, "snapshot"),
+            Binding(PLACEMENT, "revisions"),
         ),
         Site.BOTH,
     ),
@@ -279,11 +284,12 @@ ROLES: tuple[Role, ...] = (
         ),
         listens=(Grant(EVENTS, FACTS),),
         asks=True,
+        site=Site.API,
     ),
     Role(
         "scheduler",
         writes=(
-            Grant(PLACEMENT, ("claim.*", "release.*", "candidates", "snapshot")),
+            Grant(PLACEMENT, ("claim.*", "release.*", "candidates", "snapshot", "revisions")),
             Grant(CELL, ("place.*", "remove.*")),
             Grant(EVENTS, ("instance.#", "build.#")),
         ),
@@ -317,12 +323,14 @@ ROLES: tuple[Role, ...] = (
         reads=("conductor.{cell}.work", "compute.{cell}.work"),
         asks=True,
         per_cell=True,
+        site=Site.CELL,
     ),
     Role(
         "ironic",
         writes=(Grant(PLACEMENT, ("inventory.report.*", "snapshot")), Grant(EVENTS, ("node.#",))),
         reads=("ironic.events",),
         asks=True,
+        site=Site.API,
     ),
     Role("operator", reads=(DEAD_QUEUE,), listens=(Grant(EVENTS, FACTS),), asks=True, operates=True),
 )
@@ -421,8 +429,10 @@ def user_of(role: str, cell: str = "") -> str:
 
 def cell_of_user(user: str) -> str | None:
     """The one cell that a user may speak for; None if the user is not a cell's."""
-    prefix = user_of("cell", "x")[:-1]
-    return user.removeprefix(prefix) if user.startswith(prefix) else None
+    return user.removeprefix(_CELL_USER) if user.startswith(_CELL_USER) else None
+
+
+_CELL_USER = user_of("cell", "x")[:-1]
 
 
 def _names_for(name: str, cells: tuple[str, ...]) -> tuple[str, ...]:

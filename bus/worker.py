@@ -42,6 +42,7 @@ from bus.link import Link
 from bus.message import Message, type_of
 from bus.publisher import Outgoing, Publisher
 from bus.settings import BusSettings
+from bus.unreadable import Unreadable
 
 log = logging.getLogger(__name__)
 
@@ -80,10 +81,12 @@ class Worker(Generic[Tx]):
         name: str,
         chance: random.Random,
         outbox: Outbox[Tx] | None = None,
+        says_by: Publisher | None = None,
     ) -> None:
         self._handlers = handlers
         self._store = store
-        self._publisher = publisher
+        # Another broker's, where what is heard on one is to be said on another; what goes back or is buried stays here.
+        self._publisher = says_by or publisher
         self._settings = settings
         self._outbox = outbox
         self._chance = chance
@@ -124,10 +127,14 @@ class Worker(Generic[Tx]):
             items = list(run)
             if handler is None:
                 for item in items:
-                    kind = type_of(item.received.message)
-                    await self.intake.bury(item, f"nobody handles {kind!r} on {self.intake.queue}")
+                    await self.intake.bury(item, self._why_nobody(item.received.message))
             else:
                 await self._handle(handler, items)
+
+    def _why_nobody(self, message: Message) -> str:
+        if isinstance(message, Unreadable):
+            return message.reason
+        return f"nobody handles {type_of(message)!r} on {self.intake.queue}"
 
     async def _handle(self, handler: Handler | Reading, items: Sequence[Item]) -> None:
         """Decide and save; saying it and settling go on beside the next batch."""

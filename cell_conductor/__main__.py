@@ -1,11 +1,11 @@
 """`python -m cell_conductor`: the conductor of one cell, on the broker and the database that the environment names."""
 
-import asyncio
 import os
 import sys
 from collections.abc import Mapping
 
-from bus.process import is_ready, run_until_told
+from bus.places import places_told
+from bus.process import is_ready, run_process, run_until_told
 from bus.sql import upgrade
 from bus.station import Station, process_name
 from bus.urls import broker_at
@@ -29,16 +29,23 @@ async def run(cell: str, bus_url: str, database_url: str, settings: ConductorSet
 
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
+    """MOOR_CELL, MOOR_BUS_URL and MOOR_DB_URL must be set; where MOOR_CELL_BUS_URLS or MOOR_CELL_DB_URLS name this cell, it
+    has these instead. MOOR_ATTEMPT_TIMEOUT_S says how long a host may build without a
+    word before the next one is tried, and how often it is reminded then of what it has to clean up.
+    """
     if not is_ready(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL"):
         return 2
-    asyncio.run(
-        run(
-            environment["MOOR_CELL"],
-            environment["MOOR_BUS_URL"],
-            environment["MOOR_DB_URL"],
-            ConductorSettings(),
-        )
-    )
+    if (places := places_told(environment)) is None:
+        return 2
+    settings = ConductorSettings()
+    if timeout := environment.get("MOOR_ATTEMPT_TIMEOUT_S"):
+        try:
+            settings = ConductorSettings(attempt_timeout_s=float(timeout), remind_every_s=float(timeout))
+        except ValueError as wrong:
+            sys.stderr.write(f"MOOR_ATTEMPT_TIMEOUT_S is {timeout!r}: {wrong}\n")
+            return 2
+    cell = environment["MOOR_CELL"]
+    run_process(run(cell, places.bus_of(cell), places.db_of(cell), settings))
     return 0
 
 

@@ -65,6 +65,12 @@ class MemoryConductorStore:
         self._unsaid: dict[InstanceId, None] = {}
         self._has_started = False
 
+    def of_another_process(self, clock: Callable[[], datetime]) -> "MemoryConductorStore":
+        """The same rows, for a process that starts now."""
+        other = MemoryConductorStore(clock)
+        other._lock, other._rows, other._due, other._unsaid = self._lock, self._rows, self._due, self._unsaid
+        return other
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[ConductorTransaction]:
         async with self._lock:

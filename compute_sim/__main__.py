@@ -1,12 +1,12 @@
 """`python -m compute_sim`: a cell's pretended hosts, on the broker that the environment names."""
 
-import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bus.process import is_ready, run_until_told
+from bus.places import places_told
+from bus.process import is_ready, run_process, run_until_told
 from bus.station import Station, process_name
 from bus.urls import broker_at
 from compute_sim.core.faults import FaultScript
@@ -30,8 +30,12 @@ async def run(bus_url: str, hosts: Sequence[Host], settings: ComputeSettings, fa
 
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
-    """MOOR_BUS_URL and MOOR_CELL must be set; MOOR_COMPUTE_HOSTS says how many, MOOR_COMPUTE_FAULTS names a script."""
+    """MOOR_BUS_URL and MOOR_CELL must be set; where MOOR_CELL_BUS_URLS names this cell, it has that instead.
+    MOOR_COMPUTE_HOSTS says how many, MOOR_COMPUTE_FAULTS names a script.
+    """
     if not is_ready(environment, "MOOR_BUS_URL", "MOOR_CELL"):
+        return 2
+    if (places := places_told(environment)) is None:
         return 2
     count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
     if not count.isdecimal():
@@ -44,7 +48,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     except ValueError as wrong:
         sys.stderr.write(f"{wrong}\n")
         return 2
-    asyncio.run(run(environment["MOOR_BUS_URL"], alike(cell, int(count)), settings, faults))
+    run_process(run(places.bus_of(cell), alike(cell, int(count)), settings, faults))
     return 0
 
 

@@ -1,8 +1,11 @@
-"""Tells whoever listens which hosts are up and how busy they are: when it changes, and by heartbeats, many in one."""
+"""Tells whoever listens which hosts are up and how busy they are: when it changes, and by heartbeats, many in one.
+
+The sequence numbers are the clock's, so that they go on rising after a restart without being kept anywhere.
+"""
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from bus.broker import Interrupted, Refusal
@@ -22,12 +25,18 @@ BEATS_PER_MESSAGE = 5000
 
 class Announcer:
     def __init__(
-        self, fleet: Fleet, store: ComputeStore, publisher: Publisher, settings: ComputeSettings
+        self,
+        fleet: Fleet,
+        store: ComputeStore,
+        publisher: Publisher,
+        settings: ComputeSettings,
+        next_sequence: Callable[[], int],
     ) -> None:
         self._fleet = fleet
         self._store = store
         self._publisher = publisher
         self._settings = settings
+        self._next_sequence = next_sequence
         self._touched: dict[ProviderId, None] = dict.fromkeys(fleet)
 
     def touch(self, hosts: Iterable[ProviderId]) -> None:
@@ -54,9 +63,14 @@ class Announcer:
             await self._said(beats)
 
     async def _facts(self, hosts: Sequence[ProviderId]) -> list[HostsReported]:
+        # Taken before the loads are: what is later has the higher number.
+        sequence = self._next_sequence()
         loads = await self._store.loads(hosts)
         facts = [facts_of(id_, self._fleet[id_].driver.host, loads[id_]) for id_ in hosts]
-        return [HostsReported(cell=self._settings.cell, hosts=some) for some in in_messages(facts)]
+        return [
+            HostsReported(cell=self._settings.cell, hosts=some, sequence=sequence)
+            for some in in_messages(facts)
+        ]
 
     async def _said(self, messages: Sequence[Message]) -> bool:
         try:

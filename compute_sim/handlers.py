@@ -1,9 +1,10 @@
 """Orders to hosts: load, decide, save, say. The rules live in core/attempts.py.
 
 A spawn is acknowledged when it is written down, not when it is built. Kept unacknowledged it would fill the prefetch for
-minutes, be delivered to nobody else (its host is here), and take a parcel's neighbours with it. So what is being built
-is lost with this process, as it is with a hypervisor that loses power; its conductor, whose attempt has a deadline,
-treats the host as silent, and may order the same attempt again before that, which does no harm.
+minutes, be delivered to nobody else (its host is here), and take a parcel's neighbours with it. Where it is written down
+in memory, what is being built is lost with this process, as it is with a hypervisor that loses power; its conductor,
+whose attempt has a deadline, treats the host as silent, and may order the same attempt again before that, which does no
+harm.
 """
 
 from collections.abc import Sequence

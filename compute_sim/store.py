@@ -1,7 +1,7 @@
-"""What a compute asks of where it keeps its hosts' attempts; store_memory.py implements it.
+"""What a compute asks of where it keeps its hosts' attempts; store_memory.py and store_sql.py implement it.
 
-A simulator may forget: core/attempts.py says what is right to answer about an attempt that is not known. So there is no
-database behind this port, and a compute that drives real machines would ask them.
+A simulator may forget: core/attempts.py says what is right to answer about an attempt that is not known. But hosts that
+outlive their process, as those of `moor up` do, must have on them what they had.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,5 +38,5 @@ class ComputeStore(Protocol):
     async def take_changed(self) -> Sequence[ProviderId]:
         """The hosts whose load has changed since this was last asked."""
 
-    async def forget(self, over_before_s: float) -> int:
-        """Drop attempts that were over before this time; how many there were."""
+    async def forget(self, over_before_s: float) -> Sequence[AttemptKey]:
+        """Drop attempts that were over before this time; which these were."""

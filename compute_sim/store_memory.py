@@ -104,15 +104,15 @@ class MemoryComputeStore:
             tally.changed = False
         return [tally.host for tally in changed]
 
-    async def forget(self, over_before_s: float) -> int:
-        forgotten = 0
+    async def forget(self, over_before_s: float) -> Sequence[AttemptKey]:
+        forgotten: list[AttemptKey] = []
         while self._over and self._over[0][0] < over_before_s:
             _, key, state = self._over.popleft()
             known = self._attempts.get(key)
             # Else it was destroyed after it had failed, and is over since then.
             if known is not None and known.state is state:
                 del self._attempts[key]
-                forgotten += 1
+                forgotten.append(key)
         return forgotten
 
     def _count(self, attempt: Attempted, before: State | None) -> None:

@@ -15,6 +15,7 @@ from compute_sim.handlers import handlers
 from compute_sim.playing import Player
 from compute_sim.reporting import TreeReporter
 from compute_sim.settings import ComputeSettings
+from compute_sim.store import ComputeStore
 from compute_sim.store_memory import MemoryComputeStore
 
 
@@ -28,15 +29,23 @@ def compute_parts(
     settings: ComputeSettings,
     faults: FaultScript | None = None,
     clock: Callable[[], datetime] = now,
+    *,
+    clock_s: Callable[[], float] | None = None,
+    store: ComputeStore | None = None,
 ) -> tuple[Part, ...]:
     """All that pretends to be these hosts. The station must be one that asks; it is among the parts, and closed by who
-    made it. Only one process may pretend the hosts of a cell: it has their instances in its memory.
+    made it. Only one process may pretend the hosts of a cell: it has their instances in its memory. `clock_s` is the
+    time of the fault script, which else begins with the process.
     """
-    clock_s = Elapsed()
+    clock_s = clock_s or Elapsed()
     fleet = Fleet(hosts, faults or FaultScript(), clock_s)
-    store = MemoryComputeStore(clock_s)
-    reporter = TreeReporter(fleet, station, settings, lambda: int(clock().timestamp() * 1e6))
-    announcer = Announcer(fleet, store, station.publisher, settings)
+    store = store or MemoryComputeStore(clock_s)
+
+    def next_sequence() -> int:
+        return int(clock().timestamp() * 1e6)
+
+    reporter = TreeReporter(fleet, station, settings, next_sequence)
+    announcer = Announcer(fleet, store, station.publisher, settings, next_sequence)
     return (
         station.worker(f"compute.{settings.cell}.work", handlers(fleet), store),
         Finisher(fleet, store, station.publisher, settings),

@@ -1,20 +1,77 @@
 """The `moor` command: one file a group of commands; here they come together."""
 
-import typer
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
 
-from moor import broker_command, db_command, dead_command, demo_command, run_command
+import typer
+from typer.core import TyperGroup
+
+from moor.options import use_config
+
+INSTANCES, CLOUD, OPERATING = "Instances", "A cloud of your own", "Operating"
+
+# Where each command is, by its module and its name there.
+COMMANDS = {
+    "boot": (INSTANCES, "instances_command", "boot"),
+    "show": (INSTANCES, "instances_command", "show"),
+    "list": (INSTANCES, "instances_command", "list_instances"),
+    "delete": (INSTANCES, "instances_command", "delete"),
+    "events": (INSTANCES, "events_command", "events"),
+    "up": (CLOUD, "up_command", "up"),
+    "demo": (CLOUD, "demo_command", "demo"),
+    "load": (CLOUD, "load_command", "load"),
+    "host": (OPERATING, "hosts_command", "app"),
+    "run": (OPERATING, "run_command", "run_worker"),
+    "broker": (OPERATING, "broker_command", "app"),
+    "dead": (OPERATING, "dead_command", "app"),
+    "db": (OPERATING, "db_command", "app"),
+}
+
+
+class Commands(TyperGroup):
+    """Each command is loaded when it is asked for: `moor list` need not wait for all that `moor up` is made of."""
+
+    def list_commands(self, _ctx: Any) -> list[str]:
+        return [*COMMANDS]
+
+    def get_command(self, _ctx: Any, name: str) -> Any:
+        if name not in COMMANDS:
+            return None
+        panel, module, attribute = COMMANDS[name]
+        found = getattr(import_module(f"moor.{module}"), attribute)
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(add_completion=False)
+            alone.command(name)(found)
+            found = alone
+        command: Any = typer.main.get_command(found)
+        command.name = name
+        command.rich_help_panel = panel
+        return command
+
 
 app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="Moorage decides where instances run, and makes it happen.",
-    pretty_exceptions_show_locals=False,
+    cls=Commands, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_show_locals=False
 )
-app.command("demo")(demo_command.demo)
-app.command("run")(run_command.run_worker)
-app.add_typer(broker_command.app, name="broker")
-app.add_typer(dead_command.app, name="dead")
-app.add_typer(db_command.app, name="db")
+
+
+@app.callback()
+def moor(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help=r"Settings as TOML. [dim]\[MOOR_CONFIG; else ./moorage.toml or ~/.config/moorage/config.toml][/dim]",
+        ),
+    ] = None,
+) -> None:
+    """Moorage decides where instances run, and makes it happen.
+
+    Settings come from flags, then MOOR_* variables, then a file.
+    Exit codes: 0 done, 1 not done, 2 a flag or setting is wrong, 3 not in time.
+    """
+    use_config(config)
 
 
 def main() -> None:

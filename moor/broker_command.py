@@ -1,29 +1,38 @@
-"""`moor broker`: what must stand on a broker, and who may do what there."""
+"""`moor broker`: what must stand on each broker, and who may do what there."""
 
 import json
 import os
 import secrets
 import shlex
 import subprocess
+import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import structs
 from rich.table import Table
 
 from bus.broker import Connection, NotFound
-from bus.definitions import SALT_BYTES, definitions_of, rights_by_user
-from bus.topology import ROUTES, Objects, Queue, Site, objects_of
-from moor.options import AsJson, BusUrl, Cells, cells_of, fail, out, with_connection
+from bus.definitions import SALT_BYTES, definitions_of
+from bus.places import without_password
+from bus.topology import ROUTES, Objects, Queue, Site
+from moor.options import AsJson, BusUrl, Cells, fail, out, settled, with_connection
+from moor.reference import asyncapi, reference
+from moor.settings import Settings
+from moor.standing import Standing, standings_of
 
-app = typer.Typer(no_args_is_help=True, help="What stands on the broker, and who may do what there.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="What stands on the broker, and who may do what there."
+)
 
 
 @app.command()
 def declare(
-    bus: BusUrl,
+    bus: BusUrl = "",
     cells: Cells = "",
     *,
     ironic: Annotated[
@@ -43,46 +52,83 @@ def declare(
             help="How to run rabbitmqctl for that broker, for --users: for instance 'kubectl exec -i rabbit-0 -- rabbitmqctl'.",
         ),
     ] = "rabbitmqctl",
-    vhost: Annotated[str, typer.Option(help="The virtual host that the users get their rights on.")] = "/",
+    only: Annotated[
+        str,
+        typer.Option(
+            metavar="api|CELL", help="One broker alone: that of the API level, or that of this cell."
+        ),
+    ] = "",
 ) -> None:
-    """Declare exchanges and queues; what stands already, alike, stays as it is."""
-    objects = objects_of(cells_of(cells), create_foreign=ironic)
+    """Declare exchanges and queues; what stands already, alike, stays as it is. On the broker of the API level, and on
+    those that cells have of their own (MOOR_CELL_BUS_URLS): each gets what belongs there.
+    """
+    if users and credentials is None:
+        raise typer.BadParameter("--users needs --credentials FILE, where the passwords are kept")
+    for standing in _chosen(_standings(bus, cells)[1], only):
+        objects = standing.objects(create_foreign=ironic)
+        with_connection(standing.url, partial(_declare, objects))
+        out.print(
+            f"[green]declared[/green] {len(objects.exchanges)} exchanges and {len(objects.queues)} queues"
+            f" for {', '.join(standing.names)}"
+        )
+        if credentials is not None and users:
+            _create_users(standing, credentials, shlex.split(ctl))
 
-    async def work(connection: Connection) -> None:
-        await connection.declare(objects)
 
-    with_connection(bus, work)
-    out.print(f"[green]declared[/green] {len(objects.exchanges)} exchanges and {len(objects.queues)} queues")
-    if users:
-        if credentials is None:
-            raise typer.BadParameter("--users needs --credentials FILE, where the passwords are kept")
-        _create_users(objects, cells_of(cells), credentials, shlex.split(ctl), vhost)
+async def _declare(objects: Objects, connection: Connection) -> None:
+    await connection.declare(objects)
 
 
 @app.command()
 def show(
     bus: BusUrl = "",
-    cells: Cells = "one-cell",
+    cells: Cells = "",
     *,
     as_json: AsJson = False,
 ) -> None:
-    """The topology as a table; with --bus, how many parcels wait in each queue."""
-    objects = objects_of(cells_of(cells), create_foreign=False)
-    depths = _depths(bus, objects.queues) if bus else {}
+    """What stands on which broker, as tables; where a bus is named, how many parcels wait in each queue."""
+    settings, standings = _standings(bus, cells, else_cells=("one-cell",))
+    is_named = bool(settings.places.bus_url)
+    depths = [_depths(each.url, each.objects().queues) if is_named else {} for each in standings]
     if as_json:
-        out.print_json(json.dumps(_as_json(objects, depths, cells_of(cells))))
+        brokers = [_as_json(*each) for each in zip(standings, depths, strict=True)]
+        out.print_json(json.dumps({"brokers": brokers, "messages": _messages_as_json()}))
         return
-    out.print(_queues_table(objects.queues, depths))
+    for standing, waiting in zip(standings, depths, strict=True):
+        if len(standings) > 1:
+            out.rule(f"broker of {', '.join(standing.names)}: {without_password(standing.url)}", align="left")
+        out.print(_queues_table(standing.objects().queues, waiting))
+        out.print(_rights_table(standing))
     out.print(_routes_table())
-    out.print(_rights_table(objects, cells_of(cells)))
 
 
-def _create_users(objects: Objects, cells: tuple[str, ...], file: Path, ctl: list[str], vhost: str) -> None:
-    names = sorted(rights_by_user(objects.exchanges, cells))
+def _standings(
+    bus: str, cells: str, else_cells: tuple[str, ...] = ()
+) -> tuple[Settings, tuple[Standing, ...]]:
+    settings = settled(bus=bus, cells=cells)
+    places = structs.replace(settings.places, bus_url=settings.bus_url)
+    return settings, standings_of(places, places.cells or else_cells)
+
+
+def _chosen(standings: Sequence[Standing], only: str) -> Sequence[Standing]:
+    chosen = [each for each in standings if not only or only in each.names]
+    if not chosen:
+        names = ", ".join(name for each in standings for name in each.names)
+        raise typer.BadParameter(f"--only {only!r}: there are {names}")
+    return chosen
+
+
+def _create_users(standing: Standing, file: Path, ctl: list[str]) -> None:
+    names = sorted(standing.rights())
     known = tomllib.loads(file.read_text()) if file.exists() else {}
     passwords = {name: str(known.get(name) or secrets.token_urlsafe(24)) for name in names}
     definitions = definitions_of(
-        objects.exchanges, cells, passwords, salt=secrets.token_bytes(SALT_BYTES), virtual_host=vhost
+        standing.objects().exchanges,
+        standing.cells,
+        passwords,
+        salt=secrets.token_bytes(SALT_BYTES),
+        virtual_host=standing.virtual_host,
+        sites=standing.sites,
     )
     # First on disk, then on the broker: a password that nobody knows is worth nothing.
     _write_private(file, {**known, **passwords})
@@ -145,11 +191,11 @@ def _routes_table() -> Table:
     return table
 
 
-def _rights_table(objects: Objects, cells: tuple[str, ...]) -> Table:
+def _rights_table(standing: Standing) -> Table:
     table = Table(title="Rights", title_justify="left")
     for column in ("user", "publishes", "consumes"):
         table.add_column(column)
-    for user, rights in sorted(rights_by_user(objects.exchanges, cells).items()):
+    for user, rights in sorted(standing.rights().items()):
         if not rights.topics:
             table.add_row(user, "everything", "everything")
             continue
@@ -158,13 +204,15 @@ def _rights_table(objects: Objects, cells: tuple[str, ...]) -> Table:
             for topic in rights.topics
             if topic.write != "^$"
         )
-        reads = "\n".join(queue.name for queue in objects.queues if rights.may_read(queue.name))
+        reads = "\n".join(queue.name for queue in standing.objects().queues if rights.may_read(queue.name))
         table.add_row(user, writes, reads)
     return table
 
 
-def _as_json(objects: Objects, depths: dict[str, int | None], cells: tuple[str, ...]) -> object:
+def _as_json(standing: Standing, depths: dict[str, int | None]) -> object:
+    objects = standing.objects()
     return {
+        "of": standing.names,
         "exchanges": [exchange.name for exchange in objects.exchanges],
         "queues": [
             {
@@ -176,9 +224,6 @@ def _as_json(objects: Objects, depths: dict[str, int | None], cells: tuple[str, 
             }
             for queue in objects.queues
         ],
-        "messages": {
-            kind: {"is": route.kind.value, "exchange": route.exchange} for kind, route in ROUTES.items()
-        },
         "rights": {
             user: {
                 "configure": rights.configure,
@@ -188,9 +233,13 @@ def _as_json(objects: Objects, depths: dict[str, int | None], cells: tuple[str, 
                     topic.exchange: {"write": topic.write, "read": topic.read} for topic in rights.topics
                 },
             }
-            for user, rights in rights_by_user(objects.exchanges, cells).items()
+            for user, rights in standing.rights().items()
         },
     }
+
+
+def _messages_as_json() -> object:
+    return {kind: {"is": route.kind.value, "exchange": route.exchange} for kind, route in ROUTES.items()}
 
 
 def _where(site: Site) -> str:
@@ -206,3 +255,15 @@ def _plain(pattern: str) -> str:
         .replace("[^.]+", "*")
         .replace("|", "  ")
     )
+
+
+@app.command("reference")
+def show_reference() -> None:
+    """Print the tables of docs/bus.md: every message that a user may send or hear, made from the code."""
+    sys.stdout.write(f"{reference()}\n")
+
+
+@app.command("asyncapi")
+def show_asyncapi() -> None:
+    """Print the AsyncAPI document of every message there is: docs/asyncapi.json."""
+    sys.stdout.write(f"{json.dumps(asyncapi(), indent=2)}\n")

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from bus.broker import Broker
 from bus.process import Part, run_until
+from bus.settings import BusSettings
 from bus.sql import upgrade
 from bus.station import Station
 from bus.topology import objects_of
@@ -14,7 +15,9 @@ from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.core.faults import FaultScript
 from compute_sim.core.hosts import Host
+from compute_sim.fleet import Elapsed
 from compute_sim.settings import ComputeSettings
+from compute_sim.store_sql import open_compute_store
 from compute_sim.wiring import compute_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore
@@ -24,7 +27,7 @@ from scheduler_worker.store_sql import SqlSchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 
 # The rooms that have tables.
-OWNERS = ("placement_worker", "scheduler_worker", "cell_conductor")
+OWNERS = ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim")
 DRAIN_S_MAX = 10.0
 
 
@@ -37,8 +40,15 @@ async def cloud(
     faults: FaultScript | None = None,
     scheduler: SchedulerSettings | None = None,
     conductor: ConductorSettings | None = None,
+    bus: BusSettings | None = None,
+    hosts_are_kept: bool = False,
+    ended: asyncio.Event | None = None,
 ) -> AsyncIterator[SqlPlacementStore]:
-    """All workers, with the pretended hosts of each cell, for as long as this is open; then all of them drain."""
+    """All workers, with the pretended hosts of each cell, for as long as this is open; then all of them drain.
+
+    With `hosts_are_kept`, what is on the hosts is in the database too, and still there for the next cloud on it. `ended`
+    is set when the workers end by themselves, which they do only by failing; leaving raises what it was.
+    """
     connection = await broker.connect()
     await connection.declare(objects_of(hosts))
     await connection.close()
@@ -49,20 +59,33 @@ async def cloud(
         stack.push_async_callback(store.close)
         api = SqlSchedulerStore(database_url)
         stack.push_async_callback(api.close)
-        placement = _station(stack, broker, "placement")
+        placement = _station(stack, broker, "placement", bus)
         parts: list[Part] = [*placement_parts((placement,), store, PlacementSettings())]
-        parts += scheduler_parts(_station(stack, broker, "scheduler"), api, scheduler or SchedulerSettings())
+        parts += scheduler_parts(
+            _station(stack, broker, "scheduler", bus), api, scheduler or SchedulerSettings()
+        )
         for cell, of_cell in hosts.items():
             rows = SqlConductorStore(database_url, cell)
             stack.push_async_callback(rows.close)
-            station = _station(stack, broker, f"conductor-{cell}")
+            station = _station(stack, broker, f"conductor-{cell}", bus)
             parts += conductor_parts(station, rows, conductor or ConductorSettings(), cell, station.ask_all)
             parts.append(station)
+            clock_s, kept = Elapsed(), None
+            if hosts_are_kept:
+                kept = await open_compute_store(database_url, cell, clock_s)
+                stack.push_async_callback(kept.close)
             parts += compute_parts(
-                _station(stack, broker, f"compute-{cell}"), of_cell, ComputeSettings(cell=cell), faults
+                _station(stack, broker, f"compute-{cell}", bus),
+                of_cell,
+                ComputeSettings(cell=cell),
+                faults,
+                clock_s=clock_s,
+                store=kept,
             )
         told = asyncio.Event()
         running = asyncio.create_task(run_until(told, parts, DRAIN_S_MAX))
+        if ended is not None:
+            running.add_done_callback(lambda _: ended.set())
         try:
             yield store
         finally:
@@ -70,7 +93,7 @@ async def cloud(
             await running
 
 
-def _station(stack: AsyncExitStack, broker: Broker, name: str) -> Station:
-    station = Station(broker, name, asks=True)
+def _station(stack: AsyncExitStack, broker: Broker, name: str, bus: BusSettings | None) -> Station:
+    station = Station(broker, name, settings=bus, asks=True)
     stack.push_async_callback(station.close)
     return station

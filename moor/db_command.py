@@ -2,14 +2,15 @@
 
 import typer
 
-from bus.errors import Failure
 from bus.sql import upgrade as bring_up
-from moor.options import DatabaseUrl, fail, out, run
+from moor.options import DatabaseUrl, out, run, settled
 
-app = typer.Typer(no_args_is_help=True, help="The database's tables.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="The database's tables.")
 
 # Every package with migrations; they may share one database, or have one each.
-OWNERS = ("placement_worker", "scheduler_worker", "cell_conductor")
+OWNERS = ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim")
+# Those that a cell with a database of its own has there.
+OF_CELLS = ("cell_conductor", "compute_sim")
 
 
 @app.callback()
@@ -18,16 +19,23 @@ def _group() -> None:
 
 
 @app.command()
-def upgrade(db: DatabaseUrl) -> None:
-    """Create or alter what this release needs. Safe to repeat, and while others do it."""
+def upgrade(db: DatabaseUrl = "") -> None:
+    """Create or alter what this release needs, in every database that is named. Safe to repeat, and while others do it."""
+    places = settled(db=db).places
+    if not places.db_url and not places.cell_db_urls:
+        raise typer.BadParameter("no database is named: give --db, MOOR_DB_URL or db_url in a file")
 
     async def work() -> None:
-        for owner in OWNERS:
-            before, after = await bring_up(db, owner)
-            what = "is up to date" if before == after else f"upgraded from {before or 'nothing'}"
-            out.print(f"{owner}: [green]{after}[/green] ({what})")
+        for owner in OWNERS if places.db_url else ():
+            await _bring_up(places.db_url, owner, owner)
+        for cell, url in places.cell_db_urls.items():
+            for owner in OF_CELLS:
+                await _bring_up(url, owner, f"{owner} of {cell}")
 
-    try:
-        run(work())
-    except (Failure, ValueError) as problem:
-        fail(f"not upgraded: {problem}")
+    run(work())
+
+
+async def _bring_up(url: str, owner: str, whose: str) -> None:
+    before, after = await bring_up(url, owner)
+    what = "is up to date" if before == after else f"upgraded from {before or 'nothing'}"
+    out.print(f"{whose}: [green]{after}[/green] ({what})")

@@ -9,9 +9,13 @@ from rich.table import Table
 
 from bus.broker import Connection
 from bus.dead_letters import DeadLetter, Grave, opened
-from moor.options import AsJson, BusUrl, fail, out, with_connection
+from moor.options import AsJson, BusUrl, fail, out, settled, with_connection
 
-app = typer.Typer(no_args_is_help=True, help="Messages that could not be handled: look, replay, or drop.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Messages that could not be handled: look, replay, or drop.",
+)
 
 Handles = Annotated[list[str] | None, typer.Argument(help="Which ones, as `moor dead list` names them.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
@@ -22,7 +26,9 @@ BODY_SHOWN_MAX = 4000
 
 
 @app.command("list")
-def list_letters(bus: BusUrl, queue: FromQueue = "", limit: Limit = 1000, *, as_json: AsJson = False) -> None:
+def list_letters(
+    bus: BusUrl = "", queue: FromQueue = "", limit: Limit = 1000, *, as_json: AsJson = False
+) -> None:
     """Every dead letter: where it comes from, what it is, and why it is here."""
     letters = _look(bus, limit, lambda letter: queue in ("", letter.queue))
     if as_json:
@@ -40,7 +46,7 @@ def list_letters(bus: BusUrl, queue: FromQueue = "", limit: Limit = 1000, *, as_
 
 
 @app.command()
-def show(bus: BusUrl, handle: str, limit: Limit = 1000, *, as_json: AsJson = False) -> None:
+def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, as_json: AsJson = False) -> None:
     """One dead letter, whole."""
     letters = _look(bus, limit, lambda letter: letter.handle == handle)
     if not letters:
@@ -66,7 +72,12 @@ def show(bus: BusUrl, handle: str, limit: Limit = 1000, *, as_json: AsJson = Fal
 
 @app.command()
 def replay(
-    bus: BusUrl, handles: Handles = None, queue: FromQueue = "", limit: Limit = 1000, *, every: All = False
+    handles: Handles = None,
+    bus: BusUrl = "",
+    queue: FromQueue = "",
+    limit: Limit = 1000,
+    *,
+    every: All = False,
 ) -> None:
     """Send them to the queues they came from, as if never tried."""
 
@@ -79,7 +90,12 @@ def replay(
 
 @app.command()
 def drop(
-    bus: BusUrl, handles: Handles = None, queue: FromQueue = "", limit: Limit = 1000, *, every: All = False
+    handles: Handles = None,
+    bus: BusUrl = "",
+    queue: FromQueue = "",
+    limit: Limit = 1000,
+    *,
+    every: All = False,
 ) -> None:
     """Forget them for good."""
 
@@ -95,7 +111,7 @@ def _look(bus: str, limit: int, wanted: Callable[[DeadLetter], bool]) -> list[De
         async with opened(connection, limit) as grave:
             return [letter for letter in grave.letters.values() if wanted(letter)]
 
-    return with_connection(bus, work)
+    return with_connection(settled(bus=bus).bus_url, work)
 
 
 def _decide(
@@ -122,7 +138,7 @@ def _decide(
             await work(connection, grave, tags)
             return len(tags)
 
-    return with_connection(bus, decided)
+    return with_connection(settled(bus=bus).bus_url, decided)
 
 
 def _as_json(letter: DeadLetter) -> dict[str, object]:

@@ -1,67 +1,98 @@
-"""What several commands take: flags, or the environment."""
+"""What several commands take, and how they end.
+
+Exit codes: 0 it is done; 1 it is not, and why; 2 a flag or a setting is wrong; 3 time is up, and it may still be done.
+"""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
 
+from bus.asking import NoAnswer
 from bus.broker import Broker, Connection, ConnectionLost, Refusal
+from bus.errors import Failure
+from bus.places import BadSetting
 from bus.urls import broker_at
+from moor.settings import Settings, settings_from
 
 T = TypeVar("T")
 
 out = Console()
 err = Console(stderr=True)
 
+NOT_DONE = 1
+NOT_IN_TIME = 3
+
 BusUrl = Annotated[
     str,
     typer.Option(
         "--bus",
-        envvar="MOOR_BUS_URL",
         metavar="URL",
-        help="The broker: amqp://user:password@host/vhost, amqps://..., or unix:///path of a running moor.",
+        show_default=False,
+        help="The broker: amqp://user:password@host/vhost, amqps://..., or unix:///path. "
+        r"[dim]\[MOOR_BUS_URL; else that of `moor up`][/dim]",
     ),
 ]
 DatabaseUrl = Annotated[
     str,
     typer.Option(
         "--db",
-        envvar="MOOR_DB_URL",
         metavar="URL",
-        help="The database: postgresql+asyncpg://user:password@host/name or sqlite+aiosqlite:///path.",
+        show_default=False,
+        help=r"The database: postgresql+asyncpg://user:password@host/name or sqlite:///path. [dim]\[MOOR_DB_URL][/dim]",
     ),
 ]
 Cells = Annotated[
     str,
     typer.Option(
-        "--cells", envvar="MOOR_CELLS", metavar="NAME,NAME", help="The cells that this broker serves."
+        "--cells",
+        metavar="NAME,NAME",
+        show_default=False,
+        help=r"The cells that there are. [dim]\[MOOR_CELLS][/dim]",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 
-def cells_of(names: str) -> tuple[str, ...]:
-    """The cells in a comma-separated list; none of them may look like anything but a name."""
-    cells = tuple(name.strip() for name in names.split(",") if name.strip())
-    for cell in cells:
-        if (
-            not cell.replace("-", "").replace("_", "").isalnum()
-            or cell != cell.lower()
-            or not cell[0].isalnum()
-        ):
-            raise typer.BadParameter(
-                f"cell {cell!r}: only a-z, 0-9, - and _, beginning with a letter or digit"
-            )
-    return cells
+# The file that was named before the command; set once, by the command line.
+_config: ContextVar[Path | None] = ContextVar("config", default=None)
+
+
+def use_config(file: Path | None) -> None:
+    _config.set(file)
+
+
+def settled(*, bus: str = "", db: str = "", cells: str = "", data: str = "") -> Settings:
+    """The settings of the command that runs: its flags, and what lies beneath them."""
+    flags = {"bus_url": bus, "db_url": db, "cells": cells, "data": data}
+    try:
+        return settings_from(flags, os.environ, config=_config.get(), here=Path.cwd())
+    except BadSetting as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
+def broker_of(url: str) -> Broker:
+    if url.startswith("memory:"):
+        raise typer.BadParameter(
+            f"bus_url is {url!r}: a bus in memory is inside of the process that owns it; `moor up` serves its own at "
+            "unix:///path, where other commands find it"
+        )
+    try:
+        return broker_at(url)
+    except ValueError as wrong:
+        raise typer.BadParameter(str(wrong)) from None
 
 
 def with_connection(url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
     """Connect, do it, disconnect; what the broker refuses is said in a line, and the exit code tells."""
+    broker = broker_of(url)
 
     async def connected() -> T:
-        broker = _broker(url)
         connection = await broker.connect()
         try:
             return await work(connection)
@@ -72,22 +103,20 @@ def with_connection(url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
+    """Whatever keeps it from being done is a line, not a traceback."""
     try:
         return asyncio.run(work)
     except ConnectionLost as lost:
-        fail(f"no broker: {lost}")
+        fail(f"no broker: {lost}; is `moor up` running, or does MOOR_BUS_URL name another?")
     except Refusal as refused:
         fail(f"the broker refused: {refused}")
+    except NoAnswer as problem:
+        fail(f"{problem}: are there workers on this bus?", NOT_IN_TIME)
+    except Failure as problem:
+        fail(str(problem))
 
 
-def fail(why: str) -> NoReturn:
-    """Say why on stderr, and end with exit code 1."""
-    err.print(f"[red]{why}[/red]")
-    raise typer.Exit(1)
-
-
-def _broker(url: str) -> Broker:
-    try:
-        return broker_at(url)
-    except ValueError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
+def fail(why: str, code: int = NOT_DONE) -> NoReturn:
+    """Say why on stderr, and end with this exit code."""
+    err.print(why, style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(code)

@@ -9,6 +9,7 @@ from msgspec import structs
 from bus.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
 from bus.message import ProviderId
 from bus.messages.placement import (
+    AskRevisions,
     AskSnapshot,
     ClaimAnswered,
     ClaimResources,
@@ -21,6 +22,7 @@ from bus.messages.placement import (
     ReportInventory,
     ReportOutdated,
     ReportVerdict,
+    RevisionsPage,
     ShapeMoved,
     SnapshotPage,
     SwapClaim,
@@ -31,16 +33,23 @@ from placement_worker.core.ledger import Asked, ClaimOrder, Reported
 from placement_worker.core.reports import decide_reports
 from placement_worker.core.shares import MovedRoots
 from placement_worker.core.vocabulary import Vocabulary
-from placement_worker.paging import how_many_fit
+from placement_worker.paging import ROOM, how_many_fit
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementTransaction
 
+# Of those that are gone every page of changes tells again: who missed more of them had better read all that are there.
+GONE_PER_PAGE_MAX = 500
+GONE_BYTES_MAX = 120
 # Instead of a cell: no cell has such a name.
 UNNAMED = "(none: the message does not say which user sent it)"
 
 
 class Pages(Protocol):
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage: ...
+
+    async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None: ...
+
+    async def revisions_page(self, after: int, limit: int) -> RevisionsPage: ...
 
 
 def handlers(
@@ -76,10 +85,10 @@ def handlers(
         return said
 
     async def on_snapshot(asks: Sequence[Received[AskSnapshot]]) -> list[Said]:
-        return [
-            Answer(ask, fitting(await pages.snapshot_page(ask.message.after, ask.message.limit)))
-            for ask in asks
-        ]
+        return [Answer(ask, fitting(await _page(pages, ask.message))) for ask in asks]
+
+    async def on_revisions(asks: Sequence[Received[AskRevisions]]) -> list[Said]:
+        return [Answer(ask, await pages.revisions_page(ask.message.after, ask.message.limit)) for ask in asks]
 
     return {
         ClaimResources: on_claims,
@@ -87,12 +96,22 @@ def handlers(
         ReleaseClaim: on_claims,
         ReportInventory: on_reports,
         AskSnapshot: Reading(on_snapshot),
+        AskRevisions: Reading(on_revisions),
     }
+
+
+async def _page(pages: Pages, ask: AskSnapshot) -> SnapshotPage:
+    """What changed, where the log tells and it is not so much that all is as well."""
+    if ask.since:
+        changes = await pages.changes_page(ask.since, ask.after, ask.limit)
+        if changes is not None and len(changes.gone) <= GONE_PER_PAGE_MAX:
+            return changes
+    return await pages.snapshot_page(ask.after, ask.limit)
 
 
 def fitting(page: SnapshotPage) -> SnapshotPage:
     """The page, cut where it would not fit into one message; the next page starts after the cut."""
-    fit = how_many_fit(page.providers)
+    fit = how_many_fit(page.providers, ROOM - GONE_BYTES_MAX * len(page.gone))
     if fit == len(page.providers):
         return page
     kept = page.providers[:fit]

@@ -101,11 +101,14 @@ def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[Provid
         fit = len(providers) if is_last else max(how_many_fit(providers), 1)
         told, providers = providers[:fit], providers[fit:]
         few = HOLDERS_PER_MESSAGE if is_last else 0
+        left = (providers, gone[few:], claimed[few:], ended[few:])
         yield ProvidersChanged(
             at=LogPosition(term=after.term, position=position),
             providers=told,
             gone=gone[:few],
             claimed=claimed[:few],
             ended=ended[:few],
+            # Only who has heard all of it is as far as that.
+            cursor="" if any(left) else unpublished.cursor,
         )
-        gone, claimed, ended = gone[few:], claimed[few:], ended[few:]
+        providers, gone, claimed, ended = left

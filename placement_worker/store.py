@@ -19,6 +19,7 @@ from bus.messages.placement import (
     ProviderGone,
     ProviderState,
     ReportInventory,
+    RevisionsPage,
     SnapshotPage,
 )
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Forest, Ledger, TreeChanges
@@ -70,6 +71,13 @@ class PlacementStore(Protocol):
         """Commits when left in peace, rolls back on any exception. May raise `Transient` at any step: try again."""
 
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage: ...
+
+    async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
+        """The same of those that were written since this cursor; None if the log does not reach back so far, or the
+        cursor is none of these books.
+        """
+
+    async def revisions_page(self, after: int, limit: int) -> RevisionsPage: ...
 
     def lead_feed(self) -> AbstractAsyncContextManager[ChangeFeed | None]:
         """Become the one that publishes the log, for as long as this is open; None if another process is."""

@@ -5,6 +5,7 @@ so that it costs what it changes and not what there is.
 """
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from bus.messages.placement import (
     ReleaseClaim,
     ReportInventory,
     ResourceAmount,
+    RevisionsPage,
     SnapshotPage,
     SwapClaim,
 )
@@ -92,6 +94,7 @@ class _Books:
         self.log: list[_Logged] = []
         self.logged = 0
         self.marked = 0
+        self.pruned = 0
         self.published = LogPosition(term=0, position=0)
         self._internal = 0
 
@@ -117,6 +120,9 @@ class _Books:
             traits=tuple(sorted(book.traits | book.operator_traits)),
             aggregates=tuple(sorted(book.aggregates, key=lambda aggregate: aggregate.int)),
         )
+
+    def logged_after(self, number: int) -> Sequence[_Logged]:
+        return self.log[bisect_right(self.log, number, key=lambda entry: entry.number) :]
 
     def states_of(self, providers: Iterable[ProviderId]) -> tuple[ProviderState, ...]:
         """Of those that exist, by internal id."""
@@ -322,7 +328,7 @@ class _Feed:
     async def read(self) -> Unpublished:
         async with self._lock:
             books = self._books
-            entries = [entry for entry in books.log if entry.number > books.marked]
+            entries = books.logged_after(books.marked)
             return Unpublished(
                 cursor=str(books.logged),
                 providers=books.states_of(provider for entry in entries for provider in entry.touched),
@@ -371,6 +377,36 @@ class MemoryPlacementStore:
                 providers=books.states_of(books.internals[internal] for internal in page),
                 published=books.published,
                 next=page[-1] if len(following) > limit else None,
+                cursor=str(books.logged),
+            )
+
+    async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
+        async with self._lock:
+            books = self._books
+            if not since.isdecimal() or not books.pruned <= int(since) <= books.logged:
+                return None
+            entries = books.logged_after(int(since))
+            changed = books.states_of(provider for entry in entries for provider in entry.touched)
+            following = [state for state in changed if state.internal > after]
+            page = tuple(following[:limit])
+            return SnapshotPage(
+                providers=page,
+                published=books.published,
+                next=page[-1].internal if len(following) > limit else None,
+                since=since,
+                cursor=str(books.logged),
+                gone=tuple(gone for entry in entries for gone in entry.gone),
+            )
+
+    async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
+        async with self._lock:
+            books = self._books
+            following = sorted(internal for internal in books.internals if internal > after)
+            page = following[:limit]
+            return RevisionsPage(
+                internals=tuple(page),
+                revisions=tuple(books.providers[books.internals[internal]].revision for internal in page),
+                next=page[-1] if len(following) > limit else None,
             )
 
     @asynccontextmanager
@@ -400,9 +436,10 @@ class MemoryPlacementStore:
             for root in rotten:
                 del books.stumps[root]
             kept = [entry for entry in books.log if entry.number > books.marked or entry.at >= logged_before]
-            pruned = len(books.log) - len(kept)
+            gone = [entry for entry in books.log if entry.number <= books.marked and entry.at < logged_before]
+            books.pruned = max([books.pruned, *[entry.number for entry in gone]])
             books.log = kept
-            return len(forgotten) + len(rotten) + pruned
+            return len(forgotten) + len(rotten) + len(gone)
 
     async def audit(self) -> tuple[str, ...]:
         async with self._lock:

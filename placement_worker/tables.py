@@ -230,7 +230,8 @@ change_log = Table(
     sqlite_autoincrement=True,
 )
 
-# One row: how far the log is published, and in which term of publishing.
+# One row: how far the log is published, and in which term of publishing. `pruned` is the last of what was forgotten of
+# the log, by its transaction where these have numbers, else by its position.
 feed = Table(
     "feed",
     metadata,
@@ -238,5 +239,6 @@ feed = Table(
     Column("term", BigInteger, nullable=False),
     Column("position", BigInteger, nullable=False),
     Column("cursor", String, nullable=False),
+    Column("pruned", BigInteger, nullable=False, server_default="0"),
     CheckConstraint("id = 1", name="one_row"),
 )

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ import os_traits
 
 from bus.errors import Transient
 from bus.process import Part
-from bus.station import Station
+from bus.station import Station, by_station
 from bus.topology import user_of
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.handlers import anyone_unnamed, handlers, nobody_unnamed
@@ -35,15 +35,22 @@ def placement_parts(
     store: PlacementStore,
     settings: PlacementSettings,
     clock: Callable[[], datetime] = now,
+    *,
+    cells: Mapping[str, Station] | None = None,
 ) -> tuple[Part, ...]:
-    """All that a placement worker runs: orders and questions from every broker it has a station on, the feed to all of
-    them, and the forgetting of what is long over.
+    """All that a placement worker runs: orders and questions from every broker it has a station on, the feed, and the
+    forgetting of what is long over.
+
+    `stations` are on brokers of the API level, which is where the feed is listened to; `cells` says on which others
+    there are cells, each with the station there. Each is asked and answers by itself: one that is away keeps nobody.
     """
     changes = ChangePublisher(store, tuple(station.publisher for station in stations), settings)
     told = _Told(store, changes.written)
+    speaks = {station: _speaks_for(station) for station in stations}
+    speaks |= {station: _speaks_there(station, there) for station, there in by_station(cells or {}).items()}
     workers = [
-        station.worker(queue, handlers(store, settings, STANDARD, clock, _speaks_for(station)), told)
-        for station in stations
+        station.worker(queue, handlers(store, settings, STANDARD, clock, speaks_for), told)
+        for station, speaks_for in speaks.items()
         for queue in ("placement.work", "placement.questions")
     ]
     return (*workers, changes, Pruner(store, settings, clock))
@@ -52,6 +59,13 @@ def placement_parts(
 def _speaks_for(station: Station) -> Callable[[str], str | None]:
     """Where placement itself has its own user, everybody has one."""
     return nobody_unnamed if station.consuming.broker.user == user_of("placement") else anyone_unnamed
+
+
+def _speaks_there(station: Station, cells: Sequence[str]) -> Callable[[str], str | None]:
+    """Who is on the broker of one cell speaks for that cell, whoever it says it is; where cells share one, their users
+    tell them apart.
+    """
+    return (lambda _: cells[0]) if len(cells) == 1 else _speaks_for(station)
 
 
 class _Told:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from bus.handling import Answer, Received, Said, Tell
+from bus.message import Message
 from bus.messages.build import (
     BuildAccepted,
     BuildInstance,
@@ -22,7 +23,7 @@ from bus.messages.build import (
 )
 from bus.messages.cell import PlaceInCell
 from placement_worker.core.vocabulary import Vocabulary
-from scheduler_worker.claiming import Claimer, Holds, Over, Refused, Search
+from scheduler_worker.claiming import Claimer
 from scheduler_worker.core.requests import Wish, instances_of, read_request
 from scheduler_worker.instances import (
     InstanceRow,
@@ -34,6 +35,7 @@ from scheduler_worker.instances import (
     released,
 )
 from scheduler_worker.late import LateTransaction, kept_messages
+from scheduler_worker.searching import Holds, Over, Refused, Search
 from scheduler_worker.store import (
     Acceptance,
     InstancesTaken,
@@ -62,11 +64,13 @@ class Builder:
         claimer: Claimer,
         vocabulary: Vocabulary,
         clock: Callable[[], datetime],
+        horizon: timedelta,
     ) -> None:
         self._store = store
         self._claimer = claimer
         self._vocabulary = vocabulary
         self._clock = clock
+        self._horizon = horizon
 
     async def on_builds(self, asks: Sequence[Received[BuildInstance]], late: LateTransaction) -> list[Said]:
         said: list[Said] = []
@@ -76,13 +80,13 @@ class Builder:
             if isinstance(read, Sound):
                 sound.append(read)
             else:
-                said += _rejected(ask, read)
+                said += rejected(ask, read)
         known = await self._accept(sound)
         searches: dict[InstanceId, Search] = {}
         for one in sound:
             judged = known[one.id]
             if isinstance(judged, BuildRejected) or judged.digest != one.digest:
-                said += _rejected(one.ask, judged if isinstance(judged, BuildRejected) else _other(one.ask))
+                said += rejected(one.ask, judged if isinstance(judged, BuildRejected) else _other(one.ask))
                 continue
             said += _accepted(one, judged.rows)
             for row in judged.rows:
@@ -93,6 +97,8 @@ class Builder:
 
     def _read(self, ask: Received[BuildInstance]) -> "Sound | BuildRejected":
         build = ask.message
+        if ask.sent_at is not None and self._clock() - ask.sent_at > self._horizon:
+            return _too_old(ask, self._horizon)
         wish = read_request(build, self._vocabulary)
         if isinstance(wish, BuildRejected):
             return wish
@@ -173,6 +179,16 @@ def _judged(
             )
 
 
+def _too_old(ask: Received[BuildInstance], horizon: timedelta) -> BuildRejected:
+    return BuildRejected(
+        request_id=ask.message.request_id,
+        field="sent_at",
+        value=str(ask.sent_at),
+        reason=f"too old: what was sent more than {horizon.total_seconds():.0f} s ago may have been built and deleted "
+        "since, and nobody would know",
+    )
+
+
 def _other(ask: Received[BuildInstance]) -> BuildRejected:
     return BuildRejected(
         request_id=ask.message.request_id,
@@ -182,8 +198,8 @@ def _other(ask: Received[BuildInstance]) -> BuildRejected:
     )
 
 
-def _rejected(ask: Received[BuildInstance], rejected: BuildRejected) -> tuple[Said, ...]:
-    return (Answer(ask, rejected), Tell(rejected, ask))
+def rejected(ask: Received[Message], why: BuildRejected) -> tuple[Said, ...]:
+    return (Answer(ask, why), Tell(why, ask))
 
 
 def _accepted(one: Sound, rows: Iterable[InstanceRow]) -> tuple[Said, ...]:
@@ -195,7 +211,9 @@ def _accepted(one: Sound, rows: Iterable[InstanceRow]) -> tuple[Said, ...]:
 def _decided(row: InstanceRow, one: Search, now: datetime) -> InstanceRow | None:
     match one.outcome:
         case Holds() as holds:
-            return placed(row, _order(row, one.build, holds), holds.choice.name, now)
+            return placed(
+                row, _order(row, one.build, holds), holds.choice.name, now, refusals=tuple(one.refusals)
+            )
         case NoValidHost() as nowhere:
             return failed(row, now, reason="no valid host", no_valid_host=nowhere)
         case Refused(reason):

@@ -13,13 +13,12 @@ once more: a stale picture may cost a retry, never a wrong no.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from uuid import UUID
 
 import tenacity
-from msgspec import Struct, structs
+from msgspec import structs
 
-from bus.message import Message, ProviderId
-from bus.messages.build import BuildInstance, NoValidHost
+from bus.message import Message
+from bus.messages.build import ClaimRefused, NoValidHost
 from bus.messages.cell import Choice
 from bus.messages.placement import (
     AlreadyClaimed,
@@ -29,97 +28,21 @@ from bus.messages.placement import (
     ClaimVerdict,
     DoesNotFit,
     NotAllowed,
-    ResourceAmount,
     ShapeMoved,
-    Share,
     Superseded,
     TooOld,
 )
-from scheduler_worker.core.choosing import Chosen, choose
+from scheduler_worker.core.choosing import Chosen, choose, stand_ins
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.core.plugins import Plugins
-from scheduler_worker.core.requests import Wish
 from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.instances import CELL0, FIRST_ATTEMPT, InstanceRow
+from scheduler_worker.instances import FIRST_ATTEMPT
 from scheduler_worker.replica import Replica
+from scheduler_worker.searching import Holds, Outcome, Over, Refused, Search, claim_of, probe_of
 from scheduler_worker.settings import SchedulerSettings
 
 _RELEASED = "its claim had been released before it was granted"
-# No provider: a claim on it is never granted, and its answer tells what is held already.
-_NOWHERE = ProviderId(UUID(int=0))
 AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
-
-
-class Holds(Struct, frozen=True):
-    """It has this share of a host, by this attempt."""
-
-    cell: str
-    attempt: int
-    choice: Choice
-    alternates: tuple[Choice, ...] = ()
-
-
-class Refused(Struct, frozen=True):
-    """It will not have a host, and not for lack of one."""
-
-    reason: str
-
-
-class Over(Struct, frozen=True):
-    """Its life has ended in placement's books."""
-
-    reason: str
-
-
-Outcome = Holds | NoValidHost | Refused | Over
-
-
-class Search:
-    """One instance on its way to a host."""
-
-    def __init__(self, row: InstanceRow, build: BuildInstance, wish: Wish) -> None:
-        self.row = row
-        self.build = build
-        self.wish = wish
-        self.chosen: Chosen | None = None
-        self.outcome: Outcome | None = None
-        # The one host that is tried again, since only its shape had moved; and how often it was.
-        self.insisted = ""
-        self.insisted_times = 0
-        self.ignored: list[str] = []
-        self.claims = 0
-
-    @property
-    def wanted(self) -> Wish:
-        """The wish, with what was learnt on the way."""
-        if self.insisted:
-            return structs.replace(self.wish, hosts=(self.insisted,))
-        if self.ignored:
-            return structs.replace(self.wish, ignore_hosts=(*self.wish.ignore_hosts, *self.ignored))
-        return self.wish
-
-    def pass_over(self) -> None:
-        """Not this host: the next alternate, or a new choice."""
-        assert self.chosen is not None, "there is a host to pass over"
-        self.ignored.append(self.chosen.choice.name.lower())
-        self.insisted, self.insisted_times = "", 0
-        if self.chosen.alternates:
-            first, *others = self.chosen.alternates
-            self.chosen = structs.replace(self.chosen, choice=first, alternates=tuple(others))
-        else:
-            self.chosen = None
-
-    def give_in(self) -> None:
-        """The host that was insisted on does not qualify as it is now."""
-        self.ignored.append(self.insisted)
-        self.insisted, self.insisted_times = "", 0
-
-    def insist(self) -> None:
-        """The same host again, as it is now."""
-        assert self.chosen is not None, "there is a host to insist on"
-        self.insisted = self.chosen.choice.name.lower()
-        self.insisted_times += 1
-        self.chosen = None
 
 
 class Claimer:
@@ -139,6 +62,7 @@ class Claimer:
     ) -> None:
         self._picture = picture
         self._replica = replica
+        self._choices = replica.choices
         self._registry = registry
         self._ask_all = ask_all
         self._make_sure = make_sure
@@ -158,9 +82,23 @@ class Claimer:
             retry=tenacity.retry_if_result(bool),
             # Bounded by the claims of each search, who then has an outcome.
             stop=tenacity.stop_never,
-            wait=lambda _: self._chance.uniform(0, self._settings.shape_pause_ms_max) / 1000,
+            wait=lambda _: self._pause_s(searches),
         )
-        await retrying(self._round, searches)
+        try:
+            await retrying(self._round, searches)
+        finally:
+            # Whoever could not ask begins anew, if at all: it may be decided by then, and nobody would let go of these.
+            for one in searches:
+                if one.outcome is None:
+                    self._choices.drop(one.row.id, FIRST_ATTEMPT)
+        for one in searches:
+            self._refill(one)
+
+    def _pause_s(self, searches: Sequence[Search]) -> float:
+        """Who moved a shape may be moving it still; who was refused goes on to the next host at once."""
+        if not any(one.insisted for one in searches if one.outcome is None):
+            return 0.0
+        return self._chance.uniform(0, self._settings.shape_pause_ms_max) / 1000
 
     async def _round(self, searches: Sequence[Search]) -> int:
         """Everybody who has no outcome chooses and asks once; how many still have none.
@@ -179,12 +117,25 @@ class Claimer:
     async def _despair(self, lost: Sequence[Search]) -> None:
         """Make sure that there is no host, before anybody is told.
 
-        It may be itself who takes the room: another worker, or an earlier life of this one, has the same request and
-        got its claim through. So placement is asked what it holds. And what other batches hold only by choice may
-        turn out to be held by nobody.
+        What other batches hold only by choice may turn out to be held by nobody, so their verdicts are waited for. And
+        it may be itself who takes the room: another batch, another worker, or an earlier life of this one has the same
+        request and got its claim through. So placement is asked what it holds, after the verdicts are in.
         """
-        await self._make_sure()
-        for one, verdict in zip(lost, await self._claim([_probe_of(one) for one in lost]), strict=True):
+        while True:
+            if self._under_way:
+                await asyncio.wait(tuple(self._under_way))
+            await self._make_sure()
+            await self._adopt_what_is_held([one for one in lost if one.outcome is None])
+            nowhere = self._choose_now([one for one in lost if one.outcome is None])
+            if not nowhere or _asking(lost):
+                return
+            if not self._under_way:
+                for one, why in nowhere:
+                    one.outcome = why
+                return
+
+    async def _adopt_what_is_held(self, lost: Sequence[Search]) -> None:
+        for one, verdict in zip(lost, await self._claim([probe_of(one) for one in lost]), strict=True):
             match verdict:
                 case AlreadyClaimed():
                     one.outcome = self._adopted(None, verdict)
@@ -192,14 +143,6 @@ class Claimer:
                     one.outcome = Over(_RELEASED)
             # Those that were passed over were so for what was not in the picture; now it is.
             one.ignored.clear()
-        while nowhere := self._choose_now([one for one in lost if one.outcome is None]):
-            if _asking(lost):
-                return
-            if not self._under_way:
-                for one, why in nowhere:
-                    one.outcome = why
-                return
-            await asyncio.wait(tuple(self._under_way))
 
     # Choosing
 
@@ -228,7 +171,7 @@ class Claimer:
                 nowhere.append((one, where))
             else:
                 one.chosen = where
-                self._replica.hold(one.row.id, FIRST_ATTEMPT, where.choice.share)
+                self._choices.hold(one.row.id, FIRST_ATTEMPT, where.choice.share)
         return nowhere
 
     # Claiming
@@ -238,7 +181,7 @@ class Claimer:
         answered = asyncio.get_running_loop().create_future()
         self._under_way.add(answered)
         try:
-            verdicts = await self._claim([_claim_of(one) for one in asking])
+            verdicts = await self._claim([claim_of(one) for one in asking])
             for one, verdict in zip(asking, verdicts, strict=True):
                 one.claims += 1
                 needs_more |= self._judge(one, verdict)
@@ -261,17 +204,19 @@ class Claimer:
         assert chosen is not None, "who asked has chosen"
         match verdict:
             case Claimed():
-                self._replica.granted(one.row.id, FIRST_ATTEMPT)
+                self._choices.granted(one.row.id, FIRST_ATTEMPT)
                 self.conflicts_won += one.insisted_times > 0
                 one.outcome = Holds(chosen.cell, FIRST_ATTEMPT, chosen.choice, chosen.alternates)
                 return False
             case ShapeMoved():
+                one.refusals.append(ClaimRefused(host=chosen.choice.name, reason="its shape moved"))
                 return self._moved(one, verdict)
-        self._replica.drop(one.row.id, FIRST_ATTEMPT)
+        self._choices.drop(one.row.id, FIRST_ATTEMPT)
         match verdict:
             case AlreadyClaimed():
                 one.outcome = self._adopted(chosen, verdict)
             case DoesNotFit():
+                one.refusals.append(ClaimRefused(host=chosen.choice.name, reason=_shortage(verdict)))
                 self._refused(one, _shortage(verdict))
             case Superseded(ended=True) | TooOld():
                 one.outcome = Over(_RELEASED)
@@ -283,7 +228,7 @@ class Claimer:
 
     def _moved(self, one: Search, moved: ShapeMoved) -> bool:
         self.conflicts += 1
-        self._replica.drop(one.row.id, FIRST_ATTEMPT)
+        self._choices.drop(one.row.id, FIRST_ATTEMPT)
         whole = self._replica.moved(moved)
         assert one.chosen is not None, "who asked has chosen"
         if one.insisted_times + 1 < self._settings.shape_tries_max:
@@ -299,11 +244,31 @@ class Claimer:
         one.pass_over()
         self._give_up_after_too_many(one, f"{host}: {why}")
         if one.outcome is None and one.chosen is not None:
-            self._replica.hold(one.row.id, FIRST_ATTEMPT, one.chosen.choice.share)
+            self._choices.hold(one.row.id, FIRST_ATTEMPT, one.chosen.choice.share)
 
     def _give_up_after_too_many(self, one: Search, why: str) -> None:
         if one.claims >= self._settings.claims_max:
             one.outcome = Refused(f"{one.claims} claims were refused, and no more are tried; the last: {why}")
+
+    def _refill(self, one: Search) -> None:
+        """Who came to its host by refusals has used up its alternates, or was never given any."""
+        match one.outcome:
+            case Holds() as holds if len(holds.alternates) < self._settings.alternates_max:
+                hosts = (holds.choice, *holds.alternates)
+                taken = [each.name.lower() for each in hosts]
+                wish = structs.replace(one.elsewhere, ignore_hosts=(*one.elsewhere.ignore_hosts, *taken))
+                missing = self._settings.alternates_max - len(holds.alternates)
+                turn = one.row.id.int
+                more = stand_ins(
+                    self._picture,
+                    wish,
+                    self._plugins,
+                    cell=holds.cell,
+                    salt=self._salt,
+                    count=missing,
+                    turn=turn,
+                )
+                one.outcome = structs.replace(holds, alternates=(*holds.alternates, *more))
 
     def _adopted(self, chosen: Chosen | None, held: AlreadyClaimed) -> Outcome:
         """An earlier life of this request got its claim through, maybe on another host, maybe in another cell."""
@@ -322,31 +287,6 @@ class Claimer:
 
 def _asking(searches: Sequence[Search]) -> list[Search]:
     return [one for one in searches if one.outcome is None and one.chosen is not None]
-
-
-def _claim_of(one: Search) -> ClaimResources:
-    assert one.chosen is not None, "who asks has chosen"
-    return ClaimResources(
-        cell=one.chosen.cell,
-        consumer=one.row.id,
-        attempt=FIRST_ATTEMPT,
-        issued_at=one.row.issued_at,
-        share=one.chosen.choice.share,
-        project=one.build.project,
-        user=one.build.user,
-        group=one.build.group,
-    )
-
-
-def _probe_of(one: Search) -> ClaimResources:
-    nothing = Share(host=_NOWHERE, amounts=(ResourceAmount(provider=_NOWHERE, resource="VCPU", amount=1),))
-    return ClaimResources(
-        cell=CELL0,
-        consumer=one.row.id,
-        attempt=FIRST_ATTEMPT,
-        issued_at=one.row.issued_at,
-        share=nothing,
-    )
 
 
 def _shortage(verdict: DoesNotFit) -> str:

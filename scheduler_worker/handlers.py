@@ -9,19 +9,23 @@ from datetime import datetime
 
 from msgspec import structs
 
-from bus.handling import Answer, Handler, Handlers, Reading, Received, Said, Tell
+from bus.handling import Answer, Bury, Handler, Handlers, Reading, Received, Said, Tell
+from bus.message import type_of
 from bus.messages.build import (
     AskInstances,
     BuildInstance,
+    BuildRejected,
     DeleteInstance,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
     InstanceId,
     InstancesFound,
+    RequestId,
 )
 from bus.messages.hosts import AskHosts, HostSet, HostsFound, HostsReported, HostState, SetHost
-from scheduler_worker.building import Builder
+from bus.unreadable import Unreadable
+from scheduler_worker.building import Builder, rejected
 from scheduler_worker.hosts import HostRegistry, is_news, reported
 from scheduler_worker.instances import (
     CELL0,
@@ -90,7 +94,34 @@ def on_requests(builder: Builder, registry: HostRegistry, clock: Clock) -> Handl
         registry.learn(hosts.values())
         return answers
 
-    return {BuildInstance: builder.on_builds, DeleteInstance: on_deletes, SetHost: on_set_hosts}
+    return {
+        BuildInstance: builder.on_builds,
+        DeleteInstance: on_deletes,
+        SetHost: on_set_hosts,
+        Unreadable: Reading(on_unreadable),
+    }
+
+
+async def on_unreadable(asks: Sequence[Received[Unreadable]]) -> list[Said]:
+    """A build request that cannot be read is answered as one that makes no sense. What may not even be one is answered
+    so too, and kept for a person to look at.
+    """
+    said: list[Said] = []
+    for ask in asks:
+        wrong = ask.message
+        if wrong.kind in (type_of(BuildInstance), ""):
+            said += rejected(
+                ask,
+                BuildRejected(
+                    request_id=None if wrong.request_id is None else RequestId(wrong.request_id),
+                    field=wrong.field or "message",
+                    value=wrong.value,
+                    reason=wrong.reason,
+                ),
+            )
+        if wrong.kind != type_of(BuildInstance):
+            said.append(Bury(ask, wrong.reason))
+    return said
 
 
 def on_events(registry: HostRegistry, clock: Clock, speaks_for: SpeaksFor) -> Handlers:
@@ -134,7 +165,7 @@ def _hosts_reported(registry: HostRegistry, clock: Clock, speaks_for: SpeaksFor)
         for ask in asks:
             for facts in ask.message.hosts:
                 before = written.get(facts.id)
-                host = reported(before, facts, ask.message.cell, clock())
+                host = reported(before, facts, ask.message, clock())
                 if host is None:
                     log.warning("cell %s reports host %s of another cell", ask.message.cell, facts.name)
                 elif is_news(before, host):

@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import structs
 
 from bus.message import ProviderId
-from bus.messages.hosts import HostFacts, HostState
+from bus.messages.hosts import HostFacts, HostsReported, HostState
 
 log = logging.getLogger(__name__)
 
@@ -24,12 +24,18 @@ class KnowsHosts(Protocol):
     def know(self, hosts: Iterable[HostState]) -> None: ...
 
 
-def reported(host: HostState | None, facts: HostFacts, cell: str, now: datetime) -> HostState | None:
-    """The host with these facts; None if it is another cell's, who may not speak of it."""
+def reported(
+    host: HostState | None, facts: HostFacts, report: HostsReported, now: datetime
+) -> HostState | None:
+    """The host with these facts, or as it was if it has said something later; None if it is another cell's, who may not
+    speak of it.
+    """
     if host is None:
-        host = HostState(id=facts.id, name=facts.name, cell=cell, up=True, enabled=True)
-    if host.cell != cell:
+        host = HostState(id=facts.id, name=facts.name, cell=report.cell, up=True, enabled=True)
+    if host.cell != report.cell:
         return None
+    if (report.epoch, report.sequence) < (host.report_epoch, host.report_sequence):
+        return host
     return structs.replace(
         host,
         name=facts.name,
@@ -40,6 +46,17 @@ def reported(host: HostState | None, facts: HostFacts, cell: str, now: datetime)
         hypervisor_type=facts.hypervisor_type,
         hypervisor_version=facts.hypervisor_version,
         heard_at=now,
+        report_epoch=report.epoch,
+        report_sequence=report.sequence,
+    )
+
+
+def rewritten(known: HostState, row: HostState) -> HostState:
+    """The host as its row was written, but for what it has said itself since."""
+    if (row.report_epoch, row.report_sequence) >= (known.report_epoch, known.report_sequence):
+        return row
+    return structs.replace(
+        known, enabled=row.enabled, disabled_reason=row.disabled_reason, sequence=row.sequence
     )
 
 
@@ -68,18 +85,21 @@ class HostRegistry:
             known = self._hosts.get(row.id)
             if known is None or row.sequence > known.sequence:
                 self._heard.setdefault(row.id, now)
-                self._hosts[row.id] = row
-                changed.append(row)
+                self._hosts[row.id] = row if known is None else rewritten(known, row)
+                changed.append(self._hosts[row.id])
         self._tell(changed, now)
 
-    def hear_facts(self, cell: str, facts: Iterable[HostFacts]) -> None:
+    def hear_facts(self, report: HostsReported) -> None:
         """What all workers hear at once, and one of them writes."""
         now = self._clock()
         changed = []
-        for each in facts:
-            host = reported(self._hosts.get(each.id), each, cell, now)
+        for each in report.hosts:
+            known = self._hosts.get(each.id)
+            host = reported(known, each, report, now)
             if host is None:
-                log.warning("cell %s speaks of host %s, which is another cell's", cell, each.name)
+                log.warning("cell %s speaks of host %s, which is another cell's", report.cell, each.name)
+                continue
+            if host is known:
                 continue
             self._hosts[each.id] = host
             self._heard[each.id] = now
@@ -100,6 +120,10 @@ class HostRegistry:
 
     def get(self, host: ProviderId) -> HostState | None:
         return self._hosts.get(host)
+
+    def disabled(self) -> list[ProviderId]:
+        """As far as is known here: another worker may have written otherwise."""
+        return [host.id for host in self._hosts.values() if not host.enabled]
 
     def look(self) -> None:
         """Who was not heard of for too long?"""

@@ -20,6 +20,7 @@ from msgspec import Struct, structs
 from bus.message import Message
 from bus.messages.build import (
     BuildInstance,
+    ClaimRefused,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
@@ -119,11 +120,19 @@ def adopted(unseen: InstanceRow, new: InstanceRow) -> InstanceRow:
     return structs.replace(new, told=told, unsaid=True)
 
 
-def placed(row: InstanceRow, order: PlaceInCell, host: str, now: datetime) -> InstanceRow | None:
+def placed(
+    row: InstanceRow,
+    order: PlaceInCell,
+    host: str,
+    now: datetime,
+    *,
+    refusals: tuple[ClaimRefused, ...] = (),
+) -> InstanceRow | None:
     """Its cell shall have it; None if it was decided otherwise meanwhile."""
     if not row.is_open:
         return None
     told = _next(row, now, state=PLACED, cell=order.cell, host=host, attempt=order.attempt)
+    told = structs.replace(told, refusals=refusals)
     return structs.replace(row, told=told, order=order, unsaid=True)
 
 
@@ -178,6 +187,7 @@ def heard(row: InstanceRow, word: CellsWord, now: datetime) -> InstanceRow | Non
         cell=word.cell,
         name=told.name,
         project=told.project,
+        refusals=told.refusals,
         changed_at=said.changed_at or now,
     )
     still_to_say = row.unsaid and now_told.state == DELETING

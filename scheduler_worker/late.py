@@ -13,6 +13,8 @@ from bus.message import Message
 from scheduler_worker.instances import InstanceRow, messages_of
 from scheduler_worker.store import SchedulerStore, SchedulerTransaction
 
+UNSAID_PAGE = 500
+
 
 class LateTransaction:
     """`begun` begins it, once; the worker loop ends it."""
@@ -33,7 +35,7 @@ class LateTransactions:
 
     def __init__(self, store: SchedulerStore, unsaid_after: timedelta, clock: Callable[[], datetime]) -> None:
         self._store = store
-        self._unsaid_after = unsaid_after
+        self.unsaid_after = unsaid_after
         self._clock = clock
 
     @asynccontextmanager
@@ -45,8 +47,15 @@ class LateTransactions:
         await (await late.begun()).confirm(said)
 
     async def pending(self) -> Sequence[tuple[Kept, Message]]:
-        rows = await self._store.unsaid(self._clock() - self._unsaid_after)
-        return [(kept, message) for row in rows for kept, message in kept_messages(row)]
+        return [each async for row in self.unsaid() for each in kept_messages(row)]
+
+    async def unsaid(self) -> AsyncIterator[InstanceRow]:
+        """All that still have something to say, a page at a time."""
+        before, after = self._clock() - self.unsaid_after, None
+        while page := await self._store.unsaid(before, after, UNSAID_PAGE):
+            for row in page:
+                yield row
+            after = page[-1].id
 
 
 class Unswept:

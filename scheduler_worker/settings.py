@@ -1,5 +1,7 @@
 """What an operator may tune of a scheduler worker."""
 
+from datetime import timedelta
+
 from msgspec import Struct
 
 
@@ -24,8 +26,18 @@ class SchedulerSettings(Struct, frozen=True):
     # How often requests past their deadline are looked for.
     deadline_poll_s: float = 5.0
     snapshot_page: int = 500
+    # How often it is compared with placement, provider by provider: a change that was lost silently is found by then.
+    verify_every_s: float = 60.0
+    # A request that was sent longer ago than this is refused: what became of it may be forgotten. That is done after twice
+    # that, so that clocks may differ by as much; an instance in error is kept until somebody deletes it.
+    horizon_s: int = 24 * 3600
+    prune_every_s: float = 300.0
+    # In one transaction; it is done again at once while there is more.
+    prune_rows_max: int = 500
     # A message on its row is said again only when it is this old: younger ones are still on their way.
     unsaid_s: float = 5.0
+    # How many instances' orders may be under way to one cell's own broker; the others wait on their rows.
+    under_way_max: int = 2000
 
     def __post_init__(self) -> None:
         if not 1 <= self.shape_tries_max <= self.claims_max:
@@ -34,7 +46,16 @@ class SchedulerSettings(Struct, frozen=True):
             )
         if self.batches_in_flight < 1:
             raise ValueError(f"batches_in_flight is {self.batches_in_flight}, must be at least 1")
+        if self.under_way_max < 1:
+            raise ValueError(f"under_way_max is {self.under_way_max}, must be at least 1")
+        for field in ("verify_every_s", "horizon_s", "prune_every_s", "prune_rows_max"):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
         if not 0 < self.hosts_poll_s <= self.host_down_s:
             raise ValueError(
                 f"hosts_poll_s is {self.hosts_poll_s}, must be more than 0 and at most host_down_s ({self.host_down_s})"
             )
+
+    @property
+    def horizon(self) -> timedelta:
+        return timedelta(seconds=self.horizon_s)

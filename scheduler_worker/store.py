@@ -86,12 +86,20 @@ class SchedulerStore(Protocol):
     async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
         """Accepted, not decided, and past their deadline."""
 
-    async def unsaid(self, before: datetime) -> Sequence[InstanceRow]:
-        """What is still to be said of rows that have not changed since."""
+    async def unsaid(self, before: datetime, after: InstanceId | None, limit: int) -> Sequence[InstanceRow]:
+        """Rows that have something to say and have not changed since; in the order of their ids, after `after`."""
 
     async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
         """In the order of their names, after `after`; or the one called `name`."""
 
     async def hosts_changed(self, since: datetime) -> Sequence[HostState]: ...
+
+    async def hosts_of(self, ids: Sequence[ProviderId]) -> Sequence[HostState]:
+        """Those of them that there are, as they are now."""
+
+    async def prune(self, ended_before: datetime, limit: int) -> int:
+        """Forget up to so many requests of which every instance was deleted before, and has said so, with their
+        instances; and so many deletes whose request never came. How many of both went.
+        """
 
     async def close(self) -> None: ...

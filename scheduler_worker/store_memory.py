@@ -17,7 +17,7 @@ from bus.handling import Kept
 from bus.message import ProviderId
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
-from scheduler_worker.instances import NO_REQUEST, InstanceRow, adopted
+from scheduler_worker.instances import DELETED, NO_REQUEST, InstanceRow, adopted
 from scheduler_worker.store import (
     Acceptance,
     InstanceQuery,
@@ -171,10 +171,16 @@ class MemorySchedulerStore:
             late = [instance for instance in rows.open if rows.instances[instance].ends_by <= now]
             return late[:limit]
 
-    async def unsaid(self, before: datetime) -> Sequence[InstanceRow]:
+    async def unsaid(self, before: datetime, after: InstanceId | None, limit: int) -> Sequence[InstanceRow]:
         async with self._lock:
-            rows = [self._rows.instances[instance] for instance in self._rows.unsaid]
-            return [row for row in rows if (row.told.changed_at or row.issued_at) < before]
+            rows = [self._rows.instances[instance] for instance in sorted(self._rows.unsaid, key=_in_order)]
+            found = [
+                row
+                for row in rows
+                if (row.told.changed_at or row.issued_at) < before
+                and (after is None or row.id.int > after.int)
+            ]
+            return found[:limit]
 
     async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
         async with self._lock:
@@ -182,10 +188,36 @@ class MemorySchedulerStore:
             found = [host for host in hosts if (host.name == name if name else host.name > after)]
             return sorted(found, key=lambda host: (host.name, host.id.int))[:limit]
 
+    async def hosts_of(self, ids: Sequence[ProviderId]) -> Sequence[HostState]:
+        async with self._lock:
+            return [self._rows.hosts[host] for host in ids if host in self._rows.hosts]
+
     async def hosts_changed(self, since: datetime) -> Sequence[HostState]:
         async with self._lock:
             rows = self._rows
             return [host for host in rows.hosts.values() if rows.hosts_changed[host.id] >= since]
+
+    async def prune(self, ended_before: datetime, limit: int) -> int:
+        async with self._lock:
+            rows = self._rows
+
+            def is_over(instance: InstanceId) -> bool:
+                row = rows.instances[instance]
+                ended_at = row.told.changed_at or row.issued_at
+                return row.told.state == DELETED and not row.unsaid and ended_at < ended_before
+
+            over = [id_ for id_, request in rows.requests.items() if all(map(is_over, request.instances))]
+            for id_ in over[:limit]:
+                for instance in rows.requests.pop(id_).instances:
+                    del rows.instances[instance]
+            unseen = [
+                row.id
+                for row in rows.instances.values()
+                if row.told.request_id == NO_REQUEST and is_over(row.id)
+            ]
+            for instance in unseen[:limit]:
+                del rows.instances[instance]
+            return len(over[:limit]) + len(unseen[:limit])
 
     async def close(self) -> None:
         """Nothing to let go of."""

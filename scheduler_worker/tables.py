@@ -49,10 +49,14 @@ class Moment(TypeDecorator[datetime]):
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
         if value is None or dialect.name == "postgresql":
             return value
-        return value.astimezone(UTC).isoformat(timespec="microseconds")
+        return moment_text(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         return value if value is None or dialect.name == "postgresql" else datetime.fromisoformat(value)
+
+
+def moment_text(value: datetime) -> str:
+    return value.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 requests = Table(
@@ -82,6 +86,13 @@ instances = Table(
     ),
     Index(
         None, "unsaid", postgresql_where=text("unsaid IS NOT NULL"), sqlite_where=text("unsaid IS NOT NULL")
+    ),
+    # Only pruning asks for it.
+    Index(
+        None,
+        "changed_at",
+        postgresql_where=text("state = 'deleted'"),
+        sqlite_where=text("state = 'deleted'"),
     ),
     postgresql_with={"fillfactor": 50},
 )

@@ -5,15 +5,17 @@ Everything works from rows, and rows stay due until they are written: a crash in
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from bus.errors import Transient
+from bus.message import ProviderId
 from bus.publisher import Outgoing, Publisher
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.instances import overdue
 from scheduler_worker.late import kept_messages
+from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,32 @@ class Deadlines:
         return len(late)
 
 
+class Forgetting:
+    """Forgets requests of which everything was deleted long ago."""
+
+    def __init__(
+        self, store: SchedulerStore, settings: SchedulerSettings, clock: Callable[[], datetime]
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        settings = self._settings
+        while not self._stopping.is_set():
+            try:
+                before = self._clock() - 2 * settings.horizon
+                while await self._store.prune(before, settings.prune_rows_max) >= settings.prune_rows_max:
+                    pass
+            except Transient as problem:
+                log.warning("could not prune, trying again later: %s", problem)
+            await pause(self._stopping, settings.prune_every_s)
+
+    async def stop(self) -> None:
+        self._stopping.set()
+
+
 class HostWatch:
     """Reads all hosts at start, and what other workers have written since; notices who fell silent."""
 
@@ -80,6 +108,12 @@ class HostWatch:
         self._since = EVER
         self._stopping = asyncio.Event()
         self.read = asyncio.Event()
+
+    async def look_again(self, unknown: Iterable[ProviderId]) -> None:
+        """On return, the registry has of these, and of hosts that were disabled, what was written before the call."""
+        doubted = [*unknown, *self._registry.disabled()]
+        if doubted:
+            self._registry.learn(await self._store.hosts_of(doubted))
 
     async def refresh(self) -> None:
         """On return, the registry has what was written before the call."""

@@ -3,26 +3,29 @@
 import asyncio
 import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import os_resource_classes
 import os_traits
 
+from bus.handling import Handlers
 from bus.process import Part
-from bus.station import Station
+from bus.station import Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.building import Builder
 from scheduler_worker.claiming import Claimer
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.core.plugins import standard_plugins
+from scheduler_worker.downward import Parting, WayDown
 from scheduler_worker.handlers import on_events, on_questions, on_requests
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.late import LateTransactions, Unswept
 from scheduler_worker.replica import Replica, speaks_for
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
-from scheduler_worker.timers import Deadlines, HostWatch
+from scheduler_worker.timers import Deadlines, Forgetting, HostWatch
+from scheduler_worker.upward import CellEars, relayed, without_relayed
 
 STANDARD = Vocabulary(
     classes=frozenset(os_resource_classes.STANDARDS), traits=frozenset(os_traits.get_traits())
@@ -39,17 +42,27 @@ def scheduler_parts(
     settings: SchedulerSettings,
     clock: Callable[[], datetime] = now,
     chance: random.Random | None = None,
+    *,
+    cells: Mapping[str, Station] | None = None,
+    picture: Picture | None = None,
 ) -> tuple[Part, ...]:
-    """All that a scheduler worker runs, its station included (which must be one that asks); closing it is the caller's."""
+    """All that a scheduler worker runs, its stations included; closing them is the caller's.
+
+    `station` is on the API level's broker, and must be one that asks; `cells` says on which others there are cells, each
+    with the station there. Cells that it does not name are on the API level's.
+    """
     chance = chance or random.Random(secrets.randbits(64))
-    picture = Picture()
+    picture = Picture() if picture is None else picture
     registry = HostRegistry(picture, timedelta(seconds=settings.host_down_s), clock)
-    replica = Replica(station, picture, registry, page=settings.snapshot_page)
+    replica = Replica(
+        station, picture, registry, page=settings.snapshot_page, verify_every_s=settings.verify_every_s
+    )
     watch = HostWatch(store, registry, settings.hosts_poll_s, clock)
 
     async def make_sure() -> None:
-        await watch.refresh()
         await replica.catch_up()
+        # Any other host that could be chosen is known here as it was written.
+        await watch.look_again(picture.unregistered())
 
     claimer = Claimer(
         picture,
@@ -61,12 +74,20 @@ def scheduler_parts(
         settings=settings,
         chance=chance,
     )
-    builder = Builder(store, claimer, STANDARD, clock)
-    rows = LateTransactions(store, timedelta(seconds=settings.unsaid_s), clock)
-    requests = on_requests(builder, registry, clock)
-    events = on_events(registry, clock, lambda sender, cell: speaks_for(station, sender, cell))
+    unsaid_after = timedelta(seconds=settings.unsaid_s)
+    rows = LateTransactions(store, unsaid_after, clock)
+    apart = by_station(cells or {})
+    ways = [
+        WayDown(there, down, station.publisher, rows, under_way_max=settings.under_way_max)
+        for down, there in apart.items()
+    ]
+    parting = Parting(store, unsaid_after, clock, ways)
+    requests = parting.parted(
+        on_requests(Builder(store, claimer, STANDARD, clock, settings.horizon), registry, clock)
+    )
+    here = on_events(registry, clock, lambda sender, cell: speaks_for(station, sender, cell))
     # One of them looks for what is unsaid; all of them clear what they have said.
-    outboxes: list[LateTransactions | Unswept] = [rows, *[Unswept(rows)] * (settings.batches_in_flight - 1)]
+    outboxes: list[Parting | Unswept] = [parting, *[Unswept(parting)] * (settings.batches_in_flight - 1)]
     return (
         Staged(
             (
@@ -74,18 +95,44 @@ def scheduler_parts(
                 replica,
                 watch,
                 Deadlines(store, station.publisher, settings.deadline_poll_s, clock),
+                Forgetting(store, settings, clock),
+                *apart,
+                *ways,
+                *[CellEars(down, registry, _speaks_there(down, there)) for down, there in apart.items()],
             ),
             (replica.whole, watch.read),
             (
                 *[
-                    station.worker("scheduler.requests", requests, rows, outbox=outbox, chance=chance)
+                    station.worker("scheduler.requests", requests, parting, outbox=outbox, chance=chance)
                     for outbox in outboxes
                 ],
-                station.worker("scheduler.events", events, rows, chance=chance),
+                station.worker("scheduler.events", without_relayed(here, cells or {}), rows, chance=chance),
+                *[
+                    down.worker(
+                        "scheduler.events",
+                        _events_there(down, there, registry, clock),
+                        rows,
+                        chance=chance,
+                        says_by=station.publisher,
+                    )
+                    for down, there in apart.items()
+                ],
                 station.worker("scheduler.questions", on_questions(store, registry), rows, chance=chance),
             ),
         ),
     )
+
+
+def _events_there(
+    station: Station, cells: Collection[str], registry: HostRegistry, clock: Callable[[], datetime]
+) -> Handlers:
+    speaks = _speaks_there(station, cells)
+    return relayed(on_events(registry, clock, speaks), speaks)
+
+
+def _speaks_there(station: Station, cells: Collection[str]) -> Callable[[str, str], bool]:
+    """On their own broker cells speak for themselves, and whoever is there for nobody else."""
+    return lambda sender, cell: cell in cells and speaks_for(station, sender, cell)
 
 
 class Staged:

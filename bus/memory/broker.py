@@ -1,10 +1,13 @@
 """The memory broker: who may connect, and what may befall it."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 
-from bus.broker import AccessRefused
+from bus.broker import AccessRefused, ConnectionLost
 from bus.memory.connection import MemoryConnection, Watcher, end_connections
 from bus.memory.host import Hook, MemoryHost
+from bus.memory.journal import Journal
 from bus.permissions import ALL_RIGHTS, Rights
 
 OUT_OF_MEMORY = "low on memory"
@@ -17,8 +20,11 @@ class MemoryBroker:
     turned away; only who gives no name at all, which is the process that owns the broker, may still do everything.
     """
 
-    def __init__(self, users: Iterable[Rights] = ()) -> None:
-        self._host = MemoryHost()
+    def __init__(self, users: Iterable[Rights] = (), journal: Journal | None = None) -> None:
+        self._host = MemoryHost(journal)
+        if journal is not None:
+            journal.on_trouble = self._tell_blocked
+        self._stopped = False
         self._users = {rights.user: rights for rights in users}
         # In the order in which they came, so that whatever befalls all of them does so in that order.
         self._connections: dict[MemoryConnection, None] = {}
@@ -27,6 +33,8 @@ class MemoryBroker:
         return MemoryAccess(self, user)
 
     def connect(self, user: str, watcher: Watcher | None = None) -> MemoryConnection:
+        if self._stopped:
+            raise ConnectionLost("the broker was stopped")
         rights = self._users.get(user, ALL_RIGHTS)
         if self._users and user and user not in self._users:
             raise AccessRefused(f"user {user!r} is not known here")
@@ -37,6 +45,13 @@ class MemoryBroker:
     def add_user(self, rights: Rights) -> None:
         """From the next connection on, this user has these rights."""
         self._users[rights.user] = rights
+
+    def stop(self) -> None:
+        """For good. What a journal keeps is in its file then, and the file is free."""
+        self._stopped = True
+        self.cut_connections("the broker was stopped")
+        if self._host.journal is not None:
+            self._host.journal.close()
 
     # What may befall it
 
@@ -74,6 +89,20 @@ class MemoryBroker:
 
     def _forget(self, connection: MemoryConnection) -> None:
         self._connections.pop(connection, None)
+
+
+@contextmanager
+def kept_broker(path: str | os.PathLike[str], users: Iterable[Rights] = ()) -> Iterator[MemoryBroker]:
+    """A memory broker that finds in this file what it knew when it, or its process, last ended."""
+    with ExitStack() as undo:
+        journal = Journal(path)
+        undo.callback(journal.close)
+        broker = MemoryBroker(users, journal)
+        undo.pop_all()
+    try:
+        yield broker
+    finally:
+        broker.stop()
 
 
 class MemoryAccess:

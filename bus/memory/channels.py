@@ -29,6 +29,9 @@ class MemoryPublishing:
     async def publish(self, parcel: Parcel) -> Receipt:
         receipt = await self._wire.tell(partial(self._store, parcel), publishing=True)
         # The moment between storing and confirming.
+        journal = self._wire.host.journal
+        if journal is not None and parcel.persistent:
+            await journal.written()
         await asyncio.sleep(0)
         self._wire.check()
         return receipt
@@ -151,10 +154,10 @@ class MemoryConsuming:
         self._require(tag)
         was_full = len(self._held) >= self._prefetch
         if multiple:
-            for done in [*takewhile(lambda held: held <= tag, self._held)]:
-                del self._held[done]
+            done = [self._held.pop(each) for each in [*takewhile(lambda held: held <= tag, self._held)]]
         else:
-            del self._held[tag]
+            done = [self._held.pop(tag)]
+        self.queue.done_with(done)
         if was_full:
             self.queue.has_room(self)
 

@@ -44,6 +44,9 @@ class MemoryConnection:
 
     async def declare(self, objects: Objects) -> None:
         await self._wire.tell(partial(self._declare, objects))
+        if self._host.journal is not None:
+            await self._host.journal.written()
+            self._wire.check()
 
     async def open_publishing(self) -> MemoryPublishing:
         return await self._wire.tell(lambda: MemoryPublishing(self._wire, self._user, self._rights))

@@ -1,6 +1,6 @@
 """Which queues does a routing key reach? Topic routing, as AMQP has it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bus.memory.queue import MemoryQueue
 
@@ -16,9 +16,17 @@ class MemoryExchange:
         self._bindings: dict[tuple[str, MemoryQueue], tuple[str, ...]] = {}
         self._routes: dict[str, tuple[MemoryQueue, ...]] = {}
 
-    def bind(self, pattern: str, queue: MemoryQueue) -> None:
+    @property
+    def bindings(self) -> Iterable[tuple[str, MemoryQueue]]:
+        return self._bindings
+
+    def bind(self, pattern: str, queue: MemoryQueue) -> bool:
+        """Is that new?"""
+        if (pattern, queue) in self._bindings:
+            return False
         self._bindings[pattern, queue] = words_of(pattern)
         self._routes.clear()
+        return True
 
     def unbind_all(self, queue: MemoryQueue) -> None:
         for pattern, bound in [*self._bindings]:

@@ -5,13 +5,15 @@ Who may do what is decided before (connection.py); here everything asked for is 
 
 from collections.abc import Callable
 
-from msgspec import structs
+import msgspec
+from msgspec import Struct, structs
 
 from bus import headers
 from bus.broker import AccessRefused, NotFound, Parcel, Receipt, Refusal
 from bus.memory.exchange import MemoryExchange
+from bus.memory.journal import Journal
 from bus.memory.queue import MemoryQueue, Stored, Terms
-from bus.topology import DEAD, Exchange
+from bus.topology import DEAD, Binding, Exchange
 
 # The default exchange reaches every queue by its name.
 DEFAULT = ""
@@ -29,9 +31,30 @@ CONSUMER_TIMEOUT_S = 1800.0
 
 Hook = Callable[[Parcel], None]
 
+_encode = msgspec.json.Encoder().encode
+
+
+class StandingQueue(Struct, frozen=True):
+    """A durable queue, and what is bound to it, as the journal keeps it."""
+
+    name: str
+    terms: Terms
+    bindings: tuple[Binding, ...] = ()
+
+
+class Standing(Struct, frozen=True):
+    """All durable objects."""
+
+    exchanges: tuple[str, ...] = ()
+    queues: tuple[StandingQueue, ...] = ()
+
+
+_decode_standing = msgspec.json.Decoder(Standing).decode
+
 
 class MemoryHost:
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal | None = None) -> None:
+        self.journal = journal
         self.exchanges: dict[str, MemoryExchange] = {}
         # By name; before that, by the one connection that has it, if it is one's alone. Such names are as private as the
         # queues: two connections may each have a queue of answers by the same name, and the default exchange knows none.
@@ -41,12 +64,15 @@ class MemoryHost:
         self.consumer_timeout_s = CONSUMER_TIMEOUT_S
         # Called when a parcel was stored and its publisher does not know yet: the place for a simulation to cut.
         self.on_stored: Hook = _nothing
+        if journal is not None:
+            self._restore(journal)
 
     def declare_exchange(self, exchange: Exchange) -> None:
         _check_name(exchange.name)
         standing = self.exchanges.get(exchange.name)
         if standing is None:
             self.exchanges[exchange.name] = MemoryExchange(exchange.name, durable=exchange.durable)
+            self._note_standing(durable=exchange.durable)
         elif standing.durable != exchange.durable:
             raise Refusal(
                 f"exchange {exchange.name!r} stands as durable={standing.durable}, declared as durable={exchange.durable}"
@@ -57,14 +83,17 @@ class MemoryHost:
         place = (who if terms.exclusive else EVERYBODY, name)
         queue = self._queues.get(place)
         if queue is None:
-            queue = self._queues[place] = MemoryQueue(name, terms, place[0])
+            queue = self._queues[place] = MemoryQueue(name, terms, place[0], self.journal)
+            self._note_standing(durable=terms.durable)
         elif queue.terms != terms:
             raise Refusal(f"queue {name!r} stands as {queue.terms}, declared as {terms}")
         queue.expire_unless_used(self._expire)
         return queue
 
     def bind(self, exchange: str, pattern: str, queue: MemoryQueue) -> None:
-        self._exchange(exchange).bind(pattern, queue)
+        standing = self._exchange(exchange)
+        if standing.bind(pattern, queue):
+            self._note_standing(durable=standing.durable and queue.terms.durable)
 
     def queue_for(self, name: str, who: object) -> MemoryQueue:
         """A queue by its name: one's own, or everybody's."""
@@ -147,7 +176,7 @@ class MemoryHost:
             stored = queue.discarded[0]
             if self.store(_dead_letter(queue.name, stored), stored.sender) is not Receipt.CONFIRMED:
                 return
-            queue.discarded.popleft()
+            queue.bury_first_discarded()
 
     def _expire(self, queue: MemoryQueue) -> None:
         if self._stands(queue):
@@ -161,6 +190,37 @@ class MemoryHost:
         for exchange in self.exchanges.values():
             exchange.unbind_all(queue)
         queue.delete()
+        self._note_standing(durable=queue.terms.durable)
+
+    # What outlives the process
+
+    def _restore(self, journal: Journal) -> None:
+        written = journal.objects()
+        standing = _decode_standing(written) if written else Standing()
+        for name in standing.exchanges:
+            self.exchanges[name] = MemoryExchange(name, durable=True)
+        for each in standing.queues:
+            queue = self._queues[EVERYBODY, each.name] = MemoryQueue(each.name, each.terms, journal=journal)
+            for binding in each.bindings:
+                self.exchanges[binding.exchange].bind(binding.pattern, queue)
+        for kept in journal.parcels():
+            self._queues[EVERYBODY, kept.queue].restore(kept)
+
+    def _note_standing(self, *, durable: bool) -> None:
+        if self.journal is not None and durable:
+            self.journal.declared(self._standing)
+
+    def _standing(self) -> bytes:
+        lasting = [exchange for exchange in self.exchanges.values() if exchange.durable]
+        bindings: dict[MemoryQueue, list[Binding]] = {
+            queue: [] for queue in self._queues.values() if queue.terms.durable
+        }
+        for exchange in lasting:
+            for pattern, queue in exchange.bindings:
+                if queue in bindings:
+                    bindings[queue].append(Binding(exchange.name, pattern))
+        queues = (StandingQueue(queue.name, queue.terms, tuple(bound)) for queue, bound in bindings.items())
+        return _encode(Standing(tuple(exchange.name for exchange in lasting), tuple(queues)))
 
 
 def _check_name(name: str) -> None:

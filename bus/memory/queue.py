@@ -11,6 +11,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from bus.broker import ConsumerCancelled, Parcel
+from bus.memory.journal import Journal
+from bus.memory.journal_file import Kept
 from bus.topology import Limits, QueueKind
 
 
@@ -61,12 +63,14 @@ def terms_of(kind: QueueKind, limits: Limits) -> Terms:
 class Stored:
     """One parcel in one queue. Not a frozen value: it is the place where its fate is counted."""
 
-    __slots__ = ("held_since", "parcel", "position", "returns", "sender")
+    __slots__ = ("held_since", "parcel", "position", "returns", "row", "sender")
 
-    def __init__(self, parcel: Parcel, sender: str, position: int) -> None:
+    def __init__(self, parcel: Parcel, sender: str, position: int, row: int = 0) -> None:
         self.parcel = parcel
         self.sender = sender
         self.position = position
+        # Its number in the journal; 0 if that does not know it.
+        self.row = row
         self.returns = 0
         self.held_since = 0.0
 
@@ -82,11 +86,14 @@ class Taker(Protocol):
 
 
 class MemoryQueue:
-    def __init__(self, name: str, terms: Terms, owner: object | None = None) -> None:
+    def __init__(
+        self, name: str, terms: Terms, owner: object | None = None, journal: Journal | None = None
+    ) -> None:
         self.name = name
         self.terms = terms
         self.owner = owner
         self.dropped = 0
+        self._journal = journal if terms.durable else None
         # Came back too often, and not yet safe among the dead letters: these count against the length, as they do in
         # RabbitMQ, so that a queue whose dead letters go nowhere fills up instead of losing them.
         self.discarded: deque[Stored] = deque()
@@ -107,10 +114,15 @@ class MemoryQueue:
         if length_max is not None and len(self._ready) + len(self.discarded) >= length_max:
             if not self.terms.drops_oldest:
                 return False
-            self._ready.popleft()
+            self.done_with((self._ready.popleft(),))
             self.dropped += 1
         self._position += 1
-        self._ready.append(Stored(parcel, sender, self._position))
+        row = (
+            self._journal.arrived(self.name, parcel, sender)
+            if self._journal is not None and parcel.persistent
+            else 0
+        )
+        self._ready.append(Stored(parcel, sender, self._position, row))
         if self._waiting:
             self._serve()
         return True
@@ -135,12 +147,29 @@ class MemoryQueue:
         kept = []
         for stored in returned:
             stored.returns = stored.returns + 1 if self.terms.counts_returns else 1
-            if self.terms.deliveries_max is not None and stored.returns > self.terms.deliveries_max:
+            if self._came_back_too_often(stored):
                 self.discarded.append(stored)
             else:
                 kept.append(stored)
         self._put_in_order(kept)
         self._serve()
+
+    def done_with(self, done: Iterable[Stored]) -> None:
+        """Nobody will ask for these again."""
+        if self._journal is not None:
+            for stored in done:
+                if stored.row:
+                    self._journal.done(stored.row)
+
+    def bury_first_discarded(self) -> None:
+        self.done_with((self.discarded.popleft(),))
+
+    def restore(self, kept: Kept) -> None:
+        """As it was found in the journal, behind all that was restored before."""
+        self._position += 1
+        stored = Stored(kept.parcel, kept.sender, self._position, kept.row)
+        stored.returns = kept.returns if self.terms.counts_returns else min(kept.returns, 1)
+        (self.discarded if self._came_back_too_often(stored) else self._ready).append(stored)
 
     def forget_transient(self) -> None:
         """What a restart leaves: only what was to be kept."""
@@ -151,6 +180,8 @@ class MemoryQueue:
         self._stop_expiry()
         self._ready.clear()
         self.discarded.clear()
+        if self._journal is not None:
+            self._journal.deleted(self.name)
         for taker in [*self._takers]:
             taker.cancel(ConsumerCancelled(f"queue {self.name!r} was deleted while it was consumed"))
 
@@ -164,9 +195,14 @@ class MemoryQueue:
     def _serve(self) -> None:
         ready, waiting = self._ready, self._waiting
         while ready and waiting:
-            taker = waiting.popleft()
-            if taker.take(ready.popleft()):
+            taker, stored = waiting.popleft(), ready.popleft()
+            if stored.row and self._journal is not None:
+                self._journal.delivered(self.name, stored.row, stored.returns)
+            if taker.take(stored):
                 waiting.append(taker)
+
+    def _came_back_too_often(self, stored: Stored) -> bool:
+        return self.terms.deliveries_max is not None and stored.returns > self.terms.deliveries_max
 
     def _put_in_order(self, returned: list[Stored]) -> None:
         """Back near the head: before everything that came later, behind what came before and is back already."""

@@ -36,5 +36,7 @@ ALL: tuple[type[Message], ...] = (
     placement.InventoryRefused,
     placement.AskSnapshot,
     placement.SnapshotPage,
+    placement.AskRevisions,
+    placement.RevisionsPage,
     placement.ProvidersChanged,
 )

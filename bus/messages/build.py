@@ -1,6 +1,6 @@
 """What a client asks of the API level, and what it is told: builds, deletes, questions about instances."""
 
-from typing import Annotated, NewType
+from typing import Annotated, ClassVar, NewType
 from uuid import UUID
 
 from msgspec import Meta
@@ -31,6 +31,8 @@ class BuildInstance(Message, frozen=True, tag="build.request"):
     """Build one instance, or `count` alike. The client chooses `request_id`; asked again with the same content, the
     answer is the same. Instance ids follow from it unless they are given.
     """
+
+    IS_STRICT: ClassVar[bool] = True
 
     request_id: RequestId | None = None
     flavor: Flavor | None = None
@@ -70,6 +72,8 @@ class DeleteInstance(Message, frozen=True, tag="instance.delete"):
     of it now (`InstancesFound`): nothing, if its request was not seen yet, and then it will not be built.
     """
 
+    IS_STRICT: ClassVar[bool] = True
+
     instance: InstanceId
 
 
@@ -104,6 +108,13 @@ class AttemptFailed(Value, frozen=True):
     reason: str
 
 
+class ClaimRefused(Value, frozen=True):
+    """A host was chosen, and placement did not give its share: the picture it was chosen by was older than the host."""
+
+    host: str
+    reason: str
+
+
 class InstanceState(Value, frozen=True):
     """An instance, whole, as of `sequence`: what is older about it is no longer true.
 
@@ -120,6 +131,8 @@ class InstanceState(Value, frozen=True):
     name: Label = ""
     project: Label = ""
     failures: tuple[AttemptFailed, ...] = ()
+    # Before it was placed, while it was still to be: claims that were tried again, there or elsewhere.
+    refusals: tuple[ClaimRefused, ...] = ()
     no_valid_host: NoValidHost | None = None
     reason: str = ""
     changed_at: Moment | None = None
@@ -151,6 +164,8 @@ class InstanceDeleted(Message, frozen=True, tag="instance.deleted"):
 
 class AskInstances(Message, frozen=True, tag="instance.query"):
     """These instances; or those of a request; or a page of all, in the order of their ids, after `after`."""
+
+    IS_STRICT: ClassVar[bool] = True
 
     instances: Annotated[tuple[InstanceId, ...], Meta(max_length=200)] = ()
     request_id: RequestId | None = None

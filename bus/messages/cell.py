@@ -10,10 +10,15 @@ from bus.messages.placement import Attempt, Label, Moment, ServerGroup, Share, V
 
 
 class Choice(Value, frozen=True):
-    """A host that qualifies, and the share it would give. Only the chosen one holds it; alternates were only looked at."""
+    """A host that qualifies, and the share it would give. Only the chosen one holds it; alternates were only looked at.
+
+    `qualities` says what the host's tree was when it was chosen (qualities.py): who finds its shape moved can tell whether
+    it was only its inventories. Empty: nobody can.
+    """
 
     name: Label
     share: Share
+    qualities: Label = ""
 
 
 class PlaceInCell(Message, frozen=True, tag="place"):

@@ -1,6 +1,6 @@
 """What is known of hosts beside their providers: are they up, may they be used, how busy are they."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -22,10 +22,16 @@ class HostFacts(Value, frozen=True):
 
 
 class HostsReported(Message, frozen=True, tag="host.state"):
-    """These hosts are up, and this is what they are: at their start, and when it changes."""
+    """These hosts are up, and this is what they are: at their start, and when it changes.
+
+    `epoch` is the reporter's term where several share the work (0 where there is no ring); `sequence` orders the reports
+    of one term (0: in the order they come). Of each host the latest counts, whenever it comes.
+    """
 
     cell: CellName
     hosts: Annotated[tuple[HostFacts, ...], Meta(max_length=1000)]
+    epoch: Counter = 0
+    sequence: Counter = 0
 
 
 class HostsAlive(Message, frozen=True, tag="host.beat"):
@@ -38,13 +44,17 @@ class HostsAlive(Message, frozen=True, tag="host.beat"):
 class SetHost(Message, frozen=True, tag="host.set"):
     """An operator's word: use this host, or do not."""
 
+    IS_STRICT: ClassVar[bool] = True
+
     host: Label
     enabled: bool
     reason: Label = ""
 
 
 class HostState(Value, frozen=True):
-    """A host as the registry has it."""
+    """A host as the registry has it. `sequence` counts what the registry wrote of it; `report_epoch` and
+    `report_sequence` say which report of its own was the last.
+    """
 
     id: ProviderId
     name: Label
@@ -59,10 +69,14 @@ class HostState(Value, frozen=True):
     hypervisor_version: Natural = 0
     heard_at: Moment | None = None
     sequence: Counter = 0
+    report_epoch: Counter = 0
+    report_sequence: Counter = 0
 
 
 class AskHosts(Message, frozen=True, tag="host.query"):
     """Hosts in the order of their names, after `after`; or the one called `name`."""
+
+    IS_STRICT: ClassVar[bool] = True
 
     name: Label = ""
     after: Label = ""

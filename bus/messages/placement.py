@@ -23,6 +23,8 @@ Ratio = Annotated[float, Meta(gt=0, le=1e6)]
 ResourceClass = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
 Trait = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
 ProviderName = Annotated[str, Meta(min_length=1, max_length=200)]
+# How far the books had come, in the words of whatever keeps them: to be handed back, not to be read.
+Cursor = Annotated[str, Meta(pattern=r"^[0-9:,]*\Z")]
 # A name to be looked up: on the hot path a wrong one is not found, which needs no pattern.
 Label = Annotated[str, Meta(max_length=255)]
 # An open vocabulary: instance, migration, cleanup, or what a client of the HTTP API calls it.
@@ -318,24 +320,6 @@ class LogPosition(Value, frozen=True, order=True):
     position: int
 
 
-class AskSnapshot(Message, frozen=True, tag="snapshot"):
-    """A page of all providers, in the order of their internal ids, those after `after`."""
-
-    after: Counter = 0
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 200
-
-
-class SnapshotPage(Message, frozen=True, tag="snapshot.page"):
-    """Some providers as they are now; `next` is where the next page starts, None on the last one.
-
-    `published` is how far the stream of changes had come when the page was read.
-    """
-
-    providers: tuple[ProviderState, ...]
-    published: LogPosition
-    next: int | None = None
-
-
 class ProviderGone(Value, frozen=True):
     """A provider was deleted at this revision: what is older about it is no longer true."""
 
@@ -344,10 +328,55 @@ class ProviderGone(Value, frozen=True):
     revision: int
 
 
+class AskSnapshot(Message, frozen=True, tag="snapshot"):
+    """A page of all providers, in the order of their internal ids, those after `after`; or, with `since`, of those
+    that changed since that cursor.
+    """
+
+    after: Counter = 0
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 200
+    since: Cursor = ""
+
+
+class SnapshotPage(Message, frozen=True, tag="snapshot.page"):
+    """Some providers as they are now; `next` is where the next page starts, None on the last one.
+
+    `published` is how far the stream of changes had come when the page was read, and `cursor` how far the books had:
+    the page holds what was committed by then, published or not. `since` repeats the question's if these are only the
+    changes since, with the providers that are `gone`. It is empty if the log does not reach back so far: then this is a
+    page of everything.
+    """
+
+    providers: tuple[ProviderState, ...]
+    published: LogPosition
+    next: int | None = None
+    since: Cursor = ""
+    cursor: Cursor = ""
+    gone: tuple[ProviderGone, ...] = ()
+
+
+class AskRevisions(Message, frozen=True, tag="revisions"):
+    """How late is what placement knows of providers? A page, in the order of their internal ids, after `after`."""
+
+    after: Counter = 0
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 5_000
+
+
+class RevisionsPage(Message, frozen=True, tag="revisions.page"):
+    """Providers by internal id, each with its revision at the same place of the other list; no others are between
+    these. `next` is where the next page starts, None on the last one.
+    """
+
+    internals: tuple[int, ...]
+    revisions: tuple[int, ...]
+    next: int | None = None
+
+
 class ProvidersChanged(Message, frozen=True, tag="providers.changed"):
     """Providers that changed, each with its whole state, and the claims that the changes took or ended.
 
-    Merge by revision. A jump in `at` (or another term) means that something was missed: catch up.
+    Merge by revision. A jump in `at` (or another term) means that something was missed: catch up. Where a telling is
+    complete, `cursor` says how far the books had come: whoever missed nothing knows all that was committed by then.
     """
 
     at: LogPosition
@@ -355,3 +384,4 @@ class ProvidersChanged(Message, frozen=True, tag="providers.changed"):
     gone: tuple[ProviderGone, ...] = ()
     claimed: tuple[Holder, ...] = ()
     ended: tuple[Holder, ...] = ()
+    cursor: Cursor = ""

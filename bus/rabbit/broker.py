@@ -60,6 +60,9 @@ class RabbitBroker:
                 return ConnectionLost(
                     f"{self._name}: closed on entering the virtual host; is it there, and allowed?"
                 )
+            case StopAsyncIteration():
+                # So the client says that there was nothing more to read.
+                return ConnectionLost(f"{self._name}: hung up before a word was said")
             case TimeoutError():
                 return ConnectionLost(f"{self._name} did not answer within {CONNECT_S_MAX:.0f} s")
             case aiormq.exceptions.AMQPError() | OSError() | EOFError():

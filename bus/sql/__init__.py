@@ -17,7 +17,7 @@ from bus.sql.errors import is_duplicate
 from bus.sql.migrations import upgrade, version_table
 from bus.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresSession, PostgresTransaction
 from bus.sql.sqlite import SqliteDatabase, SqliteTransaction, driver_of
-from bus.sql.statements import among, insert
+from bus.sql.statements import among, columns_of, insert
 
 __all__ = [
     "POOL_SIZE",
@@ -29,6 +29,7 @@ __all__ = [
     "SqliteTransaction",
     "Transaction",
     "among",
+    "columns_of",
     "driver_of",
     "insert",
     "is_duplicate",

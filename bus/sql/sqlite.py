@@ -1,11 +1,13 @@
 """Speaks to SQLite, by sqlite3 behind SQLAlchemy, in threads of its own: the event loop never waits for a disk."""
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Concatenate, ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, event
@@ -16,6 +18,9 @@ from bus.sql.errors import transients
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+# Where those who write to a file queue up, for as long as there are any. Several rooms of one process may share a file.
+_queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
 # How long one process waits for another that writes to the same file.
 BUSY_TIMEOUT_S = 5.0
@@ -54,6 +59,7 @@ class SqliteTransaction:
         self._thread = thread
         self._begin = begin
         self._is_begun = False
+        self._written_before = 0
         self._later: list[Callable[[Connection], object]] = []
 
     async def run(
@@ -66,6 +72,7 @@ class SqliteTransaction:
         def all_of_it(connection: Connection) -> T:
             if begin:
                 driver_of(connection).execute(begin)
+                self._written_before = driver_of(connection).total_changes
             for waiting in later:
                 waiting(connection)
             return work(connection, *args, **kwargs)
@@ -76,6 +83,10 @@ class SqliteTransaction:
     def later(self, work: Callable[[Connection], object]) -> None:
         """Do this together with what comes next, if only the commit: it costs no hop, and fails only then."""
         self._later.append(work)
+
+    def has_written(self, connection: Connection) -> bool:
+        """Asked in the thread: is what it reads no longer only what was committed?"""
+        return driver_of(connection).total_changes != self._written_before
 
     async def commit(self) -> None:
         if self._is_begun or self._later:
@@ -116,7 +127,7 @@ class SqliteDatabase:
         self.path = url.database
         self._writer = _SqliteThread(sqlite_engine(url))
         self._reader = _SqliteThread(sqlite_engine(url))
-        self._writers = asyncio.Lock()
+        self._writers = _queues.setdefault(os.path.realpath(self.path), asyncio.Lock())
         self._readers = asyncio.Lock()
 
     def writing(self) -> AbstractAsyncContextManager[SqliteTransaction]:

@@ -1,6 +1,6 @@
 """What PostgreSQL and SQLite say differently, for statements that are otherwise written once. Speaks to neither."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -24,3 +24,16 @@ def among(
 def insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
     """An INSERT that can be told what to do on conflict."""
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+def columns_of(rows: Sequence[Sequence[Any]], plain: int) -> tuple[Any, ...]:
+    """Rows as PostgreSQL's `unnest` takes them, a parameter for each column. The first so many, of ids, numbers, times
+    and plain words, go as text: `$1::text::uuid[]`. Of a list asyncpg looks at each element in Python, several times as
+    long as msgspec takes to write it.
+    """
+    columns = list(zip(*rows, strict=True))
+    return (*map(_array_of, columns[:plain]), *map(list, columns[plain:]))
+
+
+def _array_of(column: Sequence[Any]) -> str:
+    return "{" + msgspec.json.encode(column)[1:-1].decode() + "}"

@@ -6,7 +6,7 @@ and one repeated, placement grants one, and tells the other what is really held,
 
 from typing import assert_never
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
@@ -19,11 +19,13 @@ from bus.messages.placement import (
     NotAllowed,
     Released,
     ShapeMoved,
+    ShapeSeen,
     Shortfall,
     Superseded,
     SwapClaim,
     TooOld,
 )
+from bus.messages.qualities import qualities_of
 from cell_conductor.core.instance import Held, Instance
 from cell_conductor.core.turn import Turn
 
@@ -88,8 +90,27 @@ def on_swap_answered(turn: Turn, answered: SwapAnswered) -> None:
         case Superseded() if verdict.ended:
             # Somebody released the claim, which is done to what is deleted.
             turn.end_deleted("its claim was released")
+        case ShapeMoved() if (renewed := _renewed(row.alternates[0], verdict)) is not None:
+            # Those that nothing has happened to come first, and then this one as it is now.
+            turn.become(alternates=(*row.alternates[1:], renewed), tries=0, state_ends_at=turn.now)
         case _:
             _try_next(turn, why_not(verdict))
+
+
+def _renewed(alternate: Choice, moved: ShapeMoved) -> Choice | None:
+    """The alternate with the shape that its host has now, if it still is what it was chosen for; None if not, or if
+    that cannot be told.
+
+    A cell knows no flavours' wishes and no filters, so it cannot choose anew. But what the scheduler went by is either
+    a quality, and those are the same as then, or an amount, which placement judges by what is there now.
+    """
+    share = alternate.share
+    if not alternate.qualities or moved.gone or moved.roots != (share.host,) or not moved.trees:
+        return None
+    if qualities_of(moved.trees) != alternate.qualities:
+        return None
+    seen = ShapeSeen(root=share.host, shape=max(state.shape for state in moved.trees))
+    return structs.replace(alternate, share=structs.replace(share, shapes=(seen,)))
 
 
 def _is_asked(row: Instance, swap: SwapClaim) -> bool:

@@ -68,7 +68,11 @@ def _judge(draft: Draft, asked: Asked, now: datetime, horizon: timedelta) -> Cla
     if asked.speaks_for is not None and asked.speaks_for != order.cell:
         return wrong_cell(f"the sender speaks for cell {asked.speaks_for!r}, not for {order.cell!r}")
     life = draft.life(order.consumer)
-    if not life.is_new and order.cell != life.row.cell and NO_CELL not in (order.cell, life.row.cell):
+    # Who stands above cells may have chosen another one for the same request in an earlier life: it is told what is held.
+    is_foreign = (
+        not life.is_new and order.cell != life.row.cell and NO_CELL not in (order.cell, life.row.cell)
+    )
+    if is_foreign and not (asked.speaks_for is None and isinstance(order, ClaimResources)):
         return wrong_cell(f"consumer {life.row.id} is of cell {life.row.cell!r}, not of {order.cell!r}")
     match order:
         case ClaimResources():

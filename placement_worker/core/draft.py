@@ -1,4 +1,4 @@
-"""The books while a batch is being decided: small accounts that change in place, private to one fold.
+"""The books while a batch is being decided: accounts and lives that change in place, private to one fold.
 
 Copying frozen values at every step of the fold would cost more than all its decisions. So the ledger is drafted here,
 order by order, and turned into frozen changes once, at the end. Accounts are found by the integer of their id, as in the
@@ -9,30 +9,11 @@ from collections.abc import Iterable
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import Holder, ResourceAmount, ServerGroup
-from placement_worker.core.capacity import Stock
-from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, ProviderRow
+from placement_worker.core.accounts import Account, Stock
+from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger
 
 # How much of which stocks, in the order in which they were named.
 Amounts = dict[Stock, int]
-
-
-class Account:
-    """One provider. Touched means that its revision moves; only who gains allocations moves its generation."""
-
-    __slots__ = ("generation", "row", "stocks", "touched")
-
-    def __init__(self, row: ProviderRow) -> None:
-        self.row = row
-        self.generation = row.generation
-        self.stocks: dict[str, Stock] = {}
-        self.touched = False
-
-    def stock(self, resource: str) -> Stock:
-        stock = self.stocks.get(resource)
-        if stock is None:
-            stock = Stock(self.row.id, resource, self.row.inventories.get(resource))
-            self.stocks[resource] = stock
-        return stock
 
 
 class Life:
@@ -110,12 +91,11 @@ class Draft:
     def free(self, amounts: Amounts) -> None:
         for stock, amount in amounts.items():
             stock.used -= amount
-            self.standing_account(stock.provider).touched = True
+            stock.account.touched = True
 
     def gain(self, gaining: Iterable[Stock]) -> None:
         """These have new allocations, all by one claim: each of their providers moves by one generation."""
-        for provider in {stock.provider.int: None for stock in gaining}:
-            account = self._accounts[provider]
+        for account in {stock.account for stock in gaining}:
             account.generation += 1
             account.touched = True
 
@@ -138,7 +118,7 @@ class Draft:
             held=tuple([(life.row.id, life.held) for life in changed if life.held is not life.loaded]),
             used=tuple(
                 [
-                    (stock.provider, stock.resource, stock.used)
+                    (account.row.id, stock.resource, stock.used)
                     for account in touched
                     for stock in account.stocks.values()
                     if stock.inventory is not None and stock.used != stock.inventory.used

@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from bus.message import ProviderId
 from bus.messages.placement import DoesNotFit, NotAllowed, ResourceAmount, Share
-from placement_worker.core.capacity import shortfall_of
-from placement_worker.core.draft import Account, Amounts, Draft
+from placement_worker.core.accounts import Account, shortfall_of
+from placement_worker.core.draft import Amounts, Draft
 
 
 class MovedRoots(Struct, frozen=True):
@@ -23,7 +23,7 @@ ShareRefused = DoesNotFit | MovedRoots | NotAllowed
 def weigh(draft: Draft, cell: str, share: Share, held: Amounts) -> Amounts | ShareRefused:
     """What a share takes from each stock, if all of it may be had by someone who gives back `held`."""
     host = draft.account(share.host)
-    if host and _is_foreign(host, cell):
+    if host and host.row.cell not in ("", cell):
         return _foreign(host, cell)
     gone: list[ProviderId] = [] if host else [share.host]
     wanted = _wanted(draft, cell, share, gone)
@@ -34,7 +34,7 @@ def weigh(draft: Draft, cell: str, share: Share, held: Amounts) -> Amounts | Sha
         return moved
     if moved or gone:
         return MovedRoots(tuple(dict.fromkeys(moved)), tuple(dict.fromkeys(gone)))
-    if host and (misplaced := _misplaced(draft, host, wanted)):
+    if host and (misplaced := _misplaced(host, wanted)):
         return misplaced
     short = []
     for stock, asked in wanted.items():
@@ -49,7 +49,7 @@ def as_held(share: Share, wanted: Amounts) -> tuple[ResourceAmount, ...]:
     if len(wanted) == len(share.amounts):
         return share.amounts
     return tuple(
-        ResourceAmount(provider=stock.provider, resource=stock.resource, amount=amount)
+        ResourceAmount(provider=stock.account.row.id, resource=stock.resource, amount=amount)
         for stock, amount in wanted.items()
     )
 
@@ -61,14 +61,16 @@ def wrong_cell(reason: str) -> NotAllowed:
 def _wanted(draft: Draft, cell: str, share: Share, gone: list[ProviderId]) -> Amounts | NotAllowed:
     wanted: Amounts = {}
     account: Account | None = None
+    last = -1
     for amount in share.amounts:
         # Amounts of one provider usually stand together.
-        if account is None or account.row.id.int != amount.provider.int:
+        if account is None or amount.provider.int != last:
+            last = amount.provider.int
             account = draft.account(amount.provider)
             if account is None:
                 gone.append(amount.provider)
                 continue
-            if _is_foreign(account, cell):
+            if account.row.cell not in ("", cell):
                 return _foreign(account, cell)
         stock = account.stock(amount.resource)
         wanted[stock] = wanted.get(stock, 0) + amount.amount
@@ -81,7 +83,7 @@ def _moved(draft: Draft, cell: str, share: Share, gone: list[ProviderId]) -> lis
         account = draft.account(seen.root)
         if account is None:
             gone.append(seen.root)
-        elif _is_foreign(account, cell):
+        elif account.row.cell not in ("", cell):
             return _foreign(account, cell)
         elif account.row.shape != seen.shape:
             # Of a root that became a part of another tree, that tree is what the asker must see.
@@ -89,7 +91,7 @@ def _moved(draft: Draft, cell: str, share: Share, gone: list[ProviderId]) -> lis
     return moved
 
 
-def _misplaced(draft: Draft, host: Account, wanted: Amounts) -> NotAllowed | None:
+def _misplaced(host: Account, wanted: Amounts) -> NotAllowed | None:
     """Why one cannot live there. Who takes nothing from its host would not keep it from being removed."""
     root = host.row.root.int
     if root != host.row.id.int:
@@ -98,15 +100,11 @@ def _misplaced(draft: Draft, host: Account, wanted: Amounts) -> NotAllowed | Non
             reason=f"provider {host.row.id} is no root: it stands in the tree of {host.row.root}",
         )
     for stock in wanted:
-        if draft.standing_account(stock.provider).row.root.int == root:
+        if stock.account.row.root.int == root:
             return None
     return NotAllowed(
         field="share.amounts", reason=f"nothing of it is taken from the tree of its host, {host.row.id}"
     )
-
-
-def _is_foreign(account: Account, cell: str) -> bool:
-    return account.row.cell not in ("", cell)
 
 
 def _foreign(account: Account, cell: str) -> NotAllowed:

@@ -12,19 +12,21 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from bus.message import ProviderId
-from bus.messages.placement import LogPosition, ProviderState, ReportInventory, SnapshotPage
+from bus.messages.placement import ProviderState, ReportInventory, RevisionsPage, SnapshotPage
 from bus.sql import POOL_SIZE, PostgresDatabase, SqliteDatabase, Transaction, open_database
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Forest, Ledger, TreeChanges
 from placement_worker.store import ChangeFeed
 from placement_worker.store_sql.audit import audit
-from placement_worker.store_sql.feed import SqlFeed, begin_term, unseen_by
+from placement_worker.store_sql.feed import SqlFeed, begin_term
+from placement_worker.store_sql.known import KnownProviders
 from placement_worker.store_sql.names import KnownVocabulary, Vocabulary
+from placement_worker.store_sql.pages import changes_page, prune_log, revisions_page, snapshot_page
 from placement_worker.store_sql.postgresql import PostgresClaims
 from placement_worker.store_sql.sqlite import SqliteClaims
-from placement_worker.store_sql.states import read_page, read_trees
+from placement_worker.store_sql.states import read_trees
 from placement_worker.store_sql.stumps import prune_stumps
 from placement_worker.store_sql.trees import lock_trees, write_trees
-from placement_worker.tables import change_log, consumers, feed
+from placement_worker.tables import consumers
 
 # Whoever holds this lock of PostgreSQL's publishes the log. Two numbers of our own choice: "moor", and what for.
 _LEAD = "SELECT pg_try_advisory_lock(1836019570, 1)"
@@ -71,6 +73,7 @@ class SqlPlacementStore:
     def __init__(self, url: str, *, pool_size: int = POOL_SIZE) -> None:
         self._database = open_database(url, pool_size=pool_size)
         self._known = KnownVocabulary()
+        self._providers = KnownProviders()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[SqlPlacementTransaction]:
@@ -82,17 +85,28 @@ class SqlPlacementStore:
                     yield SqlPlacementTransaction(transaction, claims, vocabulary)
             case SqliteDatabase() as file:
                 async with file.writing() as writing:
-                    yield SqlPlacementTransaction(
-                        writing, SqliteClaims(writing, vocabulary.classes), vocabulary
-                    )
+                    of_file = SqliteClaims(writing, vocabulary.classes, self._providers)
+                    yield SqlPlacementTransaction(writing, of_file, vocabulary)
+                of_file.committed()
         vocabulary.committed()
 
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
         vocabulary = Vocabulary(self._known)
         async with self._database.reading() as transaction:
-            page = await transaction.run(_snapshot_page, vocabulary, after, limit)
+            page = await transaction.run(snapshot_page, vocabulary, after, limit)
         vocabulary.committed()
         return page
+
+    async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
+        vocabulary = Vocabulary(self._known)
+        async with self._database.reading() as transaction:
+            page = await transaction.run(changes_page, vocabulary, since, after, limit)
+        vocabulary.committed()
+        return page
+
+    async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
+        async with self._database.reading() as transaction:
+            return await transaction.run(revisions_page, after, limit)
 
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
@@ -132,26 +146,10 @@ def _scalar(connection: Connection, query: str) -> bool:
     return bool(connection.scalar(sa.text(query)))
 
 
-def _snapshot_page(connection: Connection, vocabulary: Vocabulary, after: int, limit: int) -> SnapshotPage:
-    term, position = connection.execute(sa.select(feed.c.term, feed.c.position)).one()
-    # One more than asked tells whether there is another page.
-    found = read_page(connection, vocabulary, after, limit + 1)
-    providers = found[:limit]
-    return SnapshotPage(
-        providers=providers,
-        published=LogPosition(term=term, position=position),
-        next=providers[-1].internal if len(found) > limit else None,
-    )
-
-
 def _prune(connection: Connection, ended_before: datetime, logged_before: datetime) -> int:
     """What somebody else holds locked just now is left for the next time: no order of locks has to be kept."""
     over = sa.select(consumers.c.id).where(consumers.c.ended_at < ended_before)
     over = over.with_for_update(skip_locked=True)
     forgotten = connection.execute(sa.delete(consumers).where(consumers.c.id.in_(over)))
     rotten = prune_stumps(connection, ended_before)
-    cursor = connection.scalar(sa.select(feed.c.cursor))
-    published = connection.execute(
-        sa.delete(change_log).where(change_log.c.at < logged_before, ~unseen_by(connection, cursor or ""))
-    )
-    return forgotten.rowcount + rotten + published.rowcount
+    return forgotten.rowcount + rotten + prune_log(connection, logged_before)

@@ -71,6 +71,7 @@ class Books:
         self._classes = classes
         self.consumer_ids: dict[int, int] = {}
         self.provider_ids: dict[int, int] = {}
+        self.standing: dict[int, ProviderRow] = {}
         self._holding: set[int] = set()
         self._rows: dict[int, Consumer] = {}
         self._held: dict[int, tuple[ResourceAmount, ...]] = {}
@@ -99,7 +100,7 @@ class Books:
         held: dict[int, list[ResourceAmount]] = {}
         for consumer_id, uuid, class_id, amount in rows:
             provider = mine.setdefault(uuid.int, ProviderId(uuid))
-            resource = self._classes.name_of(class_id)
+            resource = self._classes.names[class_id]
             held.setdefault(consumer_id, []).append(
                 ResourceAmount(provider=provider, resource=resource, amount=amount)
             )
@@ -108,25 +109,25 @@ class Books:
         consumers = {self.consumer_ids[consumer]: consumer for consumer in self._rows}
         self._held = {consumers[number]: tuple(amounts) for number, amounts in held.items()}
 
-    def ledger(self, rows: Iterable[StandingRow]) -> Ledger:
-        providers: dict[int, ProviderRow] = {}
-        name_of = self._classes.name_of
+    def add_standing(self, asked: Sequence[ProviderId], rows: Iterable[StandingRow]) -> None:
+        """What was found of those asked for, in their order."""
+        names = self._classes.names
         last = -1
         stocks: dict[str, InventoryState] = {}
         for row in rows:
             if row[0] != last:
                 last, number, _, root, cell, generation, shape = row[:7]
-                provider = self.providers[last]
-                self.provider_ids[provider.int] = number
+                provider = asked[last]
                 stocks = {}
-                providers[provider.int] = (
+                self.add_provider(
+                    number,
                     ProviderRow(provider, provider, cell, generation, shape, stocks)
                     if root is None
-                    else ProviderRow(provider, ProviderId(root), cell, generation, None, stocks)
+                    else ProviderRow(provider, ProviderId(root), cell, generation, None, stocks),
                 )
             if row[7] is not None:
                 class_id, total, reserved, min_unit, max_unit, step_size, allocation_ratio, used = row[7:]
-                stocks[name_of(class_id)] = InventoryState(
+                stocks[names[class_id]] = InventoryState(
                     total=total,
                     reserved=reserved,
                     min_unit=min_unit,
@@ -135,6 +136,12 @@ class Books:
                     allocation_ratio=allocation_ratio,
                     used=used,
                 )
+
+    def add_provider(self, number: int, row: ProviderRow) -> None:
+        self.provider_ids[row.id.int] = number
+        self.standing[row.id.int] = row
+
+    def ledger(self) -> Ledger:
         rows_of = self._rows
         return Ledger(
             consumers={
@@ -142,7 +149,7 @@ class Books:
                 for consumer in self.named.consumers
             },
             held=self._held,
-            providers=providers,
+            providers=self.standing,
         )
 
     # Back into rows
@@ -154,8 +161,8 @@ class Books:
 
     def used(self, changes: ClaimChanges) -> list[tuple[int, int, int]]:
         """Provider's id, class's id, what is used."""
-        ids, class_of = self.provider_ids, self._classes.id_of
-        return [(ids[provider.int], class_of(name), used) for provider, name, used in changes.used]
+        ids, class_ids = self.provider_ids, self._classes.ids
+        return [(ids[provider.int], class_ids[name], used) for provider, name, used in changes.used]
 
     def emptied(self, changes: ClaimChanges) -> list[int]:
         """Consumers whose allocations are to go before they get others, or none."""
@@ -167,12 +174,12 @@ class Books:
         ]
 
     def allocations(self, changes: ClaimChanges) -> list[AllocationRow]:
-        consumer_ids, provider_ids, class_of = self.consumer_ids, self.provider_ids, self._classes.id_of
+        consumer_ids, provider_ids, class_ids = self.consumer_ids, self.provider_ids, self._classes.ids
         return [
             (
                 consumer_ids[consumer.int],
                 provider_ids[amount.provider.int],
-                class_of(amount.resource),
+                class_ids[amount.resource],
                 amount.amount,
             )
             for consumer, amounts in changes.held

@@ -5,12 +5,14 @@ late. Its cursor is a snapshot instead: the next reading takes every row whose t
 SQLite has one writer at a time and so commits in the order of the numbers, which are its cursor.
 """
 
+from collections.abc import Iterable, Sequence
+
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.types import UserDefinedType
 
 from bus.errors import Transient
-from bus.messages.placement import LogPosition
+from bus.messages.placement import LogPosition, ProviderGone
 from bus.sql import Database, PostgresSession
 from placement_worker.store import Unpublished
 from placement_worker.store_sql import log
@@ -65,16 +67,17 @@ def begin_term(connection: Connection) -> tuple[LogPosition, str]:
     """Where the publishing stands, in a term that is ours alone."""
     begun = sa.update(feed).values(term=feed.c.term + 1, position=0).returning(feed.c.term, feed.c.cursor)
     term, cursor = connection.execute(begun).one()
-    if connection.dialect.name == "postgresql" and cursor and _is_ahead(connection, cursor):
+    if connection.dialect.name == "postgresql" and cursor and is_ahead(connection, cursor):
         # The tables were restored into a database that counts anew. Our new term makes every reader catch up by a
         # snapshot, so what is in the log need not be told.
         connection.execute(sa.delete(change_log))
-        cursor = connection.scalar(sa.text("SELECT pg_current_snapshot()::text"))
-        connection.execute(sa.update(feed).values(cursor=cursor))
+        cursor = come_to(connection)
+        newest = sa.cast(sa.cast(sa.func.pg_snapshot_xmax(_snapshot(cursor)), sa.String), sa.BigInteger)
+        connection.execute(sa.update(feed).values(cursor=cursor, pruned=newest))
     return LogPosition(term=term, position=0), cursor
 
 
-def _is_ahead(connection: Connection, cursor: str) -> bool:
+def is_ahead(connection: Connection, cursor: str) -> bool:
     now = sa.func.pg_snapshot_xmax(sa.func.pg_current_snapshot())
     return bool(connection.scalar(sa.select(sa.func.pg_snapshot_xmax(_snapshot(cursor)) > now)))
 
@@ -83,25 +86,41 @@ def read_log(
     connection: Connection, vocabulary: Vocabulary, cursor: str, qualities: Qualities
 ) -> Unpublished:
     """Everything since the cursor, from one view of the books."""
-    if connection.dialect.name == "postgresql":
-        come_to = connection.scalar(sa.text("SELECT pg_current_snapshot()::text"))
-    else:
-        come_to = connection.scalar(sa.select(sa.func.coalesce(sa.func.max(change_log.c.position), 0)))
-    bodies = connection.scalars(
-        sa.select(change_log.c.body).where(unseen_by(connection, cursor)).order_by(change_log.c.position)
-    )
-    entries = [log.decode(body) for body in bodies]
-    touched = sorted({provider for entry in entries for provider in entry.providers})
-    gone = tuple(gone for entry in entries for gone in entry.gone)
+    entries = entries_since(connection, cursor)
+    gone = gone_in(entries)
     for provider in gone:
         qualities.forget(provider.internal)
     return Unpublished(
-        cursor=str(come_to),
-        providers=read_providers(connection, vocabulary, touched, qualities),
+        cursor=come_to(connection),
+        providers=read_providers(connection, vocabulary, touched_in(entries), qualities),
         gone=gone,
         claimed=tuple(holder for entry in entries for holder in entry.claimed),
         ended=tuple(holder for entry in entries for holder in entry.ended),
     )
+
+
+def come_to(connection: Connection) -> str:
+    """A cursor that has seen all that this view of the books has."""
+    if connection.dialect.name == "postgresql":
+        return str(connection.scalar(sa.text("SELECT pg_current_snapshot()::text")))
+    # When all of the log is forgotten, what was forgotten last tells how far it had come.
+    last = connection.scalar(sa.select(sa.func.max(change_log.c.position)))
+    return str(max(last or 0, connection.scalar(sa.select(feed.c.pruned)) or 0))
+
+
+def entries_since(connection: Connection, cursor: str) -> Sequence[log.LogEntry]:
+    bodies = connection.scalars(
+        sa.select(change_log.c.body).where(unseen_by(connection, cursor)).order_by(change_log.c.position)
+    )
+    return [log.decode(body) for body in bodies]
+
+
+def touched_in(entries: Iterable[log.LogEntry]) -> list[int]:
+    return sorted({provider for entry in entries for provider in entry.providers})
+
+
+def gone_in(entries: Iterable[log.LogEntry]) -> tuple[ProviderGone, ...]:
+    return tuple([gone for entry in entries for gone in entry.gone])
 
 
 def unseen_by(connection: Connection, cursor: str) -> ColumnElement[bool]:

@@ -5,6 +5,8 @@ a transaction made or read itself is its own secret until it commits: its names 
 """
 
 from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Table
@@ -14,7 +16,7 @@ from placement_worker.tables import resource_classes, traits
 
 
 class KnownNames:
-    """What committed transactions knew of one table of names."""
+    """What committed transactions knew of one table of names. Never changed, only replaced."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -23,34 +25,25 @@ class KnownNames:
 
 
 class Names:
-    """One table of names, as one transaction sees it."""
+    """One table of names, as one transaction sees it: by name, and by number."""
 
     def __init__(self, known: KnownNames) -> None:
         self._known = known
         self._table = known.table
-        self._ids: dict[str, int] = {}
-        self._names: dict[int, str] = {}
+        self.ids = known.ids
+        self.names = known.names
 
-    def id_of(self, name: str) -> int:
-        known = self._known.ids.get(name)
-        return self._ids[name] if known is None else known
-
-    def name_of(self, number: int) -> str:
-        known = self._known.names.get(number)
-        return self._names[number] if known is None else known
-
-    def lack(self, numbers: Iterable[int]) -> bool:
+    def lack(self, numbers: AbstractSet[int]) -> bool:
         """Is any of these unheard of? Then `load`."""
-        return any(number not in self._known.names and number not in self._names for number in numbers)
+        return not self.names.keys() >= numbers
 
     def load(self, connection: Connection) -> None:
         table = self._table
-        for number, name in connection.execute(sa.select(table.c.id, table.c.name)):
-            self._add(number, name)
+        self._add(connection.execute(sa.select(table.c.id, table.c.name)))
 
     def make(self, connection: Connection, names: Collection[str]) -> None:
         """See to it that these have numbers. In the order of the alphabet, so that no two wait for each other."""
-        missing = sorted(name for name in set(names) if name not in self._known.ids and name not in self._ids)
+        missing = sorted(set(names) - self.ids.keys())
         if not missing:
             return
         table = self._table
@@ -63,17 +56,18 @@ class Names:
         table = self._table
         query = sa.select(table.c.id, table.c.name).where(among(connection, table.c.name, names))
         rows = connection.execute(query).all()
-        for number, name in rows:
-            self._add(number, name)
+        self._add(rows)
         return {name for _, name in rows}
 
-    def _add(self, number: int, name: str) -> None:
-        self._ids[name] = number
-        self._names[number] = name
+    def _add(self, rows: Iterable[Any]) -> None:
+        found = {name: number for number, name in rows}
+        self.ids = self.ids | found
+        self.names = self.names | {number: name for name, number in found.items()}
 
     def committed(self) -> None:
-        self._known.ids.update(self._ids)
-        self._known.names.update(self._names)
+        if self.ids is not self._known.ids:
+            self._known.ids = self._known.ids | self.ids
+            self._known.names = self._known.names | self.names
 
 
 class KnownVocabulary:

@@ -6,7 +6,9 @@ without any error (measured: 7,050 claims where 4,000 fit). So locks come first,
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -36,7 +38,7 @@ WHERE server_groups.uuid = new.uuid
 _MAKE_CONSUMERS = """
 INSERT INTO consumers (uuid, type, project_id, user_id, cell, generation, attempt)
 SELECT new.uuid, 'instance', '', '', '', 0, 0
-FROM unnest($1::uuid[]) WITH ORDINALITY AS new (uuid, place)
+FROM unnest($1::text::uuid[]) WITH ORDINALITY AS new (uuid, place)
 ORDER BY new.place
 ON CONFLICT (uuid) DO NOTHING
 RETURNING uuid, id
@@ -45,7 +47,7 @@ RETURNING uuid, id
 _LOCK_CONSUMERS = """
 SELECT uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group
 FROM consumers
-WHERE uuid = ANY($1)
+WHERE uuid = ANY($1::text::uuid[])
 ORDER BY id
 FOR UPDATE
 """
@@ -61,7 +63,7 @@ ORDER BY allocations.consumer_id, allocations.provider_id, allocations.class_id
 _LOCK_ROOTS = """
 SELECT id
 FROM providers
-WHERE id IN (SELECT root_id FROM providers WHERE uuid = ANY($1))
+WHERE id IN (SELECT root_id FROM providers WHERE uuid = ANY($1::text::uuid[]))
 ORDER BY id
 FOR NO KEY UPDATE
 """
@@ -72,7 +74,7 @@ SELECT asked.place - 1, providers.id, providers.root_id,
        providers.generation, root.shape,
        stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit, stock.step_size,
        stock.allocation_ratio, stock.used
-FROM unnest($1::uuid[]) WITH ORDINALITY AS asked (uuid, place)
+FROM unnest($1::text::uuid[]) WITH ORDINALITY AS asked (uuid, place)
 JOIN providers ON providers.uuid = asked.uuid
 JOIN providers AS root ON root.id = providers.root_id
 LEFT JOIN inventories AS stock ON stock.provider_id = providers.id
@@ -107,7 +109,7 @@ WITH touched AS (
         attempt = COALESCE(new.attempt, ($12::bigint[])[1]),
         ended_at = new.ended_at, host = new.host, server_group = new.server_group
     FROM unnest($6::text::bigint[], $7::text[], $8::text[], $9::text[], $10::text[], $11::bigint[], $12::bigint[],
-                $13::timestamptz[], $14::uuid[], $15::uuid[])
+                $13::timestamptz[], $14::text::uuid[], $15::text::uuid[])
          AS new (id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group)
     WHERE consumers.id = new.id
     RETURNING 1
@@ -142,28 +144,30 @@ class PostgresClaims:
         return await self._lock_standing(driver, books)
 
     async def _lock_consumers(self, driver: Any, books: Books) -> None:
-        for uuid, number in await driver.fetch(_MAKE_CONSUMERS, books.named.consumers):
+        for uuid, number in await driver.fetch(_MAKE_CONSUMERS, _array(books.named.consumers)):
             books.consumer_ids[uuid.int] = number
         known = [consumer for consumer in books.named.consumers if consumer.int not in books.consumer_ids]
         if not known:
             return
-        rows = await driver.fetch(_LOCK_CONSUMERS, known)
+        rows = await driver.fetch(_LOCK_CONSUMERS, _array(known))
         if len(rows) < len(known):
             raise Transient("a consumer was forgotten in the moment it was claimed for again")
         books.add_consumers(rows)
         held = await driver.fetch(_READ_HELD, [row[1] for row in rows])
-        await self._learn(row[2] for row in held)
+        await self._learn({row[2] for row in held})
         books.add_held(held)
 
     async def _lock_standing(self, driver: Any, books: Books) -> Ledger:
-        locked = {number for (number,) in await driver.fetch(_LOCK_ROOTS, books.providers)}
-        rows = await driver.fetch(_READ_STANDING, books.providers)
+        asked = _array(books.providers)
+        locked = {number for (number,) in await driver.fetch(_LOCK_ROOTS, asked)}
+        rows = await driver.fetch(_READ_STANDING, asked)
         if not locked.issuperset([row[2] for row in rows]):
             raise Transient("a provider came into another tree while that was being locked")
-        await self._learn(row[7] for row in rows if row[7] is not None)
-        return books.ledger(rows)
+        await self._learn({row[7] for row in rows} - {None})
+        books.add_standing(books.providers, rows)
+        return books.ledger()
 
-    async def _learn(self, class_ids: Any) -> None:
+    async def _learn(self, class_ids: AbstractSet[int]) -> None:
         if self._classes.lack(class_ids):
             await self._transaction.run(self._classes.load)
 
@@ -206,7 +210,7 @@ def _group_columns(groups: Sequence[Any]) -> tuple[list[Any], list[str], list[in
 
 def _consumer_columns(books: Books, consumers: Sequence[Consumer]) -> tuple[Any, ...]:
     return (
-        _numbers([books.consumer_ids[one.id.int] for one in consumers]),
+        _array([books.consumer_ids[one.id.int] for one in consumers]),
         _once([one.type for one in consumers]),
         _once([one.project for one in consumers]),
         _once([one.user for one in consumers]),
@@ -214,22 +218,22 @@ def _consumer_columns(books: Books, consumers: Sequence[Consumer]) -> tuple[Any,
         _once([one.generation for one in consumers]),
         _once([one.attempt for one in consumers]),
         _none_if_null([one.ended_at for one in consumers]),
-        _none_if_null([one.host for one in consumers]),
-        _none_if_null([one.group for one in consumers]),
+        _array(_none_if_null([one.host for one in consumers])),
+        _array(_none_if_null([one.group for one in consumers])),
     )
 
 
 def _number_columns(rows: Sequence[tuple[int, ...]], width: int) -> list[str]:
-    return [_numbers(column) for column in zip(*rows, strict=True)] if rows else ["{}"] * width
+    return [_array(column) for column in zip(*rows, strict=True)] if rows else ["{}"] * width
 
 
-def _numbers(column: Sequence[int]) -> str:
+def _array(column: Sequence[int | UUID | None]) -> str:
     """An array as text: asyncpg looks at each element of a list in Python, six times as long as msgspec writes it."""
     return "{" + msgspec.json.encode(column)[1:-1].decode() + "}"
 
 
 def _once(column: list[Any]) -> list[Any]:
-    return column if any(value != column[0] for value in column) else column[:1]
+    return column[:1] if column and column.count(column[0]) == len(column) else column
 
 
 def _none_if_null(column: list[Any]) -> list[Any]:

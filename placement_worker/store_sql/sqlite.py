@@ -5,7 +5,8 @@ be made in order to be locked, and what is read first is true until the end.
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from bus.sql import SqliteTransaction, driver_of
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger
 from placement_worker.store_sql import log
 from placement_worker.store_sql.claims import Books, ConsumerRow, HeldRow, StandingRow, named_by
+from placement_worker.store_sql.known import KnownProviders, Moment, moment_of
 from placement_worker.store_sql.names import Names
 from placement_worker.tables import moment_text
 
@@ -78,37 +80,60 @@ _HOLD = "INSERT INTO allocations (consumer_id, provider_id, class_id, amount) VA
 _LOG = "INSERT INTO change_log (written_by, at, body) VALUES (0, ?, ?)"
 
 
+_encode = msgspec.json.Encoder(uuid_format="hex").encode
+
+
 class SqliteClaims:
     """The claims of one transaction: read once, written from what was read."""
 
-    def __init__(self, transaction: SqliteTransaction, classes: Names) -> None:
+    def __init__(self, transaction: SqliteTransaction, classes: Names, known: KnownProviders) -> None:
         self._transaction = transaction
         self._classes = classes
+        self._known = known
         self._books: Books | None = None
+        self._keeps = False
+        self._written: tuple[ClaimChanges, Moment] | None = None
 
     async def lock(self, orders: Sequence[ClaimOrder]) -> Ledger:
         books = self._books = Books(named_by(orders), self._classes)
-        return await self._transaction.run(partial(_read, books=books, classes=self._classes))
+        return await self._transaction.run(self._read, books)
 
     async def write(self, changes: ClaimChanges) -> None:
         assert self._books is not None, "claims are written only after they were locked"
-        self._transaction.later(partial(_write, books=self._books, changes=changes))
+        self._transaction.later(partial(self._write, books=self._books, changes=changes))
+
+    def committed(self) -> None:
+        if self._written:
+            self._known.committed(*self._written)
+
+    def _write(self, connection: Connection, books: Books, changes: ClaimChanges) -> None:
+        _write(connection, books, changes)
+        self._written = (changes, moment_of(driver_of(connection))) if self._keeps else None
+
+    def _read(self, connection: Connection, books: Books) -> Ledger:
+        classes = self._classes
+        driver = driver_of(connection)
+        rows = driver.execute(_READ_CONSUMERS, (_json(books.named.consumers),)).fetchall()
+        if rows:
+            books.add_consumers([_consumer_row(row) for row in rows])
+            held = driver.execute(_READ_HELD, (_json([row[1] for row in rows]),)).fetchall()
+            _learn(connection, classes, {row[2] for row in held})
+            books.add_held([_held_row(row) for row in held])
+        # What is not committed yet may never be.
+        self._keeps = not self._transaction.has_written(connection)
+        known = self._known.at(moment_of(driver)) if self._keeps else {}
+        if unknown := [provider for provider in books.providers if provider.int not in known]:
+            standing = driver.execute(_READ_STANDING, (_json(unknown),)).fetchall()
+            _learn(connection, classes, {row[7] for row in standing} - {None})
+            books.add_standing(unknown, [row if row[3] is None else _standing_row(row) for row in standing])
+            known.update((key, (books.provider_ids[key], row)) for key, row in books.standing.items())
+        for provider in books.providers:
+            if provider.int in known:
+                books.add_provider(*known[provider.int])
+        return books.ledger()
 
 
-def _read(connection: Connection, books: Books, classes: Names) -> Ledger:
-    driver = driver_of(connection)
-    rows = driver.execute(_READ_CONSUMERS, (_hexes(books.named.consumers),)).fetchall()
-    if rows:
-        books.add_consumers([_consumer_row(row) for row in rows])
-        held = driver.execute(_READ_HELD, (_json([row[1] for row in rows]),)).fetchall()
-        _learn(connection, classes, [row[2] for row in held])
-        books.add_held([_held_row(row) for row in held])
-    standing = driver.execute(_READ_STANDING, (_hexes(books.providers),)).fetchall()
-    _learn(connection, classes, [row[7] for row in standing if row[7] is not None])
-    return books.ledger([row if row[3] is None else _standing_row(row) for row in standing])
-
-
-def _learn(connection: Connection, classes: Names, class_ids: Iterable[int]) -> None:
+def _learn(connection: Connection, classes: Names, class_ids: AbstractSet[int]) -> None:
     if classes.lack(class_ids):
         classes.load(connection)
 
@@ -162,12 +187,8 @@ def _values_of(consumer: Consumer) -> tuple[Any, ...]:
     )
 
 
-def _json(values: Sequence[object]) -> str:
-    return msgspec.json.encode(values).decode()
-
-
-def _hexes(uuids: Iterable[UUID]) -> str:
-    return _json([uuid.hex for uuid in uuids])
+def _json(values: Sequence[int | UUID]) -> str:
+    return _encode(values).decode()
 
 
 def _consumer_row(row: tuple[Any, ...]) -> ConsumerRow:

@@ -118,11 +118,11 @@ def read_inventories(
     connection: Connection, classes: Names, ids: Collection[int]
 ) -> dict[int, dict[str, InventoryState]]:
     rows = _of(connection, inventories, ids)
-    if classes.lack([row[1] for row in rows]):
+    if classes.lack({row[1] for row in rows}):
         classes.load(connection)
     found: dict[int, dict[str, InventoryState]] = {}
     for provider, class_id, total, reserved, min_unit, max_unit, step_size, ratio, used in rows:
-        found.setdefault(provider, {})[classes.name_of(class_id)] = InventoryState(
+        found.setdefault(provider, {})[classes.names[class_id]] = InventoryState(
             total=total,
             reserved=reserved,
             min_unit=min_unit,
@@ -149,7 +149,7 @@ def read_traits(
     }
     if traits.lack({number for of_one in numbers.values() for number in of_one}):
         traits.load(connection)
-    return {key: [traits.name_of(number) for number in of_one] for key, of_one in numbers.items()}
+    return {key: [traits.names[number] for number in of_one] for key, of_one in numbers.items()}
 
 
 def read_aggregates(connection: Connection, ids: Collection[int]) -> dict[int, list[AggregateId]]:

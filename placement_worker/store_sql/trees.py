@@ -304,7 +304,7 @@ def _inventory_rows(
     return {
         (
             number,
-            vocabulary.classes.id_of(name),
+            vocabulary.classes.ids[name],
             inventory.total,
             inventory.reserved,
             inventory.min_unit,
@@ -320,7 +320,7 @@ def _inventory_rows(
 
 def _trait_rows(vocabulary: Vocabulary, books: Iterable[tuple[int, ProviderBook]]) -> set[tuple[Any, ...]]:
     return {
-        (number, vocabulary.traits.id_of(name), by_operator)
+        (number, vocabulary.traits.ids[name], by_operator)
         for number, book in books
         for names, by_operator in ((book.traits, False), (book.operator_traits, True))
         for name in names

@@ -91,5 +91,5 @@ class Choices(dict[int, Choice]):
         ]
         shapes = (ShapeSeen(root=host, shape=columns.shapes[row]),)
         share = Share(host=host, amounts=tuple(amounts), shapes=shapes)
-        choice = self[row] = Choice(name=columns.names[row], share=share)
+        choice = self[row] = Choice(name=columns.names[row], share=share, qualities=columns.qualities[row])
         return choice

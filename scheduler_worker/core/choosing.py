@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from bus.messages.build import NoValidHost
 from bus.messages.cell import Choice
-from scheduler_worker.core.benches import Benches, Choices, Ranked, the_best
+from scheduler_worker.core.benches import BENCH, Benches, Choices, Ranked, the_best
 from scheduler_worker.core.columns import Columns, Flags
 from scheduler_worker.core.explaining import explain
 from scheduler_worker.core.hosts import Draft, Hosts, Rows
@@ -77,6 +77,25 @@ def choose(
             refusal = explain(batch.draft, wish, plugins)
             outcomes.update(dict.fromkeys(positions[len(chosen) :], refusal))
     return [outcomes[position] for position in range(len(wishes))]
+
+
+def stand_ins(
+    picture: Picture, wish: Wish, plugins: Plugins, *, cell: str, salt: int, count: int, turn: int
+) -> tuple[Choice, ...]:
+    """Up to so many hosts of this cell, where an instance that has its host could be built as well. They are among the
+    best; who asks with another `turn` is given others of these, where there are more of them.
+    """
+    draft = Draft(picture)
+    everyone = Hosts(draft)
+    in_cell = np.equal(draft.columns.cell[: len(everyone)], draft.columns.cells.find(cell))
+    rows = np.flatnonzero(_qualify(everyone, wish, plugins) & in_cell)
+    if not len(rows):
+        return ()
+    order = Order(Hosts(draft, rows), wish, plugins.weighers, picture.preferences(salt))
+    best = rows[the_best(order.worths_at_first, BENCH)].tolist()
+    choices = Choices(draft.columns, wish)
+    start = turn % len(best)
+    return tuple([choices[row] for row in (*best[start:], *best[:start])[:count]])
 
 
 def _choose_alike(batch: _Batch, wish: Wish, instances: int) -> list[Chosen]:

@@ -128,6 +128,7 @@ class Columns:
         self.names: list[str] = []
         self.disabled_reasons: list[str] = []
         self.shapes: list[int] = []
+        self.qualities: list[str] = []
         # Which provider of the tree has the class, where it is not the root.
         self.elsewhere: list[dict[str, ProviderId]] = []
         self.stocks: dict[str, Stock] = {}
@@ -174,6 +175,7 @@ class Columns:
         self.names.append("")
         self.disabled_reasons.append("")
         self.shapes.append(0)
+        self.qualities.append("")
         self.elsewhere.append({})
         self.rows += 1
         return self.rows - 1

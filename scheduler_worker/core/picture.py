@@ -4,13 +4,14 @@ A host is a root provider, or one in the registry that has no provider yet. Noth
 columns to whoever chooses. For now a host gives what its root has, and what just one of its children has beside it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from bus.message import AggregateId, ConsumerId, ProviderId
 from bus.messages.hosts import HostState
 from bus.messages.placement import ProviderGone, ProviderState, Share
+from bus.messages.qualities import qualities_of
 from scheduler_worker.core.columns import Columns, Stock, Words
 from scheduler_worker.core.trees import Tree, Trees
 
@@ -70,6 +71,18 @@ class Picture:
         """The internal ids of all providers that are known."""
         return frozenset(self._trees.internals())
 
+    def behind(self, revisions: Mapping[int, int], known: Iterable[int]) -> list[int]:
+        """Which providers, by internal id, are not as late here as in these `revisions`, which are all there are; and
+        which of those that were `known` before are not among them, and still here.
+        """
+        late = [internal for internal, revision in revisions.items() if self._trees.lacks(internal, revision)]
+        over = [
+            internal
+            for internal in known
+            if internal not in revisions and self._trees.revision_of(internal) is not None
+        ]
+        return late + over
+
     def forget(self, gone: Iterable[ProviderId]) -> None:
         """Placement found no such providers just now; should it have them again by this time, it says so."""
         for provider in gone:
@@ -124,6 +137,12 @@ class Picture:
         row = self._rows.get(host.int)
         return "" if row is None else self.columns.cells.names[int(self.columns.cell[row])]
 
+    def unregistered(self) -> list[ProviderId]:
+        """Hosts that placement has told of, and nobody else."""
+        columns = self.columns
+        rows = np.flatnonzero(columns.present & ~columns.registered).tolist()
+        return [columns.ids[row] for row in rows]
+
     def rows_named(self, name: str) -> Iterable[int]:
         """Of the hosts with this name, which is in lower case."""
         return self._named.get(name, ())
@@ -167,6 +186,7 @@ class Picture:
         givers = () if top is None else (top, *tree.sources.values())
         columns.put_traits(row, frozenset(trait for giver in givers for trait in giver.traits))
         columns.shapes[row] = tree.shape
+        columns.qualities[row] = qualities_of(tree.providers.values())
         columns.elsewhere[row] = {
             resource: source.id for resource, source in tree.sources.items() if source is not top
         }

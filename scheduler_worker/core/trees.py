@@ -116,6 +116,16 @@ class Trees:
     def internal_of(self, provider: ProviderId) -> int | None:
         return self._bearers.get(provider.int)
 
+    def revision_of(self, internal: int) -> int | None:
+        """None if there is no such provider."""
+        state = self._states.get(internal)
+        return None if state is None else state.revision
+
+    def lacks(self, internal: int, revision: int) -> bool:
+        """Is this not known yet of a provider that is not known to be gone?"""
+        known = self.revision_of(internal)
+        return internal not in self._gone if known is None else known < revision
+
     def internals(self) -> Iterable[int]:
         return self._states.keys()
 

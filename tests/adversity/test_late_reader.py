@@ -92,6 +92,17 @@ async def test_a_reader_that_goes_by_numbers_passes_over_what_commits_late(desk:
     assert afterwards == ()
 
 
+async def test_what_commits_late_is_among_the_changes_since_a_cursor_that_did_not_see_it(desk: Desk) -> None:
+    async with desk.store.transaction() as late:
+        await _write(late, LATE)
+        await desk.ask(EARLY)
+        meanwhile = (await desk.store.snapshot_page(0, 10)).cursor
+    page = await desk.store.changes_page(meanwhile, 0, 10)
+
+    assert page is not None
+    assert [state.id for state in page.providers] == [HOST]
+
+
 async def test_a_reading_that_was_not_marked_is_read_again(desk: Desk) -> None:
     async with desk.store.lead_feed() as feed:
         assert feed is not None

@@ -233,8 +233,9 @@ FOR NO KEY UPDATE OF root
 class _Trap(PostgresClaims):
     async def _lock_standing(self, driver: Any, books: Books) -> Ledger:
         rows = await driver.fetch(_LOCK_AND_READ, books.providers)
-        await self._learn([row[7] for row in rows])
-        return books.ledger(rows)
+        await self._learn({row[7] for row in rows})
+        books.add_standing(books.providers, rows)
+        return books.ledger()
 
 
 class _TrapStore(SqlPlacementStore):

@@ -1,13 +1,13 @@
 """`python -m tests.benchmarks [--quick] [--only bus|claims|ask] [--json FILE]`"""
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from bus.process import run_process
 from tests.benchmarks.books import WrongBooksError
 from tests.benchmarks.machine import this_machine
 from tests.benchmarks.measuring import FULL, QUICK, Effort, Result
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     machine = this_machine()
     try:
         sections = (options.only,) if options.only else tuple(SECTIONS)
-        results = asyncio.run(measure(sections, QUICK if options.quick else FULL))
+        results = run_process(measure(sections, QUICK if options.quick else FULL))
     except (NotInstalledError, DidNotStartError, WrongBooksError) as problem:
         print(f"tests.benchmarks: {problem}", file=sys.stderr)
         return 1

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from bus.process import run_process
 from bus.urls import broker_at
 from tests.benchmarks.roles import Handled, broker_at_socket, placement, reader, yes_sayer
 
@@ -58,4 +59,4 @@ def _say(what: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    run_process(main(*sys.argv[1:]))

@@ -1,5 +1,6 @@
 """What a contract test may do to a broker behind its clients' backs. One implementation for each kind of broker."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from bus.broker import Broker
@@ -14,8 +15,17 @@ class BrokerUnderTest(Protocol):
     async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
         """Give this user of the topology the rights it has there, on a broker that serves these cells."""
 
+    async def add_users(self, users: Sequence[str], cells: tuple[str, ...]) -> None:
+        """All of them at the cost of one, which on a real broker is a second."""
+
     async def cut_connections(self) -> None:
         """Break every connection as a failing network would, without a word."""
+
+    async def unplug(self) -> None:
+        """Cut every connection, and let nobody connect any more."""
+
+    async def plug_in(self) -> None:
+        """Let them connect again; what was in its queues is still there."""
 
     async def restart(self) -> None:
         """Stop the broker and start it again: what is durable is still there, nothing else."""

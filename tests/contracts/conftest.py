@@ -6,9 +6,9 @@ import pytest
 import pytest_asyncio
 
 from tests.contracts.broker_under_test import BrokerUnderTest
-from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
+from tests.contracts.memory_under_test import JournalUnderTest, MemoryUnderTest, UnixUnderTest
 
-BROKERS = ("memory", "unix", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq))
+BROKERS = ("memory", "unix", "unix+journal", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq))
 
 
 @pytest_asyncio.fixture(params=BROKERS)
@@ -26,6 +26,8 @@ async def _started(kind: str) -> BrokerUnderTest:
             return MemoryUnderTest()
         case "unix":
             return await UnixUnderTest.start()
+        case "unix+journal":
+            return await JournalUnderTest.start()
         case _:
             # Only who asks for the real broker needs its client.
             from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest  # noqa: PLC0415

@@ -1,12 +1,13 @@
 """The memory broker under test: in this process, or as other processes would have it over a Unix socket."""
 
 import tempfile
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from bus.broker import Broker
-from bus.memory import MemoryBroker
+from bus.broker import Broker, Connection, ConnectionLost
+from bus.memory import Journal, MemoryBroker
 from bus.permissions import Rights, rights_of
 from bus.topology import ROLES, objects_of, user_of
 from bus.unix_socket import UnixBroker, serve_unix
@@ -15,15 +16,27 @@ from bus.unix_socket import UnixBroker, serve_unix
 class MemoryUnderTest:
     def __init__(self) -> None:
         self._memory = MemoryBroker()
+        self.is_unplugged = False
 
     def broker(self, user: str = "") -> Broker:
-        return self._memory.as_user(user)
+        return _Plugged(self, self._memory.as_user(user))
 
     async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
         self._memory.add_user(topology_rights(user, cells))
 
+    async def add_users(self, users: Sequence[str], cells: tuple[str, ...]) -> None:
+        for user in users:
+            await self.add_user(user, cells)
+
     async def cut_connections(self) -> None:
         self._memory.cut_connections()
+
+    async def unplug(self) -> None:
+        self.is_unplugged = True
+        self._memory.cut_connections()
+
+    async def plug_in(self) -> None:
+        self.is_unplugged = False
 
     async def restart(self) -> None:
         self._memory.restart()
@@ -42,6 +55,23 @@ class MemoryUnderTest:
 
     async def close(self) -> None:
         self._memory.cut_connections("the test is over")
+
+
+class _Plugged:
+    """A way in, as long as there is one."""
+
+    def __init__(self, under_test: MemoryUnderTest, broker: Broker) -> None:
+        self._under_test = under_test
+        self._broker = broker
+
+    @property
+    def user(self) -> str:
+        return self._broker.user
+
+    async def connect(self) -> Connection:
+        if self._under_test.is_unplugged:
+            raise ConnectionLost("nobody is there: the test has unplugged it")
+        return await self._broker.connect()
 
 
 class UnixUnderTest(MemoryUnderTest):
@@ -67,6 +97,12 @@ class UnixUnderTest(MemoryUnderTest):
     def broker(self, user: str = "") -> Broker:
         return UnixBroker(self._path, user)
 
+    async def unplug(self) -> None:
+        await self._serving.aclose()
+
+    async def plug_in(self) -> None:
+        await self._serve()
+
     async def restart(self) -> None:
         await self._serving.aclose()
         await super().restart()
@@ -79,6 +115,33 @@ class UnixUnderTest(MemoryUnderTest):
 
     async def _serve(self) -> None:
         await self._serving.enter_async_context(serve_unix(self._memory, self._path))
+
+
+class JournalUnderTest(UnixUnderTest):
+    """The same with a journal. Nothing but its file is left after a restart, and the users that a deployment adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._users: list[Rights] = []
+        self._memory = self._from_journal()
+
+    async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
+        self._users.append(topology_rights(user, cells))
+        await super().add_user(user, cells)
+
+    async def restart(self) -> None:
+        await self._serving.aclose()
+        self._memory.stop()
+        self._memory = self._from_journal()
+        await self._serve()
+
+    async def close(self) -> None:
+        await self._serving.aclose()
+        self._memory.stop()
+        await super().close()
+
+    def _from_journal(self) -> MemoryBroker:
+        return MemoryBroker(self._users, Journal(self._path.with_name("bus.journal")))
 
 
 def topology_rights(user: str, cells: tuple[str, ...]) -> Rights:

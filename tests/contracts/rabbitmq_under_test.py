@@ -61,7 +61,8 @@ class _Hosts:
         self._count = 0
         self._unused: list[str] = []
         self._used: list[str] = []
-        self._users: dict[tuple[str, tuple[str, ...]], set[str]] = {}
+        # The cells for which a user has its rights on a host.
+        self._users: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def take(self) -> str:
         if not self._unused:
@@ -70,19 +71,16 @@ class _Hosts:
         self._used.append(host)
         return host
 
-    def add_user(self, host: str, user: str, cells: tuple[str, ...]) -> None:
-        """On this host, and at the same cost on those that are not taken yet: others will want it too."""
-        done = self._users.setdefault((user, cells), set())
-        if host in done:
+    def add_users(self, host: str, users: Sequence[str], cells: tuple[str, ...]) -> None:
+        """On this host, and at the same cost on those that are not taken yet: others will want them too."""
+        new = [user for user in users if self._users.get((user, host)) != cells]
+        if not new:
             return
         hosts = (host, *self._unused)
-        done.update(hosts)
-        exchanges = objects_of(cells).exchanges
+        self._users |= {(user, each): cells for user in new for each in hosts}
+        exchanges, passwords = objects_of(cells).exchanges, dict.fromkeys(new, PASSWORD)
         import_definitions(
-            *(
-                definitions_of(exchanges, cells, {user: PASSWORD}, salt=b"test", virtual_host=each)
-                for each in hosts
-            )
+            *(definitions_of(exchanges, cells, passwords, salt=b"test", virtual_host=each) for each in hosts)
         )
 
     def _make(self) -> None:
@@ -159,10 +157,20 @@ class RabbitMQUnderTest:
         return RabbitBroker(self.url(user))
 
     async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
-        await asyncio.to_thread(_hosts.add_user, self.virtual_host, user, cells)
+        await self.add_users((user,), cells)
+
+    async def add_users(self, users: Sequence[str], cells: tuple[str, ...]) -> None:
+        await asyncio.to_thread(_hosts.add_users, self.virtual_host, users, cells)
 
     async def cut_connections(self) -> None:
         self._proxy.cut()
+
+    async def unplug(self) -> None:
+        self._proxy.refuses = True
+        self._proxy.cut()
+
+    async def plug_in(self) -> None:
+        self._proxy.refuses = False
 
     def swallow(self) -> None:
         """Let nothing through any more, in either direction, and say nothing of it."""
@@ -228,6 +236,7 @@ class _Proxy:
         self._passing: set[asyncio.Task[None]] = set()
         self.port = 0
         self.swallows = False
+        self.refuses = False
 
     async def start(self) -> None:
         self._listening = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -246,6 +255,9 @@ class _Proxy:
         await asyncio.gather(*self._passing)
 
     async def _accept(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
+        if self.refuses:
+            client_out.transport.abort()
+            return
         self._ends.add(client_out)
         try:
             server_in, server_out = await asyncio.open_connection(*self._server_address)

@@ -286,3 +286,127 @@ async def test_the_audit_finds_what_contradicts_itself(desk: Desk) -> None:
     assert str(WEB) in found[1]
     assert str(db.id) in found[2]
     assert str(OTHER_HOST) in found[2]
+
+
+async def test_the_changes_since_a_cursor_are_what_was_written_since(desk: Desk) -> None:
+    since = (await desk.store.snapshot_page(0, 10)).cursor
+    nothing = await desk.store.changes_page(since, 0, 10)
+    await desk.ask(a_claim())
+
+    page = await desk.store.changes_page(since, 0, 10)
+
+    assert nothing is not None
+    assert (nothing.providers, nothing.gone, nothing.next) == ((), (), None)
+    assert page is not None
+    assert page.providers == (await desk.provider(HOST),)
+    assert (page.since, page.next) == (since, None)
+    later = await desk.store.changes_page(page.cursor, 0, 10)
+    assert later is not None
+    assert later.providers == ()
+
+
+async def test_changes_are_told_whether_or_not_they_were_published(desk: Desk, feed: ChangeFeed) -> None:
+    since = (await desk.store.snapshot_page(0, 10)).cursor
+    await desk.ask(a_claim())
+    await feed.mark(2, (await feed.read()).cursor)
+    await desk.ask(a_claim(a_share(OTHER_HOST), DB))
+
+    page = await desk.store.changes_page(since, 0, 10)
+
+    assert page is not None
+    assert names(page.providers) == ["host-1", "host-2"]
+    assert page.published == feed.published
+
+
+async def test_the_cursor_of_the_feed_is_one_since_which_changes_can_be_asked(
+    desk: Desk, feed: ChangeFeed
+) -> None:
+    await desk.ask(a_claim())
+    since = (await feed.read()).cursor
+    await desk.ask(a_claim(a_share(OTHER_HOST), DB))
+
+    page = await desk.store.changes_page(since, 0, 10)
+
+    assert page is not None
+    assert names(page.providers) == ["host-2"]
+
+
+async def test_changes_come_in_pages_by_internal_id(desk: Desk) -> None:
+    since = (await desk.store.snapshot_page(0, 10)).cursor
+    for number in range(3, 8):
+        await desk.report(a_host(f"host-{number}"))
+
+    pages = []
+    after: int | None = 0
+    while after is not None:
+        page = await desk.store.changes_page(since, after, 2)
+        assert page is not None
+        pages.append(names(page.providers))
+        after = page.next
+
+    assert pages == [["host-3", "host-4"], ["host-5", "host-6"], ["host-7"]]
+
+
+async def test_the_changes_tell_who_is_gone(desk: Desk) -> None:
+    since = (await desk.store.snapshot_page(0, 10)).cursor
+    last = await desk.provider(HOST)
+    await desk.report(a_report(removed=(HOST,)))
+
+    page = await desk.store.changes_page(since, 0, 10)
+
+    assert page is not None
+    assert page.providers == ()
+    assert [(gone.id, gone.internal) for gone in page.gone] == [(HOST, last.internal)]
+
+
+async def test_since_a_cursor_that_the_log_has_forgotten_nothing_can_be_told(
+    desk: Desk, feed: ChangeFeed
+) -> None:
+    forgotten = (await desk.store.snapshot_page(0, 10)).cursor
+    await desk.ask(a_claim())
+    await feed.mark(2, (await feed.read()).cursor)
+    remembered = (await desk.store.snapshot_page(0, 10)).cursor
+
+    assert await desk.store.changes_page(forgotten, 0, 10) is not None
+    assert await desk.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) > 0
+
+    assert await desk.store.changes_page(forgotten, 0, 10) is None
+    rest = await desk.store.changes_page(remembered, 0, 10)
+    assert rest is not None
+    assert rest.providers == ()
+    # An empty log does not count from the start again.
+    again = await desk.store.changes_page(rest.cursor, 0, 10)
+    assert again is not None
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "",
+        "x",
+        "9999999999999",
+        "1:9999999999999:",
+        "9999999999:9999999999:",
+        "9:3:",
+        "3:9:8,5",
+        "3:4:5",
+        "0:0:",
+        "-1",
+    ],
+)
+async def test_since_a_cursor_of_other_books_nothing_can_be_told(desk: Desk, cursor: str) -> None:
+    assert await desk.store.changes_page(cursor, 0, 10) is None
+
+
+async def test_revisions_are_those_of_all_providers(desk: Desk) -> None:
+    await desk.ask(a_claim(), a_release())
+    await desk.report(a_host("host-3"))
+    states = sorted((await desk.providers()).values(), key=lambda state: state.internal)
+
+    first = await desk.store.revisions_page(0, 2)
+    assert first.next is not None
+    second = await desk.store.revisions_page(first.next, 2)
+
+    assert (len(first.internals), second.next) == (2, None)
+    assert first.internals + second.internals == tuple(state.internal for state in states)
+    assert first.revisions + second.revisions == tuple(state.revision for state in states)

@@ -173,7 +173,7 @@ async def test_a_transaction_that_fails_leaves_nothing_behind(store: SchedulerSt
         await fail_half_way()
 
     assert await rows_of(store, 1, 2) == [row]
-    assert await store.unsaid(LATER + timedelta(1)) == []
+    assert await store.unsaid(LATER + timedelta(1), None, 10) == []
     assert await store.overdue(LATER, 10) == [instance(1)]
 
 
@@ -190,16 +190,16 @@ async def test_what_is_unsaid_is_so_until_it_is_confirmed_by_its_sequence(store:
     await save(store, failed((await rows_of(store, 1))[0], NOON, reason="no"))
     (row,) = await rows_of(store, 1)
     assert (row.told.state, row.told.sequence, row.unsaid) == (ERROR, 2, True)
-    assert await store.unsaid(NOON) == []
-    assert await store.unsaid(LATER) == [row]
+    assert await store.unsaid(NOON, None, 10) == []
+    assert await store.unsaid(LATER, None, 10) == [row]
 
     async with store.transaction() as transaction:
         await transaction.confirm([Kept(str(row.id), 1), Kept(str(row.id), 1)])
-    assert await store.unsaid(LATER) == [row]
+    assert await store.unsaid(LATER, None, 10) == [row]
 
     async with store.transaction() as transaction:
         await transaction.confirm([Kept(str(row.id), 2), Kept(str(row.id), 2)])
-    assert await store.unsaid(LATER) == []
+    assert await store.unsaid(LATER, None, 10) == []
     assert not (await rows_of(store, 1))[0].unsaid
 
 
@@ -244,6 +244,7 @@ async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed
     assert await store.hosts("", "host-2", 2) == [host(3)]
     assert await store.hosts("host-3", "", 2) == [host(3)]
     assert await store.hosts_changed(LATER) == [host(2, io_ops=5, sequence=2)]
+    assert await store.hosts_of([host(2).id, host(99).id]) == [host(2, io_ops=5, sequence=2)]
     async with store.transaction() as transaction:
         locked = await transaction.lock_hosts([host(1).id], ["host-3", "nobody"])
     assert sorted(each.name for each in locked) == ["host-1", "host-3"]
@@ -261,3 +262,49 @@ async def test_an_instance_keeps_all_that_is_told_of_it(store: SchedulerStore) -
         name="web",
         changed_at=NOON,
     )
+
+
+async def test_a_request_is_forgotten_when_all_of_it_was_deleted_long_ago_and_has_said_so(
+    store: SchedulerStore,
+) -> None:
+    async with store.transaction() as transaction:
+        await transaction.accept([a_request(number, 10 * number, 10 * number + 1) for number in range(1, 6)])
+    await _delete(store, NOON, 10, 11, 20, 30, 31, 41, 50, 51)
+    await _delete(store, LATER, 40)
+    async with store.transaction() as transaction:
+        await transaction.confirm(
+            [Kept(str(instance(number)), 9) for number in (10, 11, 20, 31, 40, 41, 50, 51)]
+        )
+
+    # 20 has a sibling that lives, 30 has not said it yet, 40 is too recent.
+    assert await store.prune(LATER, 1) == 1
+    assert await store.prune(LATER, 10) == 1
+    assert await store.prune(LATER, 10) == 0
+
+    left = await store.instances(InstanceQuery())
+    assert [row.id.int for row in left] == [20, 21, 30, 31, 40, 41]
+    assert [type(each) for each in await _accept(store, a_request(1, 10, 11), a_request(2, 20, 21))] == [
+        Known,
+        Known,
+    ]
+
+
+async def test_a_delete_whose_request_never_came_is_forgotten_too(store: SchedulerStore) -> None:
+    async with store.transaction() as transaction:
+        await transaction.save([deleted_unseen(instance(1), NOON), deleted_unseen(instance(2), LATER)])
+
+    assert await store.prune(LATER, 10) == 1
+
+    async with store.transaction() as transaction:
+        assert list(await transaction.lock([instance(1), instance(2)])) == [instance(2)]
+
+
+async def _accept(store: SchedulerStore, *requests: NewRequest) -> list[Acceptance]:
+    async with store.transaction() as transaction:
+        return list(await transaction.accept(requests))
+
+
+async def _delete(store: SchedulerStore, at: datetime, *numbers: int) -> None:
+    async with store.transaction() as transaction:
+        rows = await transaction.lock([instance(number) for number in numbers])
+        await transaction.save([over for row in rows.values() if (over := deleted(row, at)) is not None])

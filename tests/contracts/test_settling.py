@@ -6,12 +6,13 @@ import random
 import pytest
 from msgspec import structs
 
-from bus.broker import PARCEL_BYTES_MAX, PLAIN, Parcel
+from bus.broker import PARCEL_BYTES_MAX, PLAIN, Broker, Connection, ConnectionLost, Parcel
 from bus.errors import Poison, Transient, Unavailable
 from bus.station import Station
-from bus.topology import PLACEMENT
+from bus.topology import PLACEMENT, user_of
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.stage import (
+    CELLS,
     SETTINGS,
     WORK,
     Remembering,
@@ -270,3 +271,46 @@ async def test_stopping_finishes_what_is_in_hand_and_gives_the_rest_back(under_t
 
     assert sorted(first.handled + second.handled) == list(range(500))
     await until_empty(broker)
+
+
+class Knocking:
+    """A way in that counts how often somebody wanted to."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.times = 0
+
+    @property
+    def user(self) -> str:
+        return self._broker.user
+
+    async def connect(self) -> Connection:
+        self.times += 1
+        return await self._broker.connect()
+
+
+async def test_a_worker_that_is_not_known_yet_waits_until_it_is(under_test: BrokerUnderTest) -> None:
+    """One broker of several may know it later than the others: that brings nobody down."""
+    broker = await declared(under_test)
+    await under_test.add_user(user_of("operator"), CELLS)
+    memory, knocking = Remembering(), Knocking(under_test.broker(user_of("placement")))
+    async with working(knocking, memory):
+        await send(broker, parcel(line(order(1))))
+        await until(lambda: knocking.times > 1)
+        await under_test.add_user(user_of("placement"), CELLS)
+        await until(lambda: memory.handled == [1])
+
+
+async def test_an_unplugged_broker_keeps_what_it_had_until_it_is_plugged_in_again(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    await send(broker, parcel(line(order(1))))
+
+    await under_test.unplug()
+    with pytest.raises(ConnectionLost):
+        await under_test.broker().connect()
+    memory = Remembering()
+    async with working(broker, memory):
+        await under_test.plug_in()
+        await until(lambda: memory.handled == [1])

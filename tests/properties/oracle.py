@@ -4,7 +4,7 @@ Slow on purpose, and on purpose not like the code it judges: it shares no line w
 usage, and tells of a verdict only what anyone may rely on, as a tuple.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from bus.message import ConsumerId, ProviderId
@@ -67,7 +67,8 @@ class Oracle:
         past = self.pasts.get(order.consumer)
         if asked.speaks_for is not None and asked.speaks_for != order.cell:
             return ("not allowed", "cell")
-        if past is not None and past.cell != order.cell:
+        chooses_cells = asked.speaks_for is None and isinstance(order, ClaimResources)
+        if past is not None and past.cell != order.cell and not chooses_cells:
             return ("not allowed", "cell")
         if isinstance(order, ReleaseClaim):
             return self._release(order, past)
@@ -87,7 +88,7 @@ class Oracle:
         no = self._why_not(order.cell, order.share, {})
         if no:
             return no
-        past = past or Past(cell=order.cell, attempt=0)
+        past = replace(past, cell=order.cell) if past else Past(cell=order.cell, attempt=0)
         self._grant(order.consumer, past, order.attempt, order.share)
         return ("claimed",)
 

@@ -54,11 +54,10 @@ from scheduler_worker.instances import instance_id_of
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
-from tests.contracts.broker_under_test import BrokerUnderTest
-from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.scheduler_stores import open_scheduler_store
-from tests.contracts.stage import CELLS, PATIENCE_S, SETTINGS, declared
+from tests.contracts.stage import CELLS, PATIENCE_S, SETTINGS
 from tests.contracts.stores import open_store
+from tests.stories.layouts import Layout, layout
 
 NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a01")
 SETTLED = PlacementSettings(feed_lead_again_ms=20)
@@ -170,16 +169,17 @@ class Dying:
 
 
 class Cloud:
-    def __init__(
-        self, under_test: BrokerUnderTest, broker: Broker, books: PlacementStore, rows: SchedulerStore
-    ) -> None:
-        self.under_test = under_test
-        self.broker = broker
+    def __init__(self, brokers: Layout, books: PlacementStore, rows: SchedulerStore) -> None:
+        self.brokers = brokers
         self.books = books
         self.rows = rows
-        self.client = Station(broker, "client", settings=SETTINGS, asks=True)
-        self._cell_station = Station(broker, "cells", settings=SETTINGS)
-        self.cells = {name: ScriptedCell(name, self._cell_station) for name in CELLS}
+        # Somebody who may do everything at API level, and who knows every cell.
+        self.client = Station(brokers.at_api("operator"), "client", settings=SETTINGS, asks=True)
+        self.stations_in = {
+            cell: Station(brokers.in_cell(cell), f"cell-{cell}", settings=SETTINGS, asks=True)
+            for cell in CELLS
+        }
+        self.cells = {cell: ScriptedCell(cell, station) for cell, station in self.stations_in.items()}
 
     # Processes
 
@@ -198,8 +198,10 @@ class Cloud:
                 await station.close()
 
     def placement(self) -> AbstractAsyncContextManager[asyncio.Event]:
-        station = Station(self.broker, "placement", settings=SETTINGS)
-        return self.running(placement_parts((station,), self.books, SETTLED), station)
+        station = Station(self.brokers.at_api("placement"), "placement", settings=SETTINGS)
+        down = self._down("placement", SETTINGS)
+        parts = placement_parts((station,), self.books, SETTLED, cells=down)
+        return self.running(parts, station, *down.values())
 
     def scheduler(
         self,
@@ -211,14 +213,21 @@ class Cloud:
         station: type[Station] | Callable[..., Station] = Station,
         drain_s_max: float = 10,
     ) -> AbstractAsyncContextManager[asyncio.Event]:
-        place = station(self.broker, name, settings=bus, asks=True)
-        parts = scheduler_parts(place, self.rows, settings, clock)
-        return self.running(parts, place, drain_s_max=drain_s_max)
+        place = station(self.brokers.at_api("scheduler"), name, settings=bus, asks=True)
+        down = self._down("scheduler", bus, name)
+        parts = scheduler_parts(place, self.rows, settings, clock, cells=down)
+        return self.running(parts, place, *down.values(), drain_s_max=drain_s_max)
+
+    def _down(self, role: str, settings: BusSettings, name: str = "") -> dict[str, Station]:
+        return {
+            cell: Station(broker, f"{name or role}-in-{cell}", settings=settings)
+            for cell, broker in self.brokers.down(role).items()
+        }
 
     @asynccontextmanager
     async def listening(self, keys: str) -> AsyncIterator[list[Message]]:
         """What is said with these keys, as it comes."""
-        link = Link(self.broker, SETTINGS)
+        link = Link(self.brokers.at_api("operator"), SETTINGS)
         feed = listen(link, [Grant(EVENTS, (keys,))], process="ears", settings=SETTINGS, codec=CODEC)
         await anext(feed)
         heard: list[Message] = []
@@ -243,10 +252,10 @@ class Cloud:
     ) -> None:
         await self.report(a_host(name, cell, vcpu=vcpu, traits=traits))
         facts = HostFacts(id=host_id(name), name=name)
-        await self.client.publisher.send(HostsReported(cell=cell, hosts=(facts,)))
+        await self.stations_in[cell].publisher.send(HostsReported(cell=cell, hosts=(facts,)))
 
     async def report(self, report: ReportInventory) -> None:
-        answer = await self.client.ask(report)
+        answer = await self.stations_in[report.cell].ask(report)
         assert isinstance(answer, ReportAnswered)
         assert isinstance(answer.verdict, ReportAccepted), answer
 
@@ -325,23 +334,16 @@ class Cloud:
 
 
 @asynccontextmanager
-async def cloud(bus: str, books: str) -> AsyncIterator[Cloud]:
-    """A client and two cells; placement and schedulers are started by the story."""
+async def cloud(bus: str, books: str, scripted: Sequence[str] = CELLS) -> AsyncIterator[Cloud]:
+    """A client and two cells; placement and schedulers are started by the story, and so are cells that play no script."""
     async with AsyncExitStack() as stack:
-        under_test: BrokerUnderTest
-        if bus == "memory":
-            under_test = MemoryUnderTest()
-        else:
-            from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest  # noqa: PLC0415
-
-            under_test = await RabbitMQUnderTest.start()
-        stack.push_async_callback(under_test.close)
-        broker = await declared(under_test)
+        brokers = await stack.enter_async_context(layout(bus))
         placement_store = await stack.enter_async_context(open_store(books))
         scheduler_store = await stack.enter_async_context(open_scheduler_store(books))
-        here = Cloud(under_test, broker, placement_store, scheduler_store)
-        parts: tuple[Part, ...] = (here.client, *(cell.worker for cell in here.cells.values()))
-        async with here.running(parts, here.client, here._cell_station):  # noqa: SLF001 - its own maker
+        here = Cloud(brokers, placement_store, scheduler_store)
+        stations = (here.client, *here.stations_in.values())
+        workers = [here.cells[cell].worker for cell in scripted]
+        async with here.running((*stations, *workers), *stations):
             yield here
             assert await placement_store.audit() == ()
 

@@ -4,13 +4,11 @@ And `python -m compute_sim` as a process of its own.
 """
 
 import asyncio
-import selectors
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from bus.handling import Answer, Received, Said
 from bus.messages.hosts import HostsAlive
@@ -40,45 +38,13 @@ from placement_worker.wiring import now, placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
 from tests.contracts.stage import PATIENCE_S, declared
 from tests.contracts.stage import SETTINGS as BUS
+from tests.simulation.loop import live, until_s
 from tests.stories.test_compute_sim import Scene, destroy, gone, scene, spawn, spawned
 
 HOST = "c1-host-00001"
 # Nobody else writes into these books: they need not be looked through many times in each of many seconds.
 BOOKS = PlacementSettings(feed_poll_ms=10_000, feed_lead_again_ms=1_000)
 SETTINGS = ComputeSettings(cell="c1", beat_s=10, facts_every_s=5)
-
-
-class _Jumping(selectors.DefaultSelector):
-    """Nobody is waited for: the clock goes to where something is due."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_s = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise AssertionError("everybody waits for somebody else, and nothing is due")
-        self.now_s += max(0.0, timeout)
-        return super().select(0)
-
-
-class JumpingLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._jumping = _Jumping()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.now_s
-
-
-def live(day: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        runner.run(day)
-
-
-async def until_s(at_s: float) -> None:
-    loop = asyncio.get_running_loop()
-    await asyncio.sleep(at_s - loop.time())
 
 
 def claim(here_amount: int) -> ClaimResources:

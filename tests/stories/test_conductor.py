@@ -45,9 +45,11 @@ from bus.messages.placement import (
     ReportedProvider,
     ReportInventory,
     ResourceAmount,
+    ShapeSeen,
     Share,
     SnapshotPage,
 )
+from bus.messages.qualities import qualities_of
 from bus.process import Part, run_until
 from bus.settings import BusSettings
 from bus.station import Station
@@ -174,11 +176,24 @@ class Scene:
         """Hosts with room for four instances each."""
         self.computes.script |= script
         for name in script:
-            root = provider(name)
-            reported = ReportedProvider(id=root, name=name, inventories={"VCPU": ReportedInventory(total=4)})
-            answer = await self.client.ask(ReportInventory(cell="c1", root=root, providers=(reported,)))
-            assert isinstance(answer, ReportAnswered)
-            assert isinstance(answer.verdict, ReportAccepted)
+            await self.report(name, vcpu=4)
+
+    async def report(self, name: str, *, vcpu: int, traits: tuple[str, ...] = ()) -> None:
+        inventories = {"VCPU": ReportedInventory(total=vcpu)}
+        reported = ReportedProvider(id=provider(name), name=name, inventories=inventories, traits=traits)
+        answer = await self.client.ask(ReportInventory(cell="c1", root=provider(name), providers=(reported,)))
+        assert isinstance(answer, ReportAnswered)
+        assert isinstance(answer.verdict, ReportAccepted)
+
+    async def seen(self, name: str) -> Choice:
+        """As a scheduler sees the host now."""
+        page = await self.client.ask(AskSnapshot())
+        assert isinstance(page, SnapshotPage)
+        tree = [each for each in page.providers if each.root == provider(name)]
+        seen = ShapeSeen(root=provider(name), shape=tree[0].shape)
+        plain = choice(name)
+        share = structs.replace(plain.share, shapes=(seen,))
+        return structs.replace(plain, share=share, qualities=qualities_of(tree))
 
     async def claim(self, order: PlaceInCell) -> PlaceInCell:
         """As the scheduler does before it hands over."""
@@ -384,6 +399,26 @@ async def test_a_host_that_fails_leads_to_the_alternate(bus: str, books: str) ->
         assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
         assert [(each.attempt, each.host, each.reason) for each in end.failures] == [(1, "h1", "no image")]
         assert await here.used() == {"h1": 0, "h2": 1}
+
+
+@STAGES
+async def test_an_alternate_that_only_grew_since_it_was_chosen_is_taken_and_one_with_another_trait_is_not(
+    bus: str, books: str
+) -> None:
+    async with scene(bus, books) as here:
+        await here.hosts(h1=FAIL, h2=BUILD, h3=BUILD)
+        order = order_for(1, "h1")
+        order = structs.replace(order, alternates=tuple([await here.seen(name) for name in ("h2", "h3")]))
+        await here.report("h2", vcpu=4, traits=("COMPUTE_NODE",))
+        await here.report("h3", vcpu=8)
+
+        await here.place(order)
+        told = await here.told(order)
+
+        assert (told.state, told.host) == ("active", "h3")
+        reasons = [(each.host, each.reason.split(":")[0]) for each in told.failures]
+        assert reasons[1:] == [("h2", "no longer what it was when it was chosen")]
+        await here.until_used(h1=0, h2=0, h3=1)
 
 
 @STAGES

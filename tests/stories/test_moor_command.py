@@ -1,5 +1,6 @@
 """What an operator does with `moor`, on a broker that other processes reach."""
 
+import asyncio
 import json
 import os
 import stat
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bus.broker import AccessRefused, Parcel, Receipt
+from bus.broker import AccessRefused, NotFound, Parcel, Receipt
 from bus.rabbit import RabbitBroker
-from bus.topology import API, EVENTS
+from bus.topology import API, EVENTS, user_of
+from compute_sim.drivers import alike
+from moor.cloud import cloud
 from tests.contracts.memory_under_test import UnixUnderTest
-from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, RabbitMQUnderTest
+from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, PASSWORD, RabbitMQUnderTest
 from tests.contracts.stage import (
     Remembering,
     dead_letters,
@@ -26,7 +29,7 @@ from tests.contracts.stage import (
     until,
     working,
 )
-from tests.stories.moor_process import moor
+from tests.stories.moor_process import moor, moor_json
 
 pytestmark = pytest.mark.asyncio
 
@@ -47,9 +50,31 @@ async def test_declaring_makes_everything_stand_and_may_be_repeated(
         assert "declared 11 exchanges and 11 queues" in ran.out
 
     shown = await moor("broker", "show", "--cells", "c1,c2", "--json", "--bus", served.url())
-    queues = {queue["name"]: queue["waiting"] for queue in json.loads(shown.out)["queues"]}
+    queues = {queue["name"]: queue["waiting"] for queue in json.loads(shown.out)["brokers"][0]["queues"]}
     assert queues["conductor.c2.work"] == 0
     assert queues["ironic.events"] == 0
+
+
+async def test_on_each_broker_only_what_belongs_there_is_declared() -> None:
+    api, cell = await UnixUnderTest.start(), await UnixUnderTest.start()
+    try:
+        places = {"MOOR_BUS_URL": api.url(), "MOOR_CELL_BUS_URLS": f"c1={cell.url()}"}
+        ran = await moor("broker", "declare", "--only", "c1", **places)
+        assert (ran.code, ran.err) == (0, "")
+        assert "6 queues for c1" in ran.out
+        assert "api" not in ran.out
+        connection = await cell.broker().connect()
+        assert await connection.depth("conductor.c1.work") == 0
+        with pytest.raises(NotFound):
+            await connection.depth("scheduler.requests")
+        await connection.close()
+
+        nowhere = await moor("broker", "declare", "--only", "c9", **places)
+        assert nowhere.code == 2
+        assert "there are api, c1" in nowhere.err
+    finally:
+        await api.close()
+        await cell.close()
 
 
 async def test_ironics_exchange_is_made_only_on_request(served: UnixUnderTest | RabbitMQUnderTest) -> None:
@@ -126,7 +151,7 @@ async def test_mistakes_are_said_in_a_line() -> None:
     assert "nobody serves a bus at /nowhere/at/all.sock" in nobody.err.replace("\n", " ")
     scheme = await moor("dead", "list", "--bus", "http://localhost")
     assert scheme.code == 2
-    assert "amqp, amqps or unix" in scheme.err
+    assert "amqp, amqps, unix or memory" in scheme.err
     cell = await moor("broker", "show", "--cells", "Über.cell")
     assert cell.code == 2
     assert "Über.cell" in cell.err
@@ -144,23 +169,16 @@ async def test_the_tables_are_brought_up_to_date_once(tmp_path: Path) -> None:
     assert "is up to date" in second.out
 
 
-async def test_the_demo_builds_what_can_be_built_and_says_why_the_rest_was_not() -> None:
-    ran = await moor("demo", "--boots", "300", "--hosts", "40")
-
-    assert ran.code == 0, ran.err
-    assert "301/301" in ran.out
-    assert "giant found no host among 40:" in ran.out
-    assert "40 removed by capacity" in ran.out
-    assert "checked: every request ended" in ran.out
-
-
 @pytest.mark.rabbitmq
 async def test_users_are_created_with_their_rights_and_keep_their_passwords(tmp_path: Path) -> None:
     served = await RabbitMQUnderTest.start()
     credentials = tmp_path / "credentials.toml"
+    # Other tests on this server have users of these names, too; what is known already is kept.
+    above_cells = ("scheduler", "placement", "operator", "client", "ironic")
+    credentials.write_text("".join(f'{user_of(role)} = "{PASSWORD}"\n' for role in above_cells))
     command = (
         "broker", "declare", "--cells", "harbour", "--users", "--credentials", str(credentials),
-        "--ctl", os.environ[CTL_VARIABLE], "--vhost", served.virtual_host, "--bus", served.url(),
+        "--ctl", os.environ[CTL_VARIABLE], "--bus", served.url(),
     )  # fmt: skip
 
     first = await moor(*command)
@@ -181,3 +199,40 @@ async def test_users_are_created_with_their_rights_and_keep_their_passwords(tmp_
         await publishing.publish(Parcel(API, "build.request", b"{}"))
     await connection.close()
     await served.close()
+
+
+@pytest.mark.rabbitmq
+async def test_a_client_of_a_broker_with_users_may_boot_and_only_an_operator_sets_hosts(
+    tmp_path: Path,
+) -> None:
+    served = await RabbitMQUnderTest.start()
+    credentials = tmp_path / "credentials.toml"
+    declared = await moor(
+        "broker", "declare", "--cells", "harbour", "--users", "--credentials", str(credentials),
+        "--ctl", os.environ[CTL_VARIABLE], "--bus", served.url(),
+    )  # fmt: skip
+    assert declared.code == 0, declared.err
+    passwords = tomllib.loads(credentials.read_text())
+
+    def url(user: str) -> str:
+        return served.url().replace("guest:guest", f"{user}:{passwords[user]}")
+
+    hosts = {"harbour": alike("harbour", 1)}
+    async with cloud(served.broker(), f"sqlite+aiosqlite:///{tmp_path / 'moor.db'}", hosts):
+        await until_up(url("moor-client"))
+        booted = await moor("boot", "--vcpus", "1", "--name", "web", MOOR_BUS_URL=url("moor-client"))
+        assert (booted.code, "active" in booted.out) == (0, True), booted.err
+        disable = ("host", "disable", "harbour-host-00001", "--reason", "new fan")
+        refused = await moor(*disable, MOOR_BUS_URL=url("moor-client"))
+        assert (refused.code, "the broker refused" in refused.err) == (1, True), refused.err
+        done = await moor(*disable, MOOR_BUS_URL=url("moor-operator"))
+        assert (done.code, "disabled" in done.out) == (0, True), done.err
+        nowhere = await moor("boot", "--vcpus", "1", "--name", "web", MOOR_BUS_URL=url("moor-client"))
+        assert (nowhere.code, "new fan" in nowhere.out) == (1, True), nowhere.out
+    await served.close()
+
+
+async def until_up(url: str) -> None:
+    async with asyncio.timeout(60):
+        while not any(host["up"] for host in await moor_json("host", "list", MOOR_BUS_URL=url)):
+            pass

@@ -9,6 +9,7 @@ from msgspec import structs
 from bus.messages.build import (
     BuildAccepted,
     BuildRejected,
+    ClaimRefused,
     DeleteInstance,
     InstanceFailed,
     InstancesFound,
@@ -17,17 +18,9 @@ from bus.messages.build import (
 from bus.messages.placement import AlreadyClaimed, Claimed, DoesNotFit, ShapeMoved, Superseded
 from tests.contracts.stage import until
 from tests.stories.cloud import SMALL, Dying, Meddling, a_build, a_host, cloud, instance_of
+from tests.stories.layouts import STAGES
 
 pytestmark = pytest.mark.asyncio
-
-STAGES = pytest.mark.parametrize(
-    ("bus", "books"),
-    [
-        ("memory", "memory"),
-        ("memory", "sqlite"),
-        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
-    ],
-)
 
 
 async def nothing() -> None:
@@ -121,8 +114,8 @@ async def test_nonsense_is_rejected_with_its_field_to_the_asker_and_to_whoever_l
             "flavor",
             "count",
         ]
-        await until(lambda: len(heard) == 5, "all rejections heard")
-        assert heard == answers
+        # Perhaps more than once: who waits long for an answer asks again.
+        await until(lambda: set(heard) == set(answers), "all rejections heard")
         assert await here.used() == {"h1": 0}
 
 
@@ -178,6 +171,7 @@ async def test_a_shape_that_moves_between_choice_and_claim_costs_a_retry_and_the
 
             assert state.host == "h1"
             assert moving.verdicts == [ShapeMoved, Claimed]
+            assert state.refusals == (ClaimRefused(host="h1", reason="its shape moved"),)
 
 
 @STAGES
@@ -217,6 +211,7 @@ async def test_a_host_that_fills_up_between_choice_and_claim_gives_way_to_the_ne
 
             assert state.host == "h2"
             assert filling.verdicts[0] is DoesNotFit
+            assert state.refusals == (ClaimRefused(host="h1", reason="VCPU asked 1, free 0"),)
 
 
 @STAGES

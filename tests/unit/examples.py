@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
+from msgspec import structs
+
 from bus.message import AggregateId, ConsumerId, GroupId, Message, ProviderId
 from bus.messages.build import (
     AskInstances,
@@ -10,6 +12,7 @@ from bus.messages.build import (
     BuildAccepted,
     BuildInstance,
     BuildRejected,
+    ClaimRefused,
     DeleteInstance,
     Flavor,
     FunnelStep,
@@ -44,6 +47,7 @@ from bus.messages.hosts import (
     SetHost,
 )
 from bus.messages.placement import (
+    AskRevisions,
     AskSnapshot,
     ClaimAnswered,
     ClaimResources,
@@ -63,6 +67,7 @@ from bus.messages.placement import (
     ReportedProvider,
     ReportInventory,
     ResourceAmount,
+    RevisionsPage,
     ServerGroup,
     ShapeSeen,
     Share,
@@ -117,7 +122,7 @@ FLAVOR = Flavor(
     swap_mb=512,
     extra_specs={"trait:HW_CPU_X86_AVX2": "required"},
 )
-CHOICE = Choice(name="host-1", share=SHARE)
+CHOICE = Choice(name="host-1", share=SHARE, qualities="8d2f6f0a4c1b9e37")
 STATE = InstanceState(
     id=CONSUMER,
     request_id=REQUEST,
@@ -151,6 +156,8 @@ HOST = HostState(
     hypervisor_version=8002000,
     heard_at=WHEN,
     sequence=4,
+    report_epoch=2,
+    report_sequence=9,
 )
 
 EXAMPLES: tuple[Message, ...] = (
@@ -172,7 +179,10 @@ EXAMPLES: tuple[Message, ...] = (
     BuildRejected(request_id=REQUEST, field="flavor.vcpus", value="-1", reason="must not be negative"),
     BuildAccepted(request_id=REQUEST, instances=(CONSUMER,)),
     DeleteInstance(instance=CONSUMER),
-    InstancePlaced(cell="c1", instance=STATE),
+    InstancePlaced(
+        cell="c1",
+        instance=structs.replace(STATE, refusals=(ClaimRefused(host="host-3", reason="its shape moved"),)),
+    ),
     InstanceActive(cell="c1", instance=STATE),
     InstanceFailed(cell="c1", instance=STATE),
     InstanceDeleted(cell="c1", instance=STATE),
@@ -215,6 +225,8 @@ EXAMPLES: tuple[Message, ...] = (
                 hypervisor_version=8002000,
             ),
         ),
+        epoch=2,
+        sequence=9,
     ),
     HostsAlive(cell="c1", hosts=(ROOT,)),
     SetHost(host="host-1", enabled=False, reason="a disk is being replaced"),
@@ -273,13 +285,23 @@ EXAMPLES: tuple[Message, ...] = (
     ),
     ReportAnswered(root=ROOT, verdict=ReportAccepted(shape=8, shape_moved=True)),
     InventoryRefused(cell="c1", root=ROOT, verdict=IN_USE),
-    AskSnapshot(after=12, limit=100),
-    SnapshotPage(providers=(PROVIDER,), published=LogPosition(term=1, position=40), next=12),
+    AskSnapshot(after=12, limit=100, since="750:761:752,758"),
+    SnapshotPage(
+        providers=(PROVIDER,),
+        published=LogPosition(term=1, position=40),
+        next=12,
+        since="750:761:752,758",
+        cursor="758:764:",
+        gone=(ProviderGone(internal=11, id=ROOT, revision=5),),
+    ),
+    AskRevisions(after=12, limit=100),
+    RevisionsPage(internals=(13, 14), revisions=(1, 77), next=14),
     ProvidersChanged(
         at=LogPosition(term=1, position=41),
         providers=(PROVIDER,),
         gone=(ProviderGone(internal=11, id=ROOT, revision=5),),
         claimed=(Holder(consumer=CONSUMER, attempt=1),),
         ended=(Holder(consumer=CLEANUP, attempt=1),),
+        cursor="758:764:",
     ),
 )

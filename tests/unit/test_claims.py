@@ -15,6 +15,7 @@ from bus.messages.placement import (
     NotAllowed,
     Released,
     ResourceAmount,
+    Share,
     Shortfall,
     Superseded,
 )
@@ -178,6 +179,21 @@ def test_who_stands_above_cells_ends_what_may_be_in_any_of_them() -> None:
     late = decide(a_ledger(), ended, a_claim()).verdicts
     assert late == (Released(freed=False), Superseded(attempt=1, ended=True))
     (refused,) = decide_claims(a_ledger(), [Asked(ended, speaks_for=CELL)], NOON, HORIZON).verdicts
+    assert isinstance(refused, NotAllowed)
+
+
+def test_who_chose_another_cell_in_an_earlier_life_is_told_what_is_held_there() -> None:
+    elsewhere = structs.replace(a_claim(a_share(OTHER_HOST)), cell="c2")
+
+    verdicts = decide(a_ledger(cells={OTHER_HOST: "c2"}), a_claim(), elsewhere).verdicts
+
+    assert verdicts == (
+        Claimed(),
+        AlreadyClaimed(attempt=1, share=Share(host=HOST, amounts=a_share().amounts)),
+    )
+    (_, refused) = decide_claims(
+        a_ledger(cells={OTHER_HOST: "c2"}), [Asked(a_claim()), Asked(elsewhere, "c2")], NOON, HORIZON
+    ).verdicts
     assert isinstance(refused, NotAllowed)
 
 

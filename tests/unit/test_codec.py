@@ -11,7 +11,6 @@ from bus.codec import (
     CODEC,
     Codec,
     FromNewer,
-    Unreadable,
     attempts_of,
     encode,
     known_messages,
@@ -21,6 +20,7 @@ from bus.codec import (
 )
 from bus.message import Envelope, Message, type_of
 from bus.messages import ALL
+from bus.unreadable import Unreadable
 from tests.unit.examples import CONSUMER, EXAMPLES, WHEN
 
 RELEASE = next(example for example in EXAMPLES if type_of(example) == "release")
@@ -65,12 +65,54 @@ def test_a_golden_file_is_read_as_the_message_it_was(example: Message) -> None:
 
 
 @each_example
-def test_a_field_that_we_do_not_know_does_not_matter(example: Message) -> None:
+def test_a_field_that_we_do_not_know_matters_only_where_people_write(example: Message) -> None:
     golden = plain(golden_file(example).read_bytes())
-    golden["message"]["a_field_of_next_year"] = {"deep": [1]}
     golden["of_the_envelope_too"] = True
-
     assert CODEC.decode(msgspec.json.encode(golden)) == enveloped(example)
+
+    golden["message"]["a_field_of_next_year"] = {"deep": [1]}
+    read = CODEC.decode(msgspec.json.encode(golden))
+
+    if example.IS_STRICT:
+        assert isinstance(read, Unreadable)
+        assert (read.field, read.value) == ("a_field_of_next_year", '{"deep":[1]}')
+        assert "known are" in read.reason
+    else:
+        assert read == enveloped(example)
+
+
+def test_clients_and_operators_are_read_strictly_and_workers_are_not() -> None:
+    """A worker may be of a later release than its reader; what a person misspells must not be an order half obeyed."""
+    written_by_people = {"build.request", "instance.delete", "instance.query", "host.query", "host.set"}
+
+    assert {type_of(kind) for kind in ALL if kind.IS_STRICT} == written_by_people
+
+
+@pytest.mark.parametrize(
+    ("message", "field", "value"),
+    [
+        ({"falvor": {}}, "falvor", "{}"),
+        ({"flavor": {"vcpu": 4}}, "flavor.vcpu", "4"),
+        ({"group": {"id": str(CONSUMER), "policy": "affinity", "max": 2}}, "group.max", "2"),
+        ({"flavor": {"vcpus": "four"}}, "flavor.vcpus", "four"),
+        ({"flavor": {"vcpus": 1.5}}, "flavor.vcpus", "1.5"),
+        ({"flavor": {"vcpus": None}}, "flavor.vcpus", "null"),
+        ({"flavor": []}, "flavor", "[]"),
+        ({"request_id": "7"}, "request_id", "7"),
+        ({"request_id": 7}, "request_id", "7"),
+        ({"instance_ids": ["x"]}, "instance_ids[0]", "x"),
+        ({"group": {"policy": "affinity"}}, "group.id", ""),
+        ({"group": {"id": str(CONSUMER), "policy": "near"}}, "group.policy", "near"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_in_a_request_is_named(message: dict[str, object], field: str, value: str) -> None:
+    given = {"request_id": str(CONSUMER), "type": "build.request"} | message
+    read = CODEC.decode(msgspec.json.encode({"id": "mine", "message": given}))
+
+    assert isinstance(read, Unreadable)
+    assert (read.kind, read.id, read.field, read.value) == ("build.request", "mine", field, value)
+    assert read.request_id == (None if field == "request_id" else CONSUMER)
 
 
 def test_values_of_open_vocabularies_pass() -> None:

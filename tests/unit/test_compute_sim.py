@@ -1,6 +1,5 @@
 """The deciding functions of the compute simulator, its fault script, and the kit that tests drivers."""
 
-import asyncio
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -51,12 +50,11 @@ from compute_sim.core.faults import (
     is_on,
     next_turn_s,
 )
-from compute_sim.core.hosts import Host, HostSize, Load, in_messages, size_at
+from compute_sim.core.hosts import Host, HostSize, in_messages, size_at
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
 from compute_sim.drivers import Driver, SimulatedDriver, alike, root_of
 from compute_sim.faults import BadScript, load_faults
 from compute_sim.settings import ComputeSettings
-from compute_sim.store_memory import MemoryComputeStore
 
 HOST = root_of("h1")
 CHILD = ProviderId(UUID(int=2))
@@ -540,61 +538,3 @@ def test_a_process_that_was_started_wrongly_says_what_is_missing(
 ) -> None:
     assert main(environment) == 2
     assert what in capsys.readouterr().err
-
-
-# The store
-
-
-def test_an_attempt_is_due_once_however_often_it_was_saved_and_comes_back_if_its_batch_fails() -> None:
-    at_s = [0.0]
-    store = MemoryComputeStore(lambda: at_s[0])
-    woken: list[float] = []
-    store.wake_with(lambda: woken.append(at_s[0]))
-    kept = structs.replace(spawned(None, a_spawn(), Fate(1), 0.0), state=State.BUILT, due_s=5.0)
-
-    async def fail(at_s: float) -> None:
-        async with store.transaction() as tx:
-            assert len(await tx.due(at_s, 10)) == 1
-            raise ZeroDivisionError
-
-    async def story() -> None:
-        async with store.transaction() as tx:
-            await tx.save([kept])
-        async with store.transaction() as tx:
-            await tx.save([structs.replace(kept, cause="asked again")])
-        assert await store.next_due_s() == 5.0
-        with pytest.raises(ZeroDivisionError):
-            await fail(5.0)
-        async with store.transaction() as tx:
-            (due_now,) = await tx.due(5.0, 10)
-            await tx.save([due(due_now, WELL)[0]])
-        assert await store.next_due_s() is None
-        assert await store.loads([HOST]) == {HOST: Load(instances=1)}
-        assert await store.take_changed() == [HOST]
-        assert await store.take_changed() == []
-
-    asyncio.run(story())
-    assert woken == [0.0]
-
-
-def test_an_attempt_is_forgotten_some_time_after_its_end_and_not_after_its_failure_if_that_was_not_it() -> (
-    None
-):
-    at_s = [0.0]
-    store = MemoryComputeStore(lambda: at_s[0])
-    failed, _ = due(spawned(None, a_spawn(1), Fate(1, "no image"), 0.0), WELL)
-    other, _ = due(spawned(None, a_spawn(2), Fate(1, "no image"), 0.0), WELL)
-    lives, _ = due(spawned(None, a_spawn(3), Fate(1), 0.0), WELL)
-
-    async def story() -> None:
-        async with store.transaction() as tx:
-            await tx.save([failed, other, lives])
-            at_s[0] = 50.0
-            await tx.save([due(destroyed(a_destroy(1), 50.0), WELL)[0]])
-        assert await store.forget(over_before_s=40) == 1
-        known = await store.load([failed.key, other.key, lives.key])
-        assert set(known) == {failed.key, lives.key}
-        assert await store.forget(over_before_s=60) == 1
-        assert set(await store.load([failed.key, lives.key])) == {lives.key}
-
-    asyncio.run(story())

@@ -24,15 +24,19 @@ from bus.messages.placement import (
     Claimed,
     ClaimVerdict,
     DoesNotFit,
+    InventoryState,
     NotAllowed,
+    ProviderState,
     ReleaseClaim,
     ResourceAmount,
     ShapeMoved,
+    ShapeSeen,
     Share,
     Shortfall,
     Superseded,
     SwapClaim,
 )
+from bus.messages.qualities import qualities_of
 from cell_conductor.core.decide import Decision, Due, Input, decide
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.swapping import SwapAnswered
@@ -225,6 +229,86 @@ def test_a_refused_alternate_leads_to_the_next_and_is_among_the_reasons(
         (1, "h1", "no image"),
         (2, "h2", reason),
     ]
+
+
+def a_tree(name: str, shape: int, *, total: int = 8, traits: tuple[str, ...] = ()) -> ProviderState:
+    inventories = {"VCPU": InventoryState(total=total)}
+    return ProviderState(
+        internal=1,
+        id=host(name),
+        name=name,
+        root=host(name),
+        shape=shape,
+        inventories=inventories,
+        traits=traits,
+    )
+
+
+def seen(name: str, shape: int = 1) -> Choice:
+    """As a scheduler saw it that knew its tree."""
+    share = structs.replace(choice(name).share, shapes=(ShapeSeen(root=host(name), shape=shape),))
+    return structs.replace(choice(name), share=share, qualities=qualities_of([a_tree(name, shape)]))
+
+
+def moved(tree: ProviderState) -> ShapeMoved:
+    return ShapeMoved(roots=(tree.id,), trees=(tree,))
+
+
+def test_an_alternate_whose_inventory_alone_moved_is_tried_again_as_it_is_now() -> None:
+    cell = Cell(structs.replace(place(), alternates=(seen("h2"),)), failed(1, "h1"))
+
+    assert cell.swap(moved(a_tree("h2", 2, total=4))) == []
+    cell.hear(Due(ONE))
+    (swap,) = cell.last.swaps
+    (said,) = cell.hear(SwapAnswered(ONE, swap, CLAIMED))
+
+    assert swap.share == seen("h2", shape=2).share
+    assert (swap.held_attempt, swap.attempt) == (1, 2)
+    assert isinstance(said, SpawnInstance)
+    assert [each.host for each in cell.row.failures] == ["h1"]
+
+
+def test_alternates_that_did_not_move_come_before_one_that_did() -> None:
+    cell = Cell(structs.replace(place(), alternates=(seen("h2"), seen("h3"))), failed(1, "h1"))
+
+    cell.swap(moved(a_tree("h2", 2, total=4)))
+
+    assert [each.name for each in cell.row.alternates] == ["h3", "h2"]
+    (said,) = cell.swap(CLAIMED)
+    assert isinstance(said, SpawnInstance)
+    assert said.host == host("h3")
+    assert cell.row.alternates == (seen("h2", shape=2),)
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        moved(a_tree("h2", 2, traits=("CUSTOM_OTHER",))),
+        ShapeMoved(roots=(host("h2"),)),
+        ShapeMoved(gone=(host("h2"),)),
+        ShapeMoved(roots=(host("h2"), host("pool")), trees=(a_tree("h2", 2),)),
+    ],
+    ids=["another quality", "too large to be told", "gone", "more than its own tree"],
+)
+def test_an_alternate_of_which_more_moved_or_nobody_can_tell_is_not_tried_again(verdict: ShapeMoved) -> None:
+    cell = Cell(structs.replace(place(), alternates=(seen("h2"), seen("h3"))), failed(1, "h1"))
+
+    cell.swap(verdict)
+
+    assert [each.name for each in cell.row.alternates] == ["h3"]
+    assert [each.host for each in cell.row.failures] == ["h1", "h2"]
+
+
+def test_what_was_said_of_the_shape_before_is_not_taken_for_an_answer_to_the_new_one() -> None:
+    cell = Cell(structs.replace(place(), alternates=(seen("h2"),)), failed(1, "h1"))
+    cell.hear(Due(ONE))
+    (swap,) = cell.last.swaps
+    tree = moved(a_tree("h2", 2, total=4))
+
+    cell.hear(SwapAnswered(ONE, swap, tree), SwapAnswered(ONE, swap, tree))
+    cell.hear(SwapAnswered(ONE, swap, FULL))
+
+    assert (cell.row.state, cell.row.alternates) == ("swapping", (seen("h2", shape=2),))
 
 
 def test_without_an_alternate_the_claim_is_released_and_every_reason_told() -> None:

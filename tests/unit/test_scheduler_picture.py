@@ -8,6 +8,7 @@ from msgspec import structs
 
 from bus.messages.build import NoValidHost
 from bus.messages.placement import ProviderGone, ProviderState, Share
+from bus.messages.qualities import qualities_of
 from scheduler_worker.core.choosing import Chosen, choose
 from scheduler_worker.core.hosts import Draft, Hosts
 from scheduler_worker.core.picture import Picture
@@ -292,3 +293,35 @@ def test_preferences_are_the_same_every_time_and_know_new_hosts(salt: int) -> No
 
     assert picture.preferences(salt).tolist()[:2] == before
     assert len(set(picture.preferences(salt).tolist())) == 3
+
+
+def test_a_choice_tells_what_its_tree_was_beside_its_amounts() -> None:
+    state = a_state("h1", vcpus(16), traits=("CUSTOM_A",))
+    picture = a_picture(state)
+    (first,) = choose(picture, [a_wish()], PLUGINS, 0)
+
+    picture.apply([structs.replace(state, shape=2, revision=2, inventories=vcpus(32))])
+    (grown,) = choose(picture, [a_wish()], PLUGINS, 0)
+    picture.apply([structs.replace(state, shape=3, revision=3, traits=("CUSTOM_B",))])
+    (other,) = choose(picture, [a_wish()], PLUGINS, 0)
+
+    assert isinstance(first, Chosen)
+    assert isinstance(grown, Chosen)
+    assert isinstance(other, Chosen)
+    assert first.choice.qualities == grown.choice.qualities == qualities_of([state])
+    assert other.choice.qualities != first.choice.qualities
+
+
+def test_a_picture_knows_what_it_lacks_of_the_revisions_that_there_are() -> None:
+    first, second = a_state("h1", internal=1, revision=4), a_state("h2", internal=2, revision=4)
+    picture = a_picture(first, second)
+    known = picture.internals()
+
+    assert picture.behind({1: 4, 2: 3}, known) == []
+    assert picture.behind({1: 5, 2: 4}, known) == [1]
+    assert picture.behind({1: 4, 2: 4, 3: 1}, known) == [3]
+    assert picture.behind({1: 4}, known) == [2]
+    # Who came while the revisions were read is not among them, and who went is.
+    assert picture.behind({1: 4}, {1}) == []
+    picture.prune([2])
+    assert picture.behind({1: 4, 2: 4}, known) == []

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import pytest
 from msgspec import structs
 
 from bus.message import Message, ProviderId
@@ -17,7 +18,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import Choice, PlaceInCell, RemoveFromCell
-from bus.messages.hosts import HostFacts, HostState
+from bus.messages.hosts import HostFacts, HostsReported, HostState
 from bus.messages.placement import ReleaseClaim, ResourceAmount, Share
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.instances import (
@@ -185,8 +186,8 @@ def test_a_host_keeps_what_an_operator_said_of_it_when_it_reports() -> None:
     registry = a_registry(picture)
     registry.learn([structs.replace(a_host(), enabled=False, disabled_reason="broken fan")])
 
-    registry.hear_facts("c1", [HostFacts(id=HOST, name="h1", io_ops=2)])
-    registry.hear_facts("c2", [HostFacts(id=HOST, name="mine")])
+    registry.hear_facts(HostsReported(cell="c1", hosts=(HostFacts(id=HOST, name="h1", io_ops=2),)))
+    registry.hear_facts(HostsReported(cell="c2", hosts=(HostFacts(id=HOST, name="mine"),)))
 
     host = registry.get(HOST)
     assert host is not None
@@ -202,3 +203,43 @@ def test_an_older_row_does_not_undo_a_later_one() -> None:
     host = registry.get(HOST)
     assert host is not None
     assert not host.enabled
+
+
+def a_report(io_ops: int, *, epoch: int = 0, sequence: int = 0) -> HostsReported:
+    facts = HostFacts(id=HOST, name="h1", io_ops=io_ops)
+    return HostsReported(cell="c1", hosts=(facts,), epoch=epoch, sequence=sequence)
+
+
+@pytest.mark.parametrize(
+    ("reports", "last"),
+    [
+        ([a_report(1, sequence=5), a_report(2, sequence=4)], 1),
+        ([a_report(1, sequence=5), a_report(2, sequence=6)], 2),
+        ([a_report(1, epoch=2, sequence=1), a_report(2, epoch=1, sequence=9)], 1),
+        ([a_report(1), a_report(2)], 2),
+        ([a_report(1, sequence=5), a_report(2)], 1),
+    ],
+    ids=["late", "in order", "of an older term", "without numbers", "without a number after one with"],
+)
+def test_of_a_hosts_reports_the_latest_counts_whenever_it_comes(
+    reports: list[HostsReported], last: int
+) -> None:
+    registry = a_registry(Noticing())
+    for report in reports:
+        registry.hear_facts(report)
+
+    host = registry.get(HOST)
+    assert host is not None
+    assert host.io_ops == last
+
+
+def test_a_row_that_was_written_by_an_older_report_does_not_undo_what_the_host_said_since() -> None:
+    registry = a_registry(Noticing())
+    registry.learn([a_host()])
+    registry.hear_facts(a_report(7, sequence=9))
+
+    registry.learn([structs.replace(a_host(), sequence=4, enabled=False, io_ops=1, report_sequence=8)])
+
+    host = registry.get(HOST)
+    assert host is not None
+    assert (host.io_ops, host.enabled, host.sequence) == (7, False, 4)

@@ -25,7 +25,7 @@ async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
 
 
 async def test_the_migrations_make_the_tables_that_the_code_believes_in(url: str) -> None:
-    assert await upgrade(url, WORKER) == ("", "0001")
+    assert await upgrade(url, WORKER) == ("", "0002")
 
     database = open_database(url)
     try:
@@ -38,8 +38,8 @@ async def test_the_migrations_make_the_tables_that_the_code_believes_in(url: str
 async def test_it_shares_a_database_with_placement(url: str) -> None:
     await upgrade(url, "placement_worker")
 
-    assert await upgrade(url, WORKER) == ("", "0001")
-    assert await upgrade(url, WORKER) == ("0001", "0001")
+    assert await upgrade(url, WORKER) == ("", "0002")
+    assert await upgrade(url, WORKER) == ("0002", "0002")
 
 
 def _differences(connection: Connection) -> list[Any]:

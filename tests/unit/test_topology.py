@@ -115,6 +115,13 @@ def test_a_cell_reads_and_configures_only_what_is_its_own() -> None:
     assert not rights.may_bind(EVENTS, "#")
 
 
+def test_only_an_operator_may_say_whether_a_host_is_used() -> None:
+    may = {user for user, rights in RIGHTS.items() if rights.may_publish(API, "host.set")}
+
+    assert may == {"moor-operator"}
+    assert RIGHTS["moor-client"].may_publish(API, "host.query")
+
+
 def test_only_who_answers_may_write_answers() -> None:
     may = {user for user, rights in RIGHTS.items() if rights.may_publish(REPLY, "answers.moor-client.p1")}
 

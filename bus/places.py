@@ -1,0 +1,189 @@
+"""Where the brokers and the databases are: what is stated in an environment, or elsewhere, read and checked.
+
+Every key has one name, `bus_url` in a file and `MOOR_BUS_URL` in an environment. What is wrong is said with its key, its
+value (never a password) and where it was stated.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+CELL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+Value = str | tuple[str, ...] | dict[str, str]
+
+
+class BadSetting(ValueError):  # noqa: N818 - named for what it is
+    """A setting that cannot be: which, what it says, where it says so, and what it may say."""
+
+    def __init__(self, key: str, value: object, where: str, why: str) -> None:
+        super().__init__(f"{key} is {without_password(repr(value))} ({where}): {why}")
+        self.key = key
+
+
+class Stated(Struct, frozen=True):
+    """A value, and where it was stated: a flag, a variable, a file."""
+
+    value: Value
+    where: str
+
+
+class Places(Struct, frozen=True, kw_only=True):
+    """The API level's broker and database, and those of the cells that have their own. Empty is not stated."""
+
+    bus_url: str = ""
+    db_url: str = ""
+    cell_bus_urls: dict[str, str] = {}
+    cell_db_urls: dict[str, str] = {}
+    # In the order in which they were stated; who has a broker or a database of its own is among them.
+    cells: tuple[str, ...] = ()
+
+    def bus_of(self, cell: str) -> str:
+        return self.cell_bus_urls.get(cell, self.bus_url)
+
+    def db_of(self, cell: str) -> str:
+        return self.cell_db_urls.get(cell, self.db_url)
+
+
+def places_in(environment: Mapping[str, str]) -> Places:
+    """By the variables alone."""
+    return places_of(stated_in(environment))
+
+
+def places_told(environment: Mapping[str, str]) -> Places | None:
+    """The same for a worker's main: what is wrong is said on stderr."""
+    try:
+        return places_in(environment)
+    except BadSetting as wrong:
+        sys.stderr.write(f"{wrong}\n")
+        return None
+
+
+def stated_in(environment: Mapping[str, str]) -> dict[str, Stated]:
+    """What the variables state; an empty one states nothing."""
+    return {
+        key: from_text(key, text, variable)
+        for key in READERS
+        if (text := environment.get(variable := f"MOOR_{key.upper()}", "").strip())
+    }
+
+
+def from_text(key: str, text: str, where: str) -> Stated:
+    return Stated(READERS[key](text, key, where), where)
+
+
+def places_of(stated: Mapping[str, Stated]) -> Places:
+    """The places, checked; keys that are not about places are left alone."""
+    buses = {cell: _bus_url(url) for cell, url in _by_cell(stated, "cell_bus_urls").items()}
+    databases = {cell: _db_url(url) for cell, url in _by_cell(stated, "cell_db_urls").items()}
+    named = stated.get("cells", Stated((), ""))
+    for cell in named.value:
+        _check_cell("cells", cell, named.where)
+    return Places(
+        bus_url=_one(stated, "bus_url", _bus_url),
+        db_url=_one(stated, "db_url", _db_url),
+        cell_bus_urls=buses,
+        cell_db_urls=databases,
+        cells=tuple(dict.fromkeys((*named.value, *buses, *databases))),
+    )
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown."""
+    return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
+
+
+def _one(stated: Mapping[str, Stated], key: str, check: Callable[["_Url"], str]) -> str:
+    found = stated.get(key)
+    return "" if found is None else check(_Url(key, str(found.value), found.where))
+
+
+def _by_cell(stated: Mapping[str, Stated], key: str) -> dict[str, "_Url"]:
+    found = stated.get(key)
+    if found is None:
+        return {}
+    assert isinstance(found.value, dict), f"{key} was read as {found.value!r}"
+    for cell in found.value:
+        _check_cell(key, cell, found.where)
+    return {cell: _Url(f"{key}.{cell}", url, found.where) for cell, url in found.value.items()}
+
+
+class _Url(Struct, frozen=True):
+    """A URL that is to be checked, with what an error says of it."""
+
+    key: str
+    text: str
+    where: str
+
+    def bad(self, why: str) -> BadSetting:
+        return BadSetting(self.key, self.text, self.where, why)
+
+
+def _bus_url(url: _Url) -> str:
+    parts = urlsplit(url.text)
+    match parts.scheme:
+        case "amqp" | "amqps" if not parts.hostname:
+            raise url.bad("it names no host: amqp://user:password@host/vhost")
+        case "unix" if not parts.path.startswith("/") or parts.path == "/":
+            raise url.bad("it names no socket: unix:///path")
+        case "amqp" | "amqps" | "unix" | "memory":
+            return url.text
+        case other:
+            raise url.bad(f"the scheme must be amqp, amqps, unix or memory, not {other!r}")
+
+
+def _db_url(url: _Url) -> str:
+    """As SQLAlchemy has it, with the driver; `sqlite:///path` and `postgresql://...` are taken for that, too."""
+    scheme, _, rest = url.text.partition("://")
+    match scheme:
+        case "sqlite" | "sqlite+aiosqlite":
+            if not rest.startswith("/") or rest == "/":
+                raise url.bad("it names no file: sqlite:///path, or sqlite:////absolute/path")
+            return f"sqlite+aiosqlite://{rest}"
+        case "postgresql" | "postgresql+asyncpg":
+            if not rest.partition("/")[2].partition("?")[0]:
+                raise url.bad("it names no database: postgresql+asyncpg://user:password@host/name")
+            return f"postgresql+asyncpg://{rest}"
+        case other:
+            raise url.bad(f"the scheme must be sqlite or postgresql+asyncpg, not {other!r}")
+
+
+def _check_cell(key: str, cell: str, where: str) -> None:
+    if not CELL_NAME.fullmatch(cell):
+        raise BadSetting(
+            key, cell, where, "a cell's name is a-z, 0-9, - and _, begins with a letter or digit, at most 40"
+        )
+
+
+def _text(text: str, _key: str, _where: str) -> str:
+    return text
+
+
+def _names(text: str, _key: str, _where: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+
+
+def _pairs(text: str, key: str, where: str) -> dict[str, str]:
+    """`cell=url` pairs, apart by commas or white space (so a comma in a URL is %2C)."""
+    pairs: dict[str, str] = {}
+    for pair in re.split(r"[,\s]+", text.strip(", \t\n")):
+        cell, equals, url = pair.partition("=")
+        if not equals:
+            raise BadSetting(key, pair, where, "write cell=url,cell=url")
+        if cell in pairs:
+            raise BadSetting(key, cell, where, "this cell is named twice")
+        pairs[cell] = url
+    return pairs
+
+
+# How each key is read from a text, as variables and flags have it.
+READERS: dict[str, Callable[[str, str, str], Value]] = {
+    "bus_url": _text,
+    "db_url": _text,
+    "cell_bus_urls": _pairs,
+    "cell_db_urls": _pairs,
+    "cells": _names,
+}

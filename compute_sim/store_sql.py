@@ -1,0 +1,137 @@
+"""A compute's attempts in SQL, for pretended hosts that are to have what they had after a restart of the process.
+
+On tables that stand: `bus.sql.upgrade(url, "compute_sim")` makes them. One process pretends the hosts of a cell, so all
+that is read is read from memory: the table is written before the memory is, and read once, when the store is opened.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import structs
+from sqlalchemy import Connection
+
+from bus.message import ProviderId
+from bus.sql import Database, insert, open_database
+from compute_sim.core.attempts import Attempted, AttemptKey
+from compute_sim.core.hosts import Load
+from compute_sim.store_memory import MemoryComputeStore
+from compute_sim.tables import compute_attempts as table
+
+# One process, one transaction at a time.
+POOL_SIZE = 1
+
+_encode = msgspec.json.Encoder().encode
+_attempt = msgspec.json.Decoder(Attempted).decode
+
+
+class _Transaction:
+    """Reads what was committed, and remembers what is to be."""
+
+    def __init__(self, memory: MemoryComputeStore) -> None:
+        self._memory = memory
+        self.saved: dict[AttemptKey, Attempted] = {}
+
+    async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, Attempted]:
+        return await self._memory.load(keys)
+
+    async def due(self, at_s: float, limit: int) -> Sequence[Attempted]:
+        return await self._memory.due(at_s, limit)
+
+    async def save(self, attempts: Iterable[Attempted]) -> None:
+        self.saved |= {attempt.key: attempt for attempt in attempts}
+
+
+class SqlComputeStore:
+    """Made by `open_compute_store`, which reads what is there."""
+
+    def __init__(self, database: Database, cell: str, memory: MemoryComputeStore) -> None:
+        self._database = database
+        self._cell = cell
+        self._memory = memory
+        self._alone = asyncio.Lock()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[_Transaction]:
+        # What is due stays so if the table cannot be written: the memory's transaction sees to that.
+        async with self._alone, self._memory.transaction() as memory:
+            transaction = _Transaction(memory)
+            yield transaction
+            if transaction.saved:
+                attempts = [*transaction.saved.values()]
+                async with self._database.writing() as writing:
+                    await writing.run(_save, self._cell, attempts)
+                await memory.save(attempts)
+
+    def wake_with(self, sooner: Callable[[], None]) -> None:
+        self._memory.wake_with(sooner)
+
+    async def next_due_s(self) -> float | None:
+        return await self._memory.next_due_s()
+
+    async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
+        return await self._memory.loads(hosts)
+
+    async def take_changed(self) -> Sequence[ProviderId]:
+        return await self._memory.take_changed()
+
+    async def forget(self, over_before_s: float) -> Sequence[AttemptKey]:
+        async with self._alone:
+            forgotten = await self._memory.forget(over_before_s)
+            if forgotten:
+                async with self._database.writing() as writing:
+                    await writing.run(_delete, self._cell, forgotten)
+            return forgotten
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+async def open_compute_store(url: str, cell: str, clock_s: Callable[[], float]) -> SqlComputeStore:
+    """The store of a cell's hosts, with what they had. What was to be said later is due at once: the time it would have
+    been at was that of a process which is gone.
+    """
+    database, memory = open_database(url, pool_size=POOL_SIZE), MemoryComputeStore(clock_s)
+    try:
+        async with database.reading() as reading:
+            attempts = await reading.run(_read, cell)
+    except BaseException:
+        await database.close()
+        raise
+    await memory.save(
+        attempt if attempt.due_s is None else structs.replace(attempt, due_s=0.0) for attempt in attempts
+    )
+    return SqlComputeStore(database, cell, memory)
+
+
+def _read(connection: Connection, cell: str) -> list[Attempted]:
+    rows = sa.select(table.c.body).where(table.c.cell == cell)
+    return [_attempt(body) for body in connection.scalars(rows)]
+
+
+def _save(connection: Connection, cell: str, attempts: Sequence[Attempted]) -> None:
+    statement = insert(connection, table)
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[*table.primary_key], set_={"body": statement.excluded.body}
+        ),
+        [{**_key(cell, attempt.key), "body": _encode(attempt)} for attempt in attempts],
+    )
+
+
+def _delete(connection: Connection, cell: str, forgotten: Sequence[AttemptKey]) -> None:
+    connection.execute(
+        sa.delete(table).where(
+            *(column == sa.bindparam(f"key_{column.name}") for column in table.primary_key)
+        ),
+        [{f"key_{name}": value for name, value in _key(cell, key).items()} for key in forgotten],
+    )
+
+
+def _key(cell: str, key: AttemptKey) -> dict[str, Any]:
+    host, instance, attempt = key
+    return {"cell": cell, "host": UUID(int=host), "instance": UUID(int=instance), "attempt": attempt}

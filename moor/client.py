@@ -1,0 +1,198 @@
+"""A client of the cloud: what the door's commands ask with, and how they follow instances to where they are going."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+from msgspec import structs
+
+from bus.broker import Refusal
+from bus.codec import CODEC
+from bus.link import Link
+from bus.listening import listen
+from bus.message import Message
+from bus.messages.build import (
+    AskInstances,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceId,
+    InstancePlaced,
+    InstancesFound,
+    InstanceState,
+)
+from bus.messages.hosts import AskHosts, HostsFound, HostState
+from bus.process import run_until
+from bus.settings import BusSettings
+from bus.station import Station, process_name
+from bus.topology import EVENTS, Grant, user_of
+from moor.options import broker_of
+from moor.settings import Settings
+
+ASK_AGAIN_S = 1.0
+# Events are quick, and may be missed; a question is slow, and finds what is so.
+LOOK_AGAIN_S = 2.0
+FOUND_AT_ONCE_MAX = 200
+
+InstanceEvent = InstancePlaced | InstanceActive | InstanceFailed | InstanceDeleted
+States = dict[InstanceId, InstanceState]
+
+
+class Client:
+    """Asks, and listens, as one user of the broker."""
+
+    def __init__(self, station: Station, running: asyncio.Task[None]) -> None:
+        self._station = station
+        self._running = running
+        self._refused = asyncio.Queue[Refusal]()
+        station.on_refusal(self._refused.put_nowait)
+
+    async def ask(self, question: Message) -> Message:
+        """The answer; or why this client may not ask, or cannot hear it."""
+        asking = asyncio.create_task(self._station.ask(question))
+        refused = asyncio.create_task(self._refused.get())
+        try:
+            await asyncio.wait((asking, refused, self._running), return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            if refused.done():
+                raise refused.result()
+            self._running.result()
+            return await asking
+        finally:
+            asking.cancel()
+            refused.cancel()
+
+    async def instances(self, question: AskInstances) -> Sequence[InstanceState]:
+        return (await self._page(question)).instances
+
+    async def pages(self, question: AskInstances) -> AsyncIterator[Sequence[InstanceState]]:
+        """All instances that are asked for, page by page."""
+        while True:
+            found = await self._page(question)
+            yield found.instances
+            if found.next is None:
+                return
+            question = structs.replace(question, after=found.next)
+
+    async def hosts(self, question: AskHosts) -> AsyncIterator[Sequence[HostState]]:
+        """All hosts that are asked for, page by page."""
+        while True:
+            found = await self.ask(question)
+            assert isinstance(found, HostsFound), f"a question for hosts was answered by {found!r}"
+            yield found.hosts
+            if not found.next:
+                return
+            question = structs.replace(question, after=found.next)
+
+    async def listen(self, *patterns: str) -> AsyncGenerator[Sequence[Message], None]:
+        """Facts with these keys, from now on; the first batch is empty, and tells that we listen."""
+        link = Link(self._station.consuming.broker, self._station.settings)
+        heard = listen(
+            link,
+            (Grant(EVENTS, patterns),),
+            process=self._station.name,
+            settings=self._station.settings,
+            codec=CODEC,
+        )
+        try:
+            async with aclosing(heard):
+                async for batch in heard:
+                    yield [each.message for each in batch]
+        finally:
+            await link.close()
+
+    async def _page(self, question: AskInstances) -> InstancesFound:
+        found = await self.ask(question)
+        assert isinstance(found, InstancesFound), f"a question for instances was answered by {found!r}"
+        return found
+
+
+@asynccontextmanager
+async def client(settings: Settings, role: str = "client", patience_s: float = 30.0) -> AsyncIterator[Client]:
+    """Somebody who waits so long for an answer. That there is no broker is raised at once; one that goes away later is
+    waited for.
+    """
+    broker = broker_of(_as_user(settings.bus_url, user_of(role)))
+    await (await broker.connect()).close()
+    bus = BusSettings(answer_timeout_ms=patience_s * 1000, ask_again_ms=min(ASK_AGAIN_S, patience_s) * 1000)
+    station = Station(broker, process_name("moor"), settings=bus, asks=True)
+    told = asyncio.Event()
+    running = asyncio.create_task(run_until(told, (station,), drain_s_max=5))
+    try:
+        yield Client(station, running)
+    finally:
+        told.set()
+        await asyncio.wait((running,))
+        await station.close()
+
+
+class Following:
+    """Instances on their way, by what is said of them and by asking what became of them; until `by_s`, as the loop's
+    clock has it.
+    """
+
+    def __init__(self, client: Client, ids: Collection[InstanceId], by_s: float) -> None:
+        self._by_s = by_s
+        self.states: States = {}
+        self._client = client
+        self._ids = tuple(ids)
+        self._changed = asyncio.Event()
+        self._listening = asyncio.Event()
+
+    def take(self, states: Iterable[InstanceState]) -> None:
+        """What is older than what is known is no longer true."""
+        for state in states:
+            known = self.states.get(state.id)
+            if state.id in self._ids and (known is None or known.sequence < state.sequence):
+                self.states[state.id] = state
+                self._changed.set()
+
+    async def until(self, is_over: Callable[[InstanceState], bool], show: Callable[[States], None]) -> bool:
+        """Show what changes until it is over for all of them; False if time is up before."""
+        working = [asyncio.create_task(self._hear()), asyncio.create_task(self._look())]
+        try:
+            async with asyncio.timeout_at(self._by_s):
+                while not self._is_over(is_over):
+                    changed = asyncio.create_task(self._changed.wait())
+                    await asyncio.wait((changed, *working), return_when=asyncio.FIRST_COMPLETED)
+                    changed.cancel()
+                    for task in working:
+                        if task.done():
+                            task.result()
+                    self._changed.clear()
+                    show(self.states)
+        except TimeoutError:
+            return False
+        finally:
+            for task in working:
+                task.cancel()
+            await asyncio.wait(working)
+        return True
+
+    def _is_over(self, is_over: Callable[[InstanceState], bool]) -> bool:
+        return all(id_ in self.states and is_over(self.states[id_]) for id_ in self._ids)
+
+    async def _hear(self) -> None:
+        async with aclosing(self._client.listen("instance.#")) as heard:
+            async for batch in heard:
+                self._listening.set()
+                self.take(each.instance for each in batch if isinstance(each, InstanceEvent))
+
+    async def _look(self) -> None:
+        # What is said while it is not known whether anybody listens would have to wait for the second look.
+        await self._listening.wait()
+        while True:
+            for start in range(0, len(self._ids), FOUND_AT_ONCE_MAX):
+                some = self._ids[start : start + FOUND_AT_ONCE_MAX]
+                self.take(await self._client.instances(AskInstances(instances=some, limit=FOUND_AT_ONCE_MAX)))
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _as_user(url: str, user: str) -> str:
+    """On a socket of this machine anybody may be any user, and is the one whose rights suffice."""
+    parts = urlsplit(url)
+    return (
+        urlunsplit(parts._replace(netloc=f"{user}@")) if parts.scheme == "unix" and not parts.netloc else url
+    )

@@ -1,0 +1,173 @@
+"""A whole cloud on real servers: every worker is a process of its own, started and ended here."""
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from bus.broker import Broker
+from bus.sql import upgrade
+from bus.topology import objects_of
+from compute_sim.core.faults import FaultScript
+from moor.cloud import OWNERS
+
+T = TypeVar("T")
+
+END_S_MAX = 30.0
+KILL_S_MAX = 5.0
+LINES_SHOWN = 15
+
+
+class Duty(Struct, frozen=True):
+    """One worker that is to run: what to call it, which room it is of, and what it finds in its environment."""
+
+    name: str
+    room: str
+    environment: Mapping[str, str]
+
+
+class WorkerEnded(RuntimeError):  # noqa: N818 - named for what happened
+    """A worker ended though nobody told it to; the message has its last words."""
+
+
+class Worker:
+    """A process that was started for a duty."""
+
+    def __init__(self, duty: Duty, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.name = duty.name
+        self._process = process
+        self._log = log
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ended(self) -> None:
+        code = await self._process.wait()
+        words = "\n".join(self._log.read_text(errors="replace").splitlines()[-LINES_SHOWN:])
+        raise WorkerEnded(f"worker {self.name} ended with code {code}:\n{words}")
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
+
+    def tell(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def wait(self) -> None:
+        await self._process.wait()
+
+
+class Crew:
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self.workers = workers
+
+    async def during(self, work: Coroutine[Any, Any, T]) -> T:
+        """Its result; or `WorkerEnded`, as soon as one of the workers has."""
+        working = asyncio.create_task(work)
+        watching = [asyncio.create_task(worker.ended()) for worker in self.workers]
+        try:
+            done, _ = await asyncio.wait((working, *watching), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if task is not working:
+                    task.result()
+            return working.result()
+        finally:
+            for task in (working, *watching):
+                task.cancel()
+            await asyncio.gather(working, *watching, return_exceptions=True)
+
+
+def duties_of(cells: Mapping[str, int], counts: Mapping[str, int], script: Path) -> list[Duty]:
+    """So many workers of each kind (conductors: in each cell), and in each cell computes that pretend so many hosts."""
+    duties = [
+        Duty(f"{kind}-{number}", f"{kind}_worker", {})
+        for kind in ("placement", "scheduler")
+        for number in range(1, counts[kind] + 1)
+    ]
+    for cell, hosts in cells.items():
+        here = {"MOOR_CELL": cell}
+        duties += [
+            Duty(f"conductor-{cell}-{number}", "cell_conductor", here)
+            for number in range(1, counts["conductor"] + 1)
+        ]
+        pretended = {"MOOR_COMPUTE_HOSTS": str(hosts), "MOOR_COMPUTE_FAULTS": str(script)}
+        duties.append(Duty(f"compute-{cell}", "compute_sim", here | pretended))
+    return duties
+
+
+@contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """So that the workers are ended, too."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None, "called in a task"
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+@asynccontextmanager
+async def cloud_apart(
+    broker: Broker,
+    urls: Mapping[str, str],
+    cells: Mapping[str, int],
+    counts: Mapping[str, int],
+    faults: FaultScript,
+) -> AsyncIterator[Crew]:
+    """All workers, with so many pretended hosts in each cell, for as long as this is open. `urls` is what they find in
+    their environment, where no password shows in a list of processes.
+    """
+    connection = await broker.connect()
+    try:
+        await connection.declare(objects_of(cells))
+    finally:
+        await connection.close()
+    for owner in OWNERS:
+        await upgrade(urls["MOOR_DB_URL"], owner)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(_ending_on_sigterm())
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-workers-")))
+        script = place / "faults.json"
+        script.write_bytes(msgspec.json.encode(faults))
+        workers: list[Worker] = []
+        stack.push_async_callback(_end, workers)
+        for duty in duties_of(cells, counts, script):
+            worker = await _start(duty, urls, place / f"{duty.name}.log")
+            workers.append(worker)
+        yield Crew(workers)
+
+
+async def _start(duty: Duty, urls: Mapping[str, str], log: Path) -> Worker:
+    with log.open("wb") as written:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", duty.room),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=written,
+            stderr=written,
+            env={**os.environ, **urls, **duty.environment},
+            # A Ctrl-C is for us alone: we tell them.
+            start_new_session=True,
+        )
+    return Worker(duty, process, log)
+
+
+async def _end(workers: Iterable[Worker]) -> None:
+    """Told to drain, all at once; who has not ended by then is not asked again."""
+    for word, patience_s in ((signal.SIGTERM, END_S_MAX), (signal.SIGKILL, KILL_S_MAX)):
+        left = [worker for worker in workers if worker.is_alive]
+        if not left:
+            return
+        for worker in left:
+            worker.tell(word)
+        await asyncio.wait([asyncio.create_task(worker.wait()) for worker in left], timeout=patience_s)

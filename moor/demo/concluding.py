@@ -1,0 +1,88 @@
+"""At the end of the demo: what the books say of it. Whatever should not be ends the demo with 1."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from bus.messages.build import InstanceState
+from bus.station import Station
+from moor.demo.tally import Tally, short
+from moor.load.auditing import all_providers, capacity_problems
+from moor.options import fail, out
+
+ALTERNATES_SHOWN = 5
+REASONS_SHOWN = 3
+
+
+async def conclude(client: Station, tally: Tally, books: Sequence[str]) -> None:
+    """`books` is what placement found in its own."""
+    _tell_of_alternates(tally)
+    _tell_of_conflicts(tally)
+    _tell_of_errors(tally)
+    providers = [provider async for provider in all_providers(client)]
+    problems = [*books, *capacity_problems(providers)]
+    if tally.count("active") + tally.count("error") != tally.wanted:
+        problems.append(
+            f"{tally.wanted} requests were made, and {len(tally.states)} ended in exactly one state"
+        )
+    if not tally.conflicts_won:
+        problems.append("no conflict was retried and won, though hosts changed under the boots")
+    if problems:
+        fail("something is not as it must be:\n" + "\n".join(problems))
+    for checked in (
+        f"all {tally.wanted:,} requests ended: {tally.count('active'):,} active, {tally.count('error')} in error",
+        f"nothing is used beyond its capacity, on any of {len(providers)} hosts",
+        "placement's books agree with themselves",
+        f"{tally.conflicts_won} conflicts were retried and won",
+    ):
+        out.print(f"[green]✓[/green] {checked}", highlight=False)
+
+
+def _tell_of_alternates(tally: Tally) -> None:
+    needed = sorted(tally.needed_alternates, key=lambda each: (-len(each.failures), each.name))
+    out.print(
+        f"\n[bold]{tally.count('active'):,}[/bold] active after {tally.ended_s - tally.began_s:.1f} s, "
+        f"[bold]{len(needed)}[/bold] of them by an alternate, which their cell took without asking anybody above it:",
+        highlight=False,
+    )
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for each in needed[:ALTERNATES_SHOWN]:
+        tried = "; ".join(f"{failure.host}: {short(failure.reason)}" for failure in each.failures)
+        table.add_row(f"  {each.name}", Text(tried, style="yellow"), f"→ {each.host}")
+    if len(needed) > ALTERNATES_SHOWN:
+        table.add_row(f"  [dim]and {len(needed) - ALTERNATES_SHOWN} more[/dim]")
+    out.print(table, highlight=False)
+
+
+def _tell_of_conflicts(tally: Tally) -> None:
+    same = sum(
+        refusals[-1].host == (state.failures[0].host if state.failures else state.host)
+        for id_, refusals in tally.refusals.items()
+        if (state := tally.states.get(id_)) is not None
+    )
+    out.print(
+        f"\n[bold]{tally.conflicts}[/bold] claims met a host that had changed since it was looked at; tried again, "
+        f"[bold]{tally.conflicts_won}[/bold] instances won, {same} of them the very same host",
+        highlight=False,
+    )
+
+
+def _tell_of_errors(tally: Tally) -> None:
+    errors = [each for each in tally.states.values() if each.state == "error"]
+    reasons = Counter(each.reason for each in errors if each.no_valid_host is None)
+    for reason, count in reasons.most_common(REASONS_SHOWN):
+        out.print(f"  {count} ended in error: {reason}", highlight=False)
+    nowhere = [each for each in errors if each.no_valid_host is not None]
+    if nowhere:
+        _tell_of_nowhere(min(nowhere, key=lambda each: each.name))
+
+
+def _tell_of_nowhere(one: InstanceState) -> None:
+    why = one.no_valid_host
+    assert why is not None, "only asked of who found no host"
+    out.print(f"\n[bold]{one.name}[/bold] found no host among {why.hosts}:", highlight=False)
+    for step in why.steps:
+        out.print(f"  {step.removed:5} removed by {step.step}   [dim]{step.example}[/dim]", highlight=False)
+    out.print()

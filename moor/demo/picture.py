@@ -1,0 +1,121 @@
+"""The live view: how far it is, how fast, every host by how full it is, and what just went wrong and was mended."""
+
+from collections.abc import Sequence
+from math import ceil
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from bus.messages.placement import ProviderState
+from moor.demo.tally import NEWS_MAX, SLICE_S, Tally
+
+CELLS = ("harbour", "island")
+TINKERED = "CUSTOM_TINKERED_WITH"
+WIDTH = 92
+TILES_MAX = 100
+TILES_A_ROW = 50
+HOST, CHANGED, SILENT = "■", "◆", "✗"
+BARS = " ▁▂▃▄▅▆▇█"
+# From empty to full.
+SHADES = ("grey23", "dark_green", "green4", "green3", "chartreuse3", "gold3", "dark_orange", "red3")
+
+
+def picture(tally: Tally, title: str) -> RenderableType:
+    body = Group(
+        _progress(tally),
+        "",
+        *[part for cell in CELLS for part in _cell(tally, cell)],
+        _counters(tally),
+        "",
+        _news(tally),
+    )
+    return Panel(body, title=title, title_align="left", border_style="blue", width=WIDTH, padding=(1, 2))
+
+
+def _progress(tally: Tally) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    done = len(tally.states)
+    grid.add_row(
+        ProgressBar(tally.wanted, done, width=50),
+        f"[bold]{done:,}[/bold] of {tally.wanted:,}",
+        f"[bold]{tally.rate:,.0f}[/bold] boots/s",
+    )
+    grid.add_row(Text(_sparkline(tally), style="blue"), "[dim]ended, over time[/dim]", "")
+    return grid
+
+
+def _sparkline(tally: Tally) -> str:
+    """The latest slices of time, each as high as many boots ended in it."""
+    last = int((tally.ended_s - tally.began_s) / SLICE_S)
+    counts = [tally.ends_by_slice.get(n, 0) for n in range(max(0, last - 49), last + 1)]
+    highest = max([*counts, 1])
+    return "".join(BARS[ceil(count / highest * (len(BARS) - 1))] for count in counts)
+
+
+def _cell(tally: Tally, cell: str) -> tuple[RenderableType, ...]:
+    hosts = sorted(
+        (each for each in tally.providers.values() if each.cell == cell), key=lambda each: each.name
+    )
+    used, capacity = sum(map(_used, hosts)), sum(map(_capacity, hosts))
+    busy = sum(_used(host) > 0 for host in hosts)
+    heading = Text.assemble(
+        (f"{cell:10}", "bold"),
+        f"{used:,} of {capacity:,} VCPU in use",
+        (f" on {busy} hosts", "dim"),
+    )
+    return heading, _tiles(hosts, tally), Text("")
+
+
+def _tiles(hosts: Sequence[ProviderState], tally: Tally) -> Text:
+    """A tile for each host, or for a few neighbours where there are too many."""
+    together = max(1, ceil(len(hosts) / TILES_MAX))
+    text = Text()
+    for number, at in enumerate(range(0, len(hosts), together)):
+        if number and number % TILES_A_ROW == 0:
+            text.append("\n")
+        text.append(*_tile(hosts[at : at + together], tally))
+    return text
+
+
+def _tile(hosts: Sequence[ProviderState], tally: Tally) -> tuple[str, str]:
+    if any(host.name in tally.silent for host in hosts):
+        return SILENT, "bold magenta"
+    full = sum(map(_used, hosts)) / max(1, sum(map(_capacity, hosts)))
+    shade = SHADES[min(len(SHADES) - 1, ceil(full * (len(SHADES) - 1)))]
+    return (CHANGED if any(TINKERED in host.traits for host in hosts) else HOST), shade
+
+
+def _counters(tally: Tally) -> Table:
+    grid = Table.grid(padding=(0, 3))
+    grid.add_row(
+        Text(f"● {tally.count('active'):,} active", style="green"),
+        Text(f"● {tally.conflicts} conflicts retried, {tally.conflicts_won} won", style="cyan"),
+        Text(f"{SILENT} {len(tally.silent)} hosts fell silent", style="magenta"),
+    )
+    grid.add_row(
+        Text(f"● {tally.count('error')} in error", style="red"),
+        Text(f"● {len(tally.needed_alternates)} took an alternate", style="yellow"),
+        Text(f"{CHANGED} traits changed {tally.changes} times", style="dim"),
+    )
+    return grid
+
+
+def _news(tally: Tally) -> Text:
+    """Always as many lines, so that nothing jumps."""
+    lines = [Text(news.text, style=news.style) for news in tally.news]
+    text = Text("\n").join([*lines, *[Text("")] * (NEWS_MAX - len(lines))])
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _used(host: ProviderState) -> int:
+    stock = host.inventories.get("VCPU")
+    return stock.used if stock else 0
+
+
+def _capacity(host: ProviderState) -> int:
+    stock = host.inventories.get("VCPU")
+    return int((stock.total - stock.reserved) * stock.allocation_ratio) if stock else 0

@@ -1,0 +1,128 @@
+"""What was heard so far. Everything that is shown comes from here, and everything here was said on the bus."""
+
+import time
+from collections import deque
+
+from msgspec import Struct
+
+from bus.message import Message, ProviderId
+from bus.messages.build import (
+    ClaimRefused,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceId,
+    InstancePlaced,
+    InstanceState,
+)
+from bus.messages.placement import ProvidersChanged, ProviderState
+
+NEWS_MAX = 5
+SLICE_S = 0.1
+ENDS = (InstanceActive, InstanceFailed)
+
+
+class News(Struct, frozen=True):
+    """Something worth a line: the style it is drawn in, and what it was."""
+
+    style: str
+    text: str
+
+
+class Tally:
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.began_s = time.monotonic()
+        self.ended_s = self.began_s
+        # Those that have ended, as they ended.
+        self.states: dict[InstanceId, InstanceState] = {}
+        self.deleted: set[InstanceId] = set()
+        self.refusals: dict[InstanceId, tuple[ClaimRefused, ...]] = {}
+        self.providers: dict[ProviderId, ProviderState] = {}
+        # How often each provider's traits were seen to change.
+        self.changes = 0
+        self.ends_by_slice: dict[int, int] = {}
+        self.news: deque[News] = deque(maxlen=NEWS_MAX)
+        self.silent: dict[str, None] = {}
+
+    def begin(self) -> None:
+        """Now it is asked for."""
+        self.began_s = self.ended_s = time.monotonic()
+
+    def hear(self, message: Message) -> None:
+        match message:
+            case InstanceActive(instance=state) | InstanceFailed(instance=state):
+                self._ended(state)
+            case InstancePlaced(instance=state) if state.refusals and state.id not in self.refusals:
+                self._won(state)
+            case InstanceDeleted(instance=state) if state.id in self.states:
+                self.deleted.add(state.id)
+            case ProvidersChanged(providers=providers):
+                for provider in providers:
+                    self._changed(provider)
+            case _:
+                pass
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.states) >= self.wanted
+
+    @property
+    def rate(self) -> float:
+        return len(self.states) / max(self.ended_s - self.began_s, SLICE_S)
+
+    @property
+    def needed_alternates(self) -> list[InstanceState]:
+        return [each for each in self.states.values() if each.state == "active" and each.failures]
+
+    @property
+    def conflicts(self) -> int:
+        """Claims that placement refused, since the host had changed after it was looked at."""
+        return sum(map(len, self.refusals.values()))
+
+    @property
+    def conflicts_won(self) -> int:
+        """Instances that got a host all the same."""
+        return len(self.refusals)
+
+    def count(self, state: str) -> int:
+        return sum(each.state == state for each in self.states.values())
+
+    def _ended(self, state: InstanceState) -> None:
+        known = self.states.get(state.id)
+        if known is not None and known.sequence >= state.sequence:
+            return
+        self.states[state.id] = state
+        self.ended_s = time.monotonic()
+        if known is None:
+            slice_ = int((self.ended_s - self.began_s) / SLICE_S)
+            self.ends_by_slice[slice_] = self.ends_by_slice.get(slice_, 0) + 1
+        for failure in state.failures:
+            if failure.reason.startswith("no word"):
+                self.silent[failure.host] = None
+        if state.failures and state.state == "active":
+            last = state.failures[-1]
+            self.news.append(
+                News("yellow", f"{state.name}: {last.host}, {short(last.reason)}; now on {state.host}")
+            )
+        elif state.state == "error":
+            self.news.append(News("red", f"{state.name} ended in error: {state.reason or 'no valid host'}"))
+
+    def _won(self, state: InstanceState) -> None:
+        self.refusals[state.id] = state.refusals
+        last = state.refusals[-1]
+        how = "asked again, and got it" if last.host == state.host else f"took {state.host}"
+        self.news.append(News("cyan", f"{state.name}: {last.host}, {last.reason}; {how}"))
+
+    def _changed(self, provider: ProviderState) -> None:
+        known = self.providers.get(provider.id)
+        if known is not None and known.revision >= provider.revision:
+            return
+        self.providers[provider.id] = provider
+        if known is not None and known.traits != provider.traits:
+            self.changes += 1
+
+
+def short(reason: str) -> str:
+    """Without its particulars."""
+    return reason.partition(":")[0]

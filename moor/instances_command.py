@@ -1,0 +1,278 @@
+"""`moor boot`, `show`, `list` and `delete`: what a person wants of instances, said and asked on the bus."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Annotated
+from uuid import UUID, uuid4
+
+import msgspec
+import typer
+from rich.live import Live
+
+from bus.messages.build import (
+    AskInstances,
+    BuildAccepted,
+    BuildInstance,
+    BuildRejected,
+    DeleteInstance,
+    Flavor,
+    InstanceId,
+    InstancesFound,
+    InstanceState,
+    NoValidHost,
+    RequestId,
+)
+from moor.client import Client, Following, client
+from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, err, fail, out, run, settled
+from moor.settings import Settings
+from moor.showing import followed, instances_table, plain, print_instance, print_json, print_no_valid_host
+
+PAGE = 200
+Ids = Annotated[list[UUID], typer.Argument(metavar="ID...", help="Instances.")]
+Timeout = Annotated[
+    float, typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end; then the exit code is 3.")
+]
+ENDED = ("active", "error", "deleted")
+
+
+def boot(
+    bus: BusUrl = "",
+    *,
+    vcpus: Annotated[int, typer.Option(help="Processors of each instance.")] = 0,
+    ram: Annotated[int, typer.Option(metavar="MB", help="Its memory.")] = 0,
+    disk: Annotated[int, typer.Option(metavar="GB", help="Its disk.")] = 0,
+    resources: Annotated[
+        list[str] | None, typer.Option(metavar="CLASS=N", help="Any resource class; may be repeated.")
+    ] = None,
+    trait: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TRAIT[=required|forbidden]",
+            help="What its host must have, or must not; may be repeated.",
+        ),
+    ] = None,
+    image: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A property of its image; may be repeated.")
+    ] = None,
+    az: Annotated[str, typer.Option("--az", help="Only in this availability zone.")] = "",
+    host: Annotated[list[str] | None, typer.Option(help="Only on these hosts; may be repeated.")] = None,
+    ignore_host: Annotated[
+        list[str] | None, typer.Option(help="Not on these hosts; may be repeated.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many alike.")] = 1,
+    name: Annotated[str, typer.Option(help="What to call it; several are numbered.")] = "",
+    project: Annotated[str, typer.Option(help="Whose it is.")] = "",
+    deadline: Annotated[
+        int, typer.Option(metavar="S", help="It has ended by then, one way or another.")
+    ] = 600,
+    request_id: Annotated[
+        UUID | None,
+        typer.Option(
+            show_default=False,
+            help="Your name for this request: said again with the same content, it is the same request.",
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow it to its end.")] = True,
+    timeout: Timeout = 120.0,
+    as_json: AsJson = False,
+) -> None:
+    """Build an instance, or several alike, and follow them until they run."""
+    specs = {f"resources:{key}": value for key, value in _pairs("--resources", resources).items()}
+    specs |= {f"trait:{key}": value or "required" for key, value in _pairs("--trait", trait, "").items()}
+    request = _sound(
+        BuildInstance(
+            request_id=RequestId(request_id or uuid4()),
+            flavor=Flavor(vcpus=vcpus, ram_mb=ram, root_gb=disk, extra_specs=specs),
+            count=count,
+            name=name,
+            project=project,
+            image_properties=_pairs("--image", image),
+            availability_zone=az,
+            hosts=tuple(host or ()),
+            ignore_hosts=tuple(ignore_host or ()),
+            deadline_s=deadline,
+        )
+    )
+    run(_boot(settled(bus=bus), request, timeout_s=timeout, wait=wait, for_programs=as_json))
+
+
+async def _boot(
+    settings: Settings, request: BuildInstance, *, timeout_s: float, wait: bool, for_programs: bool
+) -> None:
+    by_s = asyncio.get_running_loop().time() + timeout_s
+    async with client(settings, patience_s=timeout_s) as asking:
+        answer = await asking.ask(request)
+        if isinstance(answer, BuildRejected):
+            if for_programs:
+                print_json(
+                    {"request_id": str(request.request_id), "rejected": plain(answer), "instances": []}
+                )
+            fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
+        assert isinstance(answer, BuildAccepted), f"a request was answered by {answer!r}"
+        following = Following(asking, answer.instances, by_s)
+        following.take(await asking.instances(AskInstances(instances=answer.instances, limit=PAGE)))
+        in_time = not wait or await _followed(following, lambda each: each.state in ENDED, quiet=for_programs)
+    states = [following.states[id_] for id_ in answer.instances if id_ in following.states]
+    if for_programs:
+        print_json({"request_id": str(request.request_id), "instances": [plain(each) for each in states]})
+    else:
+        _tell(states)
+    if not in_time:
+        late = sum(each.state not in ENDED for each in states)
+        fail(
+            f"{late} of {len(states)} have not ended within {timeout_s:.0f} s; `moor show` follows up",
+            NOT_IN_TIME,
+        )
+    if wait and any(each.state != "active" for each in states):
+        raise typer.Exit(NOT_DONE)
+
+
+def show(
+    id_: Annotated[UUID, typer.Argument(metavar="ID", help="An instance, or a request.")],
+    bus: BusUrl = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """What has become of an instance, or of all instances of a request."""
+
+    async def work() -> Sequence[InstanceState]:
+        async with client(settled_) as asking:
+            found = await asking.instances(AskInstances(instances=(InstanceId(id_),)))
+            return found or await asking.instances(AskInstances(request_id=RequestId(id_), limit=PAGE))
+
+    settled_ = settled(bus=bus)
+    states = run(work())
+    if not states:
+        fail(f"there is no instance and no request {id_}; `moor list` shows what there is")
+    if as_json:
+        print_json([plain(each) for each in states])
+        return
+    for state in states:
+        print_instance(state)
+
+
+def list_instances(
+    bus: BusUrl = "",
+    *,
+    state: Annotated[
+        str, typer.Option(help="accepted, placed, building, active, error, deleting or deleted.")
+    ] = "",
+    cell: Annotated[str, typer.Option(help="Only those of this cell.")] = "",
+    host: Annotated[str, typer.Option(help="Only those on this host.")] = "",
+    project: Annotated[str, typer.Option(help="Only those of this project.")] = "",
+    name: Annotated[str, typer.Option(help="Only those of this name.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="So many at most.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """The instances that there are or were, in the order of their ids."""
+    settings = settled(bus=bus)
+    wanted = {"cell": cell, "host": host, "project": project, "name": name}
+
+    async def work() -> list[InstanceState]:
+        found: list[InstanceState] = []
+        async with client(settings) as asking:
+            async for page in asking.pages(AskInstances(state=state, limit=PAGE)):
+                found += [
+                    each
+                    for each in page
+                    if all(getattr(each, field) == value for field, value in wanted.items() if value)
+                ]
+                if len(found) > limit:
+                    break
+        return found
+
+    found = run(work())
+    if as_json:
+        print_json([plain(each) for each in found[:limit]])
+    elif found:
+        out.print(instances_table(found[:limit]))
+    else:
+        out.print("no instances")
+    if len(found) > limit:
+        err.print(f"there are more than {limit}: --limit shows more", style="yellow")
+
+
+def delete(
+    ids: Ids,
+    bus: BusUrl = "",
+    *,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until they are gone.")] = False,
+    timeout: Timeout = 120.0,
+    as_json: AsJson = False,
+) -> None:
+    """Delete instances, whatever state they are in; one that is gone already stays so."""
+    wanted = [InstanceId(id_) for id_ in dict.fromkeys(ids)]
+    run(_delete(settled(bus=bus), wanted, timeout_s=timeout, wait=wait, for_programs=as_json))
+
+
+async def _delete(
+    settings: Settings, ids: Sequence[InstanceId], *, timeout_s: float, wait: bool, for_programs: bool
+) -> None:
+    by_s = asyncio.get_running_loop().time() + timeout_s
+    async with client(settings, patience_s=timeout_s) as asking:
+        following = Following(asking, ids, by_s)
+        for start in range(0, len(ids), PAGE):
+            some = tuple(ids[start : start + PAGE])
+            following.take(await asking.instances(AskInstances(instances=some, limit=PAGE)))
+        # A delete that overtakes its request is obeyed: so a slip of the pen would keep some later request from being built.
+        if unknown := [str(id_) for id_ in ids if id_ not in following.states]:
+            fail(
+                f"there is no instance {', '.join(unknown)}: nothing was done; `moor list` shows what there is"
+            )
+        for id_ in ids:
+            following.take(await _deleted(asking, id_))
+        in_time = not wait or await _followed(
+            following, lambda each: each.state == "deleted", quiet=for_programs
+        )
+    states = [following.states[id_] for id_ in ids]
+    if for_programs:
+        print_json([plain(each) for each in states])
+    else:
+        out.print(instances_table(states))
+    if not in_time:
+        fail(f"not all of them are gone within {timeout_s:.0f} s; they will be", NOT_IN_TIME)
+
+
+async def _deleted(asking: Client, id_: InstanceId) -> Sequence[InstanceState]:
+    answer = await asking.ask(DeleteInstance(instance=id_))
+    assert isinstance(answer, InstancesFound), f"a delete was answered by {answer!r}"
+    return answer.instances
+
+
+async def _followed(following: Following, is_over: Callable[[InstanceState], bool], *, quiet: bool) -> bool:
+    """Wait for them; in a terminal, with a picture of where they are."""
+    if quiet or not out.is_terminal:
+        return await following.until(is_over, lambda _: None)
+    with Live(followed(following.states.values()), console=out, transient=True) as live:
+        return await following.until(is_over, lambda states: live.update(followed(states.values())))
+
+
+def _tell(states: Sequence[InstanceState]) -> None:
+    """What became of them; and why nowhere, once for all that it befell alike."""
+    out.print(instances_table(states))
+    told: list[NoValidHost] = []
+    for state in states:
+        if state.no_valid_host is not None and state.no_valid_host not in told:
+            told.append(state.no_valid_host)
+            print_no_valid_host(state.name or str(state.id), state.no_valid_host)
+
+
+def _pairs(flag: str, texts: Sequence[str] | None, default: str | None = None) -> dict[str, str]:
+    """KEY=VALUE of a flag that may be repeated; without `=`, the value is the default, if there is one."""
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not key or (not equals and default is None):
+            raise typer.BadParameter(f"{flag} is {text!r}: write {flag} KEY=VALUE")
+        if key in pairs:
+            raise typer.BadParameter(f"{flag} is {text!r}: {key} was given before, as {pairs[key]!r}")
+        pairs[key] = value if equals else default or ""
+    return pairs
+
+
+def _sound(request: BuildInstance) -> BuildInstance:
+    """As it will be read at the other end: what cannot be read there would have no answer."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(request), BuildInstance)
+    except msgspec.ValidationError as wrong:
+        raise typer.BadParameter(f"the request cannot be sent: {wrong}") from None

@@ -1,0 +1,125 @@
+"""What every command takes its settings from: flags, then `MOOR_*` variables, then a TOML file, then the defaults.
+
+    bus_url = "amqp://moorage:...@localhost/"
+    db_url = "postgresql+asyncpg://moorage:...@localhost/moorage"
+    cells = ["harbour", "island"]
+    data = "/var/lib/moorage"               # where `moor up` keeps everything
+
+    [cell_bus_urls]
+    island = "amqp://moorage:...@island/"
+
+The file is the one that is named (`--config FILE`, `MOOR_CONFIG`), or else ./moorage.toml, or else
+$XDG_CONFIG_HOME/moorage/config.toml. They are not mixed: the first that is there is the file.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+from msgspec import Struct
+
+from bus.places import READERS, BadSetting, Places, Stated, Value, from_text, places_of, stated_in
+
+FLAGS = {"bus_url": "--bus", "db_url": "--db", "cells": "--cells", "data": "--data"}
+DATA_VARIABLE = "MOOR_DATA"
+CONFIG_VARIABLE = "MOOR_CONFIG"
+SOCKET = "bus.sock"
+
+# How each key of the file is written there, and what that is called.
+_TEXT = (str, "a text")
+_SHAPES: Mapping[str, tuple[type, str]] = {
+    "bus_url": _TEXT,
+    "db_url": _TEXT,
+    "data": _TEXT,
+    "cells": (list, "a list of texts"),
+    "cell_bus_urls": (dict, "a table of texts"),
+    "cell_db_urls": (dict, "a table of texts"),
+}
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What was stated, checked; one object for a command."""
+
+    places: Places
+    # Where `moor up` keeps its database, its journal and its socket.
+    data: Path
+    # The file that was read, if there was one.
+    file: Path | None = None
+
+    @property
+    def socket(self) -> Path:
+        return self.data / SOCKET
+
+    @property
+    def bus_url(self) -> str:
+        """The bus that was named, or else that of a `moor up` on this machine."""
+        return self.places.bus_url or f"unix://{self.socket}"
+
+
+def settings_from(
+    flags: Mapping[str, str], environment: Mapping[str, str], *, config: Path | None = None, here: Path
+) -> Settings:
+    """`flags` by the names of the keys, empty where they were not given; `here` is where ./moorage.toml is looked for."""
+    file = _file(config, environment, here)
+    stated = {} if file is None else _stated_in_file(file)
+    stated |= stated_in(environment)
+    if data := environment.get(DATA_VARIABLE):
+        stated["data"] = Stated(data, DATA_VARIABLE)
+    for key, text in flags.items():
+        if text:
+            where = FLAGS[key]
+            stated[key] = from_text(key, text, where) if key in READERS else Stated(text, where)
+    kept = stated.get("data")
+    return Settings(
+        places=places_of(stated),
+        data=_state_home(environment) if kept is None else Path(str(kept.value)).expanduser().absolute(),
+        file=file,
+    )
+
+
+def _file(config: Path | None, environment: Mapping[str, str], here: Path) -> Path | None:
+    named = config or (Path(text) if (text := environment.get(CONFIG_VARIABLE, "")) else None)
+    if named is not None:
+        return named
+    home = _home(environment, "XDG_CONFIG_HOME", ".config")
+    places = (here / "moorage.toml", home / "moorage" / "config.toml")
+    return next((place for place in places if place.is_file()), None)
+
+
+def _state_home(environment: Mapping[str, str]) -> Path:
+    return _home(environment, "XDG_STATE_HOME", ".local/state") / "moorage"
+
+
+def _home(environment: Mapping[str, str], variable: str, usual: str) -> Path:
+    """As the XDG base directories have it: what is not absolute does not count."""
+    stated = Path(environment.get(variable, ""))
+    if stated.is_absolute():
+        return stated
+    return (Path(environment["HOME"]) if environment.get("HOME") else Path.home()) / usual
+
+
+def _stated_in_file(file: Path) -> dict[str, Stated]:
+    where = str(file)
+    try:
+        written = tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise BadSetting("config", where, "the file", f"cannot be read: {problem}") from None
+    return {key: Stated(_value(key, value, where), where) for key, value in written.items()}
+
+
+def _value(key: str, value: object, where: str) -> Value:
+    if key not in _SHAPES:
+        near = get_close_matches(key, _SHAPES, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(_SHAPES))}"
+        raise BadSetting(key, value, where, f"there is no such setting; {hint}")
+    kind, called = _SHAPES[key]
+    match value:
+        case str() if kind is str:
+            return value
+        case list() if kind is list and all(isinstance(each, str) for each in value):
+            return tuple(value)
+        case dict() if kind is dict and all(isinstance(each, str) for each in value.values()):
+            return value
+        case _:
+            raise BadSetting(key, value, where, f"must be {called}")

@@ -1,0 +1,151 @@
+"""How instances and hosts look in a terminal, and as JSON for programs (docs/commands.md has the fields)."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from bus.messages.build import InstanceState, NoValidHost
+from bus.messages.hosts import HostState
+from moor.options import out
+
+COLOURS: Mapping[str, str] = {
+    "accepted": "cyan",
+    "placed": "cyan",
+    "building": "cyan",
+    "active": "green",
+    "error": "red",
+    "deleting": "yellow",
+    "deleted": "dim",
+}
+BAR = 24
+# More than these are counted, not listed, while they are followed.
+FOLLOWED_MAX = 16
+
+
+def plain(value: object) -> Any:
+    """As JSON has it, with every field, so that what a program looks for is there."""
+    if isinstance(value, Struct):
+        return {field: plain(getattr(value, field)) for field in value.__struct_fields__}
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    return msgspec.to_builtins(value)
+
+
+def print_json(value: object) -> None:
+    out.print_json(json.dumps(value))
+
+
+def followed(states: Iterable[InstanceState]) -> RenderableType:
+    """Where instances are on their way, as a picture that is drawn again and again."""
+    known = list(states)
+    counts = Counter(each.state for each in known)
+    line = Text("   ").join(
+        Text(f"{counts[state]} {state}", style=colour) for state, colour in COLOURS.items() if counts[state]
+    )
+    return line if len(known) > FOLLOWED_MAX else Group(line, instances_table(known))
+
+
+def instances_table(states: Sequence[InstanceState]) -> Table:
+    table = _table("id", "name", "state", "cell", "host", "reason")
+    for each in states:
+        table.add_row(str(each.id), escape(each.name), _state(each), each.cell, each.host, _in_short(each))
+    return table
+
+
+def print_instance(state: InstanceState) -> None:
+    """All there is to know of it."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column(overflow="fold")
+    for label, value in (
+        ("instance", str(state.id)),
+        ("request", str(state.request_id)),
+        ("name", escape(state.name)),
+        ("project", escape(state.project)),
+        ("state", _state(state)),
+        ("host", f"{state.host} in {state.cell}" if state.host else ""),
+        ("reason", escape(state.reason)),
+        ("since", f"{state.changed_at:%Y-%m-%d %H:%M:%S %Z}" if state.changed_at else ""),
+    ):
+        if value:
+            grid.add_row(label, value)
+    for failure in state.failures:
+        grid.add_row(
+            "failed", f"[yellow]{failure.attempt}. {failure.host}: {escape(failure.reason)}[/yellow]"
+        )
+    out.print(grid, highlight=False)
+    if state.no_valid_host is not None:
+        print_no_valid_host(state.name or str(state.id), state.no_valid_host)
+
+
+def print_no_valid_host(name: str, found: NoValidHost) -> None:
+    """The funnel: what took hosts away, step by step, until none was left; and who came closest."""
+    out.print(f"\n[bold red]no host[/bold red] for {escape(name)} among {found.hosts}:", highlight=False)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for justify in ("right", "left", "left", "left"):
+        table.add_column(justify=justify, overflow="fold")
+    left = found.hosts
+    table.add_row(f"{left}", "hosts", _bar(left, found.hosts), "")
+    for step in found.steps:
+        left -= step.removed
+        example = f"[dim]{escape(step.example)}[/dim]"
+        table.add_row(f"[red]-{step.removed}[/red]", step.step, _bar(left, found.hosts), example)
+    table.add_row(f"[bold]{left}[/bold]", "left", "", "")
+    out.print(table, highlight=False)
+    if found.nearest:
+        out.print("nearest:")
+        nearest = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for miss in found.nearest:
+            nearest.add_row(f"  {miss.host}", f"[yellow]{escape(miss.reason)}[/yellow]")
+        out.print(nearest, highlight=False)
+
+
+def hosts_table(hosts: Sequence[HostState]) -> Table:
+    table = _table("host", "cell", "zone", "state", "instances", "building", "reason")
+    for each in hosts:
+        table.add_row(
+            each.name,
+            each.cell,
+            each.availability_zone,
+            host_state(each),
+            str(each.instances),
+            str(each.io_ops),
+            escape(each.disabled_reason),
+        )
+    return table
+
+
+def host_state(host: HostState) -> str:
+    up = "[green]up[/green]" if host.up else "[red]down[/red]"
+    return up if host.enabled else f"{up} [yellow]disabled[/yellow]"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        # An id that is cut short is of no use.
+        table.add_column(column, overflow="fold", no_wrap=column in ("id", "host", "cell"))
+    return table
+
+
+def _state(state: InstanceState) -> str:
+    colour = COLOURS.get(state.state, "white")
+    return f"[{colour}]{state.state}[/{colour}]"
+
+
+def _in_short(state: InstanceState) -> str:
+    tries = f"{len(state.failures)} failed before" if state.failures and state.state == "active" else ""
+    return escape(state.reason or tries)
+
+
+def _bar(left: int, hosts: int) -> str:
+    filled = round(BAR * left / hosts) if hosts else 0
+    return f"[green]{'█' * filled}[/green][dim]{'░' * (BAR - filled)}[/dim]"

@@ -1,0 +1,190 @@
+"""`moor up`: the whole cloud in this process, and everything it has to remember in one directory.
+
+    bus.journal   what waits on the bus
+    bus.sock      where the other commands reach it
+    moor.db       the books, the requests, the cells' rows, and what is on the pretended hosts
+
+Killed at any moment and started again on the same directory, it goes on where it was.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from bus.definitions import rights_by_user
+from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, kept_broker
+from bus.messages.hosts import AskHosts
+from bus.process import LOG_FORMAT
+from bus.settings import BusSettings
+from bus.topology import objects_of
+from bus.unix_socket import SocketTakenError, serve_unix
+from cell_conductor.settings import ConductorSettings
+from compute_sim.core.faults import FaultScript
+from compute_sim.core.hosts import Host
+from compute_sim.drivers import alike
+from compute_sim.faults import BadScript, load_faults
+from moor.client import client
+from moor.cloud import cloud
+from moor.options import BusUrl, Cells, DatabaseUrl, fail, out, run, settled
+from moor.settings import Settings
+
+USUAL_CELLS = ("harbour", "island")
+LOOK_AGAIN_S = 0.1
+HOSTS_PAGE = 500
+JOURNAL = "bus.journal"
+DATABASE = "moor.db"
+
+# Whoever is asked is in this process, and nobody else asks: what the process before was asking when it was killed is soon
+# asked again.
+BUS = BusSettings(ask_again_ms=1_000.0, answer_timeout_ms=4_000.0)
+CONDUCTOR = ConductorSettings(ask_lease_s=5.0)
+
+Cloud = dict[str, tuple[Host, ...]]
+
+
+def up(
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    cells: Cells = "",
+    *,
+    hosts: Annotated[
+        int,
+        typer.Option(
+            envvar="MOOR_COMPUTE_HOSTS", min=1, max=10_000, help="How many hosts each cell pretends to have."
+        ),
+    ] = 20,
+    faults: Annotated[
+        Path | None,
+        typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="What goes wrong on them: a TOML or JSON file."),
+    ] = None,
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR",
+            show_default=False,
+            help=r"Where everything is kept. [dim]\[MOOR_DATA; else ~/.local/state/moorage][/dim]",
+        ),
+    ] = "",
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the workers do.")] = False,
+) -> None:
+    """A whole cloud in this process: bus, books, schedulers, cells and pretended hosts. It keeps what it did."""
+    logging.basicConfig(level="INFO" if verbose else "WARNING", format=LOG_FORMAT)
+    settings = settled(bus=bus, db=db, cells=cells, data=data)
+    socket = _socket(settings)
+    script = _script(faults)
+    run(_up(settings, socket, _hosts(settings, hosts), script))
+
+
+async def _up(settings: Settings, socket: Path, hosts: Cloud, script: FaultScript) -> None:
+    out.print(
+        f"[bold]Moorage[/bold]: {sum(map(len, hosts.values()))} pretended hosts in "
+        f"{len(hosts)} {'cell' if len(hosts) == 1 else 'cells'} ({', '.join(hosts)}), kept in {settings.data}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _heard, told, number)
+    with _kept(settings.data / JOURNAL, hosts) as broker:
+        try:
+            async with serve_unix(broker, socket):
+                await _serve(settings, broker, hosts, script, told)
+        except SocketTakenError as taken:
+            fail(f"no bus: {taken}")
+    out.print("[green]stopped[/green]; what was under way goes on with the next `moor up`")
+
+
+async def _serve(
+    settings: Settings, broker: MemoryBroker, hosts: Cloud, script: FaultScript, told: asyncio.Event
+) -> None:
+    """Until it is told to stop, or a worker fails; that is raised on the way out."""
+    ended = asyncio.Event()
+    url = settings.places.db_url or f"sqlite+aiosqlite:///{settings.data / DATABASE}"
+    async with cloud(
+        broker.as_user(),
+        url,
+        hosts,
+        faults=script,
+        conductor=CONDUCTOR,
+        bus=BUS,
+        hosts_are_kept=True,
+        ended=ended,
+    ):
+        waiting = [asyncio.create_task(event.wait()) for event in (told, ended)]
+        getting_ready = asyncio.create_task(_tell_when_ready(settings, sum(map(len, hosts.values()))))
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in (*waiting, getting_ready):
+            task.cancel()
+        out.print("stopping: what is in hand is finished ...")
+        await asyncio.wait((*waiting, getting_ready))
+
+
+async def _tell_when_ready(settings: Settings, count: int) -> None:
+    """A host that nobody has heard of is not chosen: it is ready when all of them are known. Asked as anybody asks."""
+    up = 0
+    async with client(settings) as asking:
+        while up < count:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            up = sum([host.up async for page in asking.hosts(AskHosts(limit=HOSTS_PAGE)) for host in page])
+    out.print(
+        f"[green]ready[/green]: {up} hosts are up; try `moor boot --vcpus 2`, `moor list`, `moor events`; Ctrl-C stops it",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _socket(settings: Settings) -> Path:
+    """Where the bus is served; the data directory stands then."""
+    parts = urlsplit(settings.places.bus_url)
+    if parts.scheme not in ("", "memory", "unix"):
+        raise typer.BadParameter(
+            f"`moor up` brings its own bus, and bus_url names another ({parts.scheme}://{parts.hostname}): workers for "
+            "that one are started by `moor run`; or give --bus memory://"
+        )
+    places = settings.places
+    if places.cell_bus_urls or places.cell_db_urls:
+        cells = ", ".join(sorted({*places.cell_bus_urls, *places.cell_db_urls}))
+        raise typer.BadParameter(
+            f"`moor up` has all cells on its own bus and database, and cell_bus_urls or cell_db_urls name others for {cells}"
+        )
+    try:
+        settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        raise typer.BadParameter(f"data is {str(settings.data)!r}: {problem}") from None
+    return Path(parts.path) if parts.scheme == "unix" else settings.socket
+
+
+def _hosts(settings: Settings, count: int) -> Cloud:
+    return {cell: alike(cell, count) for cell in settings.places.cells or USUAL_CELLS}
+
+
+def _script(file: Path | None) -> FaultScript:
+    try:
+        return load_faults(file) if file else FaultScript()
+    except BadScript as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
+@contextmanager
+def _kept(journal: Path, hosts: Cloud) -> Iterator[MemoryBroker]:
+    """The broker, with the users of the topology: who connects as one of them has its rights."""
+    users = rights_by_user(objects_of(hosts).exchanges, hosts).values()
+    try:
+        with kept_broker(journal, users=users) as broker:
+            yield broker
+    except (JournalTakenError, JournalUnreadableError) as problem:
+        fail(f"no bus: {problem}")
+
+
+def _heard(told: asyncio.Event, number: int) -> None:
+    if told.is_set():
+        raise SystemExit(128 + number)
+    told.set()

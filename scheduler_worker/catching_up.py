@@ -1,0 +1,151 @@
+"""What the feed did not tell, asked of placement: what was committed since the picture's cursor, published or not; all
+pages where the log does not reach back so far.
+
+The answer holds all that was committed when it was given, whichever placement worker gives it: it is read from the
+books, and not from what somebody has published. Whoever asks shares the next reading with all who asked before it began.
+
+A change that was lost silently, in the log or in the picture, would be missed for ever. So now and then all revisions
+are compared, and if one is behind all pages are read.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from bus.errors import Transient
+from bus.messages.placement import AskRevisions, AskSnapshot, RevisionsPage, SnapshotPage
+from bus.station import Station
+from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.progress import Progress
+from scheduler_worker.own_choices import OwnChoices
+
+log = logging.getLogger(__name__)
+
+
+class CatchingUp:
+    """`whole` is set when the first snapshot is in the picture."""
+
+    def __init__(
+        self,
+        station: Station,
+        picture: Picture,
+        choices: OwnChoices,
+        progress: Progress,
+        *,
+        page: int,
+        retry_s: float = 1.0,
+    ) -> None:
+        self._station = station
+        self._picture = picture
+        self._choices = choices
+        self._progress = progress
+        self._page_size = page
+        self._retry_s = retry_s
+        self._reading: asyncio.Task[None] | None = None
+        self._next: asyncio.Task[None] | None = None
+        # Something is missing, and it is not known since when.
+        self._is_doubted = False
+        self.readings = 0
+        self.readings_of_all = 0
+        self.whole = asyncio.Event()
+
+    async def catch_up(self) -> None:
+        """On return, whatever was written before the call is in the picture."""
+        await asyncio.shield(self.soon())
+
+    def soon(self) -> "asyncio.Task[None]":
+        """The task is kept and its failures retried by itself, so nobody needs to wait for it."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._read_after(self._reading))
+        return self._next
+
+    async def verify(self) -> bool:
+        """Is the picture as late as the books, provider by provider? If not, it is read anew."""
+        known = self._picture.internals()
+        listed = await self._revisions()
+        # What is only late is in the picture then. What is still behind has been lost.
+        await self.catch_up()
+        lost = self._picture.behind(listed, known)
+        if lost:
+            log.error("%d providers are not what placement has of them, reading all pages again", len(lost))
+            self._is_doubted = True
+            await self.catch_up()
+        return not lost
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._reading, self._next) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read_after(self, earlier: "asyncio.Task[None] | None") -> None:
+        if earlier is not None:
+            await asyncio.wait((earlier,))
+        # From here on, who asks needs another reading.
+        self._reading, self._next = self._next, None
+        await _until_done(self._read, self._retry_s)
+        self.whole.set()
+
+    async def _read(self) -> None:
+        self.readings += 1
+        granted_before = self._choices.granted_so_far()
+        since, was_doubted = self._progress.cursor, self._is_doubted
+        first = await self._read_changes(since) if since and not was_doubted else None
+        if first is None:
+            first = await self._read_all()
+        if was_doubted:
+            self._is_doubted = False
+        self._progress.read(first.published, first.cursor)
+        for key in granted_before:
+            self._choices.drop(*key)
+
+    async def _read_changes(self, since: str) -> SnapshotPage | None:
+        """The first page, which is the oldest; None if placement does not remember them all any more."""
+        first = page = await self._page(0, since)
+        while page.since == since:
+            self._picture.apply(page.providers)
+            self._picture.remove(page.gone)
+            if page.next is None:
+                return first
+            page = await self._page(page.next, since)
+        return None
+
+    async def _read_all(self) -> SnapshotPage:
+        self.readings_of_all += 1
+        known = self._picture.internals()
+        there: set[int] = set()
+        after: int | None = 0
+        first: SnapshotPage | None = None
+        while after is not None:
+            page = await self._page(after, "")
+            first = first or page
+            self._picture.apply(page.providers)
+            there.update(provider.internal for provider in page.providers)
+            after = page.next
+        self._picture.prune(known - there)
+        assert first is not None, "there is a first page"
+        return first
+
+    async def _page(self, after: int, since: str) -> SnapshotPage:
+        page = await self._station.ask(AskSnapshot(after=after, limit=self._page_size, since=since))
+        assert isinstance(page, SnapshotPage), f"placement answered a snapshot by {page!r}"
+        return page
+
+    async def _revisions(self) -> dict[int, int]:
+        listed: dict[int, int] = {}
+        after: int | None = 0
+        while after is not None:
+            page = await self._station.ask(AskRevisions(after=after))
+            assert isinstance(page, RevisionsPage), f"placement answered for revisions by {page!r}"
+            listed.update(zip(page.internals, page.revisions, strict=True))
+            after = page.next
+        return listed
+
+
+async def _until_done(work: Callable[[], Awaitable[None]], pause_s: float) -> None:
+    while True:
+        try:
+            return await work()
+        except Transient as problem:
+            log.warning("placement's books could not be read, trying again: %s", problem)
+            await asyncio.sleep(pause_s)

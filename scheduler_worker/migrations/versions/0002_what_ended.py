@@ -1,0 +1,20 @@
+"""What ended long ago is found by its time, to be forgotten."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+_INDEX = "ix_requested_instances_changed_at"
+
+
+def upgrade() -> None:
+    ended = sa.text("state = 'deleted'")
+    op.create_index(_INDEX, "requested_instances", ["changed_at"], postgresql_where=ended, sqlite_where=ended)
+
+
+def downgrade() -> None:
+    op.drop_index(_INDEX, "requested_instances")

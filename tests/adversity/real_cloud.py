@@ -1,0 +1,200 @@
+"""A whole cloud on the real broker and PostgreSQL: a process for each worker, there to be killed, restarted and asked."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import asyncpg
+from msgspec import structs
+from sqlalchemy.engine import make_url
+
+from bus.message import ProviderId
+from bus.messages.build import AskInstances, InstanceId, InstancesFound, InstanceState
+from bus.messages.hosts import AskHosts, HostsFound, HostState
+from bus.process import run_until
+from bus.sql import upgrade
+from bus.station import Station
+from bus.topology import objects_of, user_of
+from placement_worker.store_sql import SqlPlacementStore
+from scheduler_worker.store import InstanceQuery
+from scheduler_worker.store_sql import SqlSchedulerStore
+from tests.adversity.worker_process import BUS
+from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
+from tests.contracts.sql_stores import migrated_database
+
+PATIENCE_S = 100.0
+# Who each kind of worker is to the broker.
+ROLES = {"placement": "placement", "scheduler": "scheduler", "conductor": "cell", "compute": "cell"}
+
+
+class RealCloud:
+    """Workers by name, such as `scheduler-1` or `conductor-c1`: kind, and what tells it from its like or its cell."""
+
+    def __init__(
+        self, under_test: RabbitMQUnderTest, database_url: str, cells: Sequence[str], sizes: dict[str, str]
+    ) -> None:
+        self.under_test = under_test
+        self.cells = tuple(cells)
+        self.books = SqlPlacementStore(database_url)
+        self._rows = SqlSchedulerStore(database_url)
+        # More patient than any worker: on a busy machine it takes a while until eight processes have begun.
+        patient = structs.replace(BUS, answer_timeout_ms=PATIENCE_S * 1000)
+        self.client = Station(under_test.broker(), "client", settings=patient, asks=True)
+        self._database_url = database_url
+        self._sizes = sizes
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+
+    # Processes
+
+    async def start(self, *names: str) -> None:
+        for name in names:
+            kind, _, cell = name.partition("-")
+            role = ROLES[kind]
+            in_cell = (cell.partition("+")[0],) if role == "cell" else ()
+            self._running[name] = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "tests.adversity.worker_process",
+                kind,
+                *in_cell,
+                env={
+                    "PATH": os.environ["PATH"],
+                    "MOOR_BUS_URL": self.under_test.url(user_of(role, *in_cell)),
+                    "MOOR_DB_URL": self._database_url,
+                    "MOOR_LOG_LEVEL": os.environ.get("MOOR_LOG_LEVEL", "CRITICAL"),
+                    **self._sizes,
+                },
+            )
+
+    async def kill(self, name: str) -> None:
+        """As the kernel kills who takes too much memory: no word of farewell."""
+        victim = self._running[name]
+        assert victim.returncode is None, f"{name} died by itself, with {victim.returncode}"
+        victim.kill()
+        await victim.wait()
+
+    async def end(self) -> None:
+        await self.books.close()
+        await self._rows.close()
+        for process in self._running.values():
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    # What is known
+
+    async def hosts(self) -> list[HostState]:
+        found: list[HostState] = []
+        after = ""
+        while True:
+            page = await self.client.ask(AskHosts(after=after, limit=500))
+            assert isinstance(page, HostsFound)
+            found += page.hosts
+            if not (after := page.next):
+                return found
+
+    async def until_up(self, hosts: int) -> None:
+        async def is_so() -> bool:
+            return sum(host.up for host in await self.hosts()) == hosts
+
+        up = asyncio.create_task(until_so(is_so, f"{hosts} hosts are up"))
+        ends: dict[asyncio.Task[Any], str] = {
+            asyncio.create_task(process.wait()): name for name, process in self._running.items()
+        }
+        done, waiting = await asyncio.wait((up, *ends), return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        assert up in done, f"ended by themselves: {[ends[task] for task in done if task in ends]}"
+        await up
+
+    async def until_state(self, instance: InstanceId, *states: str) -> InstanceState:
+        last: list[InstanceState] = []
+
+        async def is_so() -> bool:
+            found = await self.client.ask(AskInstances(instances=(instance,)))
+            assert isinstance(found, InstancesFound)
+            last[:] = found.instances
+            return bool(last) and last[0].state in states
+
+        await until_so(is_so, f"{instance} in {states}", last)
+        return last[0]
+
+    async def until_in_cell(self, instance: InstanceId, state: str) -> None:
+        """Until its cell has it so."""
+
+        async def is_so() -> bool:
+            return (instance, state) in await self.rows("SELECT id, state FROM cell_instances")
+
+        await until_so(is_so, f"{instance} is {state} in its cell")
+
+    async def until_nothing_is_held(self) -> None:
+        """Neither in the books nor on any host."""
+
+        async def is_so() -> bool:
+            held = await self.rows("SELECT 1 FROM allocations")
+            return not held and not any(host.instances for host in await self.hosts())
+
+        await until_so(is_so, "nothing is held")
+
+    async def instances(self) -> list[InstanceState]:
+        """All there are, as the API level's database has them."""
+        return [row.told for row in await self._rows.instances(InstanceQuery(limit=1_000_000))]
+
+    async def until_trait(self, root: ProviderId, trait: str) -> None:
+        """Until placement has this trait of a host."""
+
+        async def is_so() -> bool:
+            page = await self.books.snapshot_page(0, 1000)
+            return any(each.id == root and trait in each.traits for each in page.providers)
+
+        await until_so(is_so, f"{root} has {trait}")
+
+    async def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What the database says, whoever wrote it."""
+        url = make_url(self._database_url).set(drivername="postgresql")
+        connection = await asyncpg.connect(url.render_as_string(hide_password=False))
+        try:
+            return [tuple(row) for row in await connection.fetch(query)]
+        finally:
+            await connection.close()
+
+
+@asynccontextmanager
+async def real_cloud(*cells: str, **sizes: str) -> AsyncIterator[RealCloud]:
+    """A broker with its users and an empty database; the workers are started by the test."""
+    async with AsyncExitStack() as stack:
+        under_test = await RabbitMQUnderTest.start()
+        stack.push_async_callback(under_test.close)
+        connection = await under_test.broker().connect()
+        await connection.declare(objects_of(cells))
+        await connection.close()
+        for user in ("placement", "scheduler", "client"):
+            await under_test.add_user(user_of(user), cells)
+        for cell in cells:
+            await under_test.add_user(user_of("cell", cell), cells)
+        database_url = await stack.enter_async_context(migrated_database("postgresql"))
+        for owner in ("scheduler_worker", "cell_conductor"):
+            await upgrade(database_url, owner)
+        here = RealCloud(under_test, database_url, cells, sizes)
+        stack.push_async_callback(here.end)
+        told = asyncio.Event()
+        asking = asyncio.create_task(run_until(told, (here.client,), drain_s_max=5))
+        try:
+            yield here
+        finally:
+            told.set()
+            await asking
+            await here.client.close()
+
+
+async def until_so(condition: Callable[[], Awaitable[bool]], what: str, seen: object = "") -> None:
+    """Wait for it to come true; not for a time."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not await condition():
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"never came true: {what}; instead: {seen}") from None

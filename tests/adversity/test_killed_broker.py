@@ -1,0 +1,205 @@
+"""The process of an embedded broker is killed, again and again: what it confirmed is there, and its clients go on."""
+
+import asyncio
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from bus.broker import Connection, ConnectionLost, Interrupted, Receipt
+from bus.codec import CODEC
+from bus.link import Link
+from bus.listening import listen
+from bus.station import Station
+from bus.topology import PLACEMENT, Grant, objects_of
+from bus.unix_socket import UnixBroker
+from tests.adversity.keeping_broker import serving
+from tests.contracts.small_world import (
+    WORK,
+    bodies,
+    connected,
+    drain,
+    parcel,
+    publish_bodies,
+    within_patience,
+    world,
+)
+from tests.contracts.stage import (
+    CELLS,
+    SETTINGS,
+    Remembering,
+    number_of,
+    order,
+    station,
+    until,
+    until_empty,
+    working,
+)
+from tests.contracts.test_asking import Answering, answering, ask
+
+pytestmark = pytest.mark.asyncio
+
+KILLS = 5
+IN_FLIGHT = 50
+PREFETCH = 200
+PER_LIFE = 100
+# The body of parcels that are no part of the count.
+LANDMARK = 0
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    # Sockets' paths must be short, which a test's own directory is not.
+    with tempfile.TemporaryDirectory(prefix="moor-") as place:
+        yield Path(place)
+
+
+def broker_in(directory: Path) -> UnixBroker:
+    return UnixBroker(directory / "bus.sock")
+
+
+class Books:
+    """What was said to the broker, and what it said: as far as its clients know."""
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count(1)
+        self.confirmed: set[int] = set()
+        self.acknowledged: set[int] = set()
+        # Of these, those before something that the broker confirmed.
+        self.surely_acknowledged: set[int] = set()
+
+    async def publish(self, connection: Connection) -> None:
+        """Many at a time, in the order of their numbers, until the broker is gone."""
+        publishing = await connection.open_publishing()
+
+        async def publish_on() -> None:
+            for number in self.numbers:
+                if await publishing.publish(parcel(number)) is Receipt.CONFIRMED:
+                    self.confirmed.add(number)
+
+        publishers = [publish_on() for _ in range(IN_FLIGHT)]
+        outcomes = await asyncio.gather(*publishers, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {ConnectionLost}
+
+    async def acknowledge_every_other(self, connection: Connection) -> None:
+        consuming = await connection.open_consuming(WORK.name, prefetch=PREFETCH)
+        held = 0
+        with suppress(Interrupted):
+            while True:
+                for delivery in await consuming.receive():
+                    number = int(delivery.parcel.body)
+                    if number % 2 and held < PREFETCH // 2:
+                        held += 1
+                        continue
+                    await consuming.acknowledge(delivery.tag)
+                    self.acknowledged.add(number)
+                so_far = {*self.acknowledged}
+                # On the same connection: the broker has heard the acknowledgements before it confirms this.
+                await publish_bodies(connection, LANDMARK)
+                self.surely_acknowledged |= so_far
+
+
+async def test_whatever_was_confirmed_and_not_acknowledged_is_there_after_each_kill(directory: Path) -> None:
+    books = Books()
+    for kill in range(1, KILLS + 1):
+        async with serving(directory):
+            at_work = await publishing_and_acknowledging(books, directory)
+            await until(at_least(kill * 1_000, books.confirmed), f"{kill},000 are confirmed")
+        await asyncio.gather(*at_work)
+    async with serving(directory), connected(broker_in(directory)) as connection:
+        found = await all_waiting(connection)
+
+    assert found == sorted({*found})
+    assert books.confirmed - books.acknowledged <= {*found}
+    assert len(books.surely_acknowledged) > KILLS
+    assert not books.surely_acknowledged & {*found}
+
+
+async def publishing_and_acknowledging(books: Books, directory: Path) -> list[asyncio.Task[None]]:
+    """Until the broker is gone; on a connection each."""
+    publisher, consumer = [await broker_in(directory).connect() for _ in range(2)]
+    await publisher.declare(world())
+    return [
+        asyncio.create_task(books.publish(publisher)),
+        asyncio.create_task(books.acknowledge_every_other(consumer)),
+    ]
+
+
+def at_least(count: int, numbers: set[int]) -> Callable[[], bool]:
+    return lambda: len(numbers) >= count
+
+
+async def all_waiting(connection: Connection) -> list[int]:
+    """In the order in which they come; without landmarks, which came another way."""
+    deliveries = await drain(connection, WORK.name, await connection.depth(WORK.name))
+    return [number for number in bodies(deliveries) if number != LANDMARK]
+
+
+async def test_stations_go_on_when_their_broker_is_killed_and_started_again(directory: Path) -> None:
+    """Each time with parcels on their way in, waiting, and in somebody's hands."""
+    broker, memory = broker_in(directory), Remembering()
+    sender = Station(broker, "sender", settings=structs.replace(SETTINGS, parcel_items_max=5))
+    said: list[asyncio.Future[None]] = []
+    async with serving(directory) as process:
+        await declare_all(broker)
+        async with working(broker, memory):
+            for life in range(KILLS):
+                orders = range(life * PER_LIFE, (life + 1) * PER_LIFE)
+                said += [sender.publisher.send(order(number)) for number in orders]
+                await until(lambda first=orders[0]: max(memory.handled, default=-1) >= first)  # type: ignore[misc]
+                await process.kill()
+                await process.start()
+            await within_patience(asyncio.gather(*said))
+            await until(lambda: len({*memory.handled}) == KILLS * PER_LIFE)
+            await until_empty(broker)
+        await sender.close()
+
+    assert {*memory.handled} == {*range(KILLS * PER_LIFE)}
+
+
+async def test_who_asks_and_who_answers_go_on_with_the_broker_that_came_after(directory: Path) -> None:
+    broker, gate = broker_in(directory), asyncio.Event()
+    answers = Answering(gate)
+    async with serving(directory) as process:
+        await declare_all(broker)
+        async with answering(broker, answers), station(broker, asks=True) as client:
+            asking = asyncio.ensure_future(ask(client, 1, 2, 3))
+            await until(lambda: answers.asked >= 3)
+            await process.kill()
+            gate.set()
+            await process.start()
+
+            assert await within_patience(asking) == [1, 2, 3]
+
+
+async def test_who_listens_hears_that_it_missed_something_and_what_is_said_from_then_on(
+    directory: Path,
+) -> None:
+    broker = broker_in(directory)
+    link = Link(broker, SETTINGS)
+    feed = listen(
+        link, (Grant(PLACEMENT, ("release.*",)),), process="a-listener", settings=SETTINGS, codec=CODEC
+    )
+    async with serving(directory) as process, station(broker, "sender") as sender:
+        await declare_all(broker)
+        assert not await within_patience(anext(feed))
+        await sender.publisher.send(order(1))
+        assert [number_of(each.message) for each in await within_patience(anext(feed))] == [1]
+        await process.kill()
+        await process.start()
+
+        # The feed stands anew.
+        assert not await within_patience(anext(feed))
+        await within_patience(sender.publisher.send(order(2)))
+        assert [number_of(each.message) for each in await within_patience(anext(feed))] == [2]
+        await feed.aclose()
+        await link.close()
+
+
+async def declare_all(broker: UnixBroker) -> None:
+    async with connected(broker, objects_of(CELLS)):
+        pass

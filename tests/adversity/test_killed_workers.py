@@ -1,0 +1,153 @@
+"""Every kind of worker is killed, and the broker restarted, in the middle of thousands of boots on the real servers."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from uuid import UUID
+
+import pytest
+
+from bus.message import Message
+from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId, RequestId
+from bus.messages.hosts import HostState
+from scheduler_worker.instances import instance_id_of
+from tests.adversity.real_cloud import RealCloud, real_cloud, until_so
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
+
+CELLS = ("c1", "c2")
+WORKERS = ("placement-1", "placement-2", "scheduler-1", "scheduler-2", "conductor-c1", "conductor-c2")
+HOSTS = 200
+BOOTS = 5000
+SMALL = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1)
+KILLED_COMPUTE = "c1"
+DELETED_EVERY = 10
+IS_OVER = ("active", "error", "deleted")
+
+# Who holds something, where; a row for each host.
+HOLDINGS = """
+    SELECT DISTINCT c.uuid, p.uuid
+    FROM allocations a JOIN consumers c ON c.id = a.consumer_id JOIN providers p ON p.id = a.provider_id
+"""
+STATES = "SELECT state, count(*) FROM requested_instances GROUP BY state"
+
+
+def a_build(number: int) -> BuildInstance:
+    return BuildInstance(
+        request_id=RequestId(UUID(int=number)), flavor=SMALL, name=f"vm-{number}", deadline_s=200
+    )
+
+
+def instance_of(build: BuildInstance) -> InstanceId:
+    assert build.request_id is not None
+    return instance_id_of(build.request_id, 0)
+
+
+async def send(here: RealCloud, messages: Sequence[Message]) -> None:
+    await asyncio.gather(*[here.client.publisher.send(message) for message in messages])
+
+
+async def kill_and_start_again(here: RealCloud, worker: str) -> None:
+    await here.kill(worker)
+    await here.start(worker)
+
+
+async def until_ended(here: RealCloud, count: int) -> None:
+    states: Counter[str] = Counter()
+
+    async def is_so() -> bool:
+        states.clear()
+        states.update(dict(await here.rows(STATES)))
+        return sum(states[state] for state in IS_OVER) >= count
+
+    await until_so(is_so, f"{count} of {BOOTS} have ended", states)
+
+
+async def until_nothing_is_held_but_by_the_living(here: RealCloud) -> None:
+    """Each active instance holds its share on its host and nowhere else, and nobody else holds anything."""
+    contradictions: list[object] = []
+    ids = {host.name: host.id for host in await here.hosts()}
+
+    async def is_so() -> bool:
+        living = {(state.id, ids[state.host]) for state in await here.instances() if state.state == "active"}
+        holding = set(await here.rows(HOLDINGS))
+        contradictions[:] = [len(living), len(holding), sorted(map(str, living ^ holding))[:10]]
+        return living == holding
+
+    await until_so(is_so, "what is held is held by what is active", contradictions)
+
+
+async def each_ended_once_as_it_was_asked(here: RealCloud, deleted: Sequence[InstanceId]) -> None:
+    """As the API level has it, and as its cell has it."""
+    states = {state.id: state for state in await here.instances()}
+    assert len(states) == BOOTS
+    assert {id_ for id_, state in states.items() if state.state == "deleted"} == set(deleted)
+    assert all(state.reason for state in states.values() if state.state == "error")
+    in_cells = await here.rows("SELECT id, state FROM cell_instances")
+    assert len({id_ for id_, _ in in_cells}) == len(in_cells), "no instance has been in two cells"
+    assert [(id_, state, states[id_].state) for id_, state in in_cells if state != states[id_].state] == []
+    assert Counter(state.state for state in states.values())["active"] > BOOTS // 2
+    # Who found a host has two alternates: it takes three misfortunes to end in error.
+    unlucky = [state for state in states.values() if state.state == "error"]
+    assert [state for state in unlucky if len(state.failures) < 3] == []
+
+
+async def nobody_has_built_what_is_not_active(here: RealCloud) -> None:
+    """What hosts say they have, where computes were not killed; of those that were, they know less than there is."""
+    has: Counter[str] = Counter()
+    for state in await here.instances():
+        has[state.host] += state.state == "active"
+    told: list[object] = []
+
+    async def is_so() -> bool:
+        hosts = await here.hosts()
+        told[:] = [(host.name, host.instances, has[host.name]) for host in hosts if not is_true(host)]
+        return not told
+
+    def is_true(host: HostState) -> bool:
+        built = has[host.name]
+        return host.instances <= built if host.cell == KILLED_COMPUTE else host.instances == built
+
+    await until_so(is_so, "hosts have what is active on them and nothing else", told)
+
+
+async def nothing_is_buried(here: RealCloud) -> None:
+    connection = await here.under_test.broker().connect()
+    assert await connection.depth("dead") == 0
+    await connection.close()
+
+
+async def test_every_kind_of_worker_is_killed_and_the_broker_restarted_in_the_middle_of_5000_boots() -> None:
+    """Computes too: what they pretend is in their memory, so what they had in hand is as lost as on a host that lost
+    power, and goes to an alternate, or ends with the reason.
+    """
+    async with real_cloud(*CELLS, HOSTS_PER_CELL=str(HOSTS // len(CELLS)), SPAWNS_FAILING="0.05") as here:
+        await here.start(*WORKERS, *(f"compute-{cell}" for cell in CELLS))
+        await here.until_up(HOSTS)
+        builds = [a_build(number) for number in range(1, BOOTS + 1)]
+        doomed = [instance_of(build) for build in builds[::DELETED_EVERY]]
+
+        asking = asyncio.create_task(send(here, builds))
+        deeds: list[Callable[[], Awaitable[None]]] = [
+            partial(kill_and_start_again, here, "scheduler-1"),
+            partial(kill_and_start_again, here, "conductor-c1"),
+            partial(send, here, [DeleteInstance(instance=instance) for instance in doomed]),
+            partial(kill_and_start_again, here, "placement-1"),
+            partial(kill_and_start_again, here, f"compute-{KILLED_COMPUTE}"),
+            here.under_test.restart,
+            partial(kill_and_start_again, here, "placement-2"),
+            partial(kill_and_start_again, here, "scheduler-2"),
+            partial(kill_and_start_again, here, "conductor-c2"),
+        ]
+        for number, deed in enumerate(deeds, 1):
+            await until_ended(here, BOOTS * number // (len(deeds) + 2))
+            await deed()
+        await asking
+        await until_ended(here, BOOTS)
+        await until_nothing_is_held_but_by_the_living(here)
+
+        await each_ended_once_as_it_was_asked(here, doomed)
+        assert await here.books.audit() == ()
+        await nobody_has_built_what_is_not_active(here)
+        await nothing_is_buried(here)

@@ -1,0 +1,81 @@
+"""One worker of a cloud that is about to have a hard time: `python -m tests.adversity.worker_process KIND [CELL]`.
+
+The parts are the real ones, wired as their own `__main__` wires them; only their patience is a test's.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from bus.process import LOG_FORMAT, Part, run_until_told
+from bus.settings import BusSettings
+from bus.station import Station, process_name
+from bus.urls import broker_at
+from cell_conductor.settings import ConductorSettings
+from cell_conductor.store_sql import SqlConductorStore
+from cell_conductor.wiring import conductor_parts
+from compute_sim.core.faults import FailsToBuild, FaultScript
+from compute_sim.core.hosts import HostSize
+from compute_sim.drivers import alike
+from compute_sim.settings import ComputeSettings
+from compute_sim.wiring import compute_parts
+from placement_worker.settings import PlacementSettings
+from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.wiring import placement_parts
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store_sql import SqlSchedulerStore
+from scheduler_worker.wiring import scheduler_parts
+
+BUS = BusSettings(
+    sweep_s=2,
+    retry_delay_ms_max=2_000,
+    connect_delay_ms_max=500,
+    ask_again_ms=1_000,
+    answer_timeout_ms=10_000,
+)
+SCHEDULER = SchedulerSettings(unsaid_s=2, deadline_poll_s=1)
+# Longer than a broker takes to restart on a busy machine: what nobody could say is no host's silence.
+CONDUCTOR = ConductorSettings(
+    attempt_timeout_s=20, destroy_timeout_s=20, remind_every_s=2, ask_lease_s=12, poll_ms=100
+)
+
+
+def parts_of(kind: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:
+    database = os.environ.get("MOOR_DB_URL", "")
+    name = process_name(f"{kind}-{cell}" if cell else kind)
+    station = Station(broker_at(os.environ["MOOR_BUS_URL"]), name, settings=BUS, asks=kind != "placement")
+    stack.push_async_callback(station.close)
+    match kind:
+        case "placement":
+            books = SqlPlacementStore(database)
+            stack.push_async_callback(books.close)
+            return placement_parts((station,), books, PlacementSettings())
+        case "scheduler":
+            rows = SqlSchedulerStore(database)
+            stack.push_async_callback(rows.close)
+            return scheduler_parts(station, rows, SCHEDULER)
+        case "conductor":
+            instances = SqlConductorStore(database, cell)
+            stack.push_async_callback(instances.close)
+            return (*conductor_parts(station, instances, CONDUCTOR, cell, station.ask_all), station)
+        case "compute":
+            size = HostSize(vcpus=int(os.environ.get("VCPUS_PER_HOST", "16")))
+            hosts = alike(cell, int(os.environ.get("HOSTS_PER_CELL", "2")), size)
+            failing = FailsToBuild(probability=float(os.environ.get("SPAWNS_FAILING", "0")))
+            faults = FaultScript(seed=3, spawn_ms=float(os.environ.get("SPAWN_MS", "50")), faults=(failing,))
+            return compute_parts(station, hosts, ComputeSettings(cell=cell, beat_s=1), faults)
+        case _:
+            raise ValueError(f"kind is {kind!r}: placement, scheduler, conductor or compute")
+
+
+async def main(arguments: Sequence[str]) -> None:
+    async with AsyncExitStack() as stack:
+        await run_until_told(parts_of(arguments[0], "".join(arguments[1:]), stack), drain_s_max=20)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=os.environ.get("MOOR_LOG_LEVEL", "ERROR"), format=LOG_FORMAT)
+    asyncio.run(main(sys.argv[1:]))

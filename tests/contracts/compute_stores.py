@@ -1,0 +1,47 @@
+"""Every store that a compute can run on, empty, by name; and what is in it for the process after this one."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from compute_sim.store import ComputeStore
+from compute_sim.store_memory import MemoryComputeStore
+
+KEPT = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
+STORES = ("memory", *KEPT)
+
+Again = Callable[[str], Awaitable[ComputeStore]]
+
+
+@asynccontextmanager
+async def open_compute_store(kind: str, clock_s: Callable[[], float]) -> AsyncIterator[ComputeStore]:
+    """That of the cell c1."""
+    if kind == "memory":
+        yield MemoryComputeStore(clock_s)
+        return
+    async with open_again(kind, clock_s) as again:
+        yield await again("c1")
+
+
+@asynccontextmanager
+async def open_again(kind: str, clock_s: Callable[[], float]) -> AsyncIterator[Again]:
+    """A store of a cell, as often as it is asked for, on one database."""
+    # Who only wants the memory needs no database drivers.
+    from bus.sql import upgrade  # noqa: PLC0415
+    from compute_sim.store_sql import SqlComputeStore, open_compute_store  # noqa: PLC0415
+    from tests.contracts.sql_stores import empty_database  # noqa: PLC0415
+
+    stores: list[SqlComputeStore] = []
+    async with empty_database(kind) as url:
+        await upgrade(url, "compute_sim")
+
+        async def again(cell: str) -> ComputeStore:
+            stores.append(await open_compute_store(url, cell, clock_s))
+            return stores[-1]
+
+        try:
+            yield again
+        finally:
+            for store in stores:
+                await store.close()

@@ -1,0 +1,145 @@
+"""What a compute may expect of where it keeps what is on its hosts."""
+
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+from msgspec import structs
+
+from bus.message import ConsumerId, ProviderId
+from compute_sim.core.attempts import Attempted, State
+from compute_sim.core.hosts import Load
+from compute_sim.store import ComputeStore
+from tests.contracts.compute_stores import KEPT, STORES, Again, open_again, open_compute_store
+
+pytestmark = pytest.mark.asyncio
+
+HOST = ProviderId(UUID(int=7))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def __call__(self) -> float:
+        return self.at_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest_asyncio.fixture(params=STORES)
+async def store(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[ComputeStore]:
+    async with open_compute_store(request.param, clock) as store:
+        yield store
+
+
+@pytest_asyncio.fixture(params=KEPT)
+async def again(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[Again]:
+    async with open_again(request.param, clock) as again:
+        yield again
+
+
+def an_attempt(
+    number: int, state: State = State.BUILDING, due_s: float | None = None, cell: str = "c1"
+) -> Attempted:
+    return Attempted(
+        cell=cell, host=HOST, instance=ConsumerId(UUID(int=number)), attempt=1, state=state, due_s=due_s
+    )
+
+
+async def save(store: ComputeStore, *attempts: Attempted) -> None:
+    async with store.transaction() as tx:
+        await tx.save(attempts)
+
+
+async def known(store: ComputeStore, *attempts: Attempted) -> set[Attempted]:
+    async with store.transaction() as tx:
+        return set((await tx.load([each.key for each in attempts])).values())
+
+
+async def test_what_is_saved_is_known_and_counted(store: ComputeStore) -> None:
+    building, built, failed = an_attempt(1), an_attempt(2, State.BUILT), an_attempt(3, State.FAILED)
+
+    await save(store, building, built, failed)
+
+    assert await known(store, building, built, failed, an_attempt(4)) == {building, built, failed}
+    assert await store.loads([HOST]) == {HOST: Load(instances=2, io_ops=1)}
+    assert await store.take_changed() == [HOST]
+    assert await store.take_changed() == []
+
+
+async def test_an_attempt_is_due_once_however_often_it_was_saved_and_again_if_its_batch_fails(
+    store: ComputeStore,
+) -> None:
+    woken: list[bool] = []
+    store.wake_with(lambda: woken.append(True))
+    attempt = an_attempt(1, State.BUILT, due_s=5.0)
+    asked_again = structs.replace(attempt, cause="asked again")
+    await save(store, attempt)
+    await save(store, asked_again)
+    assert await store.next_due_s() == 5.0
+
+    with pytest.raises(ZeroDivisionError):
+        await take_and_fail(store, 5.0)
+    async with store.transaction() as tx:
+        assert await tx.due(4.9, 10) == []
+        assert await tx.due(5.0, 10) == [asked_again]
+        await tx.save([structs.replace(asked_again, due_s=None)])
+
+    assert await store.next_due_s() is None
+    assert woken == [True]
+
+
+async def take_and_fail(store: ComputeStore, at_s: float) -> None:
+    async with store.transaction() as tx:
+        assert len(await tx.due(at_s, 10)) == 1
+        raise ZeroDivisionError
+
+
+async def test_what_was_over_for_long_is_forgotten(store: ComputeStore, clock: Clock) -> None:
+    failed, destroyed, built = (
+        an_attempt(1, State.FAILED),
+        an_attempt(2, State.DESTROYED),
+        an_attempt(3, State.BUILT),
+    )
+    await save(store, failed, built)
+    clock.at_s = 50.0
+    await save(store, destroyed)
+
+    assert await store.forget(over_before_s=40.0) == [failed.key]
+    assert await known(store, failed, destroyed, built) == {destroyed, built}
+    assert await store.forget(over_before_s=60.0) == [destroyed.key]
+    assert await store.forget(over_before_s=60.0) == []
+
+
+async def test_hosts_have_what_they_had_after_a_restart(again: Again, clock: Clock) -> None:
+    before = await again("c1")
+    clock.at_s = 1000.0
+    built, building = an_attempt(1, State.BUILT), an_attempt(2, due_s=1003.0)
+    gone = an_attempt(3, State.FAILED)
+    await save(before, built, building, gone)
+    await save(before, structs.replace(built, cause="asked again"))
+    clock.at_s = 2000.0
+    await before.forget(over_before_s=1500.0)
+
+    clock.at_s = 0.0
+    after = await again("c1")
+
+    assert await known(after, built, building, gone) == {
+        structs.replace(built, cause="asked again"),
+        # Its time was one of the process that is gone.
+        structs.replace(building, due_s=0.0),
+    }
+    assert await after.next_due_s() == 0.0
+    assert await after.loads([HOST]) == {HOST: Load(instances=2, io_ops=1)}
+
+
+async def test_each_cell_has_its_own(again: Again) -> None:
+    attempt = an_attempt(1, State.BUILT)
+    await save(await again("c1"), attempt)
+
+    assert await known(await again("c2"), attempt) == set()

@@ -1,0 +1,220 @@
+"""Placement's books, kept a second time by whoever checks: from what each transaction wrote, and by other means.
+
+After each commit: nothing is over capacity that was added to, what is written as used is what is held, who holds lives
+and holds on one host, and what was claimed was claimed in the shape that the claimer saw.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from msgspec import Struct
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.build import InstanceId
+from bus.messages.placement import (
+    ClaimResources,
+    InventoryState,
+    ReleaseClaim,
+    ResourceAmount,
+    ShapeSeen,
+    SwapClaim,
+)
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
+from tests.simulation.findings import Findings
+from tests.simulation.hosts_seen import HostsSeen
+from tests.simulation.physical import Physical
+
+Amounts = tuple[ResourceAmount, ...]
+
+
+class Heir(Struct, frozen=True):
+    """Of whom a cleanup consumer inherited, and which attempt's share."""
+
+    instance: InstanceId
+    attempt: int
+
+
+class Books:
+    def __init__(self, findings: Findings, hosts: HostsSeen, physical: Physical) -> None:
+        self._findings = findings
+        self._hosts = hosts
+        self._physical = physical
+        self.held: dict[ConsumerId, Amounts] = {}
+        self.heirs: dict[ConsumerId, Heir] = {}
+        self._living: dict[ConsumerId, int] = {}
+        self._sums: dict[tuple[ProviderId, str], int] = {}
+        self._inventories: dict[ProviderId, dict[str, InventoryState]] = {}
+        self._shapes: dict[ProviderId, int] = {}
+
+    # What is told
+
+    def trees_written(self, changes: TreeChanges) -> None:
+        for tree in changes.trees:
+            self._shapes[tree.root] = tree.shape
+            for book in tree.providers.values():
+                self._inventories[book.id] = dict(book.inventories)
+            root = tree.providers.get(tree.root)
+            if root is not None:
+                self._hosts.planted(tree.root, root.name, tree.cell, root.traits | root.operator_traits)
+                self._note_free(tree.root)
+        for removed in changes.removed:
+            self._inventories.pop(removed, None)
+        self._check_used({id_ for id_ in changes.changed if id_ in self._inventories})
+
+    def claims_written(self, orders: Sequence[ClaimOrder], changes: ClaimChanges) -> None:
+        before = {consumer: self.held.get(consumer, ()) for consumer, _ in changes.held}
+        self._note_heirs(orders)
+        for consumer in changes.consumers:
+            if consumer.ended_at is None:
+                self._living[consumer.id] = consumer.attempt
+            else:
+                self._living.pop(consumer.id, None)
+        gained = self._move(changes)
+        for provider, resource, used in changes.used:
+            if resource in self._inventories.get(provider, {}):
+                self._inventories[provider][resource] = _with_used(
+                    self._inventories[provider][resource], used
+                )
+        touched = {provider for provider, _ in changes.generations}
+        self._check_used(touched)
+        self._check_capacity(gained)
+        self._check_holders(changes)
+        self._check_shapes(orders, changes)
+        self._check_freed(before, orders)
+        for provider in touched:
+            self._note_free(provider)
+
+    def consumers_of(self, instance: InstanceId) -> list[ConsumerId]:
+        """The instance, and who inherited of it, as far as they hold something."""
+        heirs = [id_ for id_, heir in self.heirs.items() if heir.instance == instance]
+        return [each for each in (instance, *heirs) if each in self.held]
+
+    def free(self, host: ProviderId, resource: str) -> int | None:
+        inventory = self._inventories.get(host, {}).get(resource)
+        return None if inventory is None else _capacity(inventory) - self._sums.get((host, resource), 0)
+
+    # How it is kept
+
+    def _note_heirs(self, orders: Sequence[ClaimOrder]) -> None:
+        for order in orders:
+            if isinstance(order, SwapClaim) and order.cleanup is not None:
+                self.heirs[order.cleanup] = Heir(order.consumer, order.held_attempt)
+
+    def _move(self, changes: ClaimChanges) -> list[tuple[ProviderId, str]]:
+        """Which stocks were added to."""
+        sums_before: dict[tuple[ProviderId, str], int] = {}
+        for consumer, amounts in changes.held:
+            for sign, some in ((-1, self.held.get(consumer, ())), (1, amounts)):
+                for each in some:
+                    key = (each.provider, each.resource)
+                    sums_before.setdefault(key, self._sums.get(key, 0))
+                    self._sums[key] = self._sums.get(key, 0) + sign * each.amount
+            if amounts:
+                self.held[consumer] = amounts
+            else:
+                self.held.pop(consumer, None)
+        return [key for key, sum_ in sums_before.items() if self._sums[key] > sum_]
+
+    def _note_free(self, provider: ProviderId) -> None:
+        inventories = self._inventories.get(provider, {})
+        self._hosts.has_free(
+            provider,
+            {
+                resource: _capacity(inventory) - self._sums.get((provider, resource), 0)
+                for resource, inventory in inventories.items()
+            },
+        )
+
+    # What must hold
+
+    def _check_used(self, touched: set[ProviderId]) -> None:
+        for provider in touched:
+            for resource, inventory in self._inventories.get(provider, {}).items():
+                held = self._sums.get((provider, resource), 0)
+                if inventory.used != held:
+                    self._findings.breaks(
+                        "capacity is law",
+                        f"{resource} of {self._hosts.name(provider)}: used is {inventory.used}, and {held} is held",
+                    )
+
+    def _check_capacity(self, gained: Sequence[tuple[ProviderId, str]]) -> None:
+        for provider, resource in gained:
+            inventory = self._inventories.get(provider, {}).get(resource)
+            capacity = 0 if inventory is None else _capacity(inventory)
+            if (held := self._sums[provider, resource]) > capacity:
+                self._findings.breaks(
+                    "capacity is law",
+                    f"{resource} of {self._hosts.name(provider)}: {held} is held of {capacity}, and was added to",
+                )
+
+    def _check_holders(self, changes: ClaimChanges) -> None:
+        for consumer, amounts in changes.held:
+            if amounts and consumer not in self._living:
+                self._findings.breaks(
+                    "no allocation without a living consumer", f"{consumer} holds {amounts}"
+                )
+            hosts = {self._hosts.name(each.provider) for each in amounts}
+            if len(hosts) > 1:
+                self._findings.breaks(
+                    "no consumer on two hosts", f"{consumer} holds shares of {sorted(hosts)}"
+                )
+
+    def _check_shapes(self, orders: Sequence[ClaimOrder], changes: ClaimChanges) -> None:
+        """One batch may hold the same claim several times, as it was first asked and as it was asked again."""
+        asked: dict[ConsumerId, list[ClaimResources | SwapClaim]] = {}
+        claimed = {(holder.consumer, holder.attempt) for holder in changes.claimed}
+        for order in orders:
+            if isinstance(order, ReleaseClaim) or (order.consumer, order.attempt) not in claimed:
+                continue
+            if self.held.get(order.consumer) == order.share.amounts:
+                asked.setdefault(order.consumer, []).append(order)
+        for consumer, alike in asked.items():
+            self._findings.tell("books", "{} claims {}", consumer, self._hosts.name(alike[0].share.host))
+            if all(map(self._saw_another, alike)):
+                seen = [order.share.shapes for order in alike]
+                self._findings.breaks(
+                    "qualities are law",
+                    f"{_short(consumer)} was granted a share of what it saw as {seen}, and which has moved since",
+                )
+
+    def _saw_another(self, order: ClaimResources | SwapClaim) -> bool:
+        return any(self._has_moved(seen) for seen in order.share.shapes)
+
+    def _has_moved(self, seen: ShapeSeen) -> bool:
+        return self._shapes.get(seen.root) != seen.shape
+
+    def _check_freed(self, before: dict[ConsumerId, Amounts], orders: Sequence[ClaimOrder]) -> None:
+        """What a host may still have of an attempt stays held until the host has confirmed that it has not."""
+        for consumer, amounts in before.items():
+            if not amounts or self.held.get(consumer) == amounts:
+                continue
+            heir = self.heirs.get(consumer)
+            instance = InstanceId(consumer) if heir is None else heir.instance
+            host = amounts[0].provider
+            if any(self.held[other][0].provider == host for other in self.consumers_of(instance)):
+                continue
+            self._findings.tell("books", "{} let go of {}", consumer, self._hosts.name(host))
+            running = self._physical.still_there(instance, host)
+            if running:
+                self._findings.breaks(
+                    "silence is not failure",
+                    f"the share of {_short(instance)} on {self._hosts.name(host)} was freed, which still has its "
+                    f"attempt {running}; asked by {[type(order).__name__ for order in orders if order.consumer == consumer]}",
+                )
+
+
+def _capacity(inventory: InventoryState) -> int:
+    return int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
+
+
+def _with_used(inventory: InventoryState, used: int) -> InventoryState:
+    return InventoryState(
+        total=inventory.total,
+        reserved=inventory.reserved,
+        allocation_ratio=inventory.allocation_ratio,
+        used=used,
+    )
+
+
+def _short(id_: UUID) -> str:
+    return str(id_)[:8]

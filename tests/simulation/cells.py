@@ -1,0 +1,82 @@
+"""What the cells have written down, followed row by row: no state goes back, no attempt is taken up again, and nothing is
+given up that a silent host may still have.
+"""
+
+from collections.abc import Sequence
+
+from bus.messages.build import InstanceId
+from cell_conductor.core.instance import Instance
+from tests.simulation.findings import Findings
+from tests.simulation.hosts_seen import short
+from tests.simulation.physical import Physical
+
+NEXT = {
+    "": {"building", "error", "deleting", "deleted"},
+    "building": {"swapping", "active", "error", "deleting", "deleted"},
+    "swapping": {"building", "error", "deleting", "deleted"},
+    "active": {"deleting", "deleted"},
+    "error": {"deleting", "deleted"},
+    "deleting": {"deleted"},
+    "deleted": set(),
+}
+
+
+class Cells:
+    def __init__(self, findings: Findings, physical: Physical) -> None:
+        self._findings = findings
+        self._physical = physical
+        self.rows: dict[InstanceId, Instance] = {}
+
+    def written(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None:
+        for row in rows:
+            before = self.rows.get(row.id)
+            if before is None or before is not row:
+                self._follow(before, row)
+            self.rows[row.id] = row
+        for each in forgotten:
+            before = self.rows.pop(each, None)
+            if before is not None and before.cleanups:
+                self._findings.breaks(
+                    "silence is not failure", f"{short(each)} is forgotten with {before.cleanups}"
+                )
+
+    def _follow(self, before: Instance | None, row: Instance) -> None:
+        was = "" if before is None else before.state
+        if was != row.state or (before is not None and before.attempt != row.attempt):
+            host = "" if row.host is None else row.host.name
+            self._findings.tell("cell", "{}: {}, attempt {} on {}", row.id, row.state, row.attempt, host)
+        if was != row.state and row.state not in NEXT[was] and not _in_one_turn(was, row.state):
+            self._findings.breaks(
+                "nothing is done twice", f"{short(row.id)} went from {was!r} to {row.state!r} in its cell"
+            )
+        if row.state == "active" and was != "active":
+            self._check_built(row)
+        if before is None:
+            return
+        if row.attempt < before.attempt:
+            self._findings.breaks(
+                "nothing is done twice",
+                f"{short(row.id)} went from attempt {before.attempt} back to {row.attempt}",
+            )
+        if row.attempt == before.attempt and row.host != before.host and before.host is not None:
+            self._findings.breaks(
+                "nothing is done twice",
+                f"attempt {row.attempt} of {short(row.id)} moved from {before.host.name} to "
+                f"{row.host.name if row.host else 'nowhere'}",
+            )
+        if row.sequence < before.sequence:
+            self._findings.breaks("events tell what is later", f"{short(row.id)} went back to {row.sequence}")
+
+    def _check_built(self, row: Instance) -> None:
+        """What is told as active is what its host has; unless the host has lost it since."""
+        assert row.host is not None, "who is active has a host"
+        if not self._physical.has_built(row.id, row.host.share.host, row.attempt):
+            self._findings.breaks(
+                "nothing is built twice",
+                f"{short(row.id)} is active by attempt {row.attempt}, which {row.host.name} has not built",
+            )
+
+
+def _in_one_turn(was: str, now: str) -> bool:
+    """A batch may hold several words about one instance: all of them are one commit."""
+    return now in {later for next_ in NEXT[was] for later in NEXT[next_]}

@@ -1,0 +1,231 @@
+"""One seed: the whole cloud on one loop, the plan played on it, and what comes of it.
+
+Processes die and are started again under the same name; the broker and the rows stay. When the calm begins nothing goes
+wrong any more but what hosts cannot help, and then everything must settle.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextvars import Context
+
+from bus.definitions import rights_by_user
+from bus.memory import MemoryBroker
+from bus.messages.build import InstanceId
+from bus.messages.hosts import HostState
+from bus.topology import Limits, objects_of, user_of
+from cell_conductor.core.instance import Instance
+from compute_sim.core.attempts import Attempted
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
+from scheduler_worker.instances import InstanceRow
+from tests.simulation import faults as may
+from tests.simulation.books import Books
+from tests.simulation.cells import Cells
+from tests.simulation.drawing import COMPUTES, WORKERS
+from tests.simulation.findings import Findings
+from tests.simulation.hearing import Ears
+from tests.simulation.hosts_seen import HostsSeen
+from tests.simulation.people import Client, Operator
+from tests.simulation.physical import Physical
+from tests.simulation.plan import CELLS, Plan
+from tests.simulation.process import SimProcess
+from tests.simulation.requests import Requests
+from tests.simulation.wires import SimAccess
+from tests.simulation.workers import SCHEDULER, Rows, Workers
+
+PEOPLE = ("client", "operator")
+
+
+class Cloud:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.findings = Findings()
+        self.rows = Rows()
+        self.hosts = HostsSeen(self.findings, plan.script)
+        self.physical = Physical(self.findings)
+        self.books = Books(self.findings, self.hosts, self.physical)
+        self.requests = Requests(self.findings, self.hosts, plan, SCHEDULER.host_down_s)
+        self.cells = Cells(self.findings, self.physical)
+        self._objects = objects_of(CELLS, limits=Limits())
+        rights = rights_by_user(self._objects.exchanges, CELLS)
+        self.memory = MemoryBroker(rights.values())
+        self.ears = Ears(self.findings, rights)
+        self.workers = Workers(plan, self.rows, self)
+        self.client = Client(plan, self.findings)
+        self._operator = Operator(plan, self.findings)
+        self._processes: dict[str, SimProcess] = {}
+        self._lives: dict[str, int] = {}
+        self._zombies: list[SimProcess] = []
+        self._away_since: dict[str, float] = {}
+        self._is_calm = False
+        self._is_over = False
+        self._loop = asyncio.get_running_loop()
+
+    # Its course
+
+    async def open(self) -> None:
+        connection = self.memory.connect("")
+        await connection.declare(self._objects)
+        await connection.close()
+        for name in (*WORKERS, *COMPUTES, *PEOPLE):
+            self._start(name)
+        for fault in self.plan.faults:
+            self._loop.call_at(fault.at_s, self._befall, fault, context=Context())
+        for affliction in self.plan.script.faults:
+            if affliction.after_s:
+                kind = str(affliction.__struct_config__.tag)
+                self._loop.call_at(affliction.after_s, self.findings.see, "host", kind, context=Context())
+
+    def calm_down(self) -> None:
+        """From now on nothing goes wrong. What is away comes back, and zombies are dead."""
+        self._is_calm = True
+        self.ears.calm()
+        for zombie in self._zombies:
+            zombie.die()
+        for name, process in list(self._processes.items()):
+            if process.is_dead:
+                self._start(name)
+            process.calm()
+
+    def close(self) -> None:
+        self._is_over = True
+        for process in (*self._processes.values(), *self._zombies):
+            process.die()
+
+    # Processes
+
+    def _start(self, name: str) -> None:
+        standing = self._processes.get(name)
+        if standing is not None and not standing.is_dead and standing not in self._zombies:
+            return
+        life = self._lives[name] = self._lives.get(name, 0) + 1
+        process = self._processes[name] = SimProcess(name, life, self.plan.seed, self)
+        if name in self._away_since:
+            away = self.hosts.away[name.partition("-")[2]]
+            away.append((self._away_since.pop(name), self._loop.time()))
+        self.findings.tell(process.full_name, "starts")
+        broker = SimAccess(self.memory, _user(name), process, self.ears)
+        process.start(self._watched(process, broker))
+
+    async def _watched(self, process: SimProcess, broker: SimAccess) -> None:
+        """A process that falls over by itself has come upon something that it should have borne."""
+        runners: dict[str, Client | Operator | Workers] = {"client": self.client, "operator": self._operator}
+        try:
+            await runners.get(process.name, self.workers).run(process, broker)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, it is what was looked for
+            self.findings.breaks("no worker falls over", f"{process.full_name}: {_innermost(problem)!r}")
+
+    def died(self, process: SimProcess, *, quiet_s: float) -> None:
+        if self._is_over:
+            return
+        self.findings.tell(process.full_name, "dies")
+        self.ears.died(process)
+        role, _, cell = process.name.partition("-")
+        if role == "compute":
+            self.physical.power_lost(cell)
+            self._away_since[process.name] = self._loop.time()
+        for queue in _queues_of(process.name) if quiet_s else ():
+            self.ears.delay("", queue, self._loop.time() + quiet_s)
+        if process not in self._zombies:
+            self._loop.call_later(process.down_s, self._start, process.name, context=Context())
+
+    def fired(self, fault: str, process: str) -> None:
+        self.ears.fired(fault, process)
+
+    # Faults
+
+    def _befall(self, fault: may.Fault) -> None:
+        if self._is_calm or self.findings.broken is not None:
+            return
+        match fault:
+            case may.RoleDown(role=role, for_s=for_s):
+                self.fired(fault.name, role)
+                self._down([name for name in WORKERS if name.startswith(role)], for_s)
+                return
+            case may.BrokerRestart():
+                self.fired(fault.name, "the broker")
+                self.memory.restart()
+                return
+            case may.Duplicate():
+                self.ears.copy_next(fault)
+                return
+        process = self._processes[fault.process]
+        if process.is_dead:
+            return
+        match fault:
+            case may.CrashAt(point=point, down_s=down_s, quiet_s=quiet_s):
+                process.doom(point, quiet_s)
+                process.down_s = down_s
+            case may.LostConfirm() | may.FeedDrop() | may.LateRedelivery():
+                process.marked[fault.name] += fault.parcels if isinstance(fault, may.FeedDrop) else 1
+                process.held_s = fault.held_s if isinstance(fault, may.LateRedelivery) else process.held_s
+            case _:
+                self.fired(fault.name, process.full_name)
+                self._befall_now(fault, process)
+
+    def _befall_now(self, fault: may.Fault, process: SimProcess) -> None:
+        match fault:
+            case may.Crash(down_s=down_s):
+                self._down([process.name], down_s)
+            case may.Zombie(away_s=away_s, for_s=for_s):
+                self._zombies.append(process)
+                process.go_offline()
+                self._start(process.name)
+                self._loop.call_later(away_s, process.go_online, context=Context())
+                self._loop.call_later(for_s, process.die, context=Context())
+            case may.Cut():
+                process.cut("the network failed")
+            case may.Reorder(queue=queue, for_s=for_s):
+                self.ears.delay(process.name, queue, self._loop.time() + for_s)
+            case may.ClockJump(by_s=by_s):
+                process.ahead_s += by_s
+            case _:
+                raise ValueError(f"nobody knows how {fault!r} befalls anyone")
+
+    def _down(self, names: Sequence[str], for_s: float) -> None:
+        for name in names:
+            self._processes[name].down_s = for_s
+            self._processes[name].die()
+
+    # What is committed: stores.py tells
+
+    def books_written(
+        self, orders: Sequence[ClaimOrder], claims: ClaimChanges | None, trees: TreeChanges | None
+    ) -> None:
+        if trees is not None:
+            self.books.trees_written(trees)
+        if claims is not None:
+            self.books.claims_written(orders, claims)
+
+    def requests_written(self, rows: Iterable[InstanceRow], hosts: Sequence[HostState]) -> None:
+        for host in hosts:
+            self.hosts.registered(host)
+        self.requests.written(rows)
+
+    def cell_written(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None:
+        self.cells.written(rows, forgotten)
+
+    def attempts_changed(self, attempts: Sequence[Attempted]) -> None:
+        self.physical.attempts_changed(attempts)
+
+
+def _user(name: str) -> str:
+    role, _, rest = name.partition("-")
+    return user_of("cell", rest.partition("-")[0]) if role in ("conductor", "compute") else user_of(role)
+
+
+def _queues_of(name: str) -> tuple[str, ...]:
+    """What a process of this name works off; their ends are enough to tell them from others."""
+    role, _, rest = name.partition("-")
+    match role:
+        case "scheduler":
+            return (".requests", "scheduler.events")
+        case "placement":
+            return ("placement.work", "placement.questions")
+        case _:
+            return (f"{role}.{rest.partition('-')[0]}.work",)
+
+
+def _innermost(problem: BaseException) -> BaseException:
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    return problem

@@ -1,0 +1,209 @@
+"""From a seed to a plan: the one place where chance says what is to happen."""
+
+import random
+from uuid import UUID
+
+from msgspec import structs
+
+from compute_sim.core.faults import (
+    BuildsSlowly,
+    Changes,
+    ComesBackLate,
+    Dies,
+    FailsToBuild,
+    FallsSilent,
+    FaultScript,
+)
+from compute_sim.core.hosts import Host, HostSize
+from tests.simulation.faults import (
+    POINTS,
+    BrokerRestart,
+    ClockJump,
+    Crash,
+    CrashAt,
+    Cut,
+    Duplicate,
+    Fault,
+    FeedDrop,
+    LateRedelivery,
+    LostConfirm,
+    Reorder,
+    RoleDown,
+    Zombie,
+)
+from tests.simulation.plan import CELLS, GOLD, Boot, Delete, Nonsense, Plan, Switch
+
+INSTANCES = 100
+HOSTS_PER_CELL = 6
+SIZE = HostSize(vcpus=16, ram_mb=65_536, disk_gb=1_000, vcpu_ratio=1.0)
+BUSY_S = (1.0, 34.0)
+API, PLACEMENT = ("scheduler-1", "scheduler-2"), ("placement-1", "placement-2")
+CONDUCTORS = tuple(f"conductor-{cell}-{n}" for cell in CELLS for n in (1, 2))
+COMPUTES = tuple(f"compute-{cell}" for cell in CELLS)
+WORKERS = (*API, *PLACEMENT, *CONDUCTORS)
+KEYS = (
+    "build.request",
+    "claim",
+    "swap",
+    "release",
+    "place",
+    "spawn",
+    "spawned",
+    "destroy",
+    "instance.",
+    "host.state",
+)
+QUEUES = {
+    "scheduler": ("scheduler.requests", "scheduler.events"),
+    "placement": ("placement.work", "placement.questions", "placement.questions"),
+    "conductor": (".work",),
+}
+
+
+def draw(seed: int) -> Plan:
+    chance = random.Random(seed)
+    hosts = {cell: _hosts(chance, cell) for cell in CELLS}
+    late = {cell: (of_cell[-1].name, chance.uniform(6, 25)) for cell, of_cell in hosts.items()}
+    boots = (*_boots(chance), *(_on_late(chance, *each) for each in late.values()), _probe(chance))
+    names = [host.name for of_cell in hosts.values() for host in of_cell]
+    return Plan(
+        seed=seed,
+        hosts=hosts,
+        script=_script(chance, names, dict(late.values())),
+        boots=boots,
+        deletes=_deletes(chance, boots),
+        switches=tuple(_switch(chance, names) for _ in range(2)),
+        nonsense=(Nonsense(chance.uniform(*BUSY_S), None), Nonsense(36.0, boots[0].id)),
+        faults=_faults(chance),
+    )
+
+
+def _hosts(chance: random.Random, cell: str) -> tuple[Host, ...]:
+    plain = SIZE.traits
+    return tuple(
+        Host(
+            name=f"{cell}-host-{n}",
+            size=structs.replace(SIZE, traits=plain | {GOLD} if chance.random() < 0.5 else plain),
+        )
+        for n in range(1, HOSTS_PER_CELL + 1)
+    )
+
+
+def _boots(chance: random.Random) -> tuple[Boot, ...]:
+    boots: list[Boot] = []
+    while sum(boot.count for boot in boots) < INSTANCES:
+        at_s = chance.uniform(*BUSY_S)
+        giant = chance.random() < 0.04
+        boots.append(
+            Boot(
+                id=UUID(int=chance.getrandbits(128)),
+                name=f"b{len(boots) + 1}",
+                at_s=at_s,
+                count=chance.choice((1, 1, 1, 2, 3)),
+                vcpus=40 if giant else chance.choice((1, 2, 2, 4)),
+                ram_mb=chance.choice((1024, 4096)),
+                again_s=tuple(at_s + chance.uniform(0, 20) for _ in range(chance.random() < 0.15)),
+                needs_gold=chance.random() < 0.2,
+                deadline_s=12 if chance.random() < 0.05 else 30,
+            )
+        )
+    return tuple(sorted(boots, key=lambda boot: boot.at_s))
+
+
+def _on_late(chance: random.Random, host: str, at_s: float) -> Boot:
+    return Boot(
+        id=UUID(int=chance.getrandbits(128)),
+        name=f"on-{host}",
+        at_s=at_s,
+        count=1,
+        vcpus=1,
+        ram_mb=1024,
+        host=host,
+    )
+
+
+def _probe(chance: random.Random) -> Boot:
+    """Somebody boots when all is well again: it is active soon, and what it changes shows who has missed something."""
+    return Boot(id=UUID(int=chance.getrandbits(128)), name="probe", at_s=50.0, count=1, vcpus=1, ram_mb=1024)
+
+
+def _deletes(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Delete, ...]:
+    """Before the request, at once, while it is placed and built, and long after."""
+    deletes = []
+    for boot in boots[:-1]:
+        for index in range(boot.count):
+            if chance.random() < 0.35:
+                after_s = chance.choice((-0.5, 0.0, 0.01, 0.05, 0.2, 1.0, 3.0, 8.0)) * chance.uniform(
+                    0.5, 1.5
+                )
+                times = [max(0.6, boot.at_s + after_s)]
+                if chance.random() < 0.2:
+                    times.append(times[0] + chance.uniform(0, 6))
+                deletes += [Delete(boot.id, index, at_s) for at_s in times]
+    return tuple(deletes)
+
+
+def _switch(chance: random.Random, names: list[str]) -> Switch:
+    at_s = chance.uniform(*BUSY_S)
+    return Switch(chance.choice(names), at_s, at_s + chance.uniform(1, 10))
+
+
+def _script(chance: random.Random, names: list[str], late: dict[str, float]) -> FaultScript:
+    """A host that is silent from the beginning is one that is added when it speaks."""
+    there = [name for name in names if name not in late]
+    silent, later, dying, shrinking, losing, bare = chance.sample(there, 6)
+    at_s = [chance.uniform(*BUSY_S) for _ in range(6)]
+    return FaultScript(
+        seed=chance.getrandbits(32),
+        spawn_ms=chance.choice((20.0, 200.0, 800.0)),
+        faults=(
+            *(FallsSilent(hosts=(name,), for_s=until_s) for name, until_s in late.items()),
+            FailsToBuild(probability=0.1),
+            BuildsSlowly(spawn_ms=chance.choice((2_000.0, 8_000.0)), probability=0.05),
+            FallsSilent(hosts=(silent,), after_s=at_s[0], for_s=chance.uniform(3, 12)),
+            ComesBackLate(hosts=(later,), after_s=at_s[1], for_s=chance.uniform(3, 12)),
+            *((Dies(hosts=(dying,), after_s=at_s[2]),) if chance.random() < 0.5 else ()),
+            Changes(hosts=(shrinking,), after_s=at_s[3], for_s=5, vcpus=-8),
+            Changes(hosts=(losing,), after_s=at_s[4], for_s=3, every_s=6, traits_gained=("CUSTOM_TINKERED",)),
+            Changes(hosts=(losing,), after_s=at_s[5], for_s=6, traits_lost=(GOLD,)),
+            Changes(hosts=(bare,), after_s=at_s[5], for_s=4, disk_gb=-1_000),
+        ),
+    )
+
+
+def _faults(chance: random.Random) -> tuple[Fault, ...]:
+    def at_s() -> float:
+        return chance.uniform(*BUSY_S) + 1
+
+    def worker() -> str:
+        return chance.choice(WORKERS)
+
+    def anyone() -> str:
+        return chance.choice((*WORKERS, *COMPUTES, "client"))
+
+    faults: list[Fault] = [
+        *(Crash(at_s(), chance.choice((*WORKERS, *COMPUTES)), chance.uniform(0.1, 3)) for _ in range(4)),
+        *(
+            CrashAt(at_s(), who, point, chance.uniform(0.1, 2), chance.choice((0.0, 0.5, 2.0)))
+            for point, who in (
+                *((point, worker()) for point in (*POINTS, "before_ack")),
+                *(("after_commit", chance.choice(CONDUCTORS)) for _ in range(3)),
+            )
+        ),
+        *(Zombie(at_s(), worker(), chance.uniform(0.1, 3), chance.uniform(2, 6)) for _ in range(2)),
+        *(Cut(at_s(), anyone()) for _ in range(3)),
+        *(LostConfirm(at_s(), anyone()) for _ in range(4)),
+        *(Duplicate(at_s(), "", key, chance.choice((0.0, 0.1, 1.0, 8.0))) for key in KEYS),
+        *(LateRedelivery(at_s(), worker(), chance.uniform(0.2, 3)) for _ in range(2)),
+        *(
+            Reorder(at_s(), who, chance.choice(QUEUES[who.partition("-")[0]]), chance.uniform(0.2, 3))
+            for who in (worker(), worker(), *PLACEMENT, chance.choice(CONDUCTORS))
+        ),
+        *(ClockJump(at_s(), worker(), chance.uniform(-4, 4)) for _ in range(3)),
+        *(FeedDrop(at_s(), chance.choice(API), chance.choice((1, 1, 3))) for _ in range(3)),
+        RoleDown(at_s(), "", "scheduler", chance.uniform(1, 5)),
+        RoleDown(at_s(), "", "placement", chance.uniform(1, 5)),
+    ]
+    if chance.random() < 0.3:
+        faults.append(BrokerRestart(at_s()))
+    return tuple(sorted(faults, key=lambda fault: fault.at_s))

@@ -1,0 +1,62 @@
+"""What the seeds of the test command have to have seen together: every fault, verdict, message, and pair that can happen."""
+
+from bus.message import type_of
+from bus.messages import ALL
+from tests.simulation.faults import EVERY_CONSEQUENCE, EVERY_KIND, OF_HOSTS
+from tests.simulation.pairs import CELL_PAIR, REQUEST_PAIR, VERDICT
+
+# In every single seed.
+IN_EACH_SEED = (
+    ("fault", "duplicate"),
+    ("fault", "redelivered"),
+    ("fault", "clock_jump"),
+    ("fault", "scheduler_down"),
+    ("fault", "placement_down"),
+    ("verdict", "Claimed"),
+    ("verdict", "Released"),
+    ("type", "swap"),
+    ("type", "destroy"),
+    ("type", "spawn.failed"),
+    ("type", "remove"),
+)
+
+# TooOld needs hours, and NotAllowed somebody who means harm: both have tests of their own.
+VERDICTS = ("Claimed", "AlreadyClaimed", "DoesNotFit", "MovedRoots", "Superseded", "Released")
+
+_WORDS = ("PlaceInCell", "RemoveFromCell", "InstanceSpawned", "SpawnFailed", "InstanceDestroyed", "Due")
+# What is too rare to be asked of so few seeds: a swap that is answered when somebody else has it answered already, or
+# an old attempt's word that comes when nothing is waited for.
+_IN_CELLS = {
+    "unknown": ("PlaceInCell", "RemoveFromCell"),
+    "building": _WORDS,
+    "swapping": (*_WORDS, "SwapAnswered"),
+    "active": _WORDS,
+    "error": ("PlaceInCell", "RemoveFromCell", "InstanceDestroyed", "Due"),
+    "deleting": tuple(word for word in _WORDS if word != "SpawnFailed"),
+    "deleted": _WORDS,
+}
+_OF_REQUESTS = {
+    "unknown": ("DeleteInstance",),
+    "accepted": ("BuildInstance", "DeleteInstance", "a host was found", "no host was found"),
+    "placed": ("BuildInstance", "DeleteInstance", "a host was found", "InstanceActive", "InstanceFailed"),
+    "active": ("BuildInstance", "DeleteInstance", "InstanceActive"),
+    "error": ("BuildInstance", "DeleteInstance", "InstanceFailed"),
+    "deleting": ("BuildInstance", "DeleteInstance", "InstanceActive", "InstanceDeleted"),
+    "deleted": (
+        "BuildInstance",
+        "DeleteInstance",
+        "a host was found",
+        "no host was found",
+        "InstanceActive",
+        "InstanceDeleted",
+    ),
+}
+
+EVERYTHING: tuple[tuple[str, str], ...] = (
+    *(("fault", each) for each in (*EVERY_KIND, *EVERY_CONSEQUENCE)),
+    *(("host", each) for each in OF_HOSTS),
+    *((VERDICT, each) for each in VERDICTS),
+    *(("type", type_of(kind)) for kind in ALL),
+    *((CELL_PAIR, f"{state} / {word}") for state, words in _IN_CELLS.items() for word in words),
+    *((REQUEST_PAIR, f"{state} / {word}") for state, words in _OF_REQUESTS.items() for word in words),
+)

@@ -1,0 +1,136 @@
+"""What was true of each host, and since when: so that a refusal can be judged by all the time it was considered."""
+
+from uuid import UUID
+
+from msgspec import Struct
+
+from bus.message import ProviderId
+from bus.messages.hosts import HostState
+from compute_sim.core.faults import WELL, Fault, FaultScript, condition_of, faults_of
+from tests.simulation.findings import Findings
+from tests.simulation.plan import CELLS
+
+
+class Was(Struct, frozen=True):
+    """From `at_s` on."""
+
+    at_s: float
+    free: dict[str, int]
+    traits: frozenset[str]
+    is_enabled: bool
+
+
+class HostSeen:
+    def __init__(self, name: str, cell: str, faults: tuple[Fault, ...]) -> None:
+        self.name = name
+        self.cell = cell
+        self.faults = faults
+        self.registered_s: float | None = None
+        self.history: list[Was] = []
+
+
+class HostsSeen:
+    def __init__(self, findings: Findings, script: FaultScript) -> None:
+        self._findings = findings
+        self._script = script
+        self._hosts: dict[ProviderId, HostSeen] = {}
+        # When the computes of a cell were away: from, and until when.
+        self.away: dict[str, list[tuple[float, float]]] = {cell: [] for cell in CELLS}
+
+    def name(self, host: ProviderId) -> str:
+        seen = self._hosts.get(host)
+        return str(host)[:8] if seen is None else seen.name
+
+    def cell(self, host: ProviderId) -> str:
+        return self._hosts[host].cell
+
+    def is_dead(self, host: ProviderId) -> bool:
+        """Now, or silent: not to be heard."""
+        return condition_of(self._hosts[host].faults, self._findings.now_s) != WELL
+
+    def planted(self, host: ProviderId, name: str, cell: str, traits: frozenset[str]) -> None:
+        self._becomes(self._seen(host, name, cell), traits=traits)
+
+    def has_free(self, host: ProviderId, free: dict[str, int]) -> None:
+        if (seen := self._hosts.get(host)) is not None:
+            self._becomes(seen, free=free)
+
+    def registered(self, host: HostState) -> None:
+        seen = self._seen(host.id, host.name, host.cell)
+        if seen.registered_s is None:
+            seen.registered_s = self._findings.now_s
+        self._becomes(seen, is_enabled=host.enabled)
+
+    def fitting(
+        self,
+        amounts: dict[str, int],
+        required: frozenset[str],
+        names: tuple[str, ...],
+        since_s: float,
+        down_s: float,
+    ) -> list[str]:
+        """Hosts that were there, up, enabled and with room for this all the time since then."""
+        return [
+            seen.name
+            for seen in self._hosts.values()
+            if (not names or seen.name in names)
+            and seen.registered_s is not None
+            and seen.registered_s < since_s
+            and self._was_up(seen, since_s - down_s)
+            and all(_fits(was, amounts, required) for was in _during(seen.history, since_s))
+        ]
+
+    def _seen(self, host: ProviderId, name: str, cell: str) -> HostSeen:
+        if host not in self._hosts:
+            self._hosts[host] = HostSeen(name, cell, faults_of(self._script, name))
+        return self._hosts[host]
+
+    def _becomes(
+        self,
+        seen: HostSeen,
+        *,
+        free: dict[str, int] | None = None,
+        traits: frozenset[str] | None = None,
+        is_enabled: bool | None = None,
+    ) -> None:
+        last = seen.history[-1] if seen.history else Was(0.0, {}, frozenset(), is_enabled=True)
+        seen.history.append(
+            Was(
+                self._findings.now_s,
+                last.free if free is None else free,
+                last.traits if traits is None else traits,
+                last.is_enabled if is_enabled is None else is_enabled,
+            )
+        )
+
+    def _was_up(self, seen: HostSeen, since_s: float) -> bool:
+        """Well at every turn of its script since then, with its cell's computes there."""
+        now_s = self._findings.now_s
+        if any(until_s >= since_s for _, until_s in self.away[seen.cell]):
+            return False
+        turns = [since_s, now_s]
+        for fault in seen.faults:
+            turns += [turn for turn in (fault.after_s, fault.after_s + fault.for_s) if since_s < turn < now_s]
+        return all(
+            condition_of(seen.faults, at_s) == WELL for turn in turns for at_s in (turn - 1e-6, turn + 1e-6)
+        )
+
+
+def _fits(was: Was, amounts: dict[str, int], required: frozenset[str]) -> bool:
+    return (
+        was.is_enabled
+        and required <= was.traits
+        and all(was.free.get(resource, 0) >= amount for resource, amount in amounts.items())
+    )
+
+
+def _during(history: list[Was], since_s: float) -> list[Was]:
+    """What was true at `since_s`, and all that became true later."""
+    later = len(history)
+    while later and history[later - 1].at_s >= since_s:
+        later -= 1
+    return history[max(later - 1, 0) :]
+
+
+def short(id_: UUID) -> str:
+    return str(id_)[:8]

@@ -1,0 +1,98 @@
+"""Finds the first seed that shows a bug, and takes out of its plan whatever is not needed for it."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+from msgspec import Struct, structs
+
+from tests.simulation.drawing import draw
+from tests.simulation.plan import Plan
+from tests.simulation.planted import BUGS
+from tests.simulation.seeds import run
+from tests.simulation.telling import lines_of, plan_lines
+
+# What of a plan can be left out.
+PARTS = ("faults", "boots", "deletes", "switches", "nonsense", "script")
+LINES_MAX = 60
+
+
+class Hunted(Struct, frozen=True):
+    """The seed that showed it, how many things it had and still needs, and what is told of that."""
+
+    bug: str
+    seed: int
+    promise: str
+    things: int
+    needed: int
+    told: tuple[str, ...]
+
+
+def hunt(bug: str, seeds: Iterable[int], runs_max: int) -> Hunted | None:
+    """None if no seed shows it. Without a bug's name, nothing is planted: what is real is hunted."""
+    with BUGS[bug]() if bug else nullcontext():
+        for seed in seeds:
+            outcome = run(structs.replace(draw(seed), patience_s=30.0) if bug else draw(seed))
+            if outcome.broken is not None:
+                plan = outcome.plan
+                small = shrink(plan, _breaks(outcome.broken.promise), runs_max)
+                return Hunted(
+                    bug,
+                    seed,
+                    outcome.broken.promise,
+                    things_in(plan),
+                    things_in(small),
+                    tuple(_story_of(small)),
+                )
+    return None
+
+
+def shrink(plan: Plan, breaks: Callable[[Plan], bool], runs_max: int) -> Plan:
+    """Halves first, then smaller pieces, as long as what is left still breaks the same promise."""
+    runs = 0
+    for part in PARTS:
+        size = len(_things(plan, part))
+        while size and runs < runs_max:
+            at = 0
+            while at < len(_things(plan, part)) and runs < runs_max:
+                less = _without(plan, part, at, at + size)
+                runs += 1
+                if breaks(less):
+                    plan = less
+                else:
+                    at += size
+            size = size // 2 if size > 1 else 0
+    return plan
+
+
+def things_in(plan: Plan) -> int:
+    return sum(len(_things(plan, part)) for part in PARTS)
+
+
+def _breaks(promise: str) -> Callable[[Plan], bool]:
+    def breaks(plan: Plan) -> bool:
+        broken = run(plan).broken
+        return broken is not None and broken.promise == promise
+
+    return breaks
+
+
+def _things(plan: Plan, part: str) -> tuple[Any, ...]:
+    things: tuple[Any, ...] = plan.script.faults if part == "script" else getattr(plan, part)
+    return things
+
+
+def _without(plan: Plan, part: str, start: int, end: int) -> Plan:
+    things = _things(plan, part)
+    left = (*things[:start], *things[end:])
+    if part == "script":
+        return structs.replace(plan, script=structs.replace(plan.script, faults=left))
+    return structs.replace(plan, **{part: left})
+
+
+def _story_of(plan: Plan) -> Iterator[str]:
+    yield from plan_lines(plan)
+    outcome = run(plan)
+    if outcome.broken is not None:
+        lines = [line for line in lines_of(outcome) if "starts" not in line]
+        yield from lines[-LINES_MAX:]

@@ -1,0 +1,71 @@
+"""Which message, or what else, found a row in which state, and how placement judged: seen where the rooms decide."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import cell_conductor.core.decide as of_cells
+import placement_worker.handlers as of_placement
+from scheduler_worker import building, handlers, timers
+from scheduler_worker.store import Known
+from tests.simulation.replacing import replaced
+
+See = Callable[[str, str], None]
+# Kinds of things seen.
+CELL_PAIR, REQUEST_PAIR, VERDICT = "in a cell", "of a request", "verdict"
+
+
+@contextmanager
+def watched_pairs(see: See) -> Iterator[None]:
+    """`see` is told the kind, and state and message."""
+    with ExitStack() as stack:
+        stack.enter_context(replaced(of_cells, "_judge", lambda real: _in_a_cell(real, see)))
+        stack.enter_context(replaced(of_placement, "_claim_answered", lambda real: _judgement(real, see)))
+        stack.enter_context(replaced(building, "_judged", lambda real: _asked(real, see)))
+        for owner, name, event in (
+            (handlers, "deleted", "DeleteInstance"),
+            (handlers, "deleted_unseen", "DeleteInstance"),
+            (handlers, "heard", ""),
+            (building, "placed", "a host was found"),
+            (building, "failed", "no host was found"),
+            (timers, "overdue", "the deadline"),
+        ):
+            stack.enter_context(replaced(owner, name, _of_a_request(see, event)))
+        yield
+
+
+def _in_a_cell(real: Callable[..., Any], see: See) -> Callable[..., Any]:
+    def judge(turn: Any, each: Any) -> Any:
+        see(CELL_PAIR, f"{turn.row.state} / {type(each).__name__}")
+        return real(turn, each)
+
+    return judge
+
+
+def _judgement(real: Callable[..., Any], see: See) -> Callable[..., Any]:
+    def claim_answered(ask: Any, judgement: Any, *others: Any) -> Any:
+        see(VERDICT, type(judgement).__name__)
+        return real(ask, judgement, *others)
+
+    return claim_answered
+
+
+def _asked(real: Callable[..., Any], see: See) -> Callable[..., Any]:
+    def judged(ask: Any, request: Any, acceptance: Any) -> Any:
+        for row in acceptance.rows if isinstance(acceptance, Known) else ():
+            see(REQUEST_PAIR, f"{row.told.state} / BuildInstance")
+        return real(ask, request, acceptance)
+
+    return judged
+
+
+def _of_a_request(see: See, event: str) -> Callable[[Any], Any]:
+    def watched(real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(row: Any, *others: Any, **named: Any) -> Any:
+            state = row.told.state if hasattr(row, "told") else "unknown"
+            see(REQUEST_PAIR, f"{state} / {event or type(others[0]).__name__}")
+            return real(row, *others, **named)
+
+        return step
+
+    return watched

@@ -1,0 +1,164 @@
+"""Those who want something of the cloud: clients who boot, ask, repeat and delete, and an operator. They play the plan."""
+
+import asyncio
+
+from msgspec import structs
+
+from bus.broker import Broker
+from bus.errors import Failure
+from bus.listening import listen
+from bus.message import Message
+from bus.messages.build import (
+    AskInstances,
+    BuildAccepted,
+    BuildInstance,
+    BuildRejected,
+    DeleteInstance,
+    Flavor,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceId,
+    InstancePlaced,
+    InstancesFound,
+    InstanceState,
+    RequestId,
+)
+from bus.messages.hosts import AskHosts, SetHost
+from bus.station import Station
+from bus.topology import EVENTS, Grant
+from scheduler_worker.instances import instance_id_of
+from tests.simulation.findings import Findings
+from tests.simulation.hosts_seen import short
+from tests.simulation.loop import until_s
+from tests.simulation.plan import GOLD, Boot, Delete, Nonsense, Plan, Switch
+from tests.simulation.process import SimProcess
+from tests.simulation.workers import BUS
+
+HEARD = (Grant(EVENTS, ("instance.*.*", "build.*")),)
+ENDS = (InstanceActive, InstanceFailed, InstanceDeleted)
+
+
+class Client:
+    def __init__(self, plan: Plan, findings: Findings) -> None:
+        self._plan = plan
+        self._findings = findings
+        self.heard: dict[InstanceId, InstanceState] = {}
+        self.accepted: set[RequestId] = set()
+
+    async def run(self, process: SimProcess, broker: Broker) -> None:
+        station = Station(
+            broker, "client", settings=BUS, asks=True, clock=process.clock, chance=process.chance
+        )
+        plan = self._plan
+        deeds = [
+            *(self._boot(station, boot) for boot in plan.boots),
+            *(self._delete(station, delete) for delete in plan.deletes),
+            *(self._talk_nonsense(station, each) for each in plan.nonsense),
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            for work in (station.run(), self._listen(station), self._look(station), *deeds):
+                tasks.create_task(work)
+
+    async def _boot(self, station: Station, boot: Boot) -> None:
+        for at_s in (boot.at_s, *boot.again_s):
+            await until_s(at_s)
+            self._findings.tell("client", "boots {} of {}, {} CPUs each", boot.count, boot.name, boot.vcpus)
+            await station.publisher.send(build_of(boot))
+
+    async def _delete(self, station: Station, delete: Delete) -> None:
+        await until_s(delete.at_s)
+        instance = instance_id_of(RequestId(delete.request), delete.index)
+        self._findings.tell("client", "deletes {}", instance)
+        await station.publisher.send(DeleteInstance(instance=instance))
+
+    async def _talk_nonsense(self, station: Station, nonsense: Nonsense) -> None:
+        """It is told what is wrong with it, in answer to its question."""
+        await until_s(nonsense.at_s)
+        request = None if nonsense.like is None else RequestId(nonsense.like)
+        flavor = None if nonsense.like is None else Flavor(vcpus=3)
+        asked = await _patiently(station, BuildInstance(request_id=request, flavor=flavor, name="nonsense"))
+        if not isinstance(asked, BuildRejected):
+            self._findings.breaks("a request that makes no sense is rejected", f"answered by {asked!r}")
+
+    async def _look(self, station: Station) -> None:
+        """What is told on asking is never behind what was heard."""
+        while True:
+            await asyncio.sleep(5)
+            heard = dict(list(self.heard.items())[-20:])
+            answer = await _patiently(station, AskInstances(instances=tuple(heard)))
+            await _patiently(station, AskHosts(limit=3))
+            if not isinstance(answer, InstancesFound):
+                continue
+            for found in answer.instances:
+                if found.id in heard and found.state == "accepted":
+                    self._findings.breaks(
+                        "every request ends once",
+                        f"{short(found.id)} was heard to be {heard[found.id].state}, and is told as {found.state}",
+                    )
+
+    async def _listen(self, station: Station) -> None:
+        feed = listen(station.consuming, HEARD, process="client", settings=BUS, codec=station.codec)
+        async for batch in feed:
+            for each in batch:
+                self._hear(each.message)
+
+    def _hear(self, message: Message) -> None:
+        if isinstance(message, BuildAccepted):
+            self.accepted.add(message.request_id)
+        if not isinstance(message, (InstancePlaced, *ENDS)):
+            return
+        now = message.instance
+        before = self.heard.get(now.id)
+        if before is None or before.sequence < now.sequence:
+            self.heard[now.id] = now
+        elif before.sequence == now.sequence and before.state != now.state:
+            self._findings.breaks(
+                "every request ends once",
+                f"{short(now.id)} is told as {before.state} and as {now.state} by the same sequence {now.sequence}",
+            )
+
+
+class Operator:
+    """Disables hosts, and enables them again."""
+
+    def __init__(self, plan: Plan, findings: Findings) -> None:
+        self._plan = plan
+        self._findings = findings
+
+    async def run(self, process: SimProcess, broker: Broker) -> None:
+        station = Station(
+            broker, "operator", settings=BUS, asks=True, clock=process.clock, chance=process.chance
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(station.run())
+            for switch in self._plan.switches:
+                tasks.create_task(self._switch(station, switch))
+
+    async def _switch(self, station: Station, switch: Switch) -> None:
+        await until_s(switch.at_s)
+        self._findings.tell("operator", "disables {}", switch.host)
+        await _patiently(station, SetHost(host=switch.host, enabled=False, reason="looked at"))
+        await until_s(switch.until_s)
+        self._findings.tell("operator", "enables {}", switch.host)
+        await _patiently(station, SetHost(host=switch.host, enabled=True))
+
+
+def build_of(boot: Boot) -> BuildInstance:
+    specs = {f"trait:{GOLD}": "required"} if boot.needs_gold else {}
+    return BuildInstance(
+        request_id=RequestId(boot.id),
+        flavor=Flavor(name="f", vcpus=boot.vcpus, ram_mb=boot.ram_mb, root_gb=1, extra_specs=specs),
+        count=boot.count,
+        name=boot.name,
+        hosts=(boot.host,) if boot.host else (),
+        deadline_s=boot.deadline_s,
+    )
+
+
+async def _patiently(station: Station, question: Message) -> Message:
+    while True:
+        try:
+            return await station.ask(structs.replace(question))
+        except Failure:
+            await asyncio.sleep(1)

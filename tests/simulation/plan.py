@@ -1,0 +1,73 @@
+"""What is to happen in one seed, drawn beforehand: who asks for what and when, which hosts there are, what goes wrong.
+
+A plan is a value: whoever looks for the few things in it that matter takes the others out and runs it again.
+"""
+
+from uuid import UUID
+
+from msgspec import Struct
+
+from compute_sim.core.faults import FaultScript
+from compute_sim.core.hosts import Host
+from tests.simulation.faults import Fault
+
+CELLS = ("c1", "c2")
+GOLD = "CUSTOM_GOLD"
+
+
+class Boot(Struct, frozen=True):
+    """One request: `count` instances of so many CPUs, asked at `at_s`, and once more at each of `again_s`."""
+
+    id: UUID
+    name: str
+    at_s: float
+    count: int
+    vcpus: int
+    ram_mb: int
+    again_s: tuple[float, ...] = ()
+    needs_gold: bool = False
+    # Empty: any host. A host of an operator who adds it and boots on it at once is asked for when it is there.
+    host: str = ""
+    deadline_s: int = 30
+
+
+class Delete(Struct, frozen=True):
+    """The instance with this index of a request, at this time."""
+
+    request: UUID
+    index: int
+    at_s: float
+
+
+class Switch(Struct, frozen=True):
+    """An operator disables a host, and enables it again."""
+
+    host: str
+    at_s: float
+    until_s: float
+
+
+class Nonsense(Struct, frozen=True):
+    """A request that will be rejected: without a flavor, or with the id of another and other content."""
+
+    at_s: float
+    like: UUID | None
+
+
+class Plan(Struct, frozen=True):
+    seed: int
+    hosts: dict[str, tuple[Host, ...]]
+    script: FaultScript
+    boots: tuple[Boot, ...] = ()
+    deletes: tuple[Delete, ...] = ()
+    switches: tuple[Switch, ...] = ()
+    nonsense: tuple[Nonsense, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    # When nothing goes wrong any more.
+    calm_s: float = 45.0
+    # How long after that everything has settled.
+    patience_s: float = 60.0
+
+    @property
+    def instances(self) -> int:
+        return sum(boot.count for boot in self.boots)

@@ -1,0 +1,142 @@
+"""When nothing goes wrong any more, everything settles: what is left of a seed, and why it is not what it should be."""
+
+from collections.abc import Iterator
+
+from bus.broker import Connection
+from bus.messages.build import InstanceId, RequestId
+from cell_conductor.core.instance import Instance
+from scheduler_worker.instances import InstanceRow, instance_id_of
+from tests.simulation.cloud import Cloud
+from tests.simulation.hosts_seen import short
+from tests.simulation.plan import CELLS
+
+WORK = (
+    "scheduler.requests",
+    "scheduler.events",
+    "placement.work",
+    *(f"{role}.{cell}.work" for role in ("conductor", "compute") for cell in CELLS),
+)
+ENDS = ("active", "error", "deleted")
+# Dead letters that are as they should be: who had it in hand died or was cut off with it again and again.
+EXPLAINED = ("came back",)
+
+
+async def unsettled(cloud: Cloud, connection: Connection) -> list[str]:
+    """Every reason why it is not over yet; none if it is."""
+    return [
+        *_of_requests(cloud),
+        *_of_cells(cloud),
+        *_of_books(cloud),
+        *_of_hosts(cloud),
+        *[f"queue {queue} has {depth}" for queue in WORK if (depth := await connection.depth(queue))],
+    ]
+
+
+async def wrong_at_the_end(cloud: Cloud) -> list[str]:
+    """What no more waiting would heal."""
+    return [
+        *await cloud.rows.books.audit(),
+        *_of_pictures(cloud),
+        *[
+            f"dead letter from {queue}: {reason}"
+            for queue, reason in cloud.ears.buried
+            if not reason.startswith(EXPLAINED)
+        ],
+    ]
+
+
+def _of_requests(cloud: Cloud) -> Iterator[str]:
+    deleted = {instance_id_of(RequestId(each.request), each.index) for each in cloud.plan.deletes}
+    for boot in cloud.plan.boots:
+        for index in range(boot.count):
+            instance = instance_id_of(RequestId(boot.id), index)
+            row = cloud.requests.rows.get(instance)
+            if row is None:
+                yield f"{boot.name} was never accepted"
+                break
+            state = row.told.state
+            if state not in ENDS or (instance in deleted and state != "deleted"):
+                yield f"{boot.name}: {short(instance)} is {state}"
+            elif state == "deleted" and instance not in deleted and "released before" not in row.told.reason:
+                yield f"{boot.name}: {short(instance)} is deleted, which nobody asked: {row.told.reason}"
+
+
+def _of_cells(cloud: Cloud) -> Iterator[str]:
+    """The API level and the cells say the same, as far as a cell knows the instance."""
+    for row in cloud.requests.rows.values():
+        own = cloud.cells.rows.get(row.id)
+        if own is None:
+            if row.order is not None and row.told.state != "deleted":
+                yield f"{short(row.id)} is {row.told.state}, and its cell does not know it"
+        elif _end_of(row, own) is None:
+            yield f"{short(row.id)} is {row.told.state}, and {own.state} in its cell"
+
+
+def _end_of(row: InstanceRow, own: Instance) -> str | None:
+    return row.told.state if row.told.state == own.state else None
+
+
+def _of_books(cloud: Cloud) -> Iterator[str]:
+    """Held is what active instances hold, and what hosts may have that nobody hears."""
+    for consumer in cloud.books.held:
+        heir = cloud.books.heirs.get(consumer)
+        instance = InstanceId(consumer) if heir is None else heir.instance
+        own = cloud.cells.rows.get(instance)
+        row = cloud.requests.rows.get(instance)
+        if heir is None and row is not None and row.told.state == "active":
+            continue
+        waits = [] if own is None else [each for each in own.cleanups if _releases(each.release, consumer)]
+        if not waits:
+            name = row.told.name if row else "nobody knows"
+            yield f"{short(consumer)} ({name}) holds {cloud.books.held[consumer]}, and nobody will release it"
+        elif not any(cloud.hosts.is_dead(each.host) for each in waits):
+            yield f"{short(consumer)} waits for {[cloud.hosts.name(each.host) for each in waits]}, which can be heard"
+    for row in cloud.requests.rows.values():
+        if row.told.state == "active" and row.id not in cloud.books.held:
+            yield f"{short(row.id)} is active, and holds nothing"
+
+
+def _releases(release: tuple[object, ...], consumer: object) -> bool:
+    return any(getattr(held, "consumer", None) == consumer for held in release)
+
+
+def _of_hosts(cloud: Cloud) -> Iterator[str]:
+    """On a host that can be heard runs what is active there, and nothing else."""
+    for instance, there in cloud.physical.running.items():
+        own = cloud.cells.rows.get(instance)
+        for host, attempt in there:
+            if cloud.hosts.is_dead(host):
+                continue
+            is_wanted = (
+                own is not None
+                and own.state == "active"
+                and own.attempt == attempt
+                and own.host is not None
+                and own.host.share.host == host
+            )
+            if not is_wanted:
+                state = "unknown" if own is None else own.state
+                yield f"attempt {attempt} of {short(instance)} is on {cloud.hosts.name(host)}, and it is {state}"
+
+
+def _of_pictures(cloud: Cloud) -> Iterator[str]:
+    """Each scheduler sees what the books say."""
+    for name, picture in cloud.workers.pictures.items():
+        columns = picture.columns
+        for row, host in enumerate(columns.ids):
+            if not columns.present[row] or not columns.provided[row]:
+                continue
+            for resource, stock in columns.stocks.items():
+                said, seen = cloud.books.free(host, resource), int(stock.capacity[row] - stock.used[row])
+                if said is not None and said != seen:
+                    yield f"{name} sees {seen} {resource} free on {columns.names[row]}: it is {said}"
+
+
+def choices_left(cloud: Cloud) -> list[str]:
+    """What schedulers count beside the books: nothing, since they have verified what they see."""
+    return [
+        f"{name} still counts {int(holding)} choices of its own on {picture.columns.names[row]}"
+        for name, picture in cloud.workers.pictures.items()
+        for row, holding in enumerate(picture.columns.holding[: len(picture.columns.ids)])
+        if holding
+    ]

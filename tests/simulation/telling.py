@@ -1,0 +1,51 @@
+"""A seed as a person reads it: what happened, in order, and what was covered."""
+
+from collections.abc import Iterator, Mapping
+from uuid import UUID
+
+from compute_sim.core.faults import Affliction
+from tests.simulation.plan import Plan
+from tests.simulation.seeds import Outcome
+
+Told = tuple[float, str, str, tuple[object, ...]]
+
+
+def lines_of(outcome: Outcome, about: str = "") -> Iterator[str]:
+    """The timeline; or of it what is about one thing, and all faults."""
+    for at_s, who, what, details in outcome.timeline:
+        line = f"{at_s:9.3f}  {who:16}  {what.format(*map(_short, details))}"
+        if about in line or (about and who in ("FAULT", "CHECK", "SEED")):
+            yield line
+
+
+def summary_of(outcome: Outcome) -> Iterator[str]:
+    plan = outcome.plan
+    hosts = sum(map(len, plan.hosts.values()))
+    ends = ", ".join(f"{count} {state}" for state, count in sorted(outcome.ends.items()))
+    yield f"seed {plan.seed}: {plan.instances} instances of {len(plan.boots)} requests on {hosts} hosts; {ends}"
+    yield f"settled after {outcome.ended_s:.1f} s" if outcome.broken is None else f"BROKEN {outcome.broken}"
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """What a plan has left of everything that may happen."""
+    for boot in plan.boots:
+        again = f", again at {', '.join(f'{at_s:.2f}' for at_s in boot.again_s)}" if boot.again_s else ""
+        yield f"  {boot.at_s:6.2f}  boot {boot.name}: {boot.count} of {boot.vcpus} CPUs{again}"
+    for delete in plan.deletes:
+        yield f"  {delete.at_s:6.2f}  delete number {delete.index} of {_short(delete.request)}"
+    for fault in plan.faults:
+        yield f"  {fault.at_s:6.2f}  {fault!r}"
+    for affliction in plan.script.faults:
+        assert isinstance(affliction, Affliction)
+        yield f"  {affliction.after_s:6.2f}  {affliction!r}"
+
+
+def covered(seen: Mapping[tuple[str, str], int]) -> Iterator[str]:
+    kinds = sorted({kind for kind, _ in seen})
+    for kind in kinds:
+        of_kind = sorted((what, count) for (each, what), count in seen.items() if each == kind)
+        yield f"{kind}: " + ", ".join(f"{what} {count}" for what, count in of_kind)
+
+
+def _short(detail: object) -> object:
+    return str(detail)[:8] if isinstance(detail, UUID) else detail

@@ -1,0 +1,130 @@
+"""The parts of each simulated process: the real ones, over the simulated wires and stores."""
+
+import asyncio
+from datetime import timedelta
+
+from bus.broker import Broker
+from bus.process import Part, run_until
+from bus.settings import BusSettings
+from bus.station import Station
+from cell_conductor.settings import ConductorSettings
+from cell_conductor.store_memory import MemoryConductorStore
+from cell_conductor.wiring import conductor_parts
+from compute_sim.settings import ComputeSettings
+from compute_sim.wiring import compute_parts
+from placement_worker.settings import PlacementSettings
+from placement_worker.store_memory import MemoryPlacementStore
+from placement_worker.wiring import placement_parts
+from scheduler_worker.core.picture import Picture
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store_memory import MemorySchedulerStore
+from scheduler_worker.wiring import scheduler_parts
+from tests.simulation.plan import CELLS, Plan
+from tests.simulation.process import EPOCH, SimProcess
+from tests.simulation.stores import (
+    Commits,
+    ConductorDoor,
+    PlacementDoor,
+    SchedulerDoor,
+    WatchedComputeStore,
+)
+
+# Everything is as quick as it can be without looking all the time: a seed lives through two minutes.
+BUS = BusSettings(
+    sweep_s=4.0,
+    retry_delay_ms_max=2_000,
+    ask_again_ms=600,
+    answer_timeout_ms=4_000,
+    connect_delay_ms_max=500,
+    newer_delay_ms=100,
+)
+PLACEMENT = PlacementSettings(
+    horizon_s=40,
+    log_kept_s=60,
+    feed_poll_ms=1_000,
+    feed_rest_ms=40,
+    feed_lead_again_ms=1_000,
+    prune_every_s=10,
+)
+SCHEDULER = SchedulerSettings(
+    host_down_s=14.0,
+    hosts_poll_s=3.0,
+    deadline_poll_s=2.0,
+    unsaid_s=2.0,
+    snapshot_page=5,
+    verify_every_s=30.0,
+)
+CONDUCTOR = ConductorSettings(
+    attempt_timeout_s=5.0,
+    destroy_timeout_s=5.0,
+    remind_every_s=5.0,
+    retry_delay_s_max=4.0,
+    ask_lease_s=6.0,
+    kept_after_end_s=25.0,
+    poll_ms=1_500.0,
+)
+BEAT_S, FACTS_S = 3.0, 1.0
+
+
+class Rows:
+    """What outlives every process."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.books = MemoryPlacementStore(lambda: EPOCH + timedelta(seconds=loop.time()))
+        self.requests = MemorySchedulerStore()
+        self.cells = {cell: MemoryConductorStore() for cell in CELLS}
+
+
+class Workers:
+    """Makes the parts of a process by its name."""
+
+    def __init__(self, plan: Plan, rows: Rows, commits: Commits) -> None:
+        self._plan = plan
+        self._rows = rows
+        self._commits = commits
+        # Of each scheduler's latest life, to be compared with the books at the end.
+        self.pictures: dict[str, Picture] = {}
+
+    async def run(self, process: SimProcess, broker: Broker) -> None:
+        await run_until(asyncio.Event(), self._parts(process, broker), drain_s_max=10)
+
+    def _parts(self, process: SimProcess, broker: Broker) -> tuple[Part, ...]:
+        station = Station(
+            broker,
+            process.full_name.replace(".", "-"),
+            settings=BUS,
+            asks=True,
+            clock=process.clock,
+            chance=process.chance,
+        )
+        role, _, rest = process.name.partition("-")
+        cell = rest.partition("-")[0]
+        match role:
+            case "placement":
+                door = PlacementDoor(self._rows.books, process, self._commits)
+                return placement_parts((station,), door, PLACEMENT, process.clock)
+            case "scheduler":
+                rows = SchedulerDoor(self._rows.requests, process, self._commits)
+                picture = self.pictures[process.name] = Picture()
+                return scheduler_parts(
+                    station, rows, SCHEDULER, process.clock, process.chance, picture=picture
+                )
+            case "conductor":
+                own = ConductorDoor(
+                    self._rows.cells[cell].of_another_process(process.clock), process, self._commits
+                )
+                parts = conductor_parts(station, own, CONDUCTOR, cell, station.ask_all, clock=process.clock)
+                return (*parts, station)
+            case "compute":
+                return compute_parts(
+                    station,
+                    self._plan.hosts[cell],
+                    ComputeSettings(cell=cell, beat_s=BEAT_S, facts_every_s=FACTS_S, over_kept_s=600),
+                    self._plan.script,
+                    process.clock,
+                    clock_s=asyncio.get_running_loop().time,
+                    store=WatchedComputeStore(process, self._commits),
+                )
+            case _:
+                raise ValueError(f"no worker is called {process.name!r}")

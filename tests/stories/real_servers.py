@@ -1,0 +1,22 @@
+"""A virtual host and a database of a test's own, on the real servers, at their own addresses."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import quote, urlsplit
+
+from tests.contracts.rabbitmq_under_test import URL_VARIABLE, RabbitMQUnderTest
+from tests.contracts.sql_stores import empty_database
+
+
+@asynccontextmanager
+async def real_servers() -> AsyncIterator[tuple[str, str]]:
+    """The URLs of both. The broker's leads to the broker itself, not to the proxy that tests cut connections with."""
+    under_test = await RabbitMQUnderTest.start()
+    try:
+        server = urlsplit(os.environ[URL_VARIABLE])
+        bus_url = server._replace(path="/" + quote(under_test.virtual_host, safe="")).geturl()
+        async with empty_database("postgresql") as database_url:
+            yield bus_url, database_url
+    finally:
+        await under_test.close()

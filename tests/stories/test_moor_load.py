@@ -1,0 +1,124 @@
+"""`moor load` as a person runs it: small, embedded and on real servers, and what it says of itself."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from moor.load_command import counts_of
+from tests.servers import descendants
+from tests.stories.moor_process import moor
+from tests.stories.real_servers import real_servers
+
+pytestmark = pytest.mark.asyncio
+
+SMALL = ("load", "--boots", "200", "--hosts", "20", "--cells", "2")
+REAL = [pytest.mark.rabbitmq, pytest.mark.postgresql]
+
+
+def figures(file: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(file.read_text())
+    return read
+
+
+async def test_embedded_it_builds_measures_and_audits(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+
+    ran = await moor(*SMALL, "--json", str(file))
+
+    assert ran.code == 0, ran.err
+    assert "audit passed" in ran.out
+    found = figures(file)
+    assert found["audit"] == {"passed": True, "problems": []}
+    assert found["active"] + found["in_error"] == 200
+    assert found["boots_per_s"] > 0
+    assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99"] <= found["latency_ms"]["max"]
+    assert found["cpu_us_per_boot"].keys() == {"total", "embedded"}
+    assert found["cpu_us_per_boot"]["total"] > 0
+
+
+async def test_spawns_that_fail_go_to_alternates(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+
+    ran = await moor(*SMALL, "--failing", "0.5", "--json", str(file))
+
+    assert ran.code == 0, ran.err
+    found = figures(file)
+    assert found["by_alternate"] > 20
+    assert found["in_error"] > 0, "some fail on every host that they may have"
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+async def test_on_real_servers_everybody_who_is_paid_by_a_boot_is_counted_and_once_only(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "load.json"
+    async with real_servers() as (bus, database):
+        servers = ("--bus", bus, "--db", database)
+        ran = await moor(*SMALL, *servers, "--workers", "scheduler=2", "--json", str(file))
+        again = await moor(*SMALL, *servers)
+
+    assert again.code == 1, "a second run would measure what the first has left"
+    assert "a load run wants servers of its own" in again.err
+
+    assert ran.code == 0, ran.err + ran.out
+    found = figures(file)
+    assert found["audit"] == {"passed": True, "problems": []}
+    assert found["active"] + found["in_error"] == 200
+    spent = found["cpu_us_per_boot"]
+    workers = {"placement-1", "scheduler-1", "scheduler-2"}
+    workers |= {"conductor-c1-1", "conductor-c2-1", "compute-c1", "compute-c2"}
+    assert spent.keys() == workers | {"total", "broker", "database"}
+    assert all(us > 0 for us in spent.values())
+    assert spent["total"] == pytest.approx(sum(us for name, us in spent.items() if name != "total"))
+    assert found["load_generator_us_per_boot"] > 0
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_told_to_end_it_takes_its_workers_with_it(number: signal.Signals) -> None:
+    async with real_servers() as (bus, database):
+        load = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "moor", "load", "--boots", "1000000", "--bus", bus, "--db", database),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "TERM": "dumb"},
+        )
+        try:
+            async with asyncio.timeout(60):
+                # One placement, one scheduler, a conductor and a compute in each of two cells.
+                while len(workers := descendants(load.pid)) < 6:
+                    await asyncio.sleep(0.05)
+                load.send_signal(number)
+                assert await load.wait() != 0
+        finally:
+            if load.returncode is None:
+                load.kill()
+                await load.wait()
+
+    assert not set(workers) & set(descendants(1)), "nobody is left"
+
+
+async def test_mistakes_are_said_in_a_line() -> None:
+    for arguments, said in (
+        (("--bus", "amqp://localhost/"), "both --bus and --db, or neither"),
+        (("--workers", "scheduler=2"), "embedded, all workers are in this process"),
+    ):
+        ran = await moor("load", *arguments)
+        assert ran.code == 2, ran.out
+        assert said in " ".join(ran.err.replace("│", " ").split())
+        assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("wrong", ["compute=2", "scheduler", "scheduler=0", "scheduler=-1", "scheduler=two"])
+async def test_workers_that_make_no_sense_are_named(wrong: str) -> None:
+    with pytest.raises(typer.BadParameter, match=wrong):
+        counts_of(["placement=2", wrong])

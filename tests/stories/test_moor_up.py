@@ -1,0 +1,193 @@
+"""`moor up` and the commands, each a process of its own, as a person has them in several terminals."""
+
+import asyncio
+import json
+import signal
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from uuid import UUID, uuid5
+
+import pytest
+
+from placement_worker.store_sql import SqlPlacementStore
+from tests.stories.moor_process import Process, Ran, moor, moor_json, started
+
+pytestmark = pytest.mark.asyncio
+
+REQUESTS = UUID("0b6a7c1e-1f0c-4a55-9d57-3f7d0d1c2b01")
+# One build in three takes its time, one in ten fails: there is always something under way.
+MISFORTUNES = """
+seed = 3
+spawn_ms = 20.0
+
+[[faults]]
+is = "builds_slowly"
+spawn_ms = 2500.0
+probability = 0.3
+
+[[faults]]
+is = "fails_to_build"
+probability = 0.1
+"""
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A short path: a socket's may not be long."""
+    with tempfile.TemporaryDirectory(prefix="moor-") as place:
+        yield Path(place)
+
+
+@asynccontextmanager
+async def up(home: Path, *arguments: str) -> AsyncIterator[Process]:
+    async with started("up", *arguments, XDG_STATE_HOME=str(home)) as process:
+        await process.until_told("ready")
+        yield process
+
+
+async def test_everything_goes_on_after_moor_up_was_killed_in_the_middle_of_boots(home: Path) -> None:
+    faults = home / "faults.toml"
+    faults.write_text(MISFORTUNES)
+    arguments = ("--cells", "harbour,island", "--hosts", "10", "--faults", str(faults))
+    async with up(home, *arguments) as first, events(home, "build.accepted", "instance.active.*") as said:
+        boots = [asyncio.create_task(boot(home, number)) for number in range(2)]
+        heard: Counter[str] = Counter()
+        while heard["build.accepted"] < len(boots) or heard["instance.active"] < 10:
+            heard[(await said.until_told("")).split()[1]] += 1
+        first.send_signal(signal.SIGKILL)
+        await first.ended()
+    async with up(home, *arguments) as second:
+        ran = [await each for each in boots]
+        assert {each.code for each in ran} <= {0, 1}, [each.err for each in ran]
+        requests = [json.loads(each.out) for each in ran]
+        states = {each["id"]: each for request in requests for each in request["instances"]}
+        assert len(states) == 50
+        assert set(Counter(each["state"] for each in states.values())) <= {"active", "error"}
+        assert sum(each["state"] == "active" for each in states.values()) > 40
+
+        listed = await moor_json("list", XDG_STATE_HOME=str(home))
+        assert {each["id"]: each["state"] for each in listed} == {
+            id_: each["state"] for id_, each in states.items()
+        }
+
+        gone = [each["id"] for each in requests[0]["instances"]]
+        deleted = await moor_json("delete", "--wait", *gone, XDG_STATE_HOME=str(home))
+        assert {each["state"] for each in deleted} == {"deleted"}
+        shown = await moor_json("show", requests[1]["request_id"], XDG_STATE_HOME=str(home))
+        assert len(shown) == 25
+
+        second.send_signal(signal.SIGTERM)
+        stopped = await second.ended()
+        assert stopped.code == 0, stopped.err
+        assert "stopped" in stopped.out
+
+    active = sorted(id_ for id_, each in states.items() if each["state"] == "active" and id_ not in gone)
+    assert built(home) == active
+    assert not await problems_in_the_books(home)
+
+
+async def test_a_person_looks_around_and_is_told_what_is_wrong(home: Path) -> None:
+    async with up(home, "--cells", "harbour", "--hosts", "2"):
+        first_host, other_host = "harbour-host-00001", "harbour-host-00002"
+        at_home = {"XDG_STATE_HOME": str(home)}
+
+        disabled = await moor("host", "disable", first_host, "--reason", "new fan", **at_home)
+        assert (disabled.code, "disabled" in disabled.out, "new fan" in disabled.out) == (0, True, True)
+        (built,) = (await moor_json("boot", "--vcpus", "2", "--name", "web", **at_home))["instances"]
+        assert (built["state"], built["host"]) == ("active", other_host)
+        assert (await moor_json("host", "enable", first_host, **at_home))["enabled"] is True
+
+        giant = await moor("boot", "--vcpus", "500", "--name", "giant", **at_home)
+        assert giant.code == 1
+        assert "no host for giant among 2:" in giant.out
+        assert "-2  capacity" in giant.out
+        assert f"{first_host}  VCPU asked 500, free 128 of 128" in giant.out
+
+        assert [each["name"] for each in await moor_json("list", "--state", "error", **at_home)] == ["giant"]
+        assert [each["name"] for each in await moor_json("list", "--host", other_host, **at_home)] == ["web"]
+        shown = await moor("show", built["id"], **at_home)
+        assert f"{other_host} in harbour" in shown.out
+
+        as_client = f"unix://moor-client@{home}/moorage/bus.sock"
+        nowhere = "00000000-0000-4000-8000-000000000001"
+        wrong = (
+            (("boot", "--vcpus", "-1"), 1, "rejected: flavor.vcpus is '-1'"),
+            (
+                ("boot", "--vcpus", "1", "--resources", "FOO=1"),
+                1,
+                "resource class 'FOO' is neither a standard one",
+            ),
+            (("boot", "--resources", "VCPU"), 2, "--resources is 'VCPU'"),
+            (("boot", "--vcpus", "1", "--count", "many"), 2, "Invalid value for '--count'"),
+            (("show", nowhere), 1, f"there is no instance and no request {nowhere}"),
+            (("delete", nowhere), 1, f"there is no instance {nowhere}: nothing was done"),
+            (("host", "show", "nowhere"), 1, "there is no host 'nowhere'"),
+            (("host", "enable", "nowhere"), 1, "there is no host 'nowhere'"),
+            (("host", "enable", first_host, "--bus", as_client), 1, "'moor-client' may not publish"),
+            (("events", "claim.#"), 1, "clients may hear"),
+            (("up",), 1, "which runs: stop it first"),
+        )
+        told = await asyncio.gather(*(moor(*arguments, **at_home) for arguments, _, _ in wrong))
+        for ran, (_, code, what) in zip(told, wrong, strict=True):
+            assert (ran.code, what in ran.err, "Traceback" in ran.err) == (code, True, False), ran.err
+
+        gone = await moor("delete", built["id"], "--wait", **at_home)
+        assert (gone.code, "deleted" in gone.out) == (0, True)
+
+
+async def test_events_are_told_as_they_are_said_on_the_bus(home: Path) -> None:
+    async with (
+        up(home, "--cells", "harbour", "--hosts", "1"),
+        events(home, "build.#", "instance.#", "--json", "--count", "3") as listening,
+    ):
+        booted = await moor_json("boot", "--vcpus", "1", XDG_STATE_HOME=str(home))
+        ran = await listening.ended()
+
+    said = [json.loads(line) for line in ran.out.splitlines() if line.startswith("{")]
+    assert [each["type"] for each in said] == ["build.accepted", "instance.placed", "instance.active"]
+    assert said[0]["request_id"] == booted["request_id"]
+    assert said[2]["instance"]["id"] == booted["instances"][0]["id"]
+    assert said[2]["instance"]["host"] == "harbour-host-00001"
+
+
+async def test_without_a_cloud_it_is_said_that_there_is_none(home: Path) -> None:
+    ran = await moor("list", XDG_STATE_HOME=str(home))
+
+    assert ran.code == 1
+    assert f"nobody serves a bus at {home}/moorage/bus.sock" in ran.err
+    assert "moor up" in ran.err
+
+
+@asynccontextmanager
+async def events(home: Path, *patterns: str) -> AsyncIterator[Process]:
+    async with started("events", *patterns, XDG_STATE_HOME=str(home)) as process:
+        await process.until_told_aside("listening")
+        yield process
+
+
+async def boot(home: Path, number: int) -> Ran:
+    """It waits for its instances, whatever becomes of `moor up` meanwhile."""
+    return await moor(
+        "boot", "--vcpus", "1", "--ram", "512", "--disk", "1", "--count", "25",
+        "--request-id", str(uuid5(REQUESTS, str(number))), "--name", f"web{number}", "--json",
+        XDG_STATE_HOME=str(home),
+    )  # fmt: skip
+
+
+def built(home: Path) -> list[str]:
+    """The instances on all hosts, as often as they are there."""
+    with closing(sqlite3.connect(home / "moorage" / "moor.db")) as connection:
+        attempts = [json.loads(body) for (body,) in connection.execute("SELECT body FROM compute_attempts")]
+    return sorted(each["instance"] for each in attempts if each["state"] == "built")
+
+
+async def problems_in_the_books(home: Path) -> Sequence[str]:
+    store = SqlPlacementStore(f"sqlite+aiosqlite:///{home / 'moorage' / 'moor.db'}")
+    try:
+        return await store.audit()
+    finally:
+        await store.close()

@@ -1,0 +1,223 @@
+"""Other people's AMQP clients: the programs of docs/bus.md, with the rights that their users have, on the real servers."""
+
+import asyncio
+import json
+import os
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from bus.messages.build import InstanceId, RequestId
+from scheduler_worker.instances import instance_id_of
+from tests.adversity.real_cloud import PATIENCE_S, RealCloud, real_cloud
+from tests.contracts.stage import dead_letters, until
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(240)]
+
+PAGE = Path(__file__).parents[2] / "docs" / "bus.md"
+PROGRAMS = {
+    name: text for text, name in re.findall(r"```python\n(# (\w+\.py).*?)```", PAGE.read_text(), re.DOTALL)
+}
+SMALL = {"name": "small", "vcpus": 1, "ram_mb": 1024, "root_gb": 1}
+ID = str(UUID(int=77))
+CELL = "harbour"
+
+
+@asynccontextmanager
+async def a_cloud(**sizes: str) -> AsyncIterator[RealCloud]:
+    """Two hosts in one cell, and a user for each role."""
+    async with real_cloud(CELL, HOSTS_PER_CELL="2", **sizes) as here:
+        await here.start("placement-1", "scheduler-1", f"conductor-{CELL}", f"compute-{CELL}")
+        await here.until_up(2)
+        yield here
+
+
+async def start(program: str, url: str, *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PROGRAMS[program],
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={"PATH": os.environ["PATH"], "MOOR_BUS_URL": url},
+    )
+
+
+async def run(program: str, url: str, *arguments: str, stdin: object = None) -> str:
+    """A program of the page, run to its end: what it printed."""
+    process = await start(program, url, *arguments)
+    async with asyncio.timeout(PATIENCE_S):
+        out, _ = await process.communicate(json.dumps(stdin).encode())
+    assert process.returncode == 0
+    return out.decode()
+
+
+async def ask(here: RealCloud, message: dict[str, Any]) -> Any:
+    return json.loads(await run("ask.py", here.under_test.url("moor-client"), stdin=message))
+
+
+@asynccontextmanager
+async def listening(here: RealCloud) -> AsyncIterator[list[dict[str, Any]]]:
+    """What the listening program of the page prints."""
+    process = await start("listen.py", here.under_test.url("moor-client"))
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"listening\n"
+    heard: list[dict[str, Any]] = []
+
+    async def hear(out: asyncio.StreamReader) -> None:
+        while line := await out.readline():
+            heard.append(json.loads(line))
+
+    hearing = asyncio.create_task(hear(process.stdout))
+    try:
+        yield heard
+    finally:
+        process.kill()
+        await process.wait()
+        await hearing
+
+
+async def test_one_plain_message_becomes_an_instance() -> None:
+    async with a_cloud() as here, listening(here) as heard:
+        request = (await run("boot.py", here.under_test.url("moor-client"))).strip()
+
+        active = await here.until_state(instance_id_of(RequestId(UUID(request)), 0), "active")
+
+        assert (active.name, active.cell) == ("web-1", CELL)
+        await until(lambda: any(message["type"] == "instance.active" for message in heard), "heard as active")
+        assert [message["type"] for message in heard] == [
+            "build.accepted",
+            "instance.placed",
+            "instance.active",
+        ]
+        assert heard[-1]["instance"]["host"] == active.host
+
+
+async def test_one_plain_report_changes_a_host_for_every_boot_after_it() -> None:
+    async with a_cloud() as here:
+        quiet = {**SMALL, "extra_specs": {"trait:CUSTOM_QUIET_ROOM": "required"}}
+        before, after = RequestId(uuid4()), RequestId(uuid4())
+        await ask(here, {"type": "build.request", "request_id": str(before), "flavor": quiet})
+        nowhere = await here.until_state(instance_id_of(before, 0), "active", "error")
+
+        chosen = (await here.hosts())[1]
+        cells_user = here.under_test.url(f"moor-cell-{CELL}")
+        await run("report.py", cells_user, CELL, str(chosen.id), chosen.name)
+        await here.until_trait(chosen.id, "CUSTOM_QUIET_ROOM")
+        await ask(here, {"type": "build.request", "request_id": str(after), "flavor": quiet})
+        somewhere = await here.until_state(instance_id_of(after, 0), "active", "error")
+
+        assert (nowhere.state, nowhere.host) == ("error", "")
+        assert (somewhere.state, somewhere.host) == ("active", chosen.name)
+
+
+async def test_what_is_deleted_before_during_or_after_its_building_is_gone_once_and_holds_nothing() -> None:
+    async with a_cloud(SPAWN_MS="1500") as here, listening(here) as heard:
+        requests = [RequestId(uuid4()) for _ in range(4)]
+        unseen, at_once, building, active = [instance_id_of(request, 0) for request in requests]
+
+        async def build(request: RequestId) -> None:
+            order = {"type": "build.request", "request_id": str(request), "flavor": SMALL}
+            assert (await ask(here, order))["type"] == "build.accepted"
+
+        async def delete(instance: InstanceId) -> list[dict[str, Any]]:
+            found = await ask(here, {"type": "instance.delete", "instance": str(instance)})
+            states: list[dict[str, Any]] = found["instances"]
+            return states
+
+        assert await delete(unseen) == []
+        await build(requests[0])
+        await asyncio.gather(build(requests[1]), delete(at_once))
+        await build(requests[2])
+        await here.until_in_cell(building, "building")
+        await delete(building)
+        await build(requests[3])
+        await here.until_state(active, "active")
+        await delete(active)
+
+        for instance in (unseen, at_once, building, active):
+            state = await here.until_state(instance, "deleted")
+            (again,) = await delete(instance)
+            assert (again["state"], again["sequence"]) == ("deleted", state.sequence)
+        await until(lambda: len(deletions(heard)) == 4, "each deletion is heard")
+        assert sorted(deletions(heard)) == sorted(map(str, (unseen, at_once, building, active)))
+        assert {of(message) for message in heard if message["type"] == "instance.active"} <= {
+            str(building),
+            str(active),
+        }
+        await here.until_nothing_is_held()
+
+
+def of(message: dict[str, Any]) -> str:
+    return str(message["instance"]["id"])
+
+
+def deletions(heard: list[dict[str, Any]]) -> set[str]:
+    return {of(message) for message in heard if message["type"] == "instance.deleted"}
+
+
+NONSENSE: list[tuple[dict[str, Any], str, str]] = [
+    ({"flavor": SMALL}, "request_id", ""),
+    ({"request_id": ID}, "flavor", ""),
+    ({"request_id": ID, "flavor": {**SMALL, "vcpus": -4}}, "flavor.vcpus", "-4"),
+    (
+        {"request_id": ID, "flavor": {**SMALL, "extra_specs": {"resources:VGPUS": "1"}}},
+        "flavor.extra_specs.resources:VGPUS",
+        "VGPUS",
+    ),
+    ({"request_id": ID, "falvor": SMALL}, "falvor", json.dumps(SMALL, separators=(",", ":"))),
+    ({"request_id": ID, "flavor": {**SMALL, "vcpu": 2}}, "flavor.vcpu", "2"),
+    ({"request_id": ID, "flavor": {**SMALL, "vcpus": "two"}}, "flavor.vcpus", "two"),
+    ({"request_id": "my-request", "flavor": SMALL}, "request_id", "my-request"),
+    ({"request_id": ID, "flavor": SMALL, "count": 0}, "count", "0"),
+]
+
+
+async def test_a_request_that_makes_no_sense_is_rejected_by_field_and_value_and_nothing_is_left_of_it() -> (
+    None
+):
+    async with a_cloud() as here, listening(here) as heard:
+        for fields, field, value in NONSENSE:
+            answer = await ask(here, {"type": "build.request", **fields})
+
+            reason = answer.pop("reason")
+            assert reason
+            known_id = fields.get("request_id") if fields.get("request_id") == ID else None
+            assert answer == {
+                "type": "build.rejected",
+                "request_id": known_id,
+                "field": field,
+                "value": value,
+            }
+
+        await until(lambda: len(heard) == len(NONSENSE), "each of them is heard by whoever listens")
+        assert [(message["field"], message["value"]) for message in heard] == [case[1:] for case in NONSENSE]
+        assert await here.rows("SELECT 1 FROM build_requests") == []
+        connection = await here.under_test.broker().connect()
+        assert await connection.depth("dead") == 0
+        await connection.close()
+
+
+async def test_what_is_no_message_at_all_is_heard_as_rejected_and_kept_for_a_person() -> None:
+    async with a_cloud() as here, listening(here) as heard:
+        broken = PROGRAMS["boot.py"].replace('json.dumps({"message": request})', '"vcpus=1, please"')
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            broken,
+            env={"PATH": os.environ["PATH"], "MOOR_BUS_URL": here.under_test.url("moor-client")},
+        )
+        assert await process.wait() == 0
+
+        await until(lambda: len(heard) == 1, "the rejection is heard")
+        assert (heard[0]["type"], heard[0]["field"]) == ("build.rejected", "message")
+        (letter,) = await dead_letters(here.under_test.broker(), 1)
+        assert letter.body == b"vcpus=1, please"
+        assert letter.reason == heard[0]["reason"]

@@ -1,0 +1,246 @@
+"""A scheduler whose feed is late, has gaps, or lies: it finds out, cheaply, and never says a wrong no for it."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+from msgspec import structs
+
+from bus.broker import Broker
+from bus.message import Message
+from bus.messages.build import InstanceState
+from bus.messages.placement import (
+    AskSnapshot,
+    LogPosition,
+    ProvidersChanged,
+    ProviderState,
+    RevisionsPage,
+    SnapshotPage,
+)
+from bus.settings import BusSettings
+from bus.station import Station
+from placement_worker.store import ChangeFeed, PlacementStore, PlacementTransaction, Unpublished
+from scheduler_worker.catching_up import CatchingUp
+from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.progress import Progress
+from scheduler_worker.own_choices import OwnChoices
+from tests.contracts.stage import SETTINGS, until
+from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, a_host, cloud, instance_of, until_so
+
+pytestmark = pytest.mark.asyncio
+
+STAGES = pytest.mark.parametrize(
+    ("bus", "books"),
+    [
+        ("memory", "memory"),
+        ("memory", "sqlite"),
+        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
+    ],
+)
+LONG_AGO, FAR_AHEAD = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+HUGE = structs.replace(SMALL, vcpus=500)
+
+
+class Readings:
+    """What a scheduler reads of placement's books."""
+
+    def __init__(self) -> None:
+        self.of_all = 0
+        self.of_changes = 0
+
+    def station(self, broker: Broker, name: str, *, settings: BusSettings, asks: bool) -> Station:
+        readings = self
+
+        class Watched(Station):
+            async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
+                asked = [question for question in questions if isinstance(question, AskSnapshot)]
+                readings.of_all += sum(not question.since for question in asked)
+                readings.of_changes += sum(bool(question.since) for question in asked)
+                return await super().ask_all(questions)
+
+        return Watched(broker, name, settings=settings, asks=asks)
+
+
+class Forgetful:
+    """Books whose log goes on telling of a provider as it was, from when it is told to."""
+
+    def __init__(self, books: PlacementStore) -> None:
+        self._books = books
+        self._frozen: dict[str, ProviderState] = {}
+
+    async def freeze(self, name: str) -> None:
+        page = await self._books.snapshot_page(0, 100)
+        self._frozen[name] = next(provider for provider in page.providers if provider.name == name)
+
+    def as_told(self, providers: Sequence[ProviderState]) -> tuple[ProviderState, ...]:
+        return tuple(self._frozen.get(provider.name, provider) for provider in providers)
+
+    def transaction(self) -> AbstractAsyncContextManager[PlacementTransaction]:
+        return self._books.transaction()
+
+    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
+        return await self._books.snapshot_page(after, limit)
+
+    async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
+        page = await self._books.changes_page(since, after, limit)
+        if page is None:
+            return None
+        return structs.replace(page, providers=self.as_told(page.providers))
+
+    async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
+        return await self._books.revisions_page(after, limit)
+
+    @asynccontextmanager
+    async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
+        async with self._books.lead_feed() as feed:
+            yield None if feed is None else _ForgetfulFeed(feed, self)
+
+    async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
+        return await self._books.prune(ended_before, logged_before)
+
+    async def audit(self) -> tuple[str, ...]:
+        return await self._books.audit()
+
+    async def close(self) -> None:
+        await self._books.close()
+
+
+class _ForgetfulFeed:
+    def __init__(self, feed: ChangeFeed, books: Forgetful) -> None:
+        self._feed = feed
+        self._books = books
+
+    @property
+    def published(self) -> LogPosition:
+        return self._feed.published
+
+    async def read(self) -> Unpublished:
+        read = await self._feed.read()
+        return structs.replace(read, providers=self._books.as_told(read.providers))
+
+    async def mark(self, position: int, cursor: str) -> None:
+        await self._feed.mark(position, cursor)
+
+
+async def the_end_of(here: Cloud, number: int, **fields: object) -> InstanceState:
+    build = a_build(number, **fields)
+    await here.client.ask(build)
+    return await here.until_state(instance_of(build), "active", "error")
+
+
+@STAGES
+async def test_a_refusal_costs_one_question_for_the_changes_and_no_reading_of_all(
+    bus: str, books: str
+) -> None:
+    readings = Readings()
+    async with cloud(bus, books) as here, here.placement(), here.scheduler(station=readings.station):
+        await here.add_host("h1")
+        await here.until_known("h1")
+        all_read, changes = readings.of_all, readings.of_changes
+
+        for number in range(1, 11):
+            assert (await the_end_of(here, number, flavor=HUGE)).state == "error"
+
+        # One more if placement has only begun to lead its feed.
+        assert readings.of_changes - changes in (10, 11)
+        assert readings.of_all == all_read
+
+
+@STAGES
+async def test_with_two_placement_workers_what_either_wrote_is_known_before_a_refusal(
+    bus: str, books: str
+) -> None:
+    async with cloud(bus, books) as here, here.placement(), here.placement(), here.scheduler():
+        await here.add_host("h1", vcpu=1)
+        await here.until_known("h1")
+        for number in range(1, 21):
+            # The host grows by just what the next one asks.
+            await here.report(a_host("h1", vcpu=number))
+            state = await the_end_of(here, number)
+            assert (state.state, state.no_valid_host, state.refusals) == ("active", None, ())
+
+
+@STAGES
+async def test_a_gap_in_the_feed_is_filled_from_the_log(bus: str, books: str) -> None:
+    readings = Readings()
+    async with cloud(bus, books) as here, here.placement(), here.scheduler(station=readings.station):
+        await here.add_host("h1")
+        await here.until_known("h1")
+        all_read, changes = readings.of_all, readings.of_changes
+
+        # As if what is between had been dropped from a queue that was full.
+        await here.client.publisher.send(ProvidersChanged(at=LogPosition(term=1, position=1000)))
+
+        await until(lambda: readings.of_changes > changes, "the changes are asked for")
+        assert (await the_end_of(here, 1)).state == "active"
+        assert readings.of_all == all_read
+
+
+@STAGES
+async def test_who_was_away_for_longer_than_the_log_is_kept_reads_all(bus: str, books: str) -> None:
+    async with cloud(bus, books) as here, here.placement():
+        station = Station(here.client.consuming.broker, "away", settings=SETTINGS, asks=True)
+        async with here.running((station,), station):
+            picture = Picture()
+            catching_up = CatchingUp(station, picture, OwnChoices(picture), Progress(), page=2)
+            for name in ("h1", "h2", "h3"):
+                await here.report(a_host(name))
+            await catching_up.catch_up()
+
+            await here.report(a_host("h3", vcpu=9))
+            await catching_up.catch_up()
+            assert (catching_up.readings, catching_up.readings_of_all) == (2, 1)
+            since = (await here.books.snapshot_page(0, 1)).cursor
+            await here.report(a_host("h2", vcpu=9))
+
+            async def log_is_forgotten() -> bool:
+                await here.books.prune(LONG_AGO, FAR_AHEAD)
+                return await here.books.changes_page(since, 0, 1) is None
+
+            await until_so(log_is_forgotten, "the log is forgotten")
+            await catching_up.catch_up()
+
+            assert (catching_up.readings, catching_up.readings_of_all) == (3, 2)
+            now = await here.books.revisions_page(0, 10)
+            assert picture.behind(dict(zip(now.internals, now.revisions, strict=True)), ()) == []
+            assert len(picture.internals()) == 3
+
+
+@STAGES
+async def test_a_change_that_was_lost_silently_is_noticed_and_healed(bus: str, books: str) -> None:
+    readings, patient = Readings(), structs.replace(QUICK, verify_every_s=0.2)
+    async with cloud(bus, books) as here:
+        here.books = forgetful = Forgetful(here.books)
+        async with here.placement(), here.scheduler(station=readings.station, settings=patient):
+            await here.add_host("h1", vcpu=1)
+            await here.until_known("h1")
+            assert (await the_end_of(here, 1)).state == "active"
+            all_read = readings.of_all
+            await forgetful.freeze("h1")
+
+            await here.report(a_host("h1", vcpu=8))
+
+            await until(lambda: readings.of_all > all_read, "the loss is noticed")
+            assert (await the_end_of(here, 2, flavor=structs.replace(SMALL, vcpus=4))).state == "active"
+
+
+@STAGES
+async def test_a_picture_that_lost_nothing_is_not_read_again_however_often_it_is_compared(
+    bus: str, books: str
+) -> None:
+    readings, eager = Readings(), structs.replace(QUICK, verify_every_s=0.01)
+    async with (
+        cloud(bus, books) as here,
+        here.placement(),
+        here.scheduler(station=readings.station, settings=eager),
+    ):
+        await here.add_host("h1", vcpu=100)
+        await here.until_known("h1")
+        all_read = readings.of_all
+
+        for number in range(1, 41):
+            assert (await the_end_of(here, number)).state == "active"
+
+        assert readings.of_changes > 5
+        assert readings.of_all == all_read

@@ -1,0 +1,94 @@
+"""What a scheduler forgets after long, and what it refuses because it may have forgotten."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec import structs
+
+from bus.broker import PLAIN, Parcel
+from bus.codec import encode
+from bus.message import Envelope, Message
+from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound
+from bus.topology import API
+from tests.contracts.stage import send, until
+from tests.stories.cloud import QUICK, a_build, cloud, instance_of, until_so
+
+pytestmark = pytest.mark.asyncio
+
+STAGES = pytest.mark.parametrize(
+    ("bus", "books"),
+    [
+        ("memory", "memory"),
+        ("memory", "sqlite"),
+        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
+    ],
+)
+DAY = timedelta(days=1)
+
+
+class Calendar:
+    """A clock that goes right, some days ahead."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+
+@STAGES
+async def test_what_was_deleted_is_forgotten_after_two_horizons_and_not_before(bus: str, books: str) -> None:
+    calendar, forgetting = Calendar(), structs.replace(QUICK, prune_every_s=0.02, host_down_s=1e9)
+    async with (
+        cloud(bus, books) as here,
+        here.placement(),
+        here.scheduler(clock=calendar.now, settings=forgetting),
+    ):
+        await here.add_host("h1")
+        await here.until_known("h1")
+        kept, gone = a_build(1), a_build(2)
+        for build in (kept, gone):
+            await here.client.ask(build)
+            await here.until_state(instance_of(build), "active")
+        await here.client.ask(DeleteInstance(instance=instance_of(gone)))
+        await here.until_state(instance_of(gone), "deleted")
+
+        calendar.ahead = 2 * DAY - timedelta(hours=1)
+        assert await here.instance(instance_of(gone)) is not None
+        calendar.ahead = 2 * DAY + timedelta(hours=1)
+
+        async def is_forgotten() -> bool:
+            return await here.instance(instance_of(gone)) is None
+
+        await until_so(is_forgotten, "it is forgotten")
+        state = await here.instance(instance_of(kept))
+        assert state is not None
+        assert state.state == "active"
+
+
+@STAGES
+async def test_a_request_that_was_sent_too_long_ago_is_refused_and_builds_nothing(
+    bus: str, books: str
+) -> None:
+    async with (
+        cloud(bus, books) as here,
+        here.placement(),
+        here.scheduler(),
+        here.listening("build.#") as heard,
+    ):
+        await here.add_host("h1")
+        await here.until_known("h1")
+        late = Envelope[Message](message=a_build(1), sent_at=datetime.now(UTC) - DAY - timedelta(minutes=1))
+        parcel = Parcel(API, "build.request", encode(late), content_type=PLAIN, mandatory=True)
+
+        await send(here.client.consuming.broker, parcel)
+
+        await until(lambda: bool(heard), "the refusal")
+        (refused,) = heard
+        assert isinstance(refused, BuildRejected)
+        assert refused.field == "sent_at"
+        assert refused.reason.startswith("too old: ")
+        assert await here.client.ask(DeleteInstance(instance=instance_of(a_build(1)))) == InstancesFound(
+            instances=()
+        )
+        assert here.placed == []

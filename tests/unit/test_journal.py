@@ -1,0 +1,410 @@
+"""What a journal keeps, and what becomes of it: a kill is a copy of its files as they are at that moment."""
+
+import asyncio
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from bus import headers
+from bus.broker import Connection, ConnectionLost, Delivery, NotFound, Parcel, Receipt, Refusal
+from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, kept_broker
+from bus.memory.journal_file import CHECKPOINT_PAGES
+from bus.topology import DEAD, DEAD_QUEUE, DELIVERIES_MAX_LEAST, Binding, Limits, Queue, QueueKind
+from tests.contracts.small_world import (
+    DEAD_LETTERS,
+    QUESTIONS,
+    TOWN,
+    WORK,
+    bodies,
+    connected,
+    drain,
+    eventually,
+    parcel,
+    publish,
+    publish_bodies,
+    receive,
+    within_patience,
+    world,
+)
+
+# ruff: noqa: ASYNC240, ASYNC230 - a look at a file of ours keeps no loop waiting
+
+pytestmark = pytest.mark.asyncio
+
+PAGE_BYTES = 4096
+OTHER = Queue("town.other", QueueKind.WORK, (Binding(TOWN, "other"), Binding(TOWN, "work")))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "bus.journal"
+
+
+def left_by_a_kill(place: Path) -> Path:
+    """What the next process would find, were this one killed now."""
+    found = place.with_name(f"{place.name}-found")
+    for end in ("", "-wal"):
+        shutil.copy(f"{place}{end}", f"{found}{end}")
+    return found
+
+
+@contextmanager
+def found_after_a_kill(place: Path) -> Iterator[MemoryBroker]:
+    with kept_broker(left_by_a_kill(place)) as broker:
+        yield broker
+
+
+async def waiting(broker: MemoryBroker, queue: str = WORK.name) -> list[Delivery]:
+    async with connected(broker.as_user()) as connection:
+        depth = await connection.depth(queue)
+        return await drain(connection, queue, depth) if depth else []
+
+
+async def until_written(connection: Connection) -> None:
+    """A confirm is given no earlier than all that happened before it is written."""
+    assert await publish(connection, parcel(b"a landmark", "other")) == [Receipt.CONFIRMED]
+
+
+async def test_what_was_confirmed_is_found_in_order_in_every_queue_that_it_went_to(place: Path) -> None:
+    letter = structs.replace(
+        parcel(7), headers={"a": "text", "n": 5}, reply_to="someone", content_type="text/plain"
+    )
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user("town"), world(WORK, OTHER)) as connection:
+            await publish_bodies(connection, *range(5))
+            await publish(connection, letter)
+
+            with found_after_a_kill(place) as found:
+                for queue in (WORK.name, OTHER.name):
+                    there = await waiting(found, queue)
+                    assert bodies(there) == [0, 1, 2, 3, 4, 7]
+                    assert {each.returns for each in there} == {0}
+                    assert {each.sender for each in there} == {"town"}
+                    assert there[-1].parcel == letter
+
+
+async def test_what_was_declared_stands(place: Path) -> None:
+    rebound = structs.replace(WORK, bindings=(Binding(TOWN, "late"),))
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
+            await connection.declare(world(rebound))
+
+            with found_after_a_kill(place) as found:
+                async with connected(found.as_user()) as again:
+                    for key in ("work", "other", "late"):
+                        await publish(again, structs.replace(parcel(1, key), mandatory=True))
+                    assert await again.depth(WORK.name) == 2
+                    assert await again.depth(OTHER.name) == 2
+
+
+async def test_limits_stand_as_they_were_declared(place: Path) -> None:
+    few = Limits(work_length_max=2)
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user(), world(limits=few)) as connection:
+            await publish_bodies(connection, 1, 2)
+
+            with found_after_a_kill(place) as found:
+                async with connected(found.as_user(), world(limits=few)) as again:
+                    assert await publish(again, parcel(3)) == [Receipt.REFUSED]
+                    with pytest.raises(Refusal, match="declared as"):
+                        await again.declare(world(limits=Limits()))
+
+
+async def test_what_was_not_to_be_kept_is_gone_and_what_was_deleted_stays_so(place: Path) -> None:
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user(), world(WORK, OTHER, QUESTIONS)) as connection:
+            await publish(connection, structs.replace(parcel(1, "question"), persistent=False))
+            await publish_bodies(connection, 1, 2)
+            broker.delete_queue(WORK.name)
+            await connection.declare(world(WORK, OTHER))
+            await publish_bodies(connection, 3)
+
+            with found_after_a_kill(place) as found:
+                assert not await waiting(found, QUESTIONS.name)
+                assert bodies(await waiting(found)) == [3]
+                assert bodies(await waiting(found, OTHER.name)) == [1, 2, 3]
+
+
+async def test_what_is_deleted_before_it_was_written_was_never_there(place: Path) -> None:
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
+            publishing = await connection.open_publishing()
+            stored = asyncio.create_task(publishing.publish(parcel(1)))
+            await asyncio.sleep(0)
+            broker.delete_queue(WORK.name)
+            await within_patience(stored)
+
+            with found_after_a_kill(place) as found:
+                assert bodies(await waiting(found, OTHER.name)) == [1]
+                with pytest.raises(NotFound):
+                    await waiting(found)
+
+
+async def test_what_comes_after_a_restart_is_not_taken_for_what_was_delivered_before(place: Path) -> None:
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user(), world()) as connection:
+            await publish_bodies(connection, *range(10))
+            await drain(connection, WORK.name, 10)
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user()) as connection:
+            await publish_bodies(connection, 11)
+
+            with found_after_a_kill(place) as found:
+                assert [(int(each.parcel.body), each.returns) for each in await waiting(found)] == [(11, 0)]
+
+
+async def test_what_was_acknowledged_is_gone_and_what_was_held_has_come_back_once(place: Path) -> None:
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
+            await publish_bodies(connection, *range(6))
+            consuming = await connection.open_consuming(WORK.name, prefetch=4)
+            held = await receive(consuming, 4)
+            await consuming.acknowledge(held[1].tag)
+            await receive(consuming, 1)
+            await until_written(connection)
+
+            with found_after_a_kill(place) as found:
+                there = await waiting(found)
+    assert [(int(each.parcel.body), each.returns) for each in there] == [
+        (0, 1),
+        (2, 1),
+        (3, 1),
+        (4, 1),
+        (5, 0),
+    ]
+
+
+async def test_returns_are_counted_over_lives_and_only_while_somebody_has_the_parcel(place: Path) -> None:
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
+            await publish_bodies(connection, 1, 2)
+            consuming = await connection.open_consuming(WORK.name, prefetch=1)
+            for returns in range(3):
+                (held,) = await receive(consuming, 1)
+                assert (held.parcel.body, held.returns) == (b"1", returns)
+                await consuming.give_back(held.tag)
+            # The first is held for the fourth time.
+            await until_written(connection)
+
+    for returns in (4, 5, 6):
+        with kept_broker(place) as broker:
+            # A life in which nobody takes anything adds nothing.
+            async with connected(broker.as_user()) as connection:
+                assert await connection.depth(WORK.name) == 2
+        with kept_broker(place) as broker:
+            async with connected(broker.as_user()) as connection:
+                consuming = await connection.open_consuming(WORK.name, prefetch=1)
+                (held,) = await receive(consuming, 1)
+                assert (held.parcel.body, held.returns) == (b"1", returns)
+    with kept_broker(place) as broker:
+        assert [each.returns for each in await waiting(broker)] == [7, 0]
+
+
+async def test_a_queue_that_cannot_count_says_only_that_a_parcel_came_back(place: Path) -> None:
+    for _ in range(3):
+        with kept_broker(place) as broker:
+            async with connected(broker.as_user(), world(QUESTIONS)) as connection:
+                if not await connection.depth(QUESTIONS.name):
+                    await publish_bodies(connection, 1, routing_key="question")
+                await receive(await connection.open_consuming(QUESTIONS.name, prefetch=1), 1)
+    with kept_broker(place) as broker:
+        assert [each.returns for each in await waiting(broker, QUESTIONS.name)] == [1]
+
+
+async def test_what_comes_back_once_too_often_is_a_dead_letter_in_the_next_life(place: Path) -> None:
+    limits = Limits(deliveries_max=DELIVERIES_MAX_LEAST)
+    everything = world(WORK, OTHER, DEAD_LETTERS, limits=limits)
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user(), everything) as connection:
+            await publish_bodies(connection, 1)
+            consuming = await connection.open_consuming(WORK.name, prefetch=1)
+            for _ in range(DELIVERIES_MAX_LEAST):
+                (held,) = await receive(consuming, 1)
+                await consuming.give_back(held.tag)
+            await receive(consuming, 1)
+            await until_written(connection)
+            left = left_by_a_kill(place)
+
+    with kept_broker(left) as broker:
+        assert not await waiting(broker)
+        # It is buried when somebody declares what there must be; then it is in one queue, and stays there.
+        async with connected(broker.as_user(), everything):
+            pass
+        with found_after_a_kill(left) as found:
+            assert not await waiting(found)
+            (letter,) = await waiting(found, DEAD_QUEUE)
+    assert (letter.parcel.body, letter.parcel.exchange) == (b"1", DEAD)
+    assert letter.parcel.headers[headers.BROKER_REASON] == headers.DELIVERY_LIMIT
+    assert letter.parcel.headers[headers.BROKER_QUEUE] == WORK.name
+
+
+async def test_a_torn_end_is_dropped_and_nothing_before_it(place: Path) -> None:
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user(), world()) as connection:
+            for number in range(4):
+                await publish_bodies(connection, number)
+            left = left_by_a_kill(place)
+    torn = Path(f"{left}-wal")
+    os.truncate(torn, torn.stat().st_size - 100)
+
+    with kept_broker(left) as broker:
+        assert bodies(await waiting(broker)) == [0, 1, 2]
+
+
+async def test_an_end_with_wrong_bytes_in_it_is_dropped_and_nothing_before_it(place: Path) -> None:
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user(), world()) as connection:
+            for number in range(4):
+                await publish_bodies(connection, number)
+            left = left_by_a_kill(place)
+    with Path(f"{left}-wal").open("r+b") as log:
+        log.seek(-50, os.SEEK_END)
+        log.write(b"\x55" * 20)
+
+    with kept_broker(left) as broker:
+        assert bodies(await waiting(broker)) == [0, 1, 2]
+
+
+async def test_the_files_stay_small_under_constant_traffic(place: Path) -> None:
+    body = b"x" * 10_000
+    rounds, in_flight = 60, 50
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
+            consuming = await connection.open_consuming(WORK.name, prefetch=in_flight)
+            other = await connection.open_consuming(OTHER.name, prefetch=in_flight)
+            # Some always wait while others come and go.
+            await publish(connection, *[parcel(body)] * in_flight)
+            for _ in range(rounds):
+                for each in (consuming, other):
+                    held = await receive(each, in_flight)
+                    await publish(connection, *[parcel(body, "neither")])
+                    await each.acknowledge(held[-1].tag, multiple=True)
+                await publish(connection, *[parcel(body)] * in_flight)
+            sizes = [Path(f"{place}{end}").stat().st_size for end in ("", "-wal")]
+
+    at_once = 2 * 2 * in_flight * len(body)
+    assert rounds * at_once > 50 * 1024 * 1024
+    assert sizes[0] < 2 * at_once
+    assert sizes[1] < 2 * CHECKPOINT_PAGES * PAGE_BYTES
+
+
+async def test_a_second_process_is_refused_and_told_by_whom(place: Path) -> None:
+    holder = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        "import sys; from bus.memory import kept_broker\n"
+        "with kept_broker(sys.argv[1]): print('mine', flush=True); sys.stdin.read()",
+        place,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout is not None
+        assert await within_patience(holder.stdout.readline()) == b"mine\n"
+        with (
+            pytest.raises(JournalTakenError, match=f"{place} is the journal of process {holder.pid}"),
+            kept_broker(place),
+        ):
+            pass
+    finally:
+        holder.kill()
+        await holder.wait()
+
+    # However it ended, its lock ended with it.
+    with kept_broker(place) as broker:
+        assert isinstance(broker, MemoryBroker)
+
+
+async def test_what_is_no_journal_is_left_alone(place: Path) -> None:
+    place.write_text("precious " * 100)
+    with pytest.raises(JournalUnreadableError, match="cannot be read as a journal"), kept_broker(place):
+        pass
+    assert place.read_text() == "precious " * 100
+
+    place.unlink()
+    with sqlite3.connect(place) as other:
+        other.execute("CREATE TABLE precious (thing TEXT)")
+    other.close()
+    with pytest.raises(JournalUnreadableError, match="a database of something else"), kept_broker(place):
+        pass
+
+
+async def test_a_journal_of_another_version_is_refused_with_both_versions(place: Path) -> None:
+    with kept_broker(place):
+        pass
+    with sqlite3.connect(place) as newer:
+        newer.execute("PRAGMA user_version = 9")
+    newer.close()
+
+    with pytest.raises(JournalUnreadableError, match="version 9, this program reads 1"), kept_broker(place):
+        pass
+
+
+async def test_nothing_is_confirmed_while_the_disk_is_full_and_everything_once_it_is_not(place: Path) -> None:
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user(), world()) as connection:
+            await publish_bodies(connection, 1)
+            with files_no_larger_than(Path(f"{place}-wal").stat().st_size):
+                publishing = await connection.open_publishing()
+                waiting_for_room = asyncio.create_task(publishing.publish(parcel(2)))
+
+                async def is_blocked() -> bool:
+                    return "cannot be written" in connection.blocked
+
+                await eventually(is_blocked, "the broker takes nothing, and says why")
+                assert not waiting_for_room.done()
+
+            assert await within_patience(waiting_for_room) is Receipt.CONFIRMED
+            assert not connection.blocked
+            with found_after_a_kill(place) as found:
+                assert bodies(await waiting(found)) == [1, 2]
+
+
+@contextmanager
+def files_no_larger_than(size: int) -> Iterator[None]:
+    """For this process, as if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+async def test_who_connects_after_the_end_is_told_of_it(place: Path) -> None:
+    with kept_broker(place) as broker:
+        connection = await broker.as_user().connect()
+
+    with pytest.raises(ConnectionLost, match="was stopped"):
+        await broker.as_user().connect()
+    with pytest.raises(ConnectionLost, match="was stopped"):
+        await connection.depth(WORK.name)
+
+
+async def test_a_publish_that_waits_for_the_disk_when_the_broker_stops_is_lost_and_not_confirmed(
+    place: Path,
+) -> None:
+    with kept_broker(place) as broker:
+        connection = await broker.as_user().connect()
+        await connection.declare(world())
+        publishing = await connection.open_publishing()
+        waiting_for_disk = asyncio.create_task(publishing.publish(Parcel(TOWN, "work", b"1")))
+        # It has been stored, and not been written.
+        await asyncio.sleep(0)
+
+    with pytest.raises(ConnectionLost):
+        await within_patience(waiting_for_disk)
+    # Lost is the confirm.
+    with kept_broker(place) as broker:
+        assert bodies(await waiting(broker)) == [1]

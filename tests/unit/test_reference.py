@@ -1,0 +1,51 @@
+"""docs/bus.md and docs/asyncapi.json say what the code says; every example on the page is read by the code."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bus.codec import CODEC
+from bus.message import Envelope, type_of
+from bus.messages import ALL
+from moor.reference import BEGIN, END, HEARD, SAID, asyncapi, reference
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "bus.md").read_text()
+EXAMPLES = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_page_says_what_the_code_says() -> None:
+    made = PAGE[PAGE.index(BEGIN) : PAGE.index(END) + len(END)]
+
+    assert made == reference(), "put what `moor broker reference` prints into docs/bus.md"
+
+
+def test_the_asyncapi_document_says_what_the_code_says() -> None:
+    written = json.loads((DOCS / "asyncapi.json").read_text())
+
+    assert written == json.loads(json.dumps(asyncapi())), "moor broker asyncapi > docs/asyncapi.json"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_every_example_of_the_page_is_a_message(example: str) -> None:
+    assert isinstance(CODEC.decode(example.encode()), Envelope)
+
+
+def test_what_people_may_send_is_read_strictly_or_is_a_report() -> None:
+    assert {type_of(kind) for kind in ALL if kind.IS_STRICT} == {type_of(kind) for kind in SAID} - {
+        "inventory.report"
+    }
+
+
+def test_every_reference_within_the_document_leads_somewhere() -> None:
+    document = asyncapi()
+
+    for path in set(re.findall(r'"\$ref": "#/([^"]+)"', json.dumps(document))):
+        place = document
+        for step in path.split("/"):
+            place = place[step]
+        assert place
+    assert set(document["channels"]) == {type_of(kind) for kind in ALL}
+    assert {type_of(kind) for kind in (*SAID, *HEARD)} <= set(document["operations"])

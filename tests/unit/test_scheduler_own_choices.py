@@ -1,0 +1,53 @@
+"""What a scheduler counts beside the books, and how it stops."""
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from bus.asking import NoAnswer
+from bus.memory import MemoryBroker
+from bus.message import Message
+from bus.messages.build import BuildInstance, Flavor
+from bus.station import Station
+from scheduler_worker.claiming import Claimer
+from scheduler_worker.core.plugins import standard_plugins
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.replica import Replica
+from scheduler_worker.searching import Search
+from scheduler_worker.settings import SchedulerSettings
+from tests.unit.scheduler_worlds import a_picture, a_state, a_wish
+from tests.unit.test_scheduler_shell import a_row
+
+SETTINGS = SchedulerSettings()
+
+
+@pytest.mark.asyncio
+async def test_a_choice_that_placement_never_answered_for_counts_no_more() -> None:
+    picture = a_picture(a_state("h1"))
+    registry = HostRegistry(picture, timedelta(minutes=1), lambda: datetime.now(UTC))
+    replica = Replica(Station(MemoryBroker().as_user(), "s"), picture, registry, page=10)
+    seen: list[int] = []
+
+    async def nobody_answers(_questions: Sequence[Message]) -> Sequence[Message]:
+        seen.append(int(picture.columns.holding[0]))
+        raise NoAnswer("1 of 1 questions unanswered")
+
+    async def sure() -> None: ...
+
+    claimer = Claimer(
+        picture,
+        replica,
+        registry,
+        nobody_answers,
+        make_sure=sure,
+        plugins=standard_plugins(),
+        settings=SETTINGS,
+        chance=random.Random(7),
+    )
+    with pytest.raises(NoAnswer):
+        await claimer.find_hosts([Search(a_row(), BuildInstance(flavor=Flavor(vcpus=1)), a_wish())])
+
+    assert seen == [1]
+    assert picture.columns.holding[0] == 0

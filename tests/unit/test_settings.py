@@ -1,0 +1,170 @@
+"""Where a command's settings come from, and what is said of those that cannot be."""
+
+from pathlib import Path
+
+import pytest
+
+from bus.places import BadSetting, Places, places_in
+from moor.settings import settings_from
+
+HERE = Path("/nowhere")
+NO_FLAGS: dict[str, str] = {}
+
+
+def a_file(place: Path, text: str) -> Path:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+    return place
+
+
+# Which of them counts
+
+
+def test_a_flag_goes_before_a_variable_and_a_variable_before_the_file(tmp_path: Path) -> None:
+    file = a_file(
+        tmp_path / "c.toml", 'bus_url = "unix:///file"\ndb_url = "sqlite:////file"\ncells = ["of-file"]\n'
+    )
+    environment = {"MOOR_BUS_URL": "unix:///variable", "MOOR_DB_URL": "sqlite:////variable"}
+
+    places = settings_from({"bus_url": "unix:///flag"}, environment, config=file, here=HERE).places
+
+    assert places.bus_url == "unix:///flag"
+    assert places.db_url == "sqlite+aiosqlite:////variable"
+    assert places.cells == ("of-file",)
+
+
+def test_the_file_is_the_named_one_or_the_one_here_or_the_one_at_home(tmp_path: Path) -> None:
+    flagged = a_file(tmp_path / "flagged.toml", 'bus_url = "unix:///flagged"')
+    named = a_file(tmp_path / "named.toml", 'bus_url = "unix:///named"')
+    here = a_file(tmp_path / "here" / "moorage.toml", 'bus_url = "unix:///here"').parent
+    a_file(tmp_path / "home" / "moorage" / "config.toml", 'bus_url = "unix:///home"')
+    at_home = {"XDG_CONFIG_HOME": str(tmp_path / "home")}
+    with_variable = {**at_home, "MOOR_CONFIG": str(named)}
+
+    def bus(environment: dict[str, str], where: Path, config: Path | None = None) -> str:
+        return settings_from(NO_FLAGS, environment, config=config, here=where).bus_url
+
+    assert bus(with_variable, here, flagged) == "unix:///flagged"
+    assert bus(with_variable, here) == "unix:///named"
+    assert bus(at_home, here) == "unix:///here"
+    assert bus(at_home, tmp_path) == "unix:///home"
+
+
+def test_without_a_bus_it_is_that_of_moor_up_in_the_data_directory() -> None:
+    at_home = settings_from(NO_FLAGS, {"HOME": "/h"}, here=HERE)
+    of_state = settings_from(NO_FLAGS, {"HOME": "/h", "XDG_STATE_HOME": "/s"}, here=HERE)
+    elsewhere = settings_from(NO_FLAGS, {"HOME": "/h", "MOOR_DATA": "/d"}, here=HERE)
+
+    assert at_home.bus_url == "unix:///h/.local/state/moorage/bus.sock"
+    assert of_state.bus_url == "unix:///s/moorage/bus.sock"
+    assert elsewhere.bus_url == "unix:///d/bus.sock"
+    assert settings_from({"data": "/f"}, {"MOOR_DATA": "/d"}, here=HERE).data == Path("/f")
+
+
+# What they say
+
+
+def test_a_cell_without_places_of_its_own_is_where_the_api_level_is() -> None:
+    places = places_in(
+        {
+            "MOOR_BUS_URL": "amqp://m:p@api/",
+            "MOOR_DB_URL": "postgresql://m:p@api/moorage",
+            "MOOR_CELLS": "harbour, island",
+            "MOOR_CELL_BUS_URLS": "island=amqp://m:p@island/,\n reef=unix:///reef",
+            "MOOR_CELL_DB_URLS": "island=sqlite:////island.db",
+        }
+    )
+
+    assert places == Places(
+        bus_url="amqp://m:p@api/",
+        db_url="postgresql+asyncpg://m:p@api/moorage",
+        cell_bus_urls={"island": "amqp://m:p@island/", "reef": "unix:///reef"},
+        cell_db_urls={"island": "sqlite+aiosqlite:////island.db"},
+        cells=("harbour", "island", "reef"),
+    )
+    assert (places.bus_of("island"), places.bus_of("harbour")) == ("amqp://m:p@island/", "amqp://m:p@api/")
+    assert places.db_of("reef") == places.db_url
+
+
+def test_a_file_says_the_same_as_variables_do(tmp_path: Path) -> None:
+    file = a_file(
+        tmp_path / "moorage.toml",
+        'cells = ["harbour"]\n[cell_bus_urls]\nisland = "amqp://i/"\n[cell_db_urls]\nisland = "sqlite:////i.db"\n',
+    )
+
+    said = settings_from(NO_FLAGS, {}, config=file, here=HERE).places
+
+    assert said == places_in(
+        {
+            "MOOR_CELLS": "harbour",
+            "MOOR_CELL_BUS_URLS": "island=amqp://i/",
+            "MOOR_CELL_DB_URLS": "island=sqlite+aiosqlite:////i.db",
+        }
+    )
+
+
+def test_nothing_stated_is_nothing_known() -> None:
+    assert places_in({"MOOR_BUS_URL": " ", "PATH": "/bin"}) == Places()
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "what"),
+    [
+        ("MOOR_BUS_URL", "http://h", r"bus_url is 'http://h' \(MOOR_BUS_URL\): the scheme must be amqp"),
+        ("MOOR_BUS_URL", "amqp://", "bus_url is 'amqp://' .* names no host"),
+        ("MOOR_BUS_URL", "unix://", "bus_url is 'unix://' .* names no socket"),
+        ("MOOR_DB_URL", "mysql://h/x", "db_url is 'mysql://h/x' .* sqlite or postgresql"),
+        ("MOOR_DB_URL", "sqlite://", "db_url is 'sqlite://' .* names no file"),
+        ("MOOR_DB_URL", "postgresql://h", "db_url is 'postgresql://h' .* names no database"),
+        ("MOOR_CELLS", "harbour,Über", r"cells is 'Über' \(MOOR_CELLS\): a cell's name"),
+        (
+            "MOOR_CELL_BUS_URLS",
+            "amqp://h/",
+            r"cell_bus_urls is 'amqp://h/' \(MOOR_CELL_BUS_URLS\): write cell=url",
+        ),
+        ("MOOR_CELL_BUS_URLS", "a=ftp://h", "cell_bus_urls.a is 'ftp://h'"),
+        ("MOOR_CELL_BUS_URLS", "a=amqp://h/,a=amqp://i/", "cell_bus_urls is 'a' .* named twice"),
+        ("MOOR_CELL_DB_URLS", "A=sqlite:////x", "cell_db_urls is 'A'"),
+    ],
+)
+def test_a_wrong_variable_is_named_with_its_value(variable: str, value: str, what: str) -> None:
+    with pytest.raises(BadSetting, match=what):
+        places_in({variable: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (
+            "bus_ulr = 'unix:///x'",
+            r"bus_ulr is 'unix:///x' \(.*c.toml\): there is no such setting; did you mean bus_url",
+        ),
+        ("workers = 3", "workers is 3 .* no such setting; known are bus_url, cell_bus_urls"),
+        ("db_url = 7", "db_url is 7 .* must be a text"),
+        ("cells = 'a,b'", "cells is 'a,b' .* must be a list of texts"),
+        ("cells = ['a', 1]", "cells is .* must be a list of texts"),
+        ("cell_db_urls = ['x']", "cell_db_urls is .* must be a table of texts"),
+        ("bus_url = ", "config is .*c.toml.* cannot be read"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_key_and_value(tmp_path: Path, text: str, what: str) -> None:
+    file = a_file(tmp_path / "c.toml", text)
+
+    with pytest.raises(BadSetting, match=what):
+        settings_from(NO_FLAGS, {}, config=file, here=HERE)
+
+
+def test_a_file_that_is_named_must_be_there() -> None:
+    with pytest.raises(BadSetting, match=r"config is '/no/such.toml' .* cannot be read"):
+        settings_from(NO_FLAGS, {"MOOR_CONFIG": "/no/such.toml"}, here=HERE)
+
+
+def test_a_password_is_never_shown() -> None:
+    with pytest.raises(BadSetting) as told:
+        places_in({"MOOR_DB_URL": "postgres://moor:s3cr/t@h/x"})
+
+    assert "s3cr" not in str(told.value)
+    assert "postgres://moor:***@h/x" in str(told.value)

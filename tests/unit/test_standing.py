@@ -1,0 +1,63 @@
+"""Which broker has what, by where cells have brokers of their own."""
+
+from bus.places import Places
+from bus.topology import Site
+from moor.standing import Standing, standings_of
+
+ALL = "amqp://api/"
+C1, C2 = "amqp://user@c1/its%2Fhost", "unix:///c2.sock"
+
+
+def names(standing: Standing) -> set[str]:
+    return {queue.name for queue in standing.objects().queues}
+
+
+def users(standing: Standing) -> set[str]:
+    return set(standing.rights())
+
+
+def test_without_cells_brokers_everything_stands_on_the_one() -> None:
+    (one,) = standings_of(Places(bus_url=ALL), ("c1", "c2"))
+
+    assert one == Standing(ALL, (Site.API, Site.CELL), ("c1", "c2"))
+    assert {"scheduler.requests", "scheduler.events", "conductor.c1.work", "compute.c2.work"} <= names(one)
+    assert {"moor-client", "moor-scheduler", "moor-cell-c1", "moor-cell-c2"} <= users(one)
+
+
+def test_a_cell_with_a_broker_of_its_own_stands_there_and_nowhere_else() -> None:
+    api, there = standings_of(Places(bus_url=ALL, cell_bus_urls={"c1": C1}), ("c1", "c2"))
+
+    assert (api.names, there.names) == (("api", "c2"), ("c1",))
+    assert "conductor.c1.work" not in names(api)
+    assert names(there) == {
+        "scheduler.events",
+        "placement.work",
+        "placement.questions",
+        "conductor.c1.work",
+        "compute.c1.work",
+        "dead",
+    }
+
+
+def test_who_is_of_the_api_level_has_no_user_on_a_cells_broker_and_cells_have_one_on_theirs_alone() -> None:
+    api, one, two = standings_of(Places(bus_url=ALL, cell_bus_urls={"c1": C1, "c2": C2}), ("c1", "c2"))
+
+    above = {"moor-scheduler", "moor-placement", "moor-operator"}
+    assert users(api) == above | {"moor-client", "moor-ironic"}
+    assert users(one) == above | {"moor-cell-c1"}
+    assert users(two) == above | {"moor-cell-c2"}
+    assert not one.rights()["moor-scheduler"].may_publish("moor.cell.c2", "place.c2")
+
+
+def test_cells_that_share_a_broker_stand_on_it_together() -> None:
+    places = Places(bus_url=ALL, cell_bus_urls={"c1": C1, "c2": ALL, "c3": C1})
+
+    api, there = standings_of(places, ("c1", "c2", "c3"))
+
+    assert (api.names, there.names) == (("api", "c2"), ("c1", "c3"))
+
+
+def test_users_get_their_rights_on_the_virtual_host_of_the_url() -> None:
+    hosts = [Standing(url, (Site.API,), ()).virtual_host for url in (ALL, C1, "amqp://api")]
+
+    assert hosts == ["/", "its/host", "/"]
