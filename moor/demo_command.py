@@ -13,7 +13,7 @@ from moor.demo.playing import PATIENCE_S, Play, play_apart, play_embedded
 from moor.options import fail
 
 # With fewer there may be no conflict to be won.
-BOOTS_MIN = 100
+BOOTS_MIN = 300
 
 
 def demo(

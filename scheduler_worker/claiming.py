@@ -196,7 +196,13 @@ class Claimer:
         for answer in await self._ask_all(claims):
             assert isinstance(answer, ClaimAnswered), f"placement answered a claim by {answer!r}"
             verdicts.append(answer.verdict)
+        if any(map(self._is_held_where_we_know_nobody, verdicts)):
+            # Another worker has heard of that host, and we have not yet.
+            await self._make_sure()
         return verdicts
+
+    def _is_held_where_we_know_nobody(self, verdict: ClaimVerdict) -> bool:
+        return isinstance(verdict, AlreadyClaimed) and self._registry.get(verdict.share.host) is None
 
     def _judge(self, one: Search, verdict: ClaimVerdict) -> bool:
         """What the verdict makes of the search; whether the picture needs more than the verdict told."""

@@ -77,6 +77,7 @@ _ADD_INSTANCES = Write(
     ON CONFLICT DO NOTHING
     """,
 )
+_ADD_UNSEEN = Write(6, f"{_ADD_INSTANCES.postgres} RETURNING id", f"{_ADD_INSTANCES.sqlite} RETURNING id")
 _KEEP = """
     ON CONFLICT (id) DO UPDATE SET request_id = excluded.request_id, state = excluded.state,
         changed_at = excluded.changed_at, due_at = excluded.due_at, unsaid = excluded.unsaid, body = excluded.body
@@ -132,6 +133,8 @@ class SqlSchedulerTransaction:
         self._transaction = transaction
         # These are there: to replace a row costs less than to find out by inserting it.
         self._locked: set[InstanceId] = set()
+        # These were not, and nothing can lock what is not there.
+        self._missing: set[InstanceId] = set()
 
     async def accept(self, new: Sequence[NewRequest]) -> Sequence[Acceptance]:
         return await self._transaction.run(_accept, new)
@@ -141,11 +144,12 @@ class SqlSchedulerTransaction:
             return {}
         found = await self._transaction.run(_lock, named)
         self._locked |= found.keys()
+        self._missing |= set(named) - found.keys()
         return found
 
     async def save(self, rows: Sequence[InstanceRow]) -> None:
         if rows:
-            await self._do_last(partial(_save, rows=rows, locked=self._locked))
+            await self._do_last(partial(_save, rows=rows, locked=self._locked, missing=self._missing))
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         return await self._transaction.run(_lock_hosts, ids, names)
@@ -310,10 +314,19 @@ def _lock(connection: Connection, named: Collection[InstanceId]) -> dict[Instanc
     return {row.id: row for row in _read(connection, query.order_by(instances.c.id).with_for_update())}
 
 
-def _save(connection: Connection, rows: Sequence[InstanceRow], locked: Collection[InstanceId]) -> None:
+def _save(
+    connection: Connection,
+    rows: Sequence[InstanceRow],
+    locked: Collection[InstanceId],
+    missing: Collection[InstanceId] = (),
+) -> None:
     _write(connection, _REPLACE_INSTANCES, [_values(row) for row in rows if row.id in locked])
     new = sorted((row for row in rows if row.id not in locked), key=lambda row: row.id.int)
-    _write(connection, _SAVE_INSTANCES, [_values(row) for row in new])
+    unseen = [_values(row) for row in new if row.id in missing]
+    if len(_write_returning(connection, _ADD_UNSEEN, unseen)) < len(unseen):
+        # A delete that found no row would overwrite the request that another worker accepted in that moment.
+        raise Transient("an instance that was found missing has a row by now")
+    _write(connection, _SAVE_INSTANCES, [_values(row) for row in new if row.id not in missing])
 
 
 def _confirm(connection: Connection, said: Sequence[Kept]) -> None:

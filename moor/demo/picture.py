@@ -15,6 +15,7 @@ from moor.demo.tally import NEWS_MAX, SLICE_S, Tally
 CELLS = ("harbour", "island")
 TINKERED = "CUSTOM_TINKERED_WITH"
 WIDTH = 92
+SLICES_SHOWN = 40
 TILES_MAX = 100
 TILES_A_ROW = 50
 HOST, CHANGED, SILENT = "■", "◆", "✗"
@@ -39,7 +40,7 @@ def _progress(tally: Tally) -> Table:
     grid = Table.grid(padding=(0, 2))
     done = len(tally.states)
     grid.add_row(
-        ProgressBar(tally.wanted, done, width=50),
+        ProgressBar(tally.wanted, done, width=SLICES_SHOWN),
         f"[bold]{done:,}[/bold] of {tally.wanted:,}",
         f"[bold]{tally.rate:,.0f}[/bold] boots/s",
     )
@@ -50,7 +51,7 @@ def _progress(tally: Tally) -> Table:
 def _sparkline(tally: Tally) -> str:
     """The latest slices of time, each as high as many boots ended in it."""
     last = int((tally.ended_s - tally.began_s) / SLICE_S)
-    counts = [tally.ends_by_slice.get(n, 0) for n in range(max(0, last - 49), last + 1)]
+    counts = [tally.ends_by_slice.get(n, 0) for n in range(max(0, last + 1 - SLICES_SHOWN), last + 1)]
     highest = max([*counts, 1])
     return "".join(BARS[ceil(count / highest * (len(BARS) - 1))] for count in counts)
 
@@ -93,12 +94,12 @@ def _counters(tally: Tally) -> Table:
     grid.add_row(
         Text(f"● {tally.count('active'):,} active", style="green"),
         Text(f"● {tally.conflicts} conflicts retried, {tally.conflicts_won} won", style="cyan"),
-        Text(f"{SILENT} {len(tally.silent)} hosts fell silent", style="magenta"),
+        Text(f"{SILENT} {len(tally.silent)} silent hosts", style="magenta"),
     )
     grid.add_row(
         Text(f"● {tally.count('error')} in error", style="red"),
         Text(f"● {len(tally.needed_alternates)} took an alternate", style="yellow"),
-        Text(f"{CHANGED} traits changed {tally.changes} times", style="dim"),
+        Text(f"{CHANGED} {tally.changes:,} trait changes", style="dim"),
     )
     return grid
 

@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from math import ceil
 from pathlib import Path
 from uuid import UUID, uuid4, uuid5
 
@@ -46,13 +47,14 @@ MISFORTUNES = FaultScript(
         FailsToBuild(probability=0.05),
         FallsSilent(share=0.03, after_s=0.5, for_s=3.0, every_s=4.5),
         *(
-            Changes(share=0.05, after_s=after_s, for_s=0.25, every_s=0.5, traits_gained=(TINKERED,))
-            for after_s in (0.3, 0.4)
+            Changes(share=0.06, after_s=after_s, for_s=0.15, every_s=0.3, traits_gained=(TINKERED,))
+            for after_s in (0.3, 0.37)
         ),
     ),
 )
 ATTEMPT_TIMEOUT_S = 3.0
 WORKERS = {"placement": 1, "scheduler": 2, "conductor": 1}
+ASKING_S, ASKING_TIMES = 3.0, 60
 PATIENCE_S = 90.0
 REFRESH_PER_S = 8
 
@@ -170,11 +172,21 @@ async def _boot(client: Station, feed: Feed, tally: Tally, play: Play) -> None:
     # Another time it is asked for others: the same ids would be the same requests, which have ended already.
     names = uuid4()
     requests = [_request(names, f"web-{number:04}", SMALL) for number in range(1, play.boots + 1)]
+    requests.append(_request(names, "giant", GIANT))
     tally.begin()
-    client.publisher.send_all([Outgoing(each) for each in (*requests, _request(names, "giant", GIANT))])
-    while not tally.is_over:
-        for heard in await anext(feed):
-            tally.hear(heard.message)
+    async with asyncio.TaskGroup() as asking:
+        asking.create_task(_ask(client, requests))
+        while not tally.is_over:
+            for heard in await anext(feed):
+                tally.hear(heard.message)
+
+
+async def _ask(client: Station, requests: Sequence[BuildInstance]) -> None:
+    """Not all at once, but over a few seconds: hosts are to have the time to change between one and the next."""
+    at_once = ceil(len(requests) / ASKING_TIMES)
+    for at in range(0, len(requests), at_once):
+        client.publisher.send_all([Outgoing(each) for each in requests[at : at + at_once]])
+        await asyncio.sleep(ASKING_S / ASKING_TIMES)
 
 
 def _request(names: UUID, name: str, flavor: Flavor) -> BuildInstance:

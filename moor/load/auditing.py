@@ -68,9 +68,9 @@ async def audit(
     providers = {provider.id: provider async for provider in all_providers(client)}
     problems = [
         *books,
-        *_of_ends(boots, rows),
-        *_of_shares(rows, shares, providers),
-        *_of_usage(shares, providers),
+        *problems_of_ends(boots, rows),
+        *problems_of_shares(rows, shares, providers),
+        *problems_of_usage(shares, providers),
         *await _of_hosts(client, rows),
     ]
     if dead := await connection.depth(DEAD_QUEUE):
@@ -147,7 +147,7 @@ async def _held(client: Station, ids: Sequence[InstanceId]) -> dict[InstanceId, 
     return held
 
 
-def _of_ends(boots: Mapping[InstanceId, Boot], rows: Mapping[InstanceId, InstanceState]) -> list[str]:
+def problems_of_ends(boots: Mapping[InstanceId, Boot], rows: Mapping[InstanceId, InstanceState]) -> list[str]:
     problems = []
     for id_, boot in boots.items():
         row = rows.get(id_)
@@ -159,7 +159,7 @@ def _of_ends(boots: Mapping[InstanceId, Boot], rows: Mapping[InstanceId, Instanc
     return problems
 
 
-def _of_shares(
+def problems_of_shares(
     rows: Mapping[InstanceId, InstanceState],
     shares: Mapping[InstanceId, Share],
     providers: Mapping[ProviderId, ProviderState],
@@ -181,7 +181,9 @@ def _of_shares(
     return problems
 
 
-def _of_usage(shares: Mapping[InstanceId, Share], providers: Mapping[ProviderId, ProviderState]) -> list[str]:
+def problems_of_usage(
+    shares: Mapping[InstanceId, Share], providers: Mapping[ProviderId, ProviderState]
+) -> list[str]:
     """Of each host exactly so much is in use as our instances hold: what anybody else holds has leaked."""
     held: Counter[tuple[ProviderId, str]] = Counter()
     for share in shares.values():

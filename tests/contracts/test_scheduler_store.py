@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
+from bus.errors import Transient
 from bus.handling import Kept
 from bus.message import ProviderId
 from bus.messages.build import BuildInstance, InstanceId, InstanceState, RequestId
@@ -308,3 +309,22 @@ async def _delete(store: SchedulerStore, at: datetime, *numbers: int) -> None:
     async with store.transaction() as transaction:
         rows = await transaction.lock([instance(number) for number in numbers])
         await transaction.save([over for row in rows.values() if (over := deleted(row, at)) is not None])
+
+
+@pytest.mark.postgresql
+async def test_a_delete_that_found_no_row_does_not_overwrite_the_request_that_came_meanwhile() -> None:
+    """Only where transactions run side by side: seen when deletes and their requests were in two workers' hands at once."""
+    async with open_scheduler_store("postgresql") as store:
+        with pytest.raises(Transient):
+            await delete_while_it_is_accepted(store)
+
+        (row,) = await store.instances(InstanceQuery(instances=(instance(1),)))
+        assert (row.told.request_id, row.told.state) == (request_id(1), ACCEPTED)
+
+
+async def delete_while_it_is_accepted(store: SchedulerStore) -> None:
+    async with store.transaction() as deleting:
+        assert await deleting.lock([instance(1)]) == {}
+        async with store.transaction() as accepting:
+            await accepting.accept([a_request(1)])
+        await deleting.save([deleted_unseen(instance(1), NOON)])

@@ -6,7 +6,8 @@ and every parcel, then nothing goes wrong any more and everything must settle.
 
     plan.py, faults.py, drawing.py   what is to happen, as a value, and how it is drawn from a seed
     loop.py, process.py              time that jumps; a process, its tasks, and how it dies
-    wires.py, stores.py, workers.py  what stands between the real parts of a process and the world, and makes it fail
+    wires.py, stores.py, store_of_*.py, workers.py
+                                     what stands between the real parts of a process and the world, and makes it fail
     people.py                        clients and an operator
     cloud.py, seeds.py               a seed from its beginning to its end
     findings.py                      what was found and seen; the first broken promise ends a run

@@ -5,7 +5,6 @@ and holds on one host, and what was claimed was claimed in the shape that the cl
 """
 
 from collections.abc import Sequence
-from uuid import UUID
 
 from msgspec import Struct
 
@@ -21,7 +20,7 @@ from bus.messages.placement import (
 )
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from tests.simulation.findings import Findings
-from tests.simulation.hosts_seen import HostsSeen
+from tests.simulation.hosts_seen import HostsSeen, short
 from tests.simulation.physical import Physical
 
 Amounts = tuple[ResourceAmount, ...]
@@ -174,7 +173,7 @@ class Books:
                 seen = [order.share.shapes for order in alike]
                 self._findings.breaks(
                     "qualities are law",
-                    f"{_short(consumer)} was granted a share of what it saw as {seen}, and which has moved since",
+                    f"{short(consumer)} was granted a share of what it saw as {seen}, and which has moved since",
                 )
 
     def _saw_another(self, order: ClaimResources | SwapClaim) -> bool:
@@ -198,7 +197,7 @@ class Books:
             if running:
                 self._findings.breaks(
                     "silence is not failure",
-                    f"the share of {_short(instance)} on {self._hosts.name(host)} was freed, which still has its "
+                    f"the share of {short(instance)} on {self._hosts.name(host)} was freed, which still has its "
                     f"attempt {running}; asked by {[type(order).__name__ for order in orders if order.consumer == consumer]}",
                 )
 
@@ -214,7 +213,3 @@ def _with_used(inventory: InventoryState, used: int) -> InventoryState:
         allocation_ratio=inventory.allocation_ratio,
         used=used,
     )
-
-
-def _short(id_: UUID) -> str:
-    return str(id_)[:8]

@@ -4,7 +4,6 @@ sense.
 
 from collections.abc import Iterable
 
-from bus.message import ProviderId
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.cell import PlaceInCell
 from scheduler_worker.instances import CELL0, NO_REQUEST, InstanceRow
@@ -23,7 +22,6 @@ NEXT = {
     "deleting": {"deleted"},
     "deleted": set(),
 }
-ENDS = ("active", "error", "deleted")
 
 
 class Requests:
@@ -122,7 +120,3 @@ class Requests:
 
 def amounts_of(boot: Boot) -> dict[str, int]:
     return {"VCPU": boot.vcpus, "MEMORY_MB": boot.ram_mb, "DISK_GB": 1}
-
-
-def place_of(row: InstanceRow) -> ProviderId | None:
-    return None if row.order is None else row.order.chosen.share.host

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from bus.broker import Connection
 from bus.messages.build import InstanceId, RequestId
-from cell_conductor.core.instance import Instance
-from scheduler_worker.instances import InstanceRow, instance_id_of
+from scheduler_worker.instances import instance_id_of
 from tests.simulation.cloud import Cloud
 from tests.simulation.hosts_seen import short
 from tests.simulation.plan import CELLS
@@ -68,12 +67,8 @@ def _of_cells(cloud: Cloud) -> Iterator[str]:
         if own is None:
             if row.order is not None and row.told.state != "deleted":
                 yield f"{short(row.id)} is {row.told.state}, and its cell does not know it"
-        elif _end_of(row, own) is None:
+        elif row.told.state != own.state:
             yield f"{short(row.id)} is {row.told.state}, and {own.state} in its cell"
-
-
-def _end_of(row: InstanceRow, own: Instance) -> str | None:
-    return row.told.state if row.told.state == own.state else None
 
 
 def _of_books(cloud: Cloud) -> Iterator[str]:

@@ -21,13 +21,10 @@ from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 from tests.simulation.plan import CELLS, Plan
 from tests.simulation.process import EPOCH, SimProcess
-from tests.simulation.stores import (
-    Commits,
-    ConductorDoor,
-    PlacementDoor,
-    SchedulerDoor,
-    WatchedComputeStore,
-)
+from tests.simulation.store_of_books import PlacementDoor
+from tests.simulation.store_of_cells import ConductorDoor, WatchedComputeStore
+from tests.simulation.store_of_requests import SchedulerDoor
+from tests.simulation.stores import Commits
 
 # Everything is as quick as it can be without looking all the time: a seed lives through two minutes.
 BUS = BusSettings(

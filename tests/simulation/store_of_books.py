@@ -1,0 +1,95 @@
+"""A placement worker's way to the books."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+from bus.message import ProviderId
+from bus.messages.placement import LogPosition, ProviderState, ReportInventory, RevisionsPage, SnapshotPage
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Forest, Ledger, TreeChanges
+from placement_worker.store import ChangeFeed, PlacementStore, PlacementTransaction, Unpublished
+from tests.simulation.process import SimProcess
+from tests.simulation.stores import Commits, on_the_way
+
+
+class PlacementDoor:
+    def __init__(self, store: PlacementStore, process: SimProcess, commits: Commits) -> None:
+        self._store = store
+        self._process = process
+        self._commits = commits
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["_BooksTransaction"]:
+        await on_the_way(self._process)
+        async with self._store.transaction() as inner:
+            tx = _BooksTransaction(inner)
+            yield tx
+            await self._process.point("before_commit")
+        self._commits.books_written(tx.orders, tx.claims, tx.trees)
+        await self._process.point("after_commit")
+
+    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
+        await on_the_way(self._process)
+        return await self._store.snapshot_page(after, limit)
+
+    async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
+        return await self._store.changes_page(since, after, limit)
+
+    async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
+        return await self._store.revisions_page(after, limit)
+
+    @asynccontextmanager
+    async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
+        async with self._store.lead_feed() as feed:
+            yield None if feed is None else _Feed(feed, self._process)
+
+    async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
+        return await self._store.prune(ended_before, logged_before)
+
+    async def audit(self) -> tuple[str, ...]:
+        return await self._store.audit()
+
+    async def close(self) -> None: ...
+
+
+class _BooksTransaction:
+    def __init__(self, inner: PlacementTransaction) -> None:
+        self._inner = inner
+        self.orders: Sequence[ClaimOrder] = ()
+        self.claims: ClaimChanges | None = None
+        self.trees: TreeChanges | None = None
+
+    async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
+        self.orders = orders
+        return await self._inner.lock_claims(orders)
+
+    async def write_claims(self, changes: ClaimChanges) -> None:
+        self.claims = changes
+        await self._inner.write_claims(changes)
+
+    async def lock_trees(self, reports: Sequence[ReportInventory]) -> Forest:
+        return await self._inner.lock_trees(reports)
+
+    async def write_trees(self, changes: TreeChanges) -> None:
+        self.trees = changes
+        await self._inner.write_trees(changes)
+
+    async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:
+        return await self._inner.read_trees(roots)
+
+
+class _Feed:
+    def __init__(self, inner: ChangeFeed, process: SimProcess) -> None:
+        self._inner = inner
+        self._process = process
+
+    @property
+    def published(self) -> LogPosition:
+        return self._inner.published
+
+    async def read(self) -> Unpublished:
+        return await self._inner.read()
+
+    async def mark(self, position: int, cursor: str) -> None:
+        await self._process.point("in_timer")
+        await self._inner.mark(position, cursor)

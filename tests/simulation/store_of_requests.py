@@ -1,0 +1,102 @@
+"""A scheduler's way to its rows."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+from bus.handling import Kept
+from bus.message import ProviderId
+from bus.messages.build import InstanceId
+from bus.messages.hosts import HostState
+from scheduler_worker.instances import InstanceRow
+from scheduler_worker.store import (
+    Acceptance,
+    InstanceQuery,
+    Known,
+    NewRequest,
+    SchedulerStore,
+    SchedulerTransaction,
+)
+from tests.simulation.process import SimProcess
+from tests.simulation.stores import Commits, on_the_way
+
+
+class SchedulerDoor:
+    def __init__(self, store: SchedulerStore, process: SimProcess, commits: Commits) -> None:
+        self._store = store
+        self._process = process
+        self._commits = commits
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["_RequestsTransaction"]:
+        await on_the_way(self._process)
+        async with self._store.transaction() as inner:
+            tx = _RequestsTransaction(inner)
+            yield tx
+            await self._process.point("before_commit")
+        if tx.rows or tx.hosts:
+            self._commits.requests_written(tx.rows.values(), tx.hosts)
+        await self._process.point("after_commit")
+
+    async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]:
+        await on_the_way(self._process)
+        return await self._store.instances(query)
+
+    async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
+        late = await self._store.overdue(now, limit)
+        if late:
+            await self._process.point("in_timer")
+        return late
+
+    async def unsaid(self, before: datetime, after: InstanceId | None, limit: int) -> Sequence[InstanceRow]:
+        rows = await self._store.unsaid(before, after, limit)
+        if rows:
+            await self._process.point("in_timer")
+        return rows
+
+    async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
+        return await self._store.hosts(name, after, limit)
+
+    async def prune(self, ended_before: datetime, limit: int) -> int:
+        return await self._store.prune(ended_before, limit)
+
+    async def hosts_of(self, ids: Sequence[ProviderId]) -> Sequence[HostState]:
+        await on_the_way(self._process)
+        return await self._store.hosts_of(ids)
+
+    async def hosts_changed(self, since: datetime) -> Sequence[HostState]:
+        await on_the_way(self._process)
+        return await self._store.hosts_changed(since)
+
+    async def close(self) -> None: ...
+
+
+class _RequestsTransaction:
+    def __init__(self, inner: SchedulerTransaction) -> None:
+        self._inner = inner
+        self.rows: dict[InstanceId, InstanceRow] = {}
+        self.hosts: list[HostState] = []
+
+    async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
+        acceptances = await self._inner.accept(requests)
+        for each in acceptances:
+            if isinstance(each, Known):
+                self.rows |= {row.id: row for row in each.rows}
+        return acceptances
+
+    async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
+        return await self._inner.lock(instances)
+
+    async def save(self, rows: Sequence[InstanceRow]) -> None:
+        self.rows |= {row.id: row for row in rows}
+        await self._inner.save(rows)
+
+    async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
+        return await self._inner.lock_hosts(ids, names)
+
+    async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
+        self.hosts += hosts
+        await self._inner.save_hosts(hosts, at)
+
+    async def confirm(self, said: Sequence[Kept]) -> None:
+        await self._inner.confirm(said)

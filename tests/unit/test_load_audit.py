@@ -1,0 +1,133 @@
+"""What `moor load` must notice: each kind of contradiction, and whose CPU it may count."""
+
+import os
+import socket
+from functools import partial
+from uuid import UUID
+
+from msgspec import structs
+
+from bus.message import ProviderId
+from bus.messages.build import InstanceId, InstanceState, RequestId
+from bus.messages.placement import InventoryState, ProviderState, ResourceAmount, Share
+from moor.load.auditing import (
+    HELD,
+    capacity_problems,
+    problems_of_ends,
+    problems_of_shares,
+    problems_of_usage,
+)
+from moor.load.cpu import family_spent_s, process_spent_s
+from moor.load.firing import Boot
+from moor.load.listeners import Unseen, listener_of
+from moor.load.measuring import Meter
+
+ONE = InstanceId(UUID(int=1))
+HERE, THERE = ProviderId(UUID(int=10)), ProviderId(UUID(int=11))
+ACTIVE = InstanceState(
+    id=ONE, request_id=RequestId(UUID(int=5)), sequence=103, state="active", cell="c1", host="here", attempt=1
+)
+SHARE = Share(
+    host=HERE,
+    amounts=tuple(ResourceAmount(provider=HERE, resource=name, amount=much) for name, much in HELD.items()),
+)
+
+
+def a_provider(id_: ProviderId, name: str, *, times: int = 0, vcpus: int = 8) -> ProviderState:
+    """With so many times in use what one instance holds."""
+    totals = {"VCPU": vcpus, "MEMORY_MB": 65536, "DISK_GB": 1000}
+    return ProviderState(
+        id=id_,
+        internal=id_.int,
+        name=name,
+        root=id_,
+        cell="c1",
+        generation=1,
+        shape=1,
+        revision=1,
+        inventories={
+            name: InventoryState(total=total, used=times * HELD[name]) for name, total in totals.items()
+        },
+    )
+
+
+def test_an_instance_that_holds_its_share_where_it_runs_is_right() -> None:
+    providers = {HERE: a_provider(HERE, "here", times=1), THERE: a_provider(THERE, "there")}
+
+    assert problems_of_ends({ONE: Boot(0.0, 1.0, ACTIVE)}, {ONE: ACTIVE}) == []
+    assert problems_of_shares({ONE: ACTIVE}, {ONE: SHARE}, providers) == []
+    assert problems_of_usage({ONE: SHARE}, providers) == []
+
+
+def test_ends_that_were_not_heard_or_were_heard_otherwise_are_named() -> None:
+    failed = structs.replace(ACTIVE, state="error")
+
+    assert "heard nothing" in problems_of_ends({ONE: Boot(0.0)}, {ONE: ACTIVE})[0]
+    assert "the API level has error" in problems_of_ends({ONE: Boot(0.0, 1.0, ACTIVE)}, {ONE: failed})[0]
+    assert "the API level has nothing" in problems_of_ends({ONE: Boot(0.0, 1.0, ACTIVE)}, {})[0]
+
+
+def test_a_share_that_is_missing_elsewhere_or_of_nobody_is_named() -> None:
+    providers = {HERE: a_provider(HERE, "here"), THERE: a_provider(THERE, "there")}
+    elsewhere = structs.replace(SHARE, host=THERE)
+    less = structs.replace(SHARE, amounts=SHARE.amounts[:1])
+    failed = structs.replace(ACTIVE, state="error")
+
+    for row, shares, said in (
+        (ACTIVE, {}, "holds nothing"),
+        (ACTIVE, {ONE: elsewhere}, "holds a share of there"),
+        (ACTIVE, {ONE: less}, "and not"),
+        (failed, {ONE: SHARE}, "is error, and holds a share"),
+    ):
+        (problem,) = problems_of_shares({ONE: row}, shares, providers)
+        assert said in problem
+
+
+def test_what_is_in_use_and_held_by_nobody_has_leaked() -> None:
+    providers = {HERE: a_provider(HERE, "here", times=2)}
+
+    leaks = problems_of_usage({ONE: SHARE}, providers)
+
+    assert leaks[0] == "here: 2 VCPU are in use, and the instances hold 1"
+    assert len(leaks) == len(HELD)
+
+
+def test_more_in_use_than_there_is_is_named() -> None:
+    assert capacity_problems([a_provider(HERE, "here", times=9, vcpus=8)]) == [
+        "here: 9 VCPU are in use, and there are 8"
+    ]
+
+
+def test_a_server_is_found_by_the_port_it_listens_on_if_it_is_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        assert listener_of(f"amqp://guest@127.0.0.1:{port}/", ("python", "pytest")) == os.getpid()
+        # A proxy of another name is not the server, and what it spends is not what the server spends.
+        assert isinstance(listener_of(f"amqp://guest@127.0.0.1:{port}/", ("beam",)), Unseen)
+    assert listener_of(f"amqp://guest@127.0.0.1:{port}/", ("python",)) == Unseen("not on this machine")
+    assert listener_of("amqp://guest@192.0.2.1/", ("beam",)) == Unseen("not on this machine")
+
+
+def test_a_family_spends_what_its_members_do() -> None:
+    before_s = family_spent_s(os.getpid())
+    alone_s = process_spent_s(os.getpid())
+
+    assert before_s > 0
+    assert family_spent_s(os.getpid()) >= alone_s
+
+
+def test_cost_is_told_in_all_to_whom_and_over_time() -> None:
+    spent = {"busy": 0.0, "idle": 1.0}
+    meter = Meter({name: partial(spent.__getitem__, name) for name in spent}, 100)
+
+    meter.read(0)
+    for ended in range(1, 100):
+        spent["busy"] += 10e-6
+        meter.progress(ended)
+    spent["busy"] += 10e-6
+    meter.read(100)
+
+    told = {name: round(us, 3) for name, us in meter.us_per_boot().items()}
+    assert told == {"total": 10.0, "busy": 10.0, "idle": 0.0}
+    assert [round(us, 3) for us in meter.parts_us_per_boot()] == [10.0] * 10
