@@ -15,6 +15,7 @@ from tests.simulation.telling import lines_of, plan_lines
 # What of a plan can be left out.
 PARTS = ("faults", "boots", "deletes", "switches", "nonsense", "script")
 LINES_MAX = 60
+PIECES_MAX = 128
 
 
 class Hunted(Struct, frozen=True):
@@ -48,20 +49,23 @@ def hunt(bug: str, seeds: Iterable[int], runs_max: int) -> Hunted | None:
 
 
 def shrink(plan: Plan, breaks: Callable[[Plan], bool], runs_max: int) -> Plan:
-    """Halves first, then smaller pieces, as long as what is left still breaks the same promise."""
+    """All of a part first, then halves of every part, then quarters, as long as what is left still breaks the promise."""
     runs = 0
-    for part in PARTS:
-        size = len(_things(plan, part))
-        while size and runs < runs_max:
+    pieces = 1
+    while pieces <= PIECES_MAX:
+        for part in PARTS:
             at = 0
-            while at < len(_things(plan, part)) and runs < runs_max:
+            size = -(-len(_things(plan, part)) // pieces)
+            while at < len(_things(plan, part)):
+                if runs == runs_max:
+                    return plan
                 less = _without(plan, part, at, at + size)
                 runs += 1
                 if breaks(less):
                     plan = less
                 else:
                     at += size
-            size = size // 2 if size > 1 else 0
+        pieces *= 2
     return plan
 
 
