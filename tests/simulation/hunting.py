@@ -1,5 +1,6 @@
 """Finds the first seed that shows a bug, and takes out of its plan whatever is not needed for it."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -35,8 +36,10 @@ def hunt(bug: str, seeds: Iterable[int], runs_max: int) -> Hunted | None:
         for seed in seeds:
             outcome = run(structs.replace(draw(seed), patience_s=30.0) if bug else draw(seed))
             if outcome.broken is not None:
-                plan = outcome.plan
-                small = shrink(plan, _breaks(outcome.broken.promise), runs_max)
+                plan, breaks = outcome.plan, _breaks(outcome.broken.promise)
+                guesses = (_until(plan, outcome.ended_s), _only_named(plan, outcome.broken.how))
+                likely = next((guess for guess in reversed(guesses) if breaks(guess)), plan)
+                small = shrink(likely, breaks, runs_max)
                 return Hunted(
                     bug,
                     seed,
@@ -67,6 +70,25 @@ def shrink(plan: Plan, breaks: Callable[[Plan], bool], runs_max: int) -> Plan:
                     at += size
         pieces *= 2
     return plan
+
+
+def _until(plan: Plan, end_s: float) -> Plan:
+    """What comes after the break has no part in it."""
+    return structs.replace(
+        plan,
+        boots=tuple(each for each in plan.boots if each.at_s <= end_s),
+        deletes=tuple(each for each in plan.deletes if each.at_s <= end_s),
+        faults=tuple(each for each in plan.faults if each.at_s <= end_s),
+    )
+
+
+def _only_named(plan: Plan, how: str) -> Plan:
+    """The requests that are spoken of may be enough."""
+    named = set(re.findall(r"\bb\d+\b", how))
+    boots = tuple(boot for boot in plan.boots if boot.name in named)
+    ids = {boot.id for boot in boots}
+    deletes = tuple(each for each in plan.deletes if each.request in ids)
+    return structs.replace(plan, boots=boots, deletes=deletes)
 
 
 def things_in(plan: Plan) -> int:
