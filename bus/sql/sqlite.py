@@ -1,4 +1,9 @@
-"""Speaks to SQLite, by sqlite3 behind SQLAlchemy, in threads of its own: the event loop never waits for a disk."""
+"""Speaks to SQLite, by sqlite3 behind SQLAlchemy, so that the event loop never waits for a disk.
+
+Who reads does so in a thread. Who writes works where it is, in the loop's own thread, and only the commit goes to
+another: the statements of a batch take some hundred microseconds, and to hand them over and take the outcome back, with
+two processors' caches between, takes as long again.
+"""
 
 import asyncio
 import os
@@ -26,21 +31,23 @@ _queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 BUSY_TIMEOUT_S = 5.0
 
 
-class _SqliteThread:
-    """One connection and the one thread that uses it: a piece of work is one hop, however many statements it has."""
+class _Session:
+    """One connection, and a thread for what may take long."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
         self._connection: Connection | None = None
 
-    async def run(self, work: Callable[[Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
-
-    def _do(self, work: Callable[[Connection], T]) -> T:
+    def here(self, work: Callable[[Connection], T]) -> T:
+        """In this thread: only while nothing is under way in the other."""
         if self._connection is None:
             self._connection = self._engine.connect()
         return work(self._connection)
+
+    async def aside(self, work: Callable[[Connection], T]) -> T:
+        """In the other thread, one after the other."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self.here, work)
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
@@ -53,11 +60,11 @@ class _SqliteThread:
 
 
 class SqliteTransaction:
-    """Begun with its first piece of work, in the same hop."""
+    """Begun with its first piece of work."""
 
-    def __init__(self, thread: _SqliteThread, begin: str) -> None:
-        self._thread = thread
-        self._begin = begin
+    def __init__(self, session: _Session, *, writes: bool) -> None:
+        self._session = session
+        self._writes = writes
         self._is_begun = False
         self._written_before = 0
         self._later: list[Callable[[Connection], object]] = []
@@ -65,37 +72,94 @@ class SqliteTransaction:
     async def run(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        begin = "" if self._is_begun else self._begin
-        self._is_begun = True
-        later, self._later = self._later, []
-
-        def all_of_it(connection: Connection) -> T:
-            if begin:
-                driver_of(connection).execute(begin)
-                self._written_before = driver_of(connection).total_changes
-            for waiting in later:
-                waiting(connection)
-            return work(connection, *args, **kwargs)
-
         with transients():
-            return await self._thread.run(all_of_it)
+            if self._writes:
+                await self._begin_writing()
+                return self._session.here(
+                    lambda connection: self._all_of_it(connection, work, *args, **kwargs)
+                )
+            return await self._session.aside(
+                lambda connection: self._all_of_it(connection, work, *args, **kwargs)
+            )
+
+    async def _begin_writing(self) -> None:
+        if self._is_begun:
+            return
+        self._is_begun = True
+        if not self._session.here(_has_begun_at_once):
+            # Another process writes to the file.
+            await self._session.aside(_begin_immediate)
+        self._written_before = self._session.here(_changes)
+
+    def _all_of_it(
+        self,
+        connection: Connection,
+        work: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        if not self._is_begun:
+            self._is_begun = True
+            driver_of(connection).execute("BEGIN")
+        later, self._later = self._later, []
+        for waiting in later:
+            waiting(connection)
+        return work(connection, *args, **kwargs)
 
     def later(self, work: Callable[[Connection], object]) -> None:
-        """Do this together with what comes next, if only the commit: it costs no hop, and fails only then."""
+        """Do this before what comes next, if only the commit; it fails only then."""
         self._later.append(work)
 
     def has_written(self, connection: Connection) -> bool:
-        """Asked in the thread: is what it reads no longer only what was committed?"""
-        return driver_of(connection).total_changes != self._written_before
+        """Is what it reads no longer only what was committed?"""
+        return _changes(connection) != self._written_before
 
     async def commit(self) -> None:
-        if self._is_begun or self._later:
-            await self.run(_end, "COMMIT")
+        if self._later:
+            await self.run(_nothing)
+        if self._is_begun:
+            with transients():
+                await self._session.aside(_commit)
 
     async def roll_back(self) -> None:
+        """Behind a commit that is under way for somebody who was cancelled."""
         self._later.clear()
         if self._is_begun:
-            await self.run(_end, "ROLLBACK")
+            with transients():
+                await self._session.aside(_roll_back)
+
+
+def _has_begun_at_once(connection: Connection) -> bool:
+    driver = driver_of(connection)
+    driver.execute("PRAGMA busy_timeout = 0")
+    try:
+        driver.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+            raise
+    return driver.in_transaction
+
+
+def _begin_immediate(connection: Connection) -> None:
+    driver = driver_of(connection)
+    driver.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
+    driver.execute("BEGIN IMMEDIATE")
+
+
+def _changes(connection: Connection) -> int:
+    return driver_of(connection).total_changes
+
+
+def _nothing(_: Connection) -> None:
+    """What waits is done before it."""
+
+
+def _commit(connection: Connection) -> None:
+    _end(connection, "COMMIT")
+
+
+def _roll_back(connection: Connection) -> None:
+    _end(connection, "ROLLBACK")
 
 
 def _end(connection: Connection, statement: str) -> None:
@@ -125,23 +189,23 @@ class SqliteDatabase:
         if not url.database or url.database == ":memory:":
             raise ValueError("a SQLite database needs a file: sqlite:///PATH")
         self.path = url.database
-        self._writer = _SqliteThread(sqlite_engine(url))
-        self._reader = _SqliteThread(sqlite_engine(url))
+        self._writer = _Session(sqlite_engine(url))
+        self._reader = _Session(sqlite_engine(url))
         self._writers = _queues.setdefault(os.path.realpath(self.path), asyncio.Lock())
         self._readers = asyncio.Lock()
 
     def writing(self) -> AbstractAsyncContextManager[SqliteTransaction]:
-        return self._transaction(self._writer, self._writers, "BEGIN IMMEDIATE")
+        return self._transaction(self._writer, self._writers, writes=True)
 
     def reading(self) -> AbstractAsyncContextManager[SqliteTransaction]:
-        return self._transaction(self._reader, self._readers, "BEGIN")
+        return self._transaction(self._reader, self._readers, writes=False)
 
     @asynccontextmanager
     async def _transaction(
-        self, thread: _SqliteThread, queue: asyncio.Lock, begin: str
+        self, session: _Session, queue: asyncio.Lock, *, writes: bool
     ) -> AsyncIterator[SqliteTransaction]:
         async with queue:
-            transaction = SqliteTransaction(thread, begin)
+            transaction = SqliteTransaction(session, writes=writes)
             try:
                 yield transaction
                 await transaction.commit()
@@ -160,7 +224,7 @@ def sqlite_engine(url: URL, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine
         url.set(drivername="sqlite+pysqlite"),
         isolation_level="AUTOCOMMIT",
         poolclass=StaticPool,
-        connect_args={"timeout": busy_timeout_s},
+        connect_args={"timeout": busy_timeout_s, "check_same_thread": False},
     )
 
     @event.listens_for(engine, "connect")
