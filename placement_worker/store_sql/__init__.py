@@ -22,6 +22,7 @@ from placement_worker.store_sql.known import KnownProviders
 from placement_worker.store_sql.names import KnownVocabulary, Vocabulary
 from placement_worker.store_sql.pages import changes_page, prune_log, revisions_page, snapshot_page
 from placement_worker.store_sql.postgresql import PostgresClaims
+from placement_worker.store_sql.roots import KnownRoots
 from placement_worker.store_sql.sqlite import SqliteClaims
 from placement_worker.store_sql.states import read_trees
 from placement_worker.store_sql.stumps import prune_stumps
@@ -74,6 +75,7 @@ class SqlPlacementStore:
         self._database = open_database(url, pool_size=pool_size)
         self._known = KnownVocabulary()
         self._providers = KnownProviders()
+        self._roots = KnownRoots()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[SqlPlacementTransaction]:
@@ -81,7 +83,7 @@ class SqlPlacementStore:
         match self._database:
             case PostgresDatabase() as postgres:
                 async with postgres.writing() as transaction:
-                    claims = self.postgres_claims(transaction, vocabulary.classes)
+                    claims = self.postgres_claims(transaction, vocabulary.classes, self._roots)
                     yield SqlPlacementTransaction(transaction, claims, vocabulary)
             case SqliteDatabase() as file:
                 async with file.writing() as writing:

@@ -18,6 +18,7 @@ from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Led
 from placement_worker.store_sql import log
 from placement_worker.store_sql.claims import Books, named_by
 from placement_worker.store_sql.names import Names
+from placement_worker.store_sql.roots import KnownRoots
 
 _MAKE_GROUPS = """
 INSERT INTO server_groups (uuid, policy, max_per_host)
@@ -60,13 +61,11 @@ WHERE allocations.consumer_id = ANY($1)
 ORDER BY allocations.consumer_id, allocations.provider_id, allocations.class_id
 """
 
-_LOCK_ROOTS = """
-SELECT id
-FROM providers
-WHERE id IN (SELECT root_id FROM providers WHERE uuid = ANY($1::text::uuid[]))
-ORDER BY id
-FOR NO KEY UPDATE
-"""
+_FIND_ROOTS = "SELECT uuid, root_id FROM providers WHERE uuid = ANY($1::text::uuid[])"
+
+# Who waits for a row sees that row anew, and to see whether it still is one of those asked for, asks for all of them
+# again: so what is asked for is only numbers.
+_LOCK_ROOTS = "SELECT id FROM providers WHERE id = ANY($1::text::bigint[]) ORDER BY id FOR NO KEY UPDATE"
 
 _READ_STANDING = """
 SELECT asked.place - 1, providers.id, providers.root_id,
@@ -128,9 +127,10 @@ SELECT (SELECT count(*) FROM touched), (SELECT count(*) FROM counted), (SELECT c
 class PostgresClaims:
     """The claims of one transaction: locked once, written from what was locked."""
 
-    def __init__(self, transaction: PostgresTransaction, classes: Names) -> None:
+    def __init__(self, transaction: PostgresTransaction, classes: Names, roots: KnownRoots) -> None:
         self._transaction = transaction
         self._classes = classes
+        self._roots = roots
         self._books: Books | None = None
 
     async def lock(self, orders: Sequence[ClaimOrder]) -> Ledger:
@@ -158,10 +158,13 @@ class PostgresClaims:
         books.add_held(held)
 
     async def _lock_standing(self, driver: Any, books: Books) -> Ledger:
-        asked = _array(books.providers)
-        locked = {number for (number,) in await driver.fetch(_LOCK_ROOTS, asked)}
-        rows = await driver.fetch(_READ_STANDING, asked)
-        if not locked.issuperset([row[2] for row in rows]):
+        if unknown := self._roots.unknown_of(books.providers):
+            self._roots.learn(await driver.fetch(_FIND_ROOTS, _array(unknown)))
+        locked = self._roots.of(books.providers)
+        await driver.execute(_LOCK_ROOTS, _array(locked))
+        rows = await driver.fetch(_READ_STANDING, _array(books.providers))
+        if not {row[2] for row in rows}.issubset(locked):
+            self._roots.forget(books.providers)
             raise Transient("a provider came into another tree while that was being locked")
         await self._learn({row[7] for row in rows} - {None})
         books.add_standing(books.providers, rows)

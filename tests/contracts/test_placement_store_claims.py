@@ -1,11 +1,14 @@
 """What every store does with claims, releases and swaps, batch by batch."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
+from bus.errors import Transient
 from bus.messages.placement import (
     AlreadyClaimed,
     Claimed,
@@ -352,3 +355,18 @@ async def test_a_consumer_lives_again_by_a_later_attempt(desk: Desk) -> None:
     assert await desk.ask_one(a_claim(TWO_CPUS, attempt=3)) == AlreadyClaimed(
         attempt=2, share=a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=1), shapes={})
     )
+
+
+async def test_a_host_that_was_felled_and_planted_again_takes_claims(desk: Desk) -> None:
+    await desk.ask(a_claim(TWO_CPUS, WEB))
+    await desk.ask(a_release(WEB))
+    await desk.report(a_report(removed=(HOST,), sequence=1))
+    await desk.report(replace(a_host("host-1"), sequence=2))
+    shape = (await desk.provider(HOST)).shape
+    claim = a_claim(a_share(HOST, TWO_CPUS.amounts, shapes={HOST: shape}), DB)
+
+    # Whoever knew the old tree may find out only by locking it, and begins anew.
+    with suppress(Transient):
+        assert await desk.ask_one(claim) == Claimed()
+        return
+    assert await desk.ask_one(claim) == Claimed()
