@@ -60,7 +60,9 @@ class _Hosts:
         self._run = secrets.token_hex(4)
         self._count = 0
         self._unused: list[str] = []
-        self._used: list[str] = []
+        self._taken: set[str] = set()
+        # Of these nobody is in any more; they are removed many at a time.
+        self._left: set[str] = set()
         # The cells for which a user has its rights on a host.
         self._users: dict[tuple[str, str], tuple[str, ...]] = {}
 
@@ -68,8 +70,12 @@ class _Hosts:
         if not self._unused:
             self._make()
         host = self._unused.pop()
-        self._used.append(host)
+        self._taken.add(host)
         return host
+
+    def leave(self, host: str) -> None:
+        self._taken.discard(host)
+        self._left.add(host)
 
     def add_users(self, host: str, users: Sequence[str], cells: tuple[str, ...]) -> None:
         """On this host, and at the same cost on those that are not taken yet: others will want them too."""
@@ -100,7 +106,7 @@ class _Hosts:
         )
 
     def _remove(self, *, users: Iterable[str] = ()) -> None:
-        gone, self._used = self._used, []
+        gone, self._left = sorted(self._left), set()
         ctl(
             "eval",
             f'[rabbit_vhost:delete(H, <<"tests">>) || H <- [{_binaries(gone)}]],'
@@ -108,7 +114,7 @@ class _Hosts:
         )
 
     def _remove_all(self) -> None:
-        self._used += self._unused
+        self._left |= {*self._taken, *self._unused}
         # The server may have been stopped before us, and with it all that was on it.
         with suppress(RuntimeError, subprocess.TimeoutExpired):
             self._remove(users={user for user, _ in self._users})
@@ -213,6 +219,7 @@ class RabbitMQUnderTest:
         await self._proxy.close()
         if self._undo:
             await self._eval(", ".join(self._undo.values()))
+        _hosts.leave(self.virtual_host)
 
     async def _eval(self, expression: str) -> str:
         return await asyncio.to_thread(ctl, "eval", f"{expression}.")
