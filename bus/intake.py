@@ -214,15 +214,12 @@ class Intake:
     def _read(self, line: bytes, held: Held, returns: int) -> Item | None:
         """The message in this line, or what stands for one that cannot be read; None if it is for a newer worker."""
         read = self._codec.decode(line)
-        match read:
-            case Unreadable():
-                stands_for_it = Envelope[Message](message=read, id=read.id, attempts=attempts_of(line))
-                item = Item(line, held, received(stands_for_it, held.origin, returns))
-            case FromNewer():
-                self._leave_for_newer(read, held)
-                return None
-            case _:
-                item = Item(line, held, received(read, held.origin, returns))
+        if isinstance(read, FromNewer):
+            self._leave_for_newer(read, held)
+            return None
+        if isinstance(read, Unreadable):
+            read = Envelope[Message](message=read, id=read.id, attempts=attempts_of(line))
+        item = Item(line, held, received(read, held.origin, returns))
         if item.received.attempts >= self._settings.attempts_max:
             why = f"came back {item.received.attempts} times: whoever had it in hand died or was cut off"
             self._set_aside(self._bury_unread(held, Unreadable(line, why)))

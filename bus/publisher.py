@@ -7,10 +7,11 @@ when its parcel is confirmed.
 """
 
 import asyncio
+import functools
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import tenacity
@@ -78,7 +79,7 @@ class _Bucket:
         self.address = address
         self.reply_to = reply_to
         self.lines: list[bytes] = []
-        self.waiting: list[_Waiter] = []
+        self.waiting: dict[_Waiter, int] = {}
         self.size = 0
 
     def parcel(self) -> Parcel:
@@ -104,7 +105,8 @@ class Publisher:
         self._link = link
         self._settings = settings
         self._clock = clock
-        self._ids = (f"{name}-{n}" for n in itertools.count(1))
+        self._name = name
+        self._ids = itertools.count(1)
         self._buckets: dict[tuple[str, str, str], _Bucket] = {}
         self._full: deque[_Bucket] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
@@ -129,7 +131,7 @@ class Publisher:
         for each in outgoing:
             envelope = Envelope(
                 message=each.message,
-                id=each.id or next(self._ids),
+                id=each.id or f"{self._name}-{next(self._ids)}",
                 version=each.message.VERSION,
                 sent_at=sent_at,
                 cause=each.cause,
@@ -142,7 +144,7 @@ class Publisher:
     def send_parcel(self, parcel: Parcel) -> asyncio.Future[None]:
         """Send something as it is, by itself: an item that goes back to its queue, or to the dead letters."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._start(parcel, [_Waiter(1, done)], Kind.ORDER)
+        self._start(parcel, {_Waiter(1, done): 1}, Kind.ORDER)
         return done
 
     async def close(self) -> None:
@@ -168,7 +170,7 @@ class Publisher:
         if bucket is None:
             bucket = self._buckets[key] = _Bucket(address, reply_to)
         bucket.lines.append(line)
-        bucket.waiting.append(waiter)
+        bucket.waiting[waiter] = bucket.waiting.get(waiter, 0) + 1
         bucket.size += len(line) + 1
         if len(bucket.lines) >= self._settings.parcel_items_max:
             self._full.append(self._buckets.pop(key))
@@ -199,7 +201,7 @@ class Publisher:
 
     # Out to the broker
 
-    def _start(self, parcel: Parcel, waiting: list[_Waiter], kind: Kind) -> None:
+    def _start(self, parcel: Parcel, waiting: Mapping[_Waiter, int], kind: Kind) -> None:
         task = asyncio.get_running_loop().create_task(self._deliver(parcel, waiting, kind))
         self._under_way.add(task)
         task.add_done_callback(self._arrived)
@@ -209,17 +211,18 @@ class Publisher:
         if self._full:
             self._schedule()
 
-    async def _deliver(self, parcel: Parcel, waiting: list[_Waiter], kind: Kind) -> None:
+    async def _deliver(self, parcel: Parcel, waiting: Mapping[_Waiter, int], kind: Kind) -> None:
         """Publish one parcel until the broker has said what became of it, and tell those who wait."""
         problem: Exception | None = ConnectionLost("closed before the broker confirmed")
         try:
             receipt = await self._publish_until_told(parcel)
-            problem = None if receipt is Receipt.CONFIRMED else self._unroutable(parcel, kind, len(waiting))
+            confirmed = receipt is Receipt.CONFIRMED
+            problem = None if confirmed else self._unroutable(parcel, kind, sum(waiting.values()))
         except Refusal as refusal:
             problem = refusal
         finally:
-            for waiter in waiting:
-                waiter.settle(1, problem)
+            for waiter, count in waiting.items():
+                waiter.settle(count, problem)
 
     async def _publish_until_told(self, parcel: Parcel) -> Receipt:
         """Once, as almost always; or as often as it takes, with growing pauses."""
@@ -281,6 +284,9 @@ class Publisher:
 
 
 def _address(outgoing: Outgoing) -> Address:
-    if outgoing.to:
-        return Address(REPLY, outgoing.to, Kind.ANSWER)
-    return address_of(outgoing.message)
+    return _address_of_asker(outgoing.to) if outgoing.to else address_of(outgoing.message)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _address_of_asker(queue: str) -> Address:
+    return Address(REPLY, queue, Kind.ANSWER)

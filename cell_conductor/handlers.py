@@ -12,23 +12,25 @@ from bus.messages.cell import (
     SpawnFailed,
 )
 from cell_conductor.core.decide import CellMessage, Saying, decide
-from cell_conductor.core.instance import Rules
+from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.store import ConductorTransaction
 
 
-def handlers(rules: Rules, clock: Callable[[], datetime], expect_swaps: Callable[[], None]) -> Handlers:
-    """Which handler takes which message. `expect_swaps` hears of claims that are to be swapped once this is saved."""
+def handlers(
+    rules: Rules, clock: Callable[[], datetime], expect: Callable[[Sequence[Instance]], None]
+) -> Handlers:
+    """Which handler takes which message. `expect` hears of the rows that time will have to do with once this is saved."""
 
     async def on_messages(received: Sequence[Received[CellMessage]], tx: ConductorTransaction) -> list[Said]:
         ours = [each for each in received if each.message.cell == rules.cell]
-        rows = await tx.load(list(dict.fromkeys(each.message.instance for each in ours)))
+        rows = await tx.load([each.message.instance for each in ours])
         decision = decide(rows, [each.message for each in ours], clock(), rules)
         await tx.save(decision.rows, decision.forgotten)
-        if any(row.state == "swapping" for row in decision.rows):
-            expect_swaps()
+        expect(decision.rows)
         said: list[Said] = [_told(saying, ours[saying.cause]) for saying in decision.said]
-        strangers = [each for each in received if each.message.cell != rules.cell]
-        return [*said, *(_buried(each, rules.cell) for each in strangers)]
+        if len(ours) < len(received):
+            said += [_buried(each, rules.cell) for each in received if each.message.cell != rules.cell]
+        return said
 
     return dict.fromkeys(
         (PlaceInCell, RemoveFromCell, InstanceSpawned, SpawnFailed, InstanceDestroyed), on_messages

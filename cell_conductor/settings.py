@@ -17,8 +17,10 @@ class ConductorSettings(Struct, frozen=True):
     ask_lease_s: float = 60.0
     # Ended instances are known for so long, so that a message that comes late finds them.
     kept_after_end_s: float = 48 * 3600
-    # How often rows that are due are looked for, and how many are taken at once.
+    # Rows that this process has saved are looked at when they are due, by a clock that is read so often; those that others
+    # have left are found so often. How many are taken at once.
     poll_ms: float = 500.0
+    look_s: float = 5.0
     due_rows_max: int = 200
 
     def __post_init__(self) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
-from uuid import UUID
 
 from bus.handling import Kept
 from bus.message import Message
@@ -32,12 +31,13 @@ class ConductorTransaction(Protocol):
 
 
 class ConductorStore(Protocol):
-    """Also what keeps the conductor's words until they are confirmed (bus.worker.Outbox)."""
+    """Also what keeps the conductor's words until they are confirmed: clearing.py says when `clear` is asked of it."""
 
     def transaction(self) -> AbstractAsyncContextManager[ConductorTransaction]:
         """Commits when left in peace, rolls back on any exception. May raise `Transient` at any step: try again."""
 
-    async def clear(self, tx: ConductorTransaction, said: Sequence[Kept]) -> None: ...
+    async def clear(self, tx: ConductorTransaction, said: Sequence[Kept]) -> None:
+        """These are confirmed, their rows need not keep them: part of the transaction, and the last of it."""
 
     async def pending(self) -> Sequence[tuple[Kept, Message]]:
         """Everything when asked for the first time, by a process that starts; then only what was not said just now."""
@@ -52,9 +52,9 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def by_instance(said: Sequence[Kept]) -> dict[InstanceId, frozenset[int]]:
+def by_entity(said: Sequence[Kept]) -> dict[str, set[int]]:
     """The numbers of what was said, by who said it."""
-    numbers: dict[InstanceId, set[int]] = {}
+    numbers: dict[str, set[int]] = {}
     for each in said:
-        numbers.setdefault(InstanceId(UUID(each.entity)), set()).add(each.sequence)
-    return {instance: frozenset(sequences) for instance, sequences in numbers.items()}
+        numbers.setdefault(each.entity, set()).add(each.sequence)
+    return numbers

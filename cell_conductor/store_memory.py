@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from heapq import nsmallest
+from uuid import UUID
 
 from msgspec import structs
 
@@ -16,7 +17,7 @@ from bus.handling import Kept
 from bus.message import Message
 from bus.messages.build import InstanceId
 from cell_conductor.core.instance import Instance
-from cell_conductor.store import JUST_SAID, ConductorTransaction, by_instance, now
+from cell_conductor.store import JUST_SAID, ConductorTransaction, by_entity, now
 
 
 class _Transaction:
@@ -45,7 +46,8 @@ class _Transaction:
             self.written[each] = None
 
     def clear(self, said: Sequence[Kept]) -> None:
-        for instance, sequences in by_instance(said).items():
+        for entity, sequences in by_entity(said).items():
+            instance = InstanceId(UUID(entity))
             row = self._row(instance)
             if row is not None and any(each.sequence in sequences for each in row.outbox):
                 left = tuple(each for each in row.outbox if each.sequence not in sequences)

@@ -1,13 +1,12 @@
 """A cell's instances in SQL: on PostgreSQL for many conductors, on SQLite for everything in one process.
 
-Reads are written once for both. Writes are one statement a batch on PostgreSQL, spoken to asyncpg, and one piece of
-work on SQLite.
+What is rare is written once for both. What each boot needs is one statement a batch on PostgreSQL, spoken to asyncpg,
+and one piece of work on SQLite.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +19,7 @@ from bus.errors import Transient
 from bus.handling import Kept
 from bus.message import Message
 from bus.messages.build import InstanceId
+from bus.messages.cell import PlaceInCell
 from bus.sql import (
     POOL_SIZE,
     PostgresTransaction,
@@ -30,130 +30,184 @@ from bus.sql import (
     driver_of,
     open_database,
 )
-from cell_conductor.bodies import decoded, encoded, encoded_outbox, outbox_of
-from cell_conductor.core.instance import Instance, Pending
-from cell_conductor.store import JUST_SAID, ConductorTransaction, by_instance, now
+from cell_conductor.bodies import (
+    Body,
+    Orders,
+    body_of,
+    decoded,
+    encoded_body,
+    encoded_order,
+    encoded_outbox,
+    order_of,
+)
+from cell_conductor.core.instance import Instance
+from cell_conductor.store import JUST_SAID, ConductorTransaction, by_entity, now
 from cell_conductor.tables import cell_instances as table
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-# In the order of their ids, which is everybody's: who waits for a lock waits for nobody who waits for him.
+# In the order of their ids, which is everybody's: who waits for a lock waits for nobody who waits for him. And joined, as
+# everywhere here, since that leaves one way to find a row: asked for `id = ANY(...)`, PostgreSQL may decide, while the
+# table is small, to walk all of the cell's rows, and keep to it (measured: 6 ms a boot).
 _POSTGRES_LOAD = """
-SELECT body, outbox FROM cell_instances WHERE cell = $1 AND id = ANY($2::text::uuid[]) ORDER BY id FOR UPDATE
+SELECT kept.body, kept.outbox
+FROM unnest($2::text::uuid[]) AS named (id)
+JOIN cell_instances AS kept ON kept.cell = $1 AND kept.id = named.id
+ORDER BY kept.id FOR UPDATE OF kept
 """
 _SQLITE_LOAD = """
 SELECT body, outbox FROM cell_instances WHERE cell = ? AND id IN (SELECT value FROM json_each(?))
 """
 _POSTGRES_ADD = """
-INSERT INTO cell_instances (cell, id, request_id, state, attempt, changed_us, due_us, body, outbox)
-SELECT $1, new.* FROM unnest($2::text::uuid[], $3::text::uuid[], $4::text::text[], $5::text::bigint[],
-                             $6::text::bigint[], $7::text::bigint[], $8::bytea[], $9::bytea[]) AS new
+INSERT INTO cell_instances (cell, id, state, due_us, unsaid_from, unsaid_to, body, outbox, placed)
+SELECT $1, new.* FROM unnest($2::text::uuid[], $3::text::text[], $4::text::bigint[], $5::text::bigint[],
+                             $6::text::bigint[], $7::bytea[], $8::bytea[], $9::bytea[]) AS new
 ON CONFLICT (cell, id) DO NOTHING
 """
 _POSTGRES_REPLACE = """
 UPDATE cell_instances
-SET request_id = new.request_id, state = new.state, attempt = new.attempt, changed_us = new.changed_us,
-    due_us = new.due_us, body = new.body, outbox = new.outbox
-FROM unnest($2::text::uuid[], $3::text::uuid[], $4::text::text[], $5::text::bigint[], $6::text::bigint[],
-            $7::text::bigint[], $8::bytea[], $9::bytea[])
-     AS new (id, request_id, state, attempt, changed_us, due_us, body, outbox)
+SET state = new.state, due_us = new.due_us, unsaid_from = new.unsaid_from, unsaid_to = new.unsaid_to,
+    body = new.body, outbox = new.outbox, placed = coalesce(cell_instances.placed, new.placed)
+FROM unnest($2::text::uuid[], $3::text::text[], $4::text::bigint[], $5::text::bigint[], $6::text::bigint[],
+            $7::bytea[], $8::bytea[], $9::bytea[])
+     AS new (id, state, due_us, unsaid_from, unsaid_to, body, outbox, placed)
 WHERE cell_instances.cell = $1 AND cell_instances.id = new.id
 """
-_POSTGRES_CLEAR = """
-UPDATE cell_instances SET outbox = new.outbox
-FROM unnest($2::text::uuid[], $3::bytea[]) AS new (id, outbox)
-WHERE cell_instances.cell = $1 AND cell_instances.id = new.id
+# A row that another process has locked is left as it is: what it has said is said once more, and cleared then.
+_POSTGRES_CLEAR_WHOLE = """
+WITH silent AS (
+    SELECT kept.ctid AS place
+    FROM unnest($2::text::uuid[], $3::text::bigint[], $4::text::bigint[]) AS said (id, first, last)
+    JOIN cell_instances AS kept ON kept.cell = $1 AND kept.id = said.id
+    WHERE kept.unsaid_from >= said.first AND kept.unsaid_to <= said.last
+    FOR UPDATE OF kept SKIP LOCKED
+)
+UPDATE cell_instances SET outbox = NULL, unsaid_from = NULL, unsaid_to = NULL
+FROM silent WHERE cell_instances.ctid = silent.place
 """
 _SQLITE_ADD = """
-INSERT INTO cell_instances (cell, id, request_id, state, attempt, changed_us, due_us, body, outbox)
+INSERT INTO cell_instances (cell, id, state, due_us, unsaid_from, unsaid_to, body, outbox, placed)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (cell, id) DO NOTHING
 """
 _SQLITE_REPLACE = """
 UPDATE cell_instances
-SET request_id = ?3, state = ?4, attempt = ?5, changed_us = ?6, due_us = ?7, body = ?8, outbox = ?9
+SET state = ?3, due_us = ?4, unsaid_from = ?5, unsaid_to = ?6, body = ?7, outbox = ?8, placed = coalesce(placed, ?9)
 WHERE cell = ?1 AND id = ?2
 """
-_SQLITE_CLEAR = "UPDATE cell_instances SET outbox = ?3 WHERE cell = ?1 AND id = ?2"
+_SQLITE_CLEAR_WHOLE = """
+UPDATE cell_instances SET outbox = NULL, unsaid_from = NULL, unsaid_to = NULL
+WHERE cell = ?1 AND id = ?2 AND unsaid_from >= ?3 AND unsaid_to <= ?4
+"""
 
 Values = Sequence[Any]
+# A row without its order, and its words as they are written.
+Found = tuple[Body, bytes | None]
+# Who has said what, all of it confirmed: the entity, and the first and the last of numbers without a gap.
+Run = tuple[str, int, int]
 
 
 class SqlConductorTransaction:
-    """What is saved is written when the transaction ends, together and once: on SQLite with the commit, in one hop."""
+    """What is saved and cleared is written when the transaction ends, together and once."""
 
-    def __init__(self, transaction: Transaction, cell: str) -> None:
+    def __init__(self, transaction: Transaction, cell: str, orders: Orders) -> None:
         self._transaction = transaction
         self._cell = cell
-        self._loaded: dict[InstanceId, Instance] = {}
-        self._saved: dict[InstanceId, Instance] = {}
+        self._orders = orders
+        self._loaded: dict[int, Instance] = {}
+        self._saved: dict[int, Instance] = {}
         self._forgotten: list[InstanceId] = []
+        self._cleared: list[Kept] = []
 
     async def load(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Instance]:
         if not instances:
             return {}
-        found = await self._load(instances)
-        self._loaded |= found
-        return found | {each: self._saved[each] for each in instances if each in self._saved}
+        found = await self._with_orders(await self._load(instances))
+        return {row.id: self._saved.get(row.id.int, row) for row in found}
 
     async def take_due(self, now: datetime, limit: int) -> Mapping[InstanceId, Instance]:
-        found = await self._transaction.run(_take_due, self._cell, _microseconds(now), limit)
-        self._loaded |= found
-        return found
+        due = await self._transaction.run(_take_due, self._cell, _microseconds(now), limit)
+        return {row.id: row for row in await self._with_orders(due)}
 
     async def save(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None:
-        self._saved |= {row.id: row for row in rows}
+        self._saved |= {row.id.int: row for row in rows}
         self._forgotten += forgotten
 
-    async def clear(self, said: Sequence[Kept]) -> None:
-        """Rows that are at hand are written without it; the others are looked up for it."""
-        elsewhere: dict[InstanceId, frozenset[int]] = {}
-        for instance, sequences in by_instance(said).items():
-            row = self._saved.get(instance) or self._loaded.get(instance)
-            if row is None:
-                elsewhere[instance] = sequences
-            elif len(left := _left_of(row.outbox, sequences)) < len(row.outbox):
-                self._saved[instance] = structs.replace(row, outbox=left)
-        if not elsewhere:
-            return
-        if isinstance(self._transaction, SqliteTransaction):
-            self._transaction.later(partial(_clear_sqlite, cell=self._cell, said=elsewhere))
-        elif left_there := await self._transaction.run(_left_after, self._cell, elsewhere):
-            await self._on_postgres(_POSTGRES_CLEAR, left_there, plain=1)
+    def clear(self, said: Sequence[Kept]) -> None:
+        self._cleared += said
 
     async def write(self) -> None:
         """All that was saved; the transaction is about to be committed."""
-        if not (self._saved or self._forgotten):
-            return
-        gone = set(self._forgotten)
-        rows = [row for row in self._saved.values() if row.id not in gone]
-        known = [_values(row) for row in rows if row.id in self._loaded]
+        if self._saved or self._forgotten:
+            await self._write()
+        if self._cleared:
+            # After what was saved: a row that says more since then is seen as it is now.
+            await self._clear(by_entity(self._cleared))
+
+    def committed(self) -> None:
+        self._orders.remember(self._saved)
+
+    async def _write(self) -> None:
+        for gone in self._forgotten:
+            self._saved.pop(gone.int, None)
+        known = [
+            _values(row, self._loaded[number])
+            for number, row in self._saved.items()
+            if number in self._loaded
+        ]
         # In the order of their ids: two processes that meet the same newcomers wait for each other, not in a circle.
-        new = sorted(
-            [_values(row) for row in rows if row.id not in self._loaded], key=lambda values: values[0].int
-        )
+        new = [
+            _values(row, None) for number, row in sorted(self._saved.items()) if number not in self._loaded
+        ]
         if isinstance(self._transaction, SqliteTransaction):
-            work = partial(_write_sqlite, cell=self._cell, known=known, new=new, gone=self._forgotten)
-            self._transaction.later(work)
-            return
-        if known:
-            await self._on_postgres(_POSTGRES_REPLACE, known, plain=6)
-        if new:
-            _all_added(await self._on_postgres(_POSTGRES_ADD, new, plain=6), len(new))
+            await self._transaction.run(_write_sqlite, self._cell, known, new)
+        else:
+            if known:
+                await self._on_postgres(_POSTGRES_REPLACE, known, plain=5)
+            if new:
+                _all_added(await self._on_postgres(_POSTGRES_ADD, new, plain=5), len(new))
         if self._forgotten:
             await self._transaction.run(_forget, self._cell, self._forgotten)
 
-    async def _load(self, instances: Sequence[InstanceId]) -> dict[InstanceId, Instance]:
+    async def _clear(self, said: Mapping[str, set[int]]) -> None:
+        """Nearly always all that a row has to say is confirmed when some of it is, which its numbers tell. Only of the
+        others it must be found out what is left.
+        """
+        runs = [_last_run(entity, numbers) for entity, numbers in said.items()]
+        if isinstance(self._transaction, SqliteTransaction):
+            cleared = await self._transaction.run(_clear_sqlite, self._cell, runs)
+        else:
+            cleared = await self._on_postgres(_POSTGRES_CLEAR_WHOLE, runs, plain=3)
+        if cleared < len(runs):
+            await self._transaction.run(_clear_in_part, self._cell, said)
+
+    async def _load(self, instances: Sequence[InstanceId]) -> list[Found]:
         if isinstance(self._transaction, PostgresTransaction):
             driver = await self._transaction.driver()
             (named,) = columns_of([(id_,) for id_ in instances], 1)
-            return _by_id(await driver.fetch(_POSTGRES_LOAD, self._cell, named))
+            return _bodies(await driver.fetch(_POSTGRES_LOAD, self._cell, named))
         return await self._transaction.run(_load_sqlite, self._cell, instances)
+
+    async def _with_orders(self, found: Sequence[Found]) -> list[Instance]:
+        """Remembered from when they were written; or read, by a process that did not write them."""
+        orders = [self._orders.of(body) for body, _ in found]
+        missing = [
+            body.instance.id
+            for (body, _), order in zip(found, orders, strict=True)
+            if order is None and body.placed_at is not None
+        ]
+        read = await self._transaction.run(_orders_of, self._cell, missing) if missing else {}
+        rows = [
+            decoded(body, outbox, order or read.get(body.instance.id.int))
+            for (body, outbox), order in zip(found, orders, strict=True)
+        ]
+        self._loaded |= {row.id.int: row for row in rows}
+        return rows
 
     async def _on_postgres(self, statement: str, rows: Sequence[Values], *, plain: int) -> int:
         """How many rows there were to write."""
-        assert isinstance(self._transaction, PostgresTransaction), "SQLite is written to with the commit"
+        assert isinstance(self._transaction, PostgresTransaction), "SQLite has its own way"
         driver = await self._transaction.driver()
         done: str = await driver.execute(statement, self._cell, *columns_of(rows, plain))
         return int(done.rpartition(" ")[2])
@@ -168,18 +222,20 @@ class SqlConductorStore:
         self._database = open_database(url, pool_size=pool_size)
         self._cell = cell
         self._clock = clock
+        self._orders = Orders()
         self._has_started = False
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[ConductorTransaction]:
         async with self._database.writing() as transaction:
-            ours = SqlConductorTransaction(transaction, self._cell)
+            ours = SqlConductorTransaction(transaction, self._cell, self._orders)
             yield ours
             await ours.write()
+        ours.committed()
 
     async def clear(self, tx: ConductorTransaction, said: Sequence[Kept]) -> None:
         assert isinstance(tx, SqlConductorTransaction), "a transaction of another store"
-        await tx.clear(said)
+        tx.clear(said)
 
     async def pending(self) -> Sequence[tuple[Kept, Message]]:
         before = self._clock() - JUST_SAID if self._has_started else None
@@ -187,106 +243,110 @@ class SqlConductorStore:
             unsaid = await transaction.run(_unsaid, self._cell)
         self._has_started = True
         return [
-            (Kept(str(instance), each.sequence), each.message)
-            for instance, outbox in unsaid
-            for each in outbox
+            (Kept(str(row.id), each.sequence), each.message)
+            for row in unsaid
+            for each in row.outbox
             if before is None or each.at < before
         ]
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
         async with self._database.reading() as transaction:
             found = await transaction.run(_read, self._cell, instances)
-        return tuple(found[each] for each in sorted(found))
+        return tuple(sorted(found, key=lambda row: row.id))
 
     async def close(self) -> None:
         await self._database.close()
 
 
-def _read(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> dict[InstanceId, Instance]:
-    query = sa.select(table.c.body, table.c.outbox)
-    query = query.where(table.c.cell == cell, among(connection, table.c.id, instances))
-    return _by_id(connection.execute(query))
+def _read(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> list[Instance]:
+    return _whole(connection, table.c.cell == cell, among(connection, table.c.id, instances))
 
 
-def _take_due(connection: Connection, cell: str, now_us: int, limit: int) -> dict[InstanceId, Instance]:
+def _unsaid(connection: Connection, cell: str) -> list[Instance]:
+    return _whole(connection, table.c.cell == cell, table.c.unsaid_from.is_not(None))
+
+
+def _whole(connection: Connection, *which: sa.ColumnElement[bool]) -> list[Instance]:
+    return _rows(connection.execute(sa.select(table.c.body, table.c.outbox, table.c.placed).where(*which)))
+
+
+def _rows(found: Iterable[Any]) -> list[Instance]:
+    return [
+        decoded(body_of(body), outbox, order_of(placed) if placed else None) for body, outbox, placed in found
+    ]
+
+
+def _take_due(connection: Connection, cell: str, now_us: int, limit: int) -> list[Found]:
     query = sa.select(table.c.body, table.c.outbox)
     query = query.where(table.c.cell == cell, table.c.due_us <= now_us).order_by(table.c.due_us).limit(limit)
-    return _by_id(connection.execute(query.with_for_update(skip_locked=True)))
+    return _bodies(connection.execute(query.with_for_update(skip_locked=True)))
 
 
-def _load_sqlite(
-    connection: Connection, cell: str, instances: Sequence[InstanceId]
-) -> dict[InstanceId, Instance]:
+def _load_sqlite(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> list[Found]:
     named = msgspec.json.encode([id_.hex for id_ in instances]).decode()
-    return _by_id(driver_of(connection).execute(_SQLITE_LOAD, (cell, named)))
+    return _bodies(driver_of(connection).execute(_SQLITE_LOAD, (cell, named)))
 
 
-def _by_id(found: Iterable[Any]) -> dict[InstanceId, Instance]:
-    rows = [decoded(body, outbox) for body, outbox in found]
-    return {row.id: row for row in rows}
+def _bodies(found: Iterable[Any]) -> list[Found]:
+    return [(body_of(body), outbox) for body, outbox in found]
 
 
-def _values(row: Instance) -> Values:
-    body, outbox = encoded(row)
+def _orders_of(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> dict[int, PlaceInCell]:
+    query = sa.select(table.c.id, table.c.placed)
+    query = query.where(table.c.cell == cell, among(connection, table.c.id, instances))
+    return {id_.int: order_of(placed) for id_, placed in connection.execute(query)}
+
+
+def _values(row: Instance, before: Instance | None) -> Values:
+    due_at, outbox = row.due_at, row.outbox
+    is_placed = row.order is not None and (before is None or before.order is None)
     return (
         row.id,
-        row.request_id,
         row.state,
-        row.attempt,
-        _microseconds(row.changed_at),
-        _microseconds(row.due_at) if row.due_at else None,
-        body,
-        outbox,
+        _microseconds(due_at) if due_at else None,
+        outbox[0].sequence if outbox else None,
+        outbox[-1].sequence if outbox else None,
+        encoded_body(row),
+        encoded_outbox(row),
+        encoded_order(row.order) if row.order is not None and is_placed else None,
     )
 
 
-def _left_after(connection: Connection, cell: str, said: Mapping[InstanceId, frozenset[int]]) -> list[Values]:
-    """What stays to be said of those who said something. A row that another process has locked is left as it is: what
-    it has said is said once more, and cleared then.
-    """
-    query = sa.select(table.c.id, table.c.outbox).where(
-        table.c.cell == cell, among(connection, table.c.id, list(said)), table.c.outbox.is_not(None)
+def _last_run(entity: str, numbers: set[int]) -> Run:
+    first = last = max(numbers)
+    while first - 1 in numbers:
+        first -= 1
+    return (entity, first, last)
+
+
+def _clear_in_part(connection: Connection, cell: str, said: Mapping[str, set[int]]) -> None:
+    """Of these, what was not confirmed stays to be said. One that another process has locked is left as it is."""
+    query = sa.select(table.c.body, table.c.outbox, table.c.placed).where(
+        table.c.cell == cell,
+        among(connection, table.c.id, [UUID(entity) for entity in said]),
+        table.c.unsaid_from.is_not(None),
     )
-    changed: list[Values] = []
-    for id_, outbox in connection.execute(query.with_for_update(skip_locked=True)):
-        pending = outbox_of(outbox)
-        left = _left_of(pending, said[id_])
-        if len(left) < len(pending):
-            changed.append((id_, encoded_outbox(left)))
-    return changed
-
-
-def _left_of(pending: tuple[Pending, ...], said: frozenset[int]) -> tuple[Pending, ...]:
-    return tuple([each for each in pending if each.sequence not in said])
-
-
-def _unsaid(connection: Connection, cell: str) -> list[tuple[InstanceId, tuple[Pending, ...]]]:
-    query = sa.select(table.c.id, table.c.outbox).where(table.c.cell == cell, table.c.outbox.is_not(None))
-    return [(id_, outbox_of(outbox)) for id_, outbox in connection.execute(query.order_by(table.c.id))]
+    for row in _rows(connection.execute(query.with_for_update(skip_locked=True)).all()):
+        left = tuple([each for each in row.outbox if each.sequence not in said[str(row.id)]])
+        if len(left) < len(row.outbox):
+            _, _, _, first, last, _, outbox, _ = _values(structs.replace(row, outbox=left), row)
+            changed = {"unsaid_from": first, "unsaid_to": last, "outbox": outbox}
+            connection.execute(sa.update(table).where(table.c.cell == cell, table.c.id == row.id), changed)
 
 
 def _forget(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> None:
     connection.execute(sa.delete(table).where(table.c.cell == cell, among(connection, table.c.id, instances)))
 
 
-def _write_sqlite(
-    connection: Connection,
-    *,
-    cell: str,
-    known: Sequence[Values],
-    new: Sequence[Values],
-    gone: Sequence[InstanceId],
-) -> None:
+def _write_sqlite(connection: Connection, cell: str, known: Sequence[Values], new: Sequence[Values]) -> None:
     driver = driver_of(connection)
     driver.executemany(_SQLITE_REPLACE, [_plain(cell, values) for values in known])
     _all_added(driver.executemany(_SQLITE_ADD, [_plain(cell, values) for values in new]).rowcount, len(new))
-    if gone:
-        _forget(connection, cell, gone)
 
 
-def _clear_sqlite(connection: Connection, *, cell: str, said: Mapping[InstanceId, frozenset[int]]) -> None:
-    left = [_plain(cell, values) for values in _left_after(connection, cell, said)]
-    driver_of(connection).executemany(_SQLITE_CLEAR, left)
+def _clear_sqlite(connection: Connection, cell: str, runs: Sequence[Run]) -> int:
+    named = [(cell, entity.replace("-", ""), first, last) for entity, first, last in runs]
+    return driver_of(connection).executemany(_SQLITE_CLEAR_WHOLE, named).rowcount
 
 
 def _all_added(added: int, new: int) -> None:
@@ -296,7 +356,8 @@ def _all_added(added: int, new: int) -> None:
 
 def _plain(cell: str, values: Values) -> tuple[Any, ...]:
     """As SQLite has it: an id is text, as SQLAlchemy writes and reads it."""
-    return (cell, *[value.hex if isinstance(value, UUID) else value for value in values])
+    id_, *rest = values
+    return (cell, id_.hex, *rest)
 
 
 def _microseconds(at: datetime) -> int:

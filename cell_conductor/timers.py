@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 import tenacity
@@ -19,8 +19,9 @@ from bus.handling import Kept
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, SwapClaim
 from bus.publisher import Outgoing, Publisher
+from cell_conductor.clearing import Clearing
 from cell_conductor.core.decide import Decision, Due, Saying, decide
-from cell_conductor.core.instance import Rules
+from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
@@ -39,6 +40,7 @@ class Timers:
     def __init__(
         self,
         store: ConductorStore,
+        clearing: Clearing,
         publisher: Publisher,
         ask: Ask,
         *,
@@ -47,34 +49,53 @@ class Timers:
         clock: Callable[[], datetime],
     ) -> None:
         self._store = store
+        self._clearing = clearing
         self._publisher = publisher
         self._ask = ask
         self._rules = rules
         self._settings = settings
         self._clock = clock
+        self._look_every = timedelta(seconds=settings.look_s)
         self._due = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._is_expecting = False
-        # Confirmed, and still on their rows: cleared with the next look.
+        # When rows are due that are being saved, and that were saved: those before the next look for everybody's.
+        self._expected: list[datetime] = []
+        self._soon: list[datetime] = []
+        # Looked for by the rows' clock, and by one that nobody sets: when the first is set back, its time may not come.
+        self._look_at: datetime | None = None
+        self._look_by_s = 0.0
+        # Confirmed, and still on their rows: told with the next look.
         self._confirmed: list[Kept] = []
         self._beside: set[asyncio.Task[None]] = set()
 
-    def expect_swaps(self) -> None:
-        """What is being saved just now is due at once."""
-        self._is_expecting = True
+    def expect(self, rows: Sequence[Instance]) -> None:
+        """These are being saved just now."""
+        self._expected += self._due_soon(rows)
 
     def saved(self) -> None:
-        """It is saved: no need to wait for the next look."""
-        if self._is_expecting:
-            self._is_expecting = False
+        """They are saved: what is due at once need not wait for the next look."""
+        if self._expected:
+            self._soon += self._expected
+            self._expected.clear()
+            self._wake_if_due()
+
+    def _due_soon(self, rows: Sequence[Instance]) -> list[datetime]:
+        before = self._clock() + self._look_every
+        return [at for row in rows if (at := row.due_at) is not None and at <= before]
+
+    def _wake_if_due(self) -> None:
+        if self._is_due(self._clock()):
             self._due.set()
+
+    def _is_due(self, now: datetime) -> bool:
+        return any(at <= now for at in self._soon)
 
     async def run(self) -> None:
         try:
             while not self._stopping.is_set():
                 # Cleared before it is read: what is due meanwhile is found next time.
                 self._due.clear()
-                if await self._look_again():
+                if self._has_to_look() and await self._look_again():
                     continue
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._settings.poll_ms / 1000):
@@ -89,6 +110,17 @@ class Timers:
         self._stopping.set()
         self._due.set()
 
+    def _has_to_look(self) -> bool:
+        now = self._clock()
+        return (
+            self._look_at is None
+            or self._look_at <= now
+            or self._look_by_s <= asyncio.get_running_loop().time()
+            or self._is_due(now)
+            or bool(self._confirmed)
+            or self._clearing.is_due
+        )
+
     async def _look_again(self) -> bool:
         """Do what is due. Is there more of it?"""
         try:
@@ -99,19 +131,24 @@ class Timers:
 
     async def _look(self) -> bool:
         confirmed = tuple(self._confirmed)
-        now = self._clock()
+        now, known = self._clock(), len(self._soon)
         async with self._store.transaction() as tx:
-            if confirmed:
-                await self._store.clear(tx, confirmed)
+            await self._clearing.clear(tx, confirmed)
             rows = await tx.take_due(now, self._settings.due_rows_max)
             decision = decide(rows, [Due(each) for each in rows], now, self._rules)
             await tx.save(decision.rows, decision.forgotten)
         del self._confirmed[: len(confirmed)]
+        is_all = len(rows) < self._settings.due_rows_max
+        self._look_at = now + self._look_every if is_all else now
+        self._look_by_s = asyncio.get_running_loop().time() + self._settings.look_s
+        # What was saved while we looked may not have been seen.
+        self._soon[:known] = [at for at in self._soon[:known] if at > now]
+        self._soon += self._due_soon(decision.rows)
         if decision.said:
             self._beside_all_else(self._say, decision.said)
         if decision.swaps:
             self._beside_all_else(self._swap, decision.swaps)
-        return len(rows) == self._settings.due_rows_max
+        return not is_all
 
     async def _swap(self, swaps: Sequence[SwapClaim]) -> None:
         answered = await self._answers_to(swaps)
@@ -124,7 +161,8 @@ class Timers:
         )
         decision: Decision = await retrying(self._save, answered)
         # One that was refused has the next alternate, at once.
-        self._due.set()
+        self._soon += self._due_soon(decision.rows)
+        self._wake_if_due()
         await self._say(decision.said)
 
     async def _save(self, answered: Sequence[SwapAnswered]) -> Decision:

@@ -103,7 +103,7 @@ def _in_short(message: Message) -> str:
             more = f" and {len(message.hosts) - 1} more" if len(message.hosts) > 1 else ""
             return f"{kind} {escape(message.hosts[0].name)}{more}" if message.hosts else kind
         case ProvidersChanged():
-            return f"{kind} {_some(len(message.providers), 'provider')}"
+            return f"{kind} {_some(len(message.providers) + len(message.usage), 'provider')}"
         case _:
             return f"{kind} {escape(msgspec.json.encode(message).decode())}"
 

@@ -1,9 +1,10 @@
 """How many providers fit into one message. No message of ours is larger than what a reader takes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from itertools import accumulate, takewhile
 
 from bus.broker import PARCEL_BYTES_MAX
-from bus.messages.placement import ProviderState
+from bus.messages.placement import ProviderState, ProviderUsage
 
 # What an envelope and the other fields of its message take, generously.
 ENVELOPE_BYTES_MAX = 8 * 1024
@@ -23,10 +24,15 @@ def bytes_at_most(provider: ProviderState) -> int:
     )
 
 
-def how_many_fit(providers: Sequence[ProviderState], room: int = ROOM) -> int:
+def how_many_fit(providers: Iterable[ProviderState], room: int = ROOM) -> int:
     """How many of these, from the first on, go into one message together."""
-    for n, provider in enumerate(providers):
-        room -= bytes_at_most(provider)
-        if room < 0:
-            return n
-    return len(providers)
+    return _how_many(map(bytes_at_most, providers), room)
+
+
+def how_many_usages_fit(usages: Iterable[ProviderUsage], room: int = ROOM) -> int:
+    return _how_many((200 + sum(len(name) + 25 for name in usage.used) for usage in usages), room)
+
+
+def _how_many(sizes: Iterable[int], room: int) -> int:
+    together = accumulate(sizes)
+    return sum(1 for _ in takewhile(lambda taken: taken <= room, together))

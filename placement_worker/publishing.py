@@ -13,15 +13,16 @@ from contextlib import suppress
 from bus.errors import Transient
 from bus.messages.placement import LogPosition, ProvidersChanged
 from bus.publisher import Outgoing, Publisher
-from placement_worker.paging import ROOM, how_many_fit
+from placement_worker.paging import ROOM, how_many_fit, how_many_usages_fit
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import ChangeFeed, PlacementStore, Unpublished
 
 log = logging.getLogger(__name__)
 
 HOLDERS_PER_MESSAGE = 400
-# What that many of each kind of holder leave free in a message: each takes less than 100 bytes.
-PROVIDERS_ROOM = ROOM - 3 * HOLDERS_PER_MESSAGE * 100
+# What that many of each kind of holder leave free in a message, each taking less than 100 bytes: half of it for whole
+# providers, half for what is used.
+CHANGES_ROOM = (ROOM - 3 * HOLDERS_PER_MESSAGE * 100) // 2
 
 
 class ChangePublisher:
@@ -88,27 +89,30 @@ async def _either(event: asyncio.Event, pause_ms: float) -> None:
 def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[ProvidersChanged]:
     """The changes in as many messages as they need, each at the next position.
 
-    The claims that were taken or ended come last: a picture that drops its own copy of a claim must know already what
-    the claim has used.
+    What is used stands on what is told whole, and comes after it. The claims that were taken or ended come last: a
+    picture that drops its own copy of a claim must know already what the claim has used.
     """
     position = after.position
-    providers, gone = unpublished.providers, unpublished.gone
+    providers, gone, usage = unpublished.providers, unpublished.gone, unpublished.usage
     claimed, ended = unpublished.claimed, unpublished.ended
-    while providers or gone or claimed or ended:
+    while providers or gone or usage or claimed or ended:
         position += 1
-        is_last = how_many_fit(providers, PROVIDERS_ROOM) == len(providers)
+        is_last = how_many_fit(providers, CHANGES_ROOM) == len(providers)
         # Any one provider fits by itself: what a report may name is bounded.
         fit = len(providers) if is_last else max(how_many_fit(providers), 1)
         told, providers = providers[:fit], providers[fit:]
-        few = HOLDERS_PER_MESSAGE if is_last else 0
-        left = (providers, gone[few:], claimed[few:], ended[few:])
+        fit = max(how_many_usages_fit(usage, CHANGES_ROOM), 1) if is_last else 0
+        used, usage = usage[:fit], usage[fit:]
+        few = HOLDERS_PER_MESSAGE if is_last and not usage else 0
+        left = (providers, gone[few:], usage, claimed[few:], ended[few:])
         yield ProvidersChanged(
             at=LogPosition(term=after.term, position=position),
             providers=told,
             gone=gone[:few],
+            usage=used,
             claimed=claimed[:few],
             ended=ended[:few],
             # Only who has heard all of it is as far as that.
             cursor="" if any(left) else unpublished.cursor,
         )
-        providers, gone, claimed, ended = left
+        providers, gone, usage, claimed, ended = left

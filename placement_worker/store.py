@@ -18,6 +18,7 @@ from bus.messages.placement import (
     LogPosition,
     ProviderGone,
     ProviderState,
+    ProviderUsage,
     ReportInventory,
     RevisionsPage,
     SnapshotPage,
@@ -43,11 +44,15 @@ class PlacementTransaction(Protocol):
 
 
 class Unpublished(Struct, frozen=True):
-    """What was written since the feed's last mark. `cursor` is the store's own: how far this reading came."""
+    """What was written since the feed's last mark: whole providers, and those of which claims have changed what is used.
+
+    `cursor` is the store's own: how far this reading came.
+    """
 
     cursor: str
     providers: tuple[ProviderState, ...] = ()
     gone: tuple[ProviderGone, ...] = ()
+    usage: tuple[ProviderUsage, ...] = ()
     claimed: tuple[Holder, ...] = ()
     ended: tuple[Holder, ...] = ()
 

@@ -21,6 +21,7 @@ from bus.messages.placement import (
     LogPosition,
     ProviderGone,
     ProviderState,
+    ProviderUsage,
     ReleaseClaim,
     ReportInventory,
     ResourceAmount,
@@ -53,6 +54,8 @@ class _Provider(Struct, frozen=True):
     root: ProviderId
     cell: str
     revision: int
+    # The last revision at which more of it changed than what is used.
+    base: int
     book: ProviderBook
 
 
@@ -75,6 +78,7 @@ class _Logged(Struct, frozen=True):
     number: int
     at: datetime
     touched: tuple[ProviderId, ...]
+    used: tuple[ProviderId, ...]
     gone: tuple[ProviderGone, ...]
     claimed: tuple[Holder, ...]
     ended: tuple[Holder, ...]
@@ -131,6 +135,21 @@ class _Books:
         ]
         return tuple(sorted(states, key=lambda state: state.internal))
 
+    def usage_of(self, providers: Iterable[ProviderId]) -> tuple[ProviderUsage, ...]:
+        """The same of what claims change."""
+        rows = [self.providers[one] for one in dict.fromkeys(providers) if one in self.providers]
+        return tuple(
+            ProviderUsage(
+                internal=row.internal,
+                id=row.book.id,
+                base=row.base,
+                revision=row.revision,
+                generation=row.book.generation,
+                used={resource: inventory.used for resource, inventory in row.book.inventories.items()},
+            )
+            for row in sorted(rows, key=lambda row: row.internal)
+        )
+
     def ground(self, root: ProviderId) -> TreeBook | None:
         """The tree of this root, or its stump."""
         if root in self.trees:
@@ -158,6 +177,7 @@ class _Transaction:
         self._clock = clock
         self._undo: list[Callable[[], None]] = []
         self._touched: dict[ProviderId, None] = {}
+        self._used: dict[ProviderId, None] = {}
         self._gone: list[ProviderGone] = []
         self._claimed: list[Holder] = []
         self._ended: list[Holder] = []
@@ -246,7 +266,7 @@ class _Transaction:
         )
 
     def commit(self) -> None:
-        if not (self._touched or self._gone or self._claimed or self._ended):
+        if not (self._touched or self._used or self._gone or self._claimed or self._ended):
             return
         books = self._books
         books.logged += 1
@@ -255,6 +275,7 @@ class _Transaction:
                 number=books.logged,
                 at=self._clock(),
                 touched=tuple(self._touched),
+                used=tuple(self._used),
                 gone=tuple(self._gone),
                 claimed=tuple(self._claimed),
                 ended=tuple(self._ended),
@@ -291,7 +312,7 @@ class _Transaction:
             }
         book = structs.replace(row.book, generation=generation, inventories=inventories)
         self._put(self._books.providers, provider, structs.replace(row, revision=row.revision + 1, book=book))
-        self._touched[provider] = None
+        self._used[provider] = None
 
     def _plant(self, tree: TreeBook, book: ProviderBook) -> None:
         """Write a provider that is new or changed."""
@@ -299,7 +320,9 @@ class _Transaction:
         old = books.providers.get(book.id)
         internal = old.internal if old else books.new_internal()
         revision = old.revision + 1 if old else 1
-        self._put(books.providers, book.id, _Provider(internal, tree.root, tree.cell, revision, book))
+        self._put(
+            books.providers, book.id, _Provider(internal, tree.root, tree.cell, revision, revision, book)
+        )
         self._put(books.internals, internal, book.id)
         self._put(books.names, book.name, book.id)
         self._touched[book.id] = None
@@ -329,9 +352,11 @@ class _Feed:
         async with self._lock:
             books = self._books
             entries = books.logged_after(books.marked)
+            touched = dict.fromkeys(provider for entry in entries for provider in entry.touched)
             return Unpublished(
                 cursor=str(books.logged),
-                providers=books.states_of(provider for entry in entries for provider in entry.touched),
+                providers=books.states_of(touched),
+                usage=books.usage_of(one for entry in entries for one in entry.used if one not in touched),
                 gone=tuple(gone for entry in entries for gone in entry.gone),
                 claimed=tuple(holder for entry in entries for holder in entry.claimed),
                 ended=tuple(holder for entry in entries for holder in entry.ended),
@@ -386,7 +411,7 @@ class MemoryPlacementStore:
             if not since.isdecimal() or not books.pruned <= int(since) <= books.logged:
                 return None
             entries = books.logged_after(int(since))
-            changed = books.states_of(provider for entry in entries for provider in entry.touched)
+            changed = books.states_of(one for entry in entries for one in (*entry.touched, *entry.used))
             following = [state for state in changed if state.internal > after]
             page = tuple(following[:limit])
             return SnapshotPage(

@@ -112,6 +112,8 @@ providers = Table(
     Column("cell", String(255), nullable=False),
     Column("generation", BigInteger, nullable=False),
     Column("revision", BigInteger, nullable=False),
+    # The last revision at which more of it changed than what is used.
+    Column("base", BigInteger, nullable=False),
     # The tree's, and meaningful on its root only.
     Column("shape", BigInteger, nullable=False),
     Column("epoch", BigInteger, nullable=False),

@@ -1,28 +1,31 @@
 """A batch of build requests from validation to their hosts: accept, find hosts, decide.
 
-The request's row is the arbiter. It is written before anything is claimed, and locked again when the verdicts are in:
-who finds that it was decided otherwise meanwhile lets go of what it got.
+The request's rows are the arbiter. They are written over when the verdicts are in, if they are still open: who finds that
+it was decided otherwise meanwhile lets go of what it got.
+
+A row costs as much as everything else that is done here. So of many requests that come for the first time, those that
+get the host they ask for at once are written once, as placed: until then the message itself, which is not acknowledged,
+answers for what was claimed. Whoever has to wait, comes alone or comes again (it may be on its way to the dead letters)
+is written first, and so ends by its deadline whatever happens.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 from msgspec import Struct
 
-from bus.handling import Answer, Received, Said, Tell
-from bus.message import Message
+from bus.handling import Received, Said, Tell
 from bus.messages.build import (
-    BuildAccepted,
     BuildInstance,
     BuildRejected,
-    InstanceId,
     NoValidHost,
     RequestId,
 )
 from bus.messages.cell import PlaceInCell
 from placement_worker.core.vocabulary import Vocabulary
+from scheduler_worker.answering import SENT_AT, other_content, rejected, taken, too_old
 from scheduler_worker.claiming import Claimer
 from scheduler_worker.core.requests import Wish, instances_of, read_request
 from scheduler_worker.instances import (
@@ -32,6 +35,7 @@ from scheduler_worker.instances import (
     failed,
     instance_id_of,
     placed,
+    release_of,
     released,
 )
 from scheduler_worker.late import LateTransaction, kept_messages
@@ -75,82 +79,144 @@ class Builder:
     async def on_builds(self, asks: Sequence[Received[BuildInstance]], late: LateTransaction) -> list[Said]:
         said: list[Said] = []
         sound: list[Sound] = []
+        came_back_too_late = []
         for ask in asks:
             read = self._read(ask)
             if isinstance(read, Sound):
                 sound.append(read)
-            else:
-                said += rejected(ask, read)
-        known = await self._accept(sound)
-        searches: dict[InstanceId, Search] = {}
-        for one in sound:
-            judged = known[one.id]
-            if isinstance(judged, BuildRejected) or judged.digest != one.digest:
-                said += rejected(one.ask, judged if isinstance(judged, BuildRejected) else _other(one.ask))
                 continue
-            said += _accepted(one, judged.rows)
-            for row in judged.rows:
-                searches.setdefault(row.id, Search(row, one.ask.message, one.wish))
-        await self._claimer.find_hosts([one for one in searches.values() if one.row.is_open])
-        causes = {row.id: one.ask for one in sound for row in _rows_of(known[one.id])}
-        return [*said, *await self._decide(searches, causes, late)]
+            said += rejected(ask, read)
+            if read.field == SENT_AT and ask.attempts:
+                # An earlier try may have claimed for it, and died before it wrote that down.
+                came_back_too_late.append(ask)
+        builds = self._builds(sound)
+        if len(asks) > 1 and not any(ask.attempts for ask in asks):
+            await self._claimer.find_at_once([one for build in builds for one in build.searches])
+        found = [build for build in builds if build.is_found]
+        searching = [build for build in builds if not build.is_found]
+        await self._accept(searching)
+        await self._claimer.find_hosts([one for build in searching for one in build.still_open])
+        await self._write_at_once(found, late)
+        await self._decide(builds, late)
+        for build in builds:
+            said += await self._let_go(build, late)
+            for each in build.asks:
+                said += _answered(each, build)
+        for ask in came_back_too_late:
+            said += await self._let_go_of_what_nobody_has(ask, late)
+        return said
 
     def _read(self, ask: Received[BuildInstance]) -> "Sound | BuildRejected":
         build = ask.message
-        if ask.sent_at is not None and self._clock() - ask.sent_at > self._horizon:
-            return _too_old(ask, self._horizon)
         wish = read_request(build, self._vocabulary)
         if isinstance(wish, BuildRejected):
             return wish
+        if ask.sent_at is not None and self._clock() - ask.sent_at > self._horizon:
+            return too_old(ask, self._horizon)
         assert build.request_id is not None, "a request without an id is rejected"
         return Sound(ask, build.request_id, wish, hashlib.sha256(_canonical(build)).digest())
 
-    async def _accept(self, sound: Sequence[Sound]) -> dict[RequestId, "_Judged | BuildRejected"]:
-        """Committed before anything is claimed: what is asked of placement has a row that answers for it."""
+    def _builds(self, sound: Sequence[Sound]) -> list["_Build"]:
+        """A request that came twice is built once, as it came first."""
         now = self._clock()
-        new = {one.id: NewRequest(one.id, one.digest, _rows(one.ask.message, now)) for one in reversed(sound)}
-        if not new:
-            return {}
+        builds: dict[int, _Build] = {}
+        for one in sound:
+            if known := builds.get(one.id.int):
+                known.asks.append(one)
+            else:
+                builds[one.id.int] = _Build(one, now)
+        return list(builds.values())
+
+    async def _accept(self, builds: Sequence["_Build"]) -> None:
+        """Committed, and so their deadline set, before anything that may take long."""
+        if not builds:
+            return
         async with self._store.transaction() as transaction:
-            acceptances = await transaction.accept(list(new.values()))
-        asks = {one.id: one.ask for one in sound}
-        return {
-            request.id: _judged(asks[request.id], request, acceptance)
-            for request, acceptance in zip(new.values(), acceptances, strict=True)
+            acceptances = await transaction.accept([build.as_new() for build in builds])
+        for build, acceptance in zip(builds, acceptances, strict=True):
+            build.learn(acceptance)
+
+    async def _write_at_once(self, builds: Sequence["_Build"], late: LateTransaction) -> None:
+        """Somebody may have been there before, with the same request, another, or a delete."""
+        if not builds:
+            return
+        now = self._clock()
+        acceptances = await (await late.begun()).accept([build.as_placed(now) for build in builds])
+        for build, acceptance in zip(builds, acceptances, strict=True):
+            build.learn(acceptance)
+
+    async def _decide(self, builds: Sequence["_Build"], late: LateTransaction) -> None:
+        """Compare and set: what is still open becomes what was found."""
+        now = self._clock()
+        decided = {
+            row.id: (one, row)
+            for build in builds
+            for one in build.still_open
+            if (row := _decided(one.row, one, now)) is not None
         }
+        if decided:
+            others = await (await late.begun()).decide([row for _, row in decided.values()])
+            for id_, (one, row) in decided.items():
+                one.row = others.get(id_, row)
 
-    async def _decide(
-        self,
-        searches: dict[InstanceId, Search],
-        causes: dict[InstanceId, Received[BuildInstance]],
-        late: LateTransaction,
+    async def _let_go(self, build: "_Build", late: LateTransaction) -> list[Said]:
+        """Of what it found, if it was decided otherwise meanwhile."""
+        found = [one for one in build.searches if isinstance(one.outcome, Holds)]
+        if found and isinstance(build.judged, BuildRejected):
+            return await self._let_go_of_what_nobody_has(build.asks[0].ask, late)
+        return [Tell(released(one.row), build.asks[0].ask) for one in found if not one.row.is_in_cell]
+
+    async def _let_go_of_what_nobody_has(
+        self, ask: Received[BuildInstance], late: LateTransaction
     ) -> list[Said]:
-        """Compare and set: what is still open becomes what was found, and the rest says again what it said."""
-        said: list[Said] = []
-        found = {id_: one for id_, one in searches.items() if one.outcome is not None}
-        if found:
-            transaction = await late.begun()
-            rows = await transaction.lock(sorted(found, key=lambda id_: id_.int))
-            changed = []
-            for id_, one in found.items():
-                row = rows[id_]
-                decided = _decided(row, one, self._clock())
-                if decided is not None:
-                    changed.append(decided)
-                    one.row = decided
-                else:
-                    one.row = row
-                    if isinstance(one.outcome, Holds) and row.order is None:
-                        said.append(Tell(released(row), causes[id_]))
-            await transaction.save(changed)
-        for id_, one in searches.items():
-            said += [Tell(message, causes[id_], kept) for kept, message in kept_messages(one.row)]
-        return said
+        """Of what this request may have claimed, that for which no row answers."""
+        instances = sorted(instances_of(ask.message, instance_id_of), key=lambda id_: id_.int)
+        known = await (await late.begun()).lock(instances)
+        return [Tell(release_of(id_, self._clock()), ask) for id_ in instances if id_ not in known]
 
 
-class _Judged(Struct, frozen=True):
-    digest: bytes
-    rows: tuple[InstanceRow, ...]
+class _Build:
+    """A request on its way, with all who ask for it in this batch."""
+
+    def __init__(self, one: Sound, now: datetime) -> None:
+        self.asks = [one]
+        self.rows = _rows(one.ask.message, now)
+        self.searches = [Search(row, one.ask.message, one.wish) for row in self.rows]
+        self.judged: Known | BuildRejected = Known(self.rows)
+
+    @property
+    def is_found(self) -> bool:
+        return all(isinstance(one.outcome, Holds) for one in self.searches)
+
+    def learn(self, acceptance: Acceptance) -> None:
+        self.judged = _judged(self.asks[0].ask, self.asks[0].id, acceptance)
+        if isinstance(self.judged, Known):
+            for one, row in zip(self.searches, self.judged.rows, strict=True):
+                one.row = row
+
+    @property
+    def still_open(self) -> list[Search]:
+        """Those to decide: none of a request that is refused."""
+        return [one for one in self.searches if one.row.is_open] if isinstance(self.judged, Known) else []
+
+    def as_new(self) -> NewRequest:
+        return NewRequest(self.asks[0].id, self.asks[0].digest, self.rows)
+
+    def as_placed(self, now: datetime) -> NewRequest:
+        rows = tuple([row for one in self.searches if (row := _decided(one.row, one, now)) is not None])
+        return NewRequest(self.asks[0].id, self.asks[0].digest, rows)
+
+
+def _answered(one: Sound, build: _Build) -> list[Said]:
+    if isinstance(build.judged, BuildRejected):
+        return list(rejected(one.ask, build.judged))
+    if one.digest != build.asks[0].digest:
+        return list(rejected(one.ask, other_content(one.ask)))
+    said = list(taken(one.ask, one.id, [row.id for row in build.rows]))
+    if one is build.asks[0]:
+        for each in build.searches:
+            said += [Tell(message, one.ask, kept) for kept, message in kept_messages(each.row)]
+    return said
 
 
 def _rows(build: BuildInstance, now: datetime) -> tuple[InstanceRow, ...]:
@@ -158,54 +224,21 @@ def _rows(build: BuildInstance, now: datetime) -> tuple[InstanceRow, ...]:
     return accepted(build, instances_of(build, instance_id_of), now, ends_by)
 
 
-def _rows_of(judged: "_Judged | BuildRejected") -> tuple[InstanceRow, ...]:
-    return () if isinstance(judged, BuildRejected) else judged.rows
-
-
 def _judged(
-    ask: Received[BuildInstance], request: NewRequest, acceptance: Acceptance
-) -> "_Judged | BuildRejected":
+    ask: Received[BuildInstance], request: RequestId, acceptance: Acceptance
+) -> Known | BuildRejected:
     match acceptance:
-        case Known(rows):
-            return _Judged(request.digest, rows)
+        case Known():
+            return acceptance
         case OtherContent():
-            return _other(ask)
+            return other_content(ask)
         case InstancesTaken(instances):
             return BuildRejected(
-                request_id=request.id,
+                request_id=request,
                 field="instance_ids",
                 value=", ".join(map(str, instances)),
                 reason="duplicate id: they belong to another request",
             )
-
-
-def _too_old(ask: Received[BuildInstance], horizon: timedelta) -> BuildRejected:
-    return BuildRejected(
-        request_id=ask.message.request_id,
-        field="sent_at",
-        value=str(ask.sent_at),
-        reason=f"too old: what was sent more than {horizon.total_seconds():.0f} s ago may have been built and deleted "
-        "since, and nobody would know",
-    )
-
-
-def _other(ask: Received[BuildInstance]) -> BuildRejected:
-    return BuildRejected(
-        request_id=ask.message.request_id,
-        field="request_id",
-        value=str(ask.message.request_id),
-        reason="duplicate id: a request with this id and other content was taken before",
-    )
-
-
-def rejected(ask: Received[Message], why: BuildRejected) -> tuple[Said, ...]:
-    return (Answer(ask, why), Tell(why, ask))
-
-
-def _accepted(one: Sound, rows: Iterable[InstanceRow]) -> tuple[Said, ...]:
-    """To whoever asked, and to whoever listens: a client with a plain AMQP library waits for no answer."""
-    told = BuildAccepted(request_id=one.id, instances=tuple(row.id for row in rows))
-    return (Answer(one.ask, told), Tell(told, one.ask))
 
 
 def _decided(row: InstanceRow, one: Search, now: datetime) -> InstanceRow | None:

@@ -59,6 +59,11 @@ class CatchingUp:
             self._next = asyncio.get_running_loop().create_task(self._read_after(self._reading))
         return self._next
 
+    def doubt(self) -> None:
+        """Something is missing, and it is not known since when: all is read again."""
+        self._is_doubted = True
+        self.soon()
+
     async def verify(self) -> bool:
         """Is the picture as late as the books, provider by provider? If not, it is read anew."""
         known = self._picture.internals()

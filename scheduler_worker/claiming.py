@@ -76,6 +76,19 @@ class Claimer:
         self.conflicts = 0
         self.conflicts_won = 0
 
+    async def find_at_once(self, searches: Sequence[Search]) -> None:
+        """One round: those who hold their first choice then have that for an outcome."""
+        try:
+            self._choose(searches)
+            await self._ask(_asking(searches))
+        finally:
+            for one in searches:
+                if one.outcome is None:
+                    self._choices.drop(one.row.id, FIRST_ATTEMPT)
+                    one.chosen = None
+        for one in searches:
+            self._refill(one)
+
     async def find_hosts(self, searches: Sequence[Search]) -> None:
         """Until each search has its outcome."""
         retrying = tenacity.AsyncRetrying(
@@ -138,7 +151,7 @@ class Claimer:
         for one, verdict in zip(lost, await self._claim([probe_of(one) for one in lost]), strict=True):
             match verdict:
                 case AlreadyClaimed():
-                    one.outcome = self._adopted(None, verdict)
+                    one.outcome = self._adopted(one, None, verdict)
                 case Superseded(ended=True) | TooOld():
                     one.outcome = Over(_RELEASED)
             # Those that were passed over were so for what was not in the picture; now it is.
@@ -220,7 +233,7 @@ class Claimer:
         self._choices.drop(one.row.id, FIRST_ATTEMPT)
         match verdict:
             case AlreadyClaimed():
-                one.outcome = self._adopted(chosen, verdict)
+                one.outcome = self._adopted(one, chosen, verdict)
             case DoesNotFit():
                 one.refusals.append(ClaimRefused(host=chosen.choice.name, reason=_shortage(verdict)))
                 self._refused(one, _shortage(verdict))
@@ -276,8 +289,10 @@ class Claimer:
                 )
                 one.outcome = structs.replace(holds, alternates=(*holds.alternates, *more))
 
-    def _adopted(self, chosen: Chosen | None, held: AlreadyClaimed) -> Outcome:
+    def _adopted(self, one: Search, chosen: Chosen | None, held: AlreadyClaimed) -> Outcome:
         """An earlier life of this request got its claim through, maybe on another host, maybe in another cell."""
+        if not one.is_what_it_wants(held.share):
+            return Refused("it holds a share of other amounts, claimed for another request of the same id")
         host = self._registry.get(held.share.host)
         if host is None:
             return Refused(f"it holds a share of provider {held.share.host}, which is no host we know of")

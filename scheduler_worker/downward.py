@@ -20,7 +20,7 @@ from bus.message import Message
 from bus.publisher import Outgoing, Publisher
 from bus.station import Station
 from bus.topology import CELL, address_of, in_cell
-from scheduler_worker.late import LateTransaction, LateTransactions, kept_messages
+from scheduler_worker.late import Confirmed, LateTransaction, LateTransactions, kept_messages
 from scheduler_worker.store import SchedulerStore
 
 log = logging.getLogger(__name__)
@@ -160,8 +160,9 @@ class Parting(LateTransactions):
         unsaid_after: timedelta,
         clock: Callable[[], datetime],
         ways: Sequence[WayDown],
+        confirmed: Confirmed,
     ) -> None:
-        super().__init__(store, unsaid_after, clock)
+        super().__init__(store, unsaid_after, clock, confirmed)
         self._ways = {cell: way for way in ways for cell in way.cells}
 
     @asynccontextmanager

@@ -25,7 +25,8 @@ from bus.messages.build import (
 )
 from bus.messages.hosts import AskHosts, HostSet, HostsFound, HostsReported, HostState, SetHost
 from bus.unreadable import Unreadable
-from scheduler_worker.building import Builder, rejected
+from scheduler_worker.answering import rejected
+from scheduler_worker.building import Builder
 from scheduler_worker.hosts import HostRegistry, is_news, reported
 from scheduler_worker.instances import (
     CELL0,

@@ -55,7 +55,7 @@ class InstanceRow(Struct, frozen=True):
 
     `issued_at` is when it was accepted, and goes with its claim, so that the claim is the same however often it is
     asked. `heard` is the highest sequence that its cell has said. `unsaid`: the messages of its state may not have
-    reached the broker.
+    reached the broker. `order` is kept only as long as it is one of them.
     """
 
     told: InstanceState
@@ -73,6 +73,11 @@ class InstanceRow(Struct, frozen=True):
     def is_open(self) -> bool:
         """Accepted, and nothing decided yet."""
         return self.told.state == ACCEPTED
+
+    @property
+    def is_in_cell(self) -> bool:
+        """It is its cell's to say what becomes of it."""
+        return self.told.cell not in ("", CELL0)
 
 
 def instance_id_of(request: RequestId, index: int) -> InstanceId:
@@ -115,9 +120,15 @@ def deleted_unseen(instance: InstanceId, now: datetime) -> InstanceRow:
 def adopted(unseen: InstanceRow, new: InstanceRow) -> InstanceRow:
     """The request that a delete had overtaken: it is known now whose it was, and it stays deleted."""
     told = structs.replace(
-        new.told, sequence=unseen.told.sequence + 1, state=DELETED, cell=CELL0, reason=_DELETED_FIRST
+        new.told,
+        sequence=unseen.told.sequence + 1,
+        state=DELETED,
+        cell=CELL0,
+        host="",
+        attempt=0,
+        reason=_DELETED_FIRST,
     )
-    return structs.replace(new, told=told, unsaid=True)
+    return structs.replace(new, told=told, order=None, unsaid=True)
 
 
 def placed(
@@ -151,8 +162,8 @@ def deleted(row: InstanceRow, now: datetime, reason: str = "") -> InstanceRow | 
     told = row.told
     if told.state in (DELETING, DELETED):
         return None
-    if row.order is not None:
-        return structs.replace(row, told=_next(row, now, state=DELETING), unsaid=True)
+    if row.is_in_cell:
+        return structs.replace(row, told=_next(row, now, state=DELETING), order=None, unsaid=True)
     return structs.replace(
         row, told=_next(row, now, state=DELETED, cell=CELL0, reason=reason or told.reason), unsaid=True
     )
@@ -173,7 +184,7 @@ def overdue(row: InstanceRow, now: datetime) -> InstanceRow | None:
 def heard(row: InstanceRow, word: CellsWord, now: datetime) -> InstanceRow | None:
     """What its cell says of it; None if that is no news."""
     said, told = word.instance, row.told
-    if row.order is None or row.order.cell != word.cell or said.sequence <= row.heard:
+    if told.cell != word.cell or said.sequence <= row.heard:
         return None
     sequence, state = max(told.sequence + 1, said.sequence), _STATES[type(word)]
     if told.state == DELETED:
@@ -191,7 +202,15 @@ def heard(row: InstanceRow, word: CellsWord, now: datetime) -> InstanceRow | Non
         changed_at=said.changed_at or now,
     )
     still_to_say = row.unsaid and now_told.state == DELETING
-    return structs.replace(row, told=now_told, heard=said.sequence, unsaid=still_to_say)
+    # Whoever speaks of it has had its order.
+    return structs.replace(row, told=now_told, order=None, heard=said.sequence, unsaid=still_to_say)
+
+
+def confirmed(row: InstanceRow, sequence: int) -> InstanceRow:
+    """What it said up to this sequence has reached the broker."""
+    if row.told.sequence > sequence:
+        return row
+    return structs.replace(row, order=None, unsaid=False)
 
 
 def messages_of(row: InstanceRow) -> tuple[Message, ...]:
@@ -202,10 +221,10 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:
     match told.state:
         case "placed" if order is not None:
             return (order, InstancePlaced(cell=order.cell, instance=told))
-        case "deleting" if order is not None:
+        case "deleting":
             return (
                 RemoveFromCell(
-                    cell=order.cell, instance=told.id, request_id=told.request_id, issued_at=row.issued_at
+                    cell=told.cell, instance=told.id, request_id=told.request_id, issued_at=row.issued_at
                 ),
             )
         case "error":
@@ -218,7 +237,11 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:
 
 def released(row: InstanceRow) -> ReleaseClaim:
     """A claim that may be on its way, by whoever asked it and in whatever cell, is to be freed or refused."""
-    return ReleaseClaim(cell=CELL0, consumer=row.id, attempt=FIRST_ATTEMPT, issued_at=row.issued_at)
+    return release_of(row.id, row.issued_at)
+
+
+def release_of(instance: InstanceId, issued_at: datetime) -> ReleaseClaim:
+    return ReleaseClaim(cell=CELL0, consumer=instance, attempt=FIRST_ATTEMPT, issued_at=issued_at)
 
 
 _DELETED_FIRST = "deleted before its request was seen"

@@ -4,6 +4,7 @@ A request waits for placement's verdict between its acceptance and its end. A tr
 would hold up every other, and on SQLite there is only one.
 """
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
@@ -14,6 +15,10 @@ from scheduler_worker.instances import InstanceRow, messages_of
 from scheduler_worker.store import SchedulerStore, SchedulerTransaction
 
 UNSAID_PAGE = 500
+
+# What rows still keep although it is confirmed, and since when. Most rows are written soon by what their cell says of
+# them, which clears them too: a write of their own would be a third of all writes.
+Confirmed = deque[tuple[datetime, Sequence[Kept]]]
 
 
 class LateTransaction:
@@ -33,10 +38,18 @@ class LateTransaction:
 class LateTransactions:
     """A store's transactions and outbox, as the worker loop wants them."""
 
-    def __init__(self, store: SchedulerStore, unsaid_after: timedelta, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        store: SchedulerStore,
+        unsaid_after: timedelta,
+        clock: Callable[[], datetime],
+        confirmed: Confirmed | None = None,
+    ) -> None:
         self._store = store
         self.unsaid_after = unsaid_after
         self._clock = clock
+        # Of all who clear and sweep the same rows.
+        self.confirmed: Confirmed = deque() if confirmed is None else confirmed
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[LateTransaction]:
@@ -44,7 +57,14 @@ class LateTransactions:
             yield LateTransaction(self._store, stack)
 
     async def clear(self, late: LateTransaction, said: Sequence[Kept]) -> None:
-        await (await late.begun()).confirm(said)
+        """Not yet, but before a sweep finds them. Those that a failure keeps from being cleared it will say again."""
+        now = self._clock()
+        self.confirmed.append((now, said))
+        waiting: list[Kept] = []
+        while self.confirmed and now - self.confirmed[0][0] >= self.unsaid_after / 2:
+            waiting += self.confirmed.popleft()[1]
+        if waiting:
+            await (await late.begun()).confirm(waiting)
 
     async def pending(self) -> Sequence[tuple[Kept, Message]]:
         return [each async for row in self.unsaid() for each in kept_messages(row)]
@@ -52,9 +72,11 @@ class LateTransactions:
     async def unsaid(self) -> AsyncIterator[InstanceRow]:
         """All that still have something to say, a page at a time."""
         before, after = self._clock() - self.unsaid_after, None
+        confirmed = {kept for _, said in self.confirmed for kept in said}
         while page := await self._store.unsaid(before, after, UNSAID_PAGE):
             for row in page:
-                yield row
+                if _kept(row) not in confirmed:
+                    yield row
             after = page[-1].id
 
 
@@ -70,4 +92,12 @@ class Unswept:
 
 def kept_messages(row: InstanceRow) -> list[tuple[Kept, Message]]:
     """What is to be said of this row, with its place there."""
-    return [(Kept(str(row.id), row.told.sequence), message) for message in messages_of(row)]
+    messages = messages_of(row)
+    if not messages:
+        return []
+    kept = _kept(row)
+    return [(kept, message) for message in messages]
+
+
+def _kept(row: InstanceRow) -> Kept:
+    return Kept(str(row.id), row.told.sequence)

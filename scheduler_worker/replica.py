@@ -106,11 +106,17 @@ class Replica:
     def _merge(self, changed: ProvidersChanged) -> None:
         self._picture.apply(changed.providers)
         self._picture.remove(changed.gone)
+        all_stand = self._picture.use(changed.usage)
         for holder in (*changed.claimed, *changed.ended):
             self.choices.drop(holder.consumer, holder.attempt)
         if self._progress.heard(changed.at, changed.cursor):
             log.info("the feed jumped to %s: asking what was missed", changed.at)
             self.catching_up.soon()
+        elif not all_stand and self.whole.is_set():
+            log.error(
+                "the feed tells what is used of providers that it has not told: reading all pages again"
+            )
+            self.catching_up.doubt()
 
     async def _verify(self) -> None:
         await self.whole.wait()

@@ -70,6 +70,12 @@ class Search:
             return structs.replace(self.wish, hosts=(self.insisted,))
         return self.elsewhere
 
+    def is_what_it_wants(self, share: Share) -> bool:
+        amounts: dict[str, int] = {}
+        for each in share.amounts:
+            amounts[each.resource] = amounts.get(each.resource, 0) + each.amount
+        return amounts == dict(self.wish.amounts)
+
     def pass_over(self) -> None:
         """Not this host: the next alternate, or a new choice."""
         assert self.chosen is not None, "there is a host to pass over"

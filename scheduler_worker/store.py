@@ -19,7 +19,9 @@ from scheduler_worker.instances import InstanceRow
 
 
 class NewRequest(Struct, frozen=True):
-    """A request as it would be accepted: what tells it from another with the same id, and its instances' rows."""
+    """A request as it would be accepted: what tells it from another with the same id, and its instances' rows. These may
+    be decided already.
+    """
 
     id: RequestId
     digest: bytes
@@ -62,10 +64,13 @@ class SchedulerTransaction(Protocol):
         """Write down those that are new; what is known of each, in their order. No id comes twice."""
 
     async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
-        """Those that exist, locked and as they are now."""
+        """Those that exist, locked and as they are now, but for their orders: who changes a row does not say them."""
+
+    async def decide(self, rows: Sequence[InstanceRow]) -> Mapping[InstanceId, InstanceRow]:
+        """Write these over rows that are still open. What the others were decided to be meanwhile, locked."""
 
     async def save(self, rows: Sequence[InstanceRow]) -> None:
-        """Write these, which were locked or are new. Another's new row of the same id, committed just now, stays."""
+        """Write these, which were locked; but what is of no request is new. `Transient` if somebody was quicker."""
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         """The hosts of these ids or names that exist, locked and as they are now."""

@@ -17,7 +17,7 @@ from bus.handling import Kept
 from bus.message import ProviderId
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
-from scheduler_worker.instances import DELETED, NO_REQUEST, InstanceRow, adopted
+from scheduler_worker.instances import DELETED, NO_REQUEST, InstanceRow, adopted, confirmed
 from scheduler_worker.store import (
     Acceptance,
     InstanceQuery,
@@ -80,7 +80,17 @@ class _Transaction:
 
     async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
         found = self._rows.instances
-        return {instance: found[instance] for instance in instances if instance in found}
+        return {
+            instance: structs.replace(found[instance], order=None)
+            for instance in instances
+            if instance in found
+        }
+
+    async def decide(self, rows: Sequence[InstanceRow]) -> Mapping[InstanceId, InstanceRow]:
+        standing = await self.lock([row.id for row in rows])
+        others = {id_: row for id_, row in standing.items() if not row.is_open}
+        await self.save([row for row in rows if row.id not in others])
+        return others
 
     async def save(self, rows: Sequence[InstanceRow]) -> None:
         for row in rows:
@@ -102,8 +112,8 @@ class _Transaction:
     async def confirm(self, said: Sequence[Kept]) -> None:
         for kept in said:
             row = self._rows.instances.get(_instance(kept))
-            if row is not None and row.unsaid and row.told.sequence <= kept.sequence:
-                self._put(structs.replace(row, unsaid=False))
+            if row is not None and row.unsaid:
+                self._put(confirmed(row, kept.sequence))
 
     def roll_back(self) -> None:
         for undo in reversed(self._undo):

@@ -1,4 +1,6 @@
-"""The scheduler's rows as tables, alike on PostgreSQL and SQLite: requests, instances as the API level has them, hosts.
+"""The scheduler's rows as tables, alike on PostgreSQL and SQLite: instances as the API level has them, hosts.
+
+A request has no row of its own: it is its instances, each of which carries its digest.
 
 Change them in two steps, each with its migration: first expand (a new column or table that the release before does not
 mind), and only a release later contract. What is only read back whole stands in a body; what is asked for by, in columns. A cell has tables
@@ -15,6 +17,7 @@ from sqlalchemy import (
     DateTime,
     Dialect,
     Index,
+    Integer,
     LargeBinary,
     MetaData,
     String,
@@ -59,28 +62,32 @@ def moment_text(value: datetime) -> str:
     return value.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-requests = Table(
-    "build_requests",
-    metadata,
-    Column("id", Id, primary_key=True),
-    Column("digest", LargeBinary, nullable=False),
-    # JSON: the ids of its instances, in the order of the request.
-    Column("instances", LargeBinary, nullable=False),
-)
-
 instances = Table(
     "requested_instances",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("request_id", Id, nullable=False),
+    # NULL: deleted before its request was seen. Its place among the instances of its request comes with it.
+    Column("request_id", Id),
+    Column("place", Integer),
+    # What never changes, and is asked for by nothing (store_sql/rows.py).
+    Column("given", LargeBinary, nullable=False),
     Column("state", String(32), nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("heard", BigInteger, nullable=False),
+    Column("cell", String(255), nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("attempt", BigInteger, nullable=False),
     Column("changed_at", Moment, nullable=False),
     # Set as long as it is accepted and nothing is decided.
     Column("due_at", Moment),
     # The sequence whose messages may not have reached the broker.
     Column("unsaid", BigInteger),
-    Column("body", LargeBinary, nullable=False),
-    Index(None, "request_id"),
+    # The order to its cell, as long as that is unsaid: the largest part of a row by far.
+    Column("place_order", LargeBinary),
+    # What went wrong: of most instances, nothing.
+    Column("troubles", LargeBinary),
+    # Two requests of one id meet here, whatever instances they name.
+    Index(None, "request_id", "place", unique=True),
     Index(
         None, "due_at", postgresql_where=text("due_at IS NOT NULL"), sqlite_where=text("due_at IS NOT NULL")
     ),
@@ -94,7 +101,7 @@ instances = Table(
         postgresql_where=text("state = 'deleted'"),
         sqlite_where=text("state = 'deleted'"),
     ),
-    postgresql_with={"fillfactor": 50},
+    postgresql_with={"fillfactor": 70},
 )
 
 hosts = Table(

@@ -81,7 +81,7 @@ def scheduler_parts(
         WayDown(there, down, station.publisher, rows, under_way_max=settings.under_way_max)
         for down, there in apart.items()
     ]
-    parting = Parting(store, unsaid_after, clock, ways)
+    parting = Parting(store, unsaid_after, clock, ways, rows.confirmed)
     requests = parting.parted(
         on_requests(Builder(store, claimer, STANDARD, clock, settings.horizon), registry, clock)
     )

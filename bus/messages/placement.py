@@ -39,7 +39,9 @@ class Variant(Value, frozen=True, kw_only=True, omit_defaults=True, tag_field="i
     """One of several things a part of a message may be, told apart by its tag."""
 
 
-class ResourceAmount(Value, frozen=True):
+# What messages are full of is on the wire as an array of its fields: ["...", "VCPU", 4]. A later release may add fields at
+# the end.
+class ResourceAmount(Value, frozen=True, array_like=True):
     """So much of one class from one provider."""
 
     provider: ProviderId
@@ -47,7 +49,7 @@ class ResourceAmount(Value, frozen=True):
     amount: Positive
 
 
-class ShapeSeen(Value, frozen=True):
+class ShapeSeen(Value, frozen=True, array_like=True):
     """The shape of one tree, as the asker saw it when it chose."""
 
     root: ProviderId
@@ -163,7 +165,20 @@ class ProviderState(Value, frozen=True):
     aggregates: tuple[AggregateId, ...] = ()
 
 
-class Holder(Value, frozen=True):
+class ProviderUsage(Value, frozen=True):
+    """What claims change of a provider, and nothing else: it stands at `revision`, and of each of its classes so much is
+    used. All else of it is as it was told with revision `base`: who has not heard that has missed something.
+    """
+
+    internal: int
+    id: ProviderId
+    base: int
+    revision: int
+    generation: int = 0
+    used: dict[str, int] = {}
+
+
+class Holder(Value, frozen=True, array_like=True):
     """A claim that a write took or ended, so that a picture can drop its own copy of it."""
 
     consumer: ConsumerId
@@ -373,7 +388,8 @@ class RevisionsPage(Message, frozen=True, tag="revisions.page"):
 
 
 class ProvidersChanged(Message, frozen=True, tag="providers.changed"):
-    """Providers that changed, each with its whole state, and the claims that the changes took or ended.
+    """Providers that changed: each with its whole state, or in `usage`, with what claims have changed of it; and the
+    claims that the changes took or ended.
 
     Merge by revision. A jump in `at` (or another term) means that something was missed: catch up. Where a telling is
     complete, `cursor` says how far the books had come: whoever missed nothing knows all that was committed by then.
@@ -382,6 +398,7 @@ class ProvidersChanged(Message, frozen=True, tag="providers.changed"):
     at: LogPosition
     providers: tuple[ProviderState, ...] = ()
     gone: tuple[ProviderGone, ...] = ()
+    usage: tuple[ProviderUsage, ...] = ()
     claimed: tuple[Holder, ...] = ()
     ended: tuple[Holder, ...] = ()
     cursor: Cursor = ""

@@ -64,16 +64,15 @@ def decide(
     rows: Mapping[InstanceId, Instance], inputs: Sequence[Input], now: datetime, rules: Rules
 ) -> Decision:
     """`rows` has every row that the inputs speak of, as far as there is one."""
-    standing: dict[InstanceId, Instance] = dict(rows)
-    changed: dict[InstanceId, None] = {}
-    over: dict[InstanceId, None] = {}
+    # By ids as whole numbers, since a UUID is hashed in Python each time it is looked up.
+    changed: dict[int, Instance] = {}
+    over: dict[int, InstanceId] = {}
     # What a batch says it says once, however often the batch repeats itself.
-    said: dict[tuple[InstanceId, int], Saying] = {}
+    said: dict[tuple[int, int], Saying] = {}
     swaps: list[SwapClaim] = []
     for cause, each in enumerate(inputs):
-        before = standing.get(each.instance)
-        if before is None:
-            before = _newcomer(each, now)
+        number = each.instance.int
+        before = changed.get(number) or rows.get(each.instance) or _newcomer(each, now)
         if before is None:
             said |= _answers_of_nobody(each, cause, rules)
             continue
@@ -81,21 +80,20 @@ def decide(
         swaps += _judge(turn, each)
         row = turn.row
         if row is not before:
-            standing[row.id] = row
-            changed[row.id] = None
+            changed[number] = row
         if turn.is_over:
-            over[row.id] = None
+            over[number] = row.id
         # Who says the same again is told what is still pending, not more.
         is_repeated = row is before and not isinstance(each, Due | SwapAnswered)
         for pending in row.outbox if is_repeated else turn.said:
             said.setdefault(
-                (row.id, pending.sequence), Saying(row.id, pending.sequence, pending.message, cause)
+                (number, pending.sequence), Saying(row.id, pending.sequence, pending.message, cause)
             )
         for answer in turn.answers:
-            said.setdefault((row.id, -answer.attempt), Saying(row.id, None, answer, cause))
+            said.setdefault((number, -answer.attempt), Saying(row.id, None, answer, cause))
     return Decision(
-        rows=tuple(standing[each] for each in changed if each not in over),
-        forgotten=tuple(over),
+        rows=tuple([row for number, row in changed.items() if number not in over]),
+        forgotten=tuple(over.values()),
         said=tuple(said.values()),
         swaps=tuple(swaps),
     )
@@ -110,12 +108,12 @@ def _newcomer(each: Input, now: datetime) -> Instance | None:
             return None
 
 
-def _answers_of_nobody(each: Input, cause: int, rules: Rules) -> dict[tuple[InstanceId, int], Saying]:
+def _answers_of_nobody(each: Input, cause: int, rules: Rules) -> dict[tuple[int, int], Saying]:
     """Where no row is, none has been for long: what was built there is nobody's."""
     if not isinstance(each, InstanceSpawned):
         return {}
     order = DestroyInstance(cell=rules.cell, instance=each.instance, attempt=each.attempt, host=each.host)
-    return {(each.instance, -each.attempt): Saying(each.instance, None, order, cause)}
+    return {(each.instance.int, -each.attempt): Saying(each.instance, None, order, cause)}
 
 
 def _judge(turn: Turn, each: Input) -> tuple[SwapClaim, ...]:

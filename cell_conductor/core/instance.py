@@ -91,12 +91,28 @@ class Instance(Struct, frozen=True, omit_defaults=True):
     @property
     def due_at(self) -> datetime | None:
         """When time has something to do here."""
-        return min((at for at in (self.state_ends_at, self.remind_at) if at is not None), default=None)
+        ends_at, remind_at = self.state_ends_at, self.remind_at
+        if ends_at is None or remind_at is None:
+            return ends_at or remind_at
+        return min(ends_at, remind_at)
 
     @property
     def last_attempt(self) -> int:
         """The highest that placement may have granted."""
         return self.attempt + 1 if self.state == "swapping" else self.attempt
+
+
+def spawning(row: Instance, order: PlaceInCell, host: Choice) -> SpawnInstance:
+    """To the host of the attempt: build what was ordered."""
+    return SpawnInstance(
+        cell=order.cell,
+        instance=row.id,
+        attempt=row.attempt,
+        host=host.share.host,
+        flavor=order.flavor,
+        share=host.share,
+        name=order.name,
+    )
 
 
 class Rules(Struct, frozen=True):

@@ -18,7 +18,7 @@ from bus.messages.build import (
 )
 from bus.messages.cell import DestroyInstance, PlaceInCell, SpawnInstance
 from bus.messages.placement import ReleaseClaim
-from cell_conductor.core.instance import Cleanup, Held, Instance, Pending, Rules, Word
+from cell_conductor.core.instance import Cleanup, Held, Instance, Pending, Rules, Word, spawning
 
 
 class Turn:
@@ -56,20 +56,10 @@ class Turn:
 
     def spawn(self, order: PlaceInCell) -> None:
         """Give the attempt that is held to its host, until the attempt's time or the request's is up."""
-        row, host = self.row, self.row.host
+        host = self.row.host
         assert host is not None, "an attempt has a host"
         self.become(state="building", state_ends_at=min(self.now + self.rules.attempt_timeout, order.ends_by))
-        self.say(
-            SpawnInstance(
-                cell=self.rules.cell,
-                instance=row.id,
-                attempt=row.attempt,
-                host=host.share.host,
-                flavor=order.flavor,
-                share=host.share,
-                name=order.name,
-            )
-        )
+        self.say(spawning(self.row, order, host))
 
     def destroy(self, attempt: int, host: ProviderId) -> None:
         order = self._destroying(attempt, host)

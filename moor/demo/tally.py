@@ -3,7 +3,7 @@
 import time
 from collections import deque
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.message import Message, ProviderId
 from bus.messages.build import (
@@ -15,7 +15,7 @@ from bus.messages.build import (
     InstancePlaced,
     InstanceState,
 )
-from bus.messages.placement import ProvidersChanged, ProviderState
+from bus.messages.placement import ProvidersChanged, ProviderState, ProviderUsage
 
 NEWS_MAX = 5
 SLICE_S = 0.1
@@ -57,9 +57,11 @@ class Tally:
                 self._won(state)
             case InstanceDeleted(instance=state) if state.id in self.states:
                 self.deleted.add(state.id)
-            case ProvidersChanged(providers=providers):
+            case ProvidersChanged(providers=providers, usage=usages):
                 for provider in providers:
                     self._changed(provider)
+                for usage in usages:
+                    self._used(usage)
             case _:
                 pass
 
@@ -121,6 +123,17 @@ class Tally:
         self.providers[provider.id] = provider
         if known is not None and known.traits != provider.traits:
             self.changes += 1
+
+    def _used(self, usage: ProviderUsage) -> None:
+        known = self.providers.get(usage.id)
+        if known is not None and known.revision < usage.revision:
+            inventories = {
+                resource: structs.replace(stock, used=usage.used.get(resource, 0))
+                for resource, stock in known.inventories.items()
+            }
+            self.providers[usage.id] = structs.replace(
+                known, generation=usage.generation, revision=usage.revision, inventories=inventories
+            )
 
 
 def short(reason: str) -> str:

@@ -189,7 +189,7 @@ class Books:
     def log_body(self, changes: ClaimChanges) -> bytes | None:
         ids = self.provider_ids
         entry = LogEntry(
-            providers=tuple([ids[provider.int] for provider, _ in changes.generations]),
+            used=tuple([ids[provider.int] for provider, _ in changes.generations]),
             claimed=changes.claimed,
             ended=changes.ended,
         )

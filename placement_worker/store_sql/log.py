@@ -12,16 +12,19 @@ from placement_worker.tables import change_log
 
 
 class LogEntry(Struct, frozen=True, omit_defaults=True):
-    """Providers by internal id: their state is read when it is published, so that many writes make one message."""
+    """Providers by internal id, and those of which claims changed only what is used: how they stand is read when it is
+    published, so that many writes make one message.
+    """
 
     providers: tuple[int, ...] = ()
+    used: tuple[int, ...] = ()
     gone: tuple[ProviderGone, ...] = ()
     claimed: tuple[Holder, ...] = ()
     ended: tuple[Holder, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.providers or self.gone or self.claimed or self.ended)
+        return not (self.providers or self.used or self.gone or self.claimed or self.ended)
 
 
 encode = msgspec.json.Encoder().encode

@@ -231,16 +231,21 @@ def _write_providers(
             }
             if before := stored.get(book.id):
                 known.append(
-                    row | {"revision": before.revision + 1, "key": before.id, "old_name": before.name}
+                    row | _revised(before.revision + 1) | {"key": before.id, "old_name": before.name}
                 )
             else:
-                fresh = {"revision": 1, "shape": 0, "epoch": 0, "sequence": 0}
+                fresh = _revised(1) | {"shape": 0, "epoch": 0, "sequence": 0}
                 new.append(row | fresh | {"id": ids[book.id], "uuid": book.id})
     _free_names(connection, [row["key"] for row in known if row["name"] != row["old_name"]])
     if known:
         connection.execute(_by_key(providers), [{k: row[k] for k in row if k != "old_name"} for row in known])
     if new:
         connection.execute(sa.insert(providers), new)
+
+
+def _revised(revision: int) -> dict[str, int]:
+    """More of it changes than what is used."""
+    return {"revision": revision, "base": revision}
 
 
 def _free_names(connection: Connection, ids: Collection[int]) -> None:
@@ -273,11 +278,13 @@ def _write_roots(
         counters = {"shape": tree.shape, "epoch": tree.epoch, "sequence": tree.sequence}
         if before and counters == {name: getattr(before, name) for name in counters}:
             continue
-        revision = before.revision if before else 0
+        row = counters | {"key": ids[tree.root]}
         if tree.root in changed or not before or before.shape != tree.shape:
-            revision += 1
             reshaped.append(ids[tree.root])
-        rows.append(counters | {"key": ids[tree.root], "revision": revision})
+            row |= _revised(before.revision + 1 if before else 1)
+        else:
+            row |= {"revision": before.revision, "base": before.base}
+        rows.append(row)
     if rows:
         connection.execute(_by_key(providers), rows)
     return reshaped

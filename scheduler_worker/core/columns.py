@@ -65,7 +65,7 @@ class Stock:
         self.max_unit = _longer(self.max_unit, length)
         self.step_size = _longer(self.step_size, length)
 
-    def put(self, row: int, inventory: InventoryState) -> None:
+    def put(self, row: int, inventory: InventoryState, used: int) -> None:
         capacity = capacity_of(inventory)
         self.capacity[row] = capacity
         self.min_unit[row] = inventory.min_unit
@@ -74,7 +74,7 @@ class Stock:
         self.has_min_unit = self.has_min_unit or inventory.min_unit > 1
         self.has_max_unit = self.has_max_unit or inventory.max_unit < min(capacity, INTEGER_MAX)
         self.has_step_size = self.has_step_size or inventory.step_size > 1
-        self.use(row, inventory.used)
+        self.use(row, used)
 
     def clear(self, row: int) -> None:
         """There is nothing of it here; own choices that have not been answered stay counted."""

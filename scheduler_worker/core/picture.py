@@ -10,7 +10,7 @@ import numpy as np
 
 from bus.message import AggregateId, ConsumerId, ProviderId
 from bus.messages.hosts import HostState
-from bus.messages.placement import ProviderGone, ProviderState, Share
+from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, Share
 from bus.messages.qualities import qualities_of
 from scheduler_worker.core.columns import Columns, Stock, Words
 from scheduler_worker.core.trees import Tree, Trees
@@ -52,9 +52,19 @@ class Picture:
         for state in states:
             merged = self._trees.merge(state)
             if merged.used is not None:
-                self._use(merged.used)
+                self._use(merged.used, state.internal, self._trees.used(state))
             for tree in merged.trees:
                 self._draw(tree)
+
+    def use(self, usages: Iterable[ProviderUsage]) -> bool:
+        """Merge what claims have changed; whether all that they stand on is known."""
+        all_stand = True
+        for usage in usages:
+            tree = self._trees.use(usage)
+            if tree is not None:
+                self._use(tree, usage.internal, usage.used)
+            all_stand = all_stand and self._trees.stands(usage)
+        return all_stand
 
     def remove(self, gone: Iterable[ProviderGone]) -> None:
         """These are no more, and what was said of them before is not believed when it comes late."""
@@ -76,11 +86,7 @@ class Picture:
         which of those that were `known` before are not among them, and still here.
         """
         late = [internal for internal, revision in revisions.items() if self._trees.lacks(internal, revision)]
-        over = [
-            internal
-            for internal in known
-            if internal not in revisions and self._trees.revision_of(internal) is not None
-        ]
+        over = [internal for internal in known if internal not in revisions and self._trees.knows(internal)]
         return late + over
 
     def forget(self, gone: Iterable[ProviderId]) -> None:
@@ -162,12 +168,11 @@ class Picture:
 
     # How a row is drawn.
 
-    def _use(self, state: ProviderState) -> None:
-        tree = self._trees.by_root[state.root.int]
-        for resource, inventory in state.inventories.items():
+    def _use(self, tree: Tree, internal: int, used: Mapping[str, int]) -> None:
+        for resource, amount in used.items():
             source = tree.sources.get(resource)
-            if source is not None and source.internal == state.internal:
-                self.columns.stocks[resource].use(tree.row, inventory.used)
+            if source is not None and source.internal == internal:
+                self.columns.stocks[resource].use(tree.row, amount)
 
     def _draw(self, tree: Tree) -> None:
         """All of a host's row, since something of it is new beside what is used."""
@@ -182,7 +187,9 @@ class Picture:
         for resource in before.keys() - tree.sources.keys():
             columns.stocks[resource].clear(row)
         for resource, source in tree.sources.items():
-            columns.stock(resource).put(row, source.inventories[resource])
+            # A class that is not among what is used has gone in the meantime.
+            used = self._trees.used(source).get(resource, 0)
+            columns.stock(resource).put(row, source.inventories[resource], used)
         givers = () if top is None else (top, *tree.sources.values())
         columns.put_traits(row, frozenset(trait for giver in givers for trait in giver.traits))
         columns.shapes[row] = tree.shape

@@ -2,13 +2,17 @@
 
 States come in any order and more than once. Of one provider the higher revision is later; a public id may be borne by
 one provider after another, and then the higher internal id is the later one, since these are never used again.
+
+What claims change of a provider is told by itself, and kept beside the state that it stands on: each of the two is
+replaced by a later one of its kind, whichever comes first. So nothing is lost when what is used is heard of before the
+change of the provider that came before it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from bus.message import ProviderId
-from bus.messages.placement import ProviderState
+from bus.messages.placement import ProviderState, ProviderUsage
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 # What is said of a provider after its end comes within seconds of it.
@@ -61,10 +65,10 @@ class Tree:
 
 
 class Merged(NamedTuple):
-    """Trees that are another shape now, and a provider of which nothing changed but what is used."""
+    """Trees that are another shape now, and a tree of which nothing changed but what is used of one provider."""
 
     trees: tuple[Tree, ...] = ()
-    used: ProviderState | None = None
+    used: Tree | None = None
 
 
 NOTHING_NEW = Merged()
@@ -76,6 +80,8 @@ class Trees:
     def __init__(self) -> None:
         self.by_root: dict[int, Tree] = {}
         self._states: dict[int, ProviderState] = {}
+        # Only those that are later than the state.
+        self._usages: dict[int, ProviderUsage] = {}
         self._bearers: dict[int, int] = {}
         # Internal ids, in the order in which they went.
         self._gone: dict[int, None] = {}
@@ -87,16 +93,43 @@ class Trees:
         if state.revision <= known.revision:
             return NOTHING_NEW
         self._states[state.internal] = state
+        self._drop_outdated_usage(state)
         tree = self.by_root[known.root.int]
         if known.shape == state.shape and known.root.int == state.root.int and known.name == state.name:
             tree.providers[state.internal] = state
-            return Merged(used=state)
+            return Merged(used=tree)
         del tree.providers[state.internal]
         other = self._plant(state)
         return Merged((other,) if other is tree else (self._fell_if_empty(tree), other))
 
+    def use(self, usage: ProviderUsage) -> Tree | None:
+        """The tree it stands in, if this is news of it."""
+        internal = usage.internal
+        known, before = self._states.get(internal), self._usages.get(internal)
+        if (
+            internal in self._gone
+            or (before is not None and usage.revision <= before.revision)
+            or (known is not None and usage.revision <= known.revision)
+        ):
+            return None
+        self._usages[internal] = usage
+        return None if known is None else self.by_root[known.root.int]
+
+    def stands(self, usage: ProviderUsage) -> bool:
+        """Is the provider known as it was before, or known to be gone?"""
+        known = self._states.get(usage.internal)
+        return usage.internal in self._gone if known is None else known.revision >= usage.base
+
+    def used(self, state: ProviderState) -> Mapping[str, int]:
+        """How much of each class, as it was told last."""
+        usage = self._usages.get(state.internal)
+        if usage is not None:
+            return usage.used
+        return {resource: inventory.used for resource, inventory in state.inventories.items()}
+
     def lose(self, internal: int) -> Tree | None:
         """The tree it stood in, if it was known."""
+        self._usages.pop(internal, None)
         state = self._states.pop(internal, None)
         if state is None:
             return None
@@ -116,15 +149,17 @@ class Trees:
     def internal_of(self, provider: ProviderId) -> int | None:
         return self._bearers.get(provider.int)
 
-    def revision_of(self, internal: int) -> int | None:
-        """None if there is no such provider."""
-        state = self._states.get(internal)
-        return None if state is None else state.revision
+    def knows(self, internal: int) -> bool:
+        return internal in self._states
 
     def lacks(self, internal: int, revision: int) -> bool:
         """Is this not known yet of a provider that is not known to be gone?"""
-        known = self.revision_of(internal)
-        return internal not in self._gone if known is None else known < revision
+        state, usage = self._states.get(internal), self._usages.get(internal)
+        if state is None:
+            return internal not in self._gone
+        if usage is None:
+            return state.revision < revision
+        return usage.revision < revision or not self.stands(usage)
 
     def internals(self) -> Iterable[int]:
         return self._states.keys()
@@ -136,9 +171,15 @@ class Trees:
         # Who bore this id before is gone, though we have not been told yet.
         left = self.bury(bearer) if bearer >= 0 else None
         self._states[state.internal] = state
+        self._drop_outdated_usage(state)
         self._bearers[state.id.int] = state.internal
         tree = self._plant(state)
         return Merged((tree,) if left is None or left is tree else (left, tree))
+
+    def _drop_outdated_usage(self, state: ProviderState) -> None:
+        usage = self._usages.get(state.internal)
+        if usage is not None and usage.revision <= state.revision:
+            del self._usages[state.internal]
 
     def _plant(self, state: ProviderState) -> Tree:
         tree = self.by_root.get(state.root.int)

@@ -67,9 +67,9 @@ async def test_what_commits_late_is_found_by_the_next_reading(desk: Desk) -> Non
             await feed.mark(2, meanwhile.cursor)
         afterwards = await feed.read()
 
-    assert [state.id for state in meanwhile.providers] == [OTHER_HOST]
+    assert [state.id for state in meanwhile.usage] == [OTHER_HOST]
     assert meanwhile.claimed == (Holder(consumer=DB, attempt=1),)
-    assert [state.id for state in afterwards.providers] == [HOST]
+    assert [state.id for state in afterwards.usage] == [HOST]
     assert afterwards.claimed == (Holder(consumer=WEB, attempt=1),)
 
 

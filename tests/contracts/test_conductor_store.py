@@ -236,6 +236,53 @@ async def test_what_is_cleared_in_the_transaction_that_says_more_does_not_take_t
 
 
 @EACH_STORE
+async def test_what_is_confirmed_of_a_row_that_says_something_else_by_now_takes_nothing_of_that(
+    kind: str,
+) -> None:
+    async with open_conductor_store(kind) as store:
+        await save(store, a_row(1, outbox=pending(1, 102)), a_row(2, outbox=pending(2, 101, 102)))
+
+        async with store.transaction() as tx:
+            await store.clear(tx, [kept(1, 101), kept(2, 101), kept(2, 102)])
+
+        assert await store.pending() == [(kept(1, 102), release(1))]
+
+
+@EACH_STORE
+async def test_an_order_is_read_by_a_process_that_did_not_write_it(kind: str) -> None:
+    async with open_conductor_stores(kind, ("c1", "c1")) as (one, other):
+        row = structs.replace(everything(), outbox=())
+        await save(one, structs.replace(row, order=None, host=None, alternates=()))
+        await save(one, row)
+
+        for store in (one, other):
+            async with store.transaction() as tx:
+                assert await tx.load([row.id]) == {row.id: row}
+            async with store.transaction() as tx:
+                assert await tx.take_due(later(1000), 10) == {row.id: row}
+
+
+@EACH_STORE
+async def test_an_order_whose_transaction_failed_is_not_taken_for_the_one_that_was_saved(kind: str) -> None:
+    async with open_conductor_store(kind) as store:
+        row = structs.replace(everything(), state="building")
+        assert row.order is not None
+        other = structs.replace(row, order=structs.replace(row.order, name="another"))
+
+        async def fail() -> None:
+            async with store.transaction() as tx:
+                await tx.save([other], [])
+                raise RuntimeError("on purpose")
+
+        with pytest.raises(RuntimeError, match="on purpose"):
+            await fail()
+        await save(store, row)
+
+        async with store.transaction() as tx:
+            assert await tx.load([row.id]) == {row.id: row}
+
+
+@EACH_STORE
 async def test_at_its_start_a_process_says_everything_and_later_not_what_was_said_just_now(kind: str) -> None:
     now = NOON
     async with open_conductor_store(kind, clock=lambda: now) as store:

@@ -13,11 +13,12 @@ from bus.messages.placement import (
     Claimed,
     Holder,
     LogPosition,
+    ProviderUsage,
     Released,
     TooOld,
 )
 from placement_worker.core.ledger import ClaimChanges
-from placement_worker.store import ChangeFeed
+from placement_worker.store import ChangeFeed, Unpublished
 from tests.contracts.desk import Desk, names
 from tests.contracts.placement_orders import (
     CLEANUP,
@@ -125,18 +126,63 @@ async def test_the_feed_tells_once_what_is_marked_and_again_what_is_not(desk: De
     await desk.ask(a_claim(a_share(OTHER_HOST), DB))
     again = await feed.read()
 
-    assert names(first.providers) == ["host-1"]
+    assert [usage.id for usage in first.usage] == [HOST]
     assert first.claimed == (Holder(consumer=WEB, attempt=1),)
-    assert names(again.providers) == ["host-1", "host-2"]
+    assert [usage.id for usage in again.usage] == [HOST, OTHER_HOST]
     assert again.claimed == (Holder(consumer=WEB, attempt=1), Holder(consumer=DB, attempt=1))
 
     await feed.mark(2, first.cursor)
     rest = await feed.read()
-    assert names(rest.providers) == ["host-2"]
+    assert [usage.id for usage in rest.usage] == [OTHER_HOST]
     await feed.mark(3, rest.cursor)
     nothing = await feed.read()
-    assert (nothing.providers, nothing.gone, nothing.claimed, nothing.ended) == ((), (), (), ())
+    assert nothing == Unpublished(cursor=nothing.cursor)
     assert feed.published.position == 3
+
+
+async def test_the_feed_tells_of_claims_what_is_used_and_on_which_revision_that_stands(
+    desk: Desk, feed: ChangeFeed
+) -> None:
+    before = await desk.provider(HOST)
+    await desk.ask(a_claim())
+    await desk.ask(a_claim(a_share(), DB), a_release(DB))
+
+    read = await feed.read()
+
+    after = await desk.provider(HOST)
+    assert read.providers == ()
+    assert read.usage == (
+        ProviderUsage(
+            internal=after.internal,
+            id=HOST,
+            base=before.revision,
+            revision=after.revision,
+            generation=after.generation,
+            used={resource: stock.used for resource, stock in after.inventories.items()},
+        ),
+    )
+    assert after.revision > before.revision
+
+
+@pytest.mark.parametrize("is_claimed_first", [True, False])
+async def test_a_provider_of_which_more_changed_than_what_is_used_is_told_whole(
+    desk: Desk, feed: ChangeFeed, *, is_claimed_first: bool
+) -> None:
+    if is_claimed_first:
+        await desk.ask(a_claim())
+    await desk.report(a_report(a_provider("host-1", None, inventories(VCPU=99))))
+    reported = await desk.provider(HOST)
+    if not is_claimed_first:
+        await desk.ask(a_claim(a_share(shapes={HOST: reported.shape})))
+
+    read = await feed.read()
+    assert (read.providers, read.usage) == ((await desk.provider(HOST),), ())
+
+    await feed.mark(2, read.cursor)
+    await desk.ask(a_release())
+    rest = await feed.read()
+    assert rest.providers == ()
+    assert [(usage.id, usage.base) for usage in rest.usage] == [(HOST, reported.revision)]
 
 
 async def test_the_feed_tells_a_provider_as_it_is_now_however_often_it_changed(
@@ -147,7 +193,10 @@ async def test_the_feed_tells_a_provider_as_it_is_now_however_often_it_changed(
 
     read = await feed.read()
 
-    assert read.providers == (await desk.provider(HOST),)
+    now = await desk.provider(HOST)
+    assert [(usage.revision, usage.used) for usage in read.usage] == [
+        (now.revision, {resource: stock.used for resource, stock in now.inventories.items()})
+    ]
     assert read.claimed == read.ended == (Holder(consumer=WEB, attempt=1),)
 
 
@@ -158,7 +207,7 @@ async def test_the_feed_tells_both_sides_of_a_swap(desk: Desk, feed: ChangeFeed)
 
     read = await feed.read()
 
-    assert names(read.providers) == ["host-1", "host-2"]
+    assert [usage.id for usage in read.usage] == [HOST, OTHER_HOST]
     assert set(read.claimed) == {Holder(consumer=WEB, attempt=2), Holder(consumer=CLEANUP, attempt=1)}
     assert read.ended == (Holder(consumer=WEB, attempt=1),)
 
@@ -170,7 +219,7 @@ async def test_the_feed_tells_which_provider_is_gone_at_which_revision(desk: Des
 
     read = await feed.read()
 
-    assert read.providers == ()
+    assert (read.providers, read.usage) == ((), ())
     assert [(gone.id, gone.internal) for gone in read.gone] == [(HOST, last.internal)]
     assert read.gone[0].revision > last.revision
 
@@ -195,7 +244,7 @@ async def test_what_changes_nothing_is_not_told(desk: Desk, feed: ChangeFeed) ->
 
     read = await feed.read()
 
-    assert (read.providers, read.gone, read.claimed, read.ended) == ((), (), (), ())
+    assert read == Unpublished(cursor=read.cursor)
 
 
 async def test_what_was_rolled_back_is_not_told(desk: Desk, feed: ChangeFeed) -> None:
@@ -211,7 +260,7 @@ async def test_what_was_rolled_back_is_not_told(desk: Desk, feed: ChangeFeed) ->
         await cancelled()
 
     read = await feed.read()
-    assert (read.providers, read.claimed) == ((), ())
+    assert read == Unpublished(cursor=read.cursor)
 
 
 async def test_a_second_leader_is_turned_away_until_the_first_is_gone(desk: Desk) -> None:
@@ -237,7 +286,7 @@ async def test_a_new_leader_starts_a_new_term_where_the_last_one_marked(desk: De
         assert feed.published > LogPosition(term=first.term, position=7)
         assert feed.published.term > first.term
         assert (await desk.store.snapshot_page(0, 1)).published == feed.published
-        assert names((await feed.read()).providers) == ["host-1"]
+        assert [usage.id for usage in (await feed.read()).usage] == [HOST]
 
 
 async def test_pruning_forgets_tombstones_but_not_the_living(desk: Desk) -> None:
@@ -262,7 +311,7 @@ async def test_pruning_forgets_of_the_log_only_what_was_published(desk: Desk) ->
 
         assert await desk.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) > 0
 
-        assert names((await feed.read()).providers) == ["host-1"]
+        assert [usage.id for usage in (await feed.read()).usage] == [HOST]
 
 
 async def test_the_audit_finds_what_contradicts_itself(desk: Desk) -> None:

@@ -7,14 +7,18 @@ from uuid import UUID
 
 import pytest
 import pytest_asyncio
+from msgspec import structs
 
 from bus.errors import Transient
 from bus.handling import Kept
 from bus.message import ProviderId
-from bus.messages.build import BuildInstance, InstanceId, InstanceState, RequestId
+from bus.messages.build import BuildInstance, ClaimRefused, Flavor, InstanceId, InstanceState, RequestId
+from bus.messages.cell import Choice, PlaceInCell
 from bus.messages.hosts import HostState
+from bus.messages.placement import ResourceAmount, Share
 from scheduler_worker.instances import (
     ACCEPTED,
+    CELL0,
     DELETED,
     ERROR,
     InstanceRow,
@@ -22,6 +26,7 @@ from scheduler_worker.instances import (
     deleted,
     deleted_unseen,
     failed,
+    placed,
 )
 from scheduler_worker.store import (
     Acceptance,
@@ -74,6 +79,7 @@ async def rows_of(store: SchedulerStore, *numbers: int) -> list[InstanceRow]:
 
 async def save(store: SchedulerStore, *rows: InstanceRow | None) -> None:
     async with store.transaction() as transaction:
+        await transaction.lock([row.id for row in rows if row is not None])
         await transaction.save([row for row in rows if row is not None])
 
 
@@ -160,6 +166,98 @@ async def test_what_two_decide_at_once_is_decided_by_the_first(store: SchedulerS
     assert await rows_of(store, 1) == decided
 
 
+async def test_a_decision_stands_unless_another_came_first(store: SchedulerStore) -> None:
+    await accept(store, a_request(1), a_request(2))
+    first, second = await rows_of(store, 1, 2)
+    deleted_meanwhile = deleted(second, NOON)
+    await save(store, deleted_meanwhile)
+
+    ended = [failed(row, LATER, reason="no valid host") for row in (second, first)]
+    async with store.transaction() as transaction:
+        others = await transaction.decide([row for row in ended if row is not None])
+
+    assert others == {second.id: deleted_meanwhile}
+    assert await rows_of(store, 1, 2) == [ended[1], deleted_meanwhile]
+
+
+async def test_of_two_who_decide_at_once_one_is_told_of_the_other(store: SchedulerStore) -> None:
+    requests = [a_request(number) for number in range(1, 20)]
+    await accept(store, *requests)
+
+    async def decide(reason: str) -> dict[InstanceId, str]:
+        ended = [failed(row, LATER, reason=reason) for each in requests for row in each.rows]
+        async with store.transaction() as transaction:
+            others = await transaction.decide([row for row in ended if row is not None])
+        return {id_: row.told.reason for id_, row in others.items()}
+
+    told = await asyncio.gather(decide("this"), decide("that"))
+
+    rows = await rows_of(store, *range(1, 20))
+    assert {row.told.reason for row in rows} < {"this", "that"}
+    others = {row.id: row.told.reason for row in rows}
+    assert sorted(told, key=len) == [{}, others]
+
+
+def a_placed(new: NewRequest) -> NewRequest:
+    """The same, with its instance placed already."""
+    (row,) = new.rows
+    host = ProviderId(UUID(int=7))
+    order = PlaceInCell(
+        cell="c1",
+        instance=row.id,
+        request_id=new.id,
+        attempt=1,
+        issued_at=NOON,
+        ends_by=LATER,
+        flavor=Flavor(vcpus=1),
+        chosen=Choice(
+            name="h7",
+            share=Share(host=host, amounts=(ResourceAmount(provider=host, resource="VCPU", amount=1),)),
+        ),
+    )
+    refusals = (ClaimRefused(host="h6", reason="VCPU asked 1, free 0"),)
+    now = placed(row, order, "h7", NOON, refusals=refusals)
+    assert now is not None
+    return NewRequest(new.id, new.digest, (now,))
+
+
+async def test_an_order_is_kept_until_it_is_confirmed(store: SchedulerStore) -> None:
+    await accept(store, a_request(1))
+    (now,) = a_placed(a_request(1)).rows
+    async with store.transaction() as transaction:
+        assert await transaction.decide([now]) == {}
+
+    assert await store.unsaid(LATER, None, 10) == [now]
+    assert await accept(store, a_request(1)) == [Known((now,))]
+    async with store.transaction() as transaction:
+        await transaction.confirm([Kept(str(now.id), 2)])
+    assert await rows_of(store, 1) == [structs.replace(now, order=None, unsaid=False)]
+
+
+async def test_a_request_may_be_written_as_it_was_decided(store: SchedulerStore) -> None:
+    new = a_placed(a_request(1))
+
+    assert await accept(store, new) == [Known(new.rows)]
+
+    assert await store.unsaid(LATER, None, 10) == list(new.rows)
+    assert await store.overdue(LATER, 10) == []
+
+
+async def test_what_was_decided_of_a_request_gives_way_to_who_was_there_before(store: SchedulerStore) -> None:
+    await accept(store, a_request(1), a_request(2, digest=b"other"), a_request(3, 4))
+    await save(store, deleted_unseen(instance(5), NOON))
+
+    known, other, taken, unseen = await accept(
+        store, *(a_placed(a_request(number)) for number in (1, 2, 4, 5))
+    )
+
+    assert (known, other, taken) == (Known(a_request(1).rows), OtherContent(), InstancesTaken((instance(4),)))
+    assert isinstance(unseen, Known)
+    (row,) = unseen.rows
+    assert (row.told.state, row.told.cell, row.told.host, row.order) == (DELETED, CELL0, "", None)
+    assert await rows_of(store, 1, 5) == [*a_request(1).rows, row]
+
+
 async def test_a_transaction_that_fails_leaves_nothing_behind(store: SchedulerStore) -> None:
     await accept(store, a_request(1))
     (row,) = await rows_of(store, 1)
@@ -167,7 +265,7 @@ async def test_a_transaction_that_fails_leaves_nothing_behind(store: SchedulerSt
     async def fail_half_way() -> None:
         async with store.transaction() as transaction:
             await transaction.accept([a_request(2)])
-            await transaction.save([one for one in [failed(row, LATER, reason="no")] if one])
+            await transaction.decide([one for one in [failed(row, LATER, reason="no")] if one])
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

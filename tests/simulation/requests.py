@@ -13,7 +13,7 @@ from tests.simulation.plan import GOLD, Boot, Plan
 
 # What an instance may become at API level, in one commit. A cell may be heard late: of what it said only the last counts.
 NEXT = {
-    "": {"accepted", "deleted"},
+    "": {"accepted", "placed", "deleted"},
     "accepted": {"placed", "error", "deleted"},
     "placed": {"building", "active", "error", "deleting", "deleted"},
     "building": {"active", "error", "deleting", "deleted"},

@@ -65,7 +65,7 @@ def _of_cells(cloud: Cloud) -> Iterator[str]:
     for row in cloud.requests.rows.values():
         own = cloud.cells.rows.get(row.id)
         if own is None:
-            if row.order is not None and row.told.state != "deleted":
+            if row.is_in_cell and row.told.state != "deleted":
                 yield f"{short(row.id)} is {row.told.state}, and its cell does not know it"
         elif row.told.state != own.state:
             yield f"{short(row.id)} is {row.told.state}, and {own.state} in its cell"

@@ -87,6 +87,11 @@ class _RequestsTransaction:
     async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
         return await self._inner.lock(instances)
 
+    async def decide(self, rows: Sequence[InstanceRow]) -> Mapping[InstanceId, InstanceRow]:
+        others = await self._inner.decide(rows)
+        self.rows |= {row.id: row for row in rows if row.id not in others}
+        return others
+
     async def save(self, rows: Sequence[InstanceRow]) -> None:
         self.rows |= {row.id: row for row in rows}
         await self._inner.save(rows)

@@ -199,7 +199,7 @@ async def test_a_request_that_makes_no_sense_is_rejected_by_field_and_value_and_
 
         await until(lambda: len(heard) == len(NONSENSE), "each of them is heard by whoever listens")
         assert [(message["field"], message["value"]) for message in heard] == [case[1:] for case in NONSENSE]
-        assert await here.rows("SELECT 1 FROM build_requests") == []
+        assert await here.rows("SELECT 1 FROM requested_instances") == []
         connection = await here.under_test.broker().connect()
         assert await connection.depth("dead") == 0
         await connection.close()

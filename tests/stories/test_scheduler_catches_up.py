@@ -142,8 +142,8 @@ async def test_a_refusal_costs_one_question_for_the_changes_and_no_reading_of_al
         for number in range(1, 11):
             assert (await the_end_of(here, number, flavor=HUGE)).state == "error"
 
-        # One more if placement has only begun to lead its feed.
-        assert readings.of_changes - changes in (10, 11)
+        # A few more if placement has only begun to lead its feed, or a gap is filled meanwhile; never many for one refusal.
+        assert 10 <= readings.of_changes - changes < 20
         assert readings.of_all == all_read
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from bus.message import AggregateId, ProviderId
 from bus.messages.hosts import HostState
-from bus.messages.placement import InventoryState, ProviderState
+from bus.messages.placement import InventoryState, ProviderState, ProviderUsage
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.core.requests import Wish
 from tests.contracts.placement_orders import provider
@@ -38,6 +38,12 @@ def a_state(
         inventories=dict({"VCPU": ROOMY} if inventories is None else inventories),
         traits=traits,
         aggregates=aggregates,
+    )
+
+
+def usage_of(state: ProviderState, used: int, revision: int, base: int = 1) -> ProviderUsage:
+    return ProviderUsage(
+        internal=state.internal, id=state.id, base=base, revision=revision, used={"VCPU": used}
     )
 
 

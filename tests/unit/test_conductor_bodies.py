@@ -10,8 +10,16 @@ from bus.message import ProviderId
 from bus.messages.build import Flavor, InstanceId, RequestId
 from bus.messages.cell import Choice, DestroyInstance, PlaceInCell
 from bus.messages.placement import ResourceAmount, ShapeSeen, Share
-from cell_conductor.bodies import decoded, encoded
-from cell_conductor.core.instance import Instance, Pending
+from cell_conductor.bodies import (
+    ORDERS_MAX,
+    Orders,
+    body_of,
+    decoded,
+    encoded_body,
+    encoded_order,
+    encoded_outbox,
+)
+from cell_conductor.core.instance import Instance, Pending, spawning
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -62,11 +70,45 @@ DESTROY = DestroyInstance(cell="c1", instance=ORDER.instance, attempt=1, host=CH
     ],
 )
 def test_what_is_read_is_what_was_written(row: Instance) -> None:
-    assert decoded(*encoded(row)) == row
+    assert decoded(body_of(encoded_body(row)), encoded_outbox(row), row.order) == row
+
+
+def test_an_order_to_spawn_is_not_written_where_it_follows_from_the_row() -> None:
+    spawn = Pending(101, NOON, spawning(PLACED, ORDER, CHOSEN))
+    renewed = structs.replace(spawn.message, name="renamed")
+    row = structs.replace(PLACED, outbox=(spawn, Pending(102, NOON, renewed), Pending(103, NOON, DESTROY)))
+
+    outbox = encoded_outbox(row)
+
+    assert outbox is not None
+    assert outbox.count(b"VCPU") == 1
+    assert decoded(body_of(encoded_body(row)), outbox, ORDER) == row
+
+
+def test_an_order_is_remembered_for_as_long_as_the_instance_is_being_built() -> None:
+    orders, number = Orders(), PLACED.id.int
+    body = body_of(encoded_body(PLACED))
+
+    orders.remember({number: PLACED})
+    assert orders.of(body) is ORDER
+    later = structs.replace(ORDER, issued_at=NOON + timedelta(days=3))
+    assert orders.of(body_of(encoded_body(structs.replace(PLACED, order=later)))) is None
+
+    orders.remember({number: structs.replace(PLACED, state="active")})
+    assert orders.of(body) is None
+
+
+def test_of_many_orders_the_oldest_is_read_again() -> None:
+    orders = Orders()
+    orders.remember(dict.fromkeys(range(PLACED.id.int, PLACED.id.int + ORDERS_MAX), PLACED))
+    assert orders.of(body_of(encoded_body(PLACED))) is ORDER
+
+    orders.remember({0: PLACED})
+    assert orders.of(body_of(encoded_body(PLACED))) is None
 
 
 def test_the_choices_of_the_order_are_written_once() -> None:
-    body, _ = encoded(PLACED)
+    written = encoded_body(PLACED) + encoded_order(ORDER)
 
     for choice in (CHOSEN, FIRST, SECOND):
-        assert body.count(choice.name.encode()) == 1
+        assert written.count(choice.name.encode()) == 1

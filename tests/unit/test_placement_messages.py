@@ -16,6 +16,7 @@ from bus.messages.placement import (
     LogPosition,
     ProviderGone,
     ProviderState,
+    ProviderUsage,
     SnapshotPage,
 )
 from placement_worker.handlers import fitting
@@ -70,6 +71,17 @@ def fat(number: int, traits: int = 300) -> ProviderState:
     )
 
 
+def much_used(number: int) -> ProviderUsage:
+    """Of so many classes that it takes some 25 kB."""
+    return ProviderUsage(
+        internal=number,
+        id=ProviderId(UUID(int=number)),
+        base=1,
+        revision=2,
+        used={f"CUSTOM_{'X' * 90}_{n}": 2**31 for n in range(200)},
+    )
+
+
 def test_a_page_that_is_too_large_is_cut_and_says_where_it_goes_on() -> None:
     page = SnapshotPage(
         providers=tuple(fat(n) for n in range(1, 21)), published=LogPosition(term=1, position=1), next=99
@@ -98,6 +110,7 @@ def test_many_changes_make_several_messages_at_positions_without_gaps() -> None:
         cursor="c",
         providers=tuple(fat(n) for n in range(1, 31)),
         gone=tuple(ProviderGone(internal=n, id=ProviderId(UUID(int=n)), revision=n) for n in range(50)),
+        usage=tuple(much_used(n) for n in range(31, 50)),
         claimed=tuple(Holder(consumer=ConsumerId(UUID(int=n)), attempt=1) for n in range(1000)),
         ended=tuple(Holder(consumer=ConsumerId(UUID(int=n)), attempt=1) for n in range(500)),
     )
@@ -110,6 +123,7 @@ def test_many_changes_make_several_messages_at_positions_without_gaps() -> None:
     assert all(len(encode(Envelope(message=each))) <= PARCEL_BYTES_MAX for each in messages)
     assert tuple(p for each in messages for p in each.providers) == unpublished.providers
     assert tuple(g for each in messages for g in each.gone) == unpublished.gone
+    assert tuple(u for each in messages for u in each.usage) == unpublished.usage
     assert tuple(c for each in messages for c in each.claimed) == unpublished.claimed
     assert tuple(e for each in messages for e in each.ended) == unpublished.ended
 
@@ -118,12 +132,15 @@ def test_claims_are_named_after_the_states_of_what_they_took() -> None:
     unpublished = Unpublished(
         cursor="c",
         providers=tuple(fat(n) for n in range(1, 31)),
+        usage=tuple(much_used(n) for n in range(31, 50)),
         claimed=(Holder(consumer=ConsumerId(UUID(int=1)), attempt=1),),
     )
 
     messages = list(messages_of(unpublished, LogPosition(term=1, position=0)))
 
     assert [bool(each.claimed) for each in messages] == [False] * (len(messages) - 1) + [True]
+    last_whole = max(n for n, each in enumerate(messages) if each.providers)
+    assert all(n >= last_whole for n, each in enumerate(messages) if each.usage)
 
 
 def test_nothing_new_is_no_message() -> None:

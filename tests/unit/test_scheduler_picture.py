@@ -7,14 +7,14 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import NoValidHost
-from bus.messages.placement import ProviderGone, ProviderState, Share
+from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, Share
 from bus.messages.qualities import qualities_of
 from scheduler_worker.core.choosing import Chosen, choose
 from scheduler_worker.core.hosts import Draft, Hosts
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.core.plugins import standard_plugins
 from tests.contracts.placement_orders import DB, WEB, aggregate, amounts, provider
-from tests.unit.scheduler_worlds import ROOMY, a_host, a_picture, a_state, a_wish, vcpus
+from tests.unit.scheduler_worlds import ROOMY, a_host, a_picture, a_state, a_wish, usage_of, vcpus
 
 PLUGINS = standard_plugins()
 
@@ -37,6 +37,62 @@ def test_the_higher_revision_counts_in_whatever_order_they_come() -> None:
 
     for order in permutations(states):
         assert free_of(a_picture(*order), "h") == 13
+
+
+def test_what_is_used_and_what_is_there_each_end_as_the_last_word_says_in_whatever_order_they_come() -> None:
+    host = a_state("h", vcpus(16))
+    grown = a_state("h", vcpus(32, used=2), revision=3, shape=2)
+    words: list[ProviderState | ProviderUsage] = [
+        *(host, usage_of(host, 2, 2), grown),
+        *(usage_of(host, 5, 4, base=3), usage_of(host, 6, 5, base=3)),
+    ]
+
+    for order in permutations(words):
+        picture = a_picture(hosts=(a_host("h"),))
+        for word in order:
+            if isinstance(word, ProviderState):
+                picture.apply([word])
+            else:
+                picture.use([word])
+        assert free_of(picture, "h") == 26
+        assert picture.behind({host.internal: 5}, {host.internal}) == []
+
+
+def test_what_is_used_of_a_provider_that_was_not_told_as_it_was_before_does_not_stand() -> None:
+    host, unknown = a_state("h", vcpus(16)), a_state("unknown")
+    picture = a_picture(host)
+
+    assert picture.use([usage_of(host, 1, 2)])
+    assert not picture.use([usage_of(unknown, 1, 2)])
+    assert not picture.use([usage_of(host, 2, 4, base=3)])
+    # It is later than the revision that is missed, and hides it from nobody.
+    assert picture.behind({host.internal: 4, unknown.internal: 2}, set()) == [host.internal, unknown.internal]
+
+    picture.apply([a_state("h", vcpus(32, used=1), revision=3, shape=2)])
+
+    assert free_of(picture, "h") == 30
+    assert picture.behind({host.internal: 4}, set()) == []
+
+
+def test_what_is_used_of_a_provider_that_is_gone_is_no_news() -> None:
+    host = a_state("h")
+    picture = a_picture(host, hosts=())
+    picture.use([usage_of(host, 1, 2)])
+
+    picture.remove([gone(host)])
+
+    assert picture.use([usage_of(host, 2, 3)])
+    assert len(picture) == 0
+
+
+def test_a_class_that_went_before_what_is_used_was_told_is_not_used() -> None:
+    host = a_state("h", {"VCPU": ROOMY, "VGPU": structs.replace(ROOMY, used=3)})
+    picture = a_picture()
+
+    picture.use([usage_of(host, 1, 3, base=2)])
+    picture.apply([host])
+
+    assert (free_of(picture, "h"), free_of(picture, "h", "VGPU")) == (15, 16)
 
 
 def test_a_change_of_shape_replaces_everything_the_row_says() -> None:

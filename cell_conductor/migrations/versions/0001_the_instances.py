@@ -9,7 +9,7 @@ branch_labels = None
 depends_on = None
 
 _DUE = sa.text("due_us IS NOT NULL")
-_UNSAID = sa.text("outbox IS NOT NULL")
+_UNSAID = sa.text("unsaid_from IS NOT NULL")
 
 
 def upgrade() -> None:
@@ -17,15 +17,14 @@ def upgrade() -> None:
         "cell_instances",
         sa.Column("cell", sa.String(40), nullable=False),
         sa.Column("id", sa.Uuid(), nullable=False),
-        sa.Column("request_id", sa.Uuid(), nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
-        sa.Column("attempt", sa.BigInteger(), nullable=False),
-        sa.Column("changed_us", sa.BigInteger(), nullable=False),
         sa.Column("due_us", sa.BigInteger()),
+        sa.Column("unsaid_from", sa.BigInteger()),
+        sa.Column("unsaid_to", sa.BigInteger()),
         sa.Column("body", sa.LargeBinary(), nullable=False),
         sa.Column("outbox", sa.LargeBinary()),
+        sa.Column("placed", sa.LargeBinary()),
         sa.PrimaryKeyConstraint("cell", "id", name="pk_cell_instances"),
-        sqlite_with_rowid=False,
         postgresql_with={"fillfactor": 50},
     )
     op.create_index(
@@ -36,9 +35,9 @@ def upgrade() -> None:
         sqlite_where=_DUE,
     )
     op.create_index(
-        "ix_cell_instances_unsaid",
+        "ix_cell_instances_cell_unsaid_from",
         "cell_instances",
-        ["cell", "id"],
+        ["cell", "unsaid_from"],
         postgresql_where=_UNSAID,
         sqlite_where=_UNSAID,
     )

@@ -54,6 +54,7 @@ def _create_providers() -> None:
         sa.Column("cell", sa.String(255), nullable=False),
         sa.Column("generation", sa.BigInteger(), nullable=False),
         sa.Column("revision", sa.BigInteger(), nullable=False),
+        sa.Column("base", sa.BigInteger(), nullable=False),
         sa.Column("shape", sa.BigInteger(), nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.Column("sequence", sa.BigInteger(), nullable=False),

@@ -1,4 +1,4 @@
-"""Requests, instances and hosts as they were first kept."""
+"""Instances and hosts as they were first kept."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,25 +13,28 @@ _MOMENT = sa.DateTime(timezone=True).with_variant(sa.String(32), "sqlite")
 
 def upgrade() -> None:
     op.create_table(
-        "build_requests",
-        sa.Column("id", sa.Uuid(), nullable=False),
-        sa.Column("digest", sa.LargeBinary(), nullable=False),
-        sa.Column("instances", sa.LargeBinary(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name="pk_build_requests"),
-    )
-    op.create_table(
         "requested_instances",
         sa.Column("id", sa.Uuid(), nullable=False),
-        sa.Column("request_id", sa.Uuid(), nullable=False),
+        sa.Column("request_id", sa.Uuid()),
+        sa.Column("place", sa.Integer()),
+        sa.Column("given", sa.LargeBinary(), nullable=False),
         sa.Column("state", sa.String(32), nullable=False),
+        sa.Column("sequence", sa.BigInteger(), nullable=False),
+        sa.Column("heard", sa.BigInteger(), nullable=False),
+        sa.Column("cell", sa.String(255), nullable=False),
+        sa.Column("host", sa.String(255), nullable=False),
+        sa.Column("attempt", sa.BigInteger(), nullable=False),
         sa.Column("changed_at", _MOMENT, nullable=False),
         sa.Column("due_at", _MOMENT),
         sa.Column("unsaid", sa.BigInteger()),
-        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.Column("place_order", sa.LargeBinary()),
+        sa.Column("troubles", sa.LargeBinary()),
         sa.PrimaryKeyConstraint("id", name="pk_requested_instances"),
-        postgresql_with={"fillfactor": 50},
+        postgresql_with={"fillfactor": 70},
     )
-    op.create_index("ix_requested_instances_request_id", "requested_instances", ["request_id"])
+    op.create_index(
+        "ix_requested_instances_request_id_place", "requested_instances", ["request_id", "place"], unique=True
+    )
     for column in ("due_at", "unsaid"):
         known = sa.text(f"{column} IS NOT NULL")
         op.create_index(
@@ -56,5 +59,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    for table in ("known_hosts", "requested_instances", "build_requests"):
+    for table in ("known_hosts", "requested_instances"):
         op.drop_table(table)

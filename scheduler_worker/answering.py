@@ -1,0 +1,42 @@
+"""What a client is told of its request at once: taken, or why not."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from bus.handling import Answer, Received, Said, Tell
+from bus.message import Message
+from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, InstanceId, RequestId
+
+# The field that a request is refused for when it comes too late.
+SENT_AT = "sent_at"
+
+
+def too_old(ask: Received[BuildInstance], horizon: timedelta) -> BuildRejected:
+    return BuildRejected(
+        request_id=ask.message.request_id,
+        field=SENT_AT,
+        value=str(ask.sent_at),
+        reason=f"too old: what was sent more than {horizon.total_seconds():.0f} s ago may have been built and deleted "
+        "since, and nobody would know",
+    )
+
+
+def other_content(ask: Received[BuildInstance]) -> BuildRejected:
+    return BuildRejected(
+        request_id=ask.message.request_id,
+        field="request_id",
+        value=str(ask.message.request_id),
+        reason="duplicate id: a request with this id and other content was taken before",
+    )
+
+
+def rejected(ask: Received[Message], why: BuildRejected) -> tuple[Said, ...]:
+    return (Answer(ask, why), Tell(why, ask))
+
+
+def taken(
+    ask: Received[BuildInstance], request: RequestId, instances: Iterable[InstanceId]
+) -> tuple[Said, ...]:
+    """To whoever asked, and to whoever listens: a client with a plain AMQP library waits for no answer."""
+    told = BuildAccepted(request_id=request, instances=tuple(instances))
+    return (Answer(ask, told), Tell(told, ask))

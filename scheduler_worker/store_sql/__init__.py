@@ -1,0 +1,139 @@
+"""The scheduler's rows in SQL: the few hot statements for each of the two databases, the rest once for both.
+
+On tables that stand: `bus.sql.upgrade(url, "scheduler_worker")` makes them. A batch is a constant number of statements.
+
+    accepting.py    requests written down, each once
+    postgresql.py   the hot statements there, and sqlite.py there
+    rows.py         an instance between columns and value
+    reading.py      questions about instances, and what is forgotten of them
+    hosts.py        the registry's rows
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from bus.errors import Bug, Transient
+from bus.handling import Kept
+from bus.message import ProviderId
+from bus.messages.build import InstanceId
+from bus.messages.hosts import HostState
+from bus.sql import POOL_SIZE, PostgresTransaction, SqliteTransaction, open_database
+from scheduler_worker.instances import NO_REQUEST, InstanceRow
+from scheduler_worker.store import Acceptance, InstanceQuery, NewRequest, SchedulerTransaction
+from scheduler_worker.store_sql import reading
+from scheduler_worker.store_sql.accepting import Rows, accept
+from scheduler_worker.store_sql.hosts import (
+    find_hosts,
+    find_hosts_changed,
+    find_hosts_of,
+    lock_hosts,
+    save_hosts,
+)
+from scheduler_worker.store_sql.postgresql import PostgresInstances
+from scheduler_worker.store_sql.rows import Values, by_id, new_values, row_of, values
+from scheduler_worker.store_sql.sqlite import SqliteInstances
+
+
+class Instances(Rows, Protocol):
+    """The hot statements."""
+
+    async def write(self, rows: Sequence[Values]) -> int: ...
+
+    async def decide(self, rows: Sequence[Values]) -> int: ...
+
+    async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]: ...
+
+    async def confirm(self, said: Iterable[Kept]) -> None: ...
+
+
+class SqlSchedulerTransaction:
+    def __init__(self, transaction: PostgresTransaction | SqliteTransaction) -> None:
+        self._transaction = transaction
+        self._instances: Instances = (
+            PostgresInstances(transaction)
+            if isinstance(transaction, PostgresTransaction)
+            else SqliteInstances(transaction)
+        )
+
+    async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
+        return await accept(self._instances, requests)
+
+    async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
+        if not instances:
+            return {}
+        return {row.id: row for row in map(row_of, await self._instances.lock(instances))}
+
+    async def decide(self, rows: Sequence[InstanceRow]) -> Mapping[InstanceId, InstanceRow]:
+        if not rows:
+            return {}
+        decided = sorted(rows, key=by_id)
+        if await self._instances.decide([values(row) for row in decided]) == len(decided):
+            return {}
+        standing = await self.lock([row.id for row in decided])
+        return {row.id: standing[row.id] for row in decided if standing[row.id].told != row.told}
+
+    async def save(self, rows: Sequence[InstanceRow]) -> None:
+        new = [row for row in rows if row.told.request_id == NO_REQUEST]
+        known = [row for row in rows if row.told.request_id != NO_REQUEST]
+        if new and await self._instances.add(
+            [new_values(row, None, b"") for row in sorted(new, key=by_id)]
+        ) < len(new):
+            # A delete that found no row would overwrite the request that another worker accepted in that moment.
+            raise Transient("an instance that was found missing has a row by now")
+        if known and (written := await self._instances.write([values(row) for row in known])) < len(known):
+            raise Bug(f"{written} of {len(known)} instances were there, although locked")
+
+    async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
+        return await self._transaction.run(lock_hosts, ids, names)
+
+    async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
+        if hosts:
+            await self._transaction.run(save_hosts, hosts, at)
+
+    async def confirm(self, said: Sequence[Kept]) -> None:
+        if said:
+            await self._instances.confirm(said)
+
+
+class SqlSchedulerStore:
+    def __init__(self, url: str, *, pool_size: int = POOL_SIZE) -> None:
+        self._database = open_database(url, pool_size=pool_size)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[SchedulerTransaction]:
+        async with self._database.writing() as transaction:
+            yield SqlSchedulerTransaction(transaction)
+
+    async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(reading.find, query)
+
+    async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(reading.find_overdue, now, limit)
+
+    async def unsaid(self, before: datetime, after: InstanceId | None, limit: int) -> Sequence[InstanceRow]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(reading.find_unsaid, before, after, limit)
+
+    async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(find_hosts, name, after, limit)
+
+    async def hosts_changed(self, since: datetime) -> Sequence[HostState]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(find_hosts_changed, since)
+
+    async def hosts_of(self, ids: Sequence[ProviderId]) -> Sequence[HostState]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(find_hosts_of, ids)
+
+    async def prune(self, ended_before: datetime, limit: int) -> int:
+        async with self._database.writing() as transaction:
+            return await transaction.run(reading.prune, ended_before, limit)
+
+    async def close(self) -> None:
+        await self._database.close()

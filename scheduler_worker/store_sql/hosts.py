@@ -1,0 +1,64 @@
+"""The registry's rows: one for each host, read and written whole."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from bus.message import ProviderId
+from bus.messages.hosts import HostState
+from bus.sql import among, columns_of, driver_of
+from scheduler_worker.tables import hosts as table
+from scheduler_worker.tables import moment_text
+
+_POSTGRES_SAVE = """
+INSERT INTO known_hosts (id, name, cell, enabled, changed_at, body)
+SELECT * FROM unnest($1::text::uuid[], $2::text[], $3::text[], $4::boolean[], $5::timestamptz[], $6::bytea[])
+ON CONFLICT (id) DO UPDATE SET name = excluded.name, cell = excluded.cell, enabled = excluded.enabled,
+    changed_at = excluded.changed_at, body = excluded.body
+"""
+_SQLITE_SAVE = """
+INSERT INTO known_hosts (id, name, cell, enabled, changed_at, body) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET name = excluded.name, cell = excluded.cell, enabled = excluded.enabled,
+    changed_at = excluded.changed_at, body = excluded.body
+"""
+
+_encode = msgspec.json.Encoder().encode
+_host = msgspec.json.Decoder(HostState).decode
+
+
+def lock_hosts(connection: Connection, ids: Sequence[ProviderId], names: Sequence[str]) -> list[HostState]:
+    query = sa.select(table.c.body).where(
+        sa.or_(among(connection, table.c.id, list(ids)), among(connection, table.c.name, list(names)))
+    )
+    return [_host(body) for body in connection.scalars(query.order_by(table.c.id).with_for_update())]
+
+
+def save_hosts(connection: Connection, changed: Sequence[HostState], at: datetime) -> None:
+    hosts = sorted(changed, key=lambda host: host.id.int)
+    if connection.dialect.name == "postgresql":
+        values = [(host.id, host.name, host.cell, host.enabled, at, _encode(host)) for host in hosts]
+        connection.exec_driver_sql(_POSTGRES_SAVE, columns_of(values, 1))
+    else:
+        then = moment_text(at)
+        driver_of(connection).executemany(
+            _SQLITE_SAVE,
+            [(host.id.hex, host.name, host.cell, host.enabled, then, _encode(host)) for host in hosts],
+        )
+
+
+def find_hosts(connection: Connection, name: str, after: str, limit: int) -> list[HostState]:
+    query = sa.select(table.c.body).where(table.c.name == name if name else table.c.name > after)
+    return [_host(body) for body in connection.scalars(query.order_by(table.c.name, table.c.id).limit(limit))]
+
+
+def find_hosts_of(connection: Connection, ids: Sequence[ProviderId]) -> list[HostState]:
+    query = sa.select(table.c.body).where(among(connection, table.c.id, list(ids)))
+    return [_host(body) for body in connection.scalars(query)]
+
+
+def find_hosts_changed(connection: Connection, since: datetime) -> list[HostState]:
+    query = sa.select(table.c.body).where(table.c.changed_at >= since)
+    return [_host(body) for body in connection.scalars(query)]

@@ -1,0 +1,120 @@
+"""The hot statements on PostgreSQL, spoken to asyncpg: each takes a batch as arrays, a column an array.
+
+asyncpg looks at each element of a list in Python, several times as long as msgspec takes to write it: so ids, numbers,
+times and words go as the text of an array.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from bus.handling import Kept
+from bus.sql import PostgresTransaction
+from scheduler_worker.store_sql.rows import COLUMNS, WRITTEN, Values
+
+# The columns that go as they are, since text would double them.
+_PACKS = ("given", "place_order", "troubles")
+
+_ADD = """
+INSERT INTO requested_instances (id, request_id, place, given, state, sequence, heard, cell, host, attempt, changed_at,
+                                 due_at, unsaid, place_order, troubles)
+SELECT * FROM unnest($1::text::uuid[], $2::text::uuid[], $3::text::int[], $4::bytea[], $5::text::text[],
+                     $6::text::bigint[], $7::text::bigint[], $8::text::text[], $9::text::text[], $10::text::bigint[],
+                     $11::text::timestamptz[], $12::text::timestamptz[], $13::text::bigint[], $14::bytea[],
+                     $15::bytea[])
+ON CONFLICT DO NOTHING
+"""
+# What is in the array is looked for one after the other, so rows are locked in its order.
+_WRITE = """
+UPDATE requested_instances
+SET state = new.state, sequence = new.sequence, heard = new.heard, cell = new.cell, host = new.host,
+    attempt = new.attempt, changed_at = new.changed_at, due_at = new.due_at, unsaid = new.unsaid,
+    place_order = new.place_order, troubles = new.troubles
+FROM unnest($1::text::uuid[], $2::text::text[], $3::text::bigint[], $4::text::bigint[], $5::text::text[],
+            $6::text::text[], $7::text::bigint[], $8::text::timestamptz[], $9::text::timestamptz[],
+            $10::text::bigint[], $11::bytea[], $12::bytea[])
+     AS new (id, state, sequence, heard, cell, host, attempt, changed_at, due_at, unsaid, place_order, troubles)
+WHERE requested_instances.id = new.id
+"""
+_DECIDE = _WRITE + " AND requested_instances.state = 'accepted'"
+_LOCK = """
+SELECT id, request_id, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, NULL, troubles
+FROM requested_instances
+WHERE id = ANY($1::text::uuid[])
+ORDER BY id FOR UPDATE
+"""
+_LOCK_STANDING = """
+SELECT id, request_id, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, place_order, troubles
+FROM requested_instances
+WHERE id = ANY($1::text::uuid[]) OR request_id = ANY($2::text::uuid[])
+ORDER BY id FOR UPDATE
+"""
+_FORGET = "DELETE FROM requested_instances WHERE id = ANY($1::text::uuid[])"
+_CONFIRM = """
+UPDATE requested_instances SET unsaid = NULL, place_order = NULL
+FROM unnest($1::text::uuid[], $2::text::bigint[]) AS said (id, sequence)
+WHERE requested_instances.id = said.id AND requested_instances.unsaid <= said.sequence
+"""
+
+
+class PostgresInstances:
+    """Of one transaction. What changes rows says how many it changed."""
+
+    def __init__(self, transaction: PostgresTransaction) -> None:
+        self._transaction = transaction
+
+    async def add(self, rows: Sequence[Values]) -> int:
+        return await self._execute(_ADD, *_columns(COLUMNS, rows))
+
+    async def write(self, rows: Sequence[Values]) -> int:
+        return await self._execute(_WRITE, *_columns(WRITTEN, rows))
+
+    async def decide(self, rows: Sequence[Values]) -> int:
+        return await self._execute(_DECIDE, *_columns(WRITTEN, rows))
+
+    async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]:
+        driver = await self._transaction.driver()
+        rows: Sequence[Values] = await driver.fetch(_LOCK, _array(ids))
+        return rows
+
+    async def lock_standing(self, ids: Sequence[UUID], requests: Sequence[UUID]) -> Sequence[Values]:
+        driver = await self._transaction.driver()
+        rows: Sequence[Values] = await driver.fetch(_LOCK_STANDING, _array(ids), _array(requests))
+        return rows
+
+    async def forget(self, ids: Sequence[UUID]) -> int:
+        return await self._execute(_FORGET, _array(ids))
+
+    async def confirm(self, said: Iterable[Kept]) -> None:
+        # Each once, by the last that it said: of two rows that match one, PostgreSQL takes either.
+        last = {kept.entity: kept.sequence for kept in sorted(said, key=_by_sequence)}
+        ids = sorted(last)
+        await self._execute(_CONFIRM, _array(ids), _array([last[id_] for id_ in ids]))
+
+    async def _execute(self, statement: str, *columns: Any) -> int:
+        driver = await self._transaction.driver()
+        # What it did, in words, and how many: INSERT 0 5.
+        done: str = await driver.execute(statement, *columns)
+        return int(done.rpartition(" ")[2])
+
+
+def _columns(names: Sequence[str], rows: Sequence[Values]) -> list[Any]:
+    return [
+        _packs(column) if name in _PACKS else _array(column)
+        for name, column in zip(names, zip(*rows, strict=True), strict=True)
+    ]
+
+
+def _packs(column: Sequence[bytes | None]) -> Sequence[bytes | None]:
+    """`unnest` fills up with NULL."""
+    return () if column.count(None) == len(column) else column
+
+
+def _array(column: Sequence[Any]) -> str:
+    return "{" + msgspec.json.encode(column)[1:-1].decode() + "}"
+
+
+def _by_sequence(kept: Kept) -> int:
+    return kept.sequence

@@ -1,0 +1,134 @@
+"""An instance's row between its columns and its value, alike on both databases.
+
+What is written once and asked for by nothing is packed, and so are the order and the troubles that most rows have not:
+a value that is read or written for itself costs as much as a whole pack.
+"""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from bus.messages.build import AttemptFailed, ClaimRefused, InstanceId, InstanceState, NoValidHost, RequestId
+from bus.messages.cell import PlaceInCell
+from scheduler_worker.instances import NO_REQUEST, InstanceRow
+
+_CHANGING = (
+    *("state", "sequence", "heard", "cell", "host", "attempt", "changed_at", "due_at", "unsaid"),
+    *("place_order", "troubles"),
+)
+# In the order in which all statements have them: of a new row, of one that changes, and of one that is read.
+COLUMNS = ("id", "request_id", "place", "given", *_CHANGING)
+WRITTEN = ("id", *_CHANGING)
+READ = tuple(name for name in COLUMNS if name not in ("place", "due_at"))
+
+# As each database takes them and gives them, one for each column.
+Values = tuple[Any, ...]
+
+
+class _Given(Struct, frozen=True, array_like=True):
+    """What an instance has from its request. The digest tells it from another of the same id."""
+
+    digest: bytes
+    name: str
+    project: str
+    issued_at: datetime
+    ends_by: datetime
+
+
+class _Troubles(Struct, frozen=True, array_like=True):
+    failures: tuple[AttemptFailed, ...]
+    refusals: tuple[ClaimRefused, ...]
+    no_valid_host: NoValidHost | None
+    reason: str
+
+
+_encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
+_given = msgspec.msgpack.Decoder(_Given).decode
+_order = msgspec.msgpack.Decoder(PlaceInCell).decode
+_troubles = msgspec.msgpack.Decoder(_Troubles).decode
+_NO_TROUBLES = _Troubles((), (), None, "")
+
+
+def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
+    """Those of `COLUMNS`."""
+    told = row.told
+    return (
+        row.id,
+        None if told.request_id == NO_REQUEST else told.request_id,
+        place,
+        _encode(_Given(digest, told.name, told.project, row.issued_at, row.ends_by)),
+        *_changing_values(row),
+    )
+
+
+def values(row: InstanceRow) -> Values:
+    """Those of `WRITTEN`."""
+    return (row.id, *_changing_values(row))
+
+
+def _changing_values(row: InstanceRow) -> Values:
+    told = row.told
+    has_troubles = told.reason or told.failures or told.refusals or told.no_valid_host
+    return (
+        told.state,
+        told.sequence,
+        row.heard,
+        told.cell,
+        told.host,
+        told.attempt,
+        told.changed_at or row.issued_at,
+        row.ends_by if row.is_open else None,
+        told.sequence if row.unsaid else None,
+        None if row.order is None else _encode(row.order),
+        _encode(_Troubles(told.failures, told.refusals, told.no_valid_host, told.reason))
+        if has_troubles
+        else None,
+    )
+
+
+def row_of(read: Values) -> InstanceRow:
+    """From those of `READ`."""
+    (
+        *(id_, request_id, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid),
+        order,
+        troubles,
+    ) = read
+    was_given = _given(given)
+    had = _NO_TROUBLES if troubles is None else _troubles(troubles)
+    told = InstanceState(
+        id=InstanceId(id_),
+        request_id=NO_REQUEST if request_id is None else RequestId(request_id),
+        sequence=sequence,
+        state=state,
+        cell=cell,
+        host=host,
+        attempt=attempt,
+        name=was_given.name,
+        project=was_given.project,
+        failures=had.failures,
+        refusals=had.refusals,
+        no_valid_host=had.no_valid_host,
+        reason=had.reason,
+        changed_at=changed_at,
+    )
+    return InstanceRow(
+        told=told,
+        issued_at=was_given.issued_at,
+        ends_by=was_given.ends_by,
+        order=None if order is None else _order(order),
+        heard=heard,
+        unsaid=unsaid is not None,
+    )
+
+
+def by_id(row: InstanceRow) -> int:
+    """Everybody locks rows in this order."""
+    return row.id.int
+
+
+def standing_of(read: Values) -> tuple[UUID | None, bytes]:
+    """Whose it is: the request, and that one's digest."""
+    return read[1], _given(read[2]).digest

@@ -1,0 +1,109 @@
+"""The hot statements on SQLite. Whoever writes has the file to itself, so what is read is locked."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import Connection
+
+from bus.handling import Kept
+from bus.sql import SqliteTransaction, driver_of
+from scheduler_worker.store_sql.rows import Values
+from scheduler_worker.tables import moment_text
+
+_ADD = """
+INSERT INTO requested_instances (id, request_id, place, given, state, sequence, heard, cell, host, attempt, changed_at,
+                                 due_at, unsaid, place_order, troubles)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING
+"""
+_WRITE = """
+UPDATE requested_instances
+SET state = ?2, sequence = ?3, heard = ?4, cell = ?5, host = ?6, attempt = ?7, changed_at = ?8, due_at = ?9,
+    unsaid = ?10, place_order = ?11, troubles = ?12
+WHERE id = ?1
+"""
+_DECIDE = _WRITE + " AND state = 'accepted'"
+_LOCK = """
+SELECT id, request_id, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, NULL, troubles
+FROM requested_instances
+WHERE id IN (SELECT value FROM json_each(?))
+"""
+_LOCK_STANDING = """
+SELECT id, request_id, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, place_order, troubles
+FROM requested_instances
+WHERE id IN (SELECT value FROM json_each(?)) OR request_id IN (SELECT value FROM json_each(?))
+"""
+_FORGET = "DELETE FROM requested_instances WHERE id = ?"
+_CONFIRM = "UPDATE requested_instances SET unsaid = NULL, place_order = NULL WHERE id = ?1 AND unsaid <= ?2"
+
+_encode = msgspec.json.Encoder(uuid_format="hex").encode
+
+
+class SqliteInstances:
+    """Of one transaction. What changes rows says how many it changed."""
+
+    def __init__(self, transaction: SqliteTransaction) -> None:
+        self._transaction = transaction
+
+    async def add(self, rows: Sequence[Values]) -> int:
+        return await self._execute(_ADD, [_new(row) for row in rows])
+
+    async def write(self, rows: Sequence[Values]) -> int:
+        return await self._execute(_WRITE, [_changed(row) for row in rows])
+
+    async def decide(self, rows: Sequence[Values]) -> int:
+        return await self._execute(_DECIDE, [_changed(row) for row in rows])
+
+    async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]:
+        return await self._fetch(_LOCK, ids)
+
+    async def lock_standing(self, ids: Sequence[UUID], requests: Sequence[UUID]) -> Sequence[Values]:
+        return await self._fetch(_LOCK_STANDING, ids, requests)
+
+    async def forget(self, ids: Sequence[UUID]) -> int:
+        return await self._execute(_FORGET, [(id_.hex,) for id_ in ids])
+
+    async def confirm(self, said: Iterable[Kept]) -> None:
+        await self._execute(_CONFIRM, [(kept.entity.replace("-", ""), kept.sequence) for kept in said])
+
+    async def _execute(self, statement: str, rows: Sequence[Values]) -> int:
+        def work(connection: Connection) -> int:
+            return driver_of(connection).executemany(statement, rows).rowcount
+
+        return await self._transaction.run(work)
+
+    async def _fetch(self, statement: str, *ids: Sequence[UUID]) -> Sequence[Values]:
+        def work(connection: Connection) -> list[Values]:
+            named = [_encode(each).decode() for each in ids]
+            return [_read(row) for row in driver_of(connection).execute(statement, named)]
+
+        return await self._transaction.run(work)
+
+
+# As SQLAlchemy writes and reads them: an id is text, and so is a point in time.
+
+
+def _new(row: Values) -> Values:
+    id_, request_id, place, given, *changing = row
+    return (id_.hex, request_id and request_id.hex, place, given, *_changing(*changing))
+
+
+def _changed(row: Values) -> Values:
+    id_, *changing = row
+    return (id_.hex, *_changing(*changing))
+
+
+def _changing(*changing: Any) -> Values:
+    *plain, changed_at, due_at, unsaid, order, troubles = changing
+    return (*plain, moment_text(changed_at), due_at and moment_text(due_at), unsaid, order, troubles)
+
+
+def _read(row: Values) -> Values:
+    id_, request_id, *plain, changed_at, unsaid, order, troubles = row
+    return (
+        *(UUID(id_), request_id and UUID(request_id), *plain, datetime.fromisoformat(changed_at)),
+        *(unsaid, order, troubles),
+    )
