@@ -7,8 +7,10 @@ from typing import Any
 import cell_conductor.core.decide as of_cells
 import placement_worker.handlers as of_placement
 from scheduler_worker import building, handlers, timers
+from scheduler_worker.instances import PLACED
 from scheduler_worker.store import Known
 from tests.simulation.replacing import replaced
+from tests.simulation.store_of_requests import RequestsTransaction
 
 See = Callable[[str, str], None]
 # Kinds of things seen.
@@ -31,7 +33,22 @@ def watched_pairs(see: See) -> Iterator[None]:
             (timers, "overdue", "the deadline"),
         ):
             stack.enter_context(replaced(owner, name, _of_a_request(see, event)))
+        stack.enter_context(replaced(RequestsTransaction, "decide", lambda real: _decided(real, see)))
         yield
+
+
+def _decided(real: Callable[..., Any], see: See) -> Callable[..., Any]:
+    """Who comes to write what was found may find the row decided already."""
+
+    async def decide(self: Any, rows: Any) -> Any:
+        others = await real(self, rows)
+        for row in rows:
+            if row.id in others:
+                found = "a host was found" if row.told.state == PLACED else "no host was found"
+                see(REQUEST_PAIR, f"{others[row.id].told.state} / {found}")
+        return others
+
+    return decide
 
 
 def _in_a_cell(real: Callable[..., Any], see: See) -> Callable[..., Any]:

@@ -28,10 +28,10 @@ class SchedulerDoor:
         self._commits = commits
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator["_RequestsTransaction"]:
+    async def transaction(self) -> AsyncIterator["RequestsTransaction"]:
         await on_the_way(self._process)
         async with self._store.transaction() as inner:
-            tx = _RequestsTransaction(inner)
+            tx = RequestsTransaction(inner)
             yield tx
             await self._process.point("before_commit")
         if tx.rows or tx.hosts:
@@ -71,7 +71,7 @@ class SchedulerDoor:
     async def close(self) -> None: ...
 
 
-class _RequestsTransaction:
+class RequestsTransaction:
     def __init__(self, inner: SchedulerTransaction) -> None:
         self._inner = inner
         self.rows: dict[InstanceId, InstanceRow] = {}
