@@ -47,14 +47,15 @@ from cell_conductor.tables import cell_instances as table
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-# In the order of their ids, which is everybody's: who waits for a lock waits for nobody who waits for him. And joined, as
-# everywhere here, since that leaves one way to find a row: asked for `id = ANY(...)`, PostgreSQL may decide, while the
+# In the order in which they are named, which is that of the ids and everybody's: who waits for a lock waits for nobody
+# who waits for him. And each looked for by itself, as everywhere here: left the choice, PostgreSQL may decide, while the
 # table is small, to walk all of the cell's rows, and keep to it (measured: 6 ms a boot).
 _POSTGRES_LOAD = """
 SELECT kept.body, kept.outbox
 FROM unnest($2::text::uuid[]) AS named (id)
-JOIN cell_instances AS kept ON kept.cell = $1 AND kept.id = named.id
-ORDER BY kept.id FOR UPDATE OF kept
+CROSS JOIN LATERAL (
+    SELECT body, outbox FROM cell_instances WHERE cell = $1 AND id = named.id FOR UPDATE
+) AS kept
 """
 _SQLITE_LOAD = """
 SELECT body, outbox FROM cell_instances WHERE cell = ? AND id IN (SELECT value FROM json_each(?))
@@ -69,20 +70,28 @@ _POSTGRES_REPLACE = """
 UPDATE cell_instances
 SET state = new.state, due_us = new.due_us, unsaid_from = new.unsaid_from, unsaid_to = new.unsaid_to,
     body = new.body, outbox = new.outbox, placed = coalesce(cell_instances.placed, new.placed)
-FROM unnest($2::text::uuid[], $3::text::text[], $4::text::bigint[], $5::text::bigint[], $6::text::bigint[],
-            $7::bytea[], $8::bytea[], $9::bytea[])
-     AS new (id, state, due_us, unsaid_from, unsaid_to, body, outbox, placed)
-WHERE cell_instances.cell = $1 AND cell_instances.id = new.id
+FROM (
+    SELECT kept.place, given.*
+    FROM unnest($2::text::uuid[], $3::text::text[], $4::text::bigint[], $5::text::bigint[], $6::text::bigint[],
+                $7::bytea[], $8::bytea[], $9::bytea[])
+         AS given (id, state, due_us, unsaid_from, unsaid_to, body, outbox, placed)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM cell_instances WHERE cell = $1 AND id = given.id FOR UPDATE
+    ) AS kept
+) AS new
+WHERE cell_instances.ctid = new.place
 """
 # A row that another process has locked is left as it is: what it has said is said once more, and cleared then. The sum
 # is there because nobody is to be looked for by what is unsaid: of a young table that looks as cheap as by the id.
 _POSTGRES_CLEAR_WHOLE = """
 WITH silent AS (
-    SELECT kept.ctid AS place
+    SELECT kept.place
     FROM unnest($2::text::uuid[], $3::text::bigint[], $4::text::bigint[]) AS said (id, first, last)
-    JOIN cell_instances AS kept ON kept.cell = $1 AND kept.id = said.id
-    WHERE kept.unsaid_from + 0 >= said.first AND kept.unsaid_to <= said.last
-    FOR UPDATE OF kept SKIP LOCKED
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM cell_instances
+        WHERE cell = $1 AND id = said.id AND unsaid_from + 0 >= said.first AND unsaid_to <= said.last
+        FOR UPDATE SKIP LOCKED
+    ) AS kept
 )
 UPDATE cell_instances SET outbox = NULL, unsaid_from = NULL, unsaid_to = NULL
 FROM silent WHERE cell_instances.ctid = silent.place
@@ -186,7 +195,7 @@ class SqlConductorTransaction:
     async def _load(self, instances: Sequence[InstanceId]) -> list[Found]:
         if isinstance(self._transaction, PostgresTransaction):
             driver = await self._transaction.driver()
-            (named,) = columns_of([(id_,) for id_ in instances], 1)
+            (named,) = columns_of([(id_,) for id_ in sorted(instances, key=_number)], 1)
             return _bodies(await driver.fetch(_POSTGRES_LOAD, self._cell, named))
         return await self._transaction.run(_load_sqlite, self._cell, instances)
 
@@ -275,6 +284,10 @@ def _rows(found: Iterable[Any]) -> list[Instance]:
     return [
         decoded(body_of(body), outbox, order_of(placed) if placed else None) for body, outbox, placed in found
     ]
+
+
+def _number(id_: InstanceId) -> int:
+    return id_.int
 
 
 def _take_due(connection: Connection, cell: str, now_us: int, limit: int) -> list[Found]:
