@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from bus.process import is_ready
+
 CELL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 Value = str | tuple[str, ...] | dict[str, str]
@@ -53,8 +55,12 @@ def places_in(environment: Mapping[str, str]) -> Places:
     return places_of(stated_in(environment))
 
 
-def places_told(environment: Mapping[str, str]) -> Places | None:
-    """The same for a worker's main: what is wrong is said on stderr."""
+def places_told(environment: Mapping[str, str], *needed: str) -> Places | None:
+    """The same for a worker's main, which begins to log here. None if something that it needs is not there or cannot be;
+    what it is, is said on stderr.
+    """
+    if not is_ready(environment, *needed):
+        return None
     try:
         return places_in(environment)
     except BadSetting as wrong:

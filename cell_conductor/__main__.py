@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 
 from bus.places import places_told
-from bus.process import is_ready, run_process, run_until_told
+from bus.process import run_process, run_until_told
 from bus.sql import upgrade
 from bus.station import Station, process_name
 from bus.urls import broker_at
@@ -33,9 +33,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     has these instead. MOOR_ATTEMPT_TIMEOUT_S says how long a host may build without a
     word before the next one is tried, and how often it is reminded then of what it has to clean up.
     """
-    if not is_ready(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL"):
-        return 2
-    if (places := places_told(environment)) is None:
+    if (places := places_told(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")) is None:
         return 2
     settings = ConductorSettings()
     if timeout := environment.get("MOOR_ATTEMPT_TIMEOUT_S"):

@@ -9,13 +9,13 @@ API level.
 Change it in two steps, each with its migration: first expand, and only a release later contract.
 """
 
-from sqlalchemy import BigInteger, Column, Index, LargeBinary, MetaData, String, Table, Uuid
+from sqlalchemy import BigInteger, Column, Index, LargeBinary, MetaData, String, Table
+
+from bus.sql.types import Id
 
 metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"}
 )
-
-Id = Uuid(as_uuid=True)
 
 cell_instances = Table(
     "cell_instances",

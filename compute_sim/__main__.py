@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bus.places import places_told
-from bus.process import is_ready, run_process, run_until_told
+from bus.process import run_process, run_until_told
 from bus.station import Station, process_name
 from bus.urls import broker_at
 from compute_sim.core.faults import FaultScript
@@ -33,9 +33,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     """MOOR_BUS_URL and MOOR_CELL must be set; where MOOR_CELL_BUS_URLS names this cell, it has that instead.
     MOOR_COMPUTE_HOSTS says how many, MOOR_COMPUTE_FAULTS names a script.
     """
-    if not is_ready(environment, "MOOR_BUS_URL", "MOOR_CELL"):
-        return 2
-    if (places := places_told(environment)) is None:
+    if (places := places_told(environment, "MOOR_BUS_URL", "MOOR_CELL")) is None:
         return 2
     count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
     if not count.isdecimal():

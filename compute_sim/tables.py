@@ -3,11 +3,11 @@
 Change it in two steps, each with its migration: first expand, and only a release later contract.
 """
 
-from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, String, Table, Uuid
+from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, String, Table
+
+from bus.sql.types import Id
 
 metadata = MetaData(naming_convention={"pk": "pk_%(table_name)s"})
-
-Id = Uuid(as_uuid=True)
 
 compute_attempts = Table(
     "compute_attempts",

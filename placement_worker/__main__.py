@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 
 from bus.places import Places, places_told
-from bus.process import is_ready, run_process, run_until_told
+from bus.process import run_process, run_until_told
 from bus.sql import upgrade
 from bus.station import close_all, stations_at
 from placement_worker.settings import PlacementSettings
@@ -28,9 +28,7 @@ async def run(places: Places, settings: PlacementSettings) -> None:
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
     """MOOR_BUS_URL and MOOR_DB_URL must be set; MOOR_CELL_BUS_URLS names the cells that have a broker of their own."""
-    if not is_ready(environment, "MOOR_BUS_URL", "MOOR_DB_URL"):
-        return 2
-    if (places := places_told(environment)) is None:
+    if (places := places_told(environment, "MOOR_BUS_URL", "MOOR_DB_URL")) is None:
         return 2
     run_process(run(places, PlacementSettings()))
     return 0

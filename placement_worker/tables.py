@@ -4,16 +4,11 @@ Change them in two steps, each with its migration: first expand (a new column or
 mind), and only a release later contract. tests/unit/test_migrations.py holds the migrations to what is written here.
 """
 
-from datetime import UTC, datetime
-from typing import Any
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
-    DateTime,
-    Dialect,
     Double,
     ForeignKey,
     Identity,
@@ -23,9 +18,10 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    Uuid,
 )
-from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
+from sqlalchemy.types import UserDefinedType
+
+from bus.sql.types import Id, Moment
 
 metadata = MetaData(
     naming_convention={
@@ -39,29 +35,6 @@ metadata = MetaData(
 
 # SQLite numbers its rows only where the type is spelt INTEGER, which there has 64 bits too.
 InternalId = BigInteger().with_variant(Integer(), "sqlite")
-Id = Uuid(as_uuid=True)
-
-
-class Moment(TypeDecorator[datetime]):
-    """A point in time. SQLite has no such type: there it is text in UTC, of one length, so that it sorts."""
-
-    impl = String
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(DateTime(timezone=True))
-        return dialect.type_descriptor(String(32))
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        return value if value is None or dialect.name == "postgresql" else moment_text(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        return value if value is None or dialect.name == "postgresql" else datetime.fromisoformat(value)
-
-
-def moment_text(value: datetime) -> str:
-    return value.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 class TransactionId(UserDefinedType[int]):

@@ -7,25 +7,20 @@ mind), and only a release later contract. What is only read back whole stands in
 of instances too, and may share this database: so none is called just that.
 """
 
-from datetime import UTC, datetime
-from typing import Any
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    DateTime,
-    Dialect,
     Index,
     Integer,
     LargeBinary,
     MetaData,
     String,
     Table,
-    Uuid,
     text,
 )
-from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from bus.sql.types import Id, Moment
 
 metadata = MetaData(
     naming_convention={
@@ -34,33 +29,6 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
-
-Id = Uuid(as_uuid=True)
-
-
-class Moment(TypeDecorator[datetime]):
-    """A point in time. SQLite has no such type: there it is text in UTC, of one length, so that it sorts."""
-
-    impl = String
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(DateTime(timezone=True))
-        return dialect.type_descriptor(String(32))
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        if value is None or dialect.name == "postgresql":
-            return value
-        return moment_text(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        return value if value is None or dialect.name == "postgresql" else datetime.fromisoformat(value)
-
-
-def moment_text(value: datetime) -> str:
-    return value.astimezone(UTC).isoformat(timespec="microseconds")
-
 
 instances = Table(
     "requested_instances",

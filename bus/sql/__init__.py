@@ -9,6 +9,7 @@ wrong in a way that trying again may mend is raised as `Transient`. No table of 
     sqlite.py       one thread that writes, one that reads
     migrations.py   tables brought up to date, under a lock
     statements.py   what the two dialects say differently
+    types.py        what columns are, beside the ordinary
     errors.py       what may be tried again, and whether the server is away
 """
 
@@ -17,11 +18,14 @@ from bus.sql.errors import is_duplicate
 from bus.sql.migrations import upgrade, version_table
 from bus.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresSession, PostgresTransaction
 from bus.sql.sqlite import SqliteDatabase, SqliteTransaction, driver_of
-from bus.sql.statements import among, columns_of, insert
+from bus.sql.statements import among, array_of, columns_of, insert
+from bus.sql.types import Id, Moment, moment_text
 
 __all__ = [
     "POOL_SIZE",
     "Database",
+    "Id",
+    "Moment",
     "PostgresDatabase",
     "PostgresSession",
     "PostgresTransaction",
@@ -29,10 +33,12 @@ __all__ = [
     "SqliteTransaction",
     "Transaction",
     "among",
+    "array_of",
     "columns_of",
     "driver_of",
     "insert",
     "is_duplicate",
+    "moment_text",
     "open_database",
     "upgrade",
     "version_table",

@@ -27,13 +27,13 @@ def insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.I
 
 
 def columns_of(rows: Sequence[Sequence[Any]], plain: int) -> tuple[Any, ...]:
-    """Rows as PostgreSQL's `unnest` takes them, a parameter for each column. The first so many, of ids, numbers, times
-    and plain words, go as text: `$1::text::uuid[]`. Of a list asyncpg looks at each element in Python, several times as
-    long as msgspec takes to write it.
-    """
+    """Rows as PostgreSQL's `unnest` takes them, a parameter for each column. The first so many go as text."""
     columns = list(zip(*rows, strict=True))
-    return (*map(_array_of, columns[:plain]), *map(list, columns[plain:]))
+    return (*map(array_of, columns[:plain]), *map(list, columns[plain:]))
 
 
-def _array_of(column: Sequence[Any]) -> str:
+def array_of(column: Sequence[Any]) -> str:
+    """An array of ids, numbers, times or plain words as text, for `$1::text::uuid[]`. Of a list asyncpg looks at each
+    element in Python, several times as long as msgspec takes to write it.
+    """
     return "{" + msgspec.json.encode(column)[1:-1].decode() + "}"

@@ -16,13 +16,12 @@ import msgspec
 from sqlalchemy import Connection
 
 from bus.errors import Bug
-from bus.sql import SqliteTransaction, driver_of
+from bus.sql import SqliteTransaction, driver_of, moment_text
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger
 from placement_worker.store_sql import log
 from placement_worker.store_sql.claims import Books, ConsumerRow, HeldRow, StandingRow, named_by
 from placement_worker.store_sql.known import KnownProviders, Moment, moment_of
 from placement_worker.store_sql.names import Names
-from placement_worker.tables import moment_text
 
 _READ_CONSUMERS = """
 SELECT uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group

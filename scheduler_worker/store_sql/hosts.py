@@ -9,9 +9,8 @@ from sqlalchemy import Connection
 
 from bus.message import ProviderId
 from bus.messages.hosts import HostState
-from bus.sql import among, columns_of, driver_of
+from bus.sql import among, columns_of, driver_of, moment_text
 from scheduler_worker.tables import hosts as table
-from scheduler_worker.tables import moment_text
 
 _POSTGRES_SAVE = """
 INSERT INTO known_hosts (id, name, cell, enabled, changed_at, body)

@@ -8,10 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from bus.handling import Kept
-from bus.sql import PostgresTransaction
+from bus.sql import PostgresTransaction, array_of
 from scheduler_worker.store_sql.rows import COLUMNS, WRITTEN, Values
 
 # The columns that go as they are, since text would double them.
@@ -77,22 +75,22 @@ class PostgresInstances:
 
     async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]:
         driver = await self._transaction.driver()
-        rows: Sequence[Values] = await driver.fetch(_LOCK, _array(ids))
+        rows: Sequence[Values] = await driver.fetch(_LOCK, array_of(ids))
         return rows
 
     async def lock_standing(self, ids: Sequence[UUID], requests: Sequence[UUID]) -> Sequence[Values]:
         driver = await self._transaction.driver()
-        rows: Sequence[Values] = await driver.fetch(_LOCK_STANDING, _array(ids), _array(requests))
+        rows: Sequence[Values] = await driver.fetch(_LOCK_STANDING, array_of(ids), array_of(requests))
         return rows
 
     async def forget(self, ids: Sequence[UUID]) -> int:
-        return await self._execute(_FORGET, _array(ids))
+        return await self._execute(_FORGET, array_of(ids))
 
     async def confirm(self, said: Iterable[Kept]) -> None:
         # Each once, by the last that it said: of two rows that match one, PostgreSQL takes either.
         last = {kept.entity: kept.sequence for kept in sorted(said, key=_by_sequence)}
         ids = sorted(last)
-        await self._execute(_CONFIRM, _array(ids), _array([last[id_] for id_ in ids]))
+        await self._execute(_CONFIRM, array_of(ids), array_of([last[id_] for id_ in ids]))
 
     async def _execute(self, statement: str, *columns: Any) -> int:
         driver = await self._transaction.driver()
@@ -103,7 +101,7 @@ class PostgresInstances:
 
 def _columns(names: Sequence[str], rows: Sequence[Values]) -> list[Any]:
     return [
-        _packs(column) if name in _PACKS else _array(column)
+        _packs(column) if name in _PACKS else array_of(column)
         for name, column in zip(names, zip(*rows, strict=True), strict=True)
     ]
 
@@ -111,10 +109,6 @@ def _columns(names: Sequence[str], rows: Sequence[Values]) -> list[Any]:
 def _packs(column: Sequence[bytes | None]) -> Sequence[bytes | None]:
     """`unnest` fills up with NULL."""
     return () if column.count(None) == len(column) else column
-
-
-def _array(column: Sequence[Any]) -> str:
-    return "{" + msgspec.json.encode(column)[1:-1].decode() + "}"
 
 
 def _by_sequence(kept: Kept) -> int:

@@ -9,9 +9,8 @@ import msgspec
 from sqlalchemy import Connection
 
 from bus.handling import Kept
-from bus.sql import SqliteTransaction, driver_of
+from bus.sql import SqliteTransaction, driver_of, moment_text
 from scheduler_worker.store_sql.rows import Values
-from scheduler_worker.tables import moment_text
 
 _ADD = """
 INSERT INTO requested_instances (id, request_id, place, given, state, sequence, heard, cell, host, attempt, changed_at,

@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from tests.benchmarks.cpu import Spender, busy_s
+from moor.load.cpu import machine_spent_s
+from tests.benchmarks.cpu import Spender
 
 BROKER = "broker"
 DATABASE = "database"
@@ -149,13 +150,16 @@ async def _run(spenders: Mapping[str, Spender], operations: int, work: Work, set
     # The load was made before, and in production would not be there: its garbage collection is not the product's.
     gc.collect()
     gc.freeze()
-    busy_before_s, spent_before_s = busy_s(), {kind: each.spent_s() for kind, each in spenders.items()}
+    busy_before_s, spent_before_s = (
+        machine_spent_s(),
+        {kind: each.spent_s() for kind, each in spenders.items()},
+    )
     began_s = time.perf_counter()
     details = await work()
     wall_s = time.perf_counter() - began_s
     await settle()
     spent_s = {kind: each.spent_s() - spent_before_s[kind] for kind, each in spenders.items()}
-    busy = busy_s() - busy_before_s
+    busy = machine_spent_s() - busy_before_s
     machine_s = (time.perf_counter() - began_s) * (os.cpu_count() or 1)
     gc.unfreeze()
     ours_s = sum(spent_s.values())

@@ -54,10 +54,12 @@ class Readings:
 
         class Watched(Station):
             async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
+                # Only what was answered: on a machine that is slow, a question may have to be asked again.
+                answers = await super().ask_all(questions)
                 asked = [question for question in questions if isinstance(question, AskSnapshot)]
                 readings.of_all += sum(not question.since for question in asked)
                 readings.of_changes += sum(bool(question.since) for question in asked)
-                return await super().ask_all(questions)
+                return answers
 
         return Watched(broker, name, settings=settings, asks=asks)
 
@@ -137,12 +139,14 @@ async def test_a_refusal_costs_one_question_for_the_changes_and_no_reading_of_al
     async with cloud(bus, books) as here, here.placement(), here.scheduler(station=readings.station):
         await here.add_host("h1")
         await here.until_known("h1")
+        # After the first one placement leads its feed, and what began before is caught up with.
+        assert (await the_end_of(here, 1, flavor=HUGE)).state == "error"
         all_read, changes = readings.of_all, readings.of_changes
 
-        for number in range(1, 11):
+        for number in range(2, 12):
             assert (await the_end_of(here, number, flavor=HUGE)).state == "error"
 
-        # A few more if placement has only begun to lead its feed, or a gap is filled meanwhile; never many for one refusal.
+        # A few more where the machine is so slow that requests are sent again; never two for each refusal.
         assert 10 <= readings.of_changes - changes < 20
         assert readings.of_all == all_read
 

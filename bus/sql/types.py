@@ -1,0 +1,31 @@
+"""What the tables of several workers are made of."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import DateTime, Dialect, String, Uuid
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+Id = Uuid(as_uuid=True)
+
+
+class Moment(TypeDecorator[datetime]):
+    """A point in time. SQLite has no such type: there it is text in UTC, of one length, so that it sorts."""
+
+    impl = String
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(DateTime(timezone=True))
+        return dialect.type_descriptor(String(32))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        return value if value is None or dialect.name == "postgresql" else moment_text(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        return value if value is None or dialect.name == "postgresql" else datetime.fromisoformat(value)
+
+
+def moment_text(value: datetime) -> str:
+    return value.astimezone(UTC).isoformat(timespec="microseconds")
