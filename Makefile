@@ -4,10 +4,10 @@ PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers bench clean
+.PHONY: help demo test lint types layers bench conformance clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
 demo: $(INSTALLED) ## watch it work, with simulated hosts
 	@.venv/bin/moor demo
@@ -33,8 +33,12 @@ bench: $(INSTALLED) ## measure; takes the whole machine
 	@echo '== benchmarks'
 	@$(PYTHON) -m tests.benchmarks
 
+conformance: $(INSTALLED) ## placement's own clients, as they are published, against ours; installs them
+	@echo '== conformance'
+	@$(PYTHON) -m tests.conformance.clients
+
 clean: ## remove the environment and every cache
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venvs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml

@@ -143,6 +143,15 @@ class Route(Struct, frozen=True):
     kind: Kind
 
 
+# What is written into placement's books by name, and asked of them beside providers: for the API level, not for cells.
+BOOK_WRITES = (
+    *("provider.create", "provider.update", "provider.delete"),
+    *("inventory.set", "inventory.put", "inventory.drop", "traits.set", "aggregates.set"),
+    *("trait.create", "trait.delete", "class.create", "class.rename", "class.delete"),
+    *("allocations.set", "allocations.delete", "reshape"),
+)
+BOOK_QUESTIONS = ("consumer.query", "holders.query", "usages.query", "names.query")
+
 ROUTES: dict[str, Route] = {
     "build.request": Route(API, Kind.ORDER),
     "build.rejected": Route(EVENTS, Kind.EVENT),
@@ -179,6 +188,13 @@ ROUTES: dict[str, Route] = {
     "revisions": Route(PLACEMENT, Kind.QUESTION),
     "revisions.page": Route(REPLY, Kind.ANSWER),
     "providers.changed": Route(EVENTS, Kind.EVENT),
+    **dict.fromkeys(BOOK_WRITES, Route(PLACEMENT, Kind.ORDER)),
+    "write.answered": Route(REPLY, Kind.ANSWER),
+    **dict.fromkeys(BOOK_QUESTIONS, Route(PLACEMENT, Kind.QUESTION)),
+    "consumer.found": Route(REPLY, Kind.ANSWER),
+    "holders.found": Route(REPLY, Kind.ANSWER),
+    "usages.found": Route(REPLY, Kind.ANSWER),
+    "names.found": Route(REPLY, Kind.ANSWER),
 }
 
 EXCHANGES: tuple[Exchange, ...] = (
@@ -228,7 +244,7 @@ QUEUES: tuple[Queue, ...] = (
         (
             Binding(PLACEMENT, "inventory.report.*"),
             Binding(PLACEMENT, "release.*"),
-            Binding(PLACEMENT, "reshape"),
+            *(Binding(PLACEMENT, key) for key in BOOK_WRITES),
         ),
         Site.BOTH,
     ),
@@ -241,6 +257,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(PLACEMENT, "candidates"),
             Binding(PLACEMENT, "snapshot"),
             Binding(PLACEMENT, "revisions"),
+            *(Binding(PLACEMENT, key) for key in BOOK_QUESTIONS),
         ),
         Site.BOTH,
     ),
@@ -281,6 +298,7 @@ ROLES: tuple[Role, ...] = (
         "client",
         writes=(
             Grant(API, ("build.request", "move.request", "instance.delete", "instance.query", "host.query")),
+            Grant(PLACEMENT, (*BOOK_WRITES, *BOOK_QUESTIONS, "candidates", "snapshot")),
         ),
         listens=(Grant(EVENTS, FACTS),),
         asks=True,

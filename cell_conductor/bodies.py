@@ -18,6 +18,14 @@ from cell_conductor.core.instance import Instance, Pending, Word, spawning
 Place = int | Choice
 
 
+class Kept(Struct, array_like=True, gc=False):
+    """A word that is not confirmed. Without a message: the order to spawn what the row says."""
+
+    sequence: int
+    at: datetime
+    message: Word | None
+
+
 class Body(Struct, array_like=True, gc=False):
     """`placed_at` is when the order was issued: which tells it from another for the same instance."""
 
@@ -25,20 +33,20 @@ class Body(Struct, array_like=True, gc=False):
     placed_at: datetime | None
     host: Place | None
     alternates: tuple[Place, ...]
-
-
-class _Kept(Struct, array_like=True, gc=False):
-    """Without a message: the order to spawn what the row says."""
-
-    sequence: int
-    at: datetime
-    message: Word | None
+    outbox: tuple[Kept, ...]
 
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
-body_of = msgspec.msgpack.Decoder(Body).decode
+_body = msgspec.msgpack.Decoder(Body).decode
 order_of = msgspec.msgpack.Decoder(PlaceInCell).decode
-_kept_of = msgspec.msgpack.Decoder(tuple[_Kept, ...]).decode
+
+
+def body_of(packed: bytes, unsaid_from: int | None) -> Body:
+    """As it was written; but that all its words were confirmed since then is noted beside it."""
+    body = _body(packed)
+    if unsaid_from is None:
+        body.outbox = ()
+    return body
 
 
 def encoded_body(row: Instance) -> bytes:
@@ -48,6 +56,7 @@ def encoded_body(row: Instance) -> bytes:
         None if row.order is None else row.order.issued_at,
         None if host is None else _place(choices, host),
         tuple([_place(choices, each) for each in row.alternates]) if row.alternates else (),
+        tuple([Kept(each.sequence, each.at, _unless_clear(row, each.message)) for each in row.outbox]),
     )
     return _encode(body)
 
@@ -56,13 +65,7 @@ def encoded_order(order: PlaceInCell) -> bytes:
     return _encode(order)
 
 
-def encoded_outbox(row: Instance) -> bytes | None:
-    if not row.outbox:
-        return None
-    return _encode([_Kept(each.sequence, each.at, _unless_clear(row, each.message)) for each in row.outbox])
-
-
-def decoded(body: Body, outbox: bytes | None, order: PlaceInCell | None) -> Instance:
+def decoded(body: Body, order: PlaceInCell | None) -> Instance:
     choices, host = _choices(order), body.host
     row = structs.replace(
         body.instance,
@@ -70,9 +73,9 @@ def decoded(body: Body, outbox: bytes | None, order: PlaceInCell | None) -> Inst
         host=None if host is None else _choice(choices, host),
         alternates=tuple([_choice(choices, each) for each in body.alternates]) if body.alternates else (),
     )
-    if not outbox:
+    if not body.outbox:
         return row
-    return structs.replace(row, outbox=tuple([_pending(row, each) for each in _kept_of(outbox)]))
+    return structs.replace(row, outbox=tuple([_pending(row, each) for each in body.outbox]))
 
 
 def _unless_clear(row: Instance, message: Word) -> Word | None:
@@ -82,7 +85,7 @@ def _unless_clear(row: Instance, message: Word) -> Word | None:
     return None if message == spawning(row, row.order, row.host) else message
 
 
-def _pending(row: Instance, kept: _Kept) -> Pending:
+def _pending(row: Instance, kept: Kept) -> Pending:
     message = kept.message
     if message is None:
         assert row.order is not None, "who is to be spawned was placed"

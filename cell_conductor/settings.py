@@ -18,8 +18,9 @@ class ConductorSettings(Struct, frozen=True):
     # Ended instances are known for so long, so that a message that comes late finds them.
     kept_after_end_s: float = 48 * 3600
     # Rows that this process has saved are looked at when they are due, by a clock that is read so often; those that others
-    # have left are found so often. How many are taken at once.
+    # have left are found so often. How long what falls due after a look waits for company, and how many are taken at once.
     poll_ms: float = 500.0
+    rest_ms: float = 250.0
     look_s: float = 5.0
     due_rows_max: int = 200
 

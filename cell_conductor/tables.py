@@ -1,10 +1,10 @@
 """A cell's instances as a table, alike on PostgreSQL and SQLite.
 
-What is asked for by stands in columns, and the state, which a person looks for first. The rest is in three pieces, by how
-often they change: `placed`, the order, never; `body`, all else that the cell knows, at each step; `outbox`, what it has
-said and nobody has confirmed, also when it is confirmed. The numbers of the first and the last word in there are columns,
-so that what is confirmed is taken off without a look into it. Cells may share a database, with each other and with the
-API level.
+What is asked for by stands in columns, and the state, which a person looks for first. The rest is in two pieces, by how
+often they change: `placed`, the order, never; `body`, all else that the cell knows, at each step, with the words that it
+has said and nobody has confirmed. The numbers of the first and the last of them are columns: when these are NULL all are
+confirmed, whatever stands in the body, so that it is noted without a look into it. Cells may share a database, with each
+other and with the API level.
 
 Change it in two steps, each with its migration: first expand, and only a release later contract.
 """
@@ -20,15 +20,15 @@ metadata = MetaData(
 cell_instances = Table(
     "cell_instances",
     metadata,
-    Column("cell", String(40), primary_key=True),
+    # The key is looked up several times a boot, and ids tell rows apart at the first look.
     Column("id", Id, primary_key=True),
+    Column("cell", String(40), primary_key=True),
     Column("state", String(16), nullable=False),
     # Microseconds since 1970: both databases sort and compare them alike.
     Column("due_us", BigInteger),
     Column("unsaid_from", BigInteger),
     Column("unsaid_to", BigInteger),
     Column("body", LargeBinary, nullable=False),
-    Column("outbox", LargeBinary),
     Column("placed", LargeBinary),
     # A boot writes its row a few times: room on the page keeps the new one beside the old, of which PostgreSQL logs then
     # only what is different. On SQLite rows lie in the order in which they came, and so do those that are written together.

@@ -64,6 +64,7 @@ class Timers:
         # Looked for by the rows' clock, and by one that nobody sets: when the first is set back, its time may not come.
         self._look_at: datetime | None = None
         self._look_by_s = 0.0
+        self._rests_until_s = 0.0
         # Confirmed, and still on their rows: told with the next look.
         self._confirmed: list[Kept] = []
         self._beside: set[asyncio.Task[None]] = set()
@@ -93,6 +94,7 @@ class Timers:
     async def run(self) -> None:
         try:
             while not self._stopping.is_set():
+                await self._until_rested()
                 # Cleared before it is read: what is due meanwhile is found next time.
                 self._due.clear()
                 if self._has_to_look() and await self._look_again():
@@ -109,6 +111,16 @@ class Timers:
     async def stop(self) -> None:
         self._stopping.set()
         self._due.set()
+
+    async def _until_rested(self) -> None:
+        """Rows fall due one by one, and a look at one costs nearly what a look at many costs, here and at placement: so
+        who falls due soon after a look waits for company. One alone is looked at at once.
+        """
+        rest_s = self._rests_until_s - asyncio.get_running_loop().time()
+        if rest_s > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rest_s):
+                    await self._stopping.wait()
 
     def _has_to_look(self) -> bool:
         now = self._clock()
@@ -140,7 +152,9 @@ class Timers:
         del self._confirmed[: len(confirmed)]
         is_all = len(rows) < self._settings.due_rows_max
         self._look_at = now + self._look_every if is_all else now
-        self._look_by_s = asyncio.get_running_loop().time() + self._settings.look_s
+        now_s = asyncio.get_running_loop().time()
+        self._look_by_s = now_s + self._settings.look_s
+        self._rests_until_s = now_s + self._settings.rest_ms / 1000 if is_all else now_s
         # What was saved while we looked may not have been seen.
         self._soon[:known] = [at for at in self._soon[:known] if at > now]
         self._soon += self._due_soon(decision.rows)

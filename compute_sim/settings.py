@@ -12,7 +12,7 @@ class ComputeSettings(Struct, frozen=True):
     # Who is to notice that a host is down must wait for several of these.
     beat_s: float = 5.0
     # How often hosts whose load or facts changed are told.
-    facts_every_s: float = 2.0
+    facts_every_s: float = 5.0
     # How many trees are reported at once, and when what was not answered, or not confirmed, is said again.
     reports_at_once_max: int = 400
     again_s: float = 1.0

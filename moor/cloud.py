@@ -1,7 +1,7 @@
 """A whole cloud in one process: every worker of every room, on one broker and one database."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from bus.broker import Broker
@@ -42,12 +42,13 @@ async def cloud(
     conductor: ConductorSettings | None = None,
     bus: BusSettings | None = None,
     hosts_are_kept: bool = False,
+    beside: Callable[[SqlPlacementStore], Part] | None = None,
     ended: asyncio.Event | None = None,
 ) -> AsyncIterator[SqlPlacementStore]:
     """All workers, with the pretended hosts of each cell, for as long as this is open; then all of them drain.
 
-    With `hosts_are_kept`, what is on the hosts is in the database too, and still there for the next cloud on it. `ended`
-    is set when the workers end by themselves, which they do only by failing; leaving raises what it was.
+    With `hosts_are_kept`, what is on the hosts is in the database too, and still there for the next cloud on it. `beside`
+    makes one part more, which works on placement's books. `ended` is set when the workers end by themselves, which they do only by failing; leaving raises what it was.
     """
     connection = await broker.connect()
     await connection.declare(objects_of(hosts))
@@ -82,6 +83,8 @@ async def cloud(
                 clock_s=clock_s,
                 store=kept,
             )
+        if beside is not None:
+            parts.append(beside(store))
         told = asyncio.Event()
         running = asyncio.create_task(run_until(told, parts, DRAIN_S_MAX))
         if ended is not None:

@@ -5,6 +5,10 @@ _PAGE = {
     "limit": "how many at most",
     "next": "where the next page starts; none on the last",
 }
+_WRITTEN = {
+    "provider": "which",
+    "generation": "the provider's, as you saw it: refused if it is another one by now. null: whatever it is",
+}
 _CELL_EVENT = {
     "cell": "which cell says so; `cell0` if it never had one",
     "instance": "all of it, as it is now",
@@ -72,6 +76,93 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "max_unit": "the most that may be asked for at once",
         "step_size": "what is asked for is a multiple of it",
         "allocation_ratio": "(total - reserved) times this may be in use",
+    },
+    "CreateProvider": {
+        "id": "a uuid, yours",
+        "name": "unlike any other provider's",
+        "parent": "which provider it is a part of; none of a root",
+        "of_cell": "which cell's reporters may speak about it; of a child that of its tree",
+    },
+    "UpdateProvider": {
+        "id": "which",
+        "name": "its name from now on",
+        "parent": "below which provider it stands from now on; null: below none. Left out: it stays where it is",
+        "reparents": "may it be taken away from a parent; else only a root may be given one",
+    },
+    "DeleteProvider": {"id": "which"},
+    "SetInventories": {**_WRITTEN, "inventories": "by resource class; those not named are gone"},
+    "PutInventory": {
+        **_WRITTEN,
+        "resource": "of which class",
+        "inventory": "what there is of it",
+        "is_new": "must there be none yet; else there must be one",
+    },
+    "DropInventory": {"provider": "which", "resource": "of which class"},
+    "SetTraits": {**_WRITTEN, "traits": "those not named are gone"},
+    "SetAggregates": {
+        **_WRITTEN,
+        "aggregates": "those not named are gone",
+        "moves_generation": "does the provider's generation move",
+    },
+    "CreateTrait": {"name": "starts with `CUSTOM_`"},
+    "DeleteTrait": {"name": "which"},
+    "CreateClass": {"name": "starts with `CUSTOM_`"},
+    "RenameClass": {"name": "which", "to": "starts with `CUSTOM_`"},
+    "DeleteClass": {"name": "which"},
+    "SetAllocations": {
+        "consumers": "each with all that it is to hold from now on: all of it, or nothing is changed"
+    },
+    "DeleteAllocations": {"consumer": "who holds nothing any more"},
+    "Reshape": {
+        "inventories": "of each of these providers all that there is from now on",
+        "allocations": "who holds something else from now on",
+    },
+    "ConsumerAllocations": {
+        "consumer": "who",
+        "amounts": "what of which provider; nothing: it is no more",
+        "project": "whose it is",
+        "user": "who asks",
+        "generation": "the consumer's, as you saw it; null if there was none",
+        "type": "what it is, such as `INSTANCE`. Left out: it stays",
+        "judges_generation": "is it refused if its generation is another one by now",
+    },
+    "ProviderInventories": {
+        "provider": "which",
+        "generation": "the provider's, as you saw it",
+        "inventories": "by resource class; those not named are gone",
+    },
+    "AskConsumer": {"consumer": "who"},
+    "AskHolders": {**_PAGE, "provider": "of which they hold something"},
+    "AskUsages": {"project": "whose", "user": "only this user's"},
+    "AskNames": {**_PAGE, "of": "of `classes` or of `traits`"},
+    "WriteAnswered": {
+        "verdict": "`done`, `written` or `already_there`; or why not: `unknown_provider`, `unknown_class`, "
+        "`unknown_trait`, `unknown_consumer`, `generation_moved`, `consumer_moved`, `name_taken`, `id_taken`, "
+        "`has_children`, `inventory_present`, `inventory_absent`, `in_use`, `name_in_use`, `does_not_fit` or "
+        "`not_allowed`, with what belongs to it",
+    },
+    "ConsumerFound": {"consumer": "as it is now; none if it holds nothing"},
+    "HoldersFound": {**_PAGE, "holders": "each with all that it holds"},
+    "UsagesFound": {"usages": "for each type of consumers"},
+    "NamesFound": {**_PAGE, "names": "those that start with `CUSTOM_`"},
+    "ResourceAmount": {
+        "provider": "of which; an amount is a list of these three",
+        "resource": "of which class",
+        "amount": "how much",
+    },
+    "ConsumerState": {
+        "id": "who",
+        "project": "whose it is",
+        "user": "who asked for it",
+        "type": "what it is; empty if nobody said",
+        "generation": "moves whenever it is written",
+        "attempt": "which claim it holds it by; 0 if by none",
+        "held": "what of which provider",
+    },
+    "TypeUsage": {
+        "type": "of consumers; empty if nobody said",
+        "consumers": "how many there are",
+        "used": "what all of them hold together, by resource class",
     },
     "BuildAccepted": {"request_id": "yours", "instances": "their ids, in order"},
     "BuildRejected": {

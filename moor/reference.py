@@ -9,7 +9,7 @@ import msgspec
 from msgspec import inspect
 
 from bus.message import Envelope, Message, type_of
-from bus.messages import ALL, build, hosts, placement
+from bus.messages import ALL, administration, build, hosts, placement
 from bus.topology import QUEUES, ROUTES, Binding, Kind
 from moor.meanings import MEANINGS
 
@@ -21,6 +21,26 @@ SAID: tuple[type[Message], ...] = (
     hosts.AskHosts,
     hosts.SetHost,
     placement.ReportInventory,
+    administration.CreateProvider,
+    administration.UpdateProvider,
+    administration.DeleteProvider,
+    administration.SetInventories,
+    administration.PutInventory,
+    administration.DropInventory,
+    administration.SetTraits,
+    administration.SetAggregates,
+    administration.CreateTrait,
+    administration.DeleteTrait,
+    administration.CreateClass,
+    administration.RenameClass,
+    administration.DeleteClass,
+    administration.SetAllocations,
+    administration.DeleteAllocations,
+    administration.Reshape,
+    administration.AskConsumer,
+    administration.AskHolders,
+    administration.AskUsages,
+    administration.AskNames,
 )
 HEARD: tuple[type[Message], ...] = (
     build.BuildAccepted,
@@ -34,6 +54,11 @@ HEARD: tuple[type[Message], ...] = (
     hosts.HostSet,
     placement.ReportAnswered,
     placement.InventoryRefused,
+    administration.WriteAnswered,
+    administration.ConsumerFound,
+    administration.HoldersFound,
+    administration.UsagesFound,
+    administration.NamesFound,
 )
 QUEUES_OF_ONES_OWN = """Yours are made by you: `feed.USER.ANYTHING`, bound to `moor.events`, and queues that the broker
 names for you. These are Moorage's own; only its workers read them:"""
@@ -206,6 +231,9 @@ def _default(field: inspect.Field) -> str:
         return "must be given"
     if field.default_factory is not msgspec.NODEFAULT:
         return "nothing"
+    if field.default is msgspec.NODEFAULT:
+        # Not even null: to leave it out says something else.
+        return "left as it is"
     return (
         "nothing" if field.default in (None, "", ()) else f"`{msgspec.json.encode(field.default).decode()}`"
     )

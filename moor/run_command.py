@@ -1,13 +1,13 @@
 """`moor run`: one worker in this process, on real brokers and a real database."""
 
 import logging
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from msgspec import structs
 
+from bus.places import Places
 from bus.process import LOG_FORMAT, run_process
 from cell_conductor.__main__ import run as run_conductor
 from cell_conductor.settings import ConductorSettings
@@ -17,29 +17,74 @@ from compute_sim.drivers import alike
 from compute_sim.faults import BadScript, load_faults
 from compute_sim.settings import ComputeSettings
 from moor.options import BusUrl, DatabaseUrl, settled
+from moor.placement_api_options import (
+    USUAL_LISTEN,
+    ApiFlags,
+    Auth,
+    AuthMode,
+    CorsOrigins,
+    KeystoneCa,
+    KeystoneDomain,
+    KeystoneFlags,
+    KeystonePassword,
+    KeystoneProject,
+    KeystoneUrl,
+    KeystoneUser,
+    ListenAt,
+    PolicyName,
+    Prefix,
+    SharePort,
+    TlsCertificate,
+    TlsKey,
+    Unguarded,
+    Users,
+    serving_of,
+)
 from placement_worker.__main__ import run as run_placement
+from placement_worker.__main__ import serve as serve_placement
+from placement_worker.api.server import BadListenError
 from placement_worker.settings import PlacementSettings
 from scheduler_worker.__main__ import run as run_scheduler
 from scheduler_worker.settings import SchedulerSettings
 
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Run one worker until it is told to stop; SIGTERM drains it. As many of each as you like, but of computes one a "
+    "cell. Placement and schedulers serve the cells that have a broker of their own (MOOR_CELL_BUS_URLS) there; a cell's "
+    "own workers know that one alone.",
+)
 
-class Kind(StrEnum):
-    PLACEMENT = "placement"
-    SCHEDULER = "scheduler"
-    CONDUCTOR = "conductor"
-    COMPUTE = "compute"
+Cell = Annotated[
+    str, typer.Option(envvar="MOOR_CELL", help="Which cell a conductor or the computes belong to.")
+]
 
 
-def run_worker(
-    worker: Annotated[
-        Kind, typer.Argument(help="Which kind. Run as many of each as you like, but of computes one a cell.")
-    ],
+@app.command()
+def placement(bus: BusUrl = "", db: DatabaseUrl = "") -> None:
+    """The books: claims, swaps, inventories, and the feed of changes."""
+    run_process(run_placement(_places("placement", bus, db), PlacementSettings()))
+
+
+@app.command()
+def scheduler(bus: BusUrl = "", db: DatabaseUrl = "") -> None:
+    """Chooses hosts, and hands over to the cells."""
+    run_process(run_scheduler(_places("scheduler", bus, db), SchedulerSettings()))
+
+
+@app.command()
+def conductor(bus: BusUrl = "", db: DatabaseUrl = "", *, cell: Cell = "") -> None:
+    """Owns the instances of one cell."""
+    places = _places("conductor", bus, db, _one(cell, "conductor"))
+    run_process(run_conductor(cell, places.bus_of(cell), places.db_of(cell), ConductorSettings()))
+
+
+@app.command()
+def compute(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
     *,
-    cell: Annotated[
-        str, typer.Option(envvar="MOOR_CELL", help="Which cell a conductor or the computes belong to.")
-    ] = "",
+    cell: Cell = "",
     hosts: Annotated[
         int,
         typer.Option(envvar="MOOR_COMPUTE_HOSTS", min=1, help="How many hosts the computes pretend to be."),
@@ -49,33 +94,79 @@ def run_worker(
         typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="What goes wrong on them: a TOML or JSON file."),
     ] = None,
 ) -> None:
-    """Run one worker until it is told to stop; SIGTERM drains it. Placement and schedulers serve the cells that have a
-    broker of their own (MOOR_CELL_BUS_URLS) there; a cell's own workers know that one alone.
-    """
-    logging.basicConfig(level="INFO", format=LOG_FORMAT)
-    settings = settled(bus=bus, db=db, cells=cell)
-    places = structs.replace(settings.places, bus_url=settings.bus_url)
-    db = places.db_of(cell) if worker is Kind.CONDUCTOR else places.db_url
-    if worker is not Kind.COMPUTE and not db:
-        raise typer.BadParameter(f"a {worker.value} worker needs --db, or MOOR_DB_URL")
-    if worker in (Kind.CONDUCTOR, Kind.COMPUTE) and (not cell or "," in cell):
-        raise typer.BadParameter(f"a {worker.value} needs --cell, or MOOR_CELL: one cell, not {cell!r}")
-    match worker:
-        case Kind.PLACEMENT:
-            run_process(run_placement(places, PlacementSettings()))
-        case Kind.SCHEDULER:
-            run_process(run_scheduler(places, SchedulerSettings()))
-        case Kind.CONDUCTOR:
-            run_process(run_conductor(cell, places.bus_of(cell), db, ConductorSettings()))
-        case Kind.COMPUTE:
-            script = _faults(faults)
-            run_process(
-                run_compute(places.bus_of(cell), alike(cell, hosts), ComputeSettings(cell=cell), script)
-            )
-
-
-def _faults(file: Path | None) -> FaultScript:
+    """Pretends to be the hosts of one cell."""
     try:
-        return load_faults(file) if file else FaultScript()
+        script = load_faults(faults) if faults else FaultScript()
     except BadScript as wrong:
         raise typer.BadParameter(str(wrong)) from None
+    url = _stated(bus, db, cell).bus_of(_one(cell, "compute"))
+    run_process(run_compute(url, alike(cell, hosts), ComputeSettings(cell=cell), script))
+
+
+@app.command("placement-api")
+def placement_api(
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    listen: ListenAt = USUAL_LISTEN,
+    share_port: SharePort = False,
+    auth: AuthMode = Auth.NONE,
+    allow_anyone: Unguarded = False,
+    users: Users = None,
+    policy: PolicyName = "legacy",
+    cors_origin: CorsOrigins = None,
+    prefix: Prefix = "",
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    keystone_url: KeystoneUrl = "",
+    keystone_user: KeystoneUser = "placement",
+    keystone_password: KeystonePassword = "",
+    keystone_project: KeystoneProject = "service",
+    keystone_domain: KeystoneDomain = "Default",
+    keystone_ca: KeystoneCa = None,
+) -> None:
+    """Placement over HTTP, as OpenStack's clients know it. It needs the database alone: what it writes is told to the
+    bus by the placement workers.
+    """
+    places = _places("placement-api", bus, db)
+    serving = serving_of(
+        ApiFlags(
+            listen=listen,
+            share_port=share_port,
+            auth=auth,
+            allow_anyone=allow_anyone,
+            users=users,
+            policy=policy,
+            cors_origins=tuple(cors_origin or ()),
+            prefix=prefix,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            keystone=KeystoneFlags(
+                keystone_url, keystone_user, keystone_password, keystone_project, keystone_domain, keystone_ca
+            ),
+        )
+    )
+    try:
+        run_process(serve_placement(places.db_url, serving))
+    except BadListenError as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
+def _places(worker: str, bus: str, db: str, cell: str = "") -> Places:
+    """Where the broker and the database are, for who needs a database."""
+    places = _stated(bus, db, cell)
+    if not (places.db_of(cell) if cell else places.db_url):
+        raise typer.BadParameter(f"a {worker} worker needs --db, or MOOR_DB_URL")
+    return places
+
+
+def _stated(bus: str, db: str, cell: str) -> Places:
+    logging.basicConfig(level="INFO", format=LOG_FORMAT)
+    settings = settled(bus=bus, db=db, cells=cell)
+    return structs.replace(settings.places, bus_url=settings.bus_url)
+
+
+def _one(cell: str, worker: str) -> str:
+    if not cell or "," in cell:
+        raise typer.BadParameter(f"a {worker} needs --cell, or MOOR_CELL: one cell, not {cell!r}")
+    return cell

@@ -54,7 +54,7 @@ def followed(states: Iterable[InstanceState]) -> RenderableType:
 
 
 def instances_table(states: Sequence[InstanceState]) -> Table:
-    table = _table("id", "name", "state", "cell", "host", "reason")
+    table = table_of("id", "name", "state", "cell", "host", "reason")
     for each in states:
         table.add_row(str(each.id), escape(each.name), _state(each), each.cell, each.host, _in_short(each))
     return table
@@ -109,7 +109,7 @@ def print_no_valid_host(name: str, found: NoValidHost) -> None:
 
 
 def hosts_table(hosts: Sequence[HostState]) -> Table:
-    table = _table("host", "cell", "zone", "state", "instances", "building", "reason")
+    table = table_of("host", "cell", "zone", "state", "instances", "building", "reason")
     for each in hosts:
         table.add_row(
             each.name,
@@ -128,7 +128,7 @@ def host_state(host: HostState) -> str:
     return up if host.enabled else f"{up} [yellow]disabled[/yellow]"
 
 
-def _table(*columns: str) -> Table:
+def table_of(*columns: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         # An id that is cut short is of no use.

@@ -12,6 +12,7 @@ import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -33,7 +34,11 @@ from compute_sim.faults import BadScript, load_faults
 from moor.client import client
 from moor.cloud import cloud
 from moor.options import BusUrl, Cells, DatabaseUrl, fail, out, run, settled
+from moor.placement_api_options import USUAL_LISTEN, ApiFlags, ListenAt, serving_of
 from moor.settings import Settings
+from placement_worker.api.server import BadListenError
+from placement_worker.serving import PlacementService, Serving
+from placement_worker.store_sql import SqlPlacementStore
 
 USUAL_CELLS = ("harbour", "island")
 LOOK_AGAIN_S = 0.1
@@ -72,6 +77,7 @@ def up(
             help=r"Where everything is kept. [dim]\[MOOR_DATA; else ~/.local/state/moorage][/dim]",
         ),
     ] = "",
+    listen: ListenAt = USUAL_LISTEN,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the workers do.")] = False,
 ) -> None:
     """A whole cloud in this process: bus, books, schedulers, cells and pretended hosts. It keeps what it did."""
@@ -79,10 +85,11 @@ def up(
     settings = settled(bus=bus, db=db, cells=cells, data=data)
     socket = _socket(settings)
     script = _script(faults)
-    run(_up(settings, socket, _hosts(settings, hosts), script))
+    serving = serving_of(ApiFlags(listen=listen))
+    run(_up(settings, socket, _hosts(settings, hosts), script, serving))
 
 
-async def _up(settings: Settings, socket: Path, hosts: Cloud, script: FaultScript) -> None:
+async def _up(settings: Settings, socket: Path, hosts: Cloud, script: FaultScript, serving: Serving) -> None:
     out.print(
         f"[bold]Moorage[/bold]: {sum(map(len, hosts.values()))} pretended hosts in "
         f"{len(hosts)} {'cell' if len(hosts) == 1 else 'cells'} ({', '.join(hosts)}), kept in {settings.data}",
@@ -96,14 +103,22 @@ async def _up(settings: Settings, socket: Path, hosts: Cloud, script: FaultScrip
     with _kept(settings.data / JOURNAL, hosts) as broker:
         try:
             async with serve_unix(broker, socket):
-                await _serve(settings, broker, hosts, script, told)
+                await _serve(settings, broker, hosts, script, serving, told=told)
         except SocketTakenError as taken:
             fail(f"no bus: {taken}")
+        except BadListenError as taken:
+            fail(f"no placement API: {taken}; --listen names another address")
     out.print("[green]stopped[/green]; what was under way goes on with the next `moor up`")
 
 
 async def _serve(
-    settings: Settings, broker: MemoryBroker, hosts: Cloud, script: FaultScript, told: asyncio.Event
+    settings: Settings,
+    broker: MemoryBroker,
+    hosts: Cloud,
+    script: FaultScript,
+    serving: Serving,
+    *,
+    told: asyncio.Event,
 ) -> None:
     """Until it is told to stop, or a worker fails; that is raised on the way out."""
     ended = asyncio.Event()
@@ -116,6 +131,7 @@ async def _serve(
         conductor=CONDUCTOR,
         bus=BUS,
         hosts_are_kept=True,
+        beside=partial(_placement_api, serving),
         ended=ended,
     ):
         waiting = [asyncio.create_task(event.wait()) for event in (told, ended)]
@@ -125,6 +141,12 @@ async def _serve(
             task.cancel()
         out.print("stopping: what is in hand is finished ...")
         await asyncio.wait((*waiting, getting_ready))
+
+
+def _placement_api(serving: Serving, store: SqlPlacementStore) -> PlacementService:
+    service = PlacementService(store, serving)
+    out.print(f"placement is served at {service.url}", highlight=False, soft_wrap=True)
+    return service
 
 
 async def _tell_when_ready(settings: Settings, count: int) -> None:

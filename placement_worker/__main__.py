@@ -8,9 +8,12 @@ from bus.places import Places, places_told
 from bus.process import run_process, run_until_told
 from bus.sql import upgrade
 from bus.station import close_all, stations_at
+from placement_worker.serving import PlacementService, Serving
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import placement_parts
+
+SERVING_DRAIN_S_MAX = 30.0
 
 
 async def run(places: Places, settings: PlacementSettings) -> None:
@@ -23,6 +26,16 @@ async def run(places: Places, settings: PlacementSettings) -> None:
         )
     finally:
         await close_all((station, *cells.values()))
+        await store.close()
+
+
+async def serve(db_url: str, serving: Serving) -> None:
+    """Placement over HTTP, until it is told to stop."""
+    await upgrade(db_url, "placement_worker")
+    store = SqlPlacementStore(db_url)
+    try:
+        await run_until_told((PlacementService(store, serving),), SERVING_DRAIN_S_MAX)
+    finally:
         await store.close()
 
 

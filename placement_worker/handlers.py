@@ -28,14 +28,15 @@ from bus.messages.placement import (
     SwapClaim,
 )
 from bus.topology import cell_of_user
+from placement_worker.administering import question_handlers, write_handlers
 from placement_worker.core.claims import ClaimJudgement, decide_claims
 from placement_worker.core.ledger import Asked, ClaimOrder, Reported
-from placement_worker.core.reports import decide_reports
+from placement_worker.core.reports import decide_reports, named_in
 from placement_worker.core.shares import MovedRoots
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.paging import ROOM, how_many_fit
 from placement_worker.settings import PlacementSettings
-from placement_worker.store import PlacementTransaction
+from placement_worker.store import PlacementTransaction, Records
 
 # Of those that are gone every page of changes tells again: who missed more of them had better read all that are there.
 GONE_PER_PAGE_MAX = 500
@@ -44,7 +45,7 @@ GONE_BYTES_MAX = 120
 UNNAMED = "(none: the message does not say which user sent it)"
 
 
-class Pages(Protocol):
+class Pages(Records, Protocol):
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage: ...
 
     async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None: ...
@@ -73,7 +74,7 @@ def handlers(
         ]
 
     async def on_reports(asks: Sequence[Received[ReportInventory]], tx: PlacementTransaction) -> list[Said]:
-        forest = await tx.lock_trees([ask.message for ask in asks])
+        forest = await tx.lock_trees(named_in([ask.message for ask in asks]))
         decision = decide_reports(
             forest, [Reported(ask.message, speaks_for(ask.sender)) for ask in asks], vocabulary
         )
@@ -97,6 +98,8 @@ def handlers(
         ReportInventory: on_reports,
         AskSnapshot: Reading(on_snapshot),
         AskRevisions: Reading(on_revisions),
+        **write_handlers(vocabulary, clock, speaks_for),
+        **question_handlers(pages),
     }
 
 

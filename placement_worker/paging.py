@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from itertools import accumulate, takewhile
 
 from bus.broker import PARCEL_BYTES_MAX
+from bus.messages.administration import ConsumerState
 from bus.messages.placement import ProviderState, ProviderUsage
 
 # What an envelope and the other fields of its message take, generously.
@@ -27,6 +28,16 @@ def bytes_at_most(provider: ProviderState) -> int:
 def how_many_fit(providers: Iterable[ProviderState], room: int = ROOM) -> int:
     """How many of these, from the first on, go into one message together."""
     return _how_many(map(bytes_at_most, providers), room)
+
+
+def how_many_holders_fit(holders: Iterable[ConsumerState], room: int = ROOM) -> int:
+    return _how_many(map(_bytes_of_holder, holders), room)
+
+
+def _bytes_of_holder(holder: ConsumerState) -> int:
+    # A character may be escaped.
+    words = 6 * (len(holder.project) + len(holder.user) + len(holder.type))
+    return 200 + words + sum(60 + len(amount.resource) for amount in holder.held)
 
 
 def how_many_usages_fit(usages: Iterable[ProviderUsage], room: int = ROOM) -> int:

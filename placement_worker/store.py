@@ -12,18 +12,29 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from bus.message import ProviderId
+from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.placement import (
     Holder,
     LogPosition,
     ProviderGone,
     ProviderState,
     ProviderUsage,
-    ReportInventory,
     RevisionsPage,
     SnapshotPage,
 )
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Forest, Ledger, TreeChanges
+from placement_worker.core.ledger import (
+    ClaimChanges,
+    ClaimOrder,
+    Forest,
+    Ledger,
+    NameChanges,
+    Named,
+    NamedNames,
+    NamedShares,
+    Names,
+    TreeChanges,
+)
 
 
 class PlacementTransaction(Protocol):
@@ -32,12 +43,21 @@ class PlacementTransaction(Protocol):
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         """Lock all that these orders touch, then read it."""
 
+    async def lock_shares(self, named: NamedShares) -> Ledger:
+        """The same for who says by name what consumers are to hold."""
+
     async def write_claims(self, changes: ClaimChanges) -> None: ...
 
-    async def lock_trees(self, reports: Sequence[ReportInventory]) -> Forest:
-        """Lock the trees that these reports name, then read them whole."""
+    async def lock_trees(self, named: Named) -> Forest:
+        """Lock the trees of the providers that are named, then read them whole. After `lock_shares`, if both."""
 
-    async def write_trees(self, changes: TreeChanges) -> None: ...
+    async def write_trees(self, changes: TreeChanges) -> None:
+        """Of the providers that are written, all; what claims write beside it is about others."""
+
+    async def lock_names(self, named: NamedNames) -> Names:
+        """Lock these custom names of classes and traits, as far as they exist, then read who uses them."""
+
+    async def write_names(self, changes: NameChanges) -> None: ...
 
     async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:
         """All providers of these trees as they stand, by internal id."""
@@ -71,7 +91,25 @@ class ChangeFeed(Protocol):
         """Everything up to this cursor is published, the last of it at this position."""
 
 
-class PlacementStore(Protocol):
+class Records(Protocol):
+    """What is asked of the books and not found in a picture of the providers: who holds what, and custom names."""
+
+    async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
+        """None if it holds nothing."""
+
+    async def holders_of(
+        self, provider: ProviderId, after: ConsumerId | None, limit: int
+    ) -> tuple[ConsumerState, ...]:
+        """Those who hold something of this provider, each with all that it holds, in the order of their ids."""
+
+    async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
+        """What the consumers of a project hold, or with `user` those of one user of it, by their type."""
+
+    async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
+        """In the order of the alphabet, as bytes are compared."""
+
+
+class PlacementStore(Records, Protocol):
     def transaction(self) -> AbstractAsyncContextManager[PlacementTransaction]:
         """Commits when left in peace, rolls back on any exception. May raise `Transient` at any step: try again."""
 
@@ -80,6 +118,11 @@ class PlacementStore(Protocol):
     async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
         """The same of those that were written since this cursor; None if the log does not reach back so far, or the
         cursor is none of these books.
+        """
+
+    async def changes_since(self, since: str) -> Unpublished | None:
+        """All of them at once, and of what claims alone have changed only that; who claimed and what ended is not told.
+        None where `changes_page` gives none.
         """
 
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage: ...

@@ -18,6 +18,8 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    Text,
+    true,
 )
 from sqlalchemy.types import UserDefinedType
 
@@ -50,11 +52,14 @@ def _internal_id() -> Column[int]:
     return Column("id", InternalId, Identity(), primary_key=True)
 
 
+# A name that was deleted keeps its row and its number, and is only not known any more: so whoever remembers a number
+# never means another name by it.
 resource_classes = Table(
     "resource_classes",
     metadata,
     _internal_id(),
     Column("name", String(255), nullable=False, unique=True),
+    Column("is_known", Boolean, nullable=False, server_default=true()),
     sqlite_autoincrement=True,
 )
 
@@ -63,6 +68,7 @@ traits = Table(
     metadata,
     _internal_id(),
     Column("name", String(255), nullable=False, unique=True),
+    Column("is_known", Boolean, nullable=False, server_default=true()),
     sqlite_autoincrement=True,
 )
 
@@ -91,6 +97,10 @@ providers = Table(
     Column("shape", BigInteger, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("sequence", BigInteger, nullable=False),
+    # What is in use of each class of its inventories, as JSON: class's id -> amount. It is the sum of what consumers
+    # hold, kept since summing that up for each claim costs two to four times the claim; and it is kept here, since this
+    # row is written by each claim anyway, and the inventories then by none.
+    Column("used", Text, nullable=False, server_default="{}"),
     Index(None, "root_id"),
     Index(None, "parent_id"),
     sqlite_autoincrement=True,
@@ -121,11 +131,7 @@ inventories = Table(
     Column("max_unit", BigInteger, nullable=False),
     Column("step_size", BigInteger, nullable=False),
     Column("allocation_ratio", Double, nullable=False),
-    # The sum of the allocations, kept here since summing them up for each claim costs two to four times the claim.
-    Column("used", BigInteger, nullable=False),
-    CheckConstraint("used >= 0", name="used_not_negative"),
     sqlite_with_rowid=False,
-    postgresql_with={"fillfactor": 70},
 )
 
 provider_traits = Table(
@@ -154,7 +160,8 @@ server_groups = Table(
 )
 
 # A row outlives what its consumer holds, until it is pruned. It names host and group by their public ids: it may
-# outlive them as well.
+# outlive them as well. No foreign keys from what it holds: a check for each provider would cost PostgreSQL more than the
+# claim itself. Locks keep the rows that are named there in place, and the audit looks for any that are not.
 consumers = Table(
     "consumers",
     metadata,
@@ -169,9 +176,9 @@ consumers = Table(
     Column("ended_at", Moment),
     Column("host", Id),
     Column("server_group", Id),
+    # As JSON: provider's id -> class's id -> amount.
+    Column("held", Text, nullable=False, server_default="{}"),
     sqlite_autoincrement=True,
-    # A row is made when it is locked and filled in when it is written: twice the room, once the index entries.
-    postgresql_with={"fillfactor": 50},
 )
 for _name in ("ended_at", "server_group"):
     Index(
@@ -181,16 +188,12 @@ for _name in ("ended_at", "server_group"):
         sqlite_where=consumers.c[_name].is_not(None),
     )
 
-# No foreign keys: three checks a row would cost PostgreSQL more than the claim itself. Locks keep the rows that are
-# named here in place, and the audit looks for any that are not. No index by provider either: `used` tells whether
-# somebody holds something of it.
-allocations = Table(
-    "allocations",
+# The other way round: who holds something of a provider.
+holders = Table(
+    "holders",
     metadata,
-    Column("consumer_id", InternalId, primary_key=True, autoincrement=False),
     Column("provider_id", InternalId, primary_key=True, autoincrement=False),
-    Column("class_id", InternalId, primary_key=True, autoincrement=False),
-    Column("amount", BigInteger, nullable=False),
+    Column("consumer_id", InternalId, primary_key=True, autoincrement=False),
     sqlite_with_rowid=False,
 )
 

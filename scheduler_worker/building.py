@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.handling import Received, Said, Tell
 from bus.messages.build import (
@@ -49,11 +49,13 @@ from scheduler_worker.store import (
     SchedulerStore,
 )
 
+WISHES_MAX = 1000
+
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Sound(Struct, frozen=True, eq=False):
-    """A request that makes sense."""
+    """A request that makes sense. The digest is of all that it says beside its id."""
 
     ask: Received[BuildInstance]
     id: RequestId
@@ -75,6 +77,9 @@ class Builder:
         self._vocabulary = vocabulary
         self._clock = clock
         self._horizon = horizon
+
+        # What requests ask for by what they say: most say the same as one before.
+        self._wishes: dict[bytes, Wish] = {}
 
     async def on_builds(self, asks: Sequence[Received[BuildInstance]], late: LateTransaction) -> list[Said]:
         said: list[Said] = []
@@ -108,13 +113,24 @@ class Builder:
 
     def _read(self, ask: Received[BuildInstance]) -> "Sound | BuildRejected":
         build = ask.message
-        wish = read_request(build, self._vocabulary)
+        content = _canonical(structs.replace(build, request_id=None))
+        wish = self._wish_of(build, content)
         if isinstance(wish, BuildRejected):
             return wish
         if ask.sent_at is not None and self._clock() - ask.sent_at > self._horizon:
             return too_old(ask, self._horizon)
         assert build.request_id is not None, "a request without an id is rejected"
-        return Sound(ask, build.request_id, wish, hashlib.sha256(_canonical(build)).digest())
+        return Sound(ask, build.request_id, wish, hashlib.sha256(content).digest())
+
+    def _wish_of(self, build: BuildInstance, content: bytes) -> Wish | BuildRejected:
+        if build.request_id is not None and (known := self._wishes.get(content)) is not None:
+            return known
+        wish = read_request(build, self._vocabulary)
+        if isinstance(wish, Wish):
+            if len(self._wishes) >= WISHES_MAX:
+                self._wishes.clear()
+            self._wishes[content] = wish
+        return wish
 
     def _builds(self, sound: Sequence[Sound]) -> list["_Build"]:
         """A request that came twice is built once, as it came first."""

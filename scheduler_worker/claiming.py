@@ -1,10 +1,5 @@
-"""From wishes to hosts that hold their shares: choose in the picture, ask placement, and go by its verdict.
-
-    Claimed, AlreadyClaimed   it has a host: what is really held counts, whatever was chosen
-    ShapeMoved                the picture takes the new state, and the same host is tried again
-    DoesNotFit                the next alternate; after the last, a new choice without these hosts
-    Superseded, TooOld        its life is over
-    NotAllowed                it ends in error
+"""From wishes to hosts that hold their shares: choose in the picture, and ask placement. What its verdicts
+make of them is in judging.py.
 
 Rounds are bounded for each instance. Before one is told that there is no host, placement is read anew, and it chooses
 once more: a stale picture may cost a retry, never a wrong no.
@@ -15,33 +10,27 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 import tenacity
-from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import ClaimRefused, NoValidHost
-from bus.messages.cell import Choice
+from bus.messages.build import NoValidHost
 from bus.messages.placement import (
     AlreadyClaimed,
     ClaimAnswered,
-    Claimed,
     ClaimResources,
     ClaimVerdict,
-    DoesNotFit,
-    NotAllowed,
-    ShapeMoved,
     Superseded,
     TooOld,
 )
-from scheduler_worker.core.choosing import Chosen, choose, stand_ins
+from scheduler_worker.core.choosing import choose
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.core.plugins import Plugins
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.instances import FIRST_ATTEMPT
+from scheduler_worker.judging import RELEASED, Judge
 from scheduler_worker.replica import Replica
-from scheduler_worker.searching import Holds, Outcome, Over, Refused, Search, claim_of, probe_of
+from scheduler_worker.searching import Over, Search, claim_of, probe_of
 from scheduler_worker.settings import SchedulerSettings
 
-_RELEASED = "its claim had been released before it was granted"
 AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
 
@@ -71,10 +60,9 @@ class Claimer:
         self._chance = chance
         # Among hosts equally good each worker prefers others.
         self._salt = chance.getrandbits(32)
+        self._judge = Judge(picture, replica, registry, plugins=plugins, settings=settings, salt=self._salt)
         # Claims of all batches that are not answered yet.
         self._under_way: set[asyncio.Future[None]] = set()
-        self.conflicts = 0
-        self.conflicts_won = 0
 
     async def find_at_once(self, searches: Sequence[Search]) -> None:
         """One round: those who hold their first choice then have that for an outcome."""
@@ -87,7 +75,7 @@ class Claimer:
                     self._choices.drop(one.row.id, FIRST_ATTEMPT)
                     one.chosen = None
         for one in searches:
-            self._refill(one)
+            self._judge.refill(one)
 
     async def find_hosts(self, searches: Sequence[Search]) -> None:
         """Until each search has its outcome."""
@@ -105,7 +93,7 @@ class Claimer:
                 if one.outcome is None:
                     self._choices.drop(one.row.id, FIRST_ATTEMPT)
         for one in searches:
-            self._refill(one)
+            self._judge.refill(one)
 
     def _pause_s(self, searches: Sequence[Search]) -> float:
         """Who moved a shape may be moving it still; who was refused goes on to the next host at once."""
@@ -151,9 +139,9 @@ class Claimer:
         for one, verdict in zip(lost, await self._claim([probe_of(one) for one in lost]), strict=True):
             match verdict:
                 case AlreadyClaimed():
-                    one.outcome = self._adopted(one, None, verdict)
+                    one.outcome = self._judge.adopted(one, None, verdict)
                 case Superseded(ended=True) | TooOld():
-                    one.outcome = Over(_RELEASED)
+                    one.outcome = Over(RELEASED)
             # Those that were passed over were so for what was not in the picture; now it is.
             one.ignored.clear()
 
@@ -197,7 +185,7 @@ class Claimer:
             verdicts = await self._claim([claim_of(one) for one in asking])
             for one, verdict in zip(asking, verdicts, strict=True):
                 one.claims += 1
-                needs_more |= self._judge(one, verdict)
+                needs_more |= self._judge.judge(one, verdict)
         finally:
             self._under_way.discard(answered)
             answered.set_result(None)
@@ -217,100 +205,6 @@ class Claimer:
     def _is_held_where_we_know_nobody(self, verdict: ClaimVerdict) -> bool:
         return isinstance(verdict, AlreadyClaimed) and self._registry.get(verdict.share.host) is None
 
-    def _judge(self, one: Search, verdict: ClaimVerdict) -> bool:
-        """What the verdict makes of the search; whether the picture needs more than the verdict told."""
-        chosen = one.chosen
-        assert chosen is not None, "who asked has chosen"
-        match verdict:
-            case Claimed():
-                self._choices.granted(one.row.id, FIRST_ATTEMPT)
-                self.conflicts_won += one.insisted_times > 0
-                one.outcome = Holds(chosen.cell, FIRST_ATTEMPT, chosen.choice, chosen.alternates)
-                return False
-            case ShapeMoved():
-                one.refusals.append(ClaimRefused(host=chosen.choice.name, reason="its shape moved"))
-                return self._moved(one, verdict)
-        self._choices.drop(one.row.id, FIRST_ATTEMPT)
-        match verdict:
-            case AlreadyClaimed():
-                one.outcome = self._adopted(one, chosen, verdict)
-            case DoesNotFit():
-                one.refusals.append(ClaimRefused(host=chosen.choice.name, reason=_shortage(verdict)))
-                self._refused(one, _shortage(verdict))
-            case Superseded(ended=True) | TooOld():
-                one.outcome = Over(_RELEASED)
-            case NotAllowed(field, reason):
-                one.outcome = Refused(f"placement does not allow the claim: {field}: {reason}")
-            case _:
-                one.outcome = Refused(f"placement answered the claim by {verdict!r}")
-        return False
-
-    def _moved(self, one: Search, moved: ShapeMoved) -> bool:
-        self.conflicts += 1
-        self._choices.drop(one.row.id, FIRST_ATTEMPT)
-        whole = self._replica.moved(moved)
-        assert one.chosen is not None, "who asked has chosen"
-        if one.insisted_times + 1 < self._settings.shape_tries_max:
-            one.insist()
-            self._give_up_after_too_many(one, "its shape moved")
-        else:
-            self._refused(one, f"its shape moved {one.insisted_times + 1} times")
-        return not whole
-
-    def _refused(self, one: Search, why: str) -> None:
-        assert one.chosen is not None, "who was refused had chosen"
-        host = one.chosen.choice.name
-        one.pass_over()
-        self._give_up_after_too_many(one, f"{host}: {why}")
-        if one.outcome is None and one.chosen is not None:
-            self._choices.hold(one.row.id, FIRST_ATTEMPT, one.chosen.choice.share)
-
-    def _give_up_after_too_many(self, one: Search, why: str) -> None:
-        if one.claims >= self._settings.claims_max:
-            one.outcome = Refused(f"{one.claims} claims were refused, and no more are tried; the last: {why}")
-
-    def _refill(self, one: Search) -> None:
-        """Who came to its host by refusals has used up its alternates, or was never given any."""
-        match one.outcome:
-            case Holds() as holds if len(holds.alternates) < self._settings.alternates_max:
-                hosts = (holds.choice, *holds.alternates)
-                taken = [each.name.lower() for each in hosts]
-                wish = structs.replace(one.elsewhere, ignore_hosts=(*one.elsewhere.ignore_hosts, *taken))
-                missing = self._settings.alternates_max - len(holds.alternates)
-                turn = one.row.id.int
-                more = stand_ins(
-                    self._picture,
-                    wish,
-                    self._plugins,
-                    cell=holds.cell,
-                    salt=self._salt,
-                    count=missing,
-                    turn=turn,
-                )
-                one.outcome = structs.replace(holds, alternates=(*holds.alternates, *more))
-
-    def _adopted(self, one: Search, chosen: Chosen | None, held: AlreadyClaimed) -> Outcome:
-        """An earlier life of this request got its claim through, maybe on another host, maybe in another cell."""
-        if not one.is_what_it_wants(held.share):
-            return Refused("it holds a share of other amounts, claimed for another request of the same id")
-        host = self._registry.get(held.share.host)
-        if host is None:
-            return Refused(f"it holds a share of provider {held.share.host}, which is no host we know of")
-        choices = () if chosen is None or chosen.cell != host.cell else (chosen.choice, *chosen.alternates)
-        others = [other for other in choices if other.share.host != host.id]
-        return Holds(
-            host.cell,
-            held.attempt,
-            Choice(name=host.name, share=held.share),
-            tuple(others[: self._settings.alternates_max]),
-        )
-
 
 def _asking(searches: Sequence[Search]) -> list[Search]:
     return [one for one in searches if one.outcome is None and one.chosen is not None]
-
-
-def _shortage(verdict: DoesNotFit) -> str:
-    return ", ".join(
-        f"{short.resource} asked {short.asked}, free {short.free}" for short in verdict.shortfalls
-    )

@@ -36,6 +36,7 @@ from scheduler_worker.instances import (
     deleted,
     deleted_unseen,
     heard,
+    is_whole,
 )
 from scheduler_worker.late import LateTransaction, kept_messages
 from scheduler_worker.store import InstanceQuery, SchedulerStore
@@ -142,6 +143,11 @@ def _cells_words(clock: Clock, speaks_for: SpeaksFor) -> Handler:
         if not words:
             return []
         transaction = await late.begun()
+        whole = [word for word in words if is_whole(word)]
+        if await transaction.hear(whole) == len(whole):
+            words = [word for word in words if not is_whole(word)]
+        if not words:
+            return []
         wanted = sorted({word.instance.id for word in words}, key=lambda id_: id_.int)
         rows = dict(await transaction.lock(wanted))
         changed: dict[InstanceId, InstanceRow] = {}

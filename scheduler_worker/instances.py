@@ -206,6 +206,13 @@ def heard(row: InstanceRow, word: CellsWord, now: datetime) -> InstanceRow | Non
     return structs.replace(row, told=now_told, order=None, heard=said.sequence, unsaid=still_to_say)
 
 
+def is_whole(word: CellsWord) -> bool:
+    """Does what becomes of an instance that is placed follow from this word alone, whatever else is on its row?"""
+    said = word.instance
+    is_plain = not (said.failures or said.reason or said.no_valid_host) and said.changed_at is not None
+    return isinstance(word, InstanceActive) and is_plain
+
+
 def confirmed(row: InstanceRow, sequence: int) -> InstanceRow:
     """What it said up to this sequence has reached the broker."""
     if row.told.sequence > sequence:

@@ -15,7 +15,7 @@ from bus.handling import Kept
 from bus.message import ProviderId
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
-from scheduler_worker.instances import InstanceRow
+from scheduler_worker.instances import CellsWord, InstanceRow
 
 
 class NewRequest(Struct, frozen=True):
@@ -71,6 +71,11 @@ class SchedulerTransaction(Protocol):
 
     async def save(self, rows: Sequence[InstanceRow]) -> None:
         """Write these, which were locked; but what is of no request is new. `Transient` if somebody was quicker."""
+
+    async def hear(self, words: Sequence[CellsWord]) -> int:
+        """Write what these words make of rows that are placed and have heard nothing later: each word is whole, so no
+        row is read for it. How many there were; the others are to be locked and judged, as if nothing had been heard.
+        """
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         """The hosts of these ids or names that exist, locked and as they are now."""

@@ -17,7 +17,16 @@ from bus.handling import Kept
 from bus.message import ProviderId
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
-from scheduler_worker.instances import DELETED, NO_REQUEST, InstanceRow, adopted, confirmed
+from scheduler_worker.instances import (
+    DELETED,
+    NO_REQUEST,
+    PLACED,
+    CellsWord,
+    InstanceRow,
+    adopted,
+    confirmed,
+    heard,
+)
 from scheduler_worker.store import (
     Acceptance,
     InstanceQuery,
@@ -95,6 +104,18 @@ class _Transaction:
     async def save(self, rows: Sequence[InstanceRow]) -> None:
         for row in rows:
             self._put(row)
+
+    async def hear(self, words: Sequence[CellsWord]) -> int:
+        heard_of = 0
+        for word in words:
+            said, row = word.instance, self._rows.instances.get(word.instance.id)
+            if row is None or row.told.state != PLACED or row.told.sequence >= said.sequence:
+                continue
+            now = heard(row, word, row.issued_at)
+            if now is not None:
+                self._put(now)
+                heard_of += 1
+        return heard_of
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         hosts = self._rows.hosts

@@ -40,13 +40,18 @@ async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order()
         ("claims over the bus", "memory", "memory", "1", "200"),
         ("claims over the bus", "memory", "sqlite", "1", "200"),
         ("claims over the bus", "unix", "sqlite", "2", "200"),
+        ("candidates, searched for", "100 hosts", "none"),
+        ("claims over HTTP", "100 hosts", "on 10 of them", "moorage"),
+        ("claims over HTTP, paced", "100 hosts", "200", "moorage"),
+        ("candidates over HTTP", "100 hosts", "none", "moorage"),
     ]
     for result in results:
         assert result.rate > 0, result
-        assert all(run.operations >= 2 * 200 for run in result.runs), result
+        assert all(run.operations >= 2 for run in result.runs), result
         assert all(result.us(kind) > 0 for kind in result.kinds), result
         assert all(run.ours > 0 for run in result.runs), result
-    assert results[-1].kinds == ("generator", "placement", "broker")
+    assert results[8].kinds == ("generator", "placement", "broker")
+    assert results[-1].kinds == ("generator", "server")
 
     machine = this_machine()
     told = msgspec.json.decode(as_json(machine, results))
@@ -124,7 +129,7 @@ def test_of_several_runs_the_least_is_held_against_the_budget() -> None:
 async def _open_and_falsify() -> None:
     async with SqliteBooks().opened() as opened:
         file = sqlite3.connect(make_url(opened.url).database or "")
-        file.execute("UPDATE inventories SET used = 1 WHERE provider_id = 1 AND class_id = 1")
+        file.execute("UPDATE providers SET used = json_set(used, '$.\"1\"', 1) WHERE id = 1")
         file.commit()
         file.close()
 

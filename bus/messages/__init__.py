@@ -1,7 +1,7 @@
 """The words on the bus, one file a subject; `ALL` is every kind of message there is."""
 
 from bus.message import Message
-from bus.messages import build, cell, hosts, placement
+from bus.messages import administration, build, cell, hosts, placement
 
 ALL: tuple[type[Message], ...] = (
     build.BuildInstance,
@@ -39,4 +39,29 @@ ALL: tuple[type[Message], ...] = (
     placement.AskRevisions,
     placement.RevisionsPage,
     placement.ProvidersChanged,
+    administration.CreateProvider,
+    administration.UpdateProvider,
+    administration.DeleteProvider,
+    administration.SetInventories,
+    administration.PutInventory,
+    administration.DropInventory,
+    administration.SetTraits,
+    administration.SetAggregates,
+    administration.CreateTrait,
+    administration.DeleteTrait,
+    administration.CreateClass,
+    administration.RenameClass,
+    administration.DeleteClass,
+    administration.SetAllocations,
+    administration.DeleteAllocations,
+    administration.Reshape,
+    administration.WriteAnswered,
+    administration.AskConsumer,
+    administration.ConsumerFound,
+    administration.AskHolders,
+    administration.HoldersFound,
+    administration.AskUsages,
+    administration.UsagesFound,
+    administration.AskNames,
+    administration.NamesFound,
 )

@@ -2,6 +2,7 @@
 amount fits them.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from bus.messages.placement import InventoryState, Shortfall
@@ -69,6 +70,17 @@ def shortfall_of(stock: Stock, asked: int, held: int) -> Shortfall | None:
     if asked > free and asked > held:
         return _broken(stock, asked, free, "capacity", 0)
     return None
+
+
+def shortfalls_of(stock: Stock, each: Sequence[int], held: int) -> Iterator[Shortfall]:
+    """The same of several amounts that are taken at once by those who together give back `held`."""
+    short = [broken for asked in each if (broken := shortfall_of(stock, asked, held))]
+    asked = sum(each)
+    free = stock.capacity - stock.used + held
+    if short:
+        yield from short
+    elif asked > free and asked > held:
+        yield _broken(stock, asked, free, "capacity", 0)
 
 
 def _broken(stock: Stock, asked: int, free: int, rule: Rule, bound: int) -> Shortfall:

@@ -16,7 +16,7 @@ Trees = Mapping[ProviderId, TreeBook]
 
 
 def contradictions(consumers: Consumers, held: Held, trees: Trees) -> tuple[str, ...]:
-    return (*_of_usage(held, trees), *_of_consumers(consumers, held, trees), *_of_trees(trees))
+    return (*_of_usage(held, trees), *_of_consumers(consumers, held), *_of_trees(trees))
 
 
 def _of_usage(held: Held, trees: Trees) -> Iterator[str]:
@@ -35,7 +35,7 @@ def _of_usage(held: Held, trees: Trees) -> Iterator[str]:
         yield f"{resource} of provider {provider}: {total} is held, but there is no such inventory"
 
 
-def _of_consumers(consumers: Consumers, held: Held, trees: Trees) -> Iterator[str]:
+def _of_consumers(consumers: Consumers, held: Held) -> Iterator[str]:
     for holder in held:
         if holder not in consumers:
             yield f"consumer {holder} holds something, but does not exist"
@@ -46,8 +46,8 @@ def _of_consumers(consumers: Consumers, held: Held, trees: Trees) -> Iterator[st
                 yield f"consumer {consumer.id} holds something, but ended at {consumer.ended_at.isoformat()}"
         elif not holds:
             yield f"consumer {consumer.id} lives by attempt {consumer.attempt}, but holds nothing"
-        elif consumer.attempt and consumer.host not in trees:
-            yield f"consumer {consumer.id} lives on {consumer.host}, which is no root"
+        elif consumer.attempt and consumer.host is None:
+            yield f"consumer {consumer.id} lives by attempt {consumer.attempt}, but on no host"
         elif not consumer.generation:
             yield f"consumer {consumer.id} holds something at generation 0"
 

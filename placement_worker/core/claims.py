@@ -103,19 +103,23 @@ def _claim(
     draft.gain(wanted)
     draft.join(order.group)
     draft.claimed(order.consumer, order.attempt)
-    row = Consumer(
+    life.become(granted(order, life.row.generation), as_held(order.share, wanted))
+    return CLAIMED
+
+
+def granted(order: ClaimResources, generation: int) -> Consumer:
+    """Its consumer as this claim makes it, from this generation on."""
+    return Consumer(
         id=order.consumer,
         type=order.consumer_type,
         project=order.project,
         user=order.user,
         cell=order.cell,
-        generation=life.row.generation + 1,
+        generation=generation + 1,
         attempt=order.attempt,
         host=order.share.host,
         group=order.group.id if order.group else None,
     )
-    life.become(row, as_held(order.share, wanted))
-    return CLAIMED
 
 
 def _release(
@@ -239,8 +243,10 @@ def _hand_over(draft: Draft, life: Life, heir: Life) -> None:
 
 
 def _already_claimed(draft: Draft, life: Life) -> AlreadyClaimed:
-    # Who came by a way that knows no hosts lives where the first of what it holds stands.
-    host = life.row.host or draft.standing_account(life.held[0].provider).row.root
+    roots = [draft.standing_account(amount.provider).row.root for amount in life.held]
+    # Who came by a way that knows no hosts lives where the first of what it holds stands; so does who lives on one that has
+    # become a part of another tree.
+    host = life.row.host if life.row.host in roots else roots[0]
     return AlreadyClaimed(attempt=life.row.attempt, share=Share(host=host, amounts=life.held))
 
 

@@ -19,12 +19,13 @@ Amounts = dict[Stock, int]
 class Life:
     """One consumer: its row as it is by now, and what it holds."""
 
-    __slots__ = ("changed", "held", "loaded", "row")
+    __slots__ = ("changed", "held", "is_gone", "loaded", "row")
 
     def __init__(self, row: Consumer, held: tuple[ResourceAmount, ...]) -> None:
         self.row = row
         self.held = self.loaded = held
         self.changed = False
+        self.is_gone = False
 
     @property
     def is_new(self) -> bool:
@@ -39,6 +40,12 @@ class Life:
         self.row = row
         self.held = held
         self.changed = True
+        self.is_gone = False
+
+    def vanish(self) -> None:
+        """No attempt can ask for it any more: not even its row is kept."""
+        self.become(Consumer(id=self.row.id), ())
+        self.is_gone = True
 
 
 class Draft:
@@ -113,8 +120,8 @@ class Draft:
         changed = [life for life in self._lives.values() if life.changed]
         touched = [account for account in self._accounts.values() if account.touched]
         return ClaimChanges(
-            consumers=tuple([life.row for life in changed]),
-            forgotten=self._made_for_nothing(),
+            consumers=tuple([life.row for life in changed if not life.is_gone]),
+            forgotten=self._forgotten(),
             held=tuple([(life.row.id, life.held) for life in changed if life.held is not life.loaded]),
             used=tuple(
                 [
@@ -130,11 +137,13 @@ class Draft:
             ended=tuple(self._ended),
         )
 
-    def _made_for_nothing(self) -> tuple[ConsumerId, ...]:
+    def _forgotten(self) -> tuple[ConsumerId, ...]:
+        """Rows that were made for nothing, and those that vanish."""
         return tuple(
             [
                 row.id
                 for row in self._ledger.consumers.values()
-                if not row.attempt and not row.generation and not self.life(row.id).row.attempt
+                if not row.attempt
+                and ((life := self.life(row.id)).is_gone or not (life.changed or life.row.generation))
             ]
         )

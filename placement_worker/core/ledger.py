@@ -75,19 +75,29 @@ class Ledger(Struct, frozen=True):
     `consumers` has every consumer that the batch names, those made just now too; `held` only those that hold
     something. `providers` has every provider that an order names or a consumer holds, and the roots that shapes name,
     as far as they exist. All of them by the integer of their id: a UUID hashes and compares in Python, which for a
-    batch of claims would cost as much as deciding them.
+    batch of claims would cost as much as deciding them. `classes` are the custom ones that exist of those that were asked
+    for.
     """
 
     consumers: Mapping[int, Consumer]
     held: Mapping[int, tuple[ResourceAmount, ...]]
     providers: Mapping[int, ProviderRow]
+    classes: frozenset[str] = frozenset()
+
+
+class NamedShares(Struct, frozen=True):
+    """Who is to hold what, by name: each once. Of the classes it must be known which of the custom ones exist."""
+
+    consumers: tuple[ConsumerId, ...] = ()
+    providers: tuple[ProviderId, ...] = ()
+    classes: tuple[str, ...] = ()
 
 
 class ClaimChanges(Struct, frozen=True):
     """What a batch of claims writes. Everything is the value after the batch, not a difference.
 
-    `consumers` are rows to be kept as they are here; `forgotten` were made just now, for nothing. `held` replaces all
-    that a consumer holds. `used` is by provider and class. Each provider in `generations` was touched: its generation
+    `consumers` are rows to be kept as they are here; `forgotten` are to go: made just now for nothing, or of consumers that
+    no attempt can ask for. `held` replaces all that a consumer holds. `used` is by provider and class. Each provider in `generations` was touched: its generation
     is now this, and its revision moves by one.
     """
 
@@ -130,22 +140,37 @@ class TreeBook(Struct, frozen=True):
     providers: Mapping[ProviderId, ProviderBook] = {}
 
 
-class Forest(Struct, frozen=True):
-    """The trees that a batch of reports touches, by root, as far as they exist; stumps, as far as they are kept.
+class Named(Struct, frozen=True):
+    """What a batch of writes names, so that it can be locked and read: `trees` are providers whose whole trees it needs,
+    of `providers` only where they stand. Of the names of providers it must know who bears them, of those of custom classes
+    and traits whether they exist.
+    """
 
-    `elsewhere` tells, of the providers that the reports name, those that stand in other trees: id to root. `names`
-    tells who bears the names that the reports name.
+    trees: frozenset[ProviderId] = frozenset()
+    providers: frozenset[ProviderId] = frozenset()
+    names: frozenset[str] = frozenset()
+    classes: frozenset[str] = frozenset()
+    traits: frozenset[str] = frozenset()
+
+
+class Forest(Struct, frozen=True):
+    """The trees that a batch touches, by root, as far as they exist; stumps, as far as they are kept.
+
+    `elsewhere` tells, of the providers that the batch names, those that stand in other trees: id to root. `names`
+    tells who bears the names that it names. `classes` and `traits` are the custom ones that exist of those it names.
     """
 
     trees: Mapping[ProviderId, TreeBook]
     elsewhere: Mapping[ProviderId, ProviderId] = {}
     names: Mapping[str, ProviderId] = {}
+    classes: frozenset[str] = frozenset()
+    traits: frozenset[str] = frozenset()
 
 
 class TreeChanges(Struct, frozen=True):
-    """What a batch of reports writes: trees as they are now, whole; of these, `changed` are the providers to write.
+    """What a batch writes: trees as they are now, whole; of these, `changed` are the providers to write.
 
-    A provider in `changed` is new, or differs from what is stored; its revision moves by one. `removed` are to be
+    A provider in `changed` is new, stands in another tree, or differs from what is stored; its revision moves by one. `removed` are to be
     deleted, leaves first. The row of each root is written with the tree's shape, epoch and sequence; a tree without
     providers is kept as a stump, and one with providers leaves no stump of its root.
     """
@@ -153,3 +178,28 @@ class TreeChanges(Struct, frozen=True):
     trees: tuple[TreeBook, ...] = ()
     changed: tuple[ProviderId, ...] = ()
     removed: tuple[ProviderId, ...] = ()
+
+
+class NamedNames(Struct, frozen=True):
+    """Custom names of classes and of traits that a batch is about."""
+
+    classes: frozenset[str] = frozenset()
+    traits: frozenset[str] = frozenset()
+
+
+class Names(Struct, frozen=True):
+    """Those of them that exist, locked; each that is in use with one of the providers that use it."""
+
+    classes: frozenset[str] = frozenset()
+    traits: frozenset[str] = frozenset()
+    users_of_classes: Mapping[str, ProviderId] = {}
+    users_of_traits: Mapping[str, ProviderId] = {}
+
+
+class NameChanges(Struct, frozen=True):
+    """What a batch about names writes."""
+
+    new_classes: tuple[str, ...] = ()
+    new_traits: tuple[str, ...] = ()
+    gone_classes: tuple[str, ...] = ()
+    gone_traits: tuple[str, ...] = ()

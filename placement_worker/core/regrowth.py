@@ -84,28 +84,8 @@ def is_same_to_claims(one: ProviderBook, other: ProviderBook) -> bool:
     )
 
 
-def _rewritten(book: ProviderBook | None, reported: ReportedProvider) -> ProviderBook:
-    old = book or ProviderBook(id=reported.id, name=reported.name)
-    new = structs.replace(
-        old,
-        name=reported.name,
-        parent=old.parent if reported.parent is None else reported.parent,
-        inventories=old.inventories
-        if reported.inventories is None
-        else {
-            resource: _restocked(old.inventories.get(resource), inventory)
-            for resource, inventory in reported.inventories.items()
-        },
-        traits=old.traits if reported.traits is None else frozenset(reported.traits),
-        aggregates=old.aggregates if reported.aggregates is None else frozenset(reported.aggregates),
-    )
-    if book and new.name == book.name and is_same_to_claims(new, book):
-        # To the outside nothing moved, even if a trait that an operator set is now the reporter's, too.
-        return new
-    return structs.replace(new, generation=old.generation + 1)
-
-
-def _restocked(old: InventoryState | None, reported: ReportedInventory) -> InventoryState:
+def restocked(old: InventoryState | None, reported: ReportedInventory) -> InventoryState:
+    """The inventory as it is wanted now, with what is used of it."""
     return InventoryState(
         total=reported.total,
         reserved=reported.reserved,
@@ -115,6 +95,27 @@ def _restocked(old: InventoryState | None, reported: ReportedInventory) -> Inven
         allocation_ratio=reported.allocation_ratio,
         used=old.used if old else 0,
     )
+
+
+def _rewritten(book: ProviderBook | None, reported: ReportedProvider) -> ProviderBook:
+    old = book or ProviderBook(id=reported.id, name=reported.name)
+    new = structs.replace(
+        old,
+        name=reported.name,
+        parent=old.parent if reported.parent is None else reported.parent,
+        inventories=old.inventories
+        if reported.inventories is None
+        else {
+            resource: restocked(old.inventories.get(resource), inventory)
+            for resource, inventory in reported.inventories.items()
+        },
+        traits=old.traits if reported.traits is None else frozenset(reported.traits),
+        aggregates=old.aggregates if reported.aggregates is None else frozenset(reported.aggregates),
+    )
+    if book and new.name == book.name and is_same_to_claims(new, book):
+        # To the outside nothing moved, even if a trait that an operator set is now the reporter's, too.
+        return new
+    return structs.replace(new, generation=old.generation + 1)
 
 
 def _flaws(providers: Providers, report: ReportInventory) -> Iterator[NotAllowed]:

@@ -4,7 +4,7 @@ A fold over the batch in its order, like that over claims: a report is judged by
 Nothing that a reporter says may undo a later report, reach into another cell or tree, or take away what is held.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -16,8 +16,9 @@ from bus.messages.placement import (
     ReportOutdated,
     ReportVerdict,
 )
-from placement_worker.core.ledger import Forest, ProviderBook, Reported, TreeBook, TreeChanges
-from placement_worker.core.regrowth import depths_under, flaw_of, is_same_to_claims, loss_of, regrown
+from placement_worker.core.ledger import Forest, Named, ProviderBook, Reported, TreeBook, TreeChanges
+from placement_worker.core.planting import ForestDraft
+from placement_worker.core.regrowth import flaw_of, is_same_to_claims, loss_of, regrown
 from placement_worker.core.vocabulary import Vocabulary, nonsense_in
 
 
@@ -28,79 +29,31 @@ class ReportDecision(Struct, frozen=True):
     changes: TreeChanges
 
 
+def named_in(reports: Sequence[ReportInventory]) -> Named:
+    """What must be known of the books to judge these reports. Names of classes and traits they bring along."""
+    return Named(
+        trees=frozenset(report.root for report in reports),
+        providers=frozenset(provider for report in reports for provider in _providers_in(report)),
+        names=frozenset(one.name for report in reports for one in report.providers),
+    )
+
+
+def _providers_in(report: ReportInventory) -> Iterator[ProviderId]:
+    yield from report.removed
+    for one in report.providers:
+        yield one.id
+        if one.parent is not None:
+            yield one.parent
+
+
 def decide_reports(forest: Forest, reports: Sequence[Reported], vocabulary: Vocabulary) -> ReportDecision:
     """Judge each report by the forest as the reports before it left it."""
-    draft = _ForestDraft(forest)
+    draft = ForestDraft(forest)
     verdicts = tuple([_judge(draft, one, vocabulary) for one in reports])
     return ReportDecision(verdicts, draft.changes())
 
 
-class _ForestDraft:
-    """The forest while a batch is being decided."""
-
-    def __init__(self, forest: Forest) -> None:
-        self._stored = forest
-        self.trees = dict(forest.trees)
-        # Where each provider stands, and who bears each name, as far as the reports can touch it.
-        self.root_of = dict(forest.elsewhere)
-        self.bearer_of = dict(forest.names)
-        self._felled: dict[ProviderId, None] = {}
-        for tree in forest.trees.values():
-            for book in tree.providers.values():
-                self.root_of[book.id] = tree.root
-                self.bearer_of[book.name] = book.id
-
-    def replant(self, tree: TreeBook) -> None:
-        """This is what the tree of this root is now. Without providers it is a stump, if this cell had something there."""
-        root, standing = tree.root, self.trees.get(tree.root)
-        before = standing.providers if standing else {}
-        for book in before.values():
-            del self.bearer_of[book.name], self.root_of[book.id]
-            if book.id not in tree.providers:
-                self._felled[book.id] = None
-        for book in tree.providers.values():
-            self.root_of[book.id] = root
-            self.bearer_of[book.name] = book.id
-        if tree.providers or (standing and standing.cell == tree.cell):
-            self.trees[root] = tree
-
-    def changes(self) -> TreeChanges:
-        """The trees that are no longer as stored: parents are written before their children, removed after them."""
-        stored = self._stored.trees
-        trees = [
-            tree for tree in self.trees.values() if tree != stored.get(tree.root) or tree.root in self._felled
-        ]
-        return TreeChanges(
-            trees=tuple(trees),
-            changed=tuple([provider for tree in trees for provider in self._changed_in(tree)]),
-            removed=self._removed(),
-        )
-
-    def _changed_in(self, tree: TreeBook) -> list[ProviderId]:
-        stored = self._stored.trees.get(tree.root)
-        before = stored.providers if stored else {}
-        changed = [
-            book.id
-            for book in tree.providers.values()
-            if book.id in self._felled
-            or book != before.get(book.id)
-            # The shape is the root's to tell: when it moves, the root moves.
-            or (book.id == tree.root and stored and stored.shape != tree.shape)
-        ]
-        depths = depths_under(tree.root, tree.providers)
-        return sorted(changed, key=lambda provider: depths[provider])
-
-    def _removed(self) -> tuple[ProviderId, ...]:
-        """Those that are stored and were removed, even if they came back since: leaves first, as they are stored."""
-        removed = []
-        for root, tree in self._stored.trees.items():
-            depths = depths_under(root, tree.providers)
-            felled = [provider for provider in self._felled if provider in tree.providers]
-            removed += sorted(felled, key=lambda provider: -depths[provider])
-        return tuple(removed)
-
-
-def _judge(draft: _ForestDraft, reported: Reported, vocabulary: Vocabulary) -> ReportVerdict:
+def _judge(draft: ForestDraft, reported: Reported, vocabulary: Vocabulary) -> ReportVerdict:
     report = reported.report
     tree = _found(draft, report)
     refused = (
@@ -133,7 +86,7 @@ def _judge(draft: _ForestDraft, reported: Reported, vocabulary: Vocabulary) -> R
     return ReportAccepted(shape=after.shape, shape_moved=moved)
 
 
-def _found(draft: _ForestDraft, report: ReportInventory) -> TreeBook:
+def _found(draft: ForestDraft, report: ReportInventory) -> TreeBook:
     """What the report finds under its root: a tree, or the ground for one."""
     tree = draft.trees.get(report.root)
     if tree is None:
@@ -165,7 +118,7 @@ def _outdated(tree: TreeBook, report: ReportInventory) -> ReportOutdated | None:
     return None
 
 
-def _strayed(draft: _ForestDraft, report: ReportInventory) -> NotAllowed | None:
+def _strayed(draft: ForestDraft, report: ReportInventory) -> NotAllowed | None:
     """The first provider of the report that stands in another tree. Moving between trees is not for reports."""
     named = [
         ("root", report.root),
@@ -180,7 +133,7 @@ def _strayed(draft: _ForestDraft, report: ReportInventory) -> NotAllowed | None:
 
 
 def _name_taken(
-    draft: _ForestDraft, report: ReportInventory, providers: dict[ProviderId, ProviderBook]
+    draft: ForestDraft, report: ReportInventory, providers: dict[ProviderId, ProviderBook]
 ) -> NotAllowed | None:
     """The first name that someone else would bear, too. A name may be handed on within one report."""
     bearers: dict[str, ProviderId] = {}

@@ -1,6 +1,7 @@
 """Does a report make sense by itself? Names that are known, numbers that agree, every provider told once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 
@@ -20,6 +21,25 @@ class Vocabulary(Struct, frozen=True):
 
     def knows_trait(self, name: str) -> bool:
         return name in self.traits or _is_custom(name)
+
+
+def custom_of(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(name for name in names if _is_custom(name)))
+
+
+def unknown_classes(
+    resources: Iterable[str], vocabulary: Vocabulary, custom: AbstractSet[str]
+) -> tuple[str, ...]:
+    """Those that are neither standard ones nor among these custom ones, each once."""
+    return tuple(
+        sorted(name for name in set(resources) if name not in vocabulary.classes and name not in custom)
+    )
+
+
+def unknown_traits(
+    traits: Iterable[str], vocabulary: Vocabulary, custom: AbstractSet[str]
+) -> tuple[str, ...]:
+    return tuple(sorted(name for name in set(traits) if name not in vocabulary.traits and name not in custom))
 
 
 def nonsense_in(report: ReportInventory, vocabulary: Vocabulary) -> NotAllowed | None:

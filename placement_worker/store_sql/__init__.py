@@ -9,25 +9,43 @@ from datetime import datetime
 from typing import Protocol
 
 import sqlalchemy as sa
+from msgspec import structs
 from sqlalchemy import Connection
 
-from bus.message import ProviderId
-from bus.messages.placement import ProviderState, ReportInventory, RevisionsPage, SnapshotPage
+from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
+from bus.messages.placement import ProviderState, RevisionsPage, SnapshotPage
 from bus.sql import POOL_SIZE, PostgresDatabase, SqliteDatabase, Transaction, open_database
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Forest, Ledger, TreeChanges
-from placement_worker.store import ChangeFeed
+from placement_worker.core.ledger import (
+    ClaimChanges,
+    ClaimOrder,
+    Forest,
+    Ledger,
+    NameChanges,
+    Named,
+    NamedNames,
+    NamedShares,
+    Names,
+    TreeChanges,
+)
+from placement_worker.store import ChangeFeed, Unpublished
+from placement_worker.store_sql import holding
 from placement_worker.store_sql.audit import audit
 from placement_worker.store_sql.feed import SqlFeed, begin_term
-from placement_worker.store_sql.known import KnownProviders
+from placement_worker.store_sql.following import changes_since
+from placement_worker.store_sql.forest import lock_trees
+from placement_worker.store_sql.known import KnownProviders, Providers
+from placement_worker.store_sql.named import Named as NamedOrders
+from placement_worker.store_sql.named import named_by, named_in
 from placement_worker.store_sql.names import KnownVocabulary, Vocabulary
+from placement_worker.store_sql.naming import custom_names, known_of, lock_names, write_names
 from placement_worker.store_sql.pages import changes_page, prune_log, revisions_page, snapshot_page
 from placement_worker.store_sql.postgresql import PostgresClaims
-from placement_worker.store_sql.roots import KnownRoots
 from placement_worker.store_sql.sqlite import SqliteClaims
 from placement_worker.store_sql.states import read_trees
 from placement_worker.store_sql.stumps import prune_stumps
-from placement_worker.store_sql.trees import lock_trees, write_trees
-from placement_worker.tables import consumers
+from placement_worker.store_sql.trees import write_trees
+from placement_worker.tables import consumers, resource_classes
 
 # Whoever holds this lock of PostgreSQL's publishes the log. Two numbers of our own choice: "moor", and what for.
 _LEAD = "SELECT pg_try_advisory_lock(1836019570, 1)"
@@ -36,7 +54,7 @@ _led: set[str] = set()
 
 
 class Claims(Protocol):
-    async def lock(self, orders: Sequence[ClaimOrder]) -> Ledger: ...
+    async def lock(self, named: NamedOrders) -> Ledger: ...
 
     async def write(self, changes: ClaimChanges) -> None: ...
 
@@ -49,17 +67,28 @@ class SqlPlacementTransaction:
         self._locked_roots: frozenset[int] = frozenset()
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
-        return await self._claims.lock(orders)
+        return await self._claims.lock(named_by(orders))
+
+    async def lock_shares(self, named: NamedShares) -> Ledger:
+        ledger = await self._claims.lock(named_in(named))
+        classes = await self._transaction.run(known_of, resource_classes, named.classes)
+        return structs.replace(ledger, classes=classes)
 
     async def write_claims(self, changes: ClaimChanges) -> None:
         await self._claims.write(changes)
 
-    async def lock_trees(self, reports: Sequence[ReportInventory]) -> Forest:
-        forest, self._locked_roots = await self._transaction.run(lock_trees, self._vocabulary, reports)
+    async def lock_trees(self, named: Named) -> Forest:
+        forest, self._locked_roots = await self._transaction.run(lock_trees, self._vocabulary, named)
         return forest
 
     async def write_trees(self, changes: TreeChanges) -> None:
         await self._transaction.run(write_trees, self._vocabulary, changes, self._locked_roots)
+
+    async def lock_names(self, named: NamedNames) -> Names:
+        return await self._transaction.run(lock_names, named)
+
+    async def write_names(self, changes: NameChanges) -> None:
+        await self._transaction.run(write_names, changes)
 
     async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:
         return await self._transaction.run(read_trees, self._vocabulary, roots)
@@ -75,22 +104,21 @@ class SqlPlacementStore:
         self._database = open_database(url, pool_size=pool_size)
         self._known = KnownVocabulary()
         self._providers = KnownProviders()
-        self._roots = KnownRoots()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[SqlPlacementTransaction]:
-        vocabulary = Vocabulary(self._known)
+        vocabulary, providers = Vocabulary(self._known), Providers(self._providers)
         match self._database:
             case PostgresDatabase() as postgres:
                 async with postgres.writing() as transaction:
-                    claims = self.postgres_claims(transaction, vocabulary.classes, self._roots)
+                    claims = self.postgres_claims(transaction, vocabulary.classes, providers)
                     yield SqlPlacementTransaction(transaction, claims, vocabulary)
             case SqliteDatabase() as file:
                 async with file.writing() as writing:
-                    of_file = SqliteClaims(writing, vocabulary.classes, self._providers)
+                    of_file = SqliteClaims(writing, vocabulary.classes, providers)
                     yield SqlPlacementTransaction(writing, of_file, vocabulary)
-                of_file.committed()
         vocabulary.committed()
+        providers.committed()
 
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
         vocabulary = Vocabulary(self._known)
@@ -106,9 +134,34 @@ class SqlPlacementStore:
         vocabulary.committed()
         return page
 
+    async def changes_since(self, since: str) -> Unpublished | None:
+        vocabulary = Vocabulary(self._known)
+        async with self._database.reading() as transaction:
+            changes = await changes_since(transaction, vocabulary, since)
+        vocabulary.committed()
+        return changes
+
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
         async with self._database.reading() as transaction:
             return await transaction.run(revisions_page, after, limit)
+
+    async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
+        async with self._database.reading() as transaction:
+            return await transaction.run(holding.consumer, Vocabulary(self._known), consumer)
+
+    async def holders_of(
+        self, provider: ProviderId, after: ConsumerId | None, limit: int
+    ) -> tuple[ConsumerState, ...]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(holding.holders_of, Vocabulary(self._known), provider, after, limit)
+
+    async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(holding.usages, project, user)
+
+    async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(custom_names, of, after, limit)
 
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:

@@ -3,14 +3,16 @@
 Asked of one view of the books, without locks: it may be asked at any time, beside everything else.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Select
 
+from placement_worker.store_sql.amounts import NOTHING, held_amounts, used_amounts
 from placement_worker.tables import (
-    allocations,
     consumers,
+    holders,
     inventories,
     providers,
     resource_classes,
@@ -19,92 +21,112 @@ from placement_worker.tables import (
 _parent = providers.alias("parent")
 _root = providers.alias("root")
 
-_SUMS = (
-    sa.select(
-        allocations.c.provider_id,
-        allocations.c.class_id,
-        sa.func.sum(allocations.c.amount).label("amount"),
-    )
-    .group_by(allocations.c.provider_id, allocations.c.class_id)
-    .subquery("sums")
-)
+Question = tuple[str, Select[Any]]
 
-_QUESTIONS: tuple[tuple[str, Select[Any]], ...] = (
-    (
-        "provider {} has {} of {} in use by its inventory, but its allocations sum up to {}",
-        sa.select(
-            providers.c.uuid,
-            inventories.c.used,
-            resource_classes.c.name,
-            sa.func.coalesce(_SUMS.c.amount, 0),
-        )
-        .select_from(inventories)
-        .join(providers, providers.c.id == inventories.c.provider_id)
-        .join(resource_classes, resource_classes.c.id == inventories.c.class_id)
-        .outerjoin(
-            _SUMS,
-            sa.and_(
-                _SUMS.c.provider_id == inventories.c.provider_id, _SUMS.c.class_id == inventories.c.class_id
-            ),
-        )
-        .where(inventories.c.used != sa.func.coalesce(_SUMS.c.amount, 0))
-        .order_by(providers.c.id, inventories.c.class_id),
-    ),
-    (
-        "{} of class {} are allocated from provider {}, which has no inventory of it (by internal ids)",
-        sa.select(_SUMS.c.amount, _SUMS.c.class_id, _SUMS.c.provider_id)
-        .outerjoin(
-            inventories,
-            sa.and_(
-                _SUMS.c.provider_id == inventories.c.provider_id, _SUMS.c.class_id == inventories.c.class_id
-            ),
-        )
+
+def audit(connection: Connection) -> tuple[str, ...]:
+    questions = (*_of_usage(connection), *_of_holding(connection), *_OF_CONSUMERS, *_OF_TREES)
+    return tuple(
+        sentence.format(*row) for sentence, question in questions for row in connection.execute(question)
+    )
+
+
+def _of_usage(connection: Connection) -> Iterator[Question]:
+    used, held = used_amounts(connection), held_amounts(connection)
+    sums = (
+        sa.select(held.c.provider_id, held.c.class_id, sa.func.sum(held.c.amount).label("amount"))
+        .group_by(held.c.provider_id, held.c.class_id)
+        .subquery("sums")
+    )
+    in_all = sa.func.coalesce(sums.c.amount, 0)
+    yield (
+        "provider {} has {} of {} in use by its own row, but what consumers hold of it sums up to {}",
+        sa.select(providers.c.uuid, used.c.used, resource_classes.c.name, in_all)
+        .join_from(used, providers, providers.c.id == used.c.provider_id)
+        .join(resource_classes, resource_classes.c.id == used.c.class_id)
+        .outerjoin(sums, _same_stock(sums, used))
+        .where(used.c.used != in_all)
+        .order_by(providers.c.id, used.c.class_id),
+    )
+    yield (
+        "{} of class {} are held of provider {}, which does not say that any is in use (by internal ids)",
+        sa.select(sums.c.amount, sums.c.class_id, sums.c.provider_id)
+        .outerjoin(used, _same_stock(sums, used))
+        .where(used.c.provider_id.is_(None))
+        .order_by(sums.c.provider_id, sums.c.class_id),
+    )
+    yield (
+        "provider {} has {} of class {} in use, and no inventory of it (the class by its internal id)",
+        sa.select(providers.c.uuid, used.c.used, used.c.class_id)
+        .join_from(used, providers, providers.c.id == used.c.provider_id)
+        .outerjoin(inventories, _same_stock(inventories, used))
         .where(inventories.c.provider_id.is_(None))
-        .order_by(_SUMS.c.provider_id, _SUMS.c.class_id),
-    ),
+        .order_by(providers.c.id, used.c.class_id),
+    )
+    yield (
+        "provider {} has an inventory of class {}, and does not say how much of it is in use (the class by its internal id)",
+        sa.select(providers.c.uuid, inventories.c.class_id)
+        .join_from(inventories, providers, providers.c.id == inventories.c.provider_id)
+        .outerjoin(used, _same_stock(inventories, used))
+        .where(used.c.provider_id.is_(None))
+        .order_by(providers.c.id, inventories.c.class_id),
+    )
+
+
+def _same_stock(one: sa.FromClause, other: sa.FromClause) -> sa.ColumnElement[bool]:
+    return sa.and_(one.c.provider_id == other.c.provider_id, one.c.class_id == other.c.class_id)
+
+
+def _of_holding(connection: Connection) -> Iterator[Question]:
+    held = held_amounts(connection)
+    same = sa.and_(holders.c.provider_id == held.c.provider_id, holders.c.consumer_id == held.c.consumer_id)
+    yield (
+        "consumer {} holds something of provider {}, which does not know it as a holder (by its internal id)",
+        sa.select(consumers.c.uuid, held.c.provider_id)
+        .distinct()
+        .join_from(held, consumers, consumers.c.id == held.c.consumer_id)
+        .outerjoin(holders, same)
+        .where(holders.c.provider_id.is_(None))
+        .order_by(held.c.provider_id, consumers.c.uuid),
+    )
+    yield (
+        "provider {} knows consumer {} as a holder, which holds nothing of it (by internal ids)",
+        sa.select(holders.c.provider_id, holders.c.consumer_id)
+        .outerjoin(held, same)
+        .where(held.c.provider_id.is_(None))
+        .order_by(holders.c.provider_id, holders.c.consumer_id),
+    )
+
+
+_HOLDS = consumers.c.held != NOTHING
+
+_OF_CONSUMERS: tuple[Question, ...] = (
     (
-        "{} allocations are of consumer {}, which does not exist (by its internal id)",
-        sa.select(sa.func.count(), allocations.c.consumer_id)
-        .outerjoin(consumers, consumers.c.id == allocations.c.consumer_id)
-        .where(consumers.c.id.is_(None))
-        .group_by(allocations.c.consumer_id)
-        .order_by(allocations.c.consumer_id),
-    ),
-    (
-        "consumer {} ended with attempt {}, and still holds {} allocations",
-        sa.select(consumers.c.uuid, consumers.c.attempt, sa.func.count())
-        .join(allocations, allocations.c.consumer_id == consumers.c.id)
-        .where(consumers.c.ended_at.is_not(None))
-        .group_by(consumers.c.id, consumers.c.uuid, consumers.c.attempt)
+        "consumer {} ended with attempt {}, and still holds {}",
+        sa.select(consumers.c.uuid, consumers.c.attempt, consumers.c.held)
+        .where(consumers.c.ended_at.is_not(None), _HOLDS)
         .order_by(consumers.c.id),
     ),
     (
         "consumer {} lives by attempt {}, and holds nothing",
         sa.select(consumers.c.uuid, consumers.c.attempt)
-        .outerjoin(allocations, allocations.c.consumer_id == consumers.c.id)
-        .where(consumers.c.ended_at.is_(None), allocations.c.consumer_id.is_(None))
+        .where(consumers.c.ended_at.is_(None), ~_HOLDS)
         .order_by(consumers.c.id),
     ),
     (
         "consumer {} holds something at generation 0",
-        sa.select(consumers.c.uuid)
-        .where(
-            consumers.c.generation == 0,
-            sa.exists().where(allocations.c.consumer_id == consumers.c.id),
-        )
-        .order_by(consumers.c.id),
+        sa.select(consumers.c.uuid).where(consumers.c.generation == 0, _HOLDS).order_by(consumers.c.id),
     ),
     (
-        "consumer {} lives on host {}, which is not the root of a tree",
+        # A host that became a part of another tree is still where it lives.
+        "consumer {} lives on host {}, which is none",
         sa.select(consumers.c.uuid, consumers.c.host)
-        .outerjoin(providers, providers.c.uuid == consumers.c.host)
-        .where(
-            consumers.c.ended_at.is_(None),
-            consumers.c.attempt > 0,
-            sa.or_(providers.c.id.is_(None), providers.c.id != providers.c.root_id),
-        )
+        .where(consumers.c.ended_at.is_(None), consumers.c.attempt > 0, consumers.c.host.is_(None))
         .order_by(consumers.c.id),
     ),
+)
+
+_OF_TREES: tuple[Question, ...] = (
     (
         "provider {} stands in another tree than its parent {}",
         sa.select(providers.c.uuid, _parent.c.uuid)
@@ -125,9 +147,3 @@ _QUESTIONS: tuple[tuple[str, Select[Any]], ...] = (
         .order_by(providers.c.id),
     ),
 )
-
-
-def audit(connection: Connection) -> tuple[str, ...]:
-    return tuple(
-        sentence.format(*row) for sentence, question in _QUESTIONS for row in connection.execute(question)
-    )

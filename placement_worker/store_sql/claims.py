@@ -1,87 +1,109 @@
 """Claims between rows and values: what is alike on every database, beside the statements themselves.
 
-A batch is read by four statements and written by as many, however many claims it has. Rows are matched with the
+A batch is read by a few statements and written by as many, however many claims it has. Rows are matched with the
 orders' own ids by the integers of these: a UUID hashes and compares in Python, an integer does not.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from msgspec import Struct
 
 from bus.message import ConsumerId, GroupId, ProviderId
-from bus.messages.placement import InventoryState, ReleaseClaim, ResourceAmount, ServerGroup, SwapClaim
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, ProviderRow
+from bus.messages.placement import (
+    InventoryState,
+    ResourceAmount,
+)
+from placement_worker.core.claims import granted
+from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, ProviderRow
 from placement_worker.store_sql import log
+from placement_worker.store_sql.amounts import (
+    NOTHING,
+    Held,
+    Used,
+    decode_held,
+    decode_used,
+    encode_amounts,
+)
+from placement_worker.store_sql.known import Providers
 from placement_worker.store_sql.log import LogEntry
+from placement_worker.store_sql.named import Named
 from placement_worker.store_sql.names import Names
 
-# uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group
-ConsumerRow = tuple[UUID, int, str, str, str, str, int, int, datetime | None, UUID | None, UUID | None]
-# consumer id, provider, class id, amount
-HeldRow = tuple[int, UUID, int, int]
-# place among those asked for, id, root's id, root if it is another, cell, generation, shape of the root, and
-# for each inventory: class id, total, reserved, min_unit, max_unit, step_size, allocation_ratio, used
-StandingRow = Sequence[Any]
-# consumer id, provider id, class id, amount
-AllocationRow = tuple[int, int, int, int]
+# uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held
+ConsumerRow = tuple[UUID, int, str, str, str, str, int, int, datetime | None, UUID | None, UUID | None, str]
+# id, root's id, base, generation, shape, used
+StandingRow = tuple[int, int, int, int, int, str]
+# provider's id, consumer's id
+HolderRow = tuple[int, int]
 
 
-class Named(Struct, frozen=True):
-    """Whom and what a batch of orders names, each once; consumers and groups in the order of their locks."""
+class KeptConsumer(Struct, frozen=True, gc=False):
+    """A consumer's row, and what it holds: as it is decided on, and as it is written."""
 
-    consumers: list[ConsumerId]
-    providers: list[ProviderId]
-    groups: list[ServerGroup]
+    row: Consumer
+    amounts: tuple[ResourceAmount, ...] = ()
+    held: Held = {}
+
+    @property
+    def text(self) -> str:
+        return encode_amounts(self.held) if self.held else NOTHING
 
 
-def named_by(orders: Iterable[ClaimOrder]) -> Named:
-    consumers: dict[int, ConsumerId] = {}
-    providers: dict[int, ProviderId] = {}
-    groups: dict[int, ServerGroup] = {}
-    for order in orders:
-        consumers[order.consumer.int] = order.consumer
-        if isinstance(order, ReleaseClaim):
-            continue
-        if isinstance(order, SwapClaim) and order.cleanup is not None:
-            consumers[order.cleanup.int] = order.cleanup
-        if order.group is not None:
-            groups[order.group.id.int] = order.group
-        share = order.share
-        providers[share.host.int] = share.host
-        for amount in share.amounts:
-            providers[amount.provider.int] = amount.provider
-        for seen in share.shapes:
-            providers[seen.root.int] = seen.root
-    return Named(
-        consumers=[consumers[number] for number in sorted(consumers)],
-        providers=list(providers.values()),
-        groups=[groups[number] for number in sorted(groups)],
-    )
+class Kept:
+    """What is written of consumers: rows, and of whom which holding moves from what to what."""
+
+    def __init__(self) -> None:
+        self.consumers: list[KeptConsumer] = []
+        self.moved: list[tuple[int, Held, Held]] = []
+
+
+_NOTHING_HELD: Held = {}
 
 
 class Books:
     """What a transaction has locked, by internal ids: read into a ledger, and written from its changes."""
 
-    def __init__(self, named: Named, classes: Names) -> None:
+    def __init__(self, named: Named, classes: Names, providers: Providers) -> None:
         self.named = named
-        self.providers = named.providers
+        self.providers = providers
         self._classes = classes
         self.consumer_ids: dict[int, int] = {}
+        # Of providers that are named or held, as far as they exist, by the integers of their ids.
         self.provider_ids: dict[int, int] = {}
-        self.standing: dict[int, ProviderRow] = {}
-        self._holding: set[int] = set()
-        self._rows: dict[int, Consumer] = {}
-        self._held: dict[int, tuple[ResourceAmount, ...]] = {}
+        self._standing: dict[int, ProviderRow] = {}
+        self._used: dict[int, Used] = {}
+        self._rows: dict[int, KeptConsumer] = {}
 
-    def add_consumers(self, rows: Iterable[ConsumerRow]) -> None:
+    # From rows
+
+    def unknown(self) -> list[ProviderId]:
+        """Named, and not known by number."""
+        ids = self.provider_ids
+        by_id = self.providers.by_id
+        for provider in self.named.providers:
+            known = by_id(number := provider.int)
+            if known is not None:
+                ids[number] = known.number
+        return (
+            [one for one in self.named.providers if one.int not in ids]
+            if len(ids) < len(self.named.providers)
+            else []
+        )
+
+    def found(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self.provider_ids[self.providers.of(number).id.int] = number
+
+    def add_consumers(self, rows: Iterable[ConsumerRow]) -> list[int]:
+        """Also says which providers of those that are held are not known."""
         mine = {consumer.int: consumer for consumer in self.named.consumers}
-        for uuid, number, kind, project, user, cell, generation, attempt, ended_at, host, group in rows:
+        unknown: dict[int, None] = {}
+        for uuid, number, kind, project, user, cell, generation, attempt, ended_at, host, group, text in rows:
             consumer = mine[uuid.int]
-            self.consumer_ids[uuid.int] = number
-            self._rows[uuid.int] = Consumer(
+            self.consumer_ids[consumer.int] = number
+            row = Consumer(
                 id=consumer,
                 type=kind,
                 project=project,
@@ -93,98 +115,133 @@ class Books:
                 host=None if host is None else ProviderId(host),
                 group=None if group is None else GroupId(group),
             )
+            held = decode_held(text)
+            self._rows[consumer.int] = KeptConsumer(row, held=held)
+            unknown |= {one: None for one in held if self.providers.by_number(one) is None}
+        return list(unknown)
 
-    def add_held(self, rows: Iterable[HeldRow]) -> None:
-        """Also says which providers must be locked and read beside those that are named."""
-        mine = {provider.int: provider for provider in self.providers}
-        held: dict[int, list[ResourceAmount]] = {}
-        for consumer_id, uuid, class_id, amount in rows:
-            provider = mine.setdefault(uuid.int, ProviderId(uuid))
-            resource = self._classes.names[class_id]
-            held.setdefault(consumer_id, []).append(
-                ResourceAmount(provider=provider, resource=resource, amount=amount)
-            )
-        self.providers = list(mine.values())
-        self._holding = set(held)
-        consumers = {self.consumer_ids[consumer]: consumer for consumer in self._rows}
-        self._held = {consumers[number]: tuple(amounts) for number, amounts in held.items()}
+    def lacks_classes(self) -> bool:
+        """Is any class unheard of that is held?"""
+        of_class = [amounts for kept in self._rows.values() for amounts in kept.held.values()]
+        return self._classes.lack({class_id for amounts in of_class for class_id in amounts})
 
-    def add_standing(self, asked: Sequence[ProviderId], rows: Iterable[StandingRow]) -> None:
-        """What was found of those asked for, in their order."""
+    def find_held(self) -> None:
+        """A provider that is held and does not exist is left to the audit."""
+        for consumer, kept in self._rows.items():
+            if kept.held:
+                self._rows[consumer] = KeptConsumer(kept.row, tuple(self._amounts_of(kept.held)), kept.held)
+
+    def _amounts_of(self, held: Held) -> Iterator[ResourceAmount]:
         names = self._classes.names
-        last = -1
-        stocks: dict[str, InventoryState] = {}
-        for row in rows:
-            if row[0] != last:
-                last, number, _, root, cell, generation, shape = row[:7]
-                provider = asked[last]
-                stocks = {}
-                self.add_provider(
-                    number,
-                    ProviderRow(provider, provider, cell, generation, shape, stocks)
-                    if root is None
-                    else ProviderRow(provider, ProviderId(root), cell, generation, None, stocks),
-                )
-            if row[7] is not None:
-                class_id, total, reserved, min_unit, max_unit, step_size, allocation_ratio, used = row[7:]
-                stocks[names[class_id]] = InventoryState(
-                    total=total,
-                    reserved=reserved,
-                    min_unit=min_unit,
-                    max_unit=max_unit,
-                    step_size=step_size,
-                    allocation_ratio=allocation_ratio,
-                    used=used,
-                )
+        for number, of_class in held.items():
+            known = self.providers.by_number(number)
+            if known is None:
+                continue
+            self.provider_ids[known.id.int] = number
+            for class_id, amount in of_class.items():
+                yield ResourceAmount(provider=known.id, resource=names[class_id], amount=amount)
 
-    def add_provider(self, number: int, row: ProviderRow) -> None:
-        self.provider_ids[row.id.int] = number
-        self.standing[row.id.int] = row
+    def add_standing(self, rows: Iterable[StandingRow]) -> None:
+        names = self._classes.names
+        of = self.providers.of
+        for number, root, _, generation, shape, text in rows:
+            known = of(number)
+            used = self._used[number] = decode_used(text)
+            stocks = {
+                names[class_id]: InventoryState(
+                    total, reserved, min_unit, max_unit, step_size, ratio, used.get(class_id, 0)
+                )
+                for class_id, total, reserved, min_unit, max_unit, step_size, ratio in known.stocks
+            }
+            self._standing[known.id.int] = (
+                ProviderRow(known.id, known.id, known.cell, generation, shape, stocks)
+                if root == number
+                else ProviderRow(known.id, of(root).id, known.cell, generation, None, stocks)
+            )
 
     def ledger(self) -> Ledger:
-        rows_of = self._rows
+        rows = self._rows
         return Ledger(
             consumers={
-                (number := consumer.int): rows_of.get(number) or Consumer(consumer)
+                (number := consumer.int): rows[number].row if number in rows else Consumer(consumer)
                 for consumer in self.named.consumers
             },
-            held=self._held,
-            providers=self.standing,
+            held={number: kept.amounts for number, kept in rows.items() if kept.amounts},
+            providers=self._standing,
         )
 
     # Back into rows
 
-    def generations(self, changes: ClaimChanges) -> list[tuple[int, int]]:
-        """Provider's id, generation."""
-        ids = self.provider_ids
-        return [(ids[provider.int], generation) for provider, generation in changes.generations]
+    def hopes(self) -> list[KeptConsumer]:
+        """Each consumer as it will be if it is new and what is claimed for it is granted, as most is."""
+        return [self._hope(consumer) for consumer in self.named.consumers]
 
-    def used(self, changes: ClaimChanges) -> list[tuple[int, int, int]]:
-        """Provider's id, class's id, what is used."""
-        ids, class_ids = self.provider_ids, self._classes.ids
-        return [(ids[provider.int], class_ids[name], used) for provider, name, used in changes.used]
+    def _hope(self, consumer: ConsumerId) -> KeptConsumer:
+        order = self.named.claims.get(consumer.int)
+        if order is None:
+            return KeptConsumer(Consumer(consumer))
+        amounts = order.share.amounts
+        try:
+            return KeptConsumer(granted(order, 0), amounts, self._held_of(amounts))
+        except KeyError:
+            # Of a provider or a class that does not exist: nothing of it will be granted.
+            return KeptConsumer(Consumer(consumer))
 
-    def emptied(self, changes: ClaimChanges) -> list[int]:
-        """Consumers whose allocations are to go before they get others, or none."""
+    def _held_of(self, amounts: Iterable[ResourceAmount]) -> Held:
+        numbers, class_ids = self.provider_ids, self._classes.ids
+        held: Held = {}
+        last = -1
+        of_provider: Used = {}
+        for amount in amounts:
+            # Amounts of one provider usually stand together.
+            if amount.provider.int != last:
+                last = amount.provider.int
+                of_provider = held.setdefault(numbers[last], {})
+            class_id = class_ids[amount.resource]
+            of_provider[class_id] = of_provider.get(class_id, 0) + amount.amount
+        return held
+
+    def kept(self, changes: ClaimChanges, hopes: Mapping[int, KeptConsumer]) -> "Kept":
+        """What to write of consumers, but for those that came as they were hoped for."""
+        kept = Kept()
+        held = {consumer.int: amounts for consumer, amounts in changes.held}
+        for row in changes.consumers:
+            number = row.id.int
+            before = self._rows.get(number)
+            amounts = held.pop(number, None)
+            if amounts is None:
+                kept.consumers.append(KeptConsumer(row, held=before.held if before else {}))
+                continue
+            hope = hopes.get(number)
+            if hope is None or hope.amounts != amounts or hope.row != row:
+                hope = KeptConsumer(row, amounts, self._held_of(amounts))
+                kept.consumers.append(hope)
+            kept.moved.append((number, before.held if before else _NOTHING_HELD, hope.held))
+        # Those whose rows go.
+        rows = self._rows
+        kept.moved += [(number, rows[number].held, _NOTHING_HELD) for number in held if number in rows]
+        return kept
+
+    def holders(self, kept: "Kept") -> tuple[list[HolderRow], list[HolderRow]]:
+        """Of those that hold something no more, and of those that do now."""
         ids = self.consumer_ids
-        return [
-            number
-            for consumer, _ in changes.held
-            if (number := ids.get(consumer.int)) is not None and number in self._holding
-        ]
+        ended: list[HolderRow] = []
+        begun: list[HolderRow] = []
+        for consumer, before, after in kept.moved:
+            number = ids[consumer]
+            if before:
+                ended += [(provider, number) for provider in before if provider not in after]
+            begun += [(provider, number) for provider in after if provider not in before]
+        return ended, begun
 
-    def allocations(self, changes: ClaimChanges) -> list[AllocationRow]:
-        consumer_ids, provider_ids, class_ids = self.consumer_ids, self.provider_ids, self._classes.ids
-        return [
-            (
-                consumer_ids[consumer.int],
-                provider_ids[amount.provider.int],
-                class_ids[amount.resource],
-                amount.amount,
-            )
-            for consumer, amounts in changes.held
-            for amount in amounts
-        ]
+    def touched(self, changes: ClaimChanges) -> Iterator[tuple[int, int, str]]:
+        """Provider's id, generation, what is used of it."""
+        ids, class_ids = self.provider_ids, self._classes.ids
+        for provider, name, used in changes.used:
+            self._used[ids[provider.int]][class_ids[name]] = used
+        for provider, generation in changes.generations:
+            number = ids[provider.int]
+            yield number, generation, encode_amounts(self._used[number])
 
     def log_body(self, changes: ClaimChanges) -> bytes | None:
         ids = self.provider_ids

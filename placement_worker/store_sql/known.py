@@ -1,72 +1,122 @@
-"""Providers as the one connection that writes to a SQLite file knows them, without reading them again.
+"""Providers as they are known without reading them again: which number, in which tree, and with which inventories.
 
-Most claims of a batch go to providers that a batch shortly before was about, and reading these cost a quarter of a claim.
-What was read or written stands until somebody else writes. SQLite counts that, and keeps its own pages by the same rule:
-`data_version` moves with every commit of another connection, `total_changes` with every row that this one writes, even if
-it is rolled back afterwards.
+Most claims of a batch go to providers that a batch shortly before was about, and of these only one row each moves. Two
+things are believed of a provider that is known, and the others are looked at:
+
+- its number never changes, and never becomes another's;
+- its inventories and its cell change only with `base`, which stands in the row that every batch reads. So they are those
+  of the base at which they were read, and if it has moved they are read again.
+
+In which tree it stood only says what to lock. Whoever has locked reads the rows, and if one of them stands in a tree
+that is not locked, it is forgotten and the batch begins anew.
+
+What a transaction learned is its own secret until it commits: what it wrote itself may vanish with it, and then numbers
+and bases come again with other contents.
 """
 
-import sqlite3
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+from uuid import UUID
 
 from msgspec import Struct
 
-from bus.messages.placement import InventoryState
-from placement_worker.core.ledger import ClaimChanges, ProviderRow
+from bus.message import ProviderId
 
-# Providers of some 1 kB each; whoever has more reads some of them again.
-PROVIDERS_MAX = 50_000
+# Of some 1 kB each; whoever has more reads some of them again.
+PROVIDERS_MAX = 100_000
 
-
-class Moment(Struct, frozen=True):
-    """The file between two writes."""
-
-    written_by_others: int
-    written_by_us: int
+# class id, total, reserved, min_unit, max_unit, step_size, allocation_ratio
+StockRow = tuple[int, int, int, int, int, int, float]
+# number, id, number of its root, id of its root
+FoundRow = tuple[int, UUID, int, UUID]
+NO_BASE = -1
 
 
-def moment_of(driver: sqlite3.Connection) -> Moment:
-    (others,) = driver.execute("PRAGMA data_version").fetchone()
-    return Moment(written_by_others=others, written_by_us=driver.total_changes)
+class KnownProvider(Struct, frozen=True, gc=False):
+    """`cell` and `stocks` are those of `base`; of one that was only found there is none."""
+
+    number: int
+    id: ProviderId
+    root: int
+    base: int = NO_BASE
+    cell: str = ""
+    stocks: tuple[StockRow, ...] = ()
 
 
 class KnownProviders:
-    """By the integers of their ids: internal id, and row."""
+    """What committed transactions knew: by number, and by the integer of the id, since a UUID hashes in Python."""
 
     def __init__(self) -> None:
-        self._moment: Moment | None = None
-        self._rows: dict[int, tuple[int, ProviderRow]] = {}
+        self.by_number: dict[int, KnownProvider] = {}
+        self.by_id: dict[int, KnownProvider] = {}
 
-    def at(self, moment: Moment) -> dict[int, tuple[int, ProviderRow]]:
-        """Those known at this moment; whoever reads others adds them."""
-        if moment != self._moment or len(self._rows) > PROVIDERS_MAX:
-            self._moment, self._rows = moment, {}
-        return self._rows
+    def forget(self, known: KnownProvider) -> None:
+        self.by_number.pop(known.number, None)
+        self.by_id.pop(known.id.int, None)
 
-    def committed(self, changes: ClaimChanges, moment: Moment) -> None:
-        """Only these changes lie between the moment before and this one."""
-        rows = self._rows
-        used: dict[int, dict[str, int]] = {}
-        for provider, resource, amount in changes.used:
-            used.setdefault(provider.int, {})[resource] = amount
-        for provider, generation in changes.generations:
-            number, row = rows[provider.int]
-            inventories = dict(row.inventories)
-            for resource, amount in used.get(provider.int, {}).items():
-                inventories[resource] = _with_used(inventories[resource], amount)
-            rows[provider.int] = (
-                number,
-                ProviderRow(row.id, row.root, row.cell, generation, row.shape, inventories),
+    def keep(self, learned: Collection[KnownProvider]) -> None:
+        if len(self.by_number) + len(learned) > PROVIDERS_MAX:
+            self.by_number.clear()
+            self.by_id.clear()
+        for known in learned:
+            self.by_number[known.number] = known
+            self.by_id[known.id.int] = known
+
+
+class Providers:
+    """The same, as one transaction sees them: what it has once seen as known stays so, whatever others forget."""
+
+    def __init__(self, known: KnownProviders) -> None:
+        self._known = known
+        self._seen: dict[int, KnownProvider] = {}
+        self._learned: dict[int, KnownProvider] = {}
+
+    def by_id(self, provider: int) -> KnownProvider | None:
+        """By the integer of its id; not of those that this transaction found itself."""
+        return self._see(self._known.by_id.get(provider))
+
+    def by_number(self, number: int) -> KnownProvider | None:
+        return self._seen.get(number) or self._see(self._known.by_number.get(number))
+
+    def of(self, number: int) -> KnownProvider:
+        """Seen before in this transaction; so is its root."""
+        return self._seen[number]
+
+    def found(self, rows: Iterable[FoundRow]) -> None:
+        """What was looked for; `by_number` has them now, and their roots."""
+        for number, uuid, root, root_uuid in rows:
+            for one, id_ in ((number, uuid), (root, root_uuid)):
+                if self.by_number(one) is None:
+                    self._learn(KnownProvider(one, ProviderId(UUID(int=id_.int)), root))
+
+    def read(self, bases: Mapping[int, int], rows: Iterable[Any]) -> None:
+        """Of providers that stand at these bases: number, cell, and a stock row or NULLs for each inventory."""
+        cells: dict[int, str] = {}
+        stocks: dict[int, list[StockRow]] = {number: [] for number in bases}
+        for number, cell, *stock in rows:
+            cells[number] = cell
+            if stock[0] is not None:
+                stocks[number].append(tuple(stock))
+        for number, base in bases.items():
+            known = self._seen[number]
+            self._learn(
+                KnownProvider(number, known.id, known.root, base, cells[number], tuple(stocks[number]))
             )
-        self._moment = moment
 
+    def forget(self, known: KnownProvider) -> None:
+        self._seen.pop(known.number, None)
+        self._learned.pop(known.number, None)
+        self._known.forget(known)
 
-def _with_used(stock: InventoryState, used: int) -> InventoryState:
-    return InventoryState(
-        total=stock.total,
-        reserved=stock.reserved,
-        min_unit=stock.min_unit,
-        max_unit=stock.max_unit,
-        step_size=stock.step_size,
-        allocation_ratio=stock.allocation_ratio,
-        used=used,
-    )
+    def committed(self) -> None:
+        if self._learned:
+            self._known.keep(self._learned.values())
+
+    def _see(self, known: KnownProvider | None) -> KnownProvider | None:
+        """With its root, or not at all."""
+        if known is None or (known.root != known.number and self.by_number(known.root) is None):
+            return None
+        return self._seen.setdefault(known.number, known)
+
+    def _learn(self, known: KnownProvider) -> None:
+        self._seen[known.number] = self._learned[known.number] = known

@@ -39,7 +39,7 @@ def snapshot_page(connection: Connection, vocabulary: Vocabulary, after: int, li
 def changes_page(
     connection: Connection, vocabulary: Vocabulary, since: str, after: int, limit: int
 ) -> SnapshotPage | None:
-    if not _is_remembered(connection, since):
+    if not is_remembered(connection, since):
         return None
     entries = entries_since(connection, since)
     touched = [internal for internal in touched_in(entries) if internal > after]
@@ -94,18 +94,18 @@ def _published(connection: Connection) -> LogPosition:
     return LogPosition(term=term, position=position)
 
 
-def _is_remembered(connection: Connection, since: str) -> bool:
+def is_remembered(connection: Connection, since: str) -> bool:
     """Does the log still have all that this cursor has not seen? A cursor of other books, or of these before they were
     restored, may be ahead of them.
     """
     pruned = connection.scalar(sa.select(feed.c.pruned)) or 0
     if connection.dialect.name != "postgresql":
         return bool(_POSITION.fullmatch(since)) and pruned <= int(since) <= int(come_to(connection))
-    sees_before = _seen_whole(since)
+    sees_before = seen_whole(since)
     return sees_before is not None and pruned < sees_before and not is_ahead(connection, since)
 
 
-def _seen_whole(cursor: str) -> int | None:
+def seen_whole(cursor: str) -> int | None:
     """The transaction before which this snapshot of PostgreSQL's sees all; None if it is no such snapshot."""
     match = _SNAPSHOT.fullmatch(cursor)
     if match is None:

@@ -5,17 +5,19 @@ everything it joins as it was before it waited: checked there, a batch would be 
 without any error (measured: 7,050 claims where 4,000 fit). So locks come first, and later statements read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 from bus.errors import Bug, Transient
-from bus.sql import PostgresTransaction, array_of
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger
+from bus.message import ProviderId
+from bus.sql import PostgresTransaction, array_of, columns_of
+from placement_worker.core.ledger import ClaimChanges, Ledger
 from placement_worker.store_sql import log
-from placement_worker.store_sql.claims import Books, named_by
+from placement_worker.store_sql.claims import Books, KeptConsumer, StandingRow
+from placement_worker.store_sql.known import Providers
+from placement_worker.store_sql.named import Named
 from placement_worker.store_sql.names import Names
-from placement_worker.store_sql.roots import KnownRoots
 
 _MAKE_GROUPS = """
 INSERT INTO server_groups (uuid, policy, max_per_host)
@@ -32,140 +34,181 @@ WHERE server_groups.uuid = new.uuid
 """
 
 # Waits for whoever has made the same consumer and not yet committed. Those made here nobody else can see, so they are
-# as good as locked.
+# as good as locked; and they are made as they will be if what is claimed for them is granted, so that most need not be
+# written twice.
+# A column that is the same all the way down has one element, or none if it is NULL: in most batches most of them are,
+# and asyncpg takes half a microsecond for each element. unnest fills up with NULLs.
 _MAKE_CONSUMERS = """
-INSERT INTO consumers (uuid, type, project_id, user_id, cell, generation, attempt)
-SELECT new.uuid, 'instance', '', '', '', 0, 0
-FROM unnest($1::text::uuid[]) WITH ORDINALITY AS new (uuid, place)
+INSERT INTO consumers (uuid, type, project_id, user_id, cell, generation, attempt, host, server_group, held)
+SELECT new.uuid, COALESCE(new.type, ($2::text[])[1]), COALESCE(new.project_id, ($3::text[])[1]),
+       COALESCE(new.user_id, ($4::text[])[1]), COALESCE(new.cell, ($5::text[])[1]),
+       COALESCE(new.generation, ($6::text::bigint[])[1]), COALESCE(new.attempt, ($7::text::bigint[])[1]),
+       new.host, new.server_group, COALESCE(new.held, ($10::text::text[])[1])
+FROM unnest($1::text::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text::bigint[],
+            $7::text::bigint[], $8::text::uuid[], $9::text::uuid[], $10::text::text[])
+     WITH ORDINALITY
+     AS new (uuid, type, project_id, user_id, cell, generation, attempt, host, server_group, held, place)
 ORDER BY new.place
 ON CONFLICT (uuid) DO NOTHING
-RETURNING uuid, id
+RETURNING id
 """
 
 _LOCK_CONSUMERS = """
-SELECT uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group
+SELECT uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held
 FROM consumers
 WHERE uuid = ANY($1::text::uuid[])
 ORDER BY id
 FOR UPDATE
 """
 
-_READ_HELD = """
-SELECT allocations.consumer_id, providers.uuid, allocations.class_id, allocations.amount
-FROM allocations
-JOIN providers ON providers.id = allocations.provider_id
-WHERE allocations.consumer_id = ANY($1)
-ORDER BY allocations.consumer_id, allocations.provider_id, allocations.class_id
+_FIND = """
+SELECT providers.id, providers.uuid, root.id, root.uuid
+FROM providers JOIN providers AS root ON root.id = providers.root_id
 """
-
-_FIND_ROOTS = "SELECT uuid, root_id FROM providers WHERE uuid = ANY($1::text::uuid[])"
+_FIND_BY_ID = _FIND + "WHERE providers.uuid = ANY($1::text::uuid[])"
+_FIND_BY_NUMBER = _FIND + "WHERE providers.id = ANY($1::text::bigint[])"
 
 # Who waits for a row sees that row anew, and to see whether it still is one of those asked for, asks for all of them
-# again: so what is asked for is only numbers.
-_LOCK_ROOTS = "SELECT id FROM providers WHERE id = ANY($1::text::bigint[]) ORDER BY id FOR NO KEY UPDATE"
+# again: so what is asked for is only numbers. What it returns is that row as it is now: this may be decided on. All else
+# is read by later statements.
+_STANDING = (
+    "SELECT id, root_id, base, generation, shape, used FROM providers WHERE id = ANY($1::text::bigint[])"
+)
+_LOCK_ROOTS = _STANDING + " ORDER BY id FOR NO KEY UPDATE"
 
-_READ_STANDING = """
-SELECT asked.place - 1, providers.id, providers.root_id,
-       CASE WHEN root.id <> providers.id THEN root.uuid END, providers.cell,
-       providers.generation, root.shape,
-       stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit, stock.step_size,
-       stock.allocation_ratio, stock.used
-FROM unnest($1::text::uuid[]) WITH ORDINALITY AS asked (uuid, place)
-JOIN providers ON providers.uuid = asked.uuid
-JOIN providers AS root ON root.id = providers.root_id
-LEFT JOIN inventories AS stock ON stock.provider_id = providers.id
-ORDER BY asked.place
+_READ_STOCKS = """
+SELECT providers.id, providers.cell, stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit,
+       stock.step_size, stock.allocation_ratio
+FROM providers LEFT JOIN inventories AS stock ON stock.provider_id = providers.id
+WHERE providers.id = ANY($1::text::bigint[])
+ORDER BY providers.id, stock.class_id
 """
 
 _FORGET = "DELETE FROM consumers WHERE id = ANY($1)"
 
-_EMPTY = "DELETE FROM allocations WHERE consumer_id = ANY($1)"
+_END_HOLDING = """
+DELETE FROM holders USING unnest($1::text::bigint[], $2::text::bigint[]) AS old (provider_id, consumer_id)
+WHERE holders.provider_id = old.provider_id AND holders.consumer_id = old.consumer_id
+"""
 
-# A column of the consumers that is the same all the way down has one element, or none if it is NULL: in most batches
-# most of them are, and asyncpg takes half a microsecond for each element. unnest fills up with NULLs.
 # What it counts is compared with what it was to write: a row that is not there is an update lost.
 _WRITE = """
 WITH touched AS (
-    UPDATE providers SET generation = new.generation, revision = providers.revision + 1
-    FROM unnest($1::text::bigint[], $2::text::bigint[]) AS new (id, generation)
+    UPDATE providers SET generation = new.generation, revision = providers.revision + 1, used = new.used
+    FROM unnest($1::text::bigint[], $2::text::bigint[], $3::text::text[]) AS new (id, generation, used)
     WHERE providers.id = new.id
-    RETURNING 1
-), counted AS (
-    UPDATE inventories SET used = new.used
-    FROM unnest($3::text::bigint[], $4::text::bigint[], $5::text::bigint[]) AS new (provider_id, class_id, used)
-    WHERE inventories.provider_id = new.provider_id AND inventories.class_id = new.class_id
     RETURNING 1
 ), kept AS (
     UPDATE consumers
-    SET type = COALESCE(new.type, ($7::text[])[1]),
-        project_id = COALESCE(new.project_id, ($8::text[])[1]),
-        user_id = COALESCE(new.user_id, ($9::text[])[1]),
-        cell = COALESCE(new.cell, ($10::text[])[1]),
-        generation = COALESCE(new.generation, ($11::bigint[])[1]),
-        attempt = COALESCE(new.attempt, ($12::bigint[])[1]),
-        ended_at = new.ended_at, host = new.host, server_group = new.server_group
-    FROM unnest($6::text::bigint[], $7::text[], $8::text[], $9::text[], $10::text[], $11::bigint[], $12::bigint[],
-                $13::timestamptz[], $14::text::uuid[], $15::text::uuid[])
-         AS new (id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group)
+    SET type = COALESCE(new.type, ($5::text[])[1]),
+        project_id = COALESCE(new.project_id, ($6::text[])[1]),
+        user_id = COALESCE(new.user_id, ($7::text[])[1]),
+        cell = COALESCE(new.cell, ($8::text[])[1]),
+        generation = COALESCE(new.generation, ($9::text::bigint[])[1]),
+        attempt = COALESCE(new.attempt, ($10::text::bigint[])[1]),
+        host = new.host, server_group = new.server_group,
+        held = COALESCE(new.held, ($13::text::text[])[1]), ended_at = new.ended_at
+    FROM unnest($4::text::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text::bigint[],
+                $10::text::bigint[], $11::text::uuid[], $12::text::uuid[], $13::text::text[], $14::timestamptz[])
+         AS new (id, type, project_id, user_id, cell, generation, attempt, host, server_group, held, ended_at)
     WHERE consumers.id = new.id
     RETURNING 1
 ), held AS (
-    INSERT INTO allocations (consumer_id, provider_id, class_id, amount)
-    SELECT * FROM unnest($16::text::bigint[], $17::text::bigint[], $18::text::bigint[], $19::text::bigint[])
+    INSERT INTO holders (provider_id, consumer_id)
+    SELECT * FROM unnest($15::text::bigint[], $16::text::bigint[])
 ), logged AS (
     INSERT INTO change_log (written_by, at, body)
-    SELECT pg_current_xact_id(), $20::timestamptz, $21::bytea
-    WHERE $21::bytea IS NOT NULL
+    SELECT pg_current_xact_id(), $17::timestamptz, $18::bytea
+    WHERE $18::bytea IS NOT NULL
 )
-SELECT (SELECT count(*) FROM touched), (SELECT count(*) FROM counted), (SELECT count(*) FROM kept)
+SELECT (SELECT count(*) FROM touched), (SELECT count(*) FROM kept)
 """
 
 
 class PostgresClaims:
     """The claims of one transaction: locked once, written from what was locked."""
 
-    def __init__(self, transaction: PostgresTransaction, classes: Names, roots: KnownRoots) -> None:
+    def __init__(self, transaction: PostgresTransaction, classes: Names, providers: Providers) -> None:
         self._transaction = transaction
         self._classes = classes
-        self._roots = roots
+        self._providers = providers
         self._books: Books | None = None
+        # Those that were made just now, as they were made.
+        self._made: dict[int, KeptConsumer] = {}
 
-    async def lock(self, orders: Sequence[ClaimOrder]) -> Ledger:
+    async def lock(self, named: Named) -> Ledger:
         driver = await self._transaction.driver()
-        named = named_by(orders)
-        books = self._books = Books(named, self._classes)
+        books = self._books = Books(named, self._classes, self._providers)
+        if unknown := books.unknown():
+            await self._find(driver, books, unknown)
         if named.groups:
             await driver.execute(_MAKE_GROUPS, *_group_columns(named.groups))
             await driver.fetch(_LOCK_GROUPS, [group.id for group in named.groups])
-        await self._lock_consumers(driver, books)
-        return await self._lock_standing(driver, books)
+        if named.consumers:
+            await self._lock_consumers(driver, books)
+        await self._lock_standing(driver, books)
+        return books.ledger()
+
+    async def _find(self, driver: Any, books: Books, providers: Sequence[ProviderId]) -> int:
+        """Which numbers they have, and where they stand; how many there are of them."""
+        rows = await driver.fetch(_FIND_BY_ID, array_of(providers))
+        self._providers.found(rows)
+        books.found([row[0] for row in rows])
+        return len(rows)
 
     async def _lock_consumers(self, driver: Any, books: Books) -> None:
-        for uuid, number in await driver.fetch(_MAKE_CONSUMERS, array_of(books.named.consumers)):
-            books.consumer_ids[uuid.int] = number
-        known = [consumer for consumer in books.named.consumers if consumer.int not in books.consumer_ids]
-        if not known:
+        consumers, ids = books.named.consumers, books.consumer_ids
+        hopes = books.hopes()
+        columns = _consumer_columns(hopes)
+        made = [row[0] for row in await driver.fetch(_MAKE_CONSUMERS, array_of(consumers), *columns)]
+        self._made = {hope.row.id.int: hope for hope in hopes}
+        if len(made) == len(consumers):
+            ids.update(zip(self._made, made, strict=True))
             return
-        rows = await driver.fetch(_LOCK_CONSUMERS, array_of(known))
-        if len(rows) < len(known):
+        rows = await driver.fetch(_LOCK_CONSUMERS, array_of(consumers))
+        if len(rows) < len(consumers):
             raise Transient("a consumer was forgotten in the moment it was claimed for again")
-        books.add_consumers(rows)
-        held = await driver.fetch(_READ_HELD, [row[1] for row in rows])
-        await self._learn({row[2] for row in held})
-        books.add_held(held)
+        new = set(made)
+        ids.update((row[0].int, row[1]) for row in rows)
+        self._made = {number: hope for number, hope in self._made.items() if ids[number] in new}
+        if unknown := books.add_consumers([row for row in rows if row[1] not in new]):
+            self._providers.found(await driver.fetch(_FIND_BY_NUMBER, array_of(unknown)))
+        if books.lacks_classes():
+            await self._transaction.run(self._classes.load)
+        books.find_held()
 
-    async def _lock_standing(self, driver: Any, books: Books) -> Ledger:
-        if unknown := self._roots.unknown_of(books.providers):
-            self._roots.learn(await driver.fetch(_FIND_ROOTS, array_of(unknown)))
-        locked = self._roots.of(books.providers)
-        await driver.execute(_LOCK_ROOTS, array_of(locked))
-        rows = await driver.fetch(_READ_STANDING, array_of(books.providers))
-        if not {row[2] for row in rows}.issubset(locked):
-            self._roots.forget(books.providers)
+    async def _lock_standing(self, driver: Any, books: Books) -> None:
+        known, numbers = self._providers, books.provider_ids.values()
+        roots = {known.of(number).root for number in numbers}
+        standing = {row[0]: row for row in await self._lock_rows(driver, numbers, roots)}
+        await self._look_for_lost(driver, books, standing, roots)
+        moved = {
+            number: standing[number][2] for number in numbers if known.of(number).base != standing[number][2]
+        }
+        if moved:
+            known.read(moved, await driver.fetch(_READ_STOCKS, array_of([*moved])))
+            await self._learn({class_id for number in moved for class_id, *_ in known.of(number).stocks})
+        books.add_standing([standing[number] for number in numbers])
+
+    async def _lock_rows(
+        self, driver: Any, numbers: Collection[int], roots: Collection[int]
+    ) -> list[StandingRow]:
+        rows: list[StandingRow] = await driver.fetch(_LOCK_ROOTS, array_of(sorted(roots)))
+        if below := [number for number in numbers if number not in roots]:
+            rows += await driver.fetch(_STANDING, array_of(below))
+        return rows
+
+    async def _look_for_lost(self, driver: Any, books: Books, standing: Any, roots: AbstractSet[int]) -> None:
+        """Of those that are not where they were known to be, what was known is forgotten."""
+        known = self._providers
+        lost = [known.of(one) for one in books.provider_ids.values() if one not in standing]
+        astray = [known.of(row[0]) for row in standing.values() if row[1] not in roots]
+        for one in (*lost, *astray):
+            known.forget(one)
+            books.provider_ids.pop(one.id.int, None)
+        # What is found under an id that was another's is not locked.
+        if astray or (lost and await self._find(driver, books, [one.id for one in lost])):
             raise Transient("a provider came into another tree while that was being locked")
-        await self._learn({row[7] for row in rows} - {None})
-        books.add_standing(books.providers, rows)
-        return books.ledger()
 
     async def _learn(self, class_ids: AbstractSet[int]) -> None:
         if self._classes.lack(class_ids):
@@ -179,25 +222,31 @@ class PostgresClaims:
             await driver.execute(_WRITE_GROUPS, *_group_columns(changes.groups))
         if changes.forgotten:
             await driver.execute(_FORGET, [books.consumer_ids[one.int] for one in changes.forgotten])
-        if emptied := books.emptied(changes):
-            await driver.execute(_EMPTY, emptied)
         if not (changes.consumers or changes.held or changes.generations):
             return
-        generations, used = books.generations(changes), books.used(changes)
-        ((touched, counted, kept),) = await driver.fetch(
+        kept = books.kept(changes, self._made)
+        ended, begun = books.holders(kept)
+        if ended:
+            await driver.execute(_END_HOLDING, *_number_columns(ended))
+        touched, consumers = list(books.touched(changes)), kept.consumers
+        ((touched_rows, kept_rows),) = await driver.fetch(
             _WRITE,
-            *_number_columns(generations, 2),
-            *_number_columns(used, 3),
-            *_consumer_columns(books, changes.consumers),
-            *_number_columns(books.allocations(changes), 4),
+            *(columns_of(touched, plain=3) or _NO_ROWS[:3]),
+            array_of([books.consumer_ids[one.row.id.int] for one in consumers]),
+            *_consumer_columns(consumers),
+            _none_if_null([one.row.ended_at for one in consumers]),
+            *_number_columns(begun),
             log.now(),
             books.log_body(changes),
         )
-        if (touched, counted, kept) != (len(generations), len(used), len(changes.consumers)):
+        if (touched_rows, kept_rows) != (len(touched), len(consumers)):
             raise Bug(
-                f"claims not written: {touched} of {len(generations)} providers, {counted} of {len(used)}"
-                f" inventories, {kept} of {len(changes.consumers)} consumers were there although locked"
+                f"claims not written: {touched_rows} of {len(touched)} providers and {kept_rows} of {len(consumers)}"
+                " consumers were there although locked"
             )
+
+
+_NO_ROWS = ("{}",) * 3
 
 
 def _group_columns(groups: Sequence[Any]) -> tuple[list[Any], list[str], list[int]]:
@@ -208,23 +257,24 @@ def _group_columns(groups: Sequence[Any]) -> tuple[list[Any], list[str], list[in
     )
 
 
-def _consumer_columns(books: Books, consumers: Sequence[Consumer]) -> tuple[Any, ...]:
+def _consumer_columns(kept: Sequence[KeptConsumer]) -> tuple[Any, ...]:
+    """From the type on."""
+    rows = [one.row for one in kept]
     return (
-        array_of([books.consumer_ids[one.id.int] for one in consumers]),
-        _once([one.type for one in consumers]),
-        _once([one.project for one in consumers]),
-        _once([one.user for one in consumers]),
-        _once([one.cell for one in consumers]),
-        _once([one.generation for one in consumers]),
-        _once([one.attempt for one in consumers]),
-        _none_if_null([one.ended_at for one in consumers]),
-        array_of(_none_if_null([one.host for one in consumers])),
-        array_of(_none_if_null([one.group for one in consumers])),
+        _once([row.type for row in rows]),
+        _once([row.project for row in rows]),
+        _once([row.user for row in rows]),
+        _once([row.cell for row in rows]),
+        array_of(_once([row.generation for row in rows])),
+        array_of(_once([row.attempt for row in rows])),
+        array_of(_none_if_null([row.host for row in rows])),
+        array_of(_none_if_null([row.group for row in rows])),
+        array_of(_once([one.text for one in kept])),
     )
 
 
-def _number_columns(rows: Sequence[tuple[int, ...]], width: int) -> list[str]:
-    return [array_of(column) for column in zip(*rows, strict=True)] if rows else ["{}"] * width
+def _number_columns(rows: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
+    return columns_of(rows, plain=2) or _NO_ROWS[:2]
 
 
 def _once(column: list[Any]) -> list[Any]:

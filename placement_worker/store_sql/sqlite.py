@@ -5,8 +5,7 @@ be made in order to be locked, and what is read first is true until the end.
 """
 
 import sqlite3
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -16,39 +15,44 @@ import msgspec
 from sqlalchemy import Connection
 
 from bus.errors import Bug
+from bus.message import ProviderId
 from bus.sql import SqliteTransaction, driver_of, moment_text
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger
+from placement_worker.core.ledger import ClaimChanges, Ledger
 from placement_worker.store_sql import log
-from placement_worker.store_sql.claims import Books, ConsumerRow, HeldRow, StandingRow, named_by
-from placement_worker.store_sql.known import KnownProviders, Moment, moment_of
+from placement_worker.store_sql.claims import Books, ConsumerRow, KeptConsumer, StandingRow
+from placement_worker.store_sql.known import FoundRow, KnownProvider, Providers
+from placement_worker.store_sql.named import Named
 from placement_worker.store_sql.names import Names
 
 _READ_CONSUMERS = """
-SELECT uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group
+SELECT uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held
 FROM consumers
 WHERE uuid IN (SELECT value FROM json_each(?))
 """
 
-_READ_HELD = """
-SELECT allocations.consumer_id, providers.uuid, allocations.class_id, allocations.amount
-FROM allocations
-JOIN providers ON providers.id = allocations.provider_id
-WHERE allocations.consumer_id IN (SELECT value FROM json_each(?))
-ORDER BY allocations.consumer_id, allocations.provider_id, allocations.class_id
+_FIND_BY_ID = """
+SELECT providers.id, providers.uuid, root.id, root.uuid
+FROM providers JOIN providers AS root ON root.id = providers.root_id
+WHERE providers.uuid IN (SELECT value FROM json_each(?))
 """
 
-# CROSS JOIN: begin with those asked for, whatever the planner thinks of a JSON array.
+_FIND_BY_NUMBER = """
+SELECT providers.id, providers.uuid, root.id, root.uuid
+FROM providers JOIN providers AS root ON root.id = providers.root_id
+WHERE providers.id IN (SELECT value FROM json_each(?))
+"""
+
 _READ_STANDING = """
-SELECT asked.key, providers.id, providers.root_id,
-       CASE WHEN root.id <> providers.id THEN root.uuid END, providers.cell,
-       providers.generation, root.shape,
-       stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit, stock.step_size,
-       stock.allocation_ratio, stock.used
-FROM json_each(?) AS asked
-CROSS JOIN providers ON providers.uuid = asked.value
-JOIN providers AS root ON root.id = providers.root_id
-LEFT JOIN inventories AS stock ON stock.provider_id = providers.id
-ORDER BY asked.key
+SELECT id, root_id, base, generation, shape, used
+FROM providers
+WHERE id IN (SELECT value FROM json_each(?))
+"""
+
+_READ_STOCKS = """
+SELECT providers.id, providers.cell, stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit,
+       stock.step_size, stock.allocation_ratio
+FROM providers LEFT JOIN inventories AS stock ON stock.provider_id = providers.id
+WHERE providers.id IN (SELECT value FROM json_each(?))
 """
 
 _WRITE_GROUP = """
@@ -58,8 +62,8 @@ ON CONFLICT (uuid) DO UPDATE SET policy = excluded.policy, max_per_host = exclud
 
 _ADD_CONSUMER = """
 INSERT INTO consumers
-    (type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, id, uuid)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held, id, uuid)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 # The highest number ever given, that of a row which is gone included.
@@ -68,14 +72,14 @@ _LAST_CONSUMER = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name =
 _KEEP_CONSUMER = """
 UPDATE consumers
 SET type = ?, project_id = ?, user_id = ?, cell = ?, generation = ?, attempt = ?, ended_at = ?, host = ?,
-    server_group = ?
+    server_group = ?, held = ?
 WHERE id = ?
 """
 
-_TOUCH = "UPDATE providers SET generation = ?2, revision = revision + 1 WHERE id = ?1"
-_COUNT = "UPDATE inventories SET used = ?3 WHERE provider_id = ?1 AND class_id = ?2"
-_EMPTY = "DELETE FROM allocations WHERE consumer_id = ?"
-_HOLD = "INSERT INTO allocations (consumer_id, provider_id, class_id, amount) VALUES (?, ?, ?, ?)"
+_TOUCH = "UPDATE providers SET generation = ?2, revision = revision + 1, used = ?3 WHERE id = ?1"
+_FORGET = "DELETE FROM consumers WHERE id = ?"
+_END_HOLDING = "DELETE FROM holders WHERE provider_id = ? AND consumer_id = ?"
+_HOLD = "INSERT INTO holders (provider_id, consumer_id) VALUES (?, ?)"
 _LOG = "INSERT INTO change_log (written_by, at, body) VALUES (0, ?, ?)"
 
 
@@ -85,56 +89,61 @@ _encode = msgspec.json.Encoder(uuid_format="hex").encode
 class SqliteClaims:
     """The claims of one transaction: read once, written from what was read."""
 
-    def __init__(self, transaction: SqliteTransaction, classes: Names, known: KnownProviders) -> None:
+    def __init__(self, transaction: SqliteTransaction, classes: Names, providers: Providers) -> None:
         self._transaction = transaction
         self._classes = classes
-        self._known = known
+        self._providers = providers
         self._books: Books | None = None
-        self._keeps = False
-        self._written: tuple[ClaimChanges, Moment] | None = None
 
-    async def lock(self, orders: Sequence[ClaimOrder]) -> Ledger:
-        books = self._books = Books(named_by(orders), self._classes)
+    async def lock(self, named: Named) -> Ledger:
+        books = self._books = Books(named, self._classes, self._providers)
         return await self._transaction.run(self._read, books)
 
     async def write(self, changes: ClaimChanges) -> None:
         assert self._books is not None, "claims are written only after they were locked"
-        self._transaction.later(partial(self._write, books=self._books, changes=changes))
-
-    def committed(self) -> None:
-        if self._written:
-            self._known.committed(*self._written)
-
-    def _write(self, connection: Connection, books: Books, changes: ClaimChanges) -> None:
-        _write(connection, books, changes)
-        self._written = (changes, moment_of(driver_of(connection))) if self._keeps else None
+        self._transaction.later(partial(_write, books=self._books, changes=changes))
 
     def _read(self, connection: Connection, books: Books) -> Ledger:
-        classes = self._classes
         driver = driver_of(connection)
+        self._find(driver, books, books.unknown())
         rows = driver.execute(_READ_CONSUMERS, (_json(books.named.consumers),)).fetchall()
         if rows:
-            books.add_consumers([_consumer_row(row) for row in rows])
-            held = driver.execute(_READ_HELD, (_json([row[1] for row in rows]),)).fetchall()
-            _learn(connection, classes, {row[2] for row in held})
-            books.add_held([_held_row(row) for row in held])
-        # What is not committed yet may never be.
-        self._keeps = not self._transaction.has_written(connection)
-        known = self._known.at(moment_of(driver)) if self._keeps else {}
-        if unknown := [provider for provider in books.providers if provider.int not in known]:
-            standing = driver.execute(_READ_STANDING, (_json(unknown),)).fetchall()
-            _learn(connection, classes, {row[7] for row in standing} - {None})
-            books.add_standing(unknown, [row if row[3] is None else _standing_row(row) for row in standing])
-            known.update((key, (books.provider_ids[key], row)) for key, row in books.standing.items())
-        for provider in books.providers:
-            if provider.int in known:
-                books.add_provider(*known[provider.int])
+            if unknown := books.add_consumers([_consumer_row(row) for row in rows]):
+                self._providers.found(_found(driver, _FIND_BY_NUMBER, unknown))
+            if books.lacks_classes():
+                self._classes.load(connection)
+            books.find_held()
+        books.add_standing(self._standing(connection, books))
         return books.ledger()
 
+    def _find(self, driver: sqlite3.Connection, books: Books, providers: Sequence[ProviderId]) -> None:
+        if providers:
+            rows = _found(driver, _FIND_BY_ID, providers)
+            self._providers.found(rows)
+            books.found([row[0] for row in rows])
 
-def _learn(connection: Connection, classes: Names, class_ids: AbstractSet[int]) -> None:
-    if classes.lack(class_ids):
-        classes.load(connection)
+    def _standing(self, connection: Connection, books: Books) -> list[StandingRow]:
+        driver, known = driver_of(connection), self._providers
+        rows: list[StandingRow] = _rows(driver, _READ_STANDING, books.provider_ids.values())
+        if lost := _lost(known, books, rows):
+            for one in lost:
+                known.forget(one)
+                del books.provider_ids[one.id.int]
+            self._find(driver, books, [one.id for one in lost])
+            rows = _rows(driver, _READ_STANDING, books.provider_ids.values())
+        moved = {number: base for number, _, base, *_ in rows if known.of(number).base != base}
+        if moved:
+            known.read(moved, _rows(driver, _READ_STOCKS, moved))
+            class_ids = {class_id for number in moved for class_id, *_ in known.of(number).stocks}
+            if self._classes.lack(class_ids):
+                self._classes.load(connection)
+        return rows
+
+
+def _lost(known: Providers, books: Books, rows: Sequence[StandingRow]) -> list[KnownProvider]:
+    """Those that are gone, or stand in a tree whose root is not known."""
+    there = {row[0] for row in rows if known.by_number(row[1])}
+    return [known.of(number) for number in books.provider_ids.values() if number not in there]
 
 
 def _write(connection: Connection, books: Books, changes: ClaimChanges) -> None:
@@ -142,37 +151,45 @@ def _write(connection: Connection, books: Books, changes: ClaimChanges) -> None:
     driver.executemany(
         _WRITE_GROUP, [(group.id.hex, group.policy, group.max_per_host) for group in changes.groups]
     )
-    driver.executemany(_EMPTY, [(number,) for number in books.emptied(changes)])
-    generations, used = books.generations(changes), books.used(changes)
-    known = [consumer for consumer in changes.consumers if consumer.id.int in books.consumer_ids]
-    _add_consumers(driver, books, [one for one in changes.consumers if one.id.int not in books.consumer_ids])
+    kept = books.kept(changes, {})
+    known = [one for one in kept.consumers if one.row.id.int in books.consumer_ids]
+    _add_consumers(driver, books, [one for one in kept.consumers if one.row.id.int not in books.consumer_ids])
+    touched = list(books.touched(changes))
     written = (
-        driver.executemany(_TOUCH, generations).rowcount,
-        driver.executemany(_COUNT, used).rowcount,
+        driver.executemany(_TOUCH, touched).rowcount,
         driver.executemany(
-            _KEEP_CONSUMER, [(*_values_of(one), books.consumer_ids[one.id.int]) for one in known]
+            _KEEP_CONSUMER, [(*_values_of(one), books.consumer_ids[one.row.id.int]) for one in known]
         ).rowcount,
     )
-    asked = (len(generations), len(used), len(known))
-    if written != asked:
-        raise Bug(f"claims not written: {written} of {asked} providers, inventories and consumers were there")
-    driver.executemany(_HOLD, books.allocations(changes))
+    if written != (len(touched), len(known)):
+        raise Bug(
+            f"claims not written: {written} of {len(touched)} providers and {len(known)} consumers were there"
+        )
+    ended, begun = books.holders(kept)
+    driver.executemany(_END_HOLDING, ended)
+    # Of those that were to be made for nothing there is none.
+    driver.executemany(
+        _FORGET, [(ids[one.int],) for one in changes.forgotten if one.int in (ids := books.consumer_ids)]
+    )
+    driver.executemany(_HOLD, begun)
     if body := books.log_body(changes):
         driver.execute(_LOG, (moment_text(log.now()), body))
 
 
-def _add_consumers(driver: sqlite3.Connection, books: Books, new: Sequence[Consumer]) -> None:
+def _add_consumers(driver: sqlite3.Connection, books: Books, new: Sequence[KeptConsumer]) -> None:
     """Numbered here: SQLite tells the number of one row at a time only."""
     if not new:
         return
     (last,) = driver.execute(_LAST_CONSUMER).fetchone()
-    for number, consumer in enumerate(new, start=last + 1):
-        books.consumer_ids[consumer.id.int] = number
     ids = books.consumer_ids
-    driver.executemany(_ADD_CONSUMER, [(*_values_of(one), ids[one.id.int], one.id.hex) for one in new])
+    ids.update((one.row.id.int, number) for number, one in enumerate(new, start=last + 1))
+    driver.executemany(
+        _ADD_CONSUMER, [(*_values_of(one), ids[one.row.id.int], one.row.id.hex) for one in new]
+    )
 
 
-def _values_of(consumer: Consumer) -> tuple[Any, ...]:
+def _values_of(kept: KeptConsumer) -> tuple[Any, ...]:
+    consumer = kept.row
     return (
         consumer.type,
         consumer.project,
@@ -183,7 +200,23 @@ def _values_of(consumer: Consumer) -> tuple[Any, ...]:
         None if consumer.ended_at is None else moment_text(consumer.ended_at),
         None if consumer.host is None else consumer.host.hex,
         None if consumer.group is None else consumer.group.hex,
+        kept.text,
     )
+
+
+def _found(
+    driver: sqlite3.Connection, statement: str, sought: Collection[int] | Collection[UUID]
+) -> list[FoundRow]:
+    return [
+        (number, UUID(uuid), root, UUID(root_uuid))
+        for number, uuid, root, root_uuid in _rows(driver, statement, sought)
+    ]
+
+
+def _rows(
+    driver: sqlite3.Connection, statement: str, sought: Collection[int] | Collection[UUID]
+) -> list[Any]:
+    return driver.execute(statement, (_json([*sought]),)).fetchall()
 
 
 def _json(values: Sequence[int | UUID]) -> str:
@@ -191,20 +224,11 @@ def _json(values: Sequence[int | UUID]) -> str:
 
 
 def _consumer_row(row: tuple[Any, ...]) -> ConsumerRow:
-    uuid, number, kind, project, user, cell, generation, attempt, ended_at, host, group = row
+    uuid, number, kind, project, user, cell, generation, attempt, ended_at, host, group, held = row
     return (
         *(UUID(uuid), number, kind, project, user, cell, generation, attempt),
         None if ended_at is None else datetime.fromisoformat(ended_at),
         None if host is None else UUID(host),
         None if group is None else UUID(group),
+        held,
     )
-
-
-def _held_row(row: tuple[Any, ...]) -> HeldRow:
-    consumer_id, provider, class_id, amount = row
-    return (consumer_id, UUID(provider), class_id, amount)
-
-
-def _standing_row(row: tuple[Any, ...]) -> StandingRow:
-    place, number, root_id, root, *rest = row
-    return (place, number, root_id, UUID(root), *rest)

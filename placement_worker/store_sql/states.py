@@ -1,6 +1,6 @@
 """Providers read whole, as the world sees them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Row, Select
 from bus.message import AggregateId, ProviderId
 from bus.messages.placement import InventoryState, ProviderState
 from bus.sql import among
+from placement_worker.store_sql.amounts import decode_used
 from placement_worker.store_sql.names import Names, Vocabulary
 from placement_worker.tables import inventories, provider_aggregates, provider_traits, providers
 
@@ -26,6 +27,7 @@ _PROVIDERS = (
         providers.c.generation,
         root.c.shape,
         providers.c.revision,
+        providers.c.used,
     )
     .join(root, root.c.id == providers.c.root_id)
     .join(parent, parent.c.id == providers.c.parent_id, isouter=True)
@@ -91,7 +93,7 @@ def _read(
     connection: Connection, vocabulary: Vocabulary, query: Select[Any], qualities: Qualities
 ) -> tuple[ProviderState, ...]:
     rows: Sequence[Any] = connection.execute(query).all()
-    stocks = read_inventories(connection, vocabulary.classes, [row.id for row in rows])
+    stocks = read_inventories(connection, vocabulary.classes, {row.id: row.used for row in rows})
     qualities.read(connection, vocabulary, rows)
     return tuple(
         [
@@ -109,19 +111,21 @@ def _read(
                 traits=qualities.traits(internal),
                 aggregates=qualities.aggregates(internal),
             )
-            for internal, uuid, name, root_uuid, parent_uuid, cell, generation, shape, revision in rows
+            for internal, uuid, name, root_uuid, parent_uuid, cell, generation, shape, revision, _ in rows
         ]
     )
 
 
 def read_inventories(
-    connection: Connection, classes: Names, ids: Collection[int]
+    connection: Connection, classes: Names, used: Mapping[int, str]
 ) -> dict[int, dict[str, InventoryState]]:
-    rows = _of(connection, inventories, ids)
+    """Of providers that have so much in use."""
+    rows = _of(connection, inventories, used.keys())
     if classes.lack({row[1] for row in rows}):
         classes.load(connection)
+    amounts = {provider: decode_used(text) for provider, text in used.items()}
     found: dict[int, dict[str, InventoryState]] = {}
-    for provider, class_id, total, reserved, min_unit, max_unit, step_size, ratio, used in rows:
+    for provider, class_id, total, reserved, min_unit, max_unit, step_size, ratio in rows:
         found.setdefault(provider, {})[classes.names[class_id]] = InventoryState(
             total=total,
             reserved=reserved,
@@ -129,7 +133,7 @@ def read_inventories(
             max_unit=max_unit,
             step_size=step_size,
             allocation_ratio=ratio,
-            used=used,
+            used=amounts[provider].get(class_id, 0),
         )
     return found
 

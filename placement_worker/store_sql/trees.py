@@ -1,4 +1,4 @@
-"""Trees of providers: locked, read whole and written, by functions that run on PostgreSQL and on SQLite."""
+"""Trees of providers, written by functions that run on PostgreSQL and on SQLite."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -8,123 +8,23 @@ from sqlalchemy import Connection, Row, Table
 
 from bus.errors import Transient
 from bus.message import ProviderId
-from bus.messages.placement import ProviderGone, ReportInventory
+from bus.messages.placement import ProviderGone
 from bus.sql import among, is_duplicate
-from placement_worker.core.ledger import Forest, ProviderBook, TreeBook, TreeChanges
+from placement_worker.core.ledger import ProviderBook, TreeBook, TreeChanges
 from placement_worker.store_sql import log
+from placement_worker.store_sql.amounts import encode_amounts
 from placement_worker.store_sql.log import LogEntry
 from placement_worker.store_sql.names import Vocabulary
-from placement_worker.store_sql.states import (
-    parent,
-    read_aggregates,
-    read_inventories,
-    read_traits,
-    root,
+from placement_worker.store_sql.naming import revive
+from placement_worker.store_sql.stumps import clear_stumps, write_stumps
+from placement_worker.tables import (
+    inventories,
+    provider_aggregates,
+    provider_traits,
+    providers,
+    resource_classes,
+    traits,
 )
-from placement_worker.store_sql.stumps import clear_stumps, lock_stumps, write_stumps
-from placement_worker.tables import inventories, provider_aggregates, provider_traits, providers
-
-# Locking
-
-
-def lock_trees(
-    connection: Connection, vocabulary: Vocabulary, reports: Sequence[ReportInventory]
-) -> tuple[Forest, frozenset[int]]:
-    """Lock the roots, one statement; read what they stand for, by later ones. With the internal ids of the roots."""
-    named = {report.root for report in reports}
-    locked = connection.scalars(
-        sa.select(providers.c.id)
-        .where(among(connection, providers.c.uuid, named), providers.c.root_id == providers.c.id)
-        .order_by(providers.c.id)
-        .with_for_update(key_share=True)
-    ).all()
-    trees = _read_trees(connection, vocabulary, locked)
-    trees |= lock_stumps(connection, named - trees.keys())
-    forest = Forest(trees, _elsewhere(connection, reports), _bearers(connection, reports))
-    return forest, frozenset(locked)
-
-
-def _read_trees(
-    connection: Connection, vocabulary: Vocabulary, roots: Sequence[int]
-) -> dict[ProviderId, TreeBook]:
-    if not roots:
-        return {}
-    rows = connection.execute(
-        sa.select(providers, parent.c.uuid.label("parent"))
-        .join(parent, parent.c.id == providers.c.parent_id, isouter=True)
-        .where(among(connection, providers.c.root_id, roots))
-        .order_by(providers.c.id)
-    ).all()
-    books = _books(connection, vocabulary, rows)
-    members: dict[int, dict[ProviderId, ProviderBook]] = {row.id: {} for row in rows if row.id == row.root_id}
-    for row in rows:
-        members[row.root_id][row.uuid] = books[row.id]
-    return {
-        row.uuid: TreeBook(
-            root=row.uuid,
-            cell=row.cell,
-            shape=row.shape,
-            epoch=row.epoch,
-            sequence=row.sequence,
-            providers=members[row.id],
-        )
-        for row in rows
-        if row.id == row.root_id
-    }
-
-
-def _books(
-    connection: Connection, vocabulary: Vocabulary, rows: Sequence[Row[Any]]
-) -> dict[int, ProviderBook]:
-    ids = [row.id for row in rows]
-    stocks = read_inventories(connection, vocabulary.classes, ids)
-    marks = read_traits(connection, vocabulary.traits, ids)
-    memberships = read_aggregates(connection, ids)
-    return {
-        row.id: ProviderBook(
-            id=row.uuid,
-            name=row.name,
-            parent=row.parent,
-            generation=row.generation,
-            inventories=stocks.get(row.id, {}),
-            traits=frozenset(marks.get((row.id, False), ())),
-            operator_traits=frozenset(marks.get((row.id, True), ())),
-            aggregates=frozenset(memberships.get(row.id, ())),
-        )
-        for row in rows
-    }
-
-
-def _elsewhere(connection: Connection, reports: Sequence[ReportInventory]) -> dict[ProviderId, ProviderId]:
-    """Not locked, since the decision can only be a refusal. What comes to stand there meanwhile is a duplicate."""
-    named: dict[ProviderId, set[ProviderId]] = {}
-    for report in reports:
-        for provider in _named_by(report):
-            named.setdefault(provider, set()).add(report.root)
-    rows = connection.execute(
-        sa.select(providers.c.uuid, root.c.uuid)
-        .join(root, root.c.id == providers.c.root_id)
-        .where(among(connection, providers.c.uuid, named))
-    ).all()
-    return {provider: stands_in for provider, stands_in in rows if named[provider] != {stands_in}}
-
-
-def _named_by(report: ReportInventory) -> Iterable[ProviderId]:
-    yield report.root
-    yield from report.removed
-    for provider in report.providers:
-        yield provider.id
-        if provider.parent is not None:
-            yield provider.parent
-
-
-def _bearers(connection: Connection, reports: Sequence[ReportInventory]) -> dict[str, ProviderId]:
-    names = {provider.name for report in reports for provider in report.providers}
-    query = sa.select(providers.c.name, providers.c.uuid).where(among(connection, providers.c.name, names))
-    return {row.name: row.uuid for row in connection.execute(query)}
-
-
-# Writing
 
 
 def write_trees(
@@ -137,12 +37,13 @@ def write_trees(
         books = _changed_books(changes)
         ids = {row.uuid: row.id for row in stored.values()}
         ids |= _number(connection, [provider for provider in books if provider not in ids])
-        _write_providers(connection, changes, stored, ids)
+        _name(connection, vocabulary, books.values())
+        _write_providers(connection, vocabulary, changes, stored, ids)
         _write_contents(connection, vocabulary, [(ids[book.id], book) for book in books.values()])
+        revive(connection, resource_classes, _classes_of(books.values()))
+        revive(connection, traits, _traits_of(books.values()))
         reshaped = _write_roots(connection, changes, stored, ids)
-        clear_stumps(
-            connection, [tree for tree in changes.trees if tree.providers and tree.root not in stored]
-        )
+        clear_stumps(connection, [tree for tree in changes.trees if _is_planted(tree, stored)])
         write_stumps(connection, changes.trees)
     except sa.exc.IntegrityError as error:
         # It was free when we looked, without a lock: there is no row to lock for what does not exist yet.
@@ -151,6 +52,12 @@ def write_trees(
         raise
     touched = sorted({ids[provider] for provider in books} | set(reshaped))
     log.append(connection, LogEntry(providers=tuple(touched), gone=gone))
+
+
+def _is_planted(tree: TreeBook, stored: Mapping[ProviderId, Row[Any]]) -> bool:
+    """Was there no tree of this root?"""
+    before = stored.get(tree.root)
+    return bool(tree.providers) and (before is None or before.root_id != before.id)
 
 
 def _changed_books(changes: TreeChanges) -> dict[ProviderId, ProviderBook]:
@@ -210,8 +117,23 @@ def _number(connection: Connection, new: Sequence[ProviderId]) -> dict[ProviderI
     return dict(zip(new, numbers, strict=True))
 
 
+def _name(connection: Connection, vocabulary: Vocabulary, books: Collection[ProviderBook]) -> None:
+    """See to it that all their classes and traits have numbers."""
+    vocabulary.classes.make(connection, _classes_of(books))
+    vocabulary.traits.make(connection, _traits_of(books))
+
+
+def _classes_of(books: Iterable[ProviderBook]) -> set[str]:
+    return {name for book in books for name in book.inventories}
+
+
+def _traits_of(books: Iterable[ProviderBook]) -> set[str]:
+    return {name for book in books for name in book.traits | book.operator_traits}
+
+
 def _write_providers(
     connection: Connection,
+    vocabulary: Vocabulary,
     changes: TreeChanges,
     stored: Mapping[ProviderId, Row[Any]],
     ids: Mapping[ProviderId, int],
@@ -228,6 +150,7 @@ def _write_providers(
                 "root_id": ids[tree.root],
                 "cell": tree.cell,
                 "generation": book.generation,
+                "used": _used_of(vocabulary, book),
             }
             if before := stored.get(book.id):
                 known.append(
@@ -241,6 +164,12 @@ def _write_providers(
         connection.execute(_by_key(providers), [{k: row[k] for k in row if k != "old_name"} for row in known])
     if new:
         connection.execute(sa.insert(providers), new)
+
+
+def _used_of(vocabulary: Vocabulary, book: ProviderBook) -> str:
+    """Of each class that there is, even if nothing: whoever reads it need not ask for the inventories."""
+    ids = vocabulary.classes.ids
+    return encode_amounts({ids[name]: inventory.used for name, inventory in book.inventories.items()})
 
 
 def _revised(revision: int) -> dict[str, int]:
@@ -295,10 +224,6 @@ def _write_contents(
 ) -> None:
     if not books:
         return
-    vocabulary.classes.make(connection, {name for _, book in books for name in book.inventories})
-    vocabulary.traits.make(
-        connection, {name for _, book in books for name in book.traits | book.operator_traits}
-    )
     ids = [number for number, _ in books]
     _replace(connection, inventories, ids, _inventory_rows(vocabulary, books))
     _replace(connection, provider_traits, ids, _trait_rows(vocabulary, books))
@@ -318,7 +243,6 @@ def _inventory_rows(
             inventory.max_unit,
             inventory.step_size,
             inventory.allocation_ratio,
-            inventory.used,
         )
         for number, book in books
         for name, inventory in book.inventories.items()

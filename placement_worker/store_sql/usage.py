@@ -1,23 +1,18 @@
 """What claims change of providers, read by itself: most of what the feed tells, and so as narrow as it goes."""
 
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection
 from uuid import UUID
 
 from bus.message import ProviderId
 from bus.messages.placement import ProviderUsage
 from bus.sql import Transaction
+from placement_worker.store_sql.amounts import decode_used
 from placement_worker.store_sql.names import Names
 from placement_worker.store_sql.raw import rows_of
 
-_READ = """
-SELECT providers.id, providers.uuid, providers.base, providers.revision, providers.generation,
-       stock.class_id, stock.used
-FROM providers
-JOIN inventories AS stock ON stock.provider_id = providers.id
-"""
-_ON_POSTGRESQL = _READ + "WHERE providers.id = ANY(('{' || $1 || '}')::bigint[]) ORDER BY providers.id"
-_ON_SQLITE = _READ + "WHERE providers.id IN (SELECT value FROM json_each('[' || ? || ']')) ORDER BY 1"  # noqa: S608 - no words but ours
+_READ = "SELECT id, uuid, base, revision, generation, used FROM providers "
+_ON_POSTGRESQL = _READ + "WHERE id = ANY(('{' || $1 || '}')::bigint[]) ORDER BY id"
+_ON_SQLITE = _READ + "WHERE id IN (SELECT value FROM json_each('[' || ? || ']')) ORDER BY id"  # noqa: S608 - no words but ours
 
 
 async def read_usage(
@@ -27,24 +22,20 @@ async def read_usage(
     if not internal:
         return ()
     rows = await rows_of(transaction, _ON_POSTGRESQL, _ON_SQLITE, ",".join(map(str, internal)))
-    if classes.lack({row[5] for row in rows}):
+    used = [decode_used(row[5]) for row in rows]
+    if classes.lack({class_id for amounts in used for class_id in amounts}):
         await transaction.run(classes.load)
-    return tuple(_usages(rows, classes.names))
-
-
-def _usages(rows: Iterable[Any], names: dict[int, str]) -> Iterable[ProviderUsage]:
-    """One for all rows of a provider, which follow each other."""
-    last = -1
-    used: dict[str, int] = {}
-    for number, uuid, base, revision, generation, class_id, amount in rows:
-        if number != last:
-            last, used = number, {}
-            yield ProviderUsage(
+    names = classes.names
+    return tuple(
+        [
+            ProviderUsage(
                 internal=number,
                 id=ProviderId(uuid if isinstance(uuid, UUID) else UUID(uuid)),
                 base=base,
                 revision=revision,
                 generation=generation,
-                used=used,
+                used={names[class_id]: amount for class_id, amount in amounts.items()},
             )
-        used[names[class_id]] = amount
+            for (number, uuid, base, revision, generation, _), amounts in zip(rows, used, strict=True)
+        ]
+    )

@@ -21,7 +21,7 @@ from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from bus.sql import POOL_SIZE, PostgresTransaction, SqliteTransaction, open_database
-from scheduler_worker.instances import NO_REQUEST, InstanceRow
+from scheduler_worker.instances import NO_REQUEST, CellsWord, InstanceRow
 from scheduler_worker.store import Acceptance, InstanceQuery, NewRequest, SchedulerTransaction
 from scheduler_worker.store_sql import reading
 from scheduler_worker.store_sql.accepting import Rows, accept
@@ -33,7 +33,7 @@ from scheduler_worker.store_sql.hosts import (
     save_hosts,
 )
 from scheduler_worker.store_sql.postgresql import PostgresInstances
-from scheduler_worker.store_sql.rows import Values, by_id, new_values, row_of, values
+from scheduler_worker.store_sql.rows import Values, by_id, heard_values, new_values, row_of, values
 from scheduler_worker.store_sql.sqlite import SqliteInstances
 
 
@@ -43,6 +43,8 @@ class Instances(Rows, Protocol):
     async def write(self, rows: Sequence[Values]) -> int: ...
 
     async def decide(self, rows: Sequence[Values]) -> int: ...
+
+    async def hear(self, words: Sequence[Values]) -> int: ...
 
     async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]: ...
 
@@ -85,6 +87,12 @@ class SqlSchedulerTransaction:
             raise Transient("an instance that was found missing has a row by now")
         if known and (written := await self._instances.write([values(row) for row in known])) < len(known):
             raise Bug(f"{written} of {len(known)} instances were there, although locked")
+
+    async def hear(self, words: Sequence[CellsWord]) -> int:
+        if not words:
+            return 0
+        ordered = sorted(words, key=lambda word: word.instance.id.int)
+        return await self._instances.hear([heard_values(word) for word in ordered])
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         return await self._transaction.run(lock_hosts, ids, names)

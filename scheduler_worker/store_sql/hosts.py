@@ -14,7 +14,7 @@ from scheduler_worker.tables import hosts as table
 
 _POSTGRES_SAVE = """
 INSERT INTO known_hosts (id, name, cell, enabled, changed_at, body)
-SELECT * FROM unnest($1::text::uuid[], $2::text[], $3::text[], $4::boolean[], $5::timestamptz[], $6::bytea[])
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::boolean[], $5::timestamptz[], $6::bytea[])
 ON CONFLICT (id) DO UPDATE SET name = excluded.name, cell = excluded.cell, enabled = excluded.enabled,
     changed_at = excluded.changed_at, body = excluded.body
 """
@@ -39,7 +39,7 @@ def save_hosts(connection: Connection, changed: Sequence[HostState], at: datetim
     hosts = sorted(changed, key=lambda host: host.id.int)
     if connection.dialect.name == "postgresql":
         values = [(host.id, host.name, host.cell, host.enabled, at, _encode(host)) for host in hosts]
-        connection.exec_driver_sql(_POSTGRES_SAVE, columns_of(values, 1))
+        connection.exec_driver_sql(_POSTGRES_SAVE, columns_of(values, 0))
     else:
         then = moment_text(at)
         driver_of(connection).executemany(

@@ -1,7 +1,7 @@
 """The hot statements on PostgreSQL, spoken to asyncpg: each takes a batch as arrays, a column an array.
 
-asyncpg looks at each element of a list in Python, several times as long as msgspec takes to write it: so ids, numbers,
-times and words go as the text of an array.
+asyncpg looks at each element of a list in Python, several times as long as msgspec takes to write it: so numbers, times
+and words go as the text of an array.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,15 +10,16 @@ from uuid import UUID
 
 from bus.handling import Kept
 from bus.sql import PostgresTransaction, array_of
-from scheduler_worker.store_sql.rows import COLUMNS, WRITTEN, Values
+from scheduler_worker.store_sql.rows import COLUMNS, HEARD, WRITTEN, Values
 
-# The columns that go as they are, since text would double them.
+# The columns that go as they are: text would double these, and of those it takes PostgreSQL long to read it.
+_IDS = ("id", "request_id")
 _PACKS = ("given", "place_order", "troubles")
 
 _ADD = """
 INSERT INTO requested_instances (id, request_id, place, given, state, sequence, heard, cell, host, attempt, changed_at,
                                  due_at, unsaid, place_order, troubles)
-SELECT * FROM unnest($1::text::uuid[], $2::text::uuid[], $3::text::int[], $4::bytea[], $5::text::text[],
+SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text::int[], $4::bytea[], $5::text::text[],
                      $6::text::bigint[], $7::text::bigint[], $8::text::text[], $9::text::text[], $10::text::bigint[],
                      $11::text::timestamptz[], $12::text::timestamptz[], $13::text::bigint[], $14::bytea[],
                      $15::bytea[])
@@ -30,30 +31,42 @@ UPDATE requested_instances
 SET state = new.state, sequence = new.sequence, heard = new.heard, cell = new.cell, host = new.host,
     attempt = new.attempt, changed_at = new.changed_at, due_at = new.due_at, unsaid = new.unsaid,
     place_order = new.place_order, troubles = new.troubles
-FROM unnest($1::text::uuid[], $2::text::text[], $3::text::bigint[], $4::text::bigint[], $5::text::text[],
+FROM unnest($1::uuid[], $2::text::text[], $3::text::bigint[], $4::text::bigint[], $5::text::text[],
             $6::text::text[], $7::text::bigint[], $8::text::timestamptz[], $9::text::timestamptz[],
             $10::text::bigint[], $11::bytea[], $12::bytea[])
      AS new (id, state, sequence, heard, cell, host, attempt, changed_at, due_at, unsaid, place_order, troubles)
 WHERE requested_instances.id = new.id
 """
 _DECIDE = _WRITE + " AND requested_instances.state = 'accepted'"
+# What a word makes of a row is `heard` in instances.py.
+_HEAR = """
+UPDATE requested_instances
+SET state = 'active', sequence = new.sequence, heard = new.sequence, host = new.host, attempt = new.attempt,
+    changed_at = new.changed_at, unsaid = NULL, place_order = NULL
+FROM unnest($1::uuid[], $2::text::text[], $3::text::bigint[], $4::text::text[], $5::text::bigint[],
+            $6::text::timestamptz[])
+     AS new (id, cell, sequence, host, attempt, changed_at)
+WHERE requested_instances.id = new.id AND requested_instances.state = 'placed'
+    AND requested_instances.cell = new.cell
+    AND requested_instances.sequence < new.sequence AND requested_instances.heard < new.sequence
+"""
 _LOCK = """
 SELECT id, request_id, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, NULL, troubles
 FROM requested_instances
-WHERE id = ANY($1::text::uuid[])
+WHERE id = ANY($1::uuid[])
 ORDER BY id FOR UPDATE
 """
 _LOCK_STANDING = """
 SELECT id, request_id, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, place_order, troubles
 FROM requested_instances
-WHERE id = ANY($1::text::uuid[]) OR request_id = ANY($2::text::uuid[])
+WHERE id = ANY($1::uuid[]) OR request_id = ANY($2::uuid[])
 ORDER BY id FOR UPDATE
 """
-_FORGET = "DELETE FROM requested_instances WHERE id = ANY($1::text::uuid[])"
+_FORGET = "DELETE FROM requested_instances WHERE id = ANY($1::uuid[])"
 # The sum keeps PostgreSQL from looking for rows by what is unsaid, which of a young table seems as cheap as by the id.
 _CONFIRM = """
 UPDATE requested_instances SET unsaid = NULL, place_order = NULL
-FROM unnest($1::text::uuid[], $2::text::bigint[]) AS said (id, sequence)
+FROM unnest($1::uuid[], $2::text::bigint[]) AS said (id, sequence)
 WHERE requested_instances.id = said.id AND requested_instances.unsaid + 0 <= said.sequence
 """
 
@@ -73,24 +86,27 @@ class PostgresInstances:
     async def decide(self, rows: Sequence[Values]) -> int:
         return await self._execute(_DECIDE, *_columns(WRITTEN, rows))
 
+    async def hear(self, words: Sequence[Values]) -> int:
+        return await self._execute(_HEAR, *_columns(HEARD, words))
+
     async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]:
         driver = await self._transaction.driver()
-        rows: Sequence[Values] = await driver.fetch(_LOCK, array_of(ids))
+        rows: Sequence[Values] = await driver.fetch(_LOCK, ids)
         return rows
 
     async def lock_standing(self, ids: Sequence[UUID], requests: Sequence[UUID]) -> Sequence[Values]:
         driver = await self._transaction.driver()
-        rows: Sequence[Values] = await driver.fetch(_LOCK_STANDING, array_of(ids), array_of(requests))
+        rows: Sequence[Values] = await driver.fetch(_LOCK_STANDING, ids, requests)
         return rows
 
     async def forget(self, ids: Sequence[UUID]) -> int:
-        return await self._execute(_FORGET, array_of(ids))
+        return await self._execute(_FORGET, ids)
 
     async def confirm(self, said: Iterable[Kept]) -> None:
         # Each once, by the last that it said: of two rows that match one, PostgreSQL takes either.
         last = {kept.entity: kept.sequence for kept in sorted(said, key=_by_sequence)}
         ids = sorted(last)
-        await self._execute(_CONFIRM, array_of(ids), array_of([last[id_] for id_ in ids]))
+        await self._execute(_CONFIRM, ids, array_of([last[id_] for id_ in ids]))
 
     async def _execute(self, statement: str, *columns: Any) -> int:
         driver = await self._transaction.driver()
@@ -101,7 +117,7 @@ class PostgresInstances:
 
 def _columns(names: Sequence[str], rows: Sequence[Values]) -> list[Any]:
     return [
-        _packs(column) if name in _PACKS else array_of(column)
+        list(column) if name in _IDS else _packs(column) if name in _PACKS else array_of(column)
         for name, column in zip(names, zip(*rows, strict=True), strict=True)
     ]
 

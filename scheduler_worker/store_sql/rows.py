@@ -13,15 +13,17 @@ from msgspec import Struct
 
 from bus.messages.build import AttemptFailed, ClaimRefused, InstanceId, InstanceState, NoValidHost, RequestId
 from bus.messages.cell import PlaceInCell
-from scheduler_worker.instances import NO_REQUEST, InstanceRow
+from scheduler_worker.instances import NO_REQUEST, CellsWord, InstanceRow
 
 _CHANGING = (
     *("state", "sequence", "heard", "cell", "host", "attempt", "changed_at", "due_at", "unsaid"),
     *("place_order", "troubles"),
 )
-# In the order in which all statements have them: of a new row, of one that changes, and of one that is read.
+# In the order in which all statements have them: of a new row, of one that changes, of one that its cell says is active,
+# and of one that is read.
 COLUMNS = ("id", "request_id", "place", "given", *_CHANGING)
 WRITTEN = ("id", *_CHANGING)
+HEARD = ("id", "cell", "sequence", "host", "attempt", "changed_at")
 READ = tuple(name for name in COLUMNS if name not in ("place", "due_at"))
 
 # As each database takes them and gives them, one for each column.
@@ -67,6 +69,12 @@ def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
 def values(row: InstanceRow) -> Values:
     """Those of `WRITTEN`."""
     return (row.id, *_changing_values(row))
+
+
+def heard_values(word: CellsWord) -> Values:
+    """Those of `HEARD`."""
+    said = word.instance
+    return (said.id, word.cell, said.sequence, said.host, said.attempt, said.changed_at)
 
 
 def _changing_values(row: InstanceRow) -> Values:

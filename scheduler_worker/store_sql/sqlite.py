@@ -25,6 +25,13 @@ SET state = ?2, sequence = ?3, heard = ?4, cell = ?5, host = ?6, attempt = ?7, c
 WHERE id = ?1
 """
 _DECIDE = _WRITE + " AND state = 'accepted'"
+# What a word makes of a row is `heard` in instances.py.
+_HEAR = """
+UPDATE requested_instances
+SET state = 'active', sequence = ?3, heard = ?3, host = ?4, attempt = ?5, changed_at = ?6, unsaid = NULL,
+    place_order = NULL
+WHERE id = ?1 AND state = 'placed' AND cell = ?2 AND sequence < ?3 AND heard < ?3
+"""
 _LOCK = """
 SELECT id, request_id, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, NULL, troubles
 FROM requested_instances
@@ -55,6 +62,10 @@ class SqliteInstances:
 
     async def decide(self, rows: Sequence[Values]) -> int:
         return await self._execute(_DECIDE, [_changed(row) for row in rows])
+
+    async def hear(self, words: Sequence[Values]) -> int:
+        named = [(id_.hex, *plain, moment_text(changed_at)) for id_, *plain, changed_at in words]
+        return await self._execute(_HEAR, named)
 
     async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]:
         return await self._fetch(_LOCK, ids)

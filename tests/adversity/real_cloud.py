@@ -134,7 +134,7 @@ class RealCloud:
         """Neither in the books nor on any host."""
 
         async def is_so() -> bool:
-            held = await self.rows("SELECT 1 FROM allocations")
+            held = await self.rows("SELECT 1 FROM holders")
             return not held and not any(host.instances for host in await self.hosts())
 
         await until_so(is_so, "nothing is held")

@@ -27,8 +27,8 @@ IS_OVER = ("active", "error", "deleted")
 
 # Who holds something, where; a row for each host.
 HOLDINGS = """
-    SELECT DISTINCT c.uuid, p.uuid
-    FROM allocations a JOIN consumers c ON c.id = a.consumer_id JOIN providers p ON p.id = a.provider_id
+    SELECT c.uuid, p.uuid
+    FROM holders h JOIN consumers c ON c.id = h.consumer_id JOIN providers p ON p.id = h.provider_id
 """
 STATES = "SELECT state, count(*) FROM requested_instances GROUP BY state"
 

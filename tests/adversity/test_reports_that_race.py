@@ -8,7 +8,7 @@ import pytest_asyncio
 from bus.errors import Transient
 from bus.messages.placement import ReportAccepted, ReportedProvider, ReportInventory
 from placement_worker.core.ledger import Reported
-from placement_worker.core.reports import decide_reports
+from placement_worker.core.reports import decide_reports, named_in
 from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import (
@@ -81,7 +81,7 @@ async def test_a_stump_that_was_not_seen_is_not_set_back(desk: Desk) -> None:
 async def _report_late(desk: Desk, *reports: ReportInventory, meanwhile: tuple[ReportInventory, ...]) -> None:
     """Others come and are done between the reading and the writing."""
     async with desk.store.transaction() as late:
-        forest = await late.lock_trees(reports)
+        forest = await late.lock_trees(named_in(reports))
         for report in meanwhile:
             assert isinstance(await desk.report_one(report), ReportAccepted)
         decision = decide_reports(forest, [Reported(report) for report in reports], VOCABULARY)

@@ -10,6 +10,9 @@ an answer is wrong or the books do not add up, and else says what it saw. docs/b
     brokers.py         the buses that it is sent over
     books.py           the stores that claims end up in
     roles.py           who works at the other end; apart.py and other_process.py put it into a process of its own
-    section_*.py       the measurements: the bus, the claims, and claims over the bus
+    clouds.py          providers to search, many of them
+    incumbent.py       placement servers, ours and OpenStack's, with a cloud on their books; and what is to be between them
+    http_client.py     who asks them, and http_load.py, what and how often
+    section_*.py       the measurements: the bus, the claims, claims over the bus, and placement over HTTP
     report.py          tables and JSON
 """

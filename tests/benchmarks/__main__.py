@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask] [--json FILE]`"""
+"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|api] [--json FILE]`"""
 
 import argparse
 import sys
@@ -12,12 +12,21 @@ from tests.benchmarks.books import WrongBooksError
 from tests.benchmarks.machine import this_machine
 from tests.benchmarks.measuring import FULL, QUICK, Effort, Result
 from tests.benchmarks.report import as_json, show
+from tests.benchmarks.section_api import api_section
 from tests.benchmarks.section_ask import ask_section
 from tests.benchmarks.section_bus import bus_section
+from tests.benchmarks.section_candidates import candidates_section
 from tests.benchmarks.section_claims import claims_section
+from tests.environments import NotInstallableError
 from tests.servers import DidNotStartError, NotInstalledError
 
-SECTIONS = {"bus": bus_section, "claims": claims_section, "ask": ask_section}
+SECTIONS = {
+    "bus": bus_section,
+    "claims": claims_section,
+    "ask": ask_section,
+    "candidates": candidates_section,
+    "api": api_section,
+}
 TABLE_WIDTH = 160
 
 
@@ -35,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         sections = (options.only,) if options.only else tuple(SECTIONS)
         results = run_process(measure(sections, QUICK if options.quick else FULL))
-    except (NotInstalledError, DidNotStartError, WrongBooksError) as problem:
+    except (NotInstalledError, NotInstallableError, DidNotStartError, WrongBooksError) as problem:
         print(f"tests.benchmarks: {problem}", file=sys.stderr)
         return 1
     show(Console(width=None if sys.stdout.isatty() else TABLE_WIDTH), machine, results)

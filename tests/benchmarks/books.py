@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 
 from bus.handling import Handler, Handlers, Reading, Received
 from bus.message import Message
-from bus.messages.placement import ClaimAnswered, Claimed, ReportAccepted, ReportAnswered
+from bus.messages.placement import ClaimAnswered, Claimed, ReportAccepted, ReportAnswered, ReportInventory
 from bus.sql import POOL_SIZE, upgrade
 from placement_worker.handlers import anyone_unnamed, handlers
 from placement_worker.settings import PlacementSettings
@@ -67,7 +67,7 @@ class MemoryBooks:
     @asynccontextmanager
     async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenBooks]:  # noqa: ARG002 - it has none
         store = MemoryPlacementStore()
-        await _fill(store)
+        await fill(store, reports())
         yield OpenBooks(store)
         await check(store)
 
@@ -84,8 +84,8 @@ class SqliteBooks:
         with tempfile.TemporaryDirectory(prefix="moor-") as directory:
             url = f"sqlite:///{Path(directory) / 'books.db'}"
             await upgrade(url, WORKER)
-            async with _closing(SqlPlacementStore(url)) as store:
-                await _fill(store)
+            async with closing(SqlPlacementStore(url)) as store:
+                await fill(store, reports())
                 yield OpenBooks(store, url)
                 await check(store)
 
@@ -110,9 +110,9 @@ class PostgresBooks:
     async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenBooks]:
         name = f"books_{next(self._numbers)}"
         await self._administrator.execute(f"CREATE DATABASE {name} TEMPLATE {self._template}")
-        url = _database_of(self._server, name)
+        url = database_of(self._server, name)
         try:
-            async with _closing(SqlPlacementStore(url, pool_size=connections)) as store:
+            async with closing(SqlPlacementStore(url, pool_size=connections)) as store:
                 yield OpenBooks(store, url)
                 await check(store)
         finally:
@@ -127,13 +127,13 @@ class PostgresBooks:
 async def postgres_books() -> AsyncIterator[PostgresBooks]:
     template = "hosts"
     with PrivatePostgres(settings=PRODUCTION) as server:
-        async with _connected(server, "postgres") as administrator:
+        async with connected(server, "postgres") as administrator:
             await administrator.execute(f"CREATE DATABASE {template}")
-            url = _database_of(server, template)
+            url = database_of(server, template)
             await upgrade(url, WORKER)
-            async with _closing(SqlPlacementStore(url)) as store:
-                await _fill(store)
-            async with _connected(server, template) as there:
+            async with closing(SqlPlacementStore(url)) as store:
+                await fill(store, reports())
+            async with connected(server, template) as there:
                 await there.execute("VACUUM ANALYZE")
             yield PostgresBooks(server, template, administrator)
 
@@ -178,8 +178,7 @@ def _is_yes(answer: Message | None) -> bool:
             return False
 
 
-async def _fill(store: PlacementStore) -> None:
-    every = reports()
+async def fill(store: PlacementStore, every: Sequence[ReportInventory]) -> None:
     handler = handlers_on(store)[type(every[0])]
     for start in range(0, len(every), REPORTS_AT_ONCE):
         await handled(store, handler, asked(every[start : start + REPORTS_AT_ONCE]))
@@ -190,20 +189,20 @@ async def _fill(store: PlacementStore) -> None:
 
 
 @asynccontextmanager
-async def _closing(store: SqlPlacementStore) -> AsyncIterator[SqlPlacementStore]:
+async def closing(store: SqlPlacementStore) -> AsyncIterator[SqlPlacementStore]:
     try:
         yield store
     finally:
         await store.close()
 
 
-def _database_of(server: PrivatePostgres, name: str) -> str:
+def database_of(server: PrivatePostgres, name: str) -> str:
     return make_url(server.url).set(database=name).render_as_string(hide_password=False)
 
 
 @asynccontextmanager
-async def _connected(server: PrivatePostgres, database: str) -> AsyncIterator[asyncpg.Connection]:
-    url = make_url(_database_of(server, database)).set(drivername="postgresql")
+async def connected(server: PrivatePostgres, database: str) -> AsyncIterator[asyncpg.Connection]:
+    url = make_url(database_of(server, database)).set(drivername="postgresql")
     connection = await asyncpg.connect(url.render_as_string(hide_password=False))
     try:
         yield connection

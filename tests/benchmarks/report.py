@@ -8,6 +8,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.incumbent_targets import targets_of
 from tests.benchmarks.machine import Machine
 from tests.benchmarks.measuring import BROKER, DATABASE, GENERATOR, Result
 
@@ -57,7 +58,7 @@ def show(console: Console, machine: Machine, results: Sequence[Result]) -> None:
     console.print("Ours, others: what we and what everybody else got of the machine's CPU time meanwhile.")
     for section in dict.fromkeys(result.section for result in results):
         console.print(_table(section, [result for result in results if result.section == section]))
-    for line in budgets_of(results):
+    for line in (*budgets_of(results), *targets_of(results)):
         console.print(line)
 
 
@@ -130,7 +131,7 @@ def _range(result: Result) -> str:
 
 
 def _rate(result: Result) -> str:
-    return f"{result.rate:,.0f}"
+    return f"{result.rate:,.0f}" if result.rate >= 10 else f"{result.rate:.1f}"
 
 
 def _ours(result: Result) -> str:
@@ -146,6 +147,22 @@ def _wait(result: Result) -> str:
     return "" if waited_ms is None else f"{waited_ms:.1f}"
 
 
+def _longest(result: Result) -> str:
+    waited_ms = result.detail("p99 wait ms")
+    return "" if waited_ms is None else f"{waited_ms:.1f}"
+
+
+def _beside(result: Result) -> str:
+    """What is asked at the same time and was taken off: how much a second, and what it would add to an operation."""
+    rate, cost_us = result.detail("claims beside a second"), result.detail("claims beside µs")
+    return "" if rate is None or cost_us is None else f"{rate:.0f} ({_us(cost_us)})"
+
+
+def _again(result: Result) -> str:
+    asked_again = result.detail("asked again")
+    return "" if asked_again is None else f"{asked_again:.0f}"
+
+
 _COLUMNS = {
     _generator: "client, apart",
     _python: "python",
@@ -155,6 +172,9 @@ _COLUMNS = {
     _range: "range",
     _rate: "a second",
     _wait: "wait ms",
+    _longest: "p99 ms",
+    _beside: "claims/s beside (µs)",
+    _again: "asked again",
     _ours: "ours",
     _others: "others",
 }

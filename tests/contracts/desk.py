@@ -7,7 +7,7 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import ProviderState, ReportInventory, ReportVerdict, ResourceAmount
 from placement_worker.core.claims import ClaimJudgement, decide_claims
 from placement_worker.core.ledger import Asked, ClaimOrder, Consumer, Ledger, Reported
-from placement_worker.core.reports import decide_reports
+from placement_worker.core.reports import decide_reports, named_in
 from placement_worker.store import PlacementStore
 from tests.contracts.placement_orders import HORIZON, NOON, VOCABULARY, a_release
 
@@ -34,7 +34,7 @@ class Desk:
     async def report(self, *reports: ReportInventory) -> tuple[ReportVerdict, ...]:
         """All of them as one batch."""
         async with self.store.transaction() as tx:
-            forest = await tx.lock_trees(reports)
+            forest = await tx.lock_trees(named_in(reports))
             decision = decide_reports(forest, [Reported(report) for report in reports], VOCABULARY)
             await tx.write_trees(decision.changes)
         return decision.verdicts

@@ -36,6 +36,7 @@ from tests.contracts.placement_orders import (
     a_report,
     a_share,
     a_swap,
+    amounts,
     inventories,
     provider,
 )
@@ -321,7 +322,7 @@ async def test_the_audit_finds_what_contradicts_itself(desk: Desk) -> None:
     planted = (
         ClaimChanges(used=((HOST, "VCPU", 3),), generations=((HOST, 5),)),
         ClaimChanges(consumers=(structs.replace(web, ended_at=NOON),)),
-        ClaimChanges(held=((DB, ()),)),
+        ClaimChanges(consumers=(db,), held=((DB, ()),)),
     )
 
     found = []
@@ -420,6 +421,7 @@ async def test_since_a_cursor_that_the_log_has_forgotten_nothing_can_be_told(
     assert await desk.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) > 0
 
     assert await desk.store.changes_page(forgotten, 0, 10) is None
+    assert await desk.store.changes_since(forgotten) is None
     rest = await desk.store.changes_page(remembered, 0, 10)
     assert rest is not None
     assert rest.providers == ()
@@ -445,6 +447,26 @@ async def test_since_a_cursor_that_the_log_has_forgotten_nothing_can_be_told(
 )
 async def test_since_a_cursor_of_other_books_nothing_can_be_told(desk: Desk, cursor: str) -> None:
     assert await desk.store.changes_page(cursor, 0, 10) is None
+    assert await desk.store.changes_since(cursor) is None
+
+
+async def test_who_follows_by_itself_is_told_of_claims_only_what_is_used(desk: Desk) -> None:
+    since = (await desk.store.snapshot_page(0, 10)).cursor
+    nothing = await desk.store.changes_since(since)
+    assert nothing is not None
+    assert nothing == Unpublished(cursor=nothing.cursor)
+
+    await desk.ask_one(a_claim(a_share(asked=amounts(HOST, VCPU=3))))
+    await desk.report(a_host("host-2", VCPU=9), a_host("host-3"))
+    changes = await desk.store.changes_since(since)
+    assert changes is not None
+    assert [(usage.id, usage.used["VCPU"]) for usage in changes.usage] == [(HOST, 3)]
+    assert names(changes.providers) == ["host-2", "host-3"]
+
+    await desk.report(a_report(removed=(OTHER_HOST,), root=OTHER_HOST))
+    later = await desk.store.changes_since(changes.cursor)
+    assert later is not None
+    assert ([one.id for one in later.gone], later.usage, later.providers) == ([OTHER_HOST], (), ())
 
 
 async def test_revisions_are_those_of_all_providers(desk: Desk) -> None:

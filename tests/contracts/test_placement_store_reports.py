@@ -21,7 +21,7 @@ from bus.messages.placement import (
     ReportVerdict,
 )
 from placement_worker.core.ledger import Reported
-from placement_worker.core.reports import decide_reports
+from placement_worker.core.reports import decide_reports, named_in
 from placement_worker.core.shares import MovedRoots
 from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import (
@@ -330,7 +330,7 @@ async def test_a_felling_that_is_rolled_back_leaves_no_stump(desk: Desk) -> None
 
     async def cancelled() -> None:
         async with desk.store.transaction() as tx:
-            forest = await tx.lock_trees([felled()])
+            forest = await tx.lock_trees(named_in([felled()]))
             await tx.write_trees(decide_reports(forest, [Reported(felled())], VOCABULARY).changes)
             raise asyncio.CancelledError
 

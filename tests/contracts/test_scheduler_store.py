@@ -12,12 +12,21 @@ from msgspec import structs
 from bus.errors import Transient
 from bus.handling import Kept
 from bus.message import ProviderId
-from bus.messages.build import BuildInstance, ClaimRefused, Flavor, InstanceId, InstanceState, RequestId
+from bus.messages.build import (
+    BuildInstance,
+    ClaimRefused,
+    Flavor,
+    InstanceActive,
+    InstanceId,
+    InstanceState,
+    RequestId,
+)
 from bus.messages.cell import Choice, PlaceInCell
 from bus.messages.hosts import HostState
 from bus.messages.placement import ResourceAmount, Share
 from scheduler_worker.instances import (
     ACCEPTED,
+    ACTIVE,
     CELL0,
     DELETED,
     ERROR,
@@ -26,6 +35,8 @@ from scheduler_worker.instances import (
     deleted,
     deleted_unseen,
     failed,
+    heard,
+    is_whole,
     placed,
 )
 from scheduler_worker.store import (
@@ -232,6 +243,51 @@ async def test_an_order_is_kept_until_it_is_confirmed(store: SchedulerStore) -> 
     async with store.transaction() as transaction:
         await transaction.confirm([Kept(str(now.id), 2)])
     assert await rows_of(store, 1) == [structs.replace(now, order=None, unsaid=False)]
+
+
+def an_active(number: int, *, sequence: int = 101, cell: str = "c1") -> InstanceActive:
+    state = InstanceState(
+        id=instance(number),
+        request_id=request_id(number),
+        sequence=sequence,
+        state=ACTIVE,
+        cell=cell,
+        host="h8",
+        attempt=2,
+        changed_at=LATER,
+    )
+    return InstanceActive(cell=cell, instance=state)
+
+
+async def test_what_a_cell_says_of_who_was_placed_is_heard_without_looking(store: SchedulerStore) -> None:
+    new = [a_placed(a_request(number)) for number in (1, 2)]
+    await accept(store, *new)
+    words = [an_active(2), an_active(1)]
+    assert all(map(is_whole, words))
+
+    async with store.transaction() as transaction:
+        assert await transaction.hear(words) == 2
+
+    expected = [
+        heard(request.rows[0], an_active(number), LATER) for number, request in enumerate(new, start=1)
+    ]
+    assert await rows_of(store, 1, 2) == expected
+    assert await store.unsaid(LATER + timedelta(days=1), None, 10) == []
+
+
+async def test_a_word_that_is_no_news_or_not_of_who_was_placed_is_not_heard_without_looking(
+    store: SchedulerStore,
+) -> None:
+    await accept(store, *(a_placed(a_request(number)) for number in (1, 2, 3, 4)), a_request(5))
+    rows = await rows_of(store, 1, 2)
+    await save(store, heard(rows[0], an_active(1, sequence=102), LATER), deleted(rows[1], LATER))
+    before = await rows_of(store, 1, 2, 3, 4, 5)
+
+    async with store.transaction() as transaction:
+        words = [an_active(1), an_active(2), an_active(3, cell="c2"), an_active(4, sequence=2), an_active(5)]
+        assert await transaction.hear([*words, an_active(6)]) == 0
+
+    assert await rows_of(store, 1, 2, 3, 4, 5) == before
 
 
 async def test_a_request_may_be_written_as_it_was_decided(store: SchedulerStore) -> None:

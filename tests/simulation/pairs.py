@@ -6,7 +6,7 @@ from typing import Any
 
 import cell_conductor.core.decide as of_cells
 import placement_worker.handlers as of_placement
-from scheduler_worker import building, handlers, timers
+from scheduler_worker import building, handlers, store_memory, timers
 from scheduler_worker.instances import PLACED
 from scheduler_worker.store import Known
 from tests.simulation.replacing import replaced
@@ -28,6 +28,7 @@ def watched_pairs(see: See) -> Iterator[None]:
             (handlers, "deleted", "DeleteInstance"),
             (handlers, "deleted_unseen", "DeleteInstance"),
             (handlers, "heard", ""),
+            (store_memory, "heard", ""),
             (building, "placed", "a host was found"),
             (building, "failed", "no host was found"),
             (timers, "overdue", "the deadline"),

@@ -4,9 +4,21 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
-from bus.message import ProviderId
-from bus.messages.placement import LogPosition, ProviderState, ReportInventory, RevisionsPage, SnapshotPage
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Forest, Ledger, TreeChanges
+from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
+from bus.messages.placement import LogPosition, ProviderState, RevisionsPage, SnapshotPage
+from placement_worker.core.ledger import (
+    ClaimChanges,
+    ClaimOrder,
+    Forest,
+    Ledger,
+    NameChanges,
+    Named,
+    NamedNames,
+    NamedShares,
+    Names,
+    TreeChanges,
+)
 from placement_worker.store import ChangeFeed, PlacementStore, PlacementTransaction, Unpublished
 from tests.simulation.process import SimProcess
 from tests.simulation.stores import Commits, on_the_way
@@ -32,11 +44,28 @@ class PlacementDoor:
         await on_the_way(self._process)
         return await self._store.snapshot_page(after, limit)
 
+    async def changes_since(self, since: str) -> Unpublished | None:
+        return await self._store.changes_since(since)
+
     async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
         return await self._store.changes_page(since, after, limit)
 
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
         return await self._store.revisions_page(after, limit)
+
+    async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
+        return await self._store.consumer(consumer)
+
+    async def holders_of(
+        self, provider: ProviderId, after: ConsumerId | None, limit: int
+    ) -> tuple[ConsumerState, ...]:
+        return await self._store.holders_of(provider, after, limit)
+
+    async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
+        return await self._store.usages(project, user)
+
+    async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
+        return await self._store.custom_names(of, after, limit)
 
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
@@ -67,8 +96,17 @@ class _BooksTransaction:
         self.claims = changes
         await self._inner.write_claims(changes)
 
-    async def lock_trees(self, reports: Sequence[ReportInventory]) -> Forest:
-        return await self._inner.lock_trees(reports)
+    async def lock_shares(self, named: NamedShares) -> Ledger:
+        return await self._inner.lock_shares(named)
+
+    async def lock_trees(self, named: Named) -> Forest:
+        return await self._inner.lock_trees(named)
+
+    async def lock_names(self, named: NamedNames) -> Names:
+        return await self._inner.lock_names(named)
+
+    async def write_names(self, changes: NameChanges) -> None:
+        await self._inner.write_names(changes)
 
     async def write_trees(self, changes: TreeChanges) -> None:
         self.trees = changes

@@ -8,7 +8,7 @@ from bus.handling import Kept
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
-from scheduler_worker.instances import InstanceRow
+from scheduler_worker.instances import CellsWord, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
     InstanceQuery,
@@ -95,6 +95,14 @@ class RequestsTransaction:
     async def save(self, rows: Sequence[InstanceRow]) -> None:
         self.rows |= {row.id: row for row in rows}
         await self._inner.save(rows)
+
+    async def hear(self, words: Sequence[CellsWord]) -> int:
+        spoken_of = [word.instance.id for word in words]
+        before = await self._inner.lock(spoken_of)
+        heard_of = await self._inner.hear(words)
+        after = await self._inner.lock(spoken_of)
+        self.rows |= {id_: row for id_, row in after.items() if row != before[id_]}
+        return heard_of
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         return await self._inner.lock_hosts(ids, names)

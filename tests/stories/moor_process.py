@@ -85,5 +85,12 @@ async def _start(arguments: tuple[str, ...], environment: dict[str, str]) -> asy
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={"PATH": "/usr/bin:/bin", "COLUMNS": "200", "TERM": "dumb", **environment},
+        # Any port that is free, so that no two tests want the same.
+        env={
+            "PATH": "/usr/bin:/bin",
+            "COLUMNS": "200",
+            "TERM": "dumb",
+            "MOOR_LISTEN": "127.0.0.1:0",
+            **environment,
+        },
     )

@@ -8,7 +8,8 @@ import pytest
 from msgspec import structs
 
 from bus.broker import Broker
-from bus.message import Message
+from bus.message import ConsumerId, Message, ProviderId
+from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.build import InstanceState
 from bus.messages.placement import (
     AskSnapshot,
@@ -84,6 +85,9 @@ class Forgetful:
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
         return await self._books.snapshot_page(after, limit)
 
+    async def changes_since(self, since: str) -> Unpublished | None:
+        return await self._books.changes_since(since)
+
     async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
         page = await self._books.changes_page(since, after, limit)
         if page is None:
@@ -92,6 +96,20 @@ class Forgetful:
 
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
         return await self._books.revisions_page(after, limit)
+
+    async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
+        return await self._books.consumer(consumer)
+
+    async def holders_of(
+        self, provider: ProviderId, after: ConsumerId | None, limit: int
+    ) -> tuple[ConsumerState, ...]:
+        return await self._books.holders_of(provider, after, limit)
+
+    async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
+        return await self._books.usages(project, user)
+
+    async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
+        return await self._books.custom_names(of, after, limit)
 
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:

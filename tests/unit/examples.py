@@ -6,6 +6,38 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.message import AggregateId, ConsumerId, GroupId, Message, ProviderId
+from bus.messages.administration import (
+    AskConsumer,
+    AskHolders,
+    AskNames,
+    AskUsages,
+    ConsumerAllocations,
+    ConsumerFound,
+    ConsumerState,
+    CreateClass,
+    CreateProvider,
+    CreateTrait,
+    DeleteAllocations,
+    DeleteClass,
+    DeleteProvider,
+    DeleteTrait,
+    DropInventory,
+    GenerationMoved,
+    HoldersFound,
+    NamesFound,
+    ProviderInventories,
+    PutInventory,
+    RenameClass,
+    Reshape,
+    SetAggregates,
+    SetAllocations,
+    SetInventories,
+    SetTraits,
+    TypeUsage,
+    UpdateProvider,
+    UsagesFound,
+    WriteAnswered,
+)
 from bus.messages.build import (
     AskInstances,
     AttemptFailed,
@@ -161,6 +193,25 @@ HOST = HostState(
     report_sequence=9,
 )
 
+STOCK = ReportedInventory(total=16, reserved=1, min_unit=2, max_unit=8, step_size=2, allocation_ratio=1.5)
+ALLOCATED = ConsumerAllocations(
+    consumer=CONSUMER,
+    amounts=(ResourceAmount(provider=NUMA, resource="VCPU", amount=4),),
+    project="shop",
+    user="ann",
+    generation=1,
+    type="INSTANCE",
+    judges_generation=False,
+)
+HOLDS = ConsumerState(
+    id=CONSUMER,
+    project="shop",
+    user="ann",
+    type="INSTANCE",
+    generation=2,
+    attempt=1,
+    held=(ResourceAmount(provider=NUMA, resource="VCPU", amount=4),),
+)
 EXAMPLES: tuple[Message, ...] = (
     BuildInstance(
         request_id=REQUEST,
@@ -306,4 +357,32 @@ EXAMPLES: tuple[Message, ...] = (
         ended=(Holder(consumer=CLEANUP, attempt=1),),
         cursor="758:764:",
     ),
+    CreateProvider(id=NUMA, name="host-1_NUMA0", parent=ROOT, of_cell="c1"),
+    UpdateProvider(id=NUMA, name="host-1_NUMA1", parent=None, reparents=False),
+    DeleteProvider(id=NUMA),
+    SetInventories(provider=NUMA, generation=4, inventories={"VCPU": STOCK}),
+    PutInventory(provider=NUMA, generation=None, resource="VCPU", inventory=STOCK, is_new=True),
+    DropInventory(provider=NUMA, resource="VCPU"),
+    SetTraits(provider=NUMA, generation=4, traits=("HW_NUMA_ROOT",)),
+    SetAggregates(provider=NUMA, generation=None, aggregates=(AGGREGATE,), moves_generation=False),
+    CreateTrait(name="CUSTOM_GOLD"),
+    DeleteTrait(name="CUSTOM_GOLD"),
+    CreateClass(name="CUSTOM_GOLD"),
+    RenameClass(name="CUSTOM_GOLD", to="CUSTOM_IRON"),
+    DeleteClass(name="CUSTOM_IRON"),
+    SetAllocations(consumers=(ALLOCATED,)),
+    DeleteAllocations(consumer=CONSUMER),
+    Reshape(
+        inventories=(ProviderInventories(provider=NUMA, generation=4, inventories={"VCPU": STOCK}),),
+        allocations=(ALLOCATED,),
+    ),
+    WriteAnswered(verdict=GenerationMoved(provider=NUMA, seen=3, current=4)),
+    AskConsumer(consumer=CONSUMER),
+    ConsumerFound(consumer=HOLDS),
+    AskHolders(provider=NUMA, after=CLEANUP, limit=100),
+    HoldersFound(holders=(HOLDS,), next=CONSUMER),
+    AskUsages(project="shop", user="ann"),
+    UsagesFound(usages=(TypeUsage(type="INSTANCE", consumers=3, used={"VCPU": 12}),)),
+    AskNames(of="traits", after="CUSTOM_A", limit=100),
+    NamesFound(names=("CUSTOM_GOLD",), next="CUSTOM_GOLD"),
 )

@@ -20,6 +20,7 @@ from bus.codec import (
 )
 from bus.message import Envelope, Message, type_of
 from bus.messages import ALL
+from bus.topology import BOOK_QUESTIONS, BOOK_WRITES
 from bus.unreadable import Unreadable
 from tests.unit.examples import CONSUMER, EXAMPLES, WHEN
 
@@ -83,7 +84,11 @@ def test_a_field_that_we_do_not_know_matters_only_where_people_write(example: Me
 
 def test_clients_and_operators_are_read_strictly_and_workers_are_not() -> None:
     """A worker may be of a later release than its reader; what a person misspells must not be an order half obeyed."""
-    written_by_people = {"build.request", "instance.delete", "instance.query", "host.query", "host.set"}
+    written_by_people = {
+        *("build.request", "instance.delete", "instance.query", "host.query", "host.set"),
+        *BOOK_WRITES,
+        *BOOK_QUESTIONS,
+    }
 
     assert {type_of(kind) for kind in ALL if kind.IS_STRICT} == written_by_people
 

@@ -42,7 +42,7 @@ from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import cleanup_consumer, rules_of
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import Asked, ClaimChanges, ClaimOrder, Reported
-from placement_worker.core.reports import decide_reports
+from placement_worker.core.reports import decide_reports, named_in
 from placement_worker.core.shares import MovedRoots
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.store_memory import MemoryPlacementStore
@@ -92,7 +92,7 @@ class World:
             for host in HOSTS
         ]
         async with self.books.transaction() as tx:
-            forest = await tx.lock_trees(reports)
+            forest = await tx.lock_trees(named_in(reports))
             vocabulary = Vocabulary(classes=frozenset({"VCPU"}), traits=frozenset())
             decision = decide_reports(forest, [Reported(each) for each in reports], vocabulary)
             await tx.write_trees(decision.changes)

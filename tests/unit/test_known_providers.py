@@ -1,36 +1,43 @@
-"""A SQLite store does not read again what it knows; here it must notice that it does not know it any more."""
+"""A SQL store does not read again what it knows; here it must notice that it does not know it any more."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import pytest_asyncio
 
-from bus.messages.placement import Claimed, DoesNotFit, ReportInventory
-from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import Asked, ClaimOrder, ProviderRow, Reported
-from placement_worker.core.reports import decide_reports
+from bus.errors import Transient
+from bus.messages.placement import Claimed, DoesNotFit, Released, ReportedProvider, ReportInventory
+from placement_worker.core.claims import ClaimJudgement, decide_claims
+from placement_worker.core.ledger import Asked, ClaimOrder, Reported
+from placement_worker.core.reports import decide_reports, named_in
 from placement_worker.core.shares import MovedRoots
 from placement_worker.store import PlacementTransaction
-from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.store_sql.known import KnownProviders, Moment
+from placement_worker.store_sql import SqlPlacementStore, known
 from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import (
     DB,
     HORIZON,
     HOST,
     NOON,
+    OTHER_HOST,
     VOCABULARY,
     WEB,
     a_claim,
     a_host,
+    a_provider,
+    a_release,
+    a_report,
     a_share,
     amounts,
+    inventories,
+    provider,
 )
 from tests.contracts.sql_stores import migrated_database
 
 pytestmark = pytest.mark.asyncio
 
 ONE_CPU = a_share(HOST, amounts(HOST, VCPU=1))
+NUMA = provider("numa-1")
 THREE_CPUS = a_share(HOST, amounts(HOST, VCPU=3))
 
 
@@ -38,10 +45,10 @@ class GivenUpError(Exception):
     """What a transaction is left with."""
 
 
-@pytest_asyncio.fixture
-async def desks() -> AsyncIterator[tuple[Desk, Desk]]:
-    """Two stores on one file, which know a host of four VCPU."""
-    async with migrated_database("sqlite") as url:
+@pytest_asyncio.fixture(params=("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)))
+async def desks(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Desk, Desk]]:
+    """Two stores on one database, which know a host of four VCPU."""
+    async with migrated_database(request.param) as url:
         stores = SqlPlacementStore(url), SqlPlacementStore(url)
         ours, theirs = Desk(stores[0]), Desk(stores[1])
         await ours.report(a_host("host-1"))
@@ -51,15 +58,6 @@ async def desks() -> AsyncIterator[tuple[Desk, Desk]]:
         assert await ours.store.audit() == ()
         for store in stores:
             await store.close()
-
-
-async def test_what_is_known_stands_until_somebody_writes() -> None:
-    known, now = KnownProviders(), Moment(written_by_others=1, written_by_us=7)
-    rows = known.at(now)
-    rows[HOST.int] = (1, ProviderRow(HOST, HOST))
-
-    assert known.at(now) == {HOST.int: (1, ProviderRow(HOST, HOST))}
-    assert known.at(Moment(written_by_others=1, written_by_us=8)) == {}
 
 
 async def test_what_this_store_has_claimed_counts_in_its_next_batch(desks: tuple[Desk, Desk]) -> None:
@@ -83,6 +81,62 @@ async def test_a_report_to_the_same_store_is_seen(desks: tuple[Desk, Desk]) -> N
     assert isinstance(await ours.ask_one(a_claim(ONE_CPU)), MovedRoots)
 
 
+async def test_a_report_to_another_store_is_seen(desks: tuple[Desk, Desk]) -> None:
+    ours, theirs = desks
+    await theirs.report(_grown())
+
+    assert isinstance(await ours.ask_one(a_claim(ONE_CPU)), MovedRoots)
+    of_eight = a_share(HOST, amounts(HOST, VCPU=8), {HOST: 2})
+    assert await ours.ask_one(a_claim(of_eight)) == Claimed()
+
+
+async def test_a_report_about_what_stands_below_a_root_is_seen(desks: tuple[Desk, Desk]) -> None:
+    ours, theirs = desks
+    await theirs.report(a_report(_a_numa_node(VCPU=1)))
+    asked = amounts(NUMA, VCPU=2)
+    assert isinstance(await ours.ask_one(a_claim(a_share(HOST, asked, {HOST: 2}))), DoesNotFit)
+    await theirs.report(a_report(_a_numa_node(VCPU=2)))
+
+    assert await ours.ask_one(a_claim(a_share(HOST, asked, {HOST: 3}))) == Claimed()
+
+
+async def test_a_host_that_another_store_felled_is_gone(desks: tuple[Desk, Desk]) -> None:
+    ours, theirs = desks
+    await theirs.report(a_report(removed=(HOST,)))
+
+    assert await ours.ask_one(a_claim(ONE_CPU)) == MovedRoots(gone=(HOST,))
+
+
+async def test_a_host_that_another_store_planted_anew_is_found(desks: tuple[Desk, Desk]) -> None:
+    ours, theirs = desks
+    await theirs.report(a_report(removed=(HOST,)))
+    await theirs.report(a_host("host-2"), a_host("host-1"))
+    state = await theirs.provider(HOST)
+    order = a_claim(a_share(HOST, amounts(HOST, VCPU=1), {HOST: state.shape}))
+
+    assert await _until_settled(ours, order) == Claimed()
+
+
+async def test_a_consumer_gives_back_what_only_another_store_knows(desks: tuple[Desk, Desk]) -> None:
+    ours, theirs = desks
+    await theirs.report(a_host("host-2"))
+    await theirs.ask(a_claim(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=3)), WEB))
+
+    assert await ours.ask_one(a_release(WEB)) == Released(freed=True)
+    assert (await theirs.provider(OTHER_HOST)).inventories["VCPU"].used == 0
+
+
+async def test_what_is_forgotten_for_want_of_room_is_read_again(
+    desks: tuple[Desk, Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known, "PROVIDERS_MAX", 1)
+    ours, _ = desks
+    await ours.report(a_host("host-2"))
+
+    for who, host in ((WEB, OTHER_HOST), (DB, HOST)):
+        assert await ours.ask_one(a_claim(a_share(host, amounts(host, VCPU=3)), who)) == Claimed()
+
+
 async def test_a_claim_that_was_rolled_back_is_forgotten(desks: tuple[Desk, Desk]) -> None:
     ours, _ = desks
 
@@ -101,14 +155,20 @@ async def test_what_was_read_behind_a_report_that_was_rolled_back_is_forgotten(
 ) -> None:
     ours, _ = desks
 
-    async def reported(tx: PlacementTransaction) -> None:
-        forest = await tx.lock_trees((_grown(),))
-        await tx.write_trees(decide_reports(forest, (Reported(_grown()),), VOCABULARY).changes)
-        await tx.lock_claims((a_claim(ONE_CPU),))
-
-    await _given_up(ours, reported)
+    await _given_up(ours, _reported_and_read)
 
     assert await ours.ask_one(a_claim(ONE_CPU)) == Claimed()
+
+
+async def test_a_report_is_not_taken_for_the_one_in_its_place_that_was_rolled_back(
+    desks: tuple[Desk, Desk],
+) -> None:
+    ours, theirs = desks
+    await _given_up(ours, _reported_and_read)
+    await theirs.report(a_host("host-1", VCPU=5, MEMORY_MB=4096))
+    of_eight = a_share(HOST, amounts(HOST, VCPU=8), {HOST: 2})
+
+    assert isinstance(await ours.ask_one(a_claim(of_eight)), DoesNotFit)
 
 
 async def test_two_writes_of_one_transaction_both_count(desks: tuple[Desk, Desk]) -> None:
@@ -128,6 +188,24 @@ async def _given_up(desk: Desk, work: Callable[[PlacementTransaction], Awaitable
 
     with pytest.raises(GivenUpError):
         await begun()
+
+
+async def _reported_and_read(tx: PlacementTransaction) -> None:
+    forest = await tx.lock_trees(named_in((_grown(),)))
+    await tx.write_trees(decide_reports(forest, (Reported(_grown()),), VOCABULARY).changes)
+    await tx.lock_claims((a_claim(ONE_CPU),))
+
+
+async def _until_settled(desk: Desk, order: ClaimOrder) -> ClaimJudgement:
+    """PostgreSQL has locked by what was known, and begins anew when that is no more; once, since then it knows better."""
+    try:
+        return await desk.ask_one(order)
+    except Transient:
+        return await desk.ask_one(order)
+
+
+def _a_numa_node(**totals: int) -> ReportedProvider:
+    return a_provider("numa-1", HOST, inventories(**totals))
 
 
 def _grown() -> ReportInventory:

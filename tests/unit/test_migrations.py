@@ -39,7 +39,7 @@ async def test_the_migrations_make_the_tables_that_the_code_believes_in(url: str
 
 async def test_a_table_that_no_migration_made_is_noticed(url: str) -> None:
     await upgrade(url, WORKER)
-    await _asked_of(url, lambda connection: connection.execute(text("DROP TABLE allocations")))
+    await _asked_of(url, lambda connection: connection.execute(text("DROP TABLE holders")))
 
     (difference,) = await _asked_of(url, _differences)
 

@@ -7,6 +7,8 @@ from bus.message import type_of
 from bus.messages import ALL
 from bus.topology import (
     API,
+    BOOK_QUESTIONS,
+    BOOK_WRITES,
     CELL,
     DEAD,
     DEAD_QUEUE,
@@ -69,7 +71,7 @@ def test_a_cell_may_not_speak_to_the_level_above_nor_for_another_cell() -> None:
     for exchange, key in (
         (API, "build.request"),
         (API, "instance.delete"),
-        (PLACEMENT, "reshape"),
+        *((PLACEMENT, key) for key in (*BOOK_WRITES, *BOOK_QUESTIONS)),
         (PLACEMENT, "claim.c1"),
         (PLACEMENT, "swap.c2"),
         (PLACEMENT, "inventory.report.c2"),
@@ -120,6 +122,12 @@ def test_only_an_operator_may_say_whether_a_host_is_used() -> None:
 
     assert may == {"moor-operator"}
     assert RIGHTS["moor-client"].may_publish(API, "host.query")
+
+
+def test_who_stands_above_cells_writes_the_books_by_name() -> None:
+    for key in (*BOOK_WRITES, *BOOK_QUESTIONS):
+        may = {user for user, rights in RIGHTS.items() if rights.may_publish(PLACEMENT, key)}
+        assert may == {"moor-client", "moor-operator"}, key
 
 
 def test_only_who_answers_may_write_answers() -> None:

@@ -15,16 +15,15 @@ _UNSAID = sa.text("unsaid_from IS NOT NULL")
 def upgrade() -> None:
     op.create_table(
         "cell_instances",
-        sa.Column("cell", sa.String(40), nullable=False),
         sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("cell", sa.String(40), nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("due_us", sa.BigInteger()),
         sa.Column("unsaid_from", sa.BigInteger()),
         sa.Column("unsaid_to", sa.BigInteger()),
         sa.Column("body", sa.LargeBinary(), nullable=False),
-        sa.Column("outbox", sa.LargeBinary()),
         sa.Column("placed", sa.LargeBinary()),
-        sa.PrimaryKeyConstraint("cell", "id", name="pk_cell_instances"),
+        sa.PrimaryKeyConstraint("id", "cell", name="pk_cell_instances"),
         postgresql_with={"fillfactor": 50},
     )
     op.create_index(

@@ -37,6 +37,7 @@ def _create_names() -> None:
             table,
             sa.Column("id", _BIG, sa.Identity(), nullable=False),
             sa.Column("name", sa.String(255), nullable=False),
+            sa.Column("is_known", sa.Boolean(), server_default=sa.true(), nullable=False),
             sa.PrimaryKeyConstraint("id", name=f"pk_{table}"),
             sa.UniqueConstraint("name", name=f"uq_{table}_name"),
             sqlite_autoincrement=True,
@@ -58,6 +59,7 @@ def _create_providers() -> None:
         sa.Column("shape", sa.BigInteger(), nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.Column("sequence", sa.BigInteger(), nullable=False),
+        sa.Column("used", sa.Text(), server_default="{}", nullable=False),
         *(
             sa.ForeignKeyConstraint(
                 [column],
@@ -103,13 +105,10 @@ def _create_what_providers_have() -> None:
         sa.Column("max_unit", sa.BigInteger(), nullable=False),
         sa.Column("step_size", sa.BigInteger(), nullable=False),
         sa.Column("allocation_ratio", sa.Double(), nullable=False),
-        sa.Column("used", sa.BigInteger(), nullable=False),
-        sa.CheckConstraint("used >= 0", name=op.f("ck_inventories_used_not_negative")),
         _to_provider("inventories"),
         sa.ForeignKeyConstraint(["class_id"], ["resource_classes.id"], name="fk_inventories_class_id"),
         sa.PrimaryKeyConstraint("provider_id", "class_id", name="pk_inventories"),
         sqlite_with_rowid=False,
-        postgresql_with={"fillfactor": 70},
     )
     op.create_table(
         "provider_traits",
@@ -160,10 +159,10 @@ def _create_consumers() -> None:
         sa.Column("ended_at", _MOMENT),
         sa.Column("host", sa.Uuid()),
         sa.Column("server_group", sa.Uuid()),
+        sa.Column("held", sa.Text(), server_default="{}", nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_consumers"),
         sa.UniqueConstraint("uuid", name="uq_consumers_uuid"),
         sqlite_autoincrement=True,
-        postgresql_with={"fillfactor": 50},
     )
     for column in ("ended_at", "server_group"):
         known = sa.text(f"{column} IS NOT NULL")
@@ -171,12 +170,10 @@ def _create_consumers() -> None:
             f"ix_consumers_{column}", "consumers", [column], postgresql_where=known, sqlite_where=known
         )
     op.create_table(
-        "allocations",
-        sa.Column("consumer_id", _BIG, autoincrement=False, nullable=False),
+        "holders",
         sa.Column("provider_id", _BIG, autoincrement=False, nullable=False),
-        sa.Column("class_id", _BIG, autoincrement=False, nullable=False),
-        sa.Column("amount", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("consumer_id", "provider_id", "class_id", name="pk_allocations"),
+        sa.Column("consumer_id", _BIG, autoincrement=False, nullable=False),
+        sa.PrimaryKeyConstraint("provider_id", "consumer_id", name="pk_holders"),
         sqlite_with_rowid=False,
     )
 
@@ -206,7 +203,7 @@ def _create_log() -> None:
 
 def downgrade() -> None:
     for table in (
-        *("feed", "change_log", "allocations", "consumers", "server_groups"),
+        *("feed", "change_log", "holders", "consumers", "server_groups"),
         *("provider_aggregates", "provider_traits", "inventories", "stumps", "providers"),
         *("traits", "resource_classes"),
     ):

@@ -1,0 +1,224 @@
+"""How placement is served over HTTP, as flags and MOOR_* variables say it: read, and checked whole before it is begun."""
+
+import ssl
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec import Struct
+
+from placement_worker.api.auth import Authentication
+from placement_worker.api.auth.basic import BadPasswordFileError, BasicAuthentication, users_in
+from placement_worker.api.auth.keystone import KeystoneAccount, KeystoneAuthentication, keystone_client
+from placement_worker.api.auth.noauth2 import BelievedToken
+from placement_worker.api.auth.nobody import NoAuthentication
+from placement_worker.api.policy import BadPolicyError, policy_named
+from placement_worker.api.server import BadListenError, read_certificate, read_listen
+from placement_worker.api.settings import ApiSettings
+from placement_worker.serving import Serving
+
+USUAL_LISTEN = "127.0.0.1:8780"
+
+
+class Auth(StrEnum):
+    NONE = "none"
+    BASIC = "basic"
+    KEYSTONE = "keystone"
+    NOAUTH2 = "noauth2"
+
+
+# Those that let in whoever comes.
+UNGUARDED = (Auth.NONE, Auth.NOAUTH2)
+
+ListenAt = Annotated[
+    str,
+    typer.Option("--listen", envvar="MOOR_LISTEN", metavar="HOST:PORT", help="Where placement is served."),
+]
+SharePort = Annotated[
+    bool,
+    typer.Option(
+        "--share-port",
+        envvar="MOOR_SHARE_PORT",
+        help="Other processes may listen there, too: start one for each core.",
+    ),
+]
+AuthMode = Annotated[
+    Auth,
+    typer.Option(
+        "--auth",
+        envvar="MOOR_AUTH",
+        help="Who may come in: anyone (none; from this machine alone), users of a file (basic), those whom Keystone knows "
+        "(keystone), or anyone by a name of their choice (noauth2; for tests).",
+    ),
+]
+Unguarded = Annotated[
+    bool,
+    typer.Option(
+        "--allow-anyone",
+        envvar="MOOR_ALLOW_ANYONE",
+        help="Let anyone in (none, noauth2) from other machines, too.",
+    ),
+]
+Users = Annotated[
+    Path | None,
+    typer.Option(
+        "--users", envvar="MOOR_USERS", metavar="FILE", help="For basic: as `htpasswd -B` writes it."
+    ),
+]
+PolicyName = Annotated[
+    str,
+    typer.Option(
+        "--policy", envvar="MOOR_POLICY", metavar="legacy|secure|open|FILE", help="Who of them may do what."
+    ),
+]
+CorsOrigins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cors-origin",
+        envvar="MOOR_CORS_ORIGINS",
+        metavar="ORIGIN",
+        help="A browser's origin that may read answers; may be repeated, * is any.",
+    ),
+]
+Prefix = Annotated[
+    str,
+    typer.Option(
+        "--prefix", envvar="MOOR_PREFIX", metavar="/PATH", help="A path before all others, for proxies."
+    ),
+]
+TlsCertificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-cert", envvar="MOOR_TLS_CERT", metavar="FILE", help="Serve TLS, with this chain (PEM)."
+    ),
+]
+TlsKey = Annotated[
+    Path | None, typer.Option("--tls-key", envvar="MOOR_TLS_KEY", metavar="FILE", help="And this key (PEM).")
+]
+KeystoneUrl = Annotated[
+    str,
+    typer.Option(
+        "--keystone-url",
+        envvar="MOOR_KEYSTONE_URL",
+        metavar="URL",
+        help="For keystone: where it is, without the /v3.",
+    ),
+]
+KeystoneUser = Annotated[
+    str,
+    typer.Option(
+        "--keystone-user", envvar="MOOR_KEYSTONE_USER", metavar="NAME", help="The user that asks it."
+    ),
+]
+# Whoever is on the machine can read a command line; so this has a variable, and the flag is not shown.
+KeystonePassword = Annotated[str, typer.Option(envvar="MOOR_KEYSTONE_PASSWORD", hidden=True)]
+KeystoneProject = Annotated[
+    str,
+    typer.Option(
+        "--keystone-project", envvar="MOOR_KEYSTONE_PROJECT", metavar="NAME", help="The project of that user."
+    ),
+]
+KeystoneDomain = Annotated[
+    str,
+    typer.Option(
+        "--keystone-domain", envvar="MOOR_KEYSTONE_DOMAIN", metavar="NAME", help="The domain of both."
+    ),
+]
+KeystoneCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--keystone-ca",
+        envvar="MOOR_KEYSTONE_CA",
+        metavar="FILE",
+        help="Whose certificates its own is checked by (PEM), if not the system's.",
+    ),
+]
+
+
+class KeystoneFlags(Struct, frozen=True):
+    url: str
+    user: str
+    password: str
+    project: str
+    domain: str
+    ca_file: Path | None
+
+
+class ApiFlags(Struct, frozen=True, kw_only=True):
+    listen: str = USUAL_LISTEN
+    share_port: bool = False
+    auth: Auth = Auth.NONE
+    allow_anyone: bool = False
+    users: Path | None = None
+    policy: str = "legacy"
+    cors_origins: tuple[str, ...] = ()
+    prefix: str = ""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    keystone: KeystoneFlags | None = None
+
+
+def serving_of(flags: ApiFlags) -> Serving:
+    """Raises typer.BadParameter, which names the flag."""
+    try:
+        listen = read_listen(flags.listen, is_shared=flags.share_port)
+        if flags.auth in UNGUARDED and not listen.is_loopback and not flags.allow_anyone:
+            raise typer.BadParameter(
+                f"auth {flags.auth.value} lets anyone in, and {listen} is reached from other machines: listen on "
+                "127.0.0.1; or let `moor run placement-api` serve it, with --auth basic or keystone, or --allow-anyone"
+            )
+        return Serving(
+            listen=listen,
+            auth=_authentication(flags),
+            policy=policy_named(flags.policy),
+            settings=ApiSettings(cors_origins=flags.cors_origins, prefix=flags.prefix),
+            tls=_tls(flags),
+        )
+    except (BadListenError, BadPolicyError, BadPasswordFileError, ValueError) as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
+def _authentication(flags: ApiFlags) -> Authentication:
+    match flags.auth:
+        case Auth.NONE:
+            return NoAuthentication()
+        case Auth.NOAUTH2:
+            return BelievedToken()
+        case Auth.BASIC:
+            if flags.users is None:
+                raise typer.BadParameter(
+                    "auth basic needs --users, or MOOR_USERS: a file as `htpasswd -B` writes it"
+                )
+            return BasicAuthentication(users_in(flags.users))
+        case Auth.KEYSTONE:
+            return _keystone(flags.keystone)
+
+
+def _keystone(flags: KeystoneFlags | None) -> Authentication:
+    if flags is None or not (flags.url and flags.user and flags.password):
+        raise typer.BadParameter(
+            "auth keystone needs --keystone-url (MOOR_KEYSTONE_URL), --keystone-user (MOOR_KEYSTONE_USER) and "
+            "MOOR_KEYSTONE_PASSWORD: the account by which tokens are asked about"
+        )
+    account = KeystoneAccount(
+        url=flags.url,
+        user=flags.user,
+        password=flags.password,
+        project=flags.project,
+        user_domain=flags.domain,
+        project_domain=flags.domain,
+    )
+    try:
+        return KeystoneAuthentication(account, keystone_client(flags.ca_file))
+    except (OSError, ssl.SSLError) as problem:
+        raise typer.BadParameter(f"keystone-ca is {flags.ca_file}: {problem}") from None
+
+
+def _tls(flags: ApiFlags) -> ssl.SSLContext | None:
+    match flags.tls_cert, flags.tls_key:
+        case None, None:
+            return None
+        case Path() as chain, Path() as key:
+            return read_certificate(chain, key)
+    raise typer.BadParameter("TLS needs both --tls-cert and --tls-key")

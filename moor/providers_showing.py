@@ -1,0 +1,141 @@
+"""How providers, what they have and who holds it look in a terminal."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from bus.message import ProviderId
+from bus.messages.administration import ConsumerState, TypeUsage
+from bus.messages.placement import INTEGER_MAX, InventoryState, ProviderState
+from moor.options import out
+from moor.showing import table_of
+from placement_worker.core.capacity import capacity_of
+
+BAR = 16
+# Of the traits a list has room for none, and a tree for a few.
+TRAITS_MAX = 4
+
+
+def providers_table(providers: Iterable[ProviderState]) -> Table:
+    table = table_of("name", "id", "cell", "generation", "in use")
+    for each in providers:
+        name = escape(each.name) if each.parent is None else f"[dim]└[/dim] {escape(each.name)}"
+        table.add_row(name, str(each.id), each.cell, str(each.generation), _in_short(each))
+    return table
+
+
+def inventories_table(provider: ProviderState) -> Table:
+    """What there is of each class, and what may be asked for at once."""
+    table = table_of("class", "used", "of", "", "total", "reserved", "ratio", "a claim may ask")
+    for resource, stock in sorted(provider.inventories.items()):
+        capacity = capacity_of(stock)
+        table.add_row(
+            resource,
+            str(stock.used),
+            str(capacity),
+            _bar(stock.used, capacity),
+            str(stock.total),
+            str(stock.reserved),
+            f"{stock.allocation_ratio:g}",
+            _bounds(stock),
+        )
+    return table
+
+
+def print_provider(provider: ProviderState, tree: Sequence[ProviderState]) -> None:
+    """All there is to know of it, with its place in its tree by names."""
+    names = {each.id: each.name for each in tree}
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column(overflow="fold")
+    for label, value in (
+        ("provider", str(provider.id)),
+        ("name", escape(provider.name)),
+        ("below", "" if provider.parent is None else escape(names[provider.parent])),
+        ("tree", "" if provider.parent is None else escape(names[provider.root])),
+        ("cell", provider.cell),
+        ("generation", f"{provider.generation}, its tree's shape {provider.shape}"),
+        ("traits", ", ".join(provider.traits)),
+        ("aggregates", ", ".join(map(str, provider.aggregates))),
+    ):
+        if value:
+            grid.add_row(label, value)
+    out.print(grid, highlight=False)
+    if provider.inventories:
+        out.print()
+        out.print(inventories_table(provider), highlight=False)
+
+
+def tree_of(providers: Sequence[ProviderState]) -> Tree:
+    """One tree, each provider below its parent."""
+    below: dict[ProviderId | None, list[ProviderState]] = {}
+    for each in providers:
+        below.setdefault(each.parent, []).append(each)
+    (root,) = below[None]
+    drawn = Tree(_node(root), guide_style="dim")
+    _grow(drawn, root, below)
+    return drawn
+
+
+def holders_table(provider: ProviderState, holders: Iterable[ConsumerState]) -> Table:
+    table = table_of("id", "type", "project", "user", "holds")
+    for each in holders:
+        held = ", ".join(
+            f"{amount.amount} {amount.resource}" for amount in each.held if amount.provider == provider.id
+        )
+        table.add_row(str(each.id), escape(each.type), escape(each.project), escape(each.user), held)
+    return table
+
+
+def usages_table(usages: Sequence[TypeUsage]) -> Table:
+    """A row for each type of consumer, and one for all if they are several."""
+    resources = sorted({resource for each in usages for resource in each.used})
+    table = table_of("consumers", "", *resources)
+    for each in usages:
+        table.add_row(escape(each.type or "unknown"), str(each.consumers), *_numbers(each.used, resources))
+    if len(usages) > 1:
+        total = {name: sum(each.used.get(name, 0) for each in usages) for name in resources}
+        table.add_row(
+            "[bold]all[/bold]", str(sum(each.consumers for each in usages)), *_numbers(total, resources)
+        )
+    return table
+
+
+def _grow(drawn: Tree, parent: ProviderState, below: Mapping[ProviderId | None, list[ProviderState]]) -> None:
+    for child in sorted(below.get(parent.id, ()), key=lambda each: each.name):
+        _grow(drawn.add(_node(child)), child, below)
+
+
+def _node(provider: ProviderState) -> Text:
+    text = Text.assemble((provider.name, "bold"), "  ", _in_short(provider))
+    if provider.traits:
+        shown = ", ".join(provider.traits[:TRAITS_MAX])
+        more = f" and {len(provider.traits) - TRAITS_MAX} more" if len(provider.traits) > TRAITS_MAX else ""
+        text.append(f"  {shown}{more}", style="dim")
+    return text
+
+
+def _in_short(provider: ProviderState) -> str:
+    return "  ".join(
+        f"{resource} {stock.used}/{capacity_of(stock)}"
+        for resource, stock in sorted(provider.inventories.items())
+    )
+
+
+def _bounds(stock: InventoryState) -> str:
+    most = "" if stock.max_unit == INTEGER_MAX else f" to {stock.max_unit}"
+    step = "" if stock.step_size == 1 else f" by {stock.step_size}"
+    return f"{stock.min_unit}{most or ' or more'}{step}"
+
+
+def _bar(used: int, capacity: int) -> str:
+    filled = min(BAR, -(-BAR * used // capacity)) if capacity else 0
+    colour = "red" if used > capacity else "yellow" if filled == BAR else "green"
+    return f"[{colour}]{'█' * filled}[/{colour}][dim]{'░' * (BAR - filled)}[/dim]"
+
+
+def _numbers(used: Mapping[str, int], resources: Sequence[str]) -> list[str]:
+    return [str(used.get(name, 0)) for name in resources]

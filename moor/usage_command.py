@@ -1,0 +1,35 @@
+"""`moor usage`: what a project holds."""
+
+from typing import Annotated
+
+import typer
+
+from bus.messages.administration import AskUsages, TypeUsage, UsagesFound
+from moor.client import client
+from moor.options import AsJson, BusUrl, out, run, settled
+from moor.providers_showing import usages_table
+from moor.showing import plain, print_json
+
+
+def usage(
+    project: Annotated[str, typer.Argument(metavar="PROJECT", help="Whose.")],
+    bus: BusUrl = "",
+    *,
+    user: Annotated[str, typer.Option(help="Only what this user of it holds.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """How much of each class a project holds, by the type of who holds it."""
+
+    async def work() -> tuple[TypeUsage, ...]:
+        async with client(settled(bus=bus), role="operator") as asking:
+            found = await asking.ask(AskUsages(project=project, user=user))
+        assert isinstance(found, UsagesFound), f"a question for usages was answered by {found!r}"
+        return found.usages
+
+    usages = run(work())
+    if as_json:
+        print_json([plain(each) for each in usages])
+    elif usages:
+        out.print(usages_table(usages))
+    else:
+        out.print(f"project {project!r} holds nothing", markup=False)

@@ -1,0 +1,211 @@
+"""The ASGI application: what is alike for all requests, in one order.
+
+    who asks (401) ▶ which version (400, 406) ▶ has a body a type (400) ▶ which route (404, 405) ▶ is JSON taken (406)
+    and sent (415) ▶ may they (403) ▶ read the body (413) ▶ the handler ▶ render, count, log
+
+`GET /` and `GET /metrics` are for everybody. What a handler raises as ApiError is its answer; a database that is away
+is a 503, which clients try again; anything else is ours, a 500 that tells nothing but where to look in the log.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from urllib.parse import unquote
+
+from msgspec import structs
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from bus.errors import Transient
+from placement_worker.api import access_log, metrics
+from placement_worker.api.accepting import JSON, accepts
+from placement_worker.api.auth import Authentication
+from placement_worker.api.call import Call
+from placement_worker.api.cors import Cors
+from placement_worker.api.policy import Policy
+from placement_worker.api.problems import ApiError, bad_request
+from placement_worker.api.receiving import ClientGone, body_of, query_of
+from placement_worker.api.rendering import Answer, answer_to, refusal_of
+from placement_worker.api.reply import Reply
+from placement_worker.api.request import Request
+from placement_worker.api.root import version_document
+from placement_worker.api.routing import Match, Route, Router
+from placement_worker.api.settings import ApiSettings
+from placement_worker.api.versions import (
+    HEADER,
+    NEWEST,
+    OLDEST,
+    UnreadableVersionError,
+    UnservedVersionError,
+    told,
+    version_asked,
+)
+
+log = logging.getLogger(__name__)
+
+# The version document asks no policy: it is how clients find out what to ask.
+_ROOT = Route("GET", "/", version_document, rule="")
+
+
+class PlacementApp:
+    def __init__(
+        self, routes: Iterable[Route], auth: Authentication, policy: Policy, settings: ApiSettings
+    ) -> None:
+        self._router = Router((_ROOT, *routes))
+        self._auth = auth
+        self._policy = policy
+        self._settings = settings
+        self._cors = Cors(settings.cors_origins)
+        self._metrics = metrics.Metrics()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", f"the server offers {scope['type']}, and is set up for HTTP alone"
+        call = Call.of(scope, self._settings)
+        began = time.perf_counter()
+        self._metrics.under_way.inc()
+        try:
+            answer = await self._answer(call, receive)
+            await _send(answer, self._cors.headers(call.headers), send)
+        except ClientGone:
+            return
+        finally:
+            self._metrics.under_way.dec()
+        took_s = time.perf_counter() - began
+        self._metrics.answered(call.counted_method, call.route, answer.status.value, took_s)
+        if access_log.is_kept():
+            access_log.note(call.access(answer, took_s))
+
+    async def _answer(self, call: Call, receive: Receive) -> Answer:
+        if (preflight := self._cors.preflight(call.method, call.headers)) is not None:
+            return preflight
+        if call.path == metrics.PATH and call.method == "GET":
+            call.route = metrics.PATH
+            return _page(self._metrics.page())
+        try:
+            return answer_to(call.exchange, _located(await self._reply(call, receive), call))
+        except ApiError as problem:
+            return refusal_of(call.exchange, problem)
+        except Transient as problem:
+            log.warning("%s: not served for now: %s", call.exchange.request_id, problem)
+            return refusal_of(call.exchange, _unavailable())
+        except ClientGone:
+            raise
+        except Exception:
+            # This is the loop around handlers: one that is wrong must not end the others, and is told to whoever reads
+            # the log, never to the client.
+            log.exception("%s: %s %s failed", call.exchange.request_id, call.method, call.path)
+            return refusal_of(call.exchange, _ours())
+
+    async def _reply(self, call: Call, receive: Receive) -> Reply:
+        if call.path != _ROOT.path:
+            call.caller = await self._auth.caller(call.headers)
+        call.exchange.version = version = _version(call.headers)
+        _check_type_is_said(call.headers)
+        match = self._router.match(call.method, call.path, version)
+        call.route = match.route.path
+        _check_media(match.route, call.headers)
+        query = query_of(call.scope, self._settings)
+        if match.route is not _ROOT:
+            self._policy.check(match.route.rule, call.caller, query)
+        request = Request(
+            id=call.exchange.request_id,
+            method=call.method,
+            path=call.path,
+            prefix=call.prefix,
+            version=version,
+            caller=call.caller,
+            params=_decoded(match),
+            query=query,
+            body=await body_of(call.headers, receive, self._settings),
+        )
+        return await match.route.handler(request)
+
+
+def _version(headers: Headers) -> tuple[int, int]:
+    try:
+        return version_asked(headers.getlist(HEADER))
+    except UnreadableVersionError as problem:
+        raise bad_request(str(problem)) from None
+    except UnservedVersionError as problem:
+        raise ApiError(
+            HTTPStatus.NOT_ACCEPTABLE,
+            str(problem),
+            extra={"min_version": told(OLDEST), "max_version": told(NEWEST)},
+        ) from None
+
+
+def _check_type_is_said(headers: Headers) -> None:
+    is_sent = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    if is_sent and not headers.get("content-type"):
+        raise bad_request("content-type header required: there is a body, and nothing says what it is")
+
+
+def _check_media(route: Route, headers: Headers) -> None:
+    if route.method == "GET" and route is not _ROOT and not accepts(headers.get("accept", ""), JSON):
+        raise ApiError(HTTPStatus.NOT_ACCEPTABLE, f"Only {JSON} is provided")
+    if not route.reads_body:
+        return
+    media = headers.get("content-type", "").partition(";")[0].strip().lower() or "None"
+    if media != JSON:
+        raise ApiError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"The media type {media} is not supported, use {JSON}"
+        )
+
+
+def _located(reply: Reply, call: Call) -> Reply:
+    """Handlers say where something is from the root on; clients are told with the host that they asked."""
+    location = reply.headers.get("location")
+    if location is None:
+        return reply
+    host = call.headers.get("host", "")
+    return structs.replace(
+        reply, headers={**reply.headers, "location": f"{call.scope['scheme']}://{host}{location}"}
+    )
+
+
+def _decoded(match: Match) -> Mapping[str, str]:
+    decoded = {name: unquote(value) if "%" in value else value for name, value in match.params.items()}
+    for name, value in decoded.items():
+        # Databases keep no such character.
+        if "\0" in value:
+            raise bad_request(f"The path names {value!r} as {name}, with the character NUL in it")
+    return decoded
+
+
+def _page(body: bytes) -> Answer:
+    return Answer(
+        HTTPStatus.OK, {"content-type": metrics.CONTENT_TYPE, "content-length": str(len(body))}, body
+    )
+
+
+def _unavailable() -> ApiError:
+    """Why is for the log: it names hosts, and more."""
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "The server cannot reach what it needs for this request; it may be tried again. Its log tells why under the "
+        "request id",
+        headers={"retry-after": "1"},
+    )
+
+
+def _ours() -> ApiError:
+    return ApiError(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "The server failed at this request; its log tells why under the request id",
+    )
+
+
+async def _send(answer: Answer, added: Mapping[str, str], send: Send) -> None:
+    headers = {**answer.headers, **added}
+    if added:
+        # What a browser keeps depends on its origin, too.
+        headers["vary"] = ", ".join(filter(None, (headers.get("vary"), "origin")))
+    await send(
+        {
+            "type": "http.response.start",
+            "status": answer.status.value,
+            "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": answer.body})

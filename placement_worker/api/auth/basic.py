@@ -1,0 +1,118 @@
+"""`basic`: user and password, against a file as `htpasswd -B` writes it. Who is in the file is an administrator.
+
+Only bcrypt is read. A check costs tens of milliseconds of CPU, which is what it is for; so it is done beside the loop,
+few at once, and whoever passed is remembered for a while, by a digest that no other process can compute.
+"""
+
+import asyncio
+import base64
+import binascii
+import hmac
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+import bcrypt
+from starlette.datastructures import Headers
+
+from placement_worker.api.auth.nobody import ALL_ROLES
+from placement_worker.api.problems import ApiError
+from placement_worker.api.request import Caller
+
+REMEMBERED_S: Final = 300.0
+REMEMBERED_MAX: Final = 10_000
+CHECKED_AT_ONCE: Final = 2
+# bcrypt goes by no more; longer ones are refused instead of being cut.
+PASSWORD_BYTES_MAX: Final = 72
+
+_BCRYPT: Final = re.compile(r"\$2[aby]\$[0-9]{2}\$[./A-Za-z0-9]{53}")
+# Checked for users that are not in the file, so that they take as long to be refused.
+_NOBODYS: Final = b"$2b$10$b0DTVUCs62SfcWiIzqADuupeXkR4IuVMA/2DnudTd269ZxmRMVpqu"
+
+
+class BadPasswordFileError(ValueError):
+    """A file of users that cannot be: which line, and why."""
+
+
+class BasicAuthentication:
+    def __init__(self, users: Mapping[str, bytes], clock: Callable[[], float] = time.monotonic) -> None:
+        self._users = users
+        self._clock = clock
+        self._key = secrets.token_bytes(32)
+        self._passed: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
+        self._checking = asyncio.Semaphore(CHECKED_AT_ONCE)
+
+    async def caller(self, headers: Headers) -> Caller:
+        header = headers.get("authorization", "")
+        digest = hmac.digest(self._key, header.encode("latin-1"), sha256)
+        known = self._passed.get(digest)
+        if known is not None and self._clock() < known[1]:
+            return known[0]
+        user, password = _credentials(header)
+        async with self._checking:
+            if not await asyncio.to_thread(_matches, self._users.get(user), password):
+                raise _refused("The user is not known, or the password is wrong")
+        caller = Caller(user=user, project=user, roles=ALL_ROLES)
+        self._passed[digest] = (caller, self._clock() + REMEMBERED_S)
+        if len(self._passed) > REMEMBERED_MAX:
+            self._passed.popitem(last=False)
+        return caller
+
+    async def close(self) -> None:
+        pass
+
+
+def users_in(path: Path) -> Mapping[str, bytes]:
+    """The users of an htpasswd file. Raises BadPasswordFileError."""
+    users: dict[str, bytes] = {}
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise BadPasswordFileError(f"the file of users, {path}, cannot be read: {problem}") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        user, colon, hashed = line.strip().partition(":")
+        if not colon or not user:
+            raise BadPasswordFileError(f"{path}, line {number}: write user:hash, as `htpasswd -B` does")
+        if not _BCRYPT.fullmatch(hashed):
+            raise BadPasswordFileError(
+                f"{path}, line {number}: the password of {user!r} is not hashed by bcrypt; `htpasswd -B` does that"
+            )
+        users[user] = hashed.encode()
+    if not users:
+        raise BadPasswordFileError(f"{path} names no user: nobody could come in")
+    return users
+
+
+def _credentials(header: str) -> tuple[str, bytes]:
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic":
+        raise _refused("There is no Authorization: Basic")
+    try:
+        decoded = base64.b64decode(encoded.strip(), validate=True)
+        user, colon, password = decoded.partition(b":")
+        name = user.decode()
+    except (binascii.Error, ValueError):
+        raise _refused("Authorization: Basic is not base64 of user:password") from None
+    if not colon or len(password) > PASSWORD_BYTES_MAX or b"\0" in password:
+        raise _refused("The user is not known, or the password is wrong")
+    return name, password
+
+
+def _matches(hashed: bytes | None, password: bytes) -> bool:
+    return bcrypt.checkpw(password, hashed or _NOBODYS) and hashed is not None
+
+
+def _refused(detail: str) -> ApiError:
+    return ApiError(
+        HTTPStatus.UNAUTHORIZED,
+        detail,
+        headers={"www-authenticate": 'Basic realm="placement", charset="UTF-8"'},
+    )

@@ -1,0 +1,164 @@
+"""`keystone`: the token is shown to Keystone, which says whose it is.
+
+We ask with a token of our own, got by a service user's password and got anew when Keystone no longer takes it. What
+Keystone said is remembered for a while, and never longer than the token lasts: so a token that is revoked may be taken
+for up to that while. Many requests with one token that is not known yet cause one question.
+"""
+
+import asyncio
+import hashlib
+import ssl
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+import httpx
+from msgspec import Struct
+from starlette.datastructures import Headers
+
+from bus.errors import Unavailable
+from placement_worker.api.problems import ApiError
+from placement_worker.api.request import Caller
+
+REMEMBERED_S: Final = 300.0
+REMEMBERED_MAX: Final = 10_000
+TIMEOUT_S: Final = 10.0
+
+
+class KeystoneAccount(Struct, frozen=True, kw_only=True):
+    """Where Keystone is, and as whom we ask it."""
+
+    # "https://cloud.example.com/identity": what stands before /v3.
+    url: str
+    user: str
+    password: str
+    project: str = "service"
+    user_domain: str = "Default"
+    project_domain: str = "Default"
+
+
+class KeystoneAuthentication:
+    def __init__(
+        self,
+        account: KeystoneAccount,
+        client: httpx.AsyncClient,
+        now: Callable[[], float] = time.time,
+        remembered_s: float = REMEMBERED_S,
+    ) -> None:
+        self._account = account
+        self._client = client
+        self._now = now
+        self._remembered_s = remembered_s
+        self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[Caller]] = {}
+        self._own_token = ""
+
+    async def caller(self, headers: Headers) -> Caller:
+        token = headers.get("x-auth-token", "")
+        if not token:
+            raise self._refused("There is no X-Auth-Token")
+        if not token.isascii():
+            raise self._refused("X-Auth-Token is no token: it has characters that none has")
+        # Whoever could read our memory or a dump of it should find no tokens there.
+        digest = hashlib.sha256(token.encode("ascii")).digest()
+        known = self._known.get(digest)
+        if known is not None and self._now() < known[1]:
+            return known[0]
+        asking = self._asking.get(digest)
+        if asking is None:
+            asking = self._asking[digest] = asyncio.create_task(self._ask(token, digest))
+            asking.add_done_callback(lambda _: self._asking.pop(digest))
+        # One who hangs up takes nothing from the others who wait for the same word.
+        return await asyncio.shield(asking)
+
+    async def close(self) -> None:
+        for task in tuple(self._asking.values()):
+            task.cancel()
+        await self._client.aclose()
+
+    async def _ask(self, token: str, digest: bytes) -> Caller:
+        answer = await self._validated(token)
+        if answer.status_code == HTTPStatus.UNAUTHORIZED:
+            # Ours has run out, or Keystone has forgotten it.
+            self._own_token = ""
+            answer = await self._validated(token)
+        if answer.status_code == HTTPStatus.NOT_FOUND:
+            raise self._refused("Keystone does not know the token, or it has run out")
+        if answer.status_code != HTTPStatus.OK:
+            raise Unavailable(f"Keystone answered {answer.status_code} when it was asked about a token")
+        caller, until = _read(answer)
+        self._known[digest] = (caller, min(until, self._now() + self._remembered_s))
+        if len(self._known) > REMEMBERED_MAX:
+            self._known.popitem(last=False)
+        return caller
+
+    async def _validated(self, token: str) -> httpx.Response:
+        own = self._own_token or await self._authenticated()
+        return await self._sent("GET", {"x-auth-token": own, "x-subject-token": token})
+
+    async def _authenticated(self) -> str:
+        """A token of our own."""
+        account = self._account
+        identity = {
+            "methods": ["password"],
+            "password": {
+                "user": {
+                    "name": account.user,
+                    "password": account.password,
+                    "domain": {"name": account.user_domain},
+                }
+            },
+        }
+        scope = {"project": {"name": account.project, "domain": {"name": account.project_domain}}}
+        answer = await self._sent("POST", json={"auth": {"identity": identity, "scope": scope}})
+        if answer.status_code != HTTPStatus.CREATED:
+            raise Unavailable(
+                f"Keystone answered {answer.status_code} to user {account.user!r} of project {account.project!r}: "
+                "the account that asks about tokens is not right"
+            )
+        self._own_token = answer.headers["x-subject-token"]
+        return self._own_token
+
+    async def _sent(
+        self, method: str, headers: dict[str, str] | None = None, json: object = None
+    ) -> httpx.Response:
+        # The catalogue is long, and nobody reads it.
+        url = f"{self._account.url.rstrip('/')}/v3/auth/tokens?nocatalog"
+        try:
+            return await self._client.request(method, url, headers=headers, json=json)
+        except httpx.HTTPError as problem:
+            raise Unavailable(
+                f"Keystone at {self._account.url} does not answer: {type(problem).__name__} {problem}"
+            ) from problem
+
+    def _refused(self, detail: str) -> ApiError:
+        return ApiError(
+            HTTPStatus.UNAUTHORIZED,
+            detail,
+            headers={"www-authenticate": f"Keystone uri='{self._account.url}'"},
+        )
+
+
+def keystone_client(ca_file: Path | None = None) -> httpx.AsyncClient:
+    """`ca_file`: whose certificates Keystone's is checked by, where it is not one of the system's."""
+    return httpx.AsyncClient(timeout=TIMEOUT_S, verify=ssl.create_default_context(cafile=ca_file))
+
+
+def _read(answer: httpx.Response) -> tuple[Caller, float]:
+    """Who it is, and until when."""
+    try:
+        token = answer.json()["token"]
+        expires = datetime.fromisoformat(token["expires_at"]).replace(tzinfo=UTC).timestamp()
+        caller = Caller(
+            user=token["user"]["id"],
+            project=token.get("project", {}).get("id", ""),
+            roles=frozenset(role["name"].lower() for role in token.get("roles", ())),
+            system_scope="all" if token.get("system", {}).get("all") else "",
+        )
+    except (KeyError, TypeError, ValueError) as problem:
+        raise Unavailable(f"Keystone's answer about a token is not as it should be: {problem!r}") from None
+    return caller, expires

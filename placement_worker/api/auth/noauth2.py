@@ -1,0 +1,34 @@
+"""`noauth2`: the token says who one is, and is believed. For tests; it is what upstream's suite speaks.
+
+The token is `user` or `user:project`. Roles are those of X-Roles; without it, the user admin is an administrator and
+anyone else has none.
+"""
+
+from http import HTTPStatus
+
+from starlette.datastructures import Headers
+
+from placement_worker.api.problems import ApiError
+from placement_worker.api.request import Caller
+
+
+class BelievedToken:
+    async def caller(self, headers: Headers) -> Caller:
+        token = headers.get("x-auth-token")
+        if token is None:
+            raise ApiError(
+                HTTPStatus.UNAUTHORIZED, "There is no X-Auth-Token", headers={"www-authenticate": "Token"}
+            )
+        user, _, project = token.partition(":")
+        scope = headers.get("openstack-system-scope", "")
+        said = headers.get("x-roles")
+        roles = said.split(",") if said is not None else ["admin"] if user == "admin" else []
+        return Caller(
+            user=user,
+            project=headers.get("x-project-id", "" if scope else project or user),
+            roles=frozenset(role.strip().lower() for role in roles),
+            system_scope=scope,
+        )
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,44 @@
+"""Allocation candidates: who could give what is asked for, and how."""
+
+from placement_worker.api import query_schemas
+from placement_worker.api.candidates_text import Summaries, requests_text
+from placement_worker.api.forms import Forms
+from placement_worker.api.names import KnownNames
+from placement_worker.api.queries import candidates_query, traits_named
+from placement_worker.api.reply import Reply
+from placement_worker.api.request import Request
+from placement_worker.api.standing import View
+from placement_worker.core.candidates.search import find_candidates
+
+QUERY = Forms(
+    ((1, 10), query_schemas.CANDIDATES_1_10),
+    ((1, 16), query_schemas.CANDIDATES_1_16),
+    ((1, 17), query_schemas.CANDIDATES_1_17),
+    ((1, 21), query_schemas.CANDIDATES_1_21),
+    ((1, 25), query_schemas.CANDIDATES_1_25),
+    ((1, 31), query_schemas.CANDIDATES_1_31),
+    ((1, 33), query_schemas.CANDIDATES_1_33),
+    ((1, 35), query_schemas.CANDIDATES_1_35),
+    ((1, 36), query_schemas.CANDIDATES_1_36),
+)
+
+
+class Candidates:
+    def __init__(self, view: View, names: KnownNames) -> None:
+        self._view = view
+        self._names = names
+        self._summaries = Summaries()
+
+    async def show(self, request: Request) -> Reply:
+        version = request.version
+        QUERY.at(version).query(request.query)
+        query = candidates_query(request.query, version)
+        classes = {resource: None for group in query.groups for resource in group.resources}
+        replica = await self._view.caught_up()
+        await self._names.check(replica, classes, traits_named(query))
+        # From here on nothing is waited for: what is found, and what is said of it, is of one moment.
+        found = find_candidates(replica.woods, query)
+        requests = requests_text(found, replica.woods, version)
+        summaries = self._summaries.text(found, replica.woods, version, classes)
+        body = f'{{"allocation_requests":[{requests}],"provider_summaries":{{{summaries}}}}}'
+        return Reply(body=body.encode(), is_fresh=True)

@@ -1,0 +1,53 @@
+"""Which pages of browsers may read the answers? Those of the origins that are named; every other gets an answer without
+the headers that would let it.
+"""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Final
+
+from starlette.datastructures import Headers
+
+from placement_worker.api.rendering import Answer
+
+ALLOWED_METHODS: Final = "GET, POST, PUT, DELETE"
+ALLOWED_HEADERS: Final = frozenset(
+    (
+        "openstack-api-version",
+        "x-auth-token",
+        "x-openstack-request-id",
+        "authorization",
+        "content-type",
+        "accept",
+    )
+)
+EXPOSED_HEADERS: Final = "openstack-api-version, x-openstack-request-id, location"
+KEPT_S: Final = "3600"
+
+
+class Cors:
+    def __init__(self, origins: Sequence[str]) -> None:
+        self._origins = frozenset(origins)
+
+    def preflight(self, method: str, headers: Headers) -> Answer | None:
+        """The whole answer to a browser that asks whether it may ask; None where this is no such question."""
+        if not self._origins or method != "OPTIONS" or "access-control-request-method" not in headers:
+            return None
+        added = self.headers(headers)
+        if added:
+            wanted = headers.get("access-control-request-headers", "").lower().split(",")
+            allowed = ",".join(name for part in wanted if (name := part.strip()) in ALLOWED_HEADERS)
+            added = {
+                **added,
+                "access-control-allow-methods": ALLOWED_METHODS,
+                "access-control-allow-headers": allowed,
+                "access-control-max-age": KEPT_S,
+            }
+        return Answer(HTTPStatus.OK, {**added, "content-length": "0"}, b"")
+
+    def headers(self, headers: Headers) -> Mapping[str, str]:
+        """What an answer to this request carries besides its own headers."""
+        origin = headers.get("origin")
+        if origin is None or not self._origins & {origin, "*"}:
+            return {}
+        return {"access-control-allow-origin": origin, "access-control-expose-headers": EXPOSED_HEADERS}

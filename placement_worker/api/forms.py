@@ -1,0 +1,165 @@
+"""Is a body, or a query, what its schema says? If not, a 400 that names the place and the value.
+
+Two validators read the same schema. One is compiled, and says in a few microseconds whether it holds; the other is slow,
+and says what is wrong with what does not, in the words that clients of Placement are used to.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+import fastjsonschema
+import jsonschema
+import msgspec
+from jsonschema.validators import extend
+
+from placement_worker.api.problems import ApiError, bad_request
+from placement_worker.api.schemas import Schema
+from placement_worker.api.versions import Version
+
+# What is wrong with a large body is said without the body: to lay one out for reading takes a thousand times as long as
+# to judge it.
+LAID_OUT_BYTES_MAX = 8_192
+DETAIL_CHARACTERS_MAX = 4_000
+_BODY = "JSON does not validate"
+_QUERY = "Invalid query string parameters"
+
+
+class Form:
+    """A schema, and whoever judges by it; these are made when first asked for."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+
+    def body(self, text: bytes) -> Any:
+        """What a body says."""
+        try:
+            value = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+            raise bad_request(f"Malformed JSON: {problem}") from None
+        # Databases keep no such character.
+        if b"\\u0000" in text and (holder := next(_holding_nul(value), None)) is not None:
+            raise bad_request(f"{_BODY}: {holder!r} has the character NUL in it")
+        self.check(value, len(text))
+        return value
+
+    def check(self, value: object, size: int = 0) -> None:
+        """The same of what is JSON no more."""
+        if not self.allows(value):
+            raise self._refusal(value, _BODY, size)
+
+    def query(self, query: Sequence[tuple[str, str]]) -> dict[str, str]:
+        """The keys and values of a query; of a key that is repeated the last."""
+        value = dict(query)
+        for key, text in query:
+            if "\0" in key or "\0" in text:
+                raise bad_request(f"{_QUERY}: {key!r} is {text!r}, with the character NUL in it")
+        if not self.allows(value):
+            raise self._refusal(value, _QUERY, sum(len(text) for _, text in query))
+        return value
+
+    def allows(self, value: object) -> bool:
+        try:
+            self._judge(value)
+        except (fastjsonschema.JsonSchemaValueException, RecursionError):
+            return False
+        return True
+
+    def _refusal(self, value: object, saying: str, size: int) -> ApiError:
+        try:
+            problem = next(self._explainer.iter_errors(value), _AT_ITS_END)
+            said = (
+                str(problem) if size <= LAID_OUT_BYTES_MAX else f"{problem.message} (at {problem.json_path})"
+            )
+        except RecursionError:
+            return bad_request(f"{saying}: it goes too deep")
+        if len(said) > DETAIL_CHARACTERS_MAX:
+            said = f"{said[:DETAIL_CHARACTERS_MAX]} ..."
+        return bad_request(f"{saying}: {said}")
+
+    @cached_property
+    def _judge(self) -> Callable[[object], object]:
+        judge: Callable[[object], object] = fastjsonschema.compile(
+            _ending_exactly(self.schema), formats={"uuid": is_uuid}
+        )
+        return judge
+
+    @cached_property
+    def _explainer(self) -> Any:
+        return _Explainer(self.schema, format_checker=_FORMATS)
+
+
+class Forms:
+    """The forms of one thing, by the version that each came with."""
+
+    def __init__(self, *of: tuple[Version, Schema]) -> None:
+        self.by_version = tuple((since, Form(schema)) for since, schema in sorted(of, key=lambda one: one[0]))
+
+    def at(self, version: Version) -> Form:
+        """The last one that came until this version."""
+        return [form for since, form in self.by_version if since <= version][-1]
+
+
+def uuid_in(text: str) -> UUID | None:
+    """Thirty-two digits, with hyphens and in a case as anyone may write them."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def is_uuid(text: object) -> bool:
+    return isinstance(text, str) and uuid_in(text) is not None
+
+
+def _holding_nul(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            if "\0" in value:
+                yield value
+        case list():
+            for item in value:
+                yield from _holding_nul(item)
+        case dict():
+            for key, item in value.items():
+                yield from _holding_nul(key)
+                yield from _holding_nul(item)
+        case _:
+            pass
+
+
+def _ending_exactly(schema: Any) -> Any:
+    """The same for a judge that lets a key end in a line break where its pattern ends in `$`."""
+    match schema:
+        case dict():
+            return {
+                key: (
+                    {_exact(pattern): _ending_exactly(row) for pattern, row in value.items()}
+                    if key == "patternProperties"
+                    else _ending_exactly(value)
+                )
+                for key, value in schema.items()
+            }
+        case list():
+            return [_ending_exactly(one) for one in schema]
+        case _:
+            return schema
+
+
+def _exact(pattern: str) -> str:
+    return pattern.replace("$", r"\Z")
+
+
+def _matches(_: object, pattern: str, value: object, __: object) -> Iterator[jsonschema.ValidationError]:
+    """As JSON Schema has it: the end is the end, and not before a last line break."""
+    if isinstance(value, str) and not re.search(_exact(pattern), value):
+        yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+# All that the explainer takes for good and the judge does not.
+_AT_ITS_END = jsonschema.ValidationError("one of its keys ends in a line break")
+_FORMATS = jsonschema.FormatChecker(())
+_FORMATS.checks("uuid")(is_uuid)
+_Explainer: Any = extend(jsonschema.Draft202012Validator, {"pattern": _matches})  # type: ignore[no-untyped-call]

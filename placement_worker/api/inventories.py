@@ -1,0 +1,222 @@
+"""The inventories of a provider: all of them, or one class."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from bus.messages.administration import (
+    Done,
+    DropInventory,
+    InventoryAbsent,
+    ProviderWritten,
+    PutInventory,
+    SetInventories,
+    UnknownClass,
+    WriteVerdict,
+)
+from bus.messages.placement import (
+    InventoryInUse,
+    InventoryState,
+    ProviderState,
+    ReportedInventory,
+)
+from placement_worker.api import schemas
+from placement_worker.api.forms import Forms
+from placement_worker.api.names import classes_in_order
+from placement_worker.api.problems import (
+    CONCURRENT_UPDATE,
+    INVENTORY_IN_USE,
+    ApiError,
+    bad_request,
+    conflict,
+    not_found,
+)
+from placement_worker.api.refusals import in_use, no_such_class, refusal
+from placement_worker.api.reply import Reply
+from placement_worker.api.request import Request
+from placement_worker.api.standing import Desk, View, body_for_provider, path_provider, standing
+from placement_worker.api.versions import Version
+
+ONE = Forms(((1, 0), schemas.INVENTORY))
+NEW = Forms(((1, 0), schemas.NEW_INVENTORY))
+ALL = Forms(((1, 0), schemas.INVENTORIES))
+_RESERVED_MAY_BE_ALL: Version = (1, 26)
+_WHOLE = frozenset({"total", "reserved", "min_unit", "max_unit", "step_size"})
+
+
+class Inventories:
+    def __init__(self, desk: Desk, view: View) -> None:
+        self._desk = desk
+        self._view = view
+
+    async def show_all(self, request: Request) -> Reply:
+        state = standing(await self._view.caught_up(), request.params)
+        return _all(state.generation, state.inventories)
+
+    async def show(self, request: Request) -> Reply:
+        state = standing(await self._view.caught_up(), request.params)
+        resource = request.params["resource_class"]
+        if resource not in state.inventories:
+            raise not_found(f"No inventory of class {resource} for {state.id}")
+        return _one(state.generation, state.inventories[resource])
+
+    async def set_all(self, request: Request) -> Reply:
+        provider = path_provider(request.params)
+        said = await body_for_provider(ALL.at(request.version), request, self._view)
+        doing = f"Unable to update inventory for resource provider {provider}"
+        inventories = inventories_in(said, request.version, doing)
+        verdict = await self._desk.ask(
+            SetInventories(
+                provider=provider,
+                generation=int(said["resource_provider_generation"]),
+                inventories=inventories,
+            )
+        )
+        match verdict:
+            case ProviderWritten(generation=generation):
+                return _all(generation, inventories)
+            case UnknownClass(names=names):
+                raise bad_request(
+                    f"Unknown resource class in inventory for resource provider {provider}: {no_such_class(names)}"
+                )
+            case _:
+                raise await self._refusal_of_use(verdict, doing, tuple(inventories))
+
+    async def create(self, request: Request) -> Reply:
+        provider = path_provider(request.params)
+        said = await body_for_provider(NEW.at(request.version), request, self._view)
+        resource = said["resource_class"]
+        doing = f"Unable to create inventory for resource provider {provider}"
+        inventory = _inventory_in(resource, said, request.version, doing)
+        # Whatever generation is named: there is nothing yet that anyone could have changed meanwhile.
+        verdict = await self._desk.ask(
+            PutInventory(
+                provider=provider, generation=None, resource=resource, inventory=inventory, is_new=True
+            )
+        )
+        if not isinstance(verdict, ProviderWritten):
+            raise refusal(verdict, doing)
+        url = f"{request.prefix}/resource_providers/{provider}/inventories/{resource}"
+        return _one(verdict.generation, inventory, HTTPStatus.CREATED, location=url)
+
+    async def set_one(self, request: Request) -> Reply:
+        provider = path_provider(request.params)
+        said = await body_for_provider(ONE.at(request.version), request, self._view)
+        resource = request.params["resource_class"]
+        doing = f"Unable to update inventory for resource provider {provider}"
+        inventory = _inventory_in(resource, said, request.version, doing)
+        verdict = await self._desk.ask(
+            PutInventory(
+                provider=provider,
+                generation=int(said["resource_provider_generation"]),
+                resource=resource,
+                inventory=inventory,
+            )
+        )
+        match verdict:
+            case ProviderWritten(generation=generation):
+                return _one(generation, inventory)
+            case InventoryAbsent():
+                raise bad_request(
+                    f"No inventory record with resource class for resource provider {provider}: {resource}"
+                )
+            case _:
+                raise refusal(verdict, doing)
+
+    async def delete_all(self, request: Request) -> Reply:
+        provider = path_provider(request.params)
+        verdict = await self._desk.ask(SetInventories(provider=provider, generation=None, inventories={}))
+        if not isinstance(verdict, ProviderWritten):
+            raise await self._refusal_of_use(
+                verdict, f"Unable to delete inventory of resource provider {provider}", ()
+            )
+        return Reply(HTTPStatus.NO_CONTENT)
+
+    async def delete(self, request: Request) -> Reply:
+        provider = path_provider(request.params)
+        resource = request.params["resource_class"]
+        verdict = await self._desk.ask(DropInventory(provider=provider, resource=resource))
+        doing = f"Unable to delete inventory of class {resource}"
+        match verdict:
+            case Done() | ProviderWritten():
+                return Reply(HTTPStatus.NO_CONTENT)
+            case InventoryAbsent():
+                raise not_found(f"No inventory of class {resource} found for delete, of {provider}")
+            case UnknownClass(names=names):
+                raise not_found(f"{doing}: {no_such_class(names)}")
+            case InventoryInUse(used=used):
+                # The other writes call it in use; clients know this one by the other code.
+                raise conflict(
+                    f"{doing}: {in_use(str(provider), (resource,))}: {used} is held", CONCURRENT_UPDATE
+                )
+            case _:
+                raise refusal(verdict, doing)
+
+    async def _refusal_of_use(self, verdict: WriteVerdict, doing: str, kept: tuple[str, ...]) -> ApiError:
+        """The verdict names one class that is held; here all are told, as they stand a moment later."""
+        if isinstance(verdict, InventoryInUse):
+            state = (await self._view.caught_up()).get(verdict.provider)
+            held = {one for one in _held(state) if one not in kept} | {verdict.resource}
+            return conflict(
+                f"{doing}: {in_use(str(verdict.provider), classes_in_order(held))}", INVENTORY_IN_USE
+            )
+        return refusal(verdict, doing)
+
+
+def inventories_in(said: Any, version: Version, doing: str) -> dict[str, ReportedInventory]:
+    return {
+        resource: _inventory_in(resource, inventory, version, doing)
+        for resource, inventory in said["inventories"].items()
+    }
+
+
+def _inventory_in(resource: str, said: dict[str, Any], version: Version, doing: str) -> ReportedInventory:
+    fields = {key: int(value) for key, value in said.items() if key in _WHOLE}
+    ratio = float(said.get("allocation_ratio", 1.0))
+    inventory = ReportedInventory(**fields, allocation_ratio=ratio)
+    capacity = int((inventory.total - inventory.reserved) * ratio)
+    if version >= _RESERVED_MAY_BE_ALL:
+        if capacity < 0:
+            raise bad_request(
+                f"{doing}: {resource} has a capacity of {capacity}. The reserved value is greater than total."
+            )
+    elif capacity <= 0:
+        raise bad_request(
+            f"{doing}: {resource} has a capacity of {capacity}. "
+            "The reserved value is greater than or equal to total."
+        )
+    return inventory
+
+
+def _held(state: ProviderState | None) -> tuple[str, ...]:
+    inventories = state.inventories if state else {}
+    return tuple(resource for resource, inventory in inventories.items() if inventory.used)
+
+
+def _all(generation: int, inventories: Mapping[str, ReportedInventory | InventoryState]) -> Reply:
+    body = {
+        "resource_provider_generation": generation,
+        "inventories": {resource: _row(inventory) for resource, inventory in inventories.items()},
+    }
+    return Reply(body=body, is_fresh=True)
+
+
+def _one(
+    generation: int,
+    inventory: ReportedInventory | InventoryState,
+    status: HTTPStatus = HTTPStatus.OK,
+    **headers: str,
+) -> Reply:
+    body = {**_row(inventory), "resource_provider_generation": generation}
+    return Reply(status, body, headers, is_fresh=True)
+
+
+def _row(inventory: ReportedInventory | InventoryState) -> dict[str, object]:
+    return {
+        "total": inventory.total,
+        "reserved": inventory.reserved,
+        "min_unit": inventory.min_unit,
+        "max_unit": inventory.max_unit,
+        "step_size": inventory.step_size,
+        "allocation_ratio": inventory.allocation_ratio,
+    }

@@ -1,0 +1,44 @@
+"""What was answered and how long it took, for Prometheus. By route, never by path: there are millions of paths."""
+
+from functools import lru_cache
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+PATH: Final = "/metrics"
+_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "moor_placement_http_requests",
+            "Requests that were answered.",
+            ("method", "route", "status"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "moor_placement_http_request_seconds",
+            "From a request's headers to the last of its answer.",
+            ("method", "route"),
+            buckets=_BUCKETS_S,
+            registry=self._registry,
+        )
+        self.under_way = Gauge(
+            "moor_placement_http_requests_under_way", "Requests not yet answered.", registry=self._registry
+        )
+        # A label's child is looked up under a lock, by a tuple of strings; there are few.
+        self._child = lru_cache(maxsize=1024)(self._made)
+
+    def answered(self, method: str, route: str, status: int, took_s: float) -> None:
+        count, seconds = self._child(method, route, status)
+        count.inc()
+        seconds.observe(took_s)
+
+    def page(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def _made(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+        return self._requests.labels(method, route, str(status)), self._seconds.labels(method, route)

@@ -1,0 +1,91 @@
+"""A whole policy: read once, checked whole, asked for every request."""
+
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from http import HTTPStatus
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import yaml
+
+from placement_worker.api.policy.defaults import LEGACY, OPEN, SECURE
+from placement_worker.api.policy.language import BadRuleError, Rule, read_rule
+from placement_worker.api.problems import ApiError
+from placement_worker.api.request import Caller
+
+BY_NAME: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {"legacy": LEGACY, "secure": SECURE, "open": OPEN}
+)
+
+
+class BadPolicyError(ValueError):
+    """A policy that cannot be: where, which rule, and why."""
+
+
+class Policy:
+    def __init__(self, rules: Mapping[str, str]) -> None:
+        """Raises BadPolicyError for a rule that cannot be read, asks for one that is not there, or asks for itself."""
+        self._rules = {name: _read(name, text) for name, text in rules.items()}
+        for name, rule in self._rules.items():
+            for asked in sorted(rule.asks - self._rules.keys()):
+                raise BadPolicyError(f"{name} is {rules[name]!r}: there is no rule {asked!r}")
+        try:
+            TopologicalSorter({name: rule.asks for name, rule in self._rules.items()}).prepare()
+        except CycleError as problem:
+            raise BadPolicyError(f"these rules ask each other in a circle: {problem.args[1]}") from None
+
+    def check(self, rule: str, caller: Caller, query: Sequence[tuple[str, str]]) -> None:
+        """Raises ApiError 403 where it does not hold.
+
+        What is asked about is the project that the query names, as GET /usages does; else the caller's own. Who acts on
+        the whole system acts on no project, and all that placement has are projects' things: it is refused.
+        """
+        project = next((value for key, value in query if key == "project_id"), caller.project)
+        target = {"project_id": project, "user_id": caller.user}
+        if caller.system_scope or not self._rules[rule].holds(caller, target, self._rules):
+            roles = ", ".join(sorted(caller.roles)) or "no role"
+            raise ApiError(
+                HTTPStatus.FORBIDDEN,
+                f"Policy does not allow {rule} to user {caller.user!r} with {roles}"
+                + (" and a token for the system" if caller.system_scope else ""),
+            )
+
+
+def policy_named(name: str) -> Policy:
+    """`legacy`, `secure`, `open`, or the path of a file, YAML or JSON, of rules that replace legacy's one by one."""
+    if name in BY_NAME:
+        return Policy(BY_NAME[name])
+    overrides = _file(Path(name))
+    if unknown := sorted(name for name in overrides if name.startswith("placement:") and name not in LEGACY):
+        raise BadPolicyError(f"{name}: there is no rule {unknown[0]!r}; nothing would ever ask it")
+    try:
+        return Policy({**LEGACY, **overrides})
+    except BadPolicyError as problem:
+        raise BadPolicyError(f"{name}: {problem}") from None
+
+
+def _file(path: Path) -> Mapping[str, str]:
+    try:
+        written = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
+        raise BadPolicyError(
+            f"policy is {str(path)!r}: neither {', '.join(BY_NAME)} nor a file that can be read: {problem}"
+        ) from None
+    if written is None:
+        return {}
+    if not isinstance(written, dict):
+        raise BadPolicyError(
+            f"{path}: it is a {type(written).__name__}, and should be names with their rules"
+        )
+    for name, rule in written.items():
+        if not isinstance(name, str) or not isinstance(rule, str):
+            raise BadPolicyError(f"{path}: {name!r} is {rule!r}; both must be texts")
+    return written
+
+
+def _read(name: str, text: str) -> Rule:
+    try:
+        return read_rule(text)
+    except BadRuleError as problem:
+        raise BadPolicyError(f"{name} is {text!r}: {problem}") from None

@@ -1,0 +1,56 @@
+"""How an answer says no: the errors that handlers raise, and the codes by which clients tell them apart."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Final
+
+# What clients branch on, from version 1.23 on.
+UNDEFINED: Final = "placement.undefined_code"
+INVENTORY_IN_USE: Final = "placement.inventory.inuse"
+CONCURRENT_UPDATE: Final = "placement.concurrent_update"
+DUPLICATE_NAME: Final = "placement.duplicate_name"
+PROVIDER_IN_USE: Final = "placement.resource_provider.inuse"
+CANNOT_DELETE_PARENT: Final = "placement.resource_provider.cannot_delete_parent"
+PROVIDER_NOT_FOUND: Final = "placement.resource_provider.not_found"
+DUPLICATE_KEY: Final = "placement.query.duplicate_key"
+BAD_VALUE: Final = "placement.query.bad_value"
+MISSING_VALUE: Final = "placement.query.missing_value"
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class ApiError(Exception):
+    """Ends a request with this status. Raised by handlers, and by whatever stands before them; rendered in one place.
+
+    `detail` is for people: what, which, the numbers. Its last line is all that some clients print. `extra` goes into the
+    error's body beside the usual keys.
+    """
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        detail: str,
+        code: str = UNDEFINED,
+        *,
+        headers: Mapping[str, str] = _NONE,
+        extra: Mapping[str, str] = _NONE,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.code = code
+        self.headers = headers
+        self.extra = extra
+
+
+def bad_request(detail: str, code: str = UNDEFINED) -> ApiError:
+    return ApiError(HTTPStatus.BAD_REQUEST, detail, code)
+
+
+def not_found(detail: str, code: str = UNDEFINED) -> ApiError:
+    return ApiError(HTTPStatus.NOT_FOUND, detail, code)
+
+
+def conflict(detail: str, code: str = UNDEFINED) -> ApiError:
+    return ApiError(HTTPStatus.CONFLICT, detail, code)

@@ -1,0 +1,78 @@
+"""A request's parts as they arrive: its path, its query, its body; each within its limit."""
+
+from http import HTTPStatus
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope
+
+from placement_worker.api.problems import ApiError, bad_request
+from placement_worker.api.settings import ApiSettings
+
+
+class ClientGone(Exception):  # noqa: N818 - named for what happened
+    """It hung up before its request was whole: nobody waits for an answer."""
+
+
+def path_of(scope: Scope, settings: ApiSettings) -> tuple[str, str]:
+    """Where the service is mounted, and the path below it, as it was sent: a slash that is written as %2F parts nothing."""
+    prefix = scope.get("root_path", "").rstrip("/")
+    path = scope.get("raw_path", scope["path"].encode()).decode("latin-1").removeprefix(prefix)
+    if settings.prefix and (path == settings.prefix or path.startswith(f"{settings.prefix}/")):
+        prefix += settings.prefix
+        path = path.removeprefix(settings.prefix)
+    return prefix, path or "/"
+
+
+def query_of(scope: Scope, settings: ApiSettings) -> tuple[tuple[str, str], ...]:
+    text = scope["query_string"]
+    if not text:
+        return ()
+    try:
+        pairs = parse_qsl(
+            text.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=settings.query_keys_max,
+        )
+    except UnicodeDecodeError:
+        raise bad_request("Invalid query string parameters: they are not UTF-8") from None
+    except ValueError:
+        keys = text.count(b"&") + 1
+        raise bad_request(
+            f"Invalid query string parameters: {keys} keys, and {settings.query_keys_max} are read at most"
+        ) from None
+    return tuple(pairs)
+
+
+async def body_of(headers: Headers, receive: Receive, settings: ApiSettings) -> bytes:
+    """All of it, or none: what says that it is too long is not even read."""
+    _check_length(_stated_length(headers.get("content-length", "0")), settings)
+    message = await receive()
+    if message["type"] != "http.disconnect" and not message.get("more_body", False):
+        return bytes(message.get("body", b""))
+    body = bytearray()
+    while True:
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        body += message.get("body", b"")
+        _check_length(len(body), settings)
+        if not message.get("more_body", False):
+            return bytes(body)
+        message = await receive()
+
+
+def _stated_length(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise bad_request(f"content-length header must be an integer, not {text!r}")
+    return int(text)
+
+
+def _check_length(length: int, settings: ApiSettings) -> None:
+    if length > settings.body_bytes_max:
+        raise ApiError(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"The body has {length} bytes, and {settings.body_bytes_max} are read at most",
+            # What it still sends is not read, so the connection is of no more use.
+            headers={"connection": "close"},
+        )

@@ -1,0 +1,100 @@
+"""Replies and errors as what goes over the wire: a status, headers and bytes.
+
+Errors are OpenStack's: `{"errors": [{status, title, detail, request_id, code}]}`, the code from version 1.23 on. Who takes
+no JSON is told in HTML or in plain text.
+"""
+
+from collections.abc import Mapping
+from email.utils import formatdate
+from html import escape
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from placement_worker.api.accepting import HTML, JSON, TEXT, accepts
+from placement_worker.api.problems import ApiError
+from placement_worker.api.reply import Reply
+from placement_worker.api.versions import HEADER, SERVICE, Version, told
+
+CODES_SINCE: Final[Version] = (1, 23)
+FRESHNESS_SINCE: Final[Version] = (1, 15)
+REQUEST_ID: Final = "x-openstack-request-id"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Answer(Struct, frozen=True):
+    status: HTTPStatus
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Exchange(Struct):
+    """What is known of a request so far; an error may end it at any point."""
+
+    request_id: str
+    accept: str
+    # None until it is decided; from then on every answer says it.
+    version: Version | None = None
+
+
+def answer_to(exchange: Exchange, reply: Reply) -> Answer:
+    headers = {**reply.headers, **_headers(exchange)}
+    body = b""
+    if reply.body is not None:
+        headers["content-type"] = JSON
+        body = reply.body if isinstance(reply.body, bytes) else _encode(reply.body)
+    if reply.is_fresh and exchange.version is not None and exchange.version >= FRESHNESS_SINCE:
+        headers["cache-control"] = "no-cache"
+        headers["last-modified"] = formatdate(usegmt=True)
+    if reply.status is not HTTPStatus.NO_CONTENT:
+        headers["content-length"] = str(len(body))
+    return Answer(reply.status, headers, body)
+
+
+def refusal_of(exchange: Exchange, problem: ApiError) -> Answer:
+    media, body = _told(exchange, problem)
+    headers = {
+        **problem.headers,
+        **_headers(exchange),
+        "content-type": media,
+        "content-length": str(len(body)),
+    }
+    return Answer(problem.status, headers, body)
+
+
+def error_body(request_id: str, problem: ApiError, version: Version | None) -> bytes:
+    error: dict[str, object] = {
+        "status": problem.status.value,
+        "title": problem.status.phrase,
+        "detail": problem.detail,
+        "request_id": request_id,
+        **problem.extra,
+    }
+    if version is not None and version >= CODES_SINCE:
+        error["code"] = problem.code
+    return _encode({"errors": [error]})
+
+
+def _told(exchange: Exchange, problem: ApiError) -> tuple[str, bytes]:
+    title, detail = problem.status.phrase, problem.detail
+    if accepts(exchange.accept, JSON):
+        return JSON, error_body(exchange.request_id, problem, exchange.version)
+    if accepts(exchange.accept, HTML):
+        page = (
+            f"<html><head><title>{title}</title></head><body><h1>{title}</h1>{escape(detail)}</body></html>"
+        )
+        return f"{HTML}; charset=utf-8", page.encode()
+    return f"{TEXT}; charset=utf-8", f"{problem.status.value} {title}\n\n{detail}\n".encode()
+
+
+def _headers(exchange: Exchange) -> dict[str, str]:
+    if exchange.version is None:
+        return {REQUEST_ID: exchange.request_id}
+    return {
+        REQUEST_ID: exchange.request_id,
+        HEADER: f"{SERVICE} {told(exchange.version)}",
+        "vary": HEADER,
+    }

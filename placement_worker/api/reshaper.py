@@ -1,0 +1,51 @@
+"""Inventories and allocations moved together, all at once."""
+
+from http import HTTPStatus
+from typing import Any
+
+from bus.message import ProviderId
+from bus.messages.administration import Done, ProviderInventories, Reshape
+from placement_worker.api import schemas
+from placement_worker.api.allocations import consumers_in, uuid_key
+from placement_worker.api.forms import Forms
+from placement_worker.api.inventories import inventories_in
+from placement_worker.api.refusals import refusal
+from placement_worker.api.reply import Reply
+from placement_worker.api.request import Request
+from placement_worker.api.standing import Desk
+from placement_worker.api.versions import Version
+
+RESHAPE = Forms(
+    ((1, 30), schemas.RESHAPE_1_30), ((1, 34), schemas.RESHAPE_1_34), ((1, 38), schemas.RESHAPE_1_38)
+)
+
+
+class Reshaper:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def reshape(self, request: Request) -> Reply:
+        said = RESHAPE.at(request.version).body(request.body)
+        verdict = await self._desk.ask(
+            Reshape(
+                inventories=tuple(
+                    _inventories_of(named, body, request.version)
+                    for named, body in said["inventories"].items()
+                ),
+                allocations=consumers_in(said["allocations"], request.version),
+            )
+        )
+        match verdict:
+            case Done():
+                return Reply(HTTPStatus.NO_CONTENT)
+            case _:
+                raise refusal(verdict, "Unable to allocate inventory")
+
+
+def _inventories_of(named: str, said: dict[str, Any], version: Version) -> ProviderInventories:
+    provider = ProviderId(uuid_key(named))
+    return ProviderInventories(
+        provider=provider,
+        generation=int(said["resource_provider_generation"]),
+        inventories=inventories_in(said, version, f"Unable to reshape resource provider {provider}"),
+    )

@@ -1,0 +1,17 @@
+"""The door: which versions are spoken here. Whoever comes first asks this, without a token."""
+
+from placement_worker.api.reply import Reply
+from placement_worker.api.request import Request
+from placement_worker.api.versions import NEWEST, OLDEST, told
+
+
+async def version_document(_: Request) -> Reply:
+    version = {
+        "id": f"v{told(OLDEST)}",
+        "max_version": told(NEWEST),
+        "min_version": told(OLDEST),
+        "status": "CURRENT",
+        # Relative to wherever the client found this.
+        "links": [{"rel": "self", "href": ""}],
+    }
+    return Reply(body={"versions": [version]}, is_fresh=True)

@@ -1,0 +1,101 @@
+"""Which handler answers this method on this path, at this version?
+
+A path that no route has does not exist (404). One that has routes, but not for this method, is a 405 that names the
+methods there are. A method that came, or went, with another version is a 404 where the whole path did, else a 405.
+Versions are part of the match, so that a handler that was replaced at some version is a route of its own, with `until`.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from http import HTTPStatus
+
+from msgspec import Struct
+
+from placement_worker.api.forms import Forms
+from placement_worker.api.problems import ApiError, not_found
+from placement_worker.api.reply import Reply
+from placement_worker.api.request import Request
+from placement_worker.api.versions import NEWEST, OLDEST, Version, told
+
+Handler = Callable[[Request], Awaitable[Reply]]
+
+
+class Route(Struct, frozen=True):
+    """One line of the API's grammar.
+
+    `routes_of(desk, view, store)` in routes.py makes them with their handlers bound to what these work on. `path` is
+    "/resource_providers/{uuid}/traits": a name in braces takes one segment whole. `rule` is what policy is asked before
+    the handler runs ("placement:resource_providers:list"). `body` and `query` say what is read of them, by version; with a
+    `body` one is expected, as JSON: anything else is a 415.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    rule: str
+    since: Version = OLDEST
+    until: Version = NEWEST
+    body: Forms | None = None
+    query: Forms | None = None
+
+    @property
+    def reads_body(self) -> bool:
+        return self.body is not None
+
+
+class Match(Struct, frozen=True):
+    route: Route
+    params: Mapping[str, str]
+
+
+class Router:
+    """Looks paths up by their length and fixed segments; the table is small and never changes while it serves."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._shapes: dict[int, list[tuple[tuple[str | None, ...], tuple[str, ...], list[Route]]]] = {}
+        for route in routes:
+            self._add(route)
+
+    def match(self, method: str, path: str, version: Version) -> Match:
+        """The route, and what its path's names stand for. Raises ApiError with 404 or 405."""
+        segments = path.split("/")
+        for fixed, names, routes in self._shapes.get(len(segments), ()):
+            if not _fits(fixed, segments):
+                continue
+            served = [route for route in routes if route.since <= version <= route.until]
+            for route in served:
+                if route.method == method:
+                    values = [
+                        segment for segment, wanted in zip(segments, fixed, strict=True) if wanted is None
+                    ]
+                    return Match(route, dict(zip(names, values, strict=True)))
+            if served or all(route.method != method for route in routes):
+                raise _not_allowed(method, path, served or routes)
+        raise not_found(f"The resource could not be found. Version {told(version)} has nothing at {path}")
+
+    def _add(self, route: Route) -> None:
+        segments = route.path.split("/")
+        fixed = tuple(None if segment.startswith("{") else segment for segment in segments)
+        names = tuple(segment[1:-1] for segment in segments if segment.startswith("{"))
+        shapes = self._shapes.setdefault(len(segments), [])
+        for known, _, routes in shapes:
+            if known == fixed:
+                routes.append(route)
+                return
+        shapes.append((fixed, names, [route]))
+
+
+def _fits(fixed: tuple[str | None, ...], segments: Sequence[str]) -> bool:
+    """A name takes a segment that is there: `/traits/` is not a trait without a name."""
+    return all(
+        wanted == segment if wanted is not None else segment != ""
+        for wanted, segment in zip(fixed, segments, strict=True)
+    )
+
+
+def _not_allowed(method: str, path: str, served: Sequence[Route]) -> ApiError:
+    methods = ", ".join(sorted({route.method for route in served}))
+    return ApiError(
+        HTTPStatus.METHOD_NOT_ALLOWED,
+        f"The method {method} is not allowed for this resource. {path} has {methods}",
+        headers={"allow": methods},
+    )

@@ -1,0 +1,23 @@
+"""What an operator may limit of the HTTP service."""
+
+from msgspec import Struct
+
+
+class ApiSettings(Struct, frozen=True):
+    # The largest reshape of a whole cloud's tree stays far below; who sends more is cut off while sending.
+    body_bytes_max: int = 16 * 1024 * 1024
+    # The request's first line: nova's longest queries for candidates take some thousand bytes.
+    target_bytes_max: int = 64 * 1024
+    headers_bytes_max: int = 64 * 1024
+    query_keys_max: int = 1_000
+    # The path under which a proxy hands requests on without taking it off: "/placement". Empty: the root.
+    prefix: str = ""
+    # Browsers' origins that may read answers: "https://cloud.example.com"; "*" is any.
+    cors_origins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("body_bytes_max", "target_bytes_max", "headers_bytes_max", "query_keys_max"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be more than 0")
+        if self.prefix and (not self.prefix.startswith("/") or self.prefix.endswith("/")):
+            raise ValueError(f"prefix is {self.prefix!r}: it begins with a slash and does not end with one")

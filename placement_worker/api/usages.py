@@ -1,0 +1,53 @@
+"""What is used: of a provider, and by the consumers of a project."""
+
+from bus.messages.administration import TypeUsage
+from placement_worker.api import query_schemas
+from placement_worker.api.forms import Forms
+from placement_worker.api.reply import Reply
+from placement_worker.api.request import Request
+from placement_worker.api.standing import Records, View, standing
+from placement_worker.api.versions import Version
+
+OF_PROJECT = Forms(((1, 9), query_schemas.USAGES_1_9), ((1, 38), query_schemas.USAGES_1_38))
+_BY_TYPE: Version = (1, 38)
+# Of whom nobody said what they are; and in a query, all together whatever they are.
+UNKNOWN = "unknown"
+_ALL = "all"
+
+
+class Usages:
+    def __init__(self, view: View, records: Records) -> None:
+        self._view = view
+        self._records = records
+
+    async def show_of(self, request: Request) -> Reply:
+        state = standing(await self._view.caught_up(), request.params)
+        used = {resource: inventory.used for resource, inventory in state.inventories.items()}
+        body = {"resource_provider_generation": state.generation, "usages": used}
+        return Reply(body=body, is_fresh=True)
+
+    async def show_all(self, request: Request) -> Reply:
+        query = OF_PROJECT.at(request.version).query(request.query)
+        usages = await self._records.usages(query["project_id"], query.get("user_id", ""))
+        if request.version < _BY_TYPE:
+            return Reply(body={"usages": _together(usages)}, is_fresh=True)
+        return Reply(body={"usages": _by_type(usages, query.get("consumer_type"))}, is_fresh=True)
+
+
+def _together(usages: tuple[TypeUsage, ...]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for usage in usages:
+        for resource, amount in usage.used.items():
+            total[resource] = total.get(resource, 0) + amount
+    return total
+
+
+def _by_type(usages: tuple[TypeUsage, ...], asked: str | None) -> dict[str, dict[str, int]]:
+    if asked == _ALL:
+        total = _together(usages)
+        return {_ALL: {**total, "consumer_count": sum(usage.consumers for usage in usages)}} if total else {}
+    return {
+        (usage.type or UNKNOWN): {**usage.used, "consumer_count": usage.consumers}
+        for usage in usages
+        if asked in (None, usage.type or UNKNOWN)
+    }

@@ -1,0 +1,185 @@
+"""Columns: one row a provider, one array a fact. Arrays are longer than there are rows; who reads cuts them.
+
+Rows are written one at a time, as providers change, and read all at once.
+"""
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bus.messages.placement import INTEGER_MAX, InventoryState
+from placement_worker.core.capacity import capacity_of
+
+Ints = NDArray[np.int64]
+Rows = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Words = NDArray[np.uint64]
+
+Cell = TypeVar("Cell", bound=np.generic)
+
+WORD_BITS = 64
+
+
+def longer(array: NDArray[Cell], length: int) -> NDArray[Cell]:
+    grown = np.zeros(length, dtype=array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+class Stock:
+    """One resource class of all providers. `free` is less than any amount where there is no inventory of it.
+
+    `providers` is how many have one. Whether any of them ever had a bound of a kind is remembered, since most have none,
+    and what is not looked at costs nothing.
+    """
+
+    __slots__ = (
+        "capacity",
+        "free",
+        "has_max_unit",
+        "has_min_unit",
+        "has_step_size",
+        "max_unit",
+        "min_unit",
+        "providers",
+        "step_size",
+        "used",
+    )
+
+    def __init__(self, length: int) -> None:
+        self.capacity, self.used, self.free, self.min_unit, self.max_unit, self.step_size = (
+            np.zeros(length, dtype=np.int64) for _ in range(6)
+        )
+        self.has_min_unit = self.has_max_unit = self.has_step_size = False
+        self.providers = 0
+
+    def grow(self, length: int) -> None:
+        self.capacity = longer(self.capacity, length)
+        self.used = longer(self.used, length)
+        self.free = longer(self.free, length)
+        self.min_unit = longer(self.min_unit, length)
+        self.max_unit = longer(self.max_unit, length)
+        self.step_size = longer(self.step_size, length)
+
+    def put(self, row: int, inventory: InventoryState) -> None:
+        capacity = capacity_of(inventory)
+        self.capacity[row] = capacity
+        self.min_unit[row] = inventory.min_unit
+        self.max_unit[row] = inventory.max_unit
+        self.step_size[row] = inventory.step_size
+        self.has_min_unit = self.has_min_unit or inventory.min_unit > 1
+        self.has_max_unit = self.has_max_unit or inventory.max_unit < min(capacity, INTEGER_MAX)
+        self.has_step_size = self.has_step_size or inventory.step_size > 1
+        self.use(row, inventory.used)
+
+    def use(self, row: int, used: int) -> None:
+        self.used[row] = used
+        self.free[row] = self.capacity[row] - used
+
+    def clear(self, row: int) -> None:
+        for column in (self.capacity, self.used, self.free, self.min_unit, self.max_unit, self.step_size):
+            column[row] = 0
+
+    def giving(self, amount: int, rows: int) -> Flags:
+        """Who would give this amount at once?"""
+        giving: Flags = self.free[:rows] >= amount
+        if self.has_min_unit:
+            giving &= self.min_unit[:rows] <= amount
+        if self.has_max_unit:
+            giving &= self.max_unit[:rows] >= amount
+        if self.has_step_size:
+            # Where there is no inventory the step is 0; that there is nothing is said by `free`.
+            giving &= amount % np.maximum(self.step_size[:rows], 1) == 0
+        return giving
+
+    def room(self, rows: int) -> Ints:
+        """The most that anyone may be given of it at once, however it is made up."""
+        return np.minimum(self.free[:rows], self.max_unit[:rows])
+
+
+class BitSets:
+    """Which names each row bears. Bit n of a row's words is the name whose code is n; the code of a name that nobody bears
+    any more is given to another.
+    """
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._codes: dict[str, int] = {}
+        self._bearers: dict[str, int] = {}
+        self._free_codes: list[int] = []
+        self._words: list[Words] = []
+
+    def grow(self, length: int) -> None:
+        self._length = length
+        self._words = [longer(words, length) for words in self._words]
+
+    @property
+    def words(self) -> int:
+        """How many each row has."""
+        return len(self._words)
+
+    def put(self, row: int, before: tuple[str, ...], names: tuple[str, ...]) -> None:
+        """The row bears these, and what it bore before no more."""
+        bits = 0
+        for name in dict.fromkeys(names):
+            bits |= 1 << self._borne(name)
+        for name in dict.fromkeys(before):
+            self._lay_down(name)
+        for words in self._words:
+            words[row] = bits & (1 << WORD_BITS) - 1
+            bits >>= WORD_BITS
+
+    def _borne(self, name: str) -> int:
+        code = self._codes.get(name)
+        if code is None:
+            code = self._codes[name] = self._free_codes.pop() if self._free_codes else len(self._codes)
+            if code == len(self._words) * WORD_BITS:
+                self._words.append(np.zeros(self._length, dtype=np.uint64))
+        self._bearers[name] = self._bearers.get(name, 0) + 1
+        return code
+
+    def _lay_down(self, name: str) -> None:
+        self._bearers[name] -= 1
+        if not self._bearers[name]:
+            del self._bearers[name]
+            self._free_codes.append(self._codes.pop(name))
+
+    def bearing_any(self, names: tuple[str, ...], rows: int) -> Flags:
+        """Who bears at least one of these?"""
+        masks: dict[int, int] = {}
+        for name in names:
+            code = self._codes.get(name)
+            if code is not None:
+                index, bit = divmod(code, WORD_BITS)
+                masks[index] = masks.get(index, 0) | 1 << bit
+        bearing = np.zeros(rows, dtype=np.bool_)
+        for index, mask in masks.items():
+            bearing |= self._words[index][:rows] & np.uint64(mask) != 0
+        return bearing
+
+
+class Members:
+    """The rows of one aggregate, as a set for who changes them and as an array for who asks."""
+
+    __slots__ = ("_array", "rows")
+
+    def __init__(self) -> None:
+        self.rows: set[int] = set()
+        self._array: Rows | None = None
+
+    def add(self, row: int) -> None:
+        self.rows.add(row)
+        self._array = None
+
+    def discard(self, row: int) -> None:
+        self.rows.discard(row)
+        self._array = None
+
+    @property
+    def array(self) -> Rows:
+        if self._array is None:
+            self._array = np.fromiter(self.rows, dtype=np.intp, count=len(self.rows))
+            self._array.sort()
+        return self._array

@@ -1,0 +1,48 @@
+"""Sets of places as bits of a number, and whether every set may have a place of its own."""
+
+from collections.abc import Iterator, Sequence
+
+
+def places_in(places: int) -> Iterator[int]:
+    """Lowest first."""
+    while places:
+        lowest = places & -places
+        yield lowest.bit_length() - 1
+        places ^= lowest
+
+
+def can_all_differ(domains: Sequence[int]) -> bool:
+    """Could each be given a place out of its own set that nobody else is given?"""
+    if all(domain.bit_count() >= len(domains) for domain in domains):
+        return True
+    holders: dict[int, int] = {}
+    seats: dict[int, int] = {}
+    return all(_seat(index, domains, holders, seats) for index in range(len(domains)))
+
+
+def _seat(index: int, domains: Sequence[int], holders: dict[int, int], seats: dict[int, int]) -> bool:
+    """Give it a place; if need be, whoever has one moves to another, and whoever has that."""
+    looked_at_by: dict[int, int] = {}
+    looking = [index]
+    for each in looking:
+        for place in places_in(domains[each]):
+            if place in looked_at_by:
+                continue
+            looked_at_by[place] = each
+            if place not in holders:
+                _move_up(place, looked_at_by, holders, seats)
+                return True
+            looking.append(holders[place])
+    return False
+
+
+def _move_up(
+    place: int, looked_at_by: dict[int, int], holders: dict[int, int], seats: dict[int, int]
+) -> None:
+    """This place is free: who looked at it takes it, who looked at the place that is left then takes that, and so on."""
+    free: int | None = place
+    while free is not None:
+        each = looked_at_by[free]
+        left = seats.get(each)
+        holders[free], seats[each] = each, free
+        free = left

@@ -1,0 +1,90 @@
+"""Find candidates: what would do (fitting), which trees are alike (stands), how it goes in each kind (puzzle).
+
+Found in rounds: the first solution of every stand, in all its trees, then the second of every stand that has one, and so
+on. So every tree has one candidate before any has two, a tree of many solutions hides nobody, and with a limit no more is
+worked out than what is given.
+
+Pools are the exception to trees being independent: what is taken from pools alone is the same candidate under each root
+that they reach. The first stand that has certain pools to choose from finds those candidates; others with the same
+choice look only for what takes something from the tree.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+import numpy as np
+
+from placement_worker.core.candidates.blocks import BlockMaker
+from placement_worker.core.candidates.coupling import couplings_of
+from placement_worker.core.candidates.fitting import fit
+from placement_worker.core.candidates.found import Block, Candidates
+from placement_worker.core.candidates.puzzle import solutions
+from placement_worker.core.candidates.query import CandidatesQuery
+from placement_worker.core.candidates.stands import stands
+from placement_worker.core.candidates.stating import Stated, Stating
+from placement_worker.core.candidates.woods import Woods
+
+# A stand, and what is still to be found in it.
+_Turn = tuple[Stated, Iterator[tuple[int, ...]]]
+
+
+def find_candidates(woods: Woods, query: CandidatesQuery, skip: int = 0) -> Candidates:
+    """As many as the query allows, after the first `skip`: the order is the same while the woods are."""
+    left = query.limit
+    blocks: list[Block] = []
+    for block in _all_blocks(woods, query):
+        rows = block.rows
+        if skip:
+            rows, skip = rows[skip:], max(0, skip - len(rows))
+        if left is not None:
+            rows = rows[:left]
+            left -= len(rows)
+        if len(rows):
+            blocks.append(Block(block.shape, rows, block.preference))
+        if left == 0:
+            break
+    return Candidates(_joined(blocks))
+
+
+def _joined(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """Neighbours of one shape as one block: a tree of many solutions tells them one by one."""
+    joined = []
+    for (_, preference), alike in groupby(blocks, key=lambda block: (id(block.shape), block.preference)):
+        neighbours = list(alike)
+        rows = (
+            neighbours[0].rows
+            if len(neighbours) == 1
+            else np.concatenate([block.rows for block in neighbours])
+        )
+        joined.append(Block(neighbours[0].shape, rows, preference))
+    return tuple(joined)
+
+
+def _all_blocks(woods: Woods, query: CandidatesQuery) -> Iterator[Block]:
+    woods.plant()
+    fitting = fit(woods, query)
+    if fitting is None:
+        return
+    couplings = couplings_of(woods, fitting.slots, isolate=query.group_policy == "isolate")
+    stating = Stating(woods, query, fitting, couplings)
+    stated: Iterable[Stated] = map(stating.state, stands(woods, fitting, couplings))
+    if any(group.preferred for group in query.groups):
+        stated = sorted(stated, key=lambda each: -each.worth_at_most)
+    making = BlockMaker(woods, fitting.slots)
+    for each, solution in _rounds(stated):
+        yield making.block(each, solution)
+
+
+def _rounds(stated: Iterable[Stated]) -> Iterator[tuple[Stated, tuple[int, ...]]]:
+    """A solution of each, then another of each that has more. None is looked at before it is its turn."""
+    waiting: Iterator[_Turn] = ((each, solutions(each.puzzle)) for each in stated)
+    while True:
+        stayed = []
+        for each, found in waiting:
+            solution = next(found, None)
+            if solution is not None:
+                yield each, solution
+                stayed.append((each, found))
+        if not stayed:
+            return
+        waiting = iter(stayed)

@@ -1,0 +1,141 @@
+"""All providers as they stand, in memory: what reads are answered from.
+
+Each is kept as the store told it last, found by its id, its name and its tree, and written into the columns that
+candidates are searched in. A write that only changed what is used, which is nearly every write, replaces the one value
+and moves nothing else.
+"""
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
+
+from msgspec import structs
+
+from bus.message import ProviderId
+from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage
+from placement_worker.core.candidates.woods import Woods
+
+
+class Replica:
+    """Ids are kept as integers: a UUID hashes and compares in Python."""
+
+    def __init__(self) -> None:
+        self.woods = Woods()
+        self._by_id: dict[int, ProviderState] = {}
+        self._ids: dict[int, int] = {}
+        self._by_name: dict[str, int] = {}
+        self._trees: dict[int, dict[int, None]] = {}
+
+    # Reading
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[ProviderState]:
+        return iter(self._by_id.values())
+
+    def get(self, provider: ProviderId) -> ProviderState | None:
+        return self._by_id.get(provider.int)
+
+    def named(self, name: str) -> ProviderState | None:
+        provider = self._by_name.get(name)
+        return None if provider is None else self._by_id[provider]
+
+    def tree_of(self, provider: ProviderId) -> tuple[ProviderState, ...]:
+        """All of the tree in which it stands; nothing if it does not."""
+        state = self._by_id.get(provider.int)
+        if state is None:
+            return ()
+        return tuple([self._by_id[member] for member in self._trees[state.root.int]])
+
+    def has_class(self, name: str) -> bool:
+        """Does any provider have an inventory of it?"""
+        stock = self.woods.stocks.get(name)
+        # No inventory has a step of nothing.
+        return stock is not None and bool(stock.step_size[: self.woods.rows].any())
+
+    def has_trait(self, name: str) -> bool:
+        """Does any provider have it?"""
+        return bool(self.woods.traits.bearing_any((name,), self.woods.rows).any())
+
+    def internals(self) -> AbstractSet[int]:
+        return self._ids.keys()
+
+    # Following the books
+
+    def tell(self, states: Iterable[ProviderState]) -> None:
+        """These are so, unless something later is known of them."""
+        for state in states:
+            known = self._by_id.get(state.id.int)
+            if known is not None and known.internal == state.internal:
+                if known.revision >= state.revision:
+                    continue
+                self.woods.put(state)
+                if _is_found_alike(known, state):
+                    self._by_id[state.id.int] = state
+                    continue
+                self._take_out(known)
+            elif known is not None:
+                # Who bore this id before is gone, though the log has not told so yet.
+                self.woods.drop(known.internal)
+                self._take_out(known)
+                self.woods.put(state)
+            else:
+                self.woods.put(state)
+            self._put_in(state)
+
+    def use(self, usages: Iterable[ProviderUsage]) -> bool:
+        """So much is used of these. False if one stands on something that was never told."""
+        all_stand = True
+        for usage in usages:
+            known = self._by_id.get(usage.id.int)
+            if known is None or known.internal != usage.internal or known.revision < usage.base:
+                all_stand = False
+            elif known.revision < usage.revision:
+                self.woods.use(usage.internal, usage.used)
+                self._by_id[usage.id.int] = structs.replace(
+                    known,
+                    revision=usage.revision,
+                    generation=usage.generation,
+                    inventories={
+                        resource: structs.replace(inventory, used=usage.used.get(resource, inventory.used))
+                        for resource, inventory in known.inventories.items()
+                    },
+                )
+        return all_stand
+
+    def remove(self, gone: Iterable[ProviderGone]) -> None:
+        for one in gone:
+            known = self._by_id.get(one.id.int)
+            if known is not None and known.internal == one.internal:
+                self.woods.drop(one.internal)
+                self._take_out(known)
+
+    def keep_only(self, internals: AbstractSet[int]) -> None:
+        """All others are no more."""
+        for internal in self._ids.keys() - internals:
+            self.woods.drop(internal)
+            self._take_out(self._by_id[self._ids[internal]])
+
+    def _put_in(self, state: ProviderState) -> None:
+        provider = state.id.int
+        self._by_id[provider] = state
+        self._ids[state.internal] = provider
+        self._by_name[state.name] = provider
+        self._trees.setdefault(state.root.int, {})[provider] = None
+
+    def _take_out(self, state: ProviderState) -> None:
+        provider = state.id.int
+        del self._by_id[provider]
+        del self._ids[state.internal]
+        # Another may have its name by now.
+        if self._by_name.get(state.name) == provider:
+            del self._by_name[state.name]
+        members = self._trees[state.root.int]
+        del members[provider]
+        if not members:
+            del self._trees[state.root.int]
+
+
+def _is_found_alike(known: ProviderState, state: ProviderState) -> bool:
+    """By the same name, in the same tree?"""
+    return known.root == state.root and known.name == state.name

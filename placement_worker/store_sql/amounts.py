@@ -1,0 +1,72 @@
+"""Amounts as they stand in one column each, as compact JSON: what is used of a provider, what is held by a consumer.
+
+A row for each class would have to be found and written for each class, with every claim. What is summed up over many
+providers or consumers is unfolded into rows by the database.
+"""
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy import Connection, Subquery
+from sqlalchemy.dialects.postgresql import JSONB
+
+from placement_worker.tables import consumers, providers
+
+NOTHING = "{}"
+
+# Class's id -> amount.
+Used = dict[int, int]
+# Provider's id -> class's id -> amount.
+Held = dict[int, dict[int, int]]
+
+_encode = msgspec.json.Encoder().encode
+decode_used = msgspec.json.Decoder(Used).decode
+decode_held = msgspec.json.Decoder(Held).decode
+
+
+def encode_amounts(amounts: Used | Held) -> str:
+    return _encode(amounts).decode()
+
+
+def used_amounts(connection: Connection) -> Subquery:
+    """provider_id, class_id, used: a row for each class."""
+    used = _each(connection, providers.c.used, "used_of")
+    return (
+        sa.select(
+            providers.c.id.label("provider_id"),
+            _number(used.c.key, "class_id"),
+            _number(used.c.value, "used"),
+        )
+        .join_from(providers, used, sa.true())
+        .subquery("used")
+    )
+
+
+def held_amounts(connection: Connection, *theirs: sa.ColumnElement[bool]) -> Subquery:
+    """consumer_id, provider_id, class_id, amount: a row for each class of each provider that these consumers hold."""
+    of_consumer = _each(connection, consumers.c.held, "held_by")
+    of_provider = _each(connection, of_consumer.c.value, "held_of")
+    return (
+        sa.select(
+            consumers.c.id.label("consumer_id"),
+            _number(of_consumer.c.key, "provider_id"),
+            _number(of_provider.c.key, "class_id"),
+            _number(of_provider.c.value, "amount"),
+        )
+        .join_from(consumers, of_consumer, sa.true())
+        .join(of_provider, sa.true())
+        .where(*theirs)
+        .subquery("held")
+    )
+
+
+def _each(connection: Connection, column: sa.ColumnElement[str], name: str) -> sa.TableValuedAlias:
+    """A row for each key of an object."""
+    if connection.dialect.name == "postgresql":
+        each = sa.func.jsonb_each_text(sa.cast(column, JSONB))
+    else:
+        each = sa.func.json_each(column)
+    return each.table_valued(sa.column("key", sa.Text), sa.column("value", sa.Text), name=name)
+
+
+def _number(text: sa.ColumnElement[str], name: str) -> sa.Label[int]:
+    return sa.cast(text, sa.BigInteger).label(name)

@@ -1,0 +1,66 @@
+"""What was committed since a cursor, for a reader who follows the books by itself: asked before every answer that it gives,
+and mostly there is nothing, or what claims have changed. So that is what is cheap: one statement, or two.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from bus.sql import PostgresTransaction, Transaction
+from placement_worker.store import Unpublished
+from placement_worker.store_sql import log
+from placement_worker.store_sql.feed import come_to, entries_since, gone_in
+from placement_worker.store_sql.names import Vocabulary
+from placement_worker.store_sql.pages import is_remembered, seen_whole
+from placement_worker.store_sql.states import Qualities, read_providers
+from placement_worker.store_sql.usage import read_usage
+
+# The log since the cursor, as the feed reads it; whether it reaches back so far; and whether the cursor is of other books,
+# or of these before they were restored, and ahead of them.
+_ON_POSTGRESQL = """
+SELECT
+    pg_current_snapshot()::text,
+    (SELECT pruned FROM feed),
+    pg_snapshot_xmax($1::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()),
+    ARRAY(
+        SELECT body FROM change_log
+        WHERE written_by >= pg_snapshot_xmin($1::text::pg_snapshot)
+          AND NOT pg_visible_in_snapshot(written_by, $1::text::pg_snapshot)
+        ORDER BY position
+    )
+"""
+
+
+async def changes_since(transaction: Transaction, vocabulary: Vocabulary, since: str) -> Unpublished | None:
+    """From one view of the books; None if the log does not tell all of it."""
+    found = await _read_log(transaction, since)
+    if found is None:
+        return None
+    cursor, entries = found
+    changed = {provider for entry in entries for provider in entry.providers}
+    used = {provider for entry in entries for provider in entry.used}
+    return Unpublished(
+        cursor=cursor,
+        providers=await transaction.run(read_providers, vocabulary, changed, Qualities()) if changed else (),
+        usage=await read_usage(transaction, vocabulary.classes, used - changed),
+        gone=gone_in(entries),
+    )
+
+
+async def _read_log(transaction: Transaction, since: str) -> tuple[str, Sequence[log.LogEntry]] | None:
+    if not isinstance(transaction, PostgresTransaction):
+        return await transaction.run(_log_of_file, since)
+    sees_before = seen_whole(since)
+    if sees_before is None:
+        return None
+    driver = await transaction.driver()
+    cursor, pruned, is_ahead, bodies = await driver.fetchrow(_ON_POSTGRESQL, since)
+    if is_ahead or (pruned or 0) >= sees_before:
+        return None
+    return cursor, [log.decode(body) for body in bodies]
+
+
+def _log_of_file(connection: Connection, since: str) -> tuple[str, Sequence[log.LogEntry]] | None:
+    return (
+        (come_to(connection), entries_since(connection, since)) if is_remembered(connection, since) else None
+    )

@@ -1,0 +1,112 @@
+"""Who holds what, as it is asked for: by consumer, by provider, by project and user. Nothing is locked."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, Row
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import ConsumerState, TypeUsage
+from bus.messages.placement import ResourceAmount
+from bus.sql import among
+from placement_worker.store_sql.amounts import NOTHING, decode_held, held_amounts
+from placement_worker.store_sql.names import Vocabulary
+from placement_worker.tables import consumers, holders, providers, resource_classes
+
+
+def consumer(connection: Connection, vocabulary: Vocabulary, which: ConsumerId) -> ConsumerState | None:
+    states = _states(connection, vocabulary, sa.select(consumers).where(consumers.c.uuid == which))
+    return next(iter(states), None)
+
+
+def holders_of(
+    connection: Connection, vocabulary: Vocabulary, provider: ProviderId, after: ConsumerId | None, limit: int
+) -> tuple[ConsumerState, ...]:
+    query = (
+        sa.select(consumers)
+        .join(holders, holders.c.consumer_id == consumers.c.id)
+        .join(providers, providers.c.id == holders.c.provider_id)
+        .where(providers.c.uuid == provider)
+        .order_by(consumers.c.uuid)
+        .limit(limit)
+    )
+    if after is not None:
+        query = query.where(consumers.c.uuid > after)
+    return _states(connection, vocabulary, query)
+
+
+def usages(connection: Connection, project: str, user: str) -> tuple[TypeUsage, ...]:
+    theirs = [consumers.c.held != NOTHING, consumers.c.project_id == project]
+    if user:
+        theirs.append(consumers.c.user_id == user)
+    used: dict[str, dict[str, int]] = {}
+    for row in connection.execute(_sums(connection, theirs)):
+        used.setdefault(row.type, {})[row.resource] = int(row.amount)
+    counts = sa.select(consumers.c.type, sa.func.count()).where(*theirs).group_by(consumers.c.type)
+    return tuple(
+        sorted(
+            (
+                TypeUsage(type=kind, consumers=count, used=used.get(kind, {}))
+                for kind, count in connection.execute(counts)
+            ),
+            key=lambda usage: usage.type,
+        )
+    )
+
+
+def _sums(connection: Connection, theirs: Iterable[ColumnElement[bool]]) -> sa.Select[Any]:
+    held = held_amounts(connection, *theirs)
+    return (
+        sa.select(
+            consumers.c.type,
+            resource_classes.c.name.label("resource"),
+            sa.func.sum(held.c.amount).label("amount"),
+        )
+        .join_from(held, consumers, consumers.c.id == held.c.consumer_id)
+        .join(resource_classes, resource_classes.c.id == held.c.class_id)
+        .group_by(consumers.c.type, resource_classes.c.name)
+    )
+
+
+def _states(
+    connection: Connection, vocabulary: Vocabulary, query: sa.Select[Any]
+) -> tuple[ConsumerState, ...]:
+    """Those that hold something."""
+    rows = [row for row in connection.execute(query) if row.held != NOTHING]
+    held = {row.id: decode_held(row.held) for row in rows}
+    numbers = {number for of_one in held.values() for number in of_one}
+    if vocabulary.classes.lack({one for of_one in held.values() for used in of_one.values() for one in used}):
+        vocabulary.classes.load(connection)
+    names = vocabulary.classes.names
+    ids = _ids(connection, sorted(numbers))
+    return tuple(
+        _state(
+            row,
+            tuple(
+                ResourceAmount(provider=ids[number], resource=names[class_id], amount=amount)
+                for number, used in held[row.id].items()
+                for class_id, amount in used.items()
+            ),
+        )
+        for row in rows
+    )
+
+
+def _ids(connection: Connection, numbers: Sequence[int]) -> dict[int, ProviderId]:
+    if not numbers:
+        return {}
+    query = sa.select(providers.c.id, providers.c.uuid).where(among(connection, providers.c.id, numbers))
+    return {row.id: row.uuid for row in connection.execute(query)}
+
+
+def _state(row: Row[Any], held: tuple[ResourceAmount, ...]) -> ConsumerState:
+    return ConsumerState(
+        id=row.uuid,
+        project=row.project_id,
+        user=row.user_id,
+        type=row.type,
+        generation=row.generation,
+        attempt=row.attempt,
+        held=held,
+    )

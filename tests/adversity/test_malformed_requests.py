@@ -1,0 +1,450 @@
+"""Whatever is sent to placement's HTTP API, it answers: what is malformed with a 4xx that says why, and nothing with a 5xx."""
+
+import asyncio
+import copy
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from placement_worker.api.app import PlacementApp
+from placement_worker.api.auth.noauth2 import BelievedToken
+from placement_worker.api.openapi import every_route
+from placement_worker.api.policy import policy_named
+from placement_worker.api.routes import routes_of
+from placement_worker.api.routing import Route
+from placement_worker.api.settings import ApiSettings
+from placement_worker.api.versions import NEWEST, Version, told
+from placement_worker.desk import Desk
+from placement_worker.view import View
+from placement_worker.wiring import STANDARD
+from tests.contracts.stores import open_store
+
+HOST = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0001"
+NIC = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0002"
+NOBODY = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0003"
+WEB = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0004"
+RACK = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0005"
+
+ALLOCATIONS = {"allocations": {HOST: {"resources": {"VCPU": 1}}}, "project_id": "shop", "user_id": "ann"}
+INVENTORIES = {
+    "resource_provider_generation": 1,
+    "inventories": {"VCPU": {"total": 8}, "DISK_GB": {"total": 9}},
+}
+# Bodies as they should be, by route; of what changed with the versions the newest.
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", "/resource_providers"): {"name": "new", "uuid": NOBODY, "parent_provider_uuid": HOST},
+    ("PUT", "/resource_providers/{uuid}"): {"name": "newer", "parent_provider_uuid": None},
+    ("POST", "/resource_providers/{uuid}/inventories"): {
+        "resource_class": "VGPU",
+        "total": 4,
+        "allocation_ratio": 1.5,
+    },
+    ("PUT", "/resource_providers/{uuid}/inventories"): INVENTORIES,
+    ("PUT", "/resource_providers/{uuid}/inventories/{resource_class}"): {
+        "resource_provider_generation": 1,
+        "total": 4,
+        "reserved": 1,
+        "min_unit": 1,
+        "max_unit": 2,
+        "step_size": 1,
+    },
+    ("PUT", "/resource_providers/{uuid}/aggregates"): {
+        "aggregates": [RACK],
+        "resource_provider_generation": 1,
+    },
+    ("PUT", "/resource_providers/{uuid}/traits"): {
+        "traits": ["HW_CPU_X86_VMX"],
+        "resource_provider_generation": 1,
+    },
+    ("POST", "/resource_classes"): {"name": "CUSTOM_GOLD"},
+    ("PUT", "/resource_classes/{name}"): {"name": "CUSTOM_SILVER"},
+    ("POST", "/allocations"): {
+        WEB: {
+            **ALLOCATIONS,
+            "consumer_generation": None,
+            "consumer_type": "INSTANCE",
+            "mappings": {"": [HOST]},
+        }
+    },
+    ("PUT", "/allocations/{consumer_uuid}"): {
+        **ALLOCATIONS,
+        "consumer_generation": 1,
+        "consumer_type": "INSTANCE",
+        "mappings": {"_NIC": [NIC]},
+    },
+    ("POST", "/reshaper"): {
+        "inventories": {HOST: INVENTORIES},
+        "allocations": {WEB: {**ALLOCATIONS, "consumer_generation": 1, "consumer_type": "INSTANCE"}},
+    },
+}
+ODD: st.SearchStrategy[Any] = st.one_of(
+    st.sampled_from(
+        [
+            None,
+            True,
+            -1,
+            0,
+            2**31 - 1,
+            2**31,
+            2**63,
+            10**40,
+            1.5,
+            4.0,
+            1e308,
+            -1e308,
+            "",
+            "x" * 300,
+            "\0",
+            "VCPU\n",
+            "CUSTOM_\u00c9",
+            "\U0001f4a5",
+            "'; DROP TABLE providers; --",
+            NOBODY,
+            NOBODY.upper(),
+            "-" * 36,
+            [],
+            [[]],
+            [HOST, HOST.upper()],
+            {},
+            {"\0": 1},
+            {"x" * 300: {}},
+        ]
+    ),
+    st.text(max_size=40),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+NO_JSON = st.one_of(
+    st.sampled_from(
+        [
+            b"",
+            b"{",
+            b"nonsense",
+            b"NaN",
+            b'{"name": NaN}',
+            b'{"name": 1e999}',
+            b'{"name": "\\ud800"}',
+            b'{"name": "\xff"}',
+            b'"\0"',
+            b"[" * 100_000,
+            b"\xef\xbb\xbf{}",
+            b"{} {}",
+        ]
+    ),
+    st.binary(max_size=60).filter(lambda body: not is_json(body)),
+)
+ODD_NAMES = (
+    HOST,
+    NIC,
+    NOBODY,
+    WEB,
+    "VCPU",
+    "CUSTOM_GOLD",
+    "\0",
+    "x" * 300,
+    "\U0001f4a5",
+    "%",
+    ".",
+    "'",
+    "CUSTOM_A\n",
+)
+NAMES_IN_PATHS = st.one_of(st.sampled_from(ODD_NAMES), st.text(min_size=1, max_size=20))
+QUERY_KEYS = st.sampled_from(
+    [
+        *("resources", "required", "member_of", "in_tree", "limit", "group_policy", "root_required"),
+        *(
+            "same_subtree",
+            "resources1",
+            "required_A",
+            "member_of_A",
+            "in_tree7",
+            "name",
+            "uuid",
+            "associated",
+        ),
+        *("project_id", "user_id", "consumer_type", "\0", "x", "resources\n", "\U0001f4a5"),
+    ]
+)
+QUERY_VALUES = st.one_of(
+    st.sampled_from(
+        [
+            *(
+                "VCPU:1",
+                "VCPU:" + "9" * 5_000,
+                "VCPU:1,VCPU:2",
+                "NO_SUCH:1",
+                "VCPU:0x1",
+                "VCPU:\u0663",
+                ":",
+                ",",
+            ),
+            *("HW_CPU_X86_VMX", "!HW_CPU_X86_VMX", "in:HW_CPU_X86_VMX", "in:", "!", "NO_SUCH", "\0", ""),
+            *(
+                RACK,
+                f"in:{RACK},{HOST}",
+                f"!in:{RACK}",
+                f"!{RACK}",
+                HOST,
+                "_A",
+                "_A,1",
+                "none",
+                "isolate",
+                "1",
+            ),
+            *("99999999999999999999", "0", "-1", "true", "startswith:CUSTOM", "all", "shop", "\U0001f4a5"),
+        ]
+    ),
+    st.text(max_size=20),
+)
+ROUTES = every_route()
+
+
+class Sent(NamedTuple):
+    method: str
+    target: str
+    version: Version
+    body: bytes | None = None
+
+
+def is_json(body: bytes) -> bool:
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def routes_with(what: str) -> list[tuple[Route, Version]]:
+    """With every version of each that reads such a thing."""
+    return [
+        (route, (1, minor))
+        for route in ROUTES
+        if getattr(route, what) is not None
+        for minor in range(route.since[1], route.until[1] + 1)
+    ]
+
+
+def places_in(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield at
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places_in(item, (*at, key))
+
+
+def with_replaced(value: Any, place: tuple[Any, ...], odd: Any) -> Any:
+    if not place:
+        return odd
+    changed = copy.deepcopy(value)
+    inner = changed
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = odd
+    return changed
+
+
+@st.composite
+def paths(draw: st.DrawFn, route: Route) -> str:
+    segments = [
+        quote(draw(NAMES_IN_PATHS), safe="") if segment.startswith("{") else segment
+        for segment in route.path.split("/")
+    ]
+    return "/".join(segments)
+
+
+@st.composite
+def changed_bodies(draw: st.DrawFn) -> tuple[Route, Version, Any]:
+    route, version = draw(st.sampled_from(routes_with("body")))
+    body = BODIES[route.method, route.path]
+    for _ in range(draw(st.integers(1, 3))):
+        body = with_replaced(body, draw(st.sampled_from(list(places_in(body)))), draw(ODD))
+    return route, version, body
+
+
+def target_of(route: Route) -> str:
+    """The path with what is there, so that the request gets as far as its body."""
+    named = {"uuid": HOST, "resource_class": "VCPU", "name": "CUSTOM_GOLD", "consumer_uuid": WEB}
+    return route.path.format(**named)
+
+
+@st.composite
+def malformed_bodies(draw: st.DrawFn) -> Sent:
+    route, version, body = draw(changed_bodies())
+    assert route.body is not None
+    assume(not route.body.at(version).allows(body))
+    return Sent(route.method, target_of(route), version, json.dumps(body).encode())
+
+
+@st.composite
+def bodies_that_are_no_json(draw: st.DrawFn) -> Sent:
+    route, version = draw(st.sampled_from(routes_with("body")))
+    return Sent(route.method, target_of(route), version, draw(NO_JSON))
+
+
+@st.composite
+def malformed_queries(draw: st.DrawFn) -> Sent:
+    route, version = draw(st.sampled_from(routes_with("query")))
+    assert route.query is not None
+    query = draw(st.lists(st.tuples(QUERY_KEYS, QUERY_VALUES), min_size=1, max_size=6))
+    has_nul = any("\0" in text for pair in query for text in pair)
+    assume(has_nul or not route.query.at(version).allows(dict(query)))
+    return Sent(route.method, f"{route.path}?{encoded(query)}", version)
+
+
+@st.composite
+def anything(draw: st.DrawFn) -> Sent:
+    """Most of it is malformed, and some of it may be just right."""
+    route = draw(st.sampled_from(ROUTES))
+    version = (1, draw(st.integers(0, NEWEST[1])))
+    target = draw(paths(route))
+    if draw(st.booleans()):
+        target += f"?{encoded(draw(st.lists(st.tuples(QUERY_KEYS, QUERY_VALUES), max_size=8)))}"
+    body = None
+    if route.body is not None:
+        body = BODIES[route.method, route.path]
+        for _ in range(draw(st.integers(0, 2))):
+            body = with_replaced(body, draw(st.sampled_from(list(places_in(body)))), draw(ODD))
+    return Sent(route.method, target, version, None if body is None else json.dumps(body).encode())
+
+
+def encoded(query: list[tuple[str, str]]) -> str:
+    return "&".join(f"{quote(key, safe='')}={quote(value, safe='')}" for key, value in query)
+
+
+class Server:
+    """The application over books with a host, what is under it, and somebody who holds something of it."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def answer(self, sent: Sent) -> httpx.Response:
+        headers = {"x-auth-token": "admin", "openstack-api-version": f"placement {told(sent.version)}"}
+        if sent.body is not None:
+            headers["content-type"] = "application/json"
+        return await self._client.request(sent.method, sent.target, headers=headers, content=sent.body)
+
+    async def fill(self) -> None:
+        for method, target, body in (
+            ("POST", "/resource_providers", {"name": "host", "uuid": HOST}),
+            ("POST", "/resource_providers", {"name": "nic", "uuid": NIC, "parent_provider_uuid": HOST}),
+            (
+                "PUT",
+                f"/resource_providers/{HOST}/inventories",
+                {**INVENTORIES, "resource_provider_generation": 0},
+            ),
+            (
+                "PUT",
+                f"/allocations/{WEB}",
+                {**ALLOCATIONS, "consumer_generation": None, "consumer_type": "INSTANCE"},
+            ),
+        ):
+            answer = await self.answer(Sent(method, target, NEWEST, json.dumps(body).encode()))
+            assert answer.is_success, answer.text
+
+
+@asynccontextmanager
+async def a_server(kind: str) -> AsyncIterator[Server]:
+    async with open_store(kind) as store:
+        desk, view = Desk(store, STANDARD, lambda: datetime.now(UTC)), View(store)
+        routes = routes_of(desk, view, store, STANDARD)
+        app = PlacementApp(routes, BelievedToken(), policy_named("open"), ApiSettings())
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://placement"
+        ) as client:
+            server = Server(client)
+            await server.fill()
+            yield server
+            await view.close()
+            await desk.close()
+
+
+class Asking(NamedTuple):
+    """A server, and the loop that it runs in, for tests that are no coroutines."""
+
+    server: Server
+    runner: asyncio.Runner
+
+    def answer(self, sent: Sent) -> httpx.Response:
+        return self.runner.run(self.server.answer(sent))
+
+
+@pytest.fixture(
+    scope="module", params=["memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)]
+)
+def asking(request: pytest.FixtureRequest) -> Iterator[Asking]:
+    with asyncio.Runner() as runner:
+        opened = a_server(request.param)
+        yield Asking(runner.run(opened.__aenter__()), runner)
+        runner.run(opened.__aexit__(None, None, None))
+
+
+def refused_with_a_reason(answer: httpx.Response) -> bool:
+    if not 400 <= answer.status_code < 500:
+        return False
+    (error,) = answer.json()["errors"]
+    return bool(error["status"] == answer.status_code and error["detail"] and error["request_id"])
+
+
+def some(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.filter_too_much,
+            HealthCheck.too_slow,
+        ],
+    )
+
+
+@given(sent=malformed_bodies())
+@some(250)
+def test_a_body_that_its_schema_refuses_is_refused_with_a_reason(asking: Asking, sent: Sent) -> None:
+    answer = asking.answer(sent)
+
+    assert refused_with_a_reason(answer), answer.text
+
+
+@given(sent=bodies_that_are_no_json())
+@some(100)
+def test_a_body_that_is_no_json_is_refused_with_a_reason(asking: Asking, sent: Sent) -> None:
+    answer = asking.answer(sent)
+
+    assert refused_with_a_reason(answer), answer.text
+
+
+@given(sent=malformed_queries())
+@some(150)
+def test_a_query_that_its_schema_refuses_is_refused_with_a_reason(asking: Asking, sent: Sent) -> None:
+    answer = asking.answer(sent)
+
+    assert refused_with_a_reason(answer), answer.text
+
+
+@given(sent=anything())
+@some(500)
+def test_nothing_that_is_sent_makes_the_server_fail(asking: Asking, sent: Sent) -> None:
+    answer = asking.answer(sent)
+
+    assert answer.is_success or refused_with_a_reason(answer), answer.text
+
+
+def test_no_name_in_a_path_makes_the_server_fail(asking: Asking) -> None:
+    for route in ROUTES:
+        body = BODIES.get((route.method, route.path)) if route.body is not None else None
+        text = None if body is None else json.dumps(body).encode()
+        for name in ODD_NAMES if "{" in route.path else ():
+            segments = [
+                quote(name, safe="") if part.startswith("{") else part for part in route.path.split("/")
+            ]
+            sent = Sent(route.method, "/".join(segments), min(route.until, NEWEST), text)
+            answer = asking.answer(sent)
+            assert answer.is_success or refused_with_a_reason(answer), (sent, answer.text)

@@ -1,0 +1,97 @@
+"""An application with few small routes, and a client that asks it without a socket."""
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Final
+
+import httpx
+
+from bus.errors import Unavailable
+from placement_worker.api.app import PlacementApp
+from placement_worker.api.auth import Authentication
+from placement_worker.api.auth.nobody import NoAuthentication
+from placement_worker.api.forms import Forms
+from placement_worker.api.policy import policy_named
+from placement_worker.api.problems import CONCURRENT_UPDATE, conflict
+from placement_worker.api.reply import Reply
+from placement_worker.api.request import Request
+from placement_worker.api.routing import Route
+from placement_worker.api.settings import ApiSettings
+
+LIST: Final = "placement:resource_providers:list"
+
+
+async def say_all(request: Request) -> Reply:
+    """Everything that a handler is given, back as JSON."""
+    return Reply(
+        body={
+            "version": request.version,
+            "user": request.caller.user,
+            "params": dict(request.params),
+            "query": request.query,
+            "prefix": request.prefix,
+        },
+        is_fresh=True,
+    )
+
+
+async def say_body(request: Request) -> Reply:
+    return Reply(HTTPStatus.CREATED, request.body)
+
+
+async def say_nothing(_: Request) -> Reply:
+    return Reply(HTTPStatus.NO_CONTENT)
+
+
+async def say_elsewhere(_: Request) -> Reply:
+    return Reply(HTTPStatus.CREATED, headers={"location": "/things/a"})
+
+
+async def say_conflict(_: Request) -> Reply:
+    raise conflict("generation 3 was seen, it is 4", CONCURRENT_UPDATE)
+
+
+async def be_wrong(_: Request) -> Reply:
+    raise KeyError("a secret of the server")
+
+
+async def be_away(_: Request) -> Reply:
+    raise Unavailable("no database")
+
+
+ROUTES: Final[Sequence[Route]] = (
+    Route("GET", "/things", say_all, LIST),
+    Route("POST", "/things", say_body, "placement:resource_providers:create", body=Forms(((1, 0), {}))),
+    Route("GET", "/things/{name}", say_all, LIST),
+    Route("DELETE", "/things/{name}", say_nothing, LIST, since=(1, 5)),
+    Route("GET", "/things/{name}/newer", say_all, LIST, since=(1, 6)),
+    Route("GET", "/usages", say_all, "placement:usages"),
+    Route("GET", "/elsewhere", say_elsewhere, LIST),
+    Route("GET", "/conflict", say_conflict, LIST),
+    Route("GET", "/wrong", be_wrong, LIST),
+    Route("GET", "/away", be_away, LIST),
+)
+
+
+def app_with(
+    auth: Authentication | None = None, policy: str = "legacy", settings: ApiSettings | None = None
+) -> PlacementApp:
+    return PlacementApp(ROUTES, auth or NoAuthentication(), policy_named(policy), settings or ApiSettings())
+
+
+def client_of(app: PlacementApp) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://placement")
+
+
+async def asked(
+    app: PlacementApp,
+    method: str,
+    target: str,
+    *,
+    version: str = "1.39",
+    headers: dict[str, str] | None = None,
+    body: bytes | None = None,
+) -> httpx.Response:
+    async with client_of(app) as client:
+        said = {"openstack-api-version": f"placement {version}"} if version else {}
+        return await client.request(method, target, headers={**said, **(headers or {})}, content=body)

@@ -1,0 +1,71 @@
+"""As much of Keystone v3 as a service asks about tokens: /v3/auth/tokens, with the status codes of the real one."""
+
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from uuid import uuid4
+
+import httpx
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+OUR_PASSWORD = "of the service"  # noqa: S105  (a fake one takes it)
+
+
+class FakeKeystone:
+    def __init__(self) -> None:
+        self.password = OUR_PASSWORD
+        # What each token that clients have says; a service's own are apart.
+        self.tokens: dict[str, dict[str, object]] = {}
+        self.service_tokens: set[str] = set()
+        self.asked: list[str] = []
+        self.is_down = False
+        self.app = Starlette(
+            routes=[Route("/identity/v3/auth/tokens", self._tokens, methods=["GET", "POST"])]
+        )
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app))
+
+    def issue(self, *, lasts_s: float = 3600, **said: object) -> str:
+        token = uuid4().hex
+        expires = datetime.now(UTC) + timedelta(seconds=lasts_s)
+        self.tokens[token] = {
+            "user": {"id": "u-1", "name": "ann", "domain": {"id": "default", "name": "Default"}},
+            "project": {"id": "p-1", "name": "demo"},
+            "roles": [{"id": "r-1", "name": "Admin"}, {"id": "r-2", "name": "reader"}],
+            "methods": ["password"],
+            "issued_at": "2026-01-01T00:00:00.000000Z",
+            "expires_at": expires.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            **said,
+        }
+        return token
+
+    async def _tokens(self, request: Request) -> Response:
+        if self.is_down:
+            return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
+        if request.method == "POST":
+            return await self._authenticate(request)
+        if request.headers.get("x-auth-token") not in self.service_tokens:
+            return Response(status_code=HTTPStatus.UNAUTHORIZED)
+        subject = request.headers["x-subject-token"]
+        self.asked.append(subject)
+        if subject not in self.tokens:
+            return Response(status_code=HTTPStatus.NOT_FOUND)
+        return JSONResponse({"token": self.tokens[subject]}, headers={"x-subject-token": subject})
+
+    async def _authenticate(self, request: Request) -> Response:
+        auth = (await request.json())["auth"]
+        user = auth["identity"]["password"]["user"]
+        scope = auth["scope"]["project"]
+        if (user["name"], user["password"], user["domain"]["name"]) != (
+            "placement",
+            self.password,
+            "Default",
+        ):
+            return Response(status_code=HTTPStatus.UNAUTHORIZED)
+        assert scope == {"name": "service", "domain": {"name": "Default"}}
+        token = uuid4().hex
+        self.service_tokens.add(token)
+        return JSONResponse({"token": {}}, status_code=HTTPStatus.CREATED, headers={"x-subject-token": token})

@@ -1,0 +1,265 @@
+"""Who asks, and by what is that known?"""
+
+import asyncio
+import base64
+from datetime import datetime
+from http import HTTPStatus
+from pathlib import Path
+
+import bcrypt
+import pytest
+from msgspec import structs
+from starlette.datastructures import Headers
+
+from bus.errors import Unavailable
+from placement_worker.api.auth.basic import BadPasswordFileError, BasicAuthentication, users_in
+from placement_worker.api.auth.keystone import KeystoneAccount, KeystoneAuthentication
+from placement_worker.api.auth.noauth2 import BelievedToken
+from placement_worker.api.problems import ApiError
+from tests.api.asking_app import app_with, asked
+from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
+
+ACCOUNT = KeystoneAccount(url="http://keystone/identity", user="placement", password=OUR_PASSWORD)
+# As cheap as bcrypt can be.
+HASHED = bcrypt.hashpw(b"s3cret:with a colon", bcrypt.gensalt(4))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def basic_header(user: str, password: str) -> Headers:
+    encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return Headers({"authorization": f"Basic {encoded}"})
+
+
+class TestBelievedTokens:
+    """What upstream's suite says to a server in its noauth2 mode."""
+
+    @pytest.mark.asyncio
+    @pytest.mark.parametrize(
+        ("headers", "user", "project", "roles"),
+        [
+            ({"x-auth-token": "admin"}, "admin", "admin", {"admin"}),
+            ({"x-auth-token": "ann"}, "ann", "ann", set()),
+            ({"x-auth-token": "ann:p-1"}, "ann", "p-1", set()),
+            ({"x-auth-token": "ann", "x-roles": "Admin, reader"}, "ann", "ann", {"admin", "reader"}),
+            ({"x-auth-token": "ann", "x-project-id": "p-2"}, "ann", "p-2", set()),
+            ({"x-auth-token": "ann", "openstack-system-scope": "all"}, "ann", "", set()),
+        ],
+    )
+    async def test_say_user_project_and_roles(
+        self, headers: dict[str, str], user: str, project: str, roles: set[str]
+    ) -> None:
+        caller = await BelievedToken().caller(Headers(headers))
+
+        assert (caller.user, caller.project, caller.roles) == (user, project, frozenset(roles))
+        assert caller.system_scope == headers.get("openstack-system-scope", "")
+
+    @pytest.mark.asyncio
+    async def test_are_asked_for_with_a_body_that_clients_can_read(self) -> None:
+        answer = await asked(app_with(auth=BelievedToken()), "GET", "/things")
+
+        assert answer.status_code == HTTPStatus.UNAUTHORIZED
+        assert answer.json()["errors"][0]["title"] == "Unauthorized"
+        assert not {"vary", "openstack-api-version"} & set(answer.headers)
+
+    @pytest.mark.asyncio
+    async def test_policy_goes_by_what_they_say(self) -> None:
+        app = app_with(auth=BelievedToken())
+
+        assert (await asked(app, "GET", "/things", headers={"x-auth-token": "ann"})).status_code == 403
+        assert (await asked(app, "GET", "/things", headers={"x-auth-token": "admin"})).status_code == 200
+
+
+class TestBasic:
+    @pytest.mark.asyncio
+    async def test_lets_in_who_is_in_the_file_as_an_administrator(self) -> None:
+        auth = BasicAuthentication({"ann": HASHED})
+
+        caller = await auth.caller(basic_header("ann", "s3cret:with a colon"))
+
+        assert caller.user == "ann"
+        assert {"admin", "service"} <= caller.roles
+
+    @pytest.mark.asyncio
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            Headers({}),
+            Headers({"authorization": "Bearer x"}),
+            Headers({"authorization": "Basic"}),
+            Headers({"authorization": "Basic %%%"}),
+            Headers({"authorization": "Basic " + base64.b64encode(b"no colon").decode()}),
+            Headers({"authorization": "Basic " + base64.b64encode(b"\xff:x").decode()}),
+            basic_header("ann", "wrong"),
+            basic_header("ann", "s3cret:with a colon" + "x" * 100),
+            basic_header("ann", "s3cret:with a colon\0"),
+            basic_header("bob", "nobody"),
+        ],
+    )
+    async def test_refuses_everyone_else_and_says_how_to_ask(self, headers: Headers) -> None:
+        with pytest.raises(ApiError) as refused:
+            await BasicAuthentication({"ann": HASHED}).caller(headers)
+
+        assert refused.value.status is HTTPStatus.UNAUTHORIZED
+        assert refused.value.headers["www-authenticate"].startswith("Basic realm=")
+
+    @pytest.mark.asyncio
+    async def test_remembers_who_passed_for_a_while_and_never_who_did_not(self) -> None:
+        clock = Clock()
+        users = {"ann": HASHED}
+        auth = BasicAuthentication(users, clock)
+        await auth.caller(basic_header("ann", "s3cret:with a colon"))
+        del users["ann"]
+
+        clock.now += 299
+        assert (await auth.caller(basic_header("ann", "s3cret:with a colon"))).user == "ann"
+        with pytest.raises(ApiError):
+            await auth.caller(basic_header("ann", "wrong"))
+        clock.now += 2
+        with pytest.raises(ApiError):
+            await auth.caller(basic_header("ann", "s3cret:with a colon"))
+
+    def test_reads_what_htpasswd_writes(self, tmp_path: Path) -> None:
+        file = tmp_path / "users"
+        file.write_text(f"# operators\n\nann:{HASHED.decode()}\nbob:$2y${HASHED.decode()[4:]}\n")
+
+        assert users_in(file) == {"ann": HASHED, "bob": b"$2y$" + HASHED[4:]}
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("ann", "line 1: write user:hash"),
+            ("\nann:$apr1$abc$def", "line 2: the password of 'ann' is not hashed by bcrypt"),
+            ("ann:$2y$05$short", "not hashed by bcrypt"),
+            ("# nobody", "names no user"),
+        ],
+    )
+    def test_refuses_a_file_with_anything_else_in_it(self, tmp_path: Path, text: str, why: str) -> None:
+        file = tmp_path / "users"
+        file.write_text(text)
+
+        with pytest.raises(BadPasswordFileError, match=why):
+            users_in(file)
+
+    def test_refuses_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(BadPasswordFileError, match="cannot be read"):
+            users_in(tmp_path / "users")
+
+
+class TestKeystone:
+    @pytest.mark.asyncio
+    async def test_tells_user_project_and_roles(self) -> None:
+        keystone = FakeKeystone()
+        auth = KeystoneAuthentication(ACCOUNT, keystone.client())
+
+        caller = await auth.caller(Headers({"x-auth-token": keystone.issue()}))
+
+        assert (caller.user, caller.project, caller.system_scope) == ("u-1", "p-1", "")
+        assert caller.roles == {"admin", "reader"}
+        await auth.close()
+
+    @pytest.mark.asyncio
+    async def test_tells_who_acts_on_the_whole_system(self) -> None:
+        keystone = FakeKeystone()
+        auth = KeystoneAuthentication(ACCOUNT, keystone.client())
+        token = keystone.issue(system={"all": True})
+        del keystone.tokens[token]["project"]
+
+        caller = await auth.caller(Headers({"x-auth-token": token}))
+
+        assert (caller.project, caller.system_scope) == ("", "all")
+
+    @pytest.mark.asyncio
+    @pytest.mark.parametrize(
+        "headers", [{}, {"x-auth-token": ""}, {"x-auth-token": "made up"}, {"x-auth-token": "\xff"}]
+    )
+    async def test_does_not_know_a_made_up_token(self, headers: dict[str, str]) -> None:
+        auth = KeystoneAuthentication(ACCOUNT, FakeKeystone().client())
+
+        with pytest.raises(ApiError) as refused:
+            await auth.caller(Headers(headers))
+
+        assert refused.value.status is HTTPStatus.UNAUTHORIZED
+        assert refused.value.headers["www-authenticate"] == "Keystone uri='http://keystone/identity'"
+
+    @pytest.mark.asyncio
+    async def test_is_asked_once_for_many_requests_with_one_token(self) -> None:
+        keystone = FakeKeystone()
+        auth = KeystoneAuthentication(ACCOUNT, keystone.client())
+        token = keystone.issue()
+
+        callers = await asyncio.gather(*(auth.caller(Headers({"x-auth-token": token})) for _ in range(20)))
+        await auth.caller(Headers({"x-auth-token": token}))
+
+        assert keystone.asked == [token]
+        assert {caller.user for caller in callers} == {"u-1"}
+
+    @pytest.mark.asyncio
+    @pytest.mark.parametrize(("lasts_s", "asked_again_after_s"), [(3600, 300), (60, 60)])
+    async def test_is_asked_again_after_a_while_and_when_the_token_has_run_out(
+        self, lasts_s: float, asked_again_after_s: float
+    ) -> None:
+        keystone, clock = FakeKeystone(), Clock()
+        token = keystone.issue(lasts_s=lasts_s)
+        until = str(keystone.tokens[token]["expires_at"])
+        clock.now = _timestamp(until) - lasts_s
+        auth = KeystoneAuthentication(ACCOUNT, keystone.client(), clock)
+
+        await auth.caller(Headers({"x-auth-token": token}))
+        clock.now += asked_again_after_s - 1
+        await auth.caller(Headers({"x-auth-token": token}))
+        assert keystone.asked == [token]
+
+        del keystone.tokens[token]
+        clock.now += 2
+        with pytest.raises(ApiError):
+            await auth.caller(Headers({"x-auth-token": token}))
+
+    @pytest.mark.asyncio
+    async def test_is_asked_with_a_new_token_of_ours_when_the_old_one_has_run_out(self) -> None:
+        keystone = FakeKeystone()
+        auth = KeystoneAuthentication(ACCOUNT, keystone.client())
+        await auth.caller(Headers({"x-auth-token": keystone.issue()}))
+        keystone.service_tokens.clear()
+
+        caller = await auth.caller(Headers({"x-auth-token": keystone.issue()}))
+
+        assert caller.user == "u-1"
+
+    @pytest.mark.asyncio
+    async def test_that_is_down_is_a_503_and_is_found_again(self) -> None:
+        keystone = FakeKeystone()
+        app = app_with(auth=KeystoneAuthentication(ACCOUNT, keystone.client()))
+        token = {"x-auth-token": keystone.issue()}
+
+        keystone.is_down = True
+        assert (await asked(app, "GET", "/things", headers=token)).status_code == 503
+        keystone.is_down = False
+        assert (await asked(app, "GET", "/things", headers=token)).status_code == 200
+
+    @pytest.mark.asyncio
+    async def test_whose_answer_cannot_be_understood_is_as_if_it_were_down(self) -> None:
+        keystone = FakeKeystone()
+        auth = KeystoneAuthentication(ACCOUNT, keystone.client())
+
+        with pytest.raises(Unavailable, match="not as it should be"):
+            await auth.caller(Headers({"x-auth-token": keystone.issue(expires_at="tomorrow")}))
+
+    @pytest.mark.asyncio
+    async def test_that_does_not_take_our_own_password_is_an_error_that_names_the_user(self) -> None:
+        keystone = FakeKeystone()
+        account = structs.replace(ACCOUNT, password=OUR_PASSWORD + "?")
+        auth = KeystoneAuthentication(account, keystone.client())
+
+        with pytest.raises(Unavailable, match="401 to user 'placement' of project 'service'"):
+            await auth.caller(Headers({"x-auth-token": keystone.issue()}))
+
+
+def _timestamp(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,41 @@
+"""docs/placement-openapi.json says what the code says, and describes every route at every version."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from placement_worker.api.openapi import every_route, openapi
+from placement_worker.api.versions import NEWEST, told
+
+PAGE = Path(__file__).parents[2] / "docs" / "placement-openapi.json"
+
+
+def test_the_document_says_what_the_code_says() -> None:
+    written = json.loads(PAGE.read_text())
+
+    assert written == json.loads(json.dumps(openapi(every_route()))), (
+        "python -m placement_worker.api.openapi > docs/placement-openapi.json"
+    )
+
+
+@pytest.mark.parametrize("minor", range(NEWEST[1] + 1))
+def test_every_version_has_its_paths_and_its_bodies(minor: int) -> None:
+    document = openapi(every_route(), (1, minor))
+
+    assert document["info"]["version"] == told((1, minor))
+    assert ("/allocation_candidates" in document["paths"]) == (minor >= 10)
+    assert ("/reshaper" in document["paths"]) == (minor >= 30)
+    body = document["paths"]["/allocations/{consumer_uuid}"]["put"]["requestBody"]
+    assert ("consumer_type" in body["content"]["application/json"]["schema"]["properties"]) == (minor >= 38)
+
+
+def test_every_operation_has_a_name_of_its_own() -> None:
+    names = [
+        operation["operationId"]
+        for operations in openapi(every_route())["paths"].values()
+        for method, operation in operations.items()
+        if method != "parameters"
+    ]
+
+    assert len(names) == len(set(names)) == 36

@@ -1,0 +1,207 @@
+"""The service on a socket: TLS, what is no HTTP, limits, and stopping."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+from starlette.types import ASGIApp
+
+from placement_worker.api.app import PlacementApp
+from placement_worker.api.auth.nobody import NoAuthentication
+from placement_worker.api.policy import policy_named
+from placement_worker.api.reply import Reply
+from placement_worker.api.request import Request
+from placement_worker.api.routing import Route
+from placement_worker.api.server import BadListenError, HttpServer, Listen, read_certificate, read_listen
+from placement_worker.api.settings import ApiSettings
+from tests.api.asking_app import LIST, app_with
+
+ANY_PORT = Listen("127.0.0.1", 0)
+
+
+@asynccontextmanager
+async def serving(
+    app: ASGIApp, settings: ApiSettings | None = None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[HttpServer]:
+    server = HttpServer(app, ANY_PORT, settings or ApiSettings(), tls)
+    running = asyncio.create_task(server.run())
+    try:
+        yield server
+    finally:
+        await server.stop()
+        await running
+
+
+async def said_to(server: HttpServer, text: bytes) -> tuple[int, dict[str, object]]:
+    """What the server says to these bytes, as they are: its status and the error in its body."""
+    reader, writer = await asyncio.open_connection(server.listen.host, server.listen.port)
+    writer.write(text)
+    heard = await reader.read()
+    writer.close()
+    head, _, body = heard.partition(b"\r\n\r\n")
+    assert b"content-type: application/json" in head
+    (error,) = json.loads(body)["errors"]
+    return int(head.split()[1]), error
+
+
+async def is_reached(server: HttpServer) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(server.listen.host, server.listen.port)
+    except ConnectionError:
+        return False
+    writer.close()
+    return True
+
+
+@pytest.mark.asyncio
+async def test_requests_are_answered_over_one_connection() -> None:
+    async with serving(app_with()) as server, httpx.AsyncClient(base_url=server.url) as client:
+        for name in ("a", "b", "c"):
+            answer = await client.get(f"/things/{name}")
+            assert answer.json()["params"] == {"name": name}
+            assert "server" not in answer.headers
+
+
+@pytest.mark.asyncio
+async def test_requests_are_answered_over_tls_with_the_certificate_that_was_given(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    issued.private_key_pem.write_to_path(key)
+    for pem in issued.cert_chain_pems:
+        pem.write_to_path(chain, append=True)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+
+    async with (
+        serving(app_with(), tls=read_certificate(chain, key)) as server,
+        httpx.AsyncClient(base_url=server.url, verify=trusting) as client,
+    ):
+        assert server.url.startswith("https://")
+        assert (await client.get("/things")).status_code == 200
+
+
+def test_a_certificate_that_is_not_there_is_told_at_start(tmp_path: Path) -> None:
+    with pytest.raises(BadListenError, match="cannot be shown"):
+        read_certificate(tmp_path / "no", tmp_path / "none")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("text", "status", "why"),
+    [
+        (b"POST /things HTTP/1.1\r\ncontent-length: hi mom\r\n\r\n", 400, "must be an integer"),
+        (b"POST /things HTTP/1.1\r\ncontent-length: -1\r\n\r\n", 400, "must be an integer"),
+        (b"what is this\r\n\r\n", 400, "Invalid"),
+        (b"GET /things?" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n", 414, "longer than 1000 bytes"),
+        (
+            b"GET / HTTP/1.1\r\nx-a: " + b"a" * 600 + b"\r\nx-b: " + b"b" * 600 + b"\r\n\r\n",
+            431,
+            "1000 bytes",
+        ),
+    ],
+)
+async def test_what_is_no_request_or_too_long_is_refused_as_errors_are(
+    text: bytes, status: int, why: str
+) -> None:
+    limits = ApiSettings(target_bytes_max=1_000, headers_bytes_max=1_000)
+    async with serving(app_with(settings=limits), limits) as server:
+        answered, error = await said_to(server, text)
+
+    assert (answered, error["status"]) == (status, status)
+    assert why in str(error["detail"])
+
+
+@pytest.mark.asyncio
+async def test_a_body_that_grows_too_long_while_it_is_sent_is_cut_off() -> None:
+    limits = ApiSettings(body_bytes_max=1_000)
+
+    chunk = b"4b1\r\n" + b" " * 0x4B1 + b"\r\n"
+    head = b"POST /things HTTP/1.1\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    async with serving(app_with(settings=limits), limits) as server:
+        answered, error = await said_to(server, head + chunk)
+
+    assert answered == 413
+    assert "1201 bytes, and 1000" in str(error["detail"])
+
+
+@pytest.mark.asyncio
+async def test_stopping_answers_what_is_under_way_and_takes_nothing_new() -> None:
+    arrived, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: Request) -> Reply:
+        arrived.set()
+        await may_go_on.wait()
+        return Reply(body={"is": "done"})
+
+    app = PlacementApp(
+        [Route("GET", "/slow", slow, LIST)], NoAuthentication(), policy_named("legacy"), ApiSettings()
+    )
+    server = HttpServer(app, ANY_PORT, ApiSettings())
+    running = asyncio.create_task(server.run())
+    async with httpx.AsyncClient(base_url=server.url) as client:
+        asking = asyncio.create_task(client.get("/slow"))
+        await arrived.wait()
+        await server.stop()
+        async with asyncio.timeout(10):
+            while await is_reached(server):
+                pass
+        may_go_on.set()
+        answer = await asking
+    await running
+
+    assert answer.json() == {"is": "done"}
+    assert answer.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize(
+    ("text", "listen", "is_loopback"),
+    [
+        ("127.0.0.1:8780", Listen("127.0.0.1", 8780), True),
+        ("[::1]:0", Listen("::1", 0), True),
+        ("localhost:80", Listen("localhost", 80), True),
+        ("192.0.2.7:8780", Listen("192.0.2.7", 8780), False),
+        ("[::]:8780", Listen("::", 8780), False),
+        ("cloud.example.com:8780", Listen("cloud.example.com", 8780), False),
+    ],
+)
+def test_where_to_listen(text: str, listen: Listen, *, is_loopback: bool) -> None:
+    assert read_listen(text) == listen
+    assert listen.is_loopback is is_loopback
+    assert str(listen) == text
+
+
+@pytest.mark.parametrize("text", ["", "8780", "127.0.0.1", "127.0.0.1:", ":8780", "a:x", "a:65536", "a:-1"])
+def test_what_cannot_be_listened_on_is_refused(text: str) -> None:
+    with pytest.raises(BadListenError, match="write host:port"):
+        read_listen(text)
+
+
+@pytest.mark.asyncio
+async def test_an_address_that_is_taken_is_told_at_start() -> None:
+    async with serving(app_with()) as server:
+        with pytest.raises(BadListenError, match="in use"):
+            HttpServer(app_with(), server.listen, ApiSettings())
+
+
+@pytest.mark.asyncio
+async def test_an_address_is_shared_only_among_those_who_want_to() -> None:
+    server = HttpServer(app_with(), Listen("127.0.0.1", 0, is_shared=True), ApiSettings())
+    running = asyncio.create_task(server.run())
+    with pytest.raises(BadListenError, match="in use"):
+        HttpServer(app_with(), Listen("127.0.0.1", server.listen.port), ApiSettings())
+
+    other = HttpServer(app_with(), server.listen, ApiSettings())
+    await server.stop()
+    await running
+    running = asyncio.create_task(other.run())
+    async with httpx.AsyncClient(base_url=server.url) as client:
+        assert (await client.get("/things")).status_code == 200
+    await other.stop()
+    await running

@@ -1,0 +1,81 @@
+"""How much less ours costs than OpenStack's, held against what it is to be."""
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from tests.benchmarks.measuring import Result
+
+OURS, THEIRS = "moorage", "openstack"
+# At most so much for an answer of a thousand candidates out of ten thousand hosts.
+CANDIDATES = {"cloud": "10,000 hosts", "limit": "1,000"}
+CANDIDATES_US_MAX = 12_000
+
+
+class Target(Struct, frozen=True):
+    """In these results of a section, so many times as much for a second of CPU time."""
+
+    section: str
+    what: dict[str, frozenset[str]]
+    times: float
+
+    def covers(self, result: Result) -> bool:
+        return result.section == self.section and all(
+            result.what.get(name) in values for name, values in self.what.items()
+        )
+
+
+_SEARCHES, _CLAIMS = "candidates over HTTP", "claims over HTTP"
+TARGETS = (
+    Target(_SEARCHES, {"cloud": frozenset({"10,000 hosts"}), "limit": frozenset({"50", "1,000"})}, 100),
+    Target(_SEARCHES, {"cloud": frozenset({"10,000 hosts"}), "limit": frozenset({"none"})}, 30),
+    Target(_SEARCHES, {"cloud": frozenset({"1,000 hosts"})}, 20),
+    Target(_CLAIMS, {}, 20),
+)
+
+
+def targets_of(results: Iterable[Result]) -> Iterator[str]:
+    kept = list(results)
+    for result in kept:
+        for other in kept:
+            if _are_the_same(result, other):
+                yield _compared(result, other)
+        if result.what.get("server") == OURS and CANDIDATES.items() <= result.what.items():
+            yield (
+                f"{_told(result)}: at most {CANDIDATES_US_MAX / 1e3:g} ms, seen {_least_us(result) / 1e3:.1f} "
+                f"(least of its runs): {_verdict(met=_least_us(result) <= CANDIDATES_US_MAX)}"
+            )
+
+
+def _are_the_same(ours: Result, theirs: Result) -> bool:
+    """But for whose they are."""
+    return (
+        ours.what.get("server") == OURS
+        and theirs.section == ours.section
+        and theirs.what == {**ours.what, "server": THEIRS}
+    )
+
+
+def _compared(ours: Result, theirs: Result) -> str:
+    times = _least_us(theirs) / _least_us(ours)
+    target = next((target for target in TARGETS if target.covers(ours)), None)
+    aim = (
+        "" if target is None else f", at least {target.times:g} wanted: {_verdict(met=times >= target.times)}"
+    )
+    return (
+        f"{_told(ours)}: {times:.1f} times as many for a second of CPU time (least of each one's runs){aim}"
+    )
+
+
+def _least_us(result: Result) -> float:
+    return min(result.totals_us)
+
+
+def _told(result: Result) -> str:
+    return ", ".join(
+        (result.section, *(str(value) for name, value in result.what.items() if name != "server"))
+    )
+
+
+def _verdict(*, met: bool) -> str:
+    return "kept" if met else "MISSED"

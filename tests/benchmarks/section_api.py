@@ -1,0 +1,154 @@
+"""Placement over HTTP, ours and OpenStack's side by side: candidates and claims, in clouds of several sizes.
+
+Candidates are asked for while somebody claims 200 times a second, so that no answer can be one that was kept. What those
+claims cost is measured first, by themselves, and taken off what the searches cost; it stands beside them.
+"""
+
+import os
+from collections.abc import Mapping
+
+from msgspec import Struct, structs
+
+from tests.benchmarks.clouds import Cloud, hosts_alone, trees
+from tests.benchmarks.cpu import OneProcess, Spender
+from tests.benchmarks.http_load import WRITES_A_S, Claiming, Claims, Searching, writing
+from tests.benchmarks.incumbent import Contender, OpenStacks, Ours, OursOnSqlite, Serving, arena
+from tests.benchmarks.incumbent_targets import OURS, THEIRS
+from tests.benchmarks.measuring import GENERATOR, Details, Effort, Result, Run, Work, measured
+
+CANDIDATES, CLAIMS, PACED = "candidates over HTTP", "claims over HTTP", "claims over HTTP, paced"
+UNLIMITED = "none"
+HOT = 10
+LIMITS = (50, 1_000, None)
+PACED_CLAIMS = {OURS: 600, THEIRS: 100}
+
+
+class Plan(Struct, frozen=True):
+    """What is measured in one cloud; how many of each make a run of some seconds, by whom they are asked."""
+
+    cloud: Cloud
+    limits: tuple[int | None, ...]
+    searches: Mapping[str, int]
+    # On how many providers they meet; all, where it is None.
+    claimed_on: tuple[int | None, ...]
+    claims: Mapping[str, int]
+
+
+def plans() -> tuple[Plan, ...]:
+    return (
+        Plan(hosts_alone(1_000), LIMITS, {OURS: 300, THEIRS: 24}, (None, HOT), {OURS: 2_000, THEIRS: 200}),
+        Plan(hosts_alone(10_000), LIMITS, {OURS: 100, THEIRS: 6}, (None,), {OURS: 2_000, THEIRS: 60}),
+        Plan(trees(1_000), (1_000,), {OURS: 100, THEIRS: 6}, (None,), {OURS: 1_000, THEIRS: 60}),
+    )
+
+
+def plan_without_servers() -> Plan:
+    return Plan(hosts_alone(100), (None,), {OURS: 300}, (HOT,), {OURS: 2_000})
+
+
+async def api_section(effort: Effort) -> list[Result]:
+    if not effort.servers:
+        return await _measure(OursOnSqlite(), plan_without_servers(), effort)
+    results: list[Result] = []
+    async with arena() as ring:
+        for plan in plans():
+            theirs = await _measure(OpenStacks(ring), plan, effort)
+            ours = await _measure(Ours(ring), plan, effort)
+            results += [result for pair in zip(theirs, ours, strict=True) for result in pair]
+    return results
+
+
+async def _measure(contender: Contender, plan: Plan, effort: Effort) -> list[Result]:
+    async with contender.serving(plan.cloud) as serving:
+        claims = Claims(serving.server, plan.cloud)
+        claimed = [await _claims(serving, plan, claims, meeting_on, effort) for meeting_on in plan.claimed_on]
+        async with writing(serving.server, claims, plan.cloud.claimable):
+            claimed.append(await _paced(serving, plan, claims, effort))
+            # How many share a transaction changes what each costs. Never take off more than it may have been.
+            cheapest = min(claimed, key=_total_us)
+            searched = [
+                without_claims(await _searches(serving, plan, claims, limit, effort), cheapest)
+                for limit in plan.limits
+            ]
+        await claims.check()
+    return claimed + searched
+
+
+def _total_us(result: Result) -> float:
+    return result.total_us
+
+
+async def _claims(
+    serving: Serving, plan: Plan, claims: Claims, meeting_on: int | None, effort: Effort
+) -> Result:
+    providers = plan.cloud.claimable[:meeting_on]
+    where = "spread over all" if meeting_on is None else f"on {meeting_on} of them"
+    return await measured(
+        CLAIMS,
+        {"cloud": plan.cloud.name, "hosts": where, "server": serving.name},
+        _spenders(serving),
+        operations=effort.operations(plan.claims[serving.name], 1),
+        effort=effort,
+        prepare=Claiming(serving.server, claims, providers).prepare,
+        settle=serving.settle,
+    )
+
+
+async def _paced(serving: Serving, plan: Plan, claims: Claims, effort: Effort) -> Result:
+    """What the claims beside the searches cost where nobody searches."""
+
+    def prepare(count: int) -> Work:
+        async def work() -> Details:
+            await claims.until_more(count)
+            return {}
+
+        return work
+
+    return await measured(
+        PACED,
+        {"cloud": plan.cloud.name, "a second, at most": WRITES_A_S, "server": serving.name},
+        _spenders(serving),
+        operations=effort.operations(PACED_CLAIMS[serving.name], 1),
+        effort=effort,
+        prepare=prepare,
+    )
+
+
+async def _searches(
+    serving: Serving, plan: Plan, claims: Claims, limit: int | None, effort: Effort
+) -> Result:
+    return await measured(
+        CANDIDATES,
+        {
+            "cloud": plan.cloud.name,
+            "limit": UNLIMITED if limit is None else f"{limit:,}",
+            "server": serving.name,
+        },
+        _spenders(serving),
+        operations=effort.operations(plan.searches[serving.name], 1),
+        effort=effort,
+        prepare=Searching(serving.server, plan.cloud, limit, claims).prepare,
+    )
+
+
+def without_claims(searches: Result, claims: Result) -> Result:
+    """Take off what the claims made meanwhile cost by themselves; and tell how many they were."""
+    return structs.replace(searches, runs=tuple(_without_claims(run, claims) for run in searches.runs))
+
+
+def _without_claims(run: Run, claims: Result) -> Run:
+    claims_each = run.details["claims beside"] / run.operations
+    theirs_us = {kind: claims.us(kind) * claims_each for kind in run.cpu_us if kind != GENERATOR}
+    return structs.replace(
+        run,
+        cpu_us={kind: max(0.0, us - theirs_us.get(kind, 0.0)) for kind, us in run.cpu_us.items()},
+        details={
+            **run.details,
+            "claims beside µs": sum(theirs_us.values()),
+            "claims beside a second": run.details["claims beside"] / run.wall_s,
+        },
+    )
+
+
+def _spenders(serving: Serving) -> Mapping[str, Spender]:
+    return {GENERATOR: OneProcess(os.getpid()), **serving.spenders}

@@ -1,0 +1,81 @@
+"""The search for candidates by itself: no server, no text, only columns; with some claims told before each search."""
+
+import os
+from functools import partial
+from itertools import cycle, islice
+from urllib.parse import parse_qsl
+
+from msgspec import structs
+
+from bus.messages.placement import InventoryState, ProviderState
+from placement_worker.api.queries import candidates_query
+from placement_worker.core.candidates.query import CandidatesQuery
+from placement_worker.core.candidates.search import find_candidates
+from placement_worker.core.candidates.woods import Woods
+from tests.benchmarks.clouds import Cloud, hosts_alone, trees
+from tests.benchmarks.cpu import OneProcess
+from tests.benchmarks.measuring import Details, Effort, Result, Work, measured
+
+NEWEST = (1, 39)
+SEARCHES = 100
+# What 200 claims a second would be, at 10 searches a second.
+CLAIMS_BETWEEN = 20
+LIMITS: dict[str, int | None] = {"50": 50, "1,000": 1_000, "none": None}
+
+
+async def candidates_section(effort: Effort) -> list[Result]:
+    clouds = (hosts_alone(10_000), trees(1_000)) if effort.servers else (hosts_alone(100),)
+    return [
+        await _searches(cloud, limit, effort)
+        for cloud in clouds
+        for limit in effort.some(dict.fromkeys(LIMITS))
+    ]
+
+
+async def _searches(cloud: Cloud, limit: str, effort: Effort) -> Result:
+    woods = woods_of(cloud)
+    query = structs.replace(candidates_query(parse_qsl(cloud.query), NEWEST), limit=LIMITS[limit])
+    return await measured(
+        "candidates, searched for",
+        {"cloud": cloud.name, "limit": limit},
+        {"python": OneProcess(os.getpid())},
+        operations=effort.operations(SEARCHES, 1),
+        effort=effort,
+        prepare=partial(_prepare, woods, query, min(LIMITS[limit] or cloud.candidates, cloud.candidates)),
+    )
+
+
+def woods_of(cloud: Cloud) -> Woods:
+    woods = Woods()
+    for report in cloud.reports:
+        for told in report.providers:
+            woods.put(
+                ProviderState(
+                    internal=woods.rows + 1,
+                    id=told.id,
+                    name=told.name,
+                    root=report.root,
+                    parent=told.parent,
+                    inventories={
+                        resource: InventoryState(**structs.asdict(inventory))
+                        for resource, inventory in (told.inventories or {}).items()
+                    },
+                    traits=told.traits or (),
+                )
+            )
+    return woods
+
+
+def _prepare(woods: Woods, query: CandidatesQuery, expected: int, count: int) -> Work:
+    return partial(_search, woods, query, expected, count)
+
+
+async def _search(woods: Woods, query: CandidatesQuery, expected: int, count: int) -> Details:
+    claimed = cycle(range(woods.rows))
+    for number in range(count):
+        for row in islice(claimed, CLAIMS_BETWEEN):
+            state = woods.state(row)
+            woods.use(state.internal, dict.fromkeys(state.inventories, number))
+        found = len(find_candidates(woods, query))
+        assert found == expected, f"{found} candidates, and there are {expected}"
+    return {}

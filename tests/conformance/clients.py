@@ -1,0 +1,112 @@
+"""Unmodified clients against a placement server: `python -m tests.conformance.clients [--against ours|openstacks]`
+
+They are the `openstack` command with osc-placement, and Nova's SchedulerReportClient, in an environment of their own that
+is made when it is first needed. Our server is asked with either kind of authentication that needs no Keystone, each time
+with empty books; OpenStack's own server, which shows that the scripts are right about it, with the one that it has.
+Ends with 1 if any step failed.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import bcrypt
+
+from tests.conformance.clients_openstack import openstack_works
+from tests.conformance.clients_openstack_command import Openstack
+from tests.environments import environment
+from tests.placement_servers import openstacks_server, our_server
+
+CLIENTS = ("python-openstackclient>=10", "osc-placement>=4.9", "nova>=34")
+USER, PASSWORD = "somebody", "a password: with a colon"
+# The fewest rounds that bcrypt has: nobody is to be kept out here.
+BCRYPT_ROUNDS = 4
+PROJECT_DIRECTORY = Path(__file__).parents[2]
+# How each client is told whom to be, by the kind of authentication: keystoneauth's own names for it.
+CREDENTIALS: Mapping[str, Mapping[str, str]] = {
+    "none": {"auth-type": "none"},
+    "basic": {"auth-type": "http_basic", "username": USER, "password": PASSWORD},
+    "noauth2": {"auth-type": "admin_token", "token": "admin"},
+}
+
+
+@contextmanager
+def server_with_empty_books(against: str, auth: str) -> Iterator[str]:
+    """Its address."""
+    with tempfile.TemporaryDirectory(prefix="moor-") as directory:
+        books = f"sqlite+aiosqlite:///{directory}/placement.db"
+        if against == "openstacks":
+            with openstacks_server(books) as server:
+                yield server.url
+            return
+        users = Path(directory) / "users"
+        users.write_bytes(
+            USER.encode() + b":" + bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(BCRYPT_ROUNDS)) + b"\n"
+        )
+        options = ("--users", str(users)) if auth == "basic" else ()
+        with our_server(books, auth=auth, options=options) as server:
+            yield server.url
+
+
+def openstack_on(url: str, auth: str, programs: Path) -> Openstack:
+    options = [part for name, value in CREDENTIALS[auth].items() for part in (f"--os-{name}", value)]
+    return Openstack(programs / "openstack", url, options)
+
+
+def nova_works_on(url: str, auth: str, programs: Path) -> bool:
+    settings = {**CREDENTIALS[auth], "endpoint-override": url}
+    if auth == "noauth2":
+        settings["endpoint"] = url
+    lines = (f"{name.replace('-', '_')} = {value}" for name, value in settings.items())
+    with tempfile.NamedTemporaryFile("w", prefix="moor-", suffix=".conf") as file:
+        file.write("\n".join(("[placement]", *lines, "")))
+        file.flush()
+        done = subprocess.run(
+            # It tells of a library that it uses, on each start.
+            (str(programs / "python"), "-W", "ignore", "-m", "tests.conformance.clients_nova", file.name),
+            cwd=PROJECT_DIRECTORY,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            check=False,
+        )
+    return done.returncode == 0
+
+
+def all_work(against: str, only: Sequence[str], auths: Sequence[str]) -> bool:
+    programs = environment("clients", CLIENTS)
+    well = True
+    for auth in auths:
+        if "openstack" in only:
+            with server_with_empty_books(against, auth) as url:
+                well &= openstack_works(
+                    openstack_on(url, auth, programs), f"openstack, {against}, auth {auth}"
+                )
+        if "nova" in only:
+            with server_with_empty_books(against, auth) as url:
+                well &= nova_works_on(url, auth, programs)
+    return well
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.conformance.clients", description="Unmodified clients."
+    )
+    parser.add_argument("--against", choices=("ours", "openstacks"), default="ours", help="which server")
+    parser.add_argument("--only", choices=("openstack", "nova"), help="one client")
+    parser.add_argument("--auth", choices=("none", "basic"), help="one kind of authentication")
+    options = parser.parse_args(arguments)
+    if options.against == "openstacks" and options.auth:
+        parser.error("OpenStack's own server has neither kind of authentication")
+    auths = ("none", "basic") if options.auth is None else (options.auth,)
+    if options.against == "openstacks":
+        auths = ("noauth2",)
+    clients = ("openstack", "nova") if options.only is None else (options.only,)
+    return 0 if all_work(options.against, clients, auths) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

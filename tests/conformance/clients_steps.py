@@ -1,0 +1,53 @@
+"""What a client did, step by step, and whether it saw what it should have: printed as a table, and counted.
+
+Nothing but the standard library is imported here: a client's own environment runs it, too.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+NAME_WIDTH = 64
+
+
+class Steps:
+    """A step that fails does not keep the others from being tried: what one client cannot do, another may."""
+
+    def __init__(self, title: str) -> None:
+        self._done = 0
+        self._failed: list[str] = []
+        print(f"\n{title}", flush=True)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        self._done += 1
+        began = time.perf_counter()
+        wrong = ""
+        try:
+            yield
+        except Exception as problem:  # noqa: BLE001 - whatever a client raises is what is to be told here
+            wrong = f"{type(problem).__name__}: {problem}"
+            self._failed.append(name)
+        took_s = time.perf_counter() - began
+        print(
+            f"  {name:<{NAME_WIDTH}} {took_s:6.2f} s  {'FAILED' if wrong else 'as it should be'}", flush=True
+        )
+        for line in wrong.splitlines():
+            print(f"      {line}", flush=True)
+
+    @property
+    def are_well(self) -> bool:
+        """Say how many there were, and whether all went well."""
+        print(f"  {self._done} steps, {len(self._failed)} failed", flush=True)
+        return bool(self._done) and not self._failed
+
+
+def expect(seen: object, wanted: object) -> None:
+    """Unlike a bare assertion, says both."""
+    if seen != wanted:
+        raise AssertionError(f"saw    {seen!r}\nwanted {wanted!r}")
+
+
+def expect_within(seen: str, wanted: str) -> None:
+    if wanted not in seen:
+        raise AssertionError(f"saw    {seen!r}\nwanted {wanted!r} in it")

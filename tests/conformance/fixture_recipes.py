@@ -1,0 +1,166 @@
+"""Upstream's fixtures, made through the API of the server under test.
+
+Upstream's own start a server inside the test and write to its database. Here only their recipes are run, from the file in
+the wheel: which providers, inventories, traits and allocations there are, and which variables tell the steps of them. The
+imports are left out; what the recipes make things with is given to them from here, and whatever would set a server up
+comes to nothing.
+"""
+
+import ast
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import os_resource_classes
+import os_traits
+from gabbi import fixture
+
+from tests.conformance.placement_calls import PlacementCalls
+from tests.conformance.suite_files import functional_tests
+
+# What upstream's file imports to set a server up.
+_SERVER = (
+    "capture",
+    "cfg",
+    "conf",
+    "config_fixture",
+    "context",
+    "deploy",
+    "fixtures",
+    "logging_error",
+    "output",
+    "policies",
+    "policy_fixture",
+    "policy_opts",
+)
+
+
+def fixtures_by(calls: PlacementCalls) -> SimpleNamespace:
+    """A module, as gabbi takes one: the fixtures' classes by their names."""
+    path = functional_tests() / "fixtures" / "gabbits.py"
+    tree = ast.parse(path.read_text(), path.name)
+    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    uuids = _SameUuids()
+    given: dict[str, Any] = {
+        "os": os,
+        "fixture": fixture,
+        "orc": os_resource_classes,
+        "ot": os_traits,
+        "uuids": uuids,
+        "uuidutils": SimpleNamespace(generate_uuid=_new_uuid),
+        "tb": _Making(calls, uuids),
+        "user_obj": SimpleNamespace(User=_Named),
+        "project_obj": SimpleNamespace(Project=_Named),
+        "rc_obj": SimpleNamespace(ResourceClass=partial(_CustomClass, calls)),
+    }
+    given |= {name: _Nothing() for name in _SERVER}
+    exec(compile(tree, path.name, "exec"), given)  # noqa: S102  (upstream's recipes are a program)
+    return SimpleNamespace(**given)
+
+
+class _Nothing:
+    """Stands for all that would set up a server: whatever is asked of it, it does nothing."""
+
+    def __getattr__(self, name: str) -> "_Nothing":
+        return self
+
+    def __call__(self, *_: object, **__: object) -> "_Nothing":
+        return self
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(())
+
+
+class _Provider:
+    def __init__(self, calls: PlacementCalls, provider_id: str) -> None:
+        self._calls = calls
+        self.uuid = provider_id
+
+    def set_aggregates(self, aggregates: tuple[str, ...]) -> None:
+        # Upstream writes them past the API: no generation moves. So it is at the first version that has them.
+        self._calls.put(f"/resource_providers/{self.uuid}/aggregates", list(aggregates), "1.1")
+
+
+class _Making:
+    """By the names that the recipes know."""
+
+    def __init__(self, calls: PlacementCalls, uuids: "_SameUuids") -> None:
+        self._calls = calls
+        self._uuids = uuids
+
+    def create_provider(
+        self, _: object, name: str, *aggregates: str, uuid: str = "", parent: str = ""
+    ) -> _Provider:
+        provider = _Provider(self._calls, uuid or getattr(self._uuids, name))
+        body = {"name": name, "uuid": provider.uuid, **({"parent_provider_uuid": parent} if parent else {})}
+        self._calls.post("/resource_providers", body)
+        if aggregates:
+            provider.set_aggregates(aggregates)
+        return provider
+
+    def add_inventory(self, provider: _Provider, resource: str, total: int, **limits: float) -> None:
+        if resource.startswith("CUSTOM_"):
+            self._calls.put(f"/resource_classes/{resource}")
+        body = {"max_unit": total, **limits, "resource_class": resource, "total": total}
+        body["resource_provider_generation"] = self._calls.generation(provider.uuid)
+        self._calls.post(f"/resource_providers/{provider.uuid}/inventories", body)
+
+    def set_traits(self, provider: _Provider, *traits: str) -> None:
+        for trait in traits:
+            if trait.startswith("CUSTOM_"):
+                self._calls.put(f"/traits/{trait}")
+        generation = self._calls.generation(provider.uuid)
+        body = {"traits": list(traits), "resource_provider_generation": generation}
+        self._calls.put(f"/resource_providers/{provider.uuid}/traits", body)
+
+    def create_user_and_project(self, _: object, prefix: str = "fake") -> tuple["_Named", "_Named"]:
+        return _Named(None, f"{prefix}-user"), _Named(None, f"{prefix}-project")
+
+    def ensure_consumer(self, _: object, user: "_Named", project: "_Named", consumer_id: str = "") -> object:
+        return SimpleNamespace(uuid=consumer_id or _new_uuid(), user=user, project=project)
+
+    def set_allocation(self, _: object, provider: _Provider, consumer: Any, used: Mapping[str, int]) -> None:
+        body = {
+            "allocations": {provider.uuid: {"resources": dict(used)}},
+            "consumer_generation": None,
+            "user_id": consumer.user.external_id,
+            "project_id": consumer.project.external_id,
+        }
+        # The last version at which a consumer has no type, as upstream's have none.
+        self._calls.put(f"/allocations/{consumer.uuid}", body, "1.37")
+
+
+class _Named:
+    """A user or a project: the API knows them by their first allocation."""
+
+    def __init__(self, _: object, external_id: str) -> None:
+        self.external_id = external_id
+
+    def create(self) -> None:
+        pass
+
+
+class _CustomClass:
+    def __init__(self, calls: PlacementCalls, context: object, name: str) -> None:
+        del context
+        self._calls = calls
+        self._name = name
+
+    def create(self) -> None:
+        self._calls.put(f"/resource_classes/{self._name}")
+
+
+class _SameUuids:
+    """A uuid by any name, the same for the same name."""
+
+    def __getattr__(self, name: str) -> str:
+        made = _new_uuid()
+        setattr(self, name, made)
+        return made
+
+
+def _new_uuid() -> str:
+    return str(uuid.uuid4())

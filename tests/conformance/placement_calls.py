@@ -1,0 +1,73 @@
+"""The few calls by which fixtures are made and taken away, over HTTP, of any Placement."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import httpx
+
+# Every role that any policy asks for: who makes fixtures is not who is tested.
+_HEADERS: Final = {
+    "x-auth-token": "admin",
+    "x-roles": "admin,service,member,reader",
+    "accept": "application/json",
+}
+_DONE: Final = (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT)
+
+
+class PlacementCalls:
+    def __init__(self, url: str) -> None:
+        self._client = httpx.Client(base_url=url, headers=_HEADERS, timeout=60, trust_env=False)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def get(self, path: str) -> Any:
+        return self._call("GET", path).json()
+
+    def post(self, path: str, body: object) -> None:
+        self._call("POST", path, body)
+
+    def put(self, path: str, body: object = None, version: str = "1.39") -> None:
+        self._call("PUT", path, body, version)
+
+    def generation(self, provider: str) -> int:
+        return int(self.get(f"/resource_providers/{provider}")["generation"])
+
+    def forget_everything(self) -> None:
+        """As a new server has it: no provider, no consumer, no custom name."""
+        providers = self.get("/resource_providers")["resource_providers"]
+        for consumer in sorted({c for p in providers for c in self._consumers_of(p["uuid"])}):
+            self._call("DELETE", f"/allocations/{consumer}")
+        for provider in _leaves_first({p["uuid"]: p["parent_provider_uuid"] for p in providers}):
+            self._call("DELETE", f"/resource_providers/{provider}")
+        for trait in self.get("/traits?name=startswith:CUSTOM_")["traits"]:
+            self._call("DELETE", f"/traits/{trait}")
+        for known in self.get("/resource_classes")["resource_classes"]:
+            if known["name"].startswith("CUSTOM_"):
+                self._call("DELETE", f"/resource_classes/{known['name']}")
+
+    def _consumers_of(self, provider: str) -> Mapping[str, object]:
+        consumers: Mapping[str, object] = self.get(f"/resource_providers/{provider}/allocations")[
+            "allocations"
+        ]
+        return consumers
+
+    def _call(self, method: str, path: str, body: object = None, version: str = "1.39") -> httpx.Response:
+        answer = self._client.request(
+            method, path, json=body, headers={"openstack-api-version": f"placement {version}"}
+        )
+        assert answer.status_code in _DONE, f"{method} {path} {body!r}: {answer.status_code} {answer.text}"
+        return answer
+
+
+def _leaves_first(parents: Mapping[str, str | None]) -> Sequence[str]:
+    left = dict(parents)
+    order: list[str] = []
+    while left:
+        leaves = sorted(left.keys() - set(left.values()))
+        assert leaves, f"these are each other's parents: {left}"
+        order += leaves
+        for leaf in leaves:
+            del left[leaf]
+    return order

@@ -1,0 +1,128 @@
+"""One file of the suite against one server: which of its steps failed, and how."""
+
+import http.client
+import io
+import os
+import unittest
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from gabbi import suitemaker
+from gabbi.handlers import RESPONSE_HANDLERS
+from gabbi.utils import load_yaml
+
+from tests.conformance.fixture_recipes import fixtures_by
+from tests.conformance.placement_calls import PlacementCalls
+from tests.conformance.suite_files import SuiteFile
+
+_Raised = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
+
+
+def failures_of(file: SuiteFile, url: str) -> dict[str, str]:
+    """Each step that failed, with why; the server is emptied before."""
+    calls = PlacementCalls(url)
+    forwarding = _Forwarding(url)
+    try:
+        calls.forget_everything()
+        with file.path.open() as text:
+            written = load_yaml(text)
+        suite = suitemaker.test_suite_from_dict(
+            unittest.defaultTestLoader,
+            file.name,
+            written,
+            str(file.path.parent),
+            urlsplit(url).hostname,
+            urlsplit(url).port,
+            fixtures_by(calls),
+            lambda: forwarding,
+            handlers=[handler() for handler in RESPONSE_HANDLERS],
+            test_loader_name=__name__,
+        )
+        result = _Steps()
+        with _environment_kept():
+            suite.run(result)
+    finally:
+        forwarding.close()
+        calls.close()
+    assert result.passed + len(result.failed) == file.steps, f"{file.name} has {file.steps} steps: {result}"
+    return result.failed
+
+
+class _Steps(unittest.TestResult):
+    """By the names of the steps. What is skipped has failed: upstream skips nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = 0
+        self.failed: dict[str, str] = {}
+
+    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802  (unittest's name)
+        del test
+        self.passed += 1
+
+    def addFailure(self, test: unittest.TestCase, err: _Raised) -> None:  # noqa: N802
+        self._fail(test, f"{type(err[1]).__name__}: {err[1]}")
+
+    def addError(self, test: unittest.TestCase, err: _Raised) -> None:  # noqa: N802
+        self._fail(test, f"{type(err[1]).__name__}: {err[1]}")
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
+        self._fail(test, f"skipped: {reason}")
+
+    def addExpectedFailure(self, test: unittest.TestCase, err: _Raised) -> None:  # noqa: N802
+        # Upstream fails it, too, and says so in the file.
+        del test, err
+        self.passed += 1
+
+    def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
+        self._fail(test, "passed, and upstream expects it to fail")
+
+    def _fail(self, test: Any, why: str) -> None:
+        self.failed.setdefault(str(test.test_data["name"]), " ".join(why.split()))
+
+
+class _Forwarding:
+    """What gabbi asks, over one connection to the server, with exactly its headers.
+
+    gabbi's own client refuses to send what is no HTTP, as one of the steps does; and makes a TLS context for each step.
+    Instead of a server, gabbi takes an application to ask: this is one, and only hands on.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname, url
+        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        target = quote(environ["PATH_INFO"], safe="/:@!$&'()*+,;=~") + (
+            f"?{environ['QUERY_STRING']}" if environ["QUERY_STRING"] else ""
+        )
+        self._connection.putrequest(
+            environ["REQUEST_METHOD"], target, skip_host=True, skip_accept_encoding=True
+        )
+        for key, value in environ.items():
+            if key in ("CONTENT_TYPE", "CONTENT_LENGTH") or key.startswith("HTTP_"):
+                name = key.removeprefix("HTTP_").replace("_", "-").lower()
+                self._connection.putheader(name, value)
+        self._connection.endheaders(environ["wsgi.input"].read() or None)
+        answer = self._connection.getresponse()
+        body = answer.read()
+        start_response(f"{answer.status} {answer.reason}", answer.getheaders())
+        return io.BytesIO(body)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Fixtures tell the steps by variables."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

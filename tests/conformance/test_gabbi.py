@@ -1,0 +1,69 @@
+"""Upstream's own suite against `moor run placement-api`: every step of every file, on both databases.
+
+A server for each profile and database is started once, and emptied between files through its API.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+import pytest
+
+from tests.conformance.running_steps import failures_of
+from tests.conformance.suite_files import PROFILES, SuiteFile, suite_files
+from tests.contracts.sql_stores import empty_database
+from tests.placement_servers import our_server
+
+FILES: Final = tuple(suite_files())
+STEPS_MIN: Final = 1_316
+OPTIONS: Final[Mapping[str, Sequence[str]]] = {
+    "default": ("--policy", "legacy"),
+    "secure": ("--policy", "secure"),
+    "open": ("--policy", "open"),
+    "cors": ("--policy", "legacy", "--cors-origin", "http://valid.example.com"),
+}
+
+
+class Servers:
+    """One for each profile on one kind of database, each started when it is first asked for."""
+
+    def __init__(self, kind: str, stack: ExitStack) -> None:
+        self._kind = kind
+        self._stack = stack
+        self._urls: dict[str, str] = {}
+
+    def url(self, profile: str) -> str:
+        if profile not in self._urls:
+            database = self._stack.enter_context(a_database(self._kind))
+            server = our_server(database, auth="noauth2", options=OPTIONS[profile])
+            self._urls[profile] = self._stack.enter_context(server).url
+        return self._urls[profile]
+
+
+@contextmanager
+def a_database(kind: str) -> Iterator[str]:
+    """Empty: the server makes its tables itself."""
+    with asyncio.Runner() as runner:
+        database = empty_database(kind)
+        yield runner.run(database.__aenter__())
+        runner.run(database.__aexit__(None, None, None))
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
+    with ExitStack() as stack:
+        yield Servers(request.param, stack)
+
+
+def test_the_suite_is_whole() -> None:
+    assert sum(file.steps for file in FILES) >= STEPS_MIN
+    assert {file.profile for file in FILES} == set(PROFILES) == set(OPTIONS)
+
+
+@pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
+def test_every_step_passes(servers: Servers, file: SuiteFile) -> None:
+    failed = failures_of(file, servers.url(file.profile))
+
+    told = "\n".join(f"  {step}: {why[:500]}" for step, why in failed.items())
+    assert not failed, f"{len(failed)} of {file.steps} steps of {file.name} failed:\n{told}"

@@ -1,0 +1,120 @@
+"""Placement over HTTP as a server of its own: ours, and OpenStack's. Each ends with whoever started it."""
+
+import http.client
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+from sqlalchemy.engine import make_url
+
+from tests.environments import environment
+from tests.servers.keeper import Command, Keeper
+from tests.servers.starting import free_port, wait_until_ready
+
+# Version 16 is what our figures and its conformance suite are of. Its server is uwsgi, as deployments have it.
+OPENSTACKS = ("openstack-placement==16.0.0", "pyuwsgi>=2.0.30", "psycopg2-binary>=2.9")
+OPENSTACKS_WORKERS = 2
+ANSWERS_WITHIN_S = 5.0
+HOST = "127.0.0.1"
+
+
+class PlacementServer(Struct, frozen=True):
+    host: str
+    port: int
+    # The process above all of the server's, which does nothing itself.
+    eldest: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+
+@contextmanager
+def our_server(
+    database_url: str, *, auth: str = "none", options: Sequence[str] = ()
+) -> Iterator[PlacementServer]:
+    """As it is shipped: `moor run placement-api`."""
+    port = free_port()
+    moor = Path(sys.executable).parent / "moor"
+    argv = (
+        *(str(moor), "run", "placement-api", "--listen", f"{HOST}:{port}"),
+        *("--auth", auth, "--db", database_url, *options),
+    )
+    with _served("our placement", argv, {}, port) as server:
+        yield server
+
+
+@contextmanager
+def openstacks_server(database_url: str) -> Iterator[PlacementServer]:
+    """The real one under uwsgi, with its tables made, and `noauth2`: who comes as `admin` may do everything."""
+    programs = environment("openstack-placement", OPENSTACKS)
+    settings = openstacks_settings(database_url)
+    made = subprocess.run(
+        (str(programs / "placement-manage"), "db", "sync"),
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode != 0:
+        raise RuntimeError(
+            f"placement-manage db sync failed with exit code {made.returncode}:\n{made.stderr}"
+        )
+    port = free_port()
+    argv = (
+        *(str(programs / "pyuwsgi"), "--http-socket", f"{HOST}:{port}", "--master", "--need-app"),
+        # One that keeps a connection serves nobody else meanwhile; and it would close without saying so.
+        *("--add-header", "Connection: close"),
+        *("--processes", str(OPENSTACKS_WORKERS), "--module", "placement.wsgi.api:application"),
+        *("--die-on-term", "--disable-logging"),
+    )
+    with _served("openstack-placement", argv, settings, port) as server:
+        yield server
+
+
+def openstacks_settings(database_url: str) -> Mapping[str, str]:
+    """Its configuration, as its processes read it from the environment; with the drivers that it has."""
+    url = make_url(database_url)
+    plain = url.set(drivername={"postgresql": "postgresql+psycopg2"}.get(url.get_backend_name(), "sqlite"))
+    return {
+        "OS_PLACEMENT_DATABASE__CONNECTION": plain.render_as_string(hide_password=False),
+        "OS_API__AUTH_STRATEGY": "noauth2",
+        # By the newer rules an administrator may not reshape.
+        "OS_OSLO_POLICY__ENFORCE_NEW_DEFAULTS": "false",
+    }
+
+
+@contextmanager
+def _served(
+    name: str, argv: Sequence[str], settings: Mapping[str, str], port: int
+) -> Iterator[PlacementServer]:
+    keeper = Keeper()
+    try:
+        log = keeper.directory / "server.log"
+        process = keeper.start(Command(argv=tuple(argv), env={**os.environ, **settings}, log=str(log)))
+        wait_until_ready(
+            name,
+            ready=partial(_answers, port),
+            alive=lambda: process in keeper.processes(),
+            logs=(log,),
+        )
+        yield PlacementServer(HOST, port, keeper.pid)
+    finally:
+        keeper.close()
+
+
+def _answers(port: int) -> bool:
+    """Whether it tells its versions, which it does to everybody."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=ANSWERS_WITHIN_S)
+    try:
+        connection.request("GET", "/")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()

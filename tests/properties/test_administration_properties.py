@@ -1,0 +1,347 @@
+"""Writes by name against a keeper who does everything by hand: whatever comes, in whatever batches, ends as if it had come
+one by one; and what shapes and revisions promise is kept.
+"""
+
+import asyncio
+from collections import Counter
+from itertools import groupby
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET, Struct, structs
+
+from bus.message import AggregateId, ProviderId
+from bus.messages.administration import (
+    ConsumerAllocations,
+    CreateClass,
+    CreateProvider,
+    CreateTrait,
+    DeleteAllocations,
+    DeleteClass,
+    DeleteProvider,
+    DeleteTrait,
+    DropInventory,
+    ProviderInventories,
+    PutInventory,
+    RenameClass,
+    Reshape,
+    SetAggregates,
+    SetAllocations,
+    SetInventories,
+    SetTraits,
+    UpdateProvider,
+    Write,
+)
+from bus.messages.placement import ProviderState, ReportedInventory, ResourceAmount
+from placement_worker.store_memory import MemoryPlacementStore
+from placement_worker.writing import WRITES, write_reshape
+from tests.contracts.desk import Desk
+from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, consumer, provider
+from tests.properties.bounds import BOUNDED, THOROUGH
+from tests.properties.keeper import Keeper
+
+CONSUMERS = tuple(consumer(name) for name in ("web", "db"))
+CUSTOM = ("CUSTOM_A", "CUSTOM_B")
+NAMES = ("one", "two", "three")
+AS_IT_IS = 1_000
+
+providers = st.sampled_from([provider(name) for name in ("p1", "p2", "p3", "p4")])
+classes = st.sampled_from(["VCPU", "VCPU", "MEMORY_MB", *CUSTOM])
+traits = st.sampled_from(["STORAGE_DISK_SSD", *CUSTOM])
+custom = st.sampled_from(CUSTOM)
+aggregates: st.SearchStrategy[AggregateId] = st.sampled_from([aggregate("rack")])
+# Mostly right: what is refused by its generation meets no other rule.
+seen = st.sampled_from([None, None, None, 0, 1, 2])
+stocks = st.builds(
+    ReportedInventory,
+    total=st.integers(3, 6),
+    reserved=st.sampled_from([0, 0, 1]),
+    allocation_ratio=st.sampled_from([1.0, 1.0, 1.5]),
+    min_unit=st.sampled_from([1, 1, 2]),
+    max_unit=st.sampled_from([4, 9]),
+    step_size=st.sampled_from([1, 1, 2]),
+)
+shelves = st.dictionaries(classes, stocks, max_size=2)
+# Mostly of one stock, so that they get in each other's way.
+amounts = st.lists(
+    st.builds(
+        ResourceAmount,
+        provider=st.sampled_from([provider("p1")] * 3 + [provider("p2"), provider("p3"), provider("p4")]),
+        resource=st.sampled_from(["VCPU"] * 4 + ["MEMORY_MB", *CUSTOM]),
+        amount=st.integers(1, 5),
+    ),
+    max_size=2,
+).map(tuple)
+wishes = st.builds(
+    ConsumerAllocations,
+    consumer=st.sampled_from(CONSUMERS),
+    amounts=amounts,
+    project=st.just("shop"),
+    user=st.just("ann"),
+    generation=st.sampled_from([None, 1, 2]),
+    judges_generation=st.sampled_from([False, False, True]),
+)
+lists_of_wishes = st.lists(wishes, min_size=1, max_size=2).map(tuple)
+writes: st.SearchStrategy[Write] = st.one_of(
+    st.builds(
+        CreateProvider,
+        id=providers,
+        name=st.sampled_from(NAMES),
+        parent=st.one_of(st.none(), providers),
+    ),
+    st.builds(
+        UpdateProvider,
+        id=providers,
+        name=st.sampled_from(NAMES),
+        parent=st.one_of(st.just(UNSET), st.none(), providers),
+        reparents=st.sampled_from([True, True, False]),
+    ),
+    st.builds(DeleteProvider, id=providers),
+    st.builds(SetInventories, provider=providers, generation=seen, inventories=shelves),
+    st.builds(
+        PutInventory,
+        provider=providers,
+        generation=seen,
+        resource=classes,
+        inventory=stocks,
+        is_new=st.booleans(),
+    ),
+    st.builds(DropInventory, provider=providers, resource=classes),
+    st.builds(SetTraits, provider=providers, generation=seen, traits=st.lists(traits, max_size=2).map(tuple)),
+    st.builds(
+        SetAggregates,
+        provider=providers,
+        generation=seen,
+        aggregates=st.lists(aggregates, max_size=1).map(tuple),
+        moves_generation=st.booleans(),
+    ),
+    st.builds(SetAllocations, consumers=lists_of_wishes),
+    st.builds(DeleteAllocations, consumer=st.sampled_from(CONSUMERS)),
+    st.builds(CreateTrait, name=custom),
+    st.builds(DeleteTrait, name=custom),
+    st.builds(CreateClass, name=custom),
+    st.builds(RenameClass, name=custom, to=custom),
+    st.builds(DeleteClass, name=custom),
+    st.builds(
+        Reshape,
+        inventories=st.lists(
+            st.builds(
+                ProviderInventories,
+                provider=providers,
+                generation=st.sampled_from([AS_IT_IS, AS_IT_IS, 0]),
+                inventories=shelves,
+            ),
+            max_size=2,
+            unique_by=lambda one: one.provider,
+        ).map(tuple),
+        allocations=st.one_of(st.just(()), lists_of_wishes),
+    ),
+)
+# A forest to begin with, so that not half of it all meets an empty field.
+BEGINNING: tuple[Write, ...] = (
+    CreateProvider(id=provider("p1"), name="p1"),
+    CreateProvider(id=provider("p2"), name="p2", parent=provider("p1")),
+    CreateProvider(id=provider("p3"), name="p3"),
+    *[
+        SetInventories(
+            provider=provider(name), generation=None, inventories={"VCPU": ReportedInventory(total=6)}
+        )
+        for name in ("p1", "p2", "p3")
+    ],
+    CreateClass(name="CUSTOM_A"),
+    CreateTrait(name="CUSTOM_A"),
+    PutInventory(
+        provider=provider("p3"),
+        generation=None,
+        resource="CUSTOM_A",
+        inventory=ReportedInventory(total=6),
+        is_new=True,
+    ),
+    SetTraits(provider=provider("p3"), generation=None, traits=("CUSTOM_A",)),
+    SetAllocations(
+        consumers=(
+            ConsumerAllocations(
+                consumer=CONSUMERS[0],
+                amounts=(ResourceAmount(provider=provider("p1"), resource="VCPU", amount=2),),
+                project="shop",
+                user="ann",
+                generation=None,
+            ),
+        )
+    ),
+)
+
+
+class World(Struct, frozen=True):
+    writes: tuple[Write, ...]
+    # Where one batch ends and the next one begins, even if they are of one kind.
+    cuts: tuple[bool, ...]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    drawn = (*BEGINNING, *draw(st.lists(writes, min_size=4, max_size=24)))
+    cuts = draw(st.lists(st.booleans(), min_size=len(drawn), max_size=len(drawn)))
+    return World(drawn, tuple(cuts))
+
+
+def batches_of(world: World) -> list[tuple[Write, ...]]:
+    numbers: list[tuple[Any, int]] = []
+    for write, cut in zip(world.writes, world.cuts, strict=True):
+        batch = WRITES[type(write)]
+        alone = cut or batch is write_reshape
+        last = numbers[-1] if numbers else (None, 0)
+        numbers.append((batch, last[1] if last[0] is batch and not alone else last[1] + 1))
+    pairs = zip(numbers, world.writes, strict=True)
+    return [tuple(write for _, write in group) for _, group in groupby(pairs, key=lambda pair: pair[0])]
+
+
+async def written(desk: Desk, batch: tuple[Write, ...]) -> list[str]:
+    async with desk.store.transaction() as tx:
+        verdicts = await WRITES[type(batch[0])](tx, batch, VOCABULARY, NOON)
+    return [type(verdict).__name__ for verdict in verdicts]
+
+
+def test_every_sequence_in_any_batches_ends_as_the_keeper_says() -> None:
+    met: Counter[tuple[str, str]] = Counter()
+
+    @THOROUGH
+    @given(worlds())
+    def search(world: World) -> None:
+        met.update(asyncio.run(compared(world)))
+
+    search()
+    # The worlds are wild enough to mean something.
+    assert {verdict for _, verdict in met} >= {
+        *("Done", "ProviderWritten", "AlreadyThere", "UnknownProvider", "UnknownClass", "UnknownTrait"),
+        *("UnknownConsumer", "GenerationMoved", "ConsumerMoved", "NameTaken", "IdTaken", "HasChildren"),
+        *("InventoryPresent", "InventoryAbsent", "InventoryInUse", "NameInUse", "DoesNotFit", "NotAllowed"),
+    }
+    assert {kind for kind, verdict in met if verdict in ("Done", "ProviderWritten")} == {
+        kind.__name__ for kind in WRITES
+    }
+
+
+async def compared(world: World) -> list[tuple[str, str]]:
+    """What was met: kinds of writes, and of verdicts."""
+    desk = Desk(MemoryPlacementStore())
+    keeper = Keeper(standard=VOCABULARY.classes | VOCABULARY.traits)
+    met = []
+    for drawn in batches_of(world):
+        batch, expected = [], []
+        for write in drawn:
+            batch.append(as_it_is(keeper, write))
+            expected.append(keeper.judge(batch[-1]))
+        assert await written(desk, tuple(batch)) == expected, batch
+        met += [(type(write).__name__, verdict) for write, verdict in zip(batch, expected, strict=True)]
+        await assert_alike(desk, keeper)
+        assert await desk.store.audit() == ()
+    return met
+
+
+def as_it_is(keeper: Keeper, write: Write) -> Write:
+    """Whoever looked just before names the generation that a provider has."""
+    if not isinstance(write, Reshape):
+        return write
+    seen_by_it = [
+        structs.replace(one, generation=keeper.providers[one.provider].generation)
+        if one.generation == AS_IT_IS and one.provider in keeper.providers
+        else one
+        for one in write.inventories
+    ]
+    return structs.replace(write, inventories=tuple(seen_by_it))
+
+
+async def assert_alike(desk: Desk, keeper: Keeper) -> None:
+    states = await desk.providers()
+    assert states.keys() == keeper.providers.keys()
+    for which, one in keeper.providers.items():
+        state = states[which]
+        assert (state.name, state.parent, state.root) == (one.name, one.parent, keeper.root_of(which))
+        assert state.generation == one.generation
+        assert (frozenset(state.traits), frozenset(state.aggregates)) == (one.traits, one.aggregates)
+        assert {name: stock.used for name, stock in state.inventories.items()} == {
+            name: keeper.used(which, name) for name in one.stocks
+        }
+        assert {name: plain(stock) for name, stock in state.inventories.items()} == {
+            name: plain(stock) for name, stock in one.stocks.items()
+        }
+    for who in CONSUMERS:
+        found, held = await desk.store.consumer(who), keeper.consumers.get(who)
+        assert (found is None) == (held is None)
+        if found and held:
+            assert found.generation == held.generation
+            told = {(amount.provider, amount.resource): amount.amount for amount in found.held}
+            assert told == held.amounts
+    assert set(await desk.store.custom_names("classes", "", 10)) == keeper.classes
+    assert set(await desk.store.custom_names("traits", "", 10)) == keeper.traits
+
+
+def plain(stock: Any) -> tuple[object, ...]:
+    told = structs.asdict(stock)
+    return tuple(told[name] for name in ReportedInventory.__struct_fields__)
+
+
+@BOUNDED
+@given(worlds())
+def test_a_shape_names_one_state_of_a_tree_for_ever_and_moves_only_if_that_changes(world: World) -> None:
+    async def scenario() -> None:
+        desk = Desk(MemoryPlacementStore())
+        ever: dict[tuple[ProviderId, int], object] = {}
+        before: dict[ProviderId, tuple[int, object]] = {}
+        # One by one: of two that undo each other, a batch leaves a new shape of the same tree.
+        for write in world.writes:
+            await written(desk, (write,))
+            trees = contents(await desk.providers())
+            for root, (shape, content) in trees.items():
+                assert ever.setdefault((root, shape), content) == content
+                if root in before and before[root][1] == content:
+                    assert before[root][0] == shape
+            before = trees
+
+    asyncio.run(scenario())
+
+
+def contents(states: dict[ProviderId, ProviderState]) -> dict[ProviderId, tuple[int, object]]:
+    """Of each tree its shape, and all that a claim may rely on."""
+    trees: dict[ProviderId, dict[ProviderId, object]] = {}
+    for which, state in states.items():
+        stocked = {name: plain(stock) for name, stock in state.inventories.items()}
+        trees.setdefault(state.root, {})[which] = (state.parent, stocked, state.traits, state.aggregates)
+    return {root: (states[root].shape, members) for root, members in trees.items()}
+
+
+@BOUNDED
+@given(worlds())
+def test_whoever_merges_the_changes_by_revision_knows_what_stands(world: World) -> None:
+    """As replicas do: from the log, each change later than what was known before."""
+
+    async def scenario() -> None:
+        desk = Desk(MemoryPlacementStore())
+        known: dict[int, ProviderState] = {}
+        cursor = (await desk.store.snapshot_page(0, 1)).cursor
+        for batch in batches_of(world):
+            await written(desk, batch)
+            page = await desk.store.changes_page(cursor, 0, 100)
+            assert page is not None
+            cursor = page.cursor
+            for state in page.providers:
+                assert state.internal not in known or state.revision > known[state.internal].revision
+                known[state.internal] = state
+            for gone in page.gone:
+                assert known.pop(gone.internal, None) is None or gone.internal not in known
+        stands = {state.internal: state for state in (await desk.providers()).values()}
+        # The shape is told with the root.
+        assert {number: without_shape(state) for number, state in known.items()} == {
+            number: without_shape(state) for number, state in stands.items()
+        }
+        assert {state.id: state.shape for state in known.values() if state.id == state.root} == {
+            state.id: state.shape for state in stands.values() if state.id == state.root
+        }
+
+    asyncio.run(scenario())
+
+
+def without_shape(state: ProviderState) -> ProviderState:
+    return structs.replace(state, shape=0)

@@ -1,0 +1,155 @@
+"""Whatever is asked of whatever woods, our search finds what the slow and obvious one finds, and each once."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from bus.messages.placement import ProviderState
+from placement_worker.core.candidates.found import Candidate, Candidates
+from placement_worker.core.candidates.query import CandidatesQuery, Preferred
+from placement_worker.core.candidates.search import find_candidates
+from placement_worker.core.candidates.woods import Woods
+from tests.properties.bounds import BOUNDED, THOROUGH
+from tests.properties.reference_candidates import Told, reference_candidates
+from tests.properties.woodlands import SHARES, TRAITS, queries, woodlands
+
+# Each of these looks at one more thing of the same search.
+FEWER = settings(BOUNDED, max_examples=50)
+
+
+def woods_of(states: Iterable[ProviderState]) -> Woods:
+    woods = Woods()
+    for state in states:
+        woods.put(state)
+    return woods
+
+
+def telling(candidate: Candidate) -> Told:
+    return (
+        frozenset((each.provider, each.resource, each.amount) for each in candidate.amounts),
+        frozenset((suffix, frozenset(providers)) for suffix, providers in candidate.mappings.items()),
+    )
+
+
+def told_of(woods: Woods, found: Candidates) -> list[Told]:
+    return [telling(candidate) for candidate in found.written_out(woods)]
+
+
+@THOROUGH
+@given(woodlands(), queries())
+def test_without_a_limit_exactly_what_the_reference_finds_each_once(
+    states: list[ProviderState], query: CandidatesQuery
+) -> None:
+    woods = woods_of(states)
+
+    found = told_of(woods, find_candidates(woods, query))
+
+    assert max(Counter(found).values(), default=1) == 1
+    assert set(found) == reference_candidates(states, query)
+
+
+@FEWER
+@given(woodlands(), queries(), st.integers(1, 12), st.integers(0, 5))
+def test_a_limit_and_a_beginning_cut_a_part_out_of_one_order(
+    states: list[ProviderState], query: CandidatesQuery, limit: int, skip: int
+) -> None:
+    woods = woods_of(states)
+    everything = told_of(woods, find_candidates(woods, query))
+
+    page = told_of(woods, find_candidates(woods, structs.replace(query, limit=limit), skip))
+
+    assert page == everything[skip : skip + limit]
+
+
+@FEWER
+@given(woodlands(), queries(), st.integers(1, 12))
+def test_with_a_limit_no_tree_has_two_more_than_another_that_could_have_more(
+    states: list[ProviderState], query: CandidatesQuery, limit: int
+) -> None:
+    alone = [without_sharing(state) for state in states]
+    woods = woods_of(alone)
+    could_have = by_tree(alone, told_of(woods, find_candidates(woods, query)))
+
+    has = by_tree(alone, told_of(woods, find_candidates(woods, structs.replace(query, limit=limit))))
+
+    assert has.total() == min(limit, could_have.total())
+    most = max(has.values(), default=0)
+    assert all(has[root] >= min(could_have[root], most - 1) for root in could_have)
+
+
+@FEWER
+@given(woodlands(), woodlands(), st.randoms(use_true_random=False), queries())
+def test_woods_that_changed_are_as_woods_that_were_always_so(
+    before: list[ProviderState], after: list[ProviderState], chance: Random, query: CandidatesQuery
+) -> None:
+    woods = woods_of(before)
+    find_candidates(woods, query)
+    # Some are the same providers, moved; others have their ids and are new.
+    after = [
+        structs.replace(state, internal=state.internal + 100 * (state.internal % 3 == 0)) for state in after
+    ]
+    stay = {state.internal for state in after}
+    steps = [
+        *(partial(woods.put, state) for state in after),
+        *(partial(woods.drop, state.internal) for state in before if state.internal not in stay),
+    ]
+    chance.shuffle(steps)
+
+    for step in steps:
+        step()
+
+    assert set(told_of(woods, find_candidates(woods, query))) == reference_candidates(after, query)
+
+
+@FEWER
+@given(woodlands(), queries(), st.integers(0, 4))
+def test_what_is_used_counts_as_if_it_had_been_told_with_the_provider(
+    states: list[ProviderState], query: CandidatesQuery, used: int
+) -> None:
+    woods = woods_of(states)
+    for state in states:
+        woods.use(state.internal, dict.fromkeys(state.inventories, used))
+
+    found = told_of(woods, find_candidates(woods, query))
+
+    assert set(found) == reference_candidates([using(state, used) for state in states], query)
+
+
+@FEWER
+@given(woodlands(), queries(), st.sampled_from([2.0, -1.0]))
+def test_what_is_preferred_decides_about_the_order_and_about_nothing_else(
+    states: list[ProviderState], query: CandidatesQuery, weight: float
+) -> None:
+    woods = woods_of(states)
+    preferred = (Preferred(TRAITS[0], weight), Preferred(TRAITS[1]))
+    choosy = structs.replace(
+        query, groups=tuple(structs.replace(group, preferred=preferred) for group in query.groups)
+    )
+
+    found = told_of(woods, find_candidates(woods, choosy))
+
+    assert Counter(found) == Counter(told_of(woods, find_candidates(woods, query)))
+
+
+def without_sharing(state: ProviderState) -> ProviderState:
+    return structs.replace(state, traits=tuple(trait for trait in state.traits if trait != SHARES))
+
+
+def using(state: ProviderState, used: int) -> ProviderState:
+    return structs.replace(
+        state,
+        inventories={
+            resource: structs.replace(inventory, used=used)
+            for resource, inventory in state.inventories.items()
+        },
+    )
+
+
+def by_tree(states: Sequence[ProviderState], candidates: Iterable[Told]) -> Counter[object]:
+    roots = {state.id: state.root for state in states}
+    return Counter(roots[next(iter(amounts))[0]] for amounts, _ in candidates)

@@ -1,0 +1,71 @@
+"""How placement may be served, by flags, and what is said of those that cannot be."""
+
+from pathlib import Path
+
+import bcrypt
+import pytest
+import typer
+
+from moor.placement_api_options import ApiFlags, Auth, KeystoneFlags, serving_of
+from placement_worker.api.auth.basic import BasicAuthentication
+from placement_worker.api.auth.keystone import KeystoneAuthentication
+from placement_worker.api.auth.noauth2 import BelievedToken
+from placement_worker.api.auth.nobody import NoAuthentication
+
+EVERYWHERE = "[::]:8780"
+
+
+def keystone(**said: str) -> KeystoneFlags:
+    usual = {"url": "https://cloud.example.com/identity", "user": "placement", "password": "known to both"}
+    return KeystoneFlags(**{**usual, **said}, project="service", domain="Default", ca_file=None)
+
+
+def users(directory: Path) -> Path:
+    file = directory / "users"
+    file.write_text(f"ann:{bcrypt.hashpw(b'x', bcrypt.gensalt(4)).decode()}\n")
+    return file
+
+
+def test_by_default_anyone_on_this_machine_is_an_administrator() -> None:
+    serving = serving_of(ApiFlags())
+
+    assert str(serving.listen) == "127.0.0.1:8780"
+    assert isinstance(serving.auth, NoAuthentication)
+    assert serving.tls is None
+
+
+@pytest.mark.parametrize("auth", [Auth.NONE, Auth.NOAUTH2])
+@pytest.mark.parametrize("listen", [EVERYWHERE, "192.0.2.7:8780", "cloud.example.com:8780"])
+def test_who_lets_anyone_in_does_so_from_other_machines_only_when_told(auth: Auth, listen: str) -> None:
+    with pytest.raises(typer.BadParameter, match=r"lets anyone in.*--allow-anyone"):
+        serving_of(ApiFlags(auth=auth, listen=listen))
+
+    assert str(serving_of(ApiFlags(auth=auth, listen=listen, allow_anyone=True)).listen) == listen
+
+
+def test_each_way_of_authentication_is_had_by_its_name(tmp_path: Path) -> None:
+    def of(**flags: object) -> object:
+        return serving_of(ApiFlags(listen=EVERYWHERE, **flags)).auth  # type: ignore[arg-type]
+
+    assert isinstance(of(auth=Auth.BASIC, users=users(tmp_path)), BasicAuthentication)
+    assert isinstance(of(auth=Auth.KEYSTONE, keystone=keystone()), KeystoneAuthentication)
+    assert isinstance(of(auth=Auth.NOAUTH2, allow_anyone=True), BelievedToken)
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (ApiFlags(listen="8780"), "listen is '8780'"),
+        (ApiFlags(auth=Auth.BASIC), "needs --users"),
+        (ApiFlags(auth=Auth.BASIC, users=Path("/nowhere/users")), "/nowhere/users"),
+        (ApiFlags(auth=Auth.KEYSTONE), "MOOR_KEYSTONE_PASSWORD"),
+        (ApiFlags(auth=Auth.KEYSTONE, keystone=keystone(password="")), "MOOR_KEYSTONE_PASSWORD"),
+        (ApiFlags(policy="strict"), "policy is 'strict'"),
+        (ApiFlags(prefix="placement"), "prefix is 'placement'"),
+        (ApiFlags(tls_cert=Path("chain.pem")), "both --tls-cert and --tls-key"),
+        (ApiFlags(tls_cert=Path("/nowhere"), tls_key=Path("/nowhere")), "cannot be shown"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_flag_that_says_it(flags: ApiFlags, why: str) -> None:
+    with pytest.raises(typer.BadParameter, match=why):
+        serving_of(flags)

@@ -1,0 +1,195 @@
+"""What is said of candidates is what they are, at every version; and it is said of providers as they are now."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.message import AggregateId, ProviderId
+from bus.messages.placement import InventoryState, ProviderState, ProviderUsage
+from placement_worker.api.candidates_text import Summaries, requests_text
+from placement_worker.core.candidates.found import Candidates
+from placement_worker.core.candidates.query import CandidatesQuery, Group
+from placement_worker.core.candidates.search import find_candidates
+from placement_worker.replica import Replica
+
+RACK = AggregateId(UUID(int=99))
+
+
+def an_id(number: int) -> ProviderId:
+    return ProviderId(UUID(int=number))
+
+
+def forest() -> Replica:
+    """Three hosts, each with two network cards below it, and a pool of disks that all of them share."""
+    replica = Replica()
+    for number in (10, 20, 30):
+        replica.tell(
+            [
+                a_provider(number, VCPU=8, traits=("HW_CPU_X86_VMX", "CUSTOM_A"), aggregates=(RACK,)),
+                a_provider(number + 1, root=number, VF=4),
+                a_provider(number + 2, root=number, VF=4),
+            ]
+        )
+    replica.tell([a_provider(40, DISK_GB=100, traits=("MISC_SHARES_VIA_AGGREGATE",), aggregates=(RACK,))])
+    return replica
+
+
+def a_provider(
+    number: int,
+    root: int = 0,
+    traits: tuple[str, ...] = (),
+    aggregates: tuple[AggregateId, ...] = (),
+    **totals: int,
+) -> ProviderState:
+    return ProviderState(
+        internal=number,
+        id=an_id(number),
+        name=f"provider-{number}",
+        root=an_id(root or number),
+        parent=an_id(root) if root else None,
+        revision=1,
+        inventories={resource: InventoryState(total=total) for resource, total in totals.items()},
+        traits=traits,
+        aggregates=aggregates,
+    )
+
+
+QUERIES = {
+    "one provider": CandidatesQuery(groups=(Group(resources={"VCPU": 2}),)),
+    "sharing": CandidatesQuery(groups=(Group(resources={"VCPU": 2, "DISK_GB": 5}),)),
+    "granular": CandidatesQuery(
+        groups=(
+            Group(resources={"VCPU": 1}),
+            Group(suffix="_A", resources={"VF": 1}),
+            Group(suffix="_B", resources={"VF": 2}),
+        ),
+        group_policy="none",
+    ),
+    "without resources": CandidatesQuery(
+        groups=(
+            Group(suffix="_H", required=(("CUSTOM_A",),)),
+            Group(suffix="_A", resources={"VF": 1}),
+        ),
+        group_policy="none",
+        same_subtree=(("_H", "_A"),),
+    ),
+    "nothing": CandidatesQuery(groups=(Group(resources={"VCPU": 200}),)),
+}
+
+
+@pytest.fixture(params=QUERIES.values(), ids=list(QUERIES))
+def query(request: pytest.FixtureRequest) -> CandidatesQuery:
+    chosen: CandidatesQuery = request.param
+    return chosen
+
+
+def requests(found: Candidates, replica: Replica, version: tuple[int, int]) -> list[Any]:
+    said: list[Any] = json.loads(f"[{requests_text(found, replica.woods, version)}]")
+    return said
+
+
+def summaries(
+    of: Summaries, found: Candidates, replica: Replica, version: tuple[int, int], *classes: str
+) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(f"{{{of.text(found, replica.woods, version, classes)}}}")
+    return said
+
+
+def test_from_1_34_on_each_candidate_is_said_with_its_mappings(query: CandidatesQuery) -> None:
+    replica = forest()
+    found = find_candidates(replica.woods, query)
+
+    expected = []
+    for candidate in found.written_out(replica.woods):
+        allocations: dict[str, Any] = {}
+        for amount in candidate.amounts:
+            row = allocations.setdefault(str(amount.provider), {"resources": {}})
+            row["resources"][amount.resource] = amount.amount
+        mappings = {suffix: [str(one) for one in them] for suffix, them in candidate.mappings.items()}
+        expected.append({"allocations": allocations, "mappings": mappings})
+
+    assert requests(found, replica, (1, 34)) == expected
+
+
+def test_before_1_34_the_same_is_said_without_mappings_and_before_1_12_as_a_list(
+    query: CandidatesQuery,
+) -> None:
+    replica = forest()
+    found = find_candidates(replica.woods, query)
+    newest = requests(found, replica, (1, 34))
+
+    assert requests(found, replica, (1, 12)) == [{"allocations": one["allocations"]} for one in newest]
+    assert requests(found, replica, (1, 11)) == [
+        {
+            "allocations": [
+                {"resource_provider": {"uuid": provider}, **held}
+                for provider, held in one["allocations"].items()
+            ]
+        }
+        for one in newest
+    ]
+
+
+def test_summaries_are_of_whole_trees_from_1_29_on_and_of_who_gives_something_before() -> None:
+    replica = forest()
+    found = find_candidates(replica.woods, QUERIES["sharing"])
+    hosts = {str(an_id(number)) for number in (10, 20, 30)}
+    cards = {str(an_id(number + card)) for number in (10, 20, 30) for card in (1, 2)}
+    pool = {str(an_id(40))}
+
+    assert summaries(Summaries(), found, replica, (1, 29)).keys() == hosts | cards | pool
+    assert summaries(Summaries(), found, replica, (1, 28)).keys() == hosts | pool
+
+
+def test_a_summary_tells_more_from_version_to_version() -> None:
+    replica = forest()
+    found = find_candidates(replica.woods, QUERIES["one provider"])
+    host = str(an_id(10))
+
+    def at(minor: int) -> Any:
+        return summaries(Summaries(), found, replica, (1, minor), "VCPU")[host]
+
+    vcpu = {"VCPU": {"capacity": 8, "used": 0}}
+    traits = ["HW_CPU_X86_VMX", "CUSTOM_A"]
+    assert at(10) == {"resources": vcpu}
+    assert at(17) == {"resources": vcpu, "traits": traits}
+    assert at(29) == {
+        "resources": vcpu,
+        "traits": traits,
+        "parent_provider_uuid": None,
+        "root_provider_uuid": host,
+    }
+
+
+def test_before_1_27_only_classes_that_were_asked_for_are_told() -> None:
+    replica = Replica()
+    replica.tell([a_provider(1, VCPU=8, MEMORY_MB=512)])
+    found = find_candidates(replica.woods, QUERIES["one provider"])
+
+    (before,) = summaries(Summaries(), found, replica, (1, 26), "VCPU").values()
+    (after,) = summaries(Summaries(), found, replica, (1, 27), "VCPU").values()
+
+    assert before["resources"].keys() == {"VCPU"}
+    assert after["resources"].keys() == {"VCPU", "MEMORY_MB"}
+
+
+def test_a_summary_that_was_kept_is_written_anew_when_its_provider_changes() -> None:
+    replica, kept = forest(), Summaries()
+    host = str(an_id(10))
+
+    def the_host() -> Any:
+        found = find_candidates(replica.woods, QUERIES["one provider"])
+        return summaries(kept, found, replica, (1, 39))[host]
+
+    assert the_host()["resources"]["VCPU"]["used"] == 0
+    replica.use([ProviderUsage(internal=10, id=an_id(10), base=1, revision=2, used={"VCPU": 3})])
+    assert the_host()["resources"]["VCPU"]["used"] == 3
+
+    changed = a_provider(10, VCPU=6, traits=("CUSTOM_B",), aggregates=(RACK,))
+    replica.tell([structs.replace(changed, revision=3, shape=2)])
+    assert the_host()["traits"] == ["CUSTOM_B"]
+    replica.tell([a_provider(number, VCPU=4) for number in range(100, 300)])
+    assert the_host()["resources"]["VCPU"] == {"capacity": 6, "used": 0}

@@ -1,0 +1,138 @@
+"""All providers in memory: what is later replaces what is earlier, in whatever order it is told."""
+
+from uuid import UUID
+
+from msgspec import structs
+
+from bus.message import AggregateId, ProviderId
+from bus.messages.placement import InventoryState, ProviderGone, ProviderState, ProviderUsage
+from placement_worker.replica import Replica
+
+HOST = ProviderId(UUID(int=1))
+NIC = ProviderId(UUID(int=2))
+RACK = AggregateId(UUID(int=9))
+
+
+def a_host(
+    revision: int = 1, used: int = 0, *, shape: int = 1, name: str = "host", internal: int = 1
+) -> ProviderState:
+    return ProviderState(
+        internal=internal,
+        id=HOST,
+        name=name,
+        root=HOST,
+        shape=shape,
+        generation=revision,
+        revision=revision,
+        inventories={"VCPU": InventoryState(total=8, used=used)},
+        traits=("CUSTOM_A",),
+        aggregates=(RACK,),
+    )
+
+
+def the_usage(revision: int, used: int, *, base: int = 1, internal: int = 1) -> ProviderUsage:
+    return ProviderUsage(
+        internal=internal, id=HOST, base=base, revision=revision, generation=revision, used={"VCPU": used}
+    )
+
+
+def told(*states: ProviderState) -> Replica:
+    replica = Replica()
+    replica.tell(states)
+    return replica
+
+
+def used(replica: Replica) -> tuple[int, int]:
+    """As the provider says it, and as the columns do."""
+    state = replica.get(HOST)
+    row = replica.woods.row_of(HOST)
+    assert state is not None
+    assert row is not None
+    return state.inventories["VCPU"].used, replica.woods.used(row, "VCPU")
+
+
+def test_what_is_older_is_not_believed() -> None:
+    replica = told(a_host(revision=5, used=5))
+
+    replica.tell([a_host(revision=4, used=4)])
+    assert replica.use([the_usage(3, used=3)])
+
+    assert used(replica) == (5, 5)
+
+
+def test_usage_changes_what_is_used_and_nothing_else() -> None:
+    replica = told(a_host())
+
+    assert replica.use([the_usage(2, used=3)])
+
+    assert used(replica) == (3, 3)
+    assert replica.get(HOST) == a_host(revision=2, used=3)
+
+
+def test_usage_on_a_base_that_was_never_told_shows_that_something_is_missing() -> None:
+    assert not told(a_host(revision=1)).use([the_usage(7, used=3, base=6)])
+    assert not Replica().use([the_usage(7, used=3)])
+    assert not told(a_host(internal=1)).use([the_usage(2, used=3, internal=2)])
+
+
+def test_a_new_name_is_found_and_the_old_one_is_not() -> None:
+    replica = told(a_host())
+
+    replica.tell([a_host(revision=2, name="other")])
+
+    assert replica.named("host") is None
+    assert replica.named("other") == a_host(revision=2, name="other")
+
+
+def test_a_name_that_was_handed_on_is_its_new_bearers() -> None:
+    nic = ProviderState(internal=2, id=NIC, name="nic", root=NIC, revision=1)
+    replica = told(a_host(), nic)
+
+    # Told in the order of their ids: for a moment both have it.
+    replica.tell([a_host(revision=2, name="nic"), structs.replace(nic, revision=2, name="host")])
+
+    assert (replica.named("nic"), replica.named("host")) == (replica.get(HOST), replica.get(NIC))
+
+
+def test_a_provider_that_moved_to_another_tree_is_found_there() -> None:
+    nic = ProviderState(internal=2, id=NIC, name="nic", root=NIC, revision=1, shape=1)
+    replica = told(a_host(), nic)
+
+    replica.tell([structs.replace(nic, root=HOST, parent=HOST, revision=2, shape=2)])
+
+    assert [state.id for state in replica.tree_of(NIC)] == [HOST, NIC]
+
+
+def test_who_is_gone_is_found_in_no_way() -> None:
+    replica = told(a_host())
+
+    replica.remove([ProviderGone(internal=1, id=HOST, revision=2)])
+
+    assert (len(replica), replica.get(HOST), replica.named("host"), replica.tree_of(HOST)) == (
+        0,
+        None,
+        None,
+        (),
+    )
+    assert not replica.has_trait("CUSTOM_A")
+    assert not replica.has_class("VCPU")
+    assert not replica.woods.members((RACK,)).any()
+
+
+def test_another_under_the_same_id_is_not_taken_for_the_one_that_is_gone() -> None:
+    replica = told(a_host(revision=9, used=4))
+
+    replica.tell([a_host(revision=1, internal=2)])
+    replica.remove([ProviderGone(internal=1, id=HOST, revision=10)])
+
+    assert used(replica) == (0, 0)
+    assert replica.internals() == {2}
+
+
+def test_of_a_whole_reading_who_was_not_in_it_is_gone() -> None:
+    replica = told(a_host(), ProviderState(internal=2, id=NIC, name="nic", root=NIC, revision=1))
+
+    replica.keep_only({2})
+
+    assert [state.id for state in replica] == [NIC]
+    assert replica.woods.row_of(HOST) is None
