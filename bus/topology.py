@@ -150,7 +150,10 @@ BOOK_WRITES = (
     *("trait.create", "trait.delete", "class.create", "class.rename", "class.delete"),
     *("allocations.set", "allocations.delete", "reshape"),
 )
-BOOK_QUESTIONS = ("consumer.query", "holders.query", "usages.query", "names.query")
+BOOK_QUESTIONS = (
+    *("candidates", "candidates.more"),
+    *("consumer.query", "holders.query", "usages.query", "names.query"),
+)
 
 ROUTES: dict[str, Route] = {
     "build.request": Route(API, Kind.ORDER),
@@ -191,6 +194,7 @@ ROUTES: dict[str, Route] = {
     **dict.fromkeys(BOOK_WRITES, Route(PLACEMENT, Kind.ORDER)),
     "write.answered": Route(REPLY, Kind.ANSWER),
     **dict.fromkeys(BOOK_QUESTIONS, Route(PLACEMENT, Kind.QUESTION)),
+    "candidates.found": Route(REPLY, Kind.ANSWER),
     "consumer.found": Route(REPLY, Kind.ANSWER),
     "holders.found": Route(REPLY, Kind.ANSWER),
     "usages.found": Route(REPLY, Kind.ANSWER),
@@ -254,7 +258,6 @@ QUEUES: tuple[Queue, ...] = (
         (
             Binding(PLACEMENT, "claim.*"),
             Binding(PLACEMENT, "swap.*"),
-            Binding(PLACEMENT, "candidates"),
             Binding(PLACEMENT, "snapshot"),
             Binding(PLACEMENT, "revisions"),
             *(Binding(PLACEMENT, key) for key in BOOK_QUESTIONS),
@@ -298,7 +301,7 @@ ROLES: tuple[Role, ...] = (
         "client",
         writes=(
             Grant(API, ("build.request", "move.request", "instance.delete", "instance.query", "host.query")),
-            Grant(PLACEMENT, (*BOOK_WRITES, *BOOK_QUESTIONS, "candidates", "snapshot")),
+            Grant(PLACEMENT, (*BOOK_QUESTIONS, "snapshot")),
         ),
         listens=(Grant(EVENTS, FACTS),),
         asks=True,
@@ -307,7 +310,7 @@ ROLES: tuple[Role, ...] = (
     Role(
         "scheduler",
         writes=(
-            Grant(PLACEMENT, ("claim.*", "release.*", "candidates", "snapshot", "revisions")),
+            Grant(PLACEMENT, ("claim.*", "release.*", "snapshot", "revisions")),
             Grant(CELL, ("place.*", "remove.*")),
             Grant(EVENTS, ("instance.#", "build.#")),
         ),

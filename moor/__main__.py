@@ -23,6 +23,7 @@ COMMANDS = {
     "load": (CLOUD, "load_command", "load"),
     "host": (OPERATING, "hosts_command", "app"),
     "provider": (OPERATING, "providers_command", "app"),
+    "candidates": (OPERATING, "candidates_command", "candidates"),
     "usage": (OPERATING, "usage_command", "usage"),
     "run": (OPERATING, "run_command", "app"),
     "broker": (OPERATING, "broker_command", "app"),

@@ -1,7 +1,7 @@
 """Placement's books, asked and written over the bus."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -32,6 +32,7 @@ from moor.client import Client
 from moor.options import fail
 
 PAGE = 500
+Which = Annotated[str, typer.Argument(metavar="PROVIDER", help="By its name, or its id.")]
 # Why a write was not done, of the fields of its verdict.
 REASONS: dict[type, str] = {
     NotAllowed: "{field}: {reason}",

@@ -1,30 +1,17 @@
-"""`moor provider`: what placement keeps books of, shown and written over the bus."""
+"""`moor provider`: what placement keeps books of, asked on the bus."""
 
-from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Annotated, TypeVar
-from uuid import UUID, uuid4
+from typing import Annotated
+from uuid import UUID
 
-import msgspec
 import typer
 
-from bus.message import AggregateId, ProviderId
-from bus.messages.administration import (
-    AskHolders,
-    ConsumerState,
-    CreateProvider,
-    DeleteProvider,
-    HoldersFound,
-    SetAggregates,
-    SetInventories,
-    SetTraits,
-    UpdateProvider,
-    Write,
-)
+from bus.messages.administration import AskHolders, ConsumerState, HoldersFound
 from bus.messages.placement import ProviderState
 from moor.client import client
-from moor.options import AsJson, BusUrl, fail, out, run, settled
-from moor.providers import amounts_from, found_in, providers_of, write
+from moor.options import AsJson, BusUrl, out, run, settled
+from moor.providers import Which, found_in, providers_of
+from moor.providers_orders import app as orders
 from moor.providers_showing import (
     holders_table,
     inventories_table,
@@ -40,11 +27,6 @@ app = typer.Typer(
     help="Providers: what there is, in which trees, who holds it; and an operator's word on it.",
 )
 
-M = TypeVar("M", bound=msgspec.Struct)
-
-Which = Annotated[str, typer.Argument(metavar="PROVIDER", help="By its name, or its id.")]
-Parent = Annotated[str, typer.Option(metavar="PROVIDER", help="Below which it stands.")]
-
 
 @app.command("list")
 def list_providers(
@@ -58,16 +40,18 @@ def list_providers(
     as_json: AsJson = False,
 ) -> None:
     """All providers, each below its tree's root."""
+    everything = run(_all(bus))
+    names = {each.id: each.name for each in everything}
     found = [
         each
-        for each in run(_all(bus))
+        for each in everything
         if fnmatchcase(each.name, name)
         and cell in ("", each.cell)
         and set(trait or ()) <= {*each.traits}
         and (aggregate is None or aggregate in each.aggregates)
         and not (roots and each.parent is not None)
     ]
-    found.sort(key=lambda each: (each.root.int, each.parent is not None, each.name))
+    found.sort(key=lambda each: (names[each.root], each.parent is not None, each.name))
     if as_json:
         print_json([plain(each) for each in found])
     elif found:
@@ -116,7 +100,7 @@ def holders(which: Which, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Who holds something of it."""
 
     async def work() -> tuple[ProviderState, list[ConsumerState]]:
-        async with client(settled(bus=bus), role="operator") as asking:
+        async with client(settled(bus=bus)) as asking:
             provider = found_in(await providers_of(asking), which)
             found: list[ConsumerState] = []
             question = AskHolders(provider=provider.id)
@@ -137,170 +121,9 @@ def holders(which: Which, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
         out.print(f"nobody holds anything of {provider.name}", markup=False)
 
 
-@app.command()
-def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call it.")],
-    bus: BusUrl = "",
-    *,
-    parent: Parent = "",
-    id_: Annotated[
-        UUID | None, typer.Option("--id", show_default=False, help="Its id, if you choose it.")
-    ] = None,
-    cell: Annotated[str, typer.Option(help="Whose it is, if it is a cell's.")] = "",
-    as_json: AsJson = False,
-) -> None:
-    """A new provider, without anything yet."""
-    new = ProviderId(id_ or uuid4())
-
-    def order(everything: list[ProviderState]) -> Write:
-        below = found_in(everything, parent).id if parent else None
-        return CreateProvider(id=new, name=name, parent=below, of_cell=cell)
-
-    _write(bus, order, str(new), as_json=as_json)
-
-
-@app.command()
-def delete(which: Which, bus: BusUrl = "") -> None:
-    """Take it out of the books; refused while it has children, or somebody holds something of it."""
-    _write(bus, lambda everything: DeleteProvider(id=found_in(everything, which).id))
-
-
-@app.command()
-def rename(
-    which: Which, name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")], bus: BusUrl = ""
-) -> None:
-    """Give it another name."""
-    _write(bus, lambda everything: UpdateProvider(id=found_in(everything, which).id, name=name), name)
-
-
-@app.command()
-def move(
-    which: Which,
-    bus: BusUrl = "",
-    *,
-    parent: Parent = "",
-    alone: Annotated[bool, typer.Option("--alone", help="At the root of a tree of its own.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Put it, and all below it, into another place: --parent, or --alone."""
-    if bool(parent) == alone:
-        raise typer.BadParameter("either --parent or --alone says where to")
-
-    def order(everything: list[ProviderState]) -> Write:
-        moved = found_in(everything, which)
-        below = found_in(everything, parent).id if parent else None
-        return UpdateProvider(id=moved.id, name=moved.name, parent=below)
-
-    _write(bus, order, which, as_json=as_json)
-
-
-set_app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="What it has: inventory, traits or aggregates, whole."
-)
-app.add_typer(set_app, name="set")
-
-
-@set_app.command("inventory")
-def set_inventory(
-    which: Which,
-    stocks: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="CLASS=TOTAL[,reserved=N][,ratio=F][,min=N][,max=N][,step=N]",
-            help="These classes, and no others.",
-        ),
-    ],
-    bus: BusUrl = "",
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Its inventory becomes this. What somebody holds cannot be taken away."""
-    wanted = amounts_from(stocks)
-
-    def order(everything: list[ProviderState]) -> Write:
-        provider = found_in(everything, which)
-        return _sound(
-            SetInventories(provider=provider.id, generation=provider.generation, inventories=wanted)
-        )
-
-    _write(bus, order, which, as_json=as_json)
-
-
-@set_app.command("traits")
-def set_traits(
-    which: Which,
-    traits: Annotated[
-        list[str] | None, typer.Argument(metavar="TRAIT...", help="These, and no others.")
-    ] = None,
-    bus: BusUrl = "",
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Its traits become these."""
-
-    def order(everything: list[ProviderState]) -> Write:
-        provider = found_in(everything, which)
-        return _sound(
-            SetTraits(provider=provider.id, generation=provider.generation, traits=tuple(traits or ()))
-        )
-
-    _write(bus, order, which, as_json=as_json)
-
-
-@set_app.command("aggregates")
-def set_aggregates(
-    which: Which,
-    aggregates: Annotated[
-        list[UUID] | None, typer.Argument(metavar="ID...", help="These, and no others.")
-    ] = None,
-    bus: BusUrl = "",
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """It is a member of these aggregates, and of no others."""
-
-    def order(everything: list[ProviderState]) -> Write:
-        provider = found_in(everything, which)
-        return SetAggregates(
-            provider=provider.id,
-            generation=provider.generation,
-            aggregates=tuple(map(AggregateId, aggregates or ())),
-        )
-
-    _write(bus, order, which, as_json=as_json)
-
-
 async def _all(bus: str) -> list[ProviderState]:
-    async with client(settled(bus=bus), role="operator") as asking:
+    async with client(settled(bus=bus)) as asking:
         return await providers_of(asking)
 
 
-def _write(
-    bus: str,
-    order: Callable[[list[ProviderState]], Write],
-    which: str = "",
-    *,
-    as_json: bool = False,
-) -> None:
-    """Make the order out of what there is, have it done, and show what became of whom it was about."""
-
-    async def work() -> ProviderState | None:
-        async with client(settled(bus=bus), role="operator") as asking:
-            await write(asking, order(await providers_of(asking)))
-            return found_in(await providers_of(asking), which) if which else None
-
-    provider = run(work())
-    if provider is None:
-        out.print("done")
-    elif as_json:
-        print_json(plain(provider))
-    else:
-        out.print(providers_table([provider]))
-
-
-def _sound(message: M) -> M:
-    """As it will arrive; what could not be read there is said here."""
-    try:
-        return msgspec.convert(msgspec.to_builtins(message), type(message))
-    except msgspec.ValidationError as wrong:
-        fail(str(wrong), 2)
+app.add_typer(orders)

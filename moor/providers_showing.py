@@ -1,6 +1,7 @@
 """How providers, what they have and who holds it look in a terminal."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 
 from rich.markup import escape
 from rich.table import Table
@@ -9,27 +10,28 @@ from rich.tree import Tree
 
 from bus.message import ProviderId
 from bus.messages.administration import ConsumerState, TypeUsage
+from bus.messages.candidates import Candidate
 from bus.messages.placement import INTEGER_MAX, InventoryState, ProviderState
 from moor.options import out
 from moor.showing import table_of
 from placement_worker.core.capacity import capacity_of
 
-BAR = 16
+BAR = 12
 # Of the traits a list has room for none, and a tree for a few.
 TRAITS_MAX = 4
 
 
 def providers_table(providers: Iterable[ProviderState]) -> Table:
-    table = table_of("name", "id", "cell", "generation", "in use")
+    table = table_of("name", "id", "cell", "fullest")
     for each in providers:
         name = escape(each.name) if each.parent is None else f"[dim]└[/dim] {escape(each.name)}"
-        table.add_row(name, str(each.id), each.cell, str(each.generation), _in_short(each))
+        table.add_row(name, str(each.id), each.cell, _fullest(each))
     return table
 
 
 def inventories_table(provider: ProviderState) -> Table:
-    """What there is of each class, and what may be asked for at once."""
-    table = table_of("class", "used", "of", "", "total", "reserved", "ratio", "a claim may ask")
+    """What there is of each class, what that is made of, and what may be asked for at once."""
+    table = table_of("class", "used", "of", "", "which is", "asked at once")
     for resource, stock in sorted(provider.inventories.items()):
         capacity = capacity_of(stock)
         table.add_row(
@@ -37,9 +39,7 @@ def inventories_table(provider: ProviderState) -> Table:
             str(stock.used),
             str(capacity),
             _bar(stock.used, capacity),
-            str(stock.total),
-            str(stock.reserved),
-            f"{stock.allocation_ratio:g}",
+            _made_of(stock),
             _bounds(stock),
         )
     return table
@@ -104,6 +104,35 @@ def usages_table(usages: Sequence[TypeUsage]) -> Table:
     return table
 
 
+def candidates_table(found: Iterable[Candidate], names: Mapping[ProviderId, str]) -> Table:
+    """Each with who gives what, and for which part of the question where it has several."""
+    table = table_of("host", "gives")
+    for each in found:
+        table.add_row(escape(_name(each.share.host, names)), escape(_given(each, names)))
+    return table
+
+
+def _given(candidate: Candidate, names: Mapping[ProviderId, str]) -> str:
+    by_giver: dict[ProviderId, list[str]] = {}
+    for amount in candidate.share.amounts:
+        by_giver.setdefault(amount.provider, []).append(f"{amount.amount} {amount.resource}")
+    parts = {
+        giver: ", ".join(
+            sorted(suffix for suffix, givers in candidate.mappings.items() if suffix and giver in givers)
+        )
+        for giver in by_giver
+    }
+    return "; ".join(
+        f"{_name(giver, names)}: {', '.join(amounts)}" + (f" for {parts[giver]}" if parts[giver] else "")
+        for giver, amounts in by_giver.items()
+    )
+
+
+def _name(provider: ProviderId, names: Mapping[ProviderId, str]) -> str:
+    """Who came or went meanwhile is known by its id."""
+    return names.get(provider, str(provider))
+
+
 def _grow(drawn: Tree, parent: ProviderState, below: Mapping[ProviderId | None, list[ProviderState]]) -> None:
     for child in sorted(below.get(parent.id, ()), key=lambda each: each.name):
         _grow(drawn.add(_node(child)), child, below)
@@ -123,6 +152,23 @@ def _in_short(provider: ProviderState) -> str:
         f"{resource} {stock.used}/{capacity_of(stock)}"
         for resource, stock in sorted(provider.inventories.items())
     )
+
+
+def _fullest(provider: ProviderState) -> str:
+    """The class of which the most is in use."""
+    shares = [
+        (stock.used / max(1, capacity_of(stock)), f"{resource} {stock.used}/{capacity_of(stock)}")
+        for resource, stock in sorted(provider.inventories.items())
+        if stock.used
+    ]
+    return max(shares, key=itemgetter(0))[1] if shares else "[dim]idle[/dim]" if provider.inventories else ""
+
+
+def _made_of(stock: InventoryState) -> str:
+    left = f"{stock.total} - {stock.reserved}" if stock.reserved else str(stock.total)
+    if stock.allocation_ratio == 1:
+        return left
+    return f"{f'({left})' if stock.reserved else left} x {stock.allocation_ratio:g}"
 
 
 def _bounds(stock: InventoryState) -> str:

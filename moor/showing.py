@@ -132,7 +132,7 @@ def table_of(*columns: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         # An id that is cut short is of no use.
-        table.add_column(column, overflow="fold", no_wrap=column in ("id", "host", "cell"))
+        table.add_column(column, overflow="fold", no_wrap=column in ("id", "host", "cell", "name", ""))
     return table
 
 

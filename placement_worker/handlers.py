@@ -34,9 +34,11 @@ from placement_worker.core.ledger import Asked, ClaimOrder, Reported
 from placement_worker.core.reports import decide_reports, named_in
 from placement_worker.core.shares import MovedRoots
 from placement_worker.core.vocabulary import Vocabulary
+from placement_worker.finding import Viewed, candidate_handlers
+from placement_worker.known_names import KnownNames
 from placement_worker.paging import ROOM, how_many_fit
 from placement_worker.settings import PlacementSettings
-from placement_worker.store import PlacementTransaction, Records
+from placement_worker.store import KeptAnswers, PlacementTransaction, Records
 
 # Of those that are gone every page of changes tells again: who missed more of them had better read all that are there.
 GONE_PER_PAGE_MAX = 500
@@ -45,7 +47,7 @@ GONE_BYTES_MAX = 120
 UNNAMED = "(none: the message does not say which user sent it)"
 
 
-class Pages(Records, Protocol):
+class Pages(Records, KeptAnswers, Protocol):
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage: ...
 
     async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None: ...
@@ -55,7 +57,9 @@ class Pages(Records, Protocol):
 
 def handlers(
     pages: Pages,
+    view: Viewed,
     settings: PlacementSettings,
+    *,
     vocabulary: Vocabulary,
     clock: Callable[[], datetime],
     speaks_for: Callable[[str], str | None],
@@ -100,6 +104,7 @@ def handlers(
         AskRevisions: Reading(on_revisions),
         **write_handlers(vocabulary, clock, speaks_for),
         **question_handlers(pages),
+        **candidate_handlers(view, KnownNames(vocabulary, pages), pages),
     }
 
 

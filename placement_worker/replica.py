@@ -97,7 +97,7 @@ class Replica:
                     revision=usage.revision,
                     generation=usage.generation,
                     inventories={
-                        resource: structs.replace(inventory, used=usage.used.get(resource, inventory.used))
+                        resource: structs.replace(inventory, used=usage.used.get(resource, 0))
                         for resource, inventory in known.inventories.items()
                     },
                 )

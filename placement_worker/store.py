@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -109,7 +110,21 @@ class Records(Protocol):
         """In the order of the alphabet, as bytes are compared."""
 
 
-class PlacementStore(Records, Protocol):
+class KeptPage(Struct, frozen=True):
+    """A later page of an answer that was too long for one message."""
+
+    body: bytes
+    is_last: bool
+
+
+class KeptAnswers(Protocol):
+    async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
+        """Its later pages, numbered from 1; nothing, if they are kept already."""
+
+    async def kept_page(self, answer: UUID, page: int) -> KeptPage | None: ...
+
+
+class PlacementStore(Records, KeptAnswers, Protocol):
     def transaction(self) -> AbstractAsyncContextManager[PlacementTransaction]:
         """Commits when left in peace, rolls back on any exception. May raise `Transient` at any step: try again."""
 
@@ -131,8 +146,8 @@ class PlacementStore(Records, Protocol):
         """Become the one that publishes the log, for as long as this is open; None if another process is."""
 
     async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
-        """Forget consumers that ended, stumps of trees that were felled, and log rows that were published before these
-        times; how many rows went.
+        """Forget consumers that ended, stumps of trees that were felled, log rows that were published, and
+        answers that were kept, before these times; how many rows went.
 
         With its stump the shapes of a tree are forgotten, and the next one counts from the start again. What was sent
         for the old one was sent before it was felled: of a consumer that is not known it is refused as too old, and of

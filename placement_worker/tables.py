@@ -208,6 +208,17 @@ change_log = Table(
     sqlite_autoincrement=True,
 )
 
+# What was answered and did not fit into one message: the later pages, until they are asked for.
+kept_answers = Table(
+    "kept_answers",
+    metadata,
+    Column("answer", Id, primary_key=True),
+    Column("page", Integer, primary_key=True, autoincrement=False),
+    Column("is_last", Boolean, nullable=False),
+    Column("kept_at", Moment, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
 # One row: how far the log is published, and in which term of publishing. `pruned` is the last of what was forgotten of
 # the log, by its transaction where these have numbers, else by its position.
 feed = Table(

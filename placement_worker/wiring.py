@@ -18,6 +18,7 @@ from placement_worker.handlers import anyone_unnamed, handlers, nobody_unnamed
 from placement_worker.publishing import ChangePublisher
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore, PlacementTransaction
+from placement_worker.view import View
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,13 @@ def placement_parts(
     told = _Told(store, changes.written)
     speaks = {station: _speaks_for(station) for station in stations}
     speaks |= {station: _speaks_there(station, there) for station, there in by_station(cells or {}).items()}
+    view = View(store)
     workers = [
-        station.worker(queue, handlers(store, settings, STANDARD, clock, speaks_for), told)
+        station.worker(
+            queue,
+            handlers(store, view, settings, vocabulary=STANDARD, clock=clock, speaks_for=speaks_for),
+            told,
+        )
         for station, speaks_for in speaks.items()
         for queue in ("placement.work", "placement.questions")
     ]

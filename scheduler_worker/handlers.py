@@ -143,6 +143,7 @@ def _cells_words(clock: Clock, speaks_for: SpeaksFor) -> Handler:
         if not words:
             return []
         transaction = await late.begun()
+        # Nearly all of them say that who was placed is active now, for which no row need be read.
         whole = [word for word in words if is_whole(word)]
         if await transaction.hear(whole) == len(whole):
             words = [word for word in words if not is_whole(word)]

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.benchmarks.books import WrongBooksError
 from tests.benchmarks.clouds import hosts_alone
@@ -155,6 +156,16 @@ def test_the_least_of_ours_is_held_against_the_least_of_theirs() -> None:
     assert "100.0 times as many" in ratio
     assert ratio.endswith("at least 100 wanted: kept")
     assert most.endswith("at most 12 ms, seen 11.0 (least of its runs): kept")
+
+
+def test_what_ours_would_cost_with_the_claims_beside_it_is_told_too() -> None:
+    ours, theirs = a_result("moorage", 11_000), a_result("openstack", 1_100_000)
+    beside = tuple(structs.replace(run, details={"claims beside µs": 11_000}) for run in ours.runs)
+
+    ratio, _ = targets_of([theirs, structs.replace(ours, runs=beside)])
+
+    assert "100.0 times as many" in ratio
+    assert "50.0 with the claims beside ours left in" in ratio
 
 
 def test_a_target_that_is_missed_is_told() -> None:

@@ -1,7 +1,7 @@
 """The words on the bus, one file a subject; `ALL` is every kind of message there is."""
 
 from bus.message import Message
-from bus.messages import administration, build, cell, hosts, placement
+from bus.messages import administration, build, candidates, cell, hosts, placement
 
 ALL: tuple[type[Message], ...] = (
     build.BuildInstance,
@@ -39,6 +39,9 @@ ALL: tuple[type[Message], ...] = (
     placement.AskRevisions,
     placement.RevisionsPage,
     placement.ProvidersChanged,
+    candidates.AskCandidates,
+    candidates.AskMoreCandidates,
+    candidates.CandidatesFound,
     administration.CreateProvider,
     administration.UpdateProvider,
     administration.DeleteProvider,

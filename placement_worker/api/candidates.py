@@ -1,14 +1,17 @@
 """Allocation candidates: who could give what is asked for, and how."""
 
+from msgspec import structs
+
 from placement_worker.api import query_schemas
 from placement_worker.api.candidates_text import Summaries, requests_text
 from placement_worker.api.forms import Forms
-from placement_worker.api.names import KnownNames
+from placement_worker.api.names import check_names
 from placement_worker.api.queries import candidates_query, traits_named
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
 from placement_worker.api.standing import View
 from placement_worker.core.candidates.search import find_candidates
+from placement_worker.known_names import KnownNames
 
 QUERY = Forms(
     ((1, 10), query_schemas.CANDIDATES_1_10),
@@ -21,6 +24,9 @@ QUERY = Forms(
     ((1, 35), query_schemas.CANDIDATES_1_35),
     ((1, 36), query_schemas.CANDIDATES_1_36),
 )
+# Who asks for all of them gets as many. Eight groups that may each be met by eight devices have more ways on one host than
+# a client could read.
+CANDIDATES_MAX = 100_000
 
 
 class Candidates:
@@ -35,9 +41,10 @@ class Candidates:
         query = candidates_query(request.query, version)
         classes = {resource: None for group in query.groups for resource in group.resources}
         replica = await self._view.caught_up()
-        await self._names.check(replica, classes, traits_named(query))
+        await check_names(self._names, replica, classes, traits_named(query))
         # From here on nothing is waited for: what is found, and what is said of it, is of one moment.
-        found = find_candidates(replica.woods, query)
+        limit = min(query.limit or CANDIDATES_MAX, CANDIDATES_MAX)
+        found = find_candidates(replica.woods, structs.replace(query, limit=limit))
         requests = requests_text(found, replica.woods, version)
         summaries = self._summaries.text(found, replica.woods, version, classes)
         body = f'{{"allocation_requests":[{requests}],"provider_summaries":{{{summaries}}}}}'

@@ -14,12 +14,13 @@ from bus.messages.administration import (
 from bus.messages.placement import NotAllowed
 from placement_worker.api import schemas
 from placement_worker.api.forms import Forms
-from placement_worker.api.names import KnownNames
+from placement_worker.api.names import classes_in_order
 from placement_worker.api.problems import bad_request, conflict, not_found
 from placement_worker.api.refusals import no_such_class, refusal
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
 from placement_worker.api.standing import Desk
+from placement_worker.known_names import KnownNames
 
 NAMED = Forms(((1, 2), schemas.RESOURCE_CLASS))
 _NAMED = NAMED.at((1, 2))
@@ -31,7 +32,7 @@ class ResourceClasses:
         self._names = names
 
     async def show_all(self, request: Request) -> Reply:
-        rows = [_row(name, request) for name in await self._names.classes()]
+        rows = [_row(name, request) for name in classes_in_order(await self._names.classes())]
         return Reply(body={"resource_classes": rows}, is_fresh=True)
 
     async def show(self, request: Request) -> Reply:

@@ -20,7 +20,7 @@ from bus.messages.placement import InventoryInUse, ProviderState
 from placement_worker.api import query_schemas, schemas
 from placement_worker.api.forms import Forms
 from placement_worker.api.listing import providers_that
-from placement_worker.api.names import KnownNames
+from placement_worker.api.names import check_names
 from placement_worker.api.problems import PROVIDER_IN_USE, bad_request, conflict, not_found
 from placement_worker.api.queries import provider_query, traits_named
 from placement_worker.api.refusals import refusal
@@ -28,6 +28,7 @@ from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
 from placement_worker.api.standing import Desk, View, body_for_provider, path_provider, standing
 from placement_worker.api.versions import Version
+from placement_worker.known_names import KnownNames
 
 NEW = Forms(((1, 0), schemas.NEW_PROVIDER_1_0), ((1, 14), schemas.NEW_PROVIDER_1_14))
 CHANGED = Forms(((1, 0), schemas.PROVIDER_1_0), ((1, 14), schemas.PROVIDER_1_14))
@@ -62,7 +63,7 @@ class Providers:
         LISTED.at(request.version).query(request.query)
         query = provider_query(request.query, request.version)
         replica = await self._view.caught_up()
-        await self._names.check(replica, query.resources, traits_named(query))
+        await check_names(self._names, replica, query.resources, traits_named(query))
         found = [_row(state, request) for state in providers_that(replica, query)]
         return Reply(body={"resource_providers": found}, is_fresh=True)
 

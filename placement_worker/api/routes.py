@@ -11,10 +11,10 @@ from placement_worker.api import (
     traits,
     usages,
 )
-from placement_worker.api.names import KnownNames
 from placement_worker.api.routing import Route
 from placement_worker.api.standing import Desk, Records, View
 from placement_worker.core.vocabulary import Vocabulary
+from placement_worker.known_names import KnownNames
 
 _PROVIDERS = "/resource_providers"
 _PROVIDER = "/resource_providers/{uuid}"

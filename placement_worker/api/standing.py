@@ -66,10 +66,3 @@ async def body_for_provider(form: Form, request: Request, view: View) -> Any:
     except ApiError:
         standing(await view.caught_up(), request.params)
         raise
-
-
-async def all_custom_names(records: Records, of: KindOfNames) -> list[str]:
-    names: list[str] = []
-    while page := await records.custom_names(of, names[-1] if names else "", PAGE):
-        names += page
-    return names

@@ -16,12 +16,13 @@ from bus.messages.administration import (
 from bus.messages.placement import NotAllowed
 from placement_worker.api import query_schemas, schemas
 from placement_worker.api.forms import Form, Forms
-from placement_worker.api.names import KnownNames, standard_first
+from placement_worker.api.names import standard_first
 from placement_worker.api.problems import CONCURRENT_UPDATE, ApiError, bad_request, conflict, not_found
 from placement_worker.api.refusals import no_such_trait, refusal
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
 from placement_worker.api.standing import Desk, View, body_for_provider, path_provider, standing
+from placement_worker.known_names import KnownNames
 
 LISTED = Forms(((1, 6), query_schemas.TRAITS))
 OF_PROVIDER = Forms(((1, 6), schemas.TRAITS))

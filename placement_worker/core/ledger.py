@@ -1,7 +1,7 @@
 """The books as the deciding functions see them, and what they want written into them.
 
-A store loads the values at the top, under locks; the functions in claims.py and reports.py turn them, with orders, into
-verdicts and into the changes at the bottom, which a store writes as they are. Nothing here knows a database: providers
+A store loads what is to be decided on, under locks; the functions beside this file turn it, with orders, reports and writes
+by name, into verdicts and into changes, which a store writes as they are. Nothing here knows a database: providers
 and consumers go by their public ids.
 """
 
@@ -97,8 +97,8 @@ class ClaimChanges(Struct, frozen=True):
     """What a batch of claims writes. Everything is the value after the batch, not a difference.
 
     `consumers` are rows to be kept as they are here; `forgotten` are to go: made just now for nothing, or of consumers that
-    no attempt can ask for. `held` replaces all that a consumer holds. `used` is by provider and class. Each provider in `generations` was touched: its generation
-    is now this, and its revision moves by one.
+    no attempt can ask for. `held` replaces all that a consumer holds. `used` is by provider and class. Each provider in
+    `generations` was touched: its generation is now this, and its revision moves by one.
     """
 
     consumers: tuple[Consumer, ...] = ()
@@ -170,9 +170,9 @@ class Forest(Struct, frozen=True):
 class TreeChanges(Struct, frozen=True):
     """What a batch writes: trees as they are now, whole; of these, `changed` are the providers to write.
 
-    A provider in `changed` is new, stands in another tree, or differs from what is stored; its revision moves by one. `removed` are to be
-    deleted, leaves first. The row of each root is written with the tree's shape, epoch and sequence; a tree without
-    providers is kept as a stump, and one with providers leaves no stump of its root.
+    A provider in `changed` is new, stands in another tree, or differs from what is stored; its revision moves by one.
+    `removed` are to be deleted, leaves first. The row of each root is written with the tree's shape, epoch and sequence; a
+    tree without providers is kept as a stump, and one with providers leaves no stump of its root.
     """
 
     trees: tuple[TreeBook, ...] = ()

@@ -4,16 +4,17 @@ One transaction runs at a time, and readers wait for it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from uuid import UUID
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.placement import LogPosition, RevisionsPage, SnapshotPage
 from placement_worker.core.audit import contradictions
-from placement_worker.store import ChangeFeed, PlacementTransaction, Unpublished
-from placement_worker.store_memory.books import Books
+from placement_worker.store import ChangeFeed, KeptPage, PlacementTransaction, Unpublished
+from placement_worker.store_memory.books import Books, KeptAnswer
 from placement_worker.store_memory.feed import MemoryFeed, logged_since
 from placement_worker.store_memory.transaction import MemoryTransaction
 
@@ -109,6 +110,16 @@ class MemoryPlacementStore:
             names = self._books.classes if of == "classes" else self._books.traits
             return tuple(sorted(name for name in names if name > after)[:limit])
 
+    async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
+        async with self._lock:
+            kept = tuple(KeptPage(body, number == len(pages)) for number, body in enumerate(pages, 1))
+            self._books.kept_answers.setdefault(answer, KeptAnswer(answer, self._clock(), kept))
+
+    async def kept_page(self, answer: UUID, page: int) -> KeptPage | None:
+        async with self._lock:
+            kept = self._books.kept_answers.get(answer)
+            return kept.pages[page - 1] if kept and page <= len(kept.pages) else None
+
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
         async with self._lock:
             books = self._books
@@ -146,11 +157,14 @@ class MemoryPlacementStore:
             rotten = [root for root, stump in books.stumps.items() if stump.felled_at < ended_before]
             for root in rotten:
                 del books.stumps[root]
+            stale = [kept.answer for kept in books.kept_answers.values() if kept.kept_at < logged_before]
+            for answer in stale:
+                del books.kept_answers[answer]
             kept = [entry for entry in books.log if entry.number > books.marked or entry.at >= logged_before]
             gone = [entry for entry in books.log if entry.number <= books.marked and entry.at < logged_before]
             books.pruned = max([books.pruned, *[entry.number for entry in gone]])
             books.log = kept
-            return len(forgotten) + len(rotten) + len(gone)
+            return len(forgotten) + len(rotten) + len(stale) + len(gone)
 
     async def audit(self) -> tuple[str, ...]:
         async with self._lock:

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -17,6 +18,7 @@ from bus.messages.placement import (
     ResourceAmount,
 )
 from placement_worker.core.ledger import Consumer, ProviderBook, TreeBook
+from placement_worker.store import KeptPage
 
 
 class ProviderEntry(Struct, frozen=True):
@@ -37,6 +39,12 @@ class TreeEntry(Struct, frozen=True):
     epoch: int
     sequence: int
     members: tuple[ProviderId, ...]
+
+
+class KeptAnswer(Struct, frozen=True):
+    answer: UUID
+    kept_at: datetime
+    pages: tuple[KeptPage, ...]
 
 
 class Stump(Struct, frozen=True):
@@ -68,6 +76,7 @@ class Books:
         self.names: dict[str, ProviderId] = {}
         self.internals: dict[int, ProviderId] = {}
         self.log: list[Logged] = []
+        self.kept_answers: dict[UUID, KeptAnswer] = {}
         self.logged = 0
         self.marked = 0
         self.pruned = 0

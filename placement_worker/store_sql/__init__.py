@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Protocol
+from uuid import UUID
 
 import sqlalchemy as sa
 from msgspec import structs
@@ -28,8 +29,9 @@ from placement_worker.core.ledger import (
     Names,
     TreeChanges,
 )
-from placement_worker.store import ChangeFeed, Unpublished
+from placement_worker.store import ChangeFeed, KeptPage, Unpublished
 from placement_worker.store_sql import holding
+from placement_worker.store_sql.answers import keep_answer, kept_page, prune_answers
 from placement_worker.store_sql.audit import audit
 from placement_worker.store_sql.feed import SqlFeed, begin_term
 from placement_worker.store_sql.following import changes_since
@@ -163,6 +165,14 @@ class SqlPlacementStore:
         async with self._database.reading() as transaction:
             return await transaction.run(custom_names, of, after, limit)
 
+    async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
+        async with self._database.writing() as transaction:
+            await transaction.run(keep_answer, answer, pages)
+
+    async def kept_page(self, answer: UUID, page: int) -> KeptPage | None:
+        async with self._database.reading() as transaction:
+            return await transaction.run(kept_page, answer, page)
+
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
         match self._database:
@@ -207,4 +217,5 @@ def _prune(connection: Connection, ended_before: datetime, logged_before: dateti
     over = over.with_for_update(skip_locked=True)
     forgotten = connection.execute(sa.delete(consumers).where(consumers.c.id.in_(over)))
     rotten = prune_stumps(connection, ended_before)
-    return forgotten.rowcount + rotten + prune_log(connection, logged_before)
+    stale = prune_answers(connection, logged_before)
+    return forgotten.rowcount + rotten + stale + prune_log(connection, logged_before)

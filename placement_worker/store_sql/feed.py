@@ -13,7 +13,7 @@ from sqlalchemy.types import UserDefinedType
 
 from bus.errors import Transient
 from bus.messages.placement import LogPosition, ProviderGone
-from bus.sql import Database, PostgresSession, PostgresTransaction, Transaction
+from bus.sql import Database, PostgresSession, PostgresTransaction, Transaction, driver_of
 from placement_worker.store import Unpublished
 from placement_worker.store_sql import log
 from placement_worker.store_sql.names import KnownVocabulary, Vocabulary
@@ -32,6 +32,8 @@ SELECT pg_current_snapshot()::text, ARRAY(
       AND NOT pg_visible_in_snapshot(written_by, $1::text::pg_snapshot)
     ORDER BY position)
 """
+
+_LOG_ON_SQLITE = "SELECT position, body FROM change_log WHERE position > ? ORDER BY position"
 
 # A mark that is lost in a crash of the server has no other effect than that some things are told again: nobody need
 # wait until it is on disk.
@@ -123,7 +125,13 @@ async def _read_log(transaction: Transaction, since: str) -> tuple[str, Sequence
         driver = await transaction.driver()
         cursor, bodies = await driver.fetchrow(_LOG_ON_POSTGRESQL, since or _SNAPSHOT_OF_NOTHING)
         return cursor, [log.decode(body) for body in bodies]
-    return await transaction.run(lambda connection: (come_to(connection), entries_since(connection, since)))
+    return await transaction.run(_log_of_file, since)
+
+
+def _log_of_file(connection: Connection, since: str) -> tuple[str, Sequence[log.LogEntry]]:
+    rows = driver_of(connection).execute(_LOG_ON_SQLITE, (int(since or 0),)).fetchall()
+    cursor = str(rows[-1][0]) if rows else come_to(connection)
+    return cursor, [log.decode(body) for _, body in rows]
 
 
 def come_to(connection: Connection) -> str:

@@ -70,7 +70,7 @@ def clear_stumps(connection: Connection, planted: Collection[TreeBook]) -> None:
     ).all()
     for root, shape in cleared:
         if shape >= shapes[root]:
-            raise Transient(f"another report has just felled the tree of {root}, at shape {shape}")
+            raise Transient(f"somebody else has just felled the tree of {root}, at shape {shape}")
 
 
 def prune_stumps(connection: Connection, felled_before: datetime) -> int:

@@ -48,7 +48,7 @@ def write_trees(
     except sa.exc.IntegrityError as error:
         # It was free when we looked, without a lock: there is no row to lock for what does not exist yet.
         if is_duplicate(error):
-            raise Transient(f"another report has just written the same provider: {error.orig}") from error
+            raise Transient(f"somebody else has just written the same provider: {error.orig}") from error
         raise
     touched = sorted({ids[provider] for provider in books} | set(reshaped))
     log.append(connection, LogEntry(providers=tuple(touched), gone=gone))
@@ -96,7 +96,7 @@ def _stored(
     for row in stored.values():
         if row.root_id not in locked:
             # Nor was there a row to lock here; but this one we see, and would write over it.
-            raise Transient(f"another report has just written the same provider: {row.uuid}")
+            raise Transient(f"somebody else has just written the same provider: {row.uuid}")
     return stored
 
 

@@ -24,6 +24,7 @@ from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.view import View
 from placement_worker.wiring import STANDARD, now
 from tests.benchmarks.cpu import Family, Spender
 from tests.benchmarks.measuring import DATABASE
@@ -148,7 +149,9 @@ async def check(store: PlacementStore) -> None:
 
 
 def handlers_on(store: PlacementStore) -> Handlers:
-    return handlers(store, PlacementSettings(), STANDARD, now, anyone_unnamed)
+    return handlers(
+        store, View(store), PlacementSettings(), vocabulary=STANDARD, clock=now, speaks_for=anyone_unnamed
+    )
 
 
 def asked(messages: Sequence[Message]) -> list[Received[Any]]:

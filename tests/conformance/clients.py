@@ -17,7 +17,7 @@ from pathlib import Path
 
 import bcrypt
 
-from tests.conformance.clients_openstack import openstack_works
+from tests.conformance.clients_openstack import a_stranger_is_refused, openstack_works
 from tests.conformance.clients_openstack_command import Openstack
 from tests.environments import environment
 from tests.placement_servers import openstacks_server, our_server
@@ -53,12 +53,20 @@ def server_with_empty_books(against: str, auth: str) -> Iterator[str]:
             yield server.url
 
 
-def openstack_on(url: str, auth: str, programs: Path) -> Openstack:
-    options = [part for name, value in CREDENTIALS[auth].items() for part in (f"--os-{name}", value)]
+def openstack_works_on(url: str, auth: str, programs: Path, title: str) -> bool:
+    well = openstack_works(_openstack(url, CREDENTIALS[auth], programs), title)
+    if auth == "basic":
+        stranger = {**CREDENTIALS[auth], "password": f"not {PASSWORD}"}
+        well &= a_stranger_is_refused(_openstack(url, stranger, programs), f"{title}, by a stranger")
+    return well
+
+
+def _openstack(url: str, credentials: Mapping[str, str], programs: Path) -> Openstack:
+    options = [part for name, value in credentials.items() for part in (f"--os-{name}", value)]
     return Openstack(programs / "openstack", url, options)
 
 
-def nova_works_on(url: str, auth: str, programs: Path) -> bool:
+def nova_works_on(url: str, auth: str, programs: Path, title: str) -> bool:
     settings = {**CREDENTIALS[auth], "endpoint-override": url}
     if auth == "noauth2":
         settings["endpoint"] = url
@@ -68,7 +76,15 @@ def nova_works_on(url: str, auth: str, programs: Path) -> bool:
         file.flush()
         done = subprocess.run(
             # It tells of a library that it uses, on each start.
-            (str(programs / "python"), "-W", "ignore", "-m", "tests.conformance.clients_nova", file.name),
+            (
+                str(programs / "python"),
+                "-W",
+                "ignore",
+                "-m",
+                "tests.conformance.clients_nova",
+                file.name,
+                title,
+            ),
             cwd=PROJECT_DIRECTORY,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             check=False,
@@ -80,14 +96,13 @@ def all_work(against: str, only: Sequence[str], auths: Sequence[str]) -> bool:
     programs = environment("clients", CLIENTS)
     well = True
     for auth in auths:
-        if "openstack" in only:
+        for client in only:
+            title = f"{client}, {against}, auth {auth}"
             with server_with_empty_books(against, auth) as url:
-                well &= openstack_works(
-                    openstack_on(url, auth, programs), f"openstack, {against}, auth {auth}"
-                )
-        if "nova" in only:
-            with server_with_empty_books(against, auth) as url:
-                well &= nova_works_on(url, auth, programs)
+                if client == "nova":
+                    well &= nova_works_on(url, auth, programs, title)
+                else:
+                    well &= openstack_works_on(url, auth, programs, title)
     return well
 
 

@@ -1,6 +1,6 @@
 """Nova's own SchedulerReportClient, as it is published, doing what its computes, conductors and schedulers do with it.
 
-Run by the Python of its own environment: `python -m tests.conformance.clients_nova CONFIG_FILE`, with Nova's own
+Run by the Python of its own environment: `python -m tests.conformance.clients_nova CONFIG_FILE TITLE`, with Nova's own
 configuration, which says where placement is and how to ask it.
 """
 
@@ -35,8 +35,8 @@ BIG = "60000000-0000-4000-8000-000000000003"
 HOST_INVENTORY = {"VCPU": inventory(16, ratio=2.0), "MEMORY_MB": inventory(8192, reserved=512)}
 
 
-def nova_works() -> bool:
-    steps = Steps("nova's SchedulerReportClient")
+def nova_works(title: str) -> bool:
+    steps = Steps(title)
     compute, scheduler = Service(), Service()
     for chapter in (_trees, _conflicts, _aggregates, _claims, _moves, _reshape, _the_end):
         chapter(compute, scheduler, steps)
@@ -128,7 +128,7 @@ def _claims(compute: Service, scheduler: Service, steps: Steps) -> None:
         expect(set(summaries), {HOST, *NUMA, OTHER})
         expect(summaries[HOST]["resources"]["VCPU"], {"capacity": 32, "used": 0})
     with steps.step("get_allocation_candidates for one with groups, a subtree, a shared disk, and traits"):
-        requests, _ = scheduler.candidates(_nestedflavor())
+        requests, _ = scheduler.candidates(nested_flavor())
         expect(len(requests), 2)
         expect(
             {frozenset(each["allocations"]) for each in requests},
@@ -139,7 +139,7 @@ def _claims(compute: Service, scheduler: Service, steps: Steps) -> None:
             set(NUMA),
         )
     with steps.step("claim_resources of a candidate"):
-        request = _on(scheduler.candidates(_nestedflavor())[0], NUMA[0])
+        request = _on(scheduler.candidates(nested_flavor())[0], NUMA[0])
         expect(scheduler.claim(INSTANCE, request), wanted=True)
         expect(
             scheduler.held(INSTANCE),
@@ -252,12 +252,12 @@ def _on(requests: list[dict[str, Any]], provider: str) -> dict[str, Any]:
     return next(each for each in requests if provider in each["allocations"])
 
 
-def main(file: str) -> int:
+def main(file: str, title: str) -> int:
     config.parse_args(["nova", "--config-file", file], configure_db=False, init_rpc=False)
     objects.register_all()
-    # It logs each refusal as a warning, and most of them are wanted here; what is not is told by its step.
-    logging.getLogger("nova").addHandler(logging.NullHandler())
-    return 0 if nova_works() else 1
+    # It warns of each refusal, and most of them are wanted here; what is not is told by its step.
+    logging.getLogger("nova").setLevel(logging.CRITICAL)
+    return 0 if nova_works(title) else 1
 
 
 if __name__ == "__main__":

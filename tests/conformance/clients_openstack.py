@@ -40,6 +40,14 @@ def openstack_works(openstack: Openstack, title: str) -> bool:
     return steps.are_well
 
 
+def a_stranger_is_refused(openstack: Openstack, title: str) -> bool:
+    """With a password that is wrong, and told so in words: the command looks for them in the answer."""
+    steps = Steps(title)
+    with steps.step("refused: a wrong password"):
+        expect_within(openstack.refused("resource provider list"), "the password is wrong (HTTP 401)")
+    return steps.are_well
+
+
 def _classes_and_traits(openstack: Openstack, steps: Steps) -> None:
     with steps.step("resource class create"):
         openstack("resource class create", "CUSTOM_FPGA")

@@ -1,7 +1,7 @@
 """Hands in writes by name as the HTTP API does, beside whoever comes over the bus to the same books."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 
 from bus.errors import Transient
@@ -18,6 +18,7 @@ from bus.messages.administration import (
 from bus.messages.placement import ResourceAmount
 from placement_worker.core.claims import ClaimJudgement
 from placement_worker.core.ledger import Asked
+from placement_worker.desk import TRIES_MAX
 from placement_worker.desk import Desk as WritingDesk
 from placement_worker.store import PlacementStore
 from tests.contracts.desk import Desk
@@ -32,10 +33,10 @@ class Clerk(Desk):
 
     async def judge(self, asked: Sequence[Asked], now: datetime = NOON) -> tuple[ClaimJudgement, ...]:
         """As a worker does, which comes again after what was nobody's fault."""
-        try:
-            return await super().judge(asked, now)
-        except Transient:
-            return await super().judge(asked, now)
+        for _ in range(TRIES_MAX - 1):
+            with suppress(Transient):
+                return await super().judge(asked, now)
+        return await super().judge(asked, now)
 
     async def write(self, write: Write) -> WriteVerdict:
         return await self.desk.ask(write)

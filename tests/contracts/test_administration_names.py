@@ -68,8 +68,8 @@ async def test_a_name_goes_and_comes_back(clerk: Clerk) -> None:
     assert (await clerk.provider(HOST)).traits == (GOLD,)
 
 
-async def test_a_name_that_went_is_not_remembered_by_another_process(clerk: Clerk) -> None:
-    """Who brings names along makes them anew; who must know them is told that they are gone."""
+async def test_a_name_that_went_is_unknown_until_somebody_brings_it_along_again(clerk: Clerk) -> None:
+    """Reports bring names along; who writes by name must know them."""
     await clerk.report_one(a_report(a_provider("host-1", holds=inventories(CUSTOM_GOLD=1), traits=(GOLD,))))
     await clerk.report_one(a_report(a_provider("host-1", holds={}, traits=())))
     await clerk.write(DeleteClass(name=GOLD))

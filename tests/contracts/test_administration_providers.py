@@ -30,6 +30,7 @@ from bus.messages.administration import (
     UpdateProvider,
 )
 from bus.messages.placement import (
+    AlreadyClaimed,
     Claimed,
     InventoryInUse,
     InventoryState,
@@ -216,7 +217,10 @@ async def test_no_provider_comes_to_stand_below_itself(clerk: Clerk) -> None:
     for move in moves:
         refused = await clerk.write(move)
         assert isinstance(refused, NotAllowed)
-        assert (refused.field, f"provider {HOST} would stand below itself" in refused.reason) == ("parent", True)
+        assert (refused.field, f"provider {HOST} would stand below itself" in refused.reason) == (
+            "parent",
+            True,
+        )
     assert (await clerk.provider(HOST)).root == HOST
 
 
@@ -236,6 +240,39 @@ async def test_where_it_may_not_be_moved_a_child_keeps_its_parent(clerk: Clerk) 
     assert isinstance(await clerk.write(same), ProviderWritten)
     assert await clerk.write(lost) == UnknownProvider(provider=PCI, field="parent")
     assert (await clerk.provider(NUMA)).parent == HOST
+
+
+async def test_of_two_who_would_stand_below_each_other_one_does(clerk: Clerk) -> None:
+    other = Clerk(clerk.store)
+    for number in range(6):
+        one, two = await clerk.plant(f"a{number}"), await clerk.plant(f"b{number}")
+
+        verdicts = await asyncio.gather(
+            clerk.write(UpdateProvider(id=one, name=f"a{number}", parent=two)),
+            other.write(UpdateProvider(id=two, name=f"b{number}", parent=one)),
+        )
+
+        assert sorted(type(verdict).__name__ for verdict in verdicts) == ["NotAllowed", "ProviderWritten"]
+        states = await clerk.providers()
+        assert states[one].root == states[two].root
+
+
+async def test_nobody_comes_to_stand_below_who_is_deleted(clerk: Clerk) -> None:
+    """Whoever comes first: of a new child, of one that is moved there, and of the end of the parent."""
+    other, third = Clerk(clerk.store), Clerk(clerk.store)
+    for number in range(6):
+        parent, moved = await clerk.plant(f"a{number}"), await clerk.plant(f"b{number}")
+        child = provider(f"c{number}")
+
+        await asyncio.gather(
+            clerk.write(DeleteProvider(id=parent)),
+            other.write(CreateProvider(id=child, name=f"c{number}", parent=parent)),
+            third.write(UpdateProvider(id=moved, name=f"b{number}", parent=parent)),
+        )
+
+        states = await clerk.providers()
+        below = [one for one in (child, moved) if one in states and states[one].parent is not None]
+        assert (parent in states) == bool(below)
 
 
 async def test_a_parent_is_not_deleted_before_its_children(clerk: Clerk) -> None:
@@ -458,6 +495,9 @@ async def test_a_claim_is_told_in_which_tree_its_host_stands_now(clerk: Clerk) -
     await clerk.write(UpdateProvider(id=HOST, name="host-1", parent=OTHER_HOST))
 
     assert await clerk.ask_one(a_claim(who=DB)) == MovedRoots(roots=(OTHER_HOST,))
+    # Who is asked for again lives in the tree of now, too.
+    share = a_share(OTHER_HOST, amounts(HOST, VCPU=1), {})
+    assert await clerk.ask_one(a_claim()) == AlreadyClaimed(attempt=1, share=share)
     await clerk.ask_one(a_release())
     assert (await clerk.used(HOST))["VCPU"] == 0
 

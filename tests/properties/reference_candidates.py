@@ -59,6 +59,10 @@ def gives(provider: ProviderState, resource: str, amount: int) -> bool:
     )
 
 
+def is_member(provider: ProviderState, group: Group) -> bool:
+    return all(any(one in provider.aggregates for one in ids) for ids in group.member_of)
+
+
 class World:
     def __init__(self, states: Sequence[ProviderState]) -> None:
         self.states = states
@@ -88,7 +92,7 @@ class World:
             all(gives(provider, resource, amount) for resource, amount in group.resources.items())
             and all(any(trait in provider.traits for trait in names) for names in group.required)
             and not any(trait in provider.traits for trait in group.forbidden)
-            and all(any(one in provider.aggregates for one in ids) for ids in group.member_of)
+            and is_member(provider, group)
             and not any(one in provider.aggregates for one in group.forbidden_aggregates)
             and (not group.resources or self.in_tree(provider, group))
         )
@@ -108,12 +112,11 @@ class World:
         is_own = provider.root == anchor.id
         is_shared = group.in_tree is None and self.reaches(provider, anchor)
         aggregates = {*provider.aggregates, *anchor.aggregates}
-        wanted = aggregates if is_own else set(provider.aggregates)
         return (
             (is_own or is_shared)
             and gives(provider, resource, group.resources[resource])
             and not any(trait in provider.traits for trait in group.forbidden)
-            and all(any(one in wanted for one in ids) for ids in group.member_of)
+            and (is_member(provider, group) or (is_own and is_member(anchor, group)))
             and not any(one in aggregates for one in group.forbidden_aggregates)
             and self.in_tree(provider, group)
         )

@@ -82,6 +82,23 @@ wishes = st.builds(
     generation=st.sampled_from([None, 1, 2]),
     judges_generation=st.sampled_from([False, False, True]),
 )
+# All of them at the same stock.
+crowds = st.tuples(
+    *[
+        st.builds(
+            ConsumerAllocations,
+            consumer=st.just(who),
+            amounts=st.integers(1, 5).map(
+                lambda amount: (ResourceAmount(provider=provider("p1"), resource="VCPU", amount=amount),)
+            ),
+            project=st.just("shop"),
+            user=st.just("ann"),
+            generation=st.none(),
+            judges_generation=st.just(False),
+        )
+        for who in CONSUMERS
+    ]
+)
 lists_of_wishes = st.lists(wishes, min_size=1, max_size=2).map(tuple)
 writes: st.SearchStrategy[Write] = st.one_of(
     st.builds(
@@ -117,6 +134,7 @@ writes: st.SearchStrategy[Write] = st.one_of(
         moves_generation=st.booleans(),
     ),
     st.builds(SetAllocations, consumers=lists_of_wishes),
+    st.builds(SetAllocations, consumers=crowds),
     st.builds(DeleteAllocations, consumer=st.sampled_from(CONSUMERS)),
     st.builds(CreateTrait, name=custom),
     st.builds(DeleteTrait, name=custom),
@@ -149,8 +167,8 @@ BEGINNING: tuple[Write, ...] = (
         )
         for name in ("p1", "p2", "p3")
     ],
-    CreateClass(name="CUSTOM_A"),
-    CreateTrait(name="CUSTOM_A"),
+    *[CreateClass(name=name) for name in CUSTOM],
+    *[CreateTrait(name=name) for name in CUSTOM],
     PutInventory(
         provider=provider("p3"),
         generation=None,

@@ -4,9 +4,9 @@ After each commit: nothing is over capacity that was added to, what is written a
 and holds on one host, and what was claimed was claimed in the shape that the claimer saw.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceId
@@ -24,6 +24,7 @@ from tests.simulation.hosts_seen import HostsSeen, short
 from tests.simulation.physical import Physical
 
 Amounts = tuple[ResourceAmount, ...]
+Stock = tuple[ProviderId, str]
 
 
 class Heir(Struct, frozen=True):
@@ -41,46 +42,34 @@ class Books:
         self.held: dict[ConsumerId, Amounts] = {}
         self.heirs: dict[ConsumerId, Heir] = {}
         self._living: dict[ConsumerId, int] = {}
-        self._sums: dict[tuple[ProviderId, str], int] = {}
+        self._sums: dict[Stock, int] = {}
         self._inventories: dict[ProviderId, dict[str, InventoryState]] = {}
         self._shapes: dict[ProviderId, int] = {}
+        self._roots: dict[ProviderId, ProviderId] = {}
 
     # What is told
 
-    def trees_written(self, changes: TreeChanges) -> None:
-        for tree in changes.trees:
-            self._shapes[tree.root] = tree.shape
-            for book in tree.providers.values():
-                self._inventories[book.id] = dict(book.inventories)
-            root = tree.providers.get(tree.root)
-            if root is not None:
-                self._hosts.planted(tree.root, root.name, tree.cell, root.traits | root.operator_traits)
-                self._note_free(tree.root)
-        for removed in changes.removed:
-            self._inventories.pop(removed, None)
-        self._check_used({id_ for id_ in changes.changed if id_ in self._inventories})
-
-    def claims_written(self, orders: Sequence[ClaimOrder], changes: ClaimChanges) -> None:
-        before = {consumer: self.held.get(consumer, ()) for consumer, _ in changes.held}
+    def written(self, orders: Sequence[ClaimOrder], written: Sequence[TreeChanges | ClaimChanges]) -> None:
+        """All that one transaction wrote, in its order; looked at when all of it stands."""
+        claims = [changes for changes in written if isinstance(changes, ClaimChanges)]
+        before = {consumer: self.held.get(consumer, ()) for each in claims for consumer, _ in each.held}
         self._note_heirs(orders)
-        for consumer in changes.consumers:
-            if consumer.ended_at is None:
-                self._living[consumer.id] = consumer.attempt
+        touched: set[ProviderId] = set()
+        gained: set[Stock] = set()
+        for changes in written:
+            if isinstance(changes, TreeChanges):
+                touched |= self._grow(changes)
             else:
-                self._living.pop(consumer.id, None)
-        gained = self._move(changes)
-        for provider, resource, used in changes.used:
-            if resource in self._inventories.get(provider, {}):
-                self._inventories[provider][resource] = _with_used(
-                    self._inventories[provider][resource], used
-                )
-        touched = {provider for provider, _ in changes.generations}
-        self._check_used(touched)
+                gained |= self._move(changes)
+                touched |= self._count(changes)
+        standing = [provider for provider in touched if provider in self._inventories]
+        self._check_used(standing)
         self._check_capacity(gained)
-        self._check_holders(changes)
-        self._check_shapes(orders, changes)
+        for each in claims:
+            self._check_holders(each)
+            self._check_shapes(orders, each)
         self._check_freed(before, orders)
-        for provider in touched:
+        for provider in standing:
             self._note_free(provider)
 
     def consumers_of(self, instance: InstanceId) -> list[ConsumerId]:
@@ -88,20 +77,54 @@ class Books:
         heirs = [id_ for id_, heir in self.heirs.items() if heir.instance == instance]
         return [each for each in (instance, *heirs) if each in self.held]
 
-    def free(self, host: ProviderId, resource: str) -> int | None:
-        inventory = self._inventories.get(host, {}).get(resource)
-        return None if inventory is None else _capacity(inventory) - self._sums.get((host, resource), 0)
+    def free(self, provider: ProviderId, resource: str) -> int | None:
+        inventory = self._inventories.get(provider, {}).get(resource)
+        return None if inventory is None else _capacity(inventory) - self._sums.get((provider, resource), 0)
 
     # How it is kept
+
+    def _root(self, provider: ProviderId) -> ProviderId:
+        """The host, of which it may be a part."""
+        return self._roots.get(provider, provider)
 
     def _note_heirs(self, orders: Sequence[ClaimOrder]) -> None:
         for order in orders:
             if isinstance(order, SwapClaim) and order.cleanup is not None:
                 self.heirs[order.cleanup] = Heir(order.consumer, order.held_attempt)
 
-    def _move(self, changes: ClaimChanges) -> list[tuple[ProviderId, str]]:
+    def _grow(self, changes: TreeChanges) -> set[ProviderId]:
+        """Which providers were written."""
+        for removed in changes.removed:
+            self._inventories.pop(removed, None)
+            self._roots.pop(removed, None)
+        for tree in changes.trees:
+            self._shapes[tree.root] = tree.shape
+            for book in tree.providers.values():
+                self._inventories[book.id] = dict(book.inventories)
+                self._roots[book.id] = tree.root
+            root = tree.providers.get(tree.root)
+            if root is not None:
+                self._hosts.planted(tree.root, root.name, tree.cell, root.traits | root.operator_traits)
+        return {*changes.changed, *(tree.root for tree in changes.trees)}
+
+    def _count(self, changes: ClaimChanges) -> set[ProviderId]:
+        """What is told to be used, and of which providers."""
+        for provider, resource, used in changes.used:
+            standing = self._inventories.get(provider, {})
+            if resource in standing:
+                standing[resource] = structs.replace(standing[resource], used=used)
+        return {provider for provider, _ in changes.generations}
+
+    def _move(self, changes: ClaimChanges) -> set[Stock]:
         """Which stocks were added to."""
-        sums_before: dict[tuple[ProviderId, str], int] = {}
+        for row in changes.consumers:
+            if row.ended_at is None:
+                self._living[row.id] = row.attempt
+            else:
+                self._living.pop(row.id, None)
+        for forgotten in changes.forgotten:
+            self._living.pop(forgotten, None)
+        sums_before: dict[Stock, int] = {}
         for consumer, amounts in changes.held:
             for sign, some in ((-1, self.held.get(consumer, ())), (1, amounts)):
                 for each in some:
@@ -112,7 +135,7 @@ class Books:
                 self.held[consumer] = amounts
             else:
                 self.held.pop(consumer, None)
-        return [key for key, sum_ in sums_before.items() if self._sums[key] > sum_]
+        return {key for key, sum_ in sums_before.items() if self._sums[key] > sum_}
 
     def _note_free(self, provider: ProviderId) -> None:
         inventories = self._inventories.get(provider, {})
@@ -126,9 +149,9 @@ class Books:
 
     # What must hold
 
-    def _check_used(self, touched: set[ProviderId]) -> None:
+    def _check_used(self, touched: Iterable[ProviderId]) -> None:
         for provider in touched:
-            for resource, inventory in self._inventories.get(provider, {}).items():
+            for resource, inventory in self._inventories[provider].items():
                 held = self._sums.get((provider, resource), 0)
                 if inventory.used != held:
                     self._findings.breaks(
@@ -136,7 +159,7 @@ class Books:
                         f"{resource} of {self._hosts.name(provider)}: used is {inventory.used}, and {held} is held",
                     )
 
-    def _check_capacity(self, gained: Sequence[tuple[ProviderId, str]]) -> None:
+    def _check_capacity(self, gained: Iterable[Stock]) -> None:
         for provider, resource in gained:
             inventory = self._inventories.get(provider, {}).get(resource)
             capacity = 0 if inventory is None else _capacity(inventory)
@@ -152,8 +175,9 @@ class Books:
                 self._findings.breaks(
                     "no allocation without a living consumer", f"{consumer} holds {amounts}"
                 )
-            hosts = {self._hosts.name(each.provider) for each in amounts}
-            if len(hosts) > 1:
+            hosts = {self._hosts.name(self._root(each.provider)) for each in amounts}
+            # Who is written by name may hold wherever it likes.
+            if len(hosts) > 1 and self._living.get(consumer):
                 self._findings.breaks(
                     "no consumer on two hosts", f"{consumer} holds shares of {sorted(hosts)}"
                 )
@@ -189,8 +213,8 @@ class Books:
                 continue
             heir = self.heirs.get(consumer)
             instance = InstanceId(consumer) if heir is None else heir.instance
-            host = amounts[0].provider
-            if any(self.held[other][0].provider == host for other in self.consumers_of(instance)):
+            host = self._root(amounts[0].provider)
+            if any(self._root(self.held[other][0].provider) == host for other in self.consumers_of(instance)):
                 continue
             self._findings.tell("books", "{} let go of {}", consumer, self._hosts.name(host))
             running = self._physical.still_there(instance, host)
@@ -204,12 +228,3 @@ class Books:
 
 def _capacity(inventory: InventoryState) -> int:
     return int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
-
-
-def _with_used(inventory: InventoryState, used: int) -> InventoryState:
-    return InventoryState(
-        total=inventory.total,
-        reserved=inventory.reserved,
-        allocation_ratio=inventory.allocation_ratio,
-        used=used,
-    )

@@ -20,7 +20,8 @@ from scheduler_worker.instances import InstanceRow
 from tests.simulation import faults as may
 from tests.simulation.books import Books
 from tests.simulation.cells import Cells
-from tests.simulation.drawing import COMPUTES, WORKERS
+from tests.simulation.clerks import Clerks
+from tests.simulation.drawing import CLERKS, COMPUTES, WORKERS
 from tests.simulation.findings import Findings
 from tests.simulation.hearing import Ears
 from tests.simulation.hosts_seen import HostsSeen
@@ -28,11 +29,12 @@ from tests.simulation.people import Client, Operator
 from tests.simulation.physical import Physical
 from tests.simulation.plan import CELLS, Plan
 from tests.simulation.process import SimProcess
+from tests.simulation.register import Register
 from tests.simulation.requests import Requests
 from tests.simulation.wires import SimAccess
 from tests.simulation.workers import SCHEDULER, Rows, Workers
 
-PEOPLE = ("client", "operator")
+PEOPLE = ("client", "operator", *CLERKS)
 
 
 class Cloud:
@@ -52,6 +54,8 @@ class Cloud:
         self.workers = Workers(plan, self.rows, self)
         self.client = Client(plan, self.findings)
         self._operator = Operator(plan, self.findings)
+        self.register = Register(self.findings, self.rows.books)
+        self.clerks = Clerks(plan, self.findings, self.rows.books, self)
         self._processes: dict[str, SimProcess] = {}
         self._lives: dict[str, int] = {}
         self._zombies: list[SimProcess] = []
@@ -108,7 +112,11 @@ class Cloud:
 
     async def _watched(self, process: SimProcess, broker: SimAccess) -> None:
         """A process that falls over by itself has come upon something that it should have borne."""
-        runners: dict[str, Client | Operator | Workers] = {"client": self.client, "operator": self._operator}
+        runners: dict[str, Client | Operator | Workers | Clerks] = {
+            "client": self.client,
+            "operator": self._operator,
+            **dict.fromkeys(CLERKS, self.clerks),
+        }
         try:
             await runners.get(process.name, self.workers).run(process, broker)
         except Exception as problem:  # noqa: BLE001 - whatever it is, it is what was looked for
@@ -188,13 +196,14 @@ class Cloud:
 
     # What is committed: stores.py tells
 
+    def books_opened(self) -> None:
+        self.register.opened()
+
     def books_written(
-        self, orders: Sequence[ClaimOrder], claims: ClaimChanges | None, trees: TreeChanges | None
+        self, orders: Sequence[ClaimOrder], written: Sequence[ClaimChanges | TreeChanges]
     ) -> None:
-        if trees is not None:
-            self.books.trees_written(trees)
-        if claims is not None:
-            self.books.claims_written(orders, claims)
+        self.books.written(orders, written)
+        self.register.written(written)
 
     def requests_written(self, rows: Iterable[InstanceRow], hosts: Sequence[HostState]) -> None:
         for host in hosts:
@@ -210,7 +219,9 @@ class Cloud:
 
 def _user(name: str) -> str:
     role, _, rest = name.partition("-")
-    return user_of("cell", rest.partition("-")[0]) if role in ("conductor", "compute") else user_of(role)
+    if role in ("conductor", "compute"):
+        return user_of("cell", rest.partition("-")[0])
+    return user_of("operator" if role == "clerk" else role)
 
 
 def _queues_of(name: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from compute_sim.core.faults import (
     FaultScript,
 )
 from compute_sim.core.hosts import Host, HostSize
+from tests.simulation.errands import EVERY_DEED
 from tests.simulation.faults import (
     POINTS,
     BrokerRestart,
@@ -31,7 +32,7 @@ from tests.simulation.faults import (
     RoleDown,
     Zombie,
 )
-from tests.simulation.plan import CELLS, GOLD, Boot, Delete, Nonsense, Plan, Switch
+from tests.simulation.plan import CELLS, GOLD, Boot, Delete, Errand, Nonsense, Plan, Switch
 
 INSTANCES = 100
 HOSTS_PER_CELL = 6
@@ -41,6 +42,10 @@ API, PLACEMENT = ("scheduler-1", "scheduler-2"), ("placement-1", "placement-2")
 CONDUCTORS = tuple(f"conductor-{cell}-{n}" for cell in CELLS for n in (1, 2))
 COMPUTES = tuple(f"compute-{cell}" for cell in CELLS)
 WORKERS = (*API, *PLACEMENT, *CONDUCTORS)
+DESK = "desk-1"
+CLERKS = ("clerk-1", "clerk-2", DESK)
+ERRANDS = 60
+ERRANDS_S = (2.0, 42.0)
 KEYS = (
     "build.request",
     "claim",
@@ -53,6 +58,7 @@ KEYS = (
     "instance.",
     "host.state",
 )
+KEYS_OF_CLERKS = ("provider.", "inventory.", "traits.", "allocations.set", "allocations.set", "reshape")
 QUEUES = {
     "scheduler": ("scheduler.requests", "scheduler.events"),
     "placement": ("placement.work", "placement.questions", "placement.questions"),
@@ -66,6 +72,8 @@ def draw(seed: int) -> Plan:
     late = {cell: (of_cell[-1].name, chance.uniform(6, 25)) for cell, of_cell in hosts.items()}
     boots = (*_boots(chance), *(_on_late(chance, *each) for each in late.values()), _probe(chance))
     names = [host.name for of_cell in hosts.values() for host in of_cell]
+    # By a chance of their own: what else is drawn of a seed stays as it is when clerks get other errands.
+    clerks_chance = random.Random(f"{seed} clerks")
     return Plan(
         seed=seed,
         hosts=hosts,
@@ -74,7 +82,10 @@ def draw(seed: int) -> Plan:
         deletes=_deletes(chance, boots),
         switches=tuple(_switch(chance, names) for _ in range(2)),
         nonsense=(Nonsense(chance.uniform(*BUSY_S), None), Nonsense(36.0, boots[0].id)),
-        faults=_faults(chance),
+        faults=tuple(
+            sorted((*_faults(chance), *_faults_of_clerks(clerks_chance)), key=lambda fault: fault.at_s)
+        ),
+        errands=_errands(clerks_chance),
     )
 
 
@@ -171,7 +182,7 @@ def _script(chance: random.Random, names: list[str], late: dict[str, float]) -> 
     )
 
 
-def _faults(chance: random.Random) -> tuple[Fault, ...]:
+def _faults(chance: random.Random) -> list[Fault]:
     def at_s() -> float:
         return chance.uniform(*BUSY_S) + 1
 
@@ -206,4 +217,37 @@ def _faults(chance: random.Random) -> tuple[Fault, ...]:
     ]
     if chance.random() < 0.3:
         faults.append(BrokerRestart(at_s()))
-    return tuple(sorted(faults, key=lambda fault: fault.at_s))
+    return faults
+
+
+def _errands(chance: random.Random) -> tuple[Errand, ...]:
+    """Several begin at once now and then, so that they meet in one batch."""
+    errands = []
+    at_s = ERRANDS_S[0]
+    for _ in range(ERRANDS):
+        if chance.random() < 0.7:
+            at_s = chance.uniform(*ERRANDS_S)
+        errands.append(Errand(at_s, chance.choice(CLERKS), chance.choice(EVERY_DEED), chance.getrandbits(32)))
+    return tuple(sorted(errands, key=lambda errand: errand.at_s))
+
+
+def _faults_of_clerks(chance: random.Random) -> list[Fault]:
+    def at_s() -> float:
+        return chance.uniform(*ERRANDS_S)
+
+    return [
+        *(Duplicate(at_s(), "", key, chance.choice((0.0, 0.1, 1.0, 8.0))) for key in KEYS_OF_CLERKS),
+        *(Cut(at_s(), clerk) for clerk in CLERKS[:2]),
+        *(LostConfirm(at_s(), clerk) for clerk in CLERKS[:2]),
+        *(
+            CrashAt(at_s(), who, point, chance.uniform(0.1, 1))
+            for point in ("before_commit", "after_commit")
+            for who in (DESK, chance.choice(PLACEMENT))
+        ),
+        Crash(at_s(), DESK, chance.uniform(0.1, 2)),
+        # What is decided and not said is what a conductor's next word about it must not lose.
+        *(
+            CrashAt(at_s(), who, "after_commit", chance.uniform(0.1, 1), 2.0)
+            for who in (chance.choice(CONDUCTORS), chance.choice(CONDUCTORS))
+        ),
+    ]

@@ -14,7 +14,7 @@ from tests.simulation.seeds import run
 from tests.simulation.telling import lines_of, plan_lines
 
 # What of a plan can be left out.
-PARTS = ("faults", "boots", "deletes", "switches", "nonsense", "script")
+PARTS = ("faults", "boots", "errands", "deletes", "switches", "nonsense", "script")
 LINES_MAX = 60
 PIECES_MAX = 128
 
@@ -77,6 +77,7 @@ def _until(plan: Plan, end_s: float) -> Plan:
     return structs.replace(
         plan,
         boots=tuple(each for each in plan.boots if each.at_s <= end_s),
+        errands=tuple(each for each in plan.errands if each.at_s <= end_s),
         deletes=tuple(each for each in plan.deletes if each.at_s <= end_s),
         faults=tuple(each for each in plan.faults if each.at_s <= end_s),
     )

@@ -1,11 +1,13 @@
 """Which message, or what else, found a row in which state, and how placement judged: seen where the rooms decide."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import cell_conductor.core.decide as of_cells
 import placement_worker.handlers as of_placement
+from bus.messages.administration import Write, WriteVerdict
+from placement_worker import writing
 from scheduler_worker import building, handlers, store_memory, timers
 from scheduler_worker.instances import PLACED
 from scheduler_worker.store import Known
@@ -13,14 +15,18 @@ from tests.simulation.replacing import replaced
 from tests.simulation.store_of_requests import RequestsTransaction
 
 See = Callable[[str, str], None]
+Judged = Callable[[Sequence[Write], Sequence[WriteVerdict]], None]
 # Kinds of things seen.
 CELL_PAIR, REQUEST_PAIR, VERDICT = "in a cell", "of a request", "verdict"
 
 
 @contextmanager
-def watched_pairs(see: See) -> Iterator[None]:
-    """`see` is told the kind, and state and message."""
+def watched_pairs(see: See, judged: Judged) -> Iterator[None]:
+    """`see` is told the kind, and state and message; `judged` what is written by name, with its verdicts."""
     with ExitStack() as stack:
+        for name in ("decide_provider_writes", "decide_allocations", "decide_names"):
+            stack.enter_context(replaced(writing, name, lambda real: _written(real, judged)))
+        stack.enter_context(replaced(writing, "decide_reshape", lambda real: _reshaped(real, judged)))
         stack.enter_context(replaced(of_cells, "_judge", lambda real: _in_a_cell(real, see)))
         stack.enter_context(replaced(of_placement, "_claim_answered", lambda real: _judgement(real, see)))
         stack.enter_context(replaced(building, "_judged", lambda real: _asked(real, see)))
@@ -36,6 +42,24 @@ def watched_pairs(see: See) -> Iterator[None]:
             stack.enter_context(replaced(owner, name, _of_a_request(see, event)))
         stack.enter_context(replaced(RequestsTransaction, "decide", lambda real: _decided(real, see)))
         yield
+
+
+def _written(real: Callable[..., Any], judged: Judged) -> Callable[..., Any]:
+    def decide(stored: Any, writes: Any, *others: Any) -> Any:
+        decision = real(stored, writes, *others)
+        judged(writes, decision.verdicts)
+        return decision
+
+    return decide
+
+
+def _reshaped(real: Callable[..., Any], judged: Judged) -> Callable[..., Any]:
+    def decide(ledger: Any, forest: Any, reshape: Any, *others: Any) -> Any:
+        decision = real(ledger, forest, reshape, *others)
+        judged((reshape,), (decision.verdict,))
+        return decision
+
+    return decide
 
 
 def _decided(real: Callable[..., Any], see: See) -> Callable[..., Any]:

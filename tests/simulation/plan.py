@@ -54,6 +54,15 @@ class Nonsense(Struct, frozen=True):
     like: UUID | None
 
 
+class Errand(Struct, frozen=True):
+    """A clerk does something by name; what it is about follows from its lot, and from what the clerk knows then."""
+
+    at_s: float
+    clerk: str
+    deed: str
+    lot: int
+
+
 class Plan(Struct, frozen=True):
     seed: int
     hosts: dict[str, tuple[Host, ...]]
@@ -63,6 +72,7 @@ class Plan(Struct, frozen=True):
     switches: tuple[Switch, ...] = ()
     nonsense: tuple[Nonsense, ...] = ()
     faults: tuple[Fault, ...] = ()
+    errands: tuple[Errand, ...] = ()
     # When nothing goes wrong any more.
     calm_s: float = 45.0
     # How long after that everything has settled.

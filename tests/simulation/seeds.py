@@ -49,7 +49,7 @@ async def _day(plan: Plan) -> Outcome:
     # A task of a process that died may fail on its way out, and nobody is left to look at it.
     loop.set_exception_handler(lambda _loop, _context: None)
     cloud = Cloud(plan)
-    with watched_pairs(cloud.findings.see):
+    with watched_pairs(cloud.findings.see, cloud.register.judged):
         return await _live_through(cloud)
 
 

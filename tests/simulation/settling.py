@@ -6,8 +6,10 @@ from bus.broker import Connection
 from bus.messages.build import InstanceId, RequestId
 from scheduler_worker.instances import instance_id_of
 from tests.simulation.cloud import Cloud
+from tests.simulation.errands import TENANTS
 from tests.simulation.hosts_seen import short
 from tests.simulation.plan import CELLS
+from tests.simulation.viewing import as_the_books, differences
 
 WORK = (
     "scheduler.requests",
@@ -35,6 +37,8 @@ async def wrong_at_the_end(cloud: Cloud) -> list[str]:
     """What no more waiting would heal."""
     return [
         *await cloud.rows.books.audit(),
+        *cloud.register.differences(),
+        *await _of_view(cloud),
         *_of_pictures(cloud),
         *[
             f"dead letter from {queue}: {reason}"
@@ -73,7 +77,7 @@ def _of_cells(cloud: Cloud) -> Iterator[str]:
 
 def _of_books(cloud: Cloud) -> Iterator[str]:
     """Held is what active instances hold, and what hosts may have that nobody hears."""
-    for consumer in cloud.books.held:
+    for consumer in cloud.books.held.keys() - TENANTS:
         heir = cloud.books.heirs.get(consumer)
         instance = InstanceId(consumer) if heir is None else heir.instance
         own = cloud.cells.rows.get(instance)
@@ -122,9 +126,19 @@ def _of_pictures(cloud: Cloud) -> Iterator[str]:
             if not columns.present[row] or not columns.provided[row]:
                 continue
             for resource, stock in columns.stocks.items():
-                said, seen = cloud.books.free(host, resource), int(stock.capacity[row] - stock.used[row])
+                giver = columns.elsewhere[row].get(resource, host)
+                said, seen = cloud.books.free(giver, resource), int(stock.capacity[row] - stock.used[row])
                 if said is not None and said != seen:
                     yield f"{name} sees {seen} {resource} free on {columns.names[row]}: it is {said}"
+
+
+async def _of_view(cloud: Cloud) -> list[str]:
+    """So does whoever answers reads."""
+    if cloud.clerks.view is None:
+        return []
+    replica = await cloud.clerks.view.caught_up()
+    as_the_books(replica, cloud.rows.books, cloud.findings)
+    return list(differences(replica, cloud.rows.books))
 
 
 def choices_left(cloud: Cloud) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from uuid import UUID
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
@@ -19,7 +20,7 @@ from placement_worker.core.ledger import (
     Names,
     TreeChanges,
 )
-from placement_worker.store import ChangeFeed, PlacementStore, PlacementTransaction, Unpublished
+from placement_worker.store import ChangeFeed, KeptPage, PlacementStore, PlacementTransaction, Unpublished
 from tests.simulation.process import SimProcess
 from tests.simulation.stores import Commits, on_the_way
 
@@ -34,10 +35,11 @@ class PlacementDoor:
     async def transaction(self) -> AsyncIterator["_BooksTransaction"]:
         await on_the_way(self._process)
         async with self._store.transaction() as inner:
+            self._commits.books_opened()
             tx = _BooksTransaction(inner)
             yield tx
             await self._process.point("before_commit")
-        self._commits.books_written(tx.orders, tx.claims, tx.trees)
+        self._commits.books_written(tx.orders, tx.written)
         await self._process.point("after_commit")
 
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
@@ -67,6 +69,12 @@ class PlacementDoor:
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         return await self._store.custom_names(of, after, limit)
 
+    async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
+        await self._store.keep_answer(answer, pages)
+
+    async def kept_page(self, answer: UUID, page: int) -> KeptPage | None:
+        return await self._store.kept_page(answer, page)
+
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
         async with self._store.lead_feed() as feed:
@@ -85,15 +93,14 @@ class _BooksTransaction:
     def __init__(self, inner: PlacementTransaction) -> None:
         self._inner = inner
         self.orders: Sequence[ClaimOrder] = ()
-        self.claims: ClaimChanges | None = None
-        self.trees: TreeChanges | None = None
+        self.written: list[ClaimChanges | TreeChanges] = []
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         self.orders = orders
         return await self._inner.lock_claims(orders)
 
     async def write_claims(self, changes: ClaimChanges) -> None:
-        self.claims = changes
+        self.written.append(changes)
         await self._inner.write_claims(changes)
 
     async def lock_shares(self, named: NamedShares) -> Ledger:
@@ -109,7 +116,7 @@ class _BooksTransaction:
         await self._inner.write_names(changes)
 
     async def write_trees(self, changes: TreeChanges) -> None:
-        self.trees = changes
+        self.written.append(changes)
         await self._inner.write_trees(changes)
 
     async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:

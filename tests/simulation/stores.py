@@ -23,8 +23,11 @@ SLOW_S_MAX = 0.01
 class Commits(Protocol):
     """Whoever is told what was committed."""
 
+    def books_opened(self) -> None:
+        """The one transaction that there is at a time begins."""
+
     def books_written(
-        self, orders: Sequence[ClaimOrder], claims: ClaimChanges | None, trees: TreeChanges | None
+        self, orders: Sequence[ClaimOrder], written: Sequence[ClaimChanges | TreeChanges]
     ) -> None: ...
 
     def requests_written(self, rows: Iterable[InstanceRow], hosts: Sequence[HostState]) -> None: ...

@@ -33,6 +33,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"  {boot.at_s:6.2f}  boot {boot.name}: {boot.count} of {boot.vcpus} CPUs{again}"
     for delete in plan.deletes:
         yield f"  {delete.at_s:6.2f}  delete number {delete.index} of {_short(delete.request)}"
+    for errand in plan.errands:
+        yield f"  {errand.at_s:6.2f}  {errand.clerk}: {errand.deed}"
     for fault in plan.faults:
         yield f"  {fault.at_s:6.2f}  {fault!r}"
     for affliction in plan.script.faults:

@@ -13,7 +13,6 @@ from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
 from compute_sim.wiring import compute_parts
 from placement_worker.settings import PlacementSettings
-from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.settings import SchedulerSettings
@@ -21,6 +20,7 @@ from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 from tests.simulation.plan import CELLS, Plan
 from tests.simulation.process import EPOCH, SimProcess
+from tests.simulation.register import OpenBooks
 from tests.simulation.store_of_books import PlacementDoor
 from tests.simulation.store_of_cells import ConductorDoor, WatchedComputeStore
 from tests.simulation.store_of_requests import SchedulerDoor
@@ -68,7 +68,7 @@ class Rows:
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self.books = MemoryPlacementStore(lambda: EPOCH + timedelta(seconds=loop.time()))
+        self.books = OpenBooks(lambda: EPOCH + timedelta(seconds=loop.time()))
         self.requests = MemorySchedulerStore()
         self.cells = {cell: MemoryConductorStore() for cell in CELLS}
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
+from uuid import UUID
 
 import pytest
 from msgspec import structs
@@ -21,7 +22,7 @@ from bus.messages.placement import (
 )
 from bus.settings import BusSettings
 from bus.station import Station
-from placement_worker.store import ChangeFeed, PlacementStore, PlacementTransaction, Unpublished
+from placement_worker.store import ChangeFeed, KeptPage, PlacementStore, PlacementTransaction, Unpublished
 from scheduler_worker.catching_up import CatchingUp
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.core.progress import Progress
@@ -110,6 +111,12 @@ class Forgetful:
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         return await self._books.custom_names(of, after, limit)
+
+    async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
+        await self._books.keep_answer(answer, pages)
+
+    async def kept_page(self, answer: UUID, page: int) -> KeptPage | None:
+        return await self._books.kept_page(answer, page)
 
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:

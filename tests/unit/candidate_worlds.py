@@ -65,7 +65,7 @@ class World:
         return told
 
     def finds(self, *groups: Group, **of_the_query: object) -> set[str]:
-        told = self.ask(*groups, **of_the_query)
+        told = self.ask(*groups, skip=0, **of_the_query)
         assert len(told) == len(set(told)), told
         return set(told)
 

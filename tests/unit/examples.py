@@ -58,6 +58,15 @@ from bus.messages.build import (
     NoValidHost,
     RequestId,
 )
+from bus.messages.candidates import (
+    AskCandidates,
+    AskMoreCandidates,
+    Candidate,
+    Candidates,
+    CandidatesFound,
+    NextPage,
+    RequestGroup,
+)
 from bus.messages.cell import (
     Choice,
     DestroyInstance,
@@ -385,4 +394,27 @@ EXAMPLES: tuple[Message, ...] = (
     UsagesFound(usages=(TypeUsage(type="INSTANCE", consumers=3, used={"VCPU": 12}),)),
     AskNames(of="traits", after="CUSTOM_A", limit=100),
     NamesFound(names=("CUSTOM_GOLD",), next="CUSTOM_GOLD"),
+    AskCandidates(
+        groups=(
+            RequestGroup(
+                resources={"VCPU": 2},
+                required=(("HW_CPU_X86_AVX2", "HW_CPU_X86_AVX512F"),),
+                preferred={"STORAGE_DISK_SSD": 2.5},
+            ),
+            RequestGroup(
+                suffix="_PORT", resources={"SRIOV_NET_VF": 1}, forbidden=("CUSTOM_SLOW",), in_tree=ROOT
+            ),
+        ),
+        group_policy="isolate",
+        same_subtree=(("_PORT",),),
+        root_required=("COMPUTE_NODE",),
+        limit=50,
+    ),
+    AskMoreCandidates(answer=REQUEST, page=1),
+    CandidatesFound(
+        verdict=Candidates(
+            candidates=(Candidate(share=SHARE, mappings={"": (ROOT,), "_PORT": (NUMA,)}, preference=2.5),),
+            next=NextPage(answer=REQUEST, page=2),
+        )
+    ),
 )

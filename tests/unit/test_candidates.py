@@ -87,6 +87,21 @@ def test_an_aggregate_of_the_root_is_one_of_the_whole_tree() -> None:
     assert world.finds(structs.replace(ONE_CPU, forbidden_aggregates=(aggregate("rack"),))) == set()
 
 
+def test_several_aggregates_are_those_of_one_provider_not_of_it_and_its_root_between_them() -> None:
+    world = World()
+    world.has("host", VCPU=1, aggregates=("rack",))
+    world.has("child", under="host", VCPU=2, aggregates=("fast",))
+    both = structs.replace(ONE_CPU, member_of=((aggregate("rack"),), (aggregate("fast"),)))
+    assert world.finds(both) == set()
+
+    world.has("child", under="host", VCPU=2, aggregates=("fast", "rack"))
+    assert world.finds(both) == {"VCPU:1@child"}
+
+    world.has("host", VCPU=1, aggregates=("rack", "fast"))
+    world.has("child", under="host", VCPU=2)
+    assert world.finds(both) == {"VCPU:1@host", "VCPU:1@child"}
+
+
 def test_an_aggregate_that_nobody_is_in_keeps_nobody_away_and_lets_nobody_in() -> None:
     world = World()
     world.has("host", VCPU=4)

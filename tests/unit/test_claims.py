@@ -208,8 +208,9 @@ def test_providers_without_a_cell_serve_all_and_those_of_another_none() -> None:
 
 
 def test_what_is_written_is_absolute_and_only_what_changed() -> None:
+    elsewhere = structs.replace(living(DB), host=OTHER_HOST)
     ledger = a_ledger(
-        living(DB), held={DB: amounts(OTHER_HOST, VCPU=2)}, inventory=InventoryState(total=8, used=2)
+        elsewhere, held={DB: amounts(OTHER_HOST, VCPU=2)}, inventory=InventoryState(total=8, used=2)
     )
     asked = a_share(HOST, (*amounts(HOST, VCPU=1), *amounts(NUMA, VCPU=2)))
 
@@ -217,7 +218,7 @@ def test_what_is_written_is_absolute_and_only_what_changed() -> None:
 
     assert decision.verdicts == (
         Claimed(),
-        AlreadyClaimed(attempt=1, share=a_share(HOST, amounts(OTHER_HOST, VCPU=2), shapes={})),
+        AlreadyClaimed(attempt=1, share=a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=2), shapes={})),
     )
     changes = decision.changes
     assert [row.id for row in changes.consumers] == [WEB]

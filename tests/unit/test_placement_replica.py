@@ -69,6 +69,14 @@ def test_usage_changes_what_is_used_and_nothing_else() -> None:
     assert replica.get(HOST) == a_host(revision=2, used=3)
 
 
+def test_of_a_class_that_usage_does_not_name_nothing_is_used() -> None:
+    replica = told(a_host(used=3))
+
+    assert replica.use([structs.replace(the_usage(2, used=0), used={})])
+
+    assert used(replica) == (0, 0)
+
+
 def test_usage_on_a_base_that_was_never_told_shows_that_something_is_missing() -> None:
     assert not told(a_host(revision=1)).use([the_usage(7, used=3, base=6)])
     assert not Replica().use([the_usage(7, used=3)])

@@ -34,7 +34,7 @@ from tests.unit.examples import EXAMPLES
 CELLS = ("c1", "c2")
 RIGHTS = rights_by_user(objects_of(CELLS).exchanges, CELLS)
 # What only a person may say.
-FOR_OPERATORS = {"host.set"}
+FOR_OPERATORS = {"host.set", *BOOK_WRITES}
 OF_CELLS = {user: rights for user, rights in RIGHTS.items() if cell_of_user(user)}
 
 
@@ -124,10 +124,13 @@ def test_only_an_operator_may_say_whether_a_host_is_used() -> None:
     assert RIGHTS["moor-client"].may_publish(API, "host.query")
 
 
-def test_who_stands_above_cells_writes_the_books_by_name() -> None:
-    for key in (*BOOK_WRITES, *BOOK_QUESTIONS):
-        may = {user for user, rights in RIGHTS.items() if rights.may_publish(PLACEMENT, key)}
-        assert may == {"moor-client", "moor-operator"}, key
+def test_only_an_operator_writes_the_books_by_name_and_cells_do_not_even_ask() -> None:
+    for keys, who in (
+        (BOOK_WRITES, {"moor-operator"}),
+        (BOOK_QUESTIONS, {"moor-client", "moor-operator"}),
+    ):
+        for key in keys:
+            assert {user for user, rights in RIGHTS.items() if rights.may_publish(PLACEMENT, key)} == who, key
 
 
 def test_only_who_answers_may_write_answers() -> None:

@@ -127,8 +127,15 @@ def test_traits_and_classes_that_come_and_go_take_no_more_room_than_those_there_
     world = World()
     world.has("other", VCPU=4, traits=("CUSTOM_STAYS",))
 
+    host = world.has("host")
     for number in range(200):
-        world.has("host", traits=("CUSTOM_STAYS", f"CUSTOM_T{number}"), **{f"CUSTOM_C{number}": 4})
+        world.woods.put(
+            structs.replace(
+                host,
+                traits=("CUSTOM_STAYS", f"CUSTOM_T{number}"),
+                inventories={f"CUSTOM_C{number}": InventoryState(total=4)},
+            )
+        )
 
     assert set(world.woods.stocks) == {"VCPU", "CUSTOM_C199"}
     assert world.finds(structs.replace(ONE_CPU, required=(("CUSTOM_STAYS",),))) == {"VCPU:1@other"}

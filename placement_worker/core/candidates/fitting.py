@@ -83,8 +83,9 @@ def _slots_of_unsuffixed(woods: Woods, group: Group) -> list[Slot]:
     root = woods.root[: woods.rows]
     own = _not_forbidden(woods, group)
     shared = own & woods.shares[: woods.rows] if woods.sharing and group.in_tree is None else None
-    for aggregates in group.member_of:
-        inside = woods.members(aggregates)
+    if group.member_of:
+        # It by itself is in all that is asked for, or its root is: not one in this and the other in that.
+        inside = np.logical_and.reduce([woods.members(aggregates) for aggregates in group.member_of])
         own &= inside | inside[root]
         if shared is not None:
             shared &= inside

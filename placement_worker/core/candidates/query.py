@@ -21,7 +21,7 @@ class Group(Struct, frozen=True):
     """What one group asks for. Of each tuple in `required` and in `member_of` any one member will do.
 
     The group without a suffix may take each class from another provider of one tree, or from one that shares with that
-    tree; required traits are met by those providers together, and an aggregate of the root is one of the whole tree.
+    tree; required traits are met by those providers together, and where a root is in the aggregates, all its tree is.
     A group with a suffix takes everything from one provider, which meets everything by itself. It may ask for no
     resources at all; then it must require a trait or an aggregate, for otherwise nothing meets it, and `in_tree` only
     has to exist: both as Placement has it.

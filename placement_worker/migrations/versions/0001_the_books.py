@@ -189,6 +189,15 @@ def _create_log() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_change_log_written_by", "change_log", ["written_by"])
+    op.create_table(
+        "kept_answers",
+        sa.Column("answer", sa.Uuid(), nullable=False),
+        sa.Column("page", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("is_last", sa.Boolean(), nullable=False),
+        sa.Column("kept_at", _MOMENT, nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("answer", "page", name="pk_kept_answers"),
+    )
     feed = op.create_table(
         "feed",
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
@@ -203,7 +212,7 @@ def _create_log() -> None:
 
 def downgrade() -> None:
     for table in (
-        *("feed", "change_log", "holders", "consumers", "server_groups"),
+        *("feed", "kept_answers", "change_log", "holders", "consumers", "server_groups"),
         *("provider_aggregates", "provider_traits", "inventories", "stumps", "providers"),
         *("traits", "resource_classes"),
     ):

@@ -1,0 +1,39 @@
+"""Answers that were too long for one message: their later pages."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from bus.sql import insert
+from placement_worker.store import KeptPage
+from placement_worker.store_sql import log
+from placement_worker.tables import kept_answers
+
+
+def keep_answer(connection: Connection, answer: UUID, pages: Sequence[bytes]) -> None:
+    rows = [
+        {
+            "answer": answer,
+            "page": number,
+            "is_last": number == len(pages),
+            "kept_at": log.now(),
+            "body": body,
+        }
+        for number, body in enumerate(pages, 1)
+    ]
+    connection.execute(insert(connection, kept_answers).on_conflict_do_nothing(), rows)
+
+
+def kept_page(connection: Connection, answer: UUID, page: int) -> KeptPage | None:
+    query = sa.select(kept_answers.c.body, kept_answers.c.is_last)
+    row = connection.execute(
+        query.where(kept_answers.c.answer == answer, kept_answers.c.page == page)
+    ).first()
+    return None if row is None else KeptPage(row.body, row.is_last)
+
+
+def prune_answers(connection: Connection, kept_before: datetime) -> int:
+    return connection.execute(sa.delete(kept_answers).where(kept_answers.c.kept_at < kept_before)).rowcount

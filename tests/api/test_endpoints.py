@@ -1,0 +1,156 @@
+"""What the endpoints answer where upstream's suite does not ask, on every store."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.api.whole_app import HOST, NIC, NOBODY, RACK, WEB, Server, a_server, an_allocation
+from tests.contracts.stores import STORES
+
+pytestmark = pytest.mark.asyncio
+
+OTHER = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0006"
+
+
+@pytest_asyncio.fixture(params=STORES)
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
+    async with a_server(request.param) as server:
+        yield server
+
+
+async def test_a_refused_claim_tells_what_is_short_in_numbers_and_leaves_nothing_behind(
+    server: Server,
+) -> None:
+    status, why = await server.reason("PUT", f"/allocations/{OTHER}", an_allocation(VCPU=8, DISK_GB=10))
+
+    assert status == 409
+    assert f"VCPU on resource provider '{HOST}': asked 8, free 7" in why
+    assert f"DISK_GB on resource provider '{HOST}': asked 10, free 9" in why
+    # Had it left a consumer behind, this one would have to name its generation.
+    await server.done("PUT", f"/allocations/{OTHER}", an_allocation(VCPU=7))
+
+
+async def test_of_several_consumers_all_are_written_or_none(server: Server) -> None:
+    both = {OTHER: an_allocation(VCPU=1), WEB: an_allocation(generation=7, VCPU=2)}
+    assert await server.reason("POST", "/allocations", both) == (
+        409,
+        f"Unable to allocate inventory: {WEB}: consumer generation conflict - expected 1 but got 7",
+    )
+
+    both[WEB] = an_allocation(generation=1, VCPU=2)
+    await server.done("POST", "/allocations", both)
+
+    usages = await server.done("GET", f"/resource_providers/{HOST}/usages")
+    assert usages["usages"] == {"VCPU": 3, "DISK_GB": 0}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "said"),
+    [
+        ("POST", "/resource_providers", {"name": ""}, "minLength"),
+        (
+            "PUT",
+            "/resource_providers/HOST/traits",
+            {"resource_provider_generation": 2, "traits": ["A"] * 401},
+            "too long",
+        ),
+        (
+            "PUT",
+            "/resource_providers/HOST/inventories/VCPU",
+            {"resource_provider_generation": 2, "total": 1, "allocation_ratio": 0},
+            "0 is less than or equal to the minimum of 0",
+        ),
+        (
+            "PUT",
+            "/allocations/WEB",
+            an_allocation(generation=1, VCPU=2**31),
+            "greater than the maximum of 2147483647",
+        ),
+        (
+            "POST",
+            "/allocations",
+            {WEB: an_allocation(1), WEB.upper(): an_allocation(1)},
+            "two are the same consumer",
+        ),
+        (
+            "PUT",
+            "/allocations/WEB",
+            {
+                **an_allocation(generation=1),
+                "allocations": {one: {"resources": {"VCPU": 1}} for one in (HOST, HOST.upper())},
+            },
+            "is named twice",
+        ),
+        ("POST", "/allocations", {"-" * 36: an_allocation()}, "is not a 'uuid'"),
+        ("GET", "/traits?name=like:CUSTOM", None, "startswith:"),
+        ("GET", "/allocation_candidates?resources=VCPU:1&limit=x&limit=1", None, "'x'"),
+    ],
+)
+async def test_what_upstream_takes_or_fails_at_is_refused_with_the_reason(
+    server: Server, method: str, path: str, body: Any, said: str
+) -> None:
+    status, why = await server.reason(method, path.replace("HOST", HOST).replace("WEB", WEB), body)
+
+    assert status == 400
+    assert said in why
+
+
+async def test_whatever_is_wrong_with_a_body_a_provider_that_is_not_there_is_told_first(
+    server: Server,
+) -> None:
+    for path in ("", "/inventories", "/inventories/VCPU", "/aggregates", "/traits"):
+        status, why = await server.reason("PUT", f"/resource_providers/{NOBODY}{path}", {"nonsense": 1})
+        assert (status, why) == (404, f"No resource provider with uuid {NOBODY} found")
+
+
+async def test_a_name_is_known_while_somebody_bears_it_and_while_it_stands_in_the_books(
+    server: Server,
+) -> None:
+    ask = "/allocation_candidates?resources=VCPU:1&required=CUSTOM_GOLD"
+    assert await server.reason("GET", ask) == (400, "No such trait(s): CUSTOM_GOLD.")
+
+    await server.done("PUT", "/traits/CUSTOM_GOLD")
+    assert (await server.done("GET", ask))["allocation_requests"] == []
+
+    wanted = {"resource_provider_generation": 2, "traits": ["CUSTOM_GOLD"]}
+    await server.done("PUT", f"/resource_providers/{HOST}/traits", wanted)
+    assert len((await server.done("GET", ask))["allocation_requests"]) == 1
+
+    await server.done("DELETE", f"/resource_providers/{HOST}/traits")
+    await server.done("DELETE", "/traits/CUSTOM_GOLD")
+    assert await server.reason("GET", ask) == (400, "No such trait(s): CUSTOM_GOLD.")
+
+
+async def test_candidates_can_be_claimed_as_they_are_told(server: Server) -> None:
+    found = await server.done("GET", "/allocation_candidates?resources=VCPU:2,DISK_GB:3&limit=1")
+    (request,) = found["allocation_requests"]
+    claim = {**an_allocation(), **request}
+
+    await server.done("PUT", f"/allocations/{OTHER}", claim)
+
+    held = await server.done("GET", f"/allocations/{OTHER}")
+    assert held["allocations"][HOST]["resources"] == {"VCPU": 2, "DISK_GB": 3}
+    assert found["provider_summaries"].keys() == {HOST, NIC}
+
+
+async def test_providers_are_listed_by_all_that_is_asked_for_at_once(server: Server) -> None:
+    await server.done(
+        "PUT",
+        f"/resource_providers/{NIC}/aggregates",
+        {"resource_provider_generation": 0, "aggregates": [RACK]},
+    )
+
+    async def listed(query: str) -> list[str]:
+        rows = (await server.done("GET", f"/resource_providers?{query}"))["resource_providers"]
+        return [row["name"] for row in rows]
+
+    assert await listed(f"in_tree={NIC}") == ["host", "nic"]
+    assert await listed(f"in_tree={NIC}&resources=VCPU:7") == ["host"]
+    assert await listed("resources=VCPU:8") == []
+    assert await listed("resources=PCPU:1") == []
+    assert await listed(f"member_of={RACK}&in_tree={HOST}") == ["nic"]
+    assert await listed(f"member_of=!{RACK}") == ["host"]
+    assert await listed(f"name=nic&uuid={HOST}") == []
+    assert await listed(f"name=nic&in_tree={NOBODY}") == []

@@ -1,0 +1,163 @@
+"""Candidates asked for on the bus: they are what a claim is made of, and an answer of any length is whole."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
+from uuid import UUID, uuid5
+
+import pytest
+
+from bus.message import ProviderId
+from bus.messages.administration import UnknownTrait
+from bus.messages.candidates import (
+    AskCandidates,
+    AskMoreCandidates,
+    Candidate,
+    Candidates,
+    CandidatesFound,
+    RequestGroup,
+    StartAgain,
+)
+from bus.messages.placement import (
+    Claimed,
+    NotAllowed,
+    ReportedInventory,
+    ReportedProvider,
+    ReportInventory,
+    ShapeMoved,
+)
+from tests.stories.cloud import until_so
+from tests.stories.test_placement_over_the_bus import NAMES, STAGES, Scene, claim, host, scene
+
+pytestmark = pytest.mark.asyncio
+
+DEVICES = 14
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+TWO_CPUS = AskCandidates(groups=(RequestGroup(resources={"VCPU": 2, "MEMORY_MB": 1024}),))
+THREE_DEVICES = AskCandidates(
+    groups=tuple(RequestGroup(suffix=f"_{number}", resources={"PGPU": 1}) for number in range(3)),
+    group_policy="isolate",
+    limit=100_000,
+)
+
+
+def a_host_with_devices(name: str) -> ReportInventory:
+    root = ProviderId(uuid5(NAMES, name))
+    devices = tuple(
+        ReportedProvider(
+            id=ProviderId(uuid5(root, str(number))),
+            name=f"{name}-gpu-{number}",
+            parent=root,
+            inventories={"PGPU": ReportedInventory(total=1)},
+        )
+        for number in range(DEVICES)
+    )
+    return ReportInventory(cell="c1", root=root, providers=(ReportedProvider(id=root, name=name), *devices))
+
+
+async def asked(here: Scene, question: AskCandidates | AskMoreCandidates) -> object:
+    answer = await here.client.ask(question)
+    assert isinstance(answer, CandidatesFound)
+    return answer.verdict
+
+
+async def first_of(here: Scene, question: AskCandidates) -> Candidates:
+    found = await asked(here, question)
+    assert isinstance(found, Candidates)
+    return found
+
+
+async def rest_of(here: Scene, found: Candidates) -> list[Candidate]:
+    rest: list[Candidate] = []
+    while found.next is not None:
+        more = await asked(here, AskMoreCandidates(answer=found.next.answer, page=found.next.page))
+        assert isinstance(more, Candidates)
+        rest += more.candidates
+        found = more
+    return rest
+
+
+@STAGES
+async def test_a_candidate_can_be_claimed_as_it_is_until_the_shape_moves(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        await here.report(host("h1", 4))
+        await here.report(host("h2", 1))
+
+        (only,) = (await first_of(here, TWO_CPUS)).candidates
+
+        assert only.share.host == uuid5(NAMES, "h1")
+        assert await here.claim(claim(1, only.share)) == [Claimed()]
+        # What was just committed counts at once.
+        assert [one.share.host for one in (await first_of(here, TWO_CPUS)).candidates] == [only.share.host]
+        assert await here.claim(claim(2, only.share)) == [Claimed()]
+        assert (await first_of(here, TWO_CPUS)).candidates == ()
+        await here.report(host("h1", 8, traits=("CUSTOM_FAST",)))
+        (refused,) = await here.claim(claim(3, only.share))
+        assert isinstance(refused, ShapeMoved)
+
+
+@STAGES
+async def test_the_pages_of_a_long_answer_are_of_one_moment_and_none_is_repeated_or_lost(
+    bus: str, books: str
+) -> None:
+    async with scene(bus, books) as here:
+        await here.report(a_host_with_devices("h1"))
+
+        found = await first_of(here, THREE_DEVICES)
+        assert found.next is not None, "it fits into one message"
+        # What happens meanwhile belongs to another answer.
+        await here.report(a_host_with_devices("h2"))
+        everything = [*found.candidates, *await rest_of(here, found)]
+
+        host_of_all = ProviderId(uuid5(NAMES, "h1"))
+        devices = [uuid5(host_of_all, str(number)) for number in range(DEVICES)]
+        given = [
+            tuple(provider for suffix in ("_0", "_1", "_2") for provider in one.mappings[suffix])
+            for one in everything
+        ]
+        assert len(given) == len(set(given))
+        assert set(given) == set(permutations(devices, 3))
+
+
+@STAGES
+async def test_an_answer_that_is_kept_no_more_is_to_be_asked_for_again(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        await here.report(a_host_with_devices("h1"))
+        found = await first_of(here, THREE_DEVICES)
+        assert found.next is not None
+
+        more = AskMoreCandidates(answer=found.next.answer, page=found.next.page)
+
+        async def is_forgotten() -> bool:
+            # Where the machine is slow a question is asked twice, and the second time its answer is kept again.
+            await here.store.prune(LONG_AGO, datetime.now(UTC) + timedelta(seconds=1))
+            return await asked(here, more) == StartAgain()
+
+        await until_so(is_forgotten, "the answer is forgotten")
+        assert await asked(here, AskMoreCandidates(answer=UUID(int=7), page=1)) == StartAgain()
+        again = await first_of(here, THREE_DEVICES)
+        assert len(again.candidates) + len(await rest_of(here, again)) == 14 * 13 * 12
+
+
+@STAGES
+async def test_a_question_that_makes_no_sense_is_told_which_field_and_why(bus: str, books: str) -> None:
+    no_group = AskCandidates(groups=(RequestGroup(),))
+    no_policy = AskCandidates(groups=THREE_DEVICES.groups)
+    twice = AskCandidates(groups=(*THREE_DEVICES.groups[:1], *THREE_DEVICES.groups[:1]), group_policy="none")
+    nobody = AskCandidates(groups=TWO_CPUS.groups, same_subtree=(("_X",),))
+    both = AskCandidates(
+        groups=(RequestGroup(resources={"VCPU": 1}, required=(("HW_GPU",),), forbidden=("HW_GPU",)),)
+    )
+    async with scene(bus, books) as here:
+        for question, field in (
+            (no_group, "groups[0].resources"),
+            (no_policy, "group_policy"),
+            (twice, "groups[1].suffix"),
+            (nobody, "same_subtree[0]"),
+            (both, "groups[0].forbidden"),
+        ):
+            refused = await asked(here, question)
+            assert isinstance(refused, NotAllowed)
+            assert refused.field == field
+
+        unheard = AskCandidates(groups=(RequestGroup(resources={"VCPU": 1}, required=(("CUSTOM_X",),)),))
+        assert await asked(here, unheard) == UnknownTrait(names=("CUSTOM_X",))

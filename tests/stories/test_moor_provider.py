@@ -1,0 +1,95 @@
+"""Placement's books by command: an operator looks at providers, gives one what it has, and asks who could give what."""
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.stories.moor_process import moor, moor_json, started
+
+pytestmark = pytest.mark.asyncio
+
+FIRST, SECOND = "harbour-host-00001", "harbour-host-00002"
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A short path: a socket's may not be long."""
+    with tempfile.TemporaryDirectory(prefix="moor-") as place:
+        yield Path(place)
+
+
+async def test_an_operator_gives_a_host_a_device_and_asks_who_could_give_it(home: Path) -> None:
+    here = {"XDG_STATE_HOME": str(home)}
+    async with started("up", "--cells", "harbour", "--hosts", "2", **here) as up:
+        await up.until_told("ready")
+        assert [each["name"] for each in await moor_json("provider", "list", **here)] == [FIRST, SECOND]
+
+        made = await moor_json("provider", "create", "gpu0", "--parent", FIRST, **here)
+        assert (made["name"], made["cell"]) == ("gpu0", "harbour")
+        for order in (
+            ("inventory", "gpu0", "PGPU=4,reserved=1", "VGPU=8,max=2,ratio=1.5"),
+            ("traits", "gpu0", "HW_GPU_API_VULKAN"),
+            ("aggregates", "gpu0", made["id"]),
+        ):
+            ran = await moor("provider", "set", *order, **here)
+            assert ran.code == 0, ran.err
+        shown = await moor("provider", "show", "gpu0", **here)
+        assert "below       harbour-host-00001" in shown.out
+        assert "VGPU   0     12" in shown.out
+        assert "1 to 2" in shown.out
+        tree = await moor("provider", "tree", "gpu0", **here)
+        assert "└── gpu0  PGPU 0/3  VGPU 0/12  HW_GPU_API_VULKAN" in tree.out
+
+        asked = ("candidates", "VCPU=1", "--group", "_GPU PGPU=2 HW_GPU_API_VULKAN")
+        (found,) = await moor_json(*asked, **here)
+        assert found["mappings"]["_GPU"] == [made["id"]]
+        told = await moor(*asked, **here)
+        assert f"{FIRST}: 1 VCPU; gpu0: 2 PGPU for _GPU" in told.out
+
+        await moor_json("boot", "--vcpus", "3", "--name", "web", "--project", "shop", **here)
+        (used,) = await moor_json("usage", "shop", **here)
+        assert (used["type"], used["consumers"], used["used"]["VCPU"]) == ("instance", 1, 3)
+        held = [
+            holder
+            for host in (FIRST, SECOND)
+            for holder in await moor_json("provider", "holders", host, **here)
+        ]
+        assert [(holder["project"], holder["type"]) for holder in held] == [("shop", "instance")]
+
+
+async def test_what_cannot_be_done_is_told_and_nothing_is(home: Path) -> None:
+    here = {"XDG_STATE_HOME": str(home)}
+    async with started("up", "--cells", "harbour", "--hosts", "2", **here) as up:
+        await up.until_told("ready")
+        made = await moor_json("provider", "create", "gpu0", "--parent", FIRST, **here)
+        as_client = f"unix://moor-client@{home}/moorage/bus.sock"
+        wrong = (
+            (("provider", "show", "nowhere"), 1, "there is no provider 'nowhere'"),
+            (("provider", "create", SECOND), 1, f"{SECOND!r} is the name of provider"),
+            (("provider", "create", "x", "--id", made["id"]), 1, "there is a provider"),
+            (("provider", "delete", FIRST), 1, f"provider {made['id']} stands below it"),
+            (("provider", "move", FIRST, "--parent", "gpu0"), 1, "not done: parent"),
+            (("provider", "move", FIRST), 2, "either --parent or --alone"),
+            (("provider", "set", "inventory", "gpu0", "PGPU=x"), 2, "'PGPU=x': the total is 'x', no number"),
+            (("provider", "set", "inventory", "gpu0", "PGPU=1,half=2"), 2, "'half' is none of reserved"),
+            (("provider", "set", "inventory", "gpu0", "FOO=1"), 1, "FOO"),
+            (("provider", "set", "traits", "gpu0", "CUSTOM_NEW"), 1, "there is no trait CUSTOM_NEW"),
+            (("provider", "set", "traits", "gpu0", "low"), 2, "Expected `str` matching regex"),
+            (("provider", "delete", "gpu0", "--bus", as_client), 1, "'moor-client' may not publish"),
+            (("candidates", "VCPU=1", "CUSTOM_NEW"), 2, "there is no such name: CUSTOM_NEW"),
+            (("candidates", "VCPU=many"), 2, "'VCPU=many': 'many' is no number"),
+            (("candidates", "HW_CPU_X86_AVX2"), 2, "groups[0].resources: nothing is asked for"),
+            (("candidates", "VCPU=500"), 1, "nobody could give that now"),
+        )
+        told = await asyncio.gather(*(moor(*arguments, **here) for arguments, _, _ in wrong))
+        for ran, (arguments, code, what) in zip(told, wrong, strict=True):
+            assert (ran.code, what in ran.err, "Traceback" in ran.err) == (code, True, False), (
+                arguments,
+                ran,
+            )
+
+        assert (await moor("provider", "delete", "gpu0", **here)).code == 0
+        assert [each["name"] for each in await moor_json("provider", "list", **here)] == [FIRST, SECOND]
