@@ -144,6 +144,34 @@ _BY_TYPE: dict[str, dict[str, str]] = {
     "ConsumerFound": {"consumer": "as it is now; none if it holds nothing"},
     "HoldersFound": {**_PAGE, "holders": "each with all that it holds"},
     "UsagesFound": {"usages": "for each type of consumers"},
+    "AskCandidates": {
+        "groups": "what is asked for together; one without a suffix, or several with different ones",
+        "group_policy": "with suffixes: `isolate` keeps them on different providers; to be said if there are several",
+        "same_subtree": "lists of suffixes whose givers stand under one of them",
+        "root_required": "traits of the tree's root",
+        "root_forbidden": "traits that the tree's root lacks",
+        "limit": "no more than these",
+    },
+    "RequestGroup": {
+        "suffix": "its name; empty for the one that may take from a whole tree",
+        "resources": "how much of which class",
+        "required": "of each of these lists any one trait",
+        "forbidden": "none of these traits",
+        "preferred": "what a trait is worth that need not be there",
+        "member_of": "of each of these lists any one aggregate",
+        "forbidden_aggregates": "none of these",
+        "in_tree": "only from the tree of this provider",
+    },
+    "AskMoreCandidates": {"answer": "which, as its `next` says", "page": "which of its pages"},
+    "CandidatesFound": {
+        "verdict": "`candidates` with some of them and `next`, null on the last page; `start_again` if the answer is"
+        " forgotten; or what is wrong with the question: `unknown_class`, `unknown_trait`, `not_allowed`",
+    },
+    "Candidate": {
+        "share": "what a claim for it would name",
+        "mappings": "by suffix, who gives",
+        "preference": "what the preferred traits are worth that are met",
+    },
     "NamesFound": {**_PAGE, "names": "those that start with `CUSTOM_`"},
     "ResourceAmount": {
         "provider": "of which; an amount is a list of these three",

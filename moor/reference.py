@@ -9,7 +9,7 @@ import msgspec
 from msgspec import inspect
 
 from bus.message import Envelope, Message, type_of
-from bus.messages import ALL, administration, build, hosts, placement
+from bus.messages import ALL, administration, build, candidates, hosts, placement
 from bus.topology import QUEUES, ROUTES, Binding, Kind
 from moor.meanings import MEANINGS
 
@@ -41,6 +41,8 @@ SAID: tuple[type[Message], ...] = (
     administration.AskHolders,
     administration.AskUsages,
     administration.AskNames,
+    candidates.AskCandidates,
+    candidates.AskMoreCandidates,
 )
 HEARD: tuple[type[Message], ...] = (
     build.BuildAccepted,
@@ -59,6 +61,7 @@ HEARD: tuple[type[Message], ...] = (
     administration.HoldersFound,
     administration.UsagesFound,
     administration.NamesFound,
+    candidates.CandidatesFound,
 )
 QUEUES_OF_ONES_OWN = """Yours are made by you: `feed.USER.ANYTHING`, bound to `moor.events`, and queues that the broker
 names for you. These are Moorage's own; only its workers read them:"""

@@ -10,13 +10,14 @@ from msgspec import Struct, structs
 from tests.simulation.drawing import draw
 from tests.simulation.plan import Plan
 from tests.simulation.planted import BUGS
-from tests.simulation.seeds import run
+from tests.simulation.seeds import Outcome, run
 from tests.simulation.telling import lines_of, plan_lines
 
 # What of a plan can be left out.
 PARTS = ("faults", "boots", "errands", "deletes", "switches", "nonsense", "script")
 LINES_MAX = 60
 PIECES_MAX = 128
+LONGER_S = 3.0
 
 
 class Hunted(Struct, frozen=True):
@@ -36,8 +37,9 @@ def hunt(bug: str, seeds: Iterable[int], runs_max: int) -> Hunted | None:
         for seed in seeds:
             outcome = run(structs.replace(draw(seed), patience_s=30.0) if bug else draw(seed))
             if outcome.broken is not None:
-                plan, breaks = outcome.plan, _breaks(outcome.broken.promise)
-                guesses = (_until(plan, outcome.ended_s), _only_named(plan, outcome.broken.how))
+                plan, breaks = outcome.plan, _breaks(outcome.broken.promise, _end_s(outcome))
+                until = _until(plan, outcome.ended_s)
+                guesses = (until, _only_named(plan, outcome.broken.how), _only_errands(until))
                 likely = next((guess for guess in reversed(guesses) if breaks(guess)), plan)
                 small = shrink(likely, breaks, runs_max)
                 return Hunted(
@@ -83,6 +85,11 @@ def _until(plan: Plan, end_s: float) -> Plan:
     )
 
 
+def _only_errands(plan: Plan) -> Plan:
+    """What clerks do may need nobody else."""
+    return structs.replace(plan, boots=(), deletes=(), faults=(), switches=(), nonsense=())
+
+
 def _only_named(plan: Plan, how: str) -> Plan:
     """The requests that are spoken of may be enough."""
     named = set(re.findall(r"\bb\d+\b", how))
@@ -96,9 +103,15 @@ def things_in(plan: Plan) -> int:
     return sum(len(_things(plan, part)) for part in PARTS)
 
 
-def _breaks(promise: str) -> Callable[[Plan], bool]:
+def _end_s(outcome: Outcome) -> float | None:
+    """Who needs less to break the same does not need much longer; what never settles shows at the end."""
+    is_late = outcome.ended_s > outcome.plan.calm_s
+    return None if is_late else outcome.ended_s + LONGER_S
+
+
+def _breaks(promise: str, end_s: float | None) -> Callable[[Plan], bool]:
     def breaks(plan: Plan) -> bool:
-        broken = run(plan).broken
+        broken = run(plan, end_s).broken
         return broken is not None and broken.promise == promise
 
     return breaks

@@ -36,29 +36,32 @@ class Outcome(Struct, frozen=True):
     ends: Counter[str]
 
 
-def run(plan: Plan) -> Outcome:
-    """Whatever happens follows from the plan. Chance that is nobody's own (pauses before a retry) is the plan's, too."""
+def run(plan: Plan, until_s: float | None = None) -> Outcome:
+    """Whatever happens follows from the plan. Chance that is nobody's own (pauses before a retry) is the plan's, too.
+
+    What happens after `until_s` is not waited for.
+    """
     random.seed(plan.seed)
     with _undisturbed():
-        return live(_day(plan))
+        return live(_day(plan, until_s))
 
 
-async def _day(plan: Plan) -> Outcome:
+async def _day(plan: Plan, until_s: float | None) -> Outcome:
     loop = asyncio.get_running_loop()
     loop.set_task_factory(owned_task)
     # A task of a process that died may fail on its way out, and nobody is left to look at it.
     loop.set_exception_handler(lambda _loop, _context: None)
     cloud = Cloud(plan)
     with watched_pairs(cloud.findings.see, cloud.register.judged):
-        return await _live_through(cloud)
+        return await _live_through(cloud, until_s)
 
 
-async def _live_through(cloud: Cloud) -> Outcome:
+async def _live_through(cloud: Cloud, end_s: float | None) -> Outcome:
     loop = asyncio.get_running_loop()
     await cloud.open()
     playing = loop.create_task(_play(cloud))
     over = loop.create_task(cloud.findings.is_over.wait())
-    await asyncio.wait((playing, over), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((playing, over), timeout=end_s, return_when=asyncio.FIRST_COMPLETED)
     if playing.done():
         playing.result()
     ended_s = loop.time()

@@ -5,7 +5,7 @@ them would not find others.
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from tests.simulation.planted import of_the_books, of_the_bus, of_the_cells, of_the_scheduler
+from tests.simulation.planted import of_the_books, of_the_bus, of_the_cells, of_the_scheduler, of_the_writes
 
 Plant = Callable[[], AbstractContextManager[None]]
 
@@ -20,4 +20,17 @@ BUGS: dict[str, Plant] = {
     "late success of attempt 1 accepted": of_the_cells.late_success_accepted,
     "event dropped when its row is re-read": of_the_cells.event_dropped_when_its_row_is_read,
     "a gap in the feed ignored": of_the_scheduler.gap_in_the_feed_ignored,
+    "a provider's generation not compared": of_the_writes.generation_not_compared,
+    "a consumer's generation not compared": of_the_writes.consumer_generation_not_compared,
+    "the second consumer written where the first is refused": of_the_writes.second_consumer_written,
+    "allocations written that do not fit": of_the_writes.fit_not_looked_at,
+    "used left as it was by a write by name": of_the_writes.used_left_as_it_was,
+    "reshape forgets what is held": of_the_writes.reshape_forgets_what_is_held,
+    "reshape goes on when its allocations are refused": of_the_writes.reshape_goes_on_when_refused,
+    "a held inventory reshaped away": of_the_writes.held_inventory_reshaped_away,
+    "descendants keep the root they had": of_the_writes.descendants_keep_their_root,
+    "a provider below itself": of_the_writes.below_itself,
+    "a provider deleted in use": of_the_writes.deleted_in_use,
+    "traits leave the shape as it was": of_the_writes.traits_leave_the_shape,
+    "a view keeps what is gone": of_the_writes.view_keeps_what_is_gone,
 }
