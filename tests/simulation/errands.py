@@ -172,7 +172,8 @@ class Clerk:
         source, target = (part, whole) if resource in part.inventories else (whole, part)
         if resource not in source.inventories:
             return
-        holders = await self._hand.holders_of(source.id)
+        # Now and then it overlooks somebody.
+        holders = (await self._hand.holders_of(source.id))[chance.random() < 0.15 :]
         await self._pause(chance.choice((0.0, 0.0, 0.05, 0.5)))
         await self._hand.write(_reshaped(source, target, resource, holders))
 

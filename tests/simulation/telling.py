@@ -1,5 +1,6 @@
 """A seed as a person reads it: what happened, in order, and what was covered."""
 
+import re
 from collections.abc import Iterator, Mapping
 from uuid import UUID
 
@@ -8,12 +9,16 @@ from tests.simulation.plan import Plan
 from tests.simulation.seeds import Outcome
 
 Told = tuple[float, str, str, tuple[object, ...]]
+_ID = re.compile(r"UUID\('([0-9a-f]{8})[-0-9a-f]*'\)")
+_COMMON = re.compile(
+    r", (?:reserved=0|min_unit=1|max_unit=2147483647|step_size=1|allocation_ratio=1\.0|project='estate'|user='clerk')(?=[,)])"
+)
 
 
 def lines_of(outcome: Outcome, about: str = "") -> Iterator[str]:
     """The timeline; or of it what is about one thing, and all faults."""
     for at_s, who, what, details in outcome.timeline:
-        line = f"{at_s:9.3f}  {who:16}  {what.format(*map(_short, details))}"
+        line = _terse(f"{at_s:9.3f}  {who:16}  {what.format(*map(_short, details))}")
         if about in line or (about and who in ("FAULT", "CHECK", "SEED")):
             yield line
 
@@ -23,7 +28,11 @@ def summary_of(outcome: Outcome) -> Iterator[str]:
     hosts = sum(map(len, plan.hosts.values()))
     ends = ", ".join(f"{count} {state}" for state, count in sorted(outcome.ends.items()))
     yield f"seed {plan.seed}: {plan.instances} instances of {len(plan.boots)} requests on {hosts} hosts; {ends}"
-    yield f"settled after {outcome.ended_s:.1f} s" if outcome.broken is None else f"BROKEN {outcome.broken}"
+    yield (
+        f"settled after {outcome.ended_s:.1f} s"
+        if outcome.broken is None
+        else _terse(f"BROKEN {outcome.broken}")
+    )
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -47,6 +56,11 @@ def covered(seen: Mapping[tuple[str, str], int]) -> Iterator[str]:
     for kind in kinds:
         of_kind = sorted((what, count) for (each, what), count in seen.items() if each == kind)
         yield f"{kind}: " + ", ".join(f"{what} {count}" for what, count in of_kind)
+
+
+def _terse(line: str) -> str:
+    """Messages are told whole, but for what every one of their kind has."""
+    return _COMMON.sub("", _ID.sub(r"\1", line))
 
 
 def _short(detail: object) -> object:
