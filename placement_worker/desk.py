@@ -4,12 +4,16 @@ Each kind of write has a lane. Who comes to an idle lane is served at once, by i
 moment; who comes while a batch is being written makes up the next one. So one alone does not wait, and many cost the
 database one transaction. A batch that fails is written again one by one, so that one harms only itself; what is nobody's
 fault is tried again before.
+
+Those who ask again as soon as they are answered would fall into two halves, each of which waits for the other's batch.
+So after a batch the next one waits for as many as there were, in it and behind it, but not for long: they come back at
+once, or not at all. It is soon whole, costs the database half, and all of them are sooner answered.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
 from typing import Protocol
 
@@ -26,6 +30,8 @@ BATCH_MAX = 200
 TRIES_MAX = 8
 RETRY_DELAY_S_FIRST = 0.005
 RETRY_DELAY_S_MAX = 0.5
+# How long the next batch waits for those of the last, as a share of what that took: so nobody loses more by waiting.
+LINGER_SHARE = 0.25
 
 
 class Transactions(Protocol):
@@ -88,24 +94,52 @@ class _Lane:
         self._size_max = 1 if batch is write_reshape else BATCH_MAX
         self._waiting: deque[_Asked] = deque()
         self._work: asyncio.Task[None] | None = None
+        # How many may come to the next batch, until when they are waited for, and that all of them are there.
+        self._expected = 1
+        self._until_s = 0.0
+        self._all_there = asyncio.Event()
 
     async def ask(self, write: Write) -> WriteVerdict:
         asked = _Asked(write)
         self._waiting.append(asked)
         if self._work is None:
             self._work = asyncio.get_running_loop().create_task(self._empty())
+        elif len(self._waiting) >= self._expected:
+            self._all_there.set()
         return await asked.answer
 
     async def emptied(self) -> None:
+        # Nobody comes to a desk that closes.
+        self._expected = 1
+        self._all_there.set()
         if self._work is not None:
             await self._work
 
     async def _empty(self) -> None:
         try:
-            while batch := self._next():
-                await self._settle(batch)
+            while self._waiting:
+                await self._linger()
+                await self._write_next()
         finally:
             self._work = None
+
+    async def _linger(self) -> None:
+        left_s = self._until_s - asyncio.get_running_loop().time()
+        if len(self._waiting) >= self._expected or left_s <= 0:
+            return
+        self._all_there.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self._all_there.wait()
+
+    async def _write_next(self) -> None:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        if batch := self._next():
+            await self._settle(batch)
+        ended_s = clock()
+        self._expected = min(len(batch) + len(self._waiting), self._size_max)
+        self._until_s = ended_s + (ended_s - began_s) * LINGER_SHARE
 
     def _next(self) -> list[_Asked]:
         """Without those who do not wait any more."""

@@ -3,7 +3,7 @@
     who asks (401) ▶ which version (400, 406) ▶ has a body a type (400) ▶ which route (404, 405) ▶ is JSON taken (406)
     and sent (415) ▶ may they (403) ▶ read the body (413) ▶ the handler ▶ render, count, log
 
-`GET /` and `GET /metrics` are for everybody. What a handler raises as ApiError is its answer; a database that is away
+`GET /`, `GET /openapi.json` and `GET /metrics` are for everybody. What a handler raises as ApiError is its answer; a database that is away
 is a 503, which clients try again; anything else is ours, a 500 that tells nothing but where to look in the log.
 """
 
@@ -11,18 +11,19 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from typing import Final
 from urllib.parse import unquote
 
 from msgspec import structs
-from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from bus.errors import Transient
-from placement_worker.api import access_log, metrics
+from placement_worker.api import access_log, describing, metrics
 from placement_worker.api.accepting import JSON, accepts
 from placement_worker.api.auth import Authentication
 from placement_worker.api.call import Call
 from placement_worker.api.cors import Cors
+from placement_worker.api.headers import Headers
 from placement_worker.api.policy import Policy
 from placement_worker.api.problems import ApiError, bad_request
 from placement_worker.api.receiving import ClientGone, body_of, query_of
@@ -46,13 +47,17 @@ log = logging.getLogger(__name__)
 
 # The version document asks no policy: it is how clients find out what to ask.
 _ROOT = Route("GET", "/", version_document, rule="")
+_FOR_EVERYBODY: Final = (_ROOT.path, describing.PATH)
 
 
 class PlacementApp:
     def __init__(
         self, routes: Iterable[Route], auth: Authentication, policy: Policy, settings: ApiSettings
     ) -> None:
-        self._router = Router((_ROOT, *routes))
+        self._described = (_ROOT, *routes)
+        # It tells nothing that is not in the manual; and who writes a client has no token yet.
+        document = Route("GET", describing.PATH, self._document, rule="")
+        self._router = Router((*self._described, document))
         self._auth = auth
         self._policy = policy
         self._settings = settings
@@ -63,14 +68,14 @@ class PlacementApp:
         assert scope["type"] == "http", f"the server offers {scope['type']}, and is set up for HTTP alone"
         call = Call.of(scope, self._settings)
         began = time.perf_counter()
-        self._metrics.under_way.inc()
+        self._metrics.under_way += 1
         try:
             answer = await self._answer(call, receive)
             await _send(answer, self._cors.headers(call.headers), send)
         except ClientGone:
             return
         finally:
-            self._metrics.under_way.dec()
+            self._metrics.under_way -= 1
         took_s = time.perf_counter() - began
         self._metrics.answered(call.counted_method, call.route, answer.status.value, took_s)
         if access_log.is_kept():
@@ -98,7 +103,7 @@ class PlacementApp:
             return refusal_of(call.exchange, _ours())
 
     async def _reply(self, call: Call, receive: Receive) -> Reply:
-        if call.path != _ROOT.path:
+        if call.path not in _FOR_EVERYBODY:
             call.caller = await self._auth.caller(call.headers)
         call.exchange.version = version = _version(call.headers)
         _check_type_is_said(call.headers)
@@ -106,7 +111,7 @@ class PlacementApp:
         call.route = match.route.path
         _check_media(match.route, call.headers)
         query = query_of(call.scope, self._settings)
-        if match.route is not _ROOT:
+        if match.route.rule:
             self._policy.check(match.route.rule, call.caller, query)
         request = Request(
             id=call.exchange.request_id,
@@ -121,10 +126,13 @@ class PlacementApp:
         )
         return await match.route.handler(request)
 
+    async def _document(self, request: Request) -> Reply:
+        return Reply(body=describing.openapi(self._described, request.version))
+
 
 def _version(headers: Headers) -> tuple[int, int]:
     try:
-        return version_asked(headers.getlist(HEADER))
+        return version_asked(headers.get(HEADER, ""))
     except UnreadableVersionError as problem:
         raise bad_request(str(problem)) from None
     except UnservedVersionError as problem:

@@ -4,10 +4,10 @@ from typing import Final
 from uuid import uuid4
 
 from msgspec import Struct
-from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from placement_worker.api import access_log
+from placement_worker.api.headers import Headers, headers_of
 from placement_worker.api.receiving import path_of
 from placement_worker.api.rendering import Answer, Exchange
 from placement_worker.api.request import Caller
@@ -32,7 +32,7 @@ class Call(Struct):
 
     @classmethod
     def of(cls, scope: Scope, settings: ApiSettings) -> "Call":
-        headers = Headers(scope=scope)
+        headers = headers_of(scope)
         prefix, path = path_of(scope, settings)
         exchange = Exchange(request_id=f"req-{uuid4()}", accept=headers.get("accept", ""))
         return cls(scope, scope["method"], prefix, path, headers, exchange)

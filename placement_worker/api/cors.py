@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
-from starlette.datastructures import Headers
-
+from placement_worker.api.headers import Headers
 from placement_worker.api.rendering import Answer
 
 ALLOWED_METHODS: Final = "GET, POST, PUT, DELETE"

@@ -96,10 +96,15 @@ class Forms:
 
     def __init__(self, *of: tuple[Version, Schema]) -> None:
         self.by_version = tuple((since, Form(schema)) for since, schema in sorted(of, key=lambda one: one[0]))
+        self._found: dict[Version, Form] = {}
 
     def at(self, version: Version) -> Form:
         """The last one that came until this version."""
-        return [form for since, form in self.by_version if since <= version][-1]
+        form = self._found.get(version)
+        if form is None:
+            form = [form for since, form in self.by_version if since <= version][-1]
+            self._found[version] = form
+        return form
 
 
 def uuid_in(text: str) -> UUID | None:

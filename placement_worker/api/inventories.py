@@ -77,7 +77,7 @@ class Inventories:
                 return _all(generation, inventories)
             case UnknownClass(names=names):
                 raise bad_request(
-                    f"Unknown resource class in inventory for resource provider {provider}: {no_such_class(names)}"
+                    f"Unknown resource class in inventory of {provider}: {no_such_class(names)}"
                 )
             case _:
                 raise await self._refusal_of_use(verdict, doing, tuple(inventories))
@@ -118,7 +118,7 @@ class Inventories:
                 return _one(generation, inventory)
             case InventoryAbsent():
                 raise bad_request(
-                    f"No inventory record with resource class for resource provider {provider}: {resource}"
+                    f"No inventory record with resource class {resource}: {provider} has none to be changed"
                 )
             case _:
                 raise refusal(verdict, doing)
@@ -136,7 +136,7 @@ class Inventories:
         provider = path_provider(request.params)
         resource = request.params["resource_class"]
         verdict = await self._desk.ask(DropInventory(provider=provider, resource=resource))
-        doing = f"Unable to delete inventory of class {resource}"
+        doing = f"Inventory of {resource} not deleted"
         match verdict:
             case Done() | ProviderWritten():
                 return Reply(HTTPStatus.NO_CONTENT)
@@ -178,12 +178,12 @@ def _inventory_in(resource: str, said: dict[str, Any], version: Version, doing: 
     if version >= _RESERVED_MAY_BE_ALL:
         if capacity < 0:
             raise bad_request(
-                f"{doing}: {resource} has a capacity of {capacity}. The reserved value is greater than total."
+                f"{doing}: {resource} has a capacity of {capacity}: what is reserved is greater than total"
             )
     elif capacity <= 0:
         raise bad_request(
-            f"{doing}: {resource} has a capacity of {capacity}. "
-            "The reserved value is greater than or equal to total."
+            f"{doing}: {resource} has a capacity of {capacity}, as if what is reserved were "
+            "greater than or equal to total"
         )
     return inventory
 

@@ -26,9 +26,11 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self._registry,
         )
-        self.under_way = Gauge(
+        # Counted by whoever serves them: a gauge of theirs is locked at each step.
+        self.under_way = 0
+        Gauge(
             "moor_placement_http_requests_under_way", "Requests not yet answered.", registry=self._registry
-        )
+        ).set_function(lambda: self.under_way)
         # A label's child is looked up under a lock, by a tuple of strings; there are few.
         self._child = lru_cache(maxsize=1024)(self._made)
 

@@ -195,8 +195,8 @@ def _check_subtrees(groups: Iterable[Group], same_subtree: tuple[tuple[str, ...]
         raise bad_request("There must be at least one resources or resources[$S] parameter.", MISSING_VALUE)
     if unnamed := [suffix for suffix in without if suffix not in named]:
         raise bad_request(
-            "Resourceless suffixed group request should be specified in `same_subtree` query param: "
-            f"bad group(s) - {unnamed}.",
+            "Resourceless suffixed group request should be specified in `same_subtree` query param; "
+            f"it names none of {unnamed}",
             BAD_VALUE,
         )
     if unreal := sorted(named.difference(suffixes)):
@@ -211,15 +211,14 @@ def _check_all_ask(groups: Sequence[Group]) -> None:
     without = [group for group in groups if not group.resources]
     if orphans := [f"required{group.suffix}" for group in without if group.required]:
         raise bad_request(
-            "All traits parameters must be associated with resources. "
-            f"Found the following orphaned traits keys: {', '.join(orphans)}"
+            f"Traits are asked of a group that asks for resources. Found the following orphaned traits keys: {', '.join(orphans)}"
         )
     if orphans := [
         f"member_of{group.suffix}" for group in without if group.member_of or group.forbidden_aggregates
     ]:
         raise bad_request(
-            "All member_of parameters must be associated with resources. "
-            f"Found the following orphaned member_of keys: {', '.join(orphans)}"
+            "All member_of parameters must be associated with resources: "
+            f"there are none beside these. Found the following orphaned member_of keys: {', '.join(orphans)}"
         )
     if without:
         raise bad_request("All request groups must specify resources.")
@@ -236,8 +235,7 @@ def _check_conflicts(groups: Iterable[Group]) -> None:
     ]
     if conflicts:
         raise bad_request(
-            "Conflicting required and forbidden traits found in the following traits keys: "
-            f"{', '.join(sorted(conflicts))}"
+            f"The same traits are required and forbidden, so nothing fits: {', '.join(sorted(conflicts))}"
         )
 
 

@@ -37,7 +37,9 @@ def _resource(part: str) -> tuple[str, int]:
         case _:
             raise _badly_formed_resources(part)
     if amount is None:
-        raise bad_request(f"Requested resource {name} expected positive integer amount. Got: {text}.")
+        raise bad_request(
+            f"Requested resource {name} expected positive integer amount. That is not what it has. Got: {text}."
+        )
     if amount < 1:
         raise bad_request(f"Requested resource {name} requires amount >= 1. Got: {amount}.")
     if amount > INTEGER_MAX:
@@ -48,7 +50,7 @@ def _resource(part: str) -> tuple[str, int]:
 def _badly_formed_resources(got: str) -> ApiError:
     return bad_request(
         "Badly formed resources parameter. Expected resources query string parameter in form: "
-        f"?resources=VCPU:2,MEMORY_MB:1024. Got: {got}."
+        f"?resources=NAME:AMOUNT,NAME:AMOUNT. Got: {got}."
     )
 
 
@@ -77,7 +79,7 @@ def _any_of(value: str, version: Version) -> tuple[str, ...]:
     if "" in traits:
         raise bad_request(
             f"{INVALID}: Expected 'required' parameter value of the form: in:{ONE_OR_MORE}. "
-            f"Got an empty trait in: {value}"
+            f"A trait without a name stands in {value!r}"
         )
     if any(trait.startswith("!") for trait in traits):
         raise bad_request(
@@ -94,7 +96,7 @@ def each_of(value: str, *, may_forbid: bool) -> tuple[list[str], list[str]]:
     form = WITH_FORBIDDEN if may_forbid else ONE_OR_MORE
     expected = f"{INVALID}: Expected 'required' parameter value of the form: {form}."
     if "" in required or "" in forbidden:
-        raise bad_request(f"{expected} Got an empty trait in: {value}")
+        raise bad_request(f"{expected} A trait without a name stands in {value!r}")
     if forbidden and not may_forbid:
         raise bad_request(f"{expected} Got: {value}")
     return required, forbidden
@@ -122,14 +124,14 @@ def _aggregates(named: str, value: str) -> tuple[AggregateId, ...]:
     if "," in named and not named.startswith("in:"):
         raise bad_request(
             "Multiple values for 'member_of' must be prefixed with the 'in:' or '!in:' keyword using the valid "
-            f"microversion. Got: {value}"
+            f"microversion. {value!r} is not"
         )
     aggregates: dict[AggregateId, None] = {}
     for text in named.removeprefix("in:").split(","):
         aggregate = uuid_in(text)
         if aggregate is None:
             raise bad_request(
-                f"{INVALID}: Expected 'member_of' parameter to contain valid UUID(s). Got: {text}"
+                f"{INVALID}: Expected 'member_of' parameter to contain valid UUID(s). {text!r} is none"
             )
         aggregates[AggregateId(aggregate)] = None
     return tuple(aggregates)
@@ -138,5 +140,7 @@ def _aggregates(named: str, value: str) -> tuple[AggregateId, ...]:
 def tree_in(value: str) -> ProviderId:
     provider = uuid_in(value.strip())
     if provider is None:
-        raise bad_request(f"{INVALID}: Expected 'in_tree' parameter to be a format of uuid. Got: {value}")
+        raise bad_request(
+            f"{INVALID}: Expected 'in_tree' parameter to be a format of uuid, which {value!r} has not"
+        )
     return ProviderId(provider)

@@ -3,9 +3,9 @@
 from http import HTTPStatus
 from urllib.parse import parse_qsl
 
-from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
+from placement_worker.api.headers import Headers
 from placement_worker.api.problems import ApiError, bad_request
 from placement_worker.api.settings import ApiSettings
 

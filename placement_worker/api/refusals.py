@@ -148,10 +148,7 @@ def _shortfall(short: Shortfall) -> str:
                 "The requested amount would exceed the capacity"
             )
         case rule:
-            return (
-                f"{where}: asked {short.asked}, {rule} is {short.bound}. "
-                "The requested amount would violate inventory constraints"
-            )
+            return f"{where}: asked {short.asked}, and its {rule} is {short.bound}"
 
 
 def _or_null(generation: int | None) -> str:

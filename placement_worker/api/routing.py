@@ -48,48 +48,58 @@ class Match(Struct, frozen=True):
 
 
 class Router:
-    """Looks paths up by their length and fixed segments; the table is small and never changes while it serves."""
+    """Looks paths up by their length and first word; the table is small and never changes while it serves."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._shapes: dict[int, list[tuple[tuple[str | None, ...], tuple[str, ...], list[Route]]]] = {}
+        self._shapes: dict[tuple[int, str], list[_Shape]] = {}
         for route in routes:
             self._add(route)
 
     def match(self, method: str, path: str, version: Version) -> Match:
         """The route, and what its path's names stand for. Raises ApiError with 404 or 405."""
         segments = path.split("/")
-        for fixed, names, routes in self._shapes.get(len(segments), ()):
-            if not _fits(fixed, segments):
+        for shape in self._shapes.get(_key(segments), ()):
+            if not _fits(shape.fixed, segments):
                 continue
-            served = [route for route in routes if route.since <= version <= route.until]
-            for route in served:
-                if route.method == method:
-                    values = [
-                        segment for segment, wanted in zip(segments, fixed, strict=True) if wanted is None
-                    ]
-                    return Match(route, dict(zip(names, values, strict=True)))
-            if served or all(route.method != method for route in routes):
-                raise _not_allowed(method, path, served or routes)
+            for route in shape.routes:
+                if route.method == method and route.since <= version <= route.until:
+                    return Match(route, {name: segments[at] for at, name in shape.names})
+            served = [route for route in shape.routes if route.since <= version <= route.until]
+            if served or all(route.method != method for route in shape.routes):
+                raise _not_allowed(method, path, served or shape.routes)
         raise not_found(f"The resource could not be found. Version {told(version)} has nothing at {path}")
 
     def _add(self, route: Route) -> None:
         segments = route.path.split("/")
         fixed = tuple(None if segment.startswith("{") else segment for segment in segments)
-        names = tuple(segment[1:-1] for segment in segments if segment.startswith("{"))
-        shapes = self._shapes.setdefault(len(segments), [])
-        for known, _, routes in shapes:
-            if known == fixed:
-                routes.append(route)
+        shapes = self._shapes.setdefault(_key(segments), [])
+        for shape in shapes:
+            if shape.fixed == fixed:
+                shape.routes.append(route)
                 return
-        shapes.append((fixed, names, [route]))
+        named = tuple((at, segments[at][1:-1]) for at, segment in enumerate(fixed) if segment is None)
+        shapes.append(_Shape(fixed, named, [route]))
 
 
-def _fits(fixed: tuple[str | None, ...], segments: Sequence[str]) -> bool:
+class _Shape(Struct, frozen=True):
+    """A path's segments, without those that are names; where these stand; and the routes it has."""
+
+    fixed: tuple[str | None, ...]
+    names: tuple[tuple[int, str], ...]
+    routes: list[Route]
+
+
+def _key(segments: Sequence[str]) -> tuple[int, str]:
+    """Every path begins with a slash, and then with a word of its own."""
+    return len(segments), segments[1] if len(segments) > 1 else ""
+
+
+def _fits(fixed: Sequence[str | None], segments: Sequence[str]) -> bool:
     """A name takes a segment that is there: `/traits/` is not a trait without a name."""
-    return all(
-        wanted == segment if wanted is not None else segment != ""
-        for wanted, segment in zip(fixed, segments, strict=True)
-    )
+    for wanted, segment in zip(fixed, segments, strict=True):
+        if segment != wanted and (wanted is not None or not segment):
+            return False
+    return True
 
 
 def _not_allowed(method: str, path: str, served: Sequence[Route]) -> ApiError:

@@ -1,10 +1,10 @@
 """Which microversion does a request speak? The header is OpenStack's: `OpenStack-API-Version: placement 1.39`.
 
-A header may name several services, and be repeated; the last word about placement counts. Who says nothing about
-placement speaks the oldest version.
+A header may name several services; the last word about placement counts. Who says nothing about placement speaks the
+oldest version.
 """
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 SERVICE: Final = "placement"
@@ -25,9 +25,11 @@ class UnservedVersionError(ValueError):
     """A version that this server does not speak."""
 
 
-def version_asked(headers: Sequence[str]) -> Version:
-    """The version that these values of the header ask for, in the order they came. Raises one of the two above."""
-    word = _last_word(headers)
+# There are few clients, and each says the same again and again.
+@lru_cache(maxsize=256)
+def version_asked(header: str) -> Version:
+    """The version that the header asks for. Raises one of the two above."""
+    word = _last_word(header)
     if word is None:
         return OLDEST
     if word == "latest":
@@ -45,12 +47,11 @@ def told(version: Version) -> str:
     return f"{major}.{minor}"
 
 
-def _last_word(headers: Sequence[str]) -> str | None:
-    for value in reversed(headers):
-        for part in reversed(value.split(",")):
-            match part.split(None, 1):
-                case [service, word] if service.lower() == SERVICE:
-                    return word.strip()
+def _last_word(header: str) -> str | None:
+    for part in reversed(header.split(",")):
+        match part.split(None, 1):
+            case [service, word] if service.lower() == SERVICE:
+                return word.strip()
     return None
 
 

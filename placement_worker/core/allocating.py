@@ -50,15 +50,27 @@ def shares_named_by(writes: Sequence[AllocationWrite]) -> NamedShares:
 
 
 def shares_named_by_consumers(allocations: Iterable[ConsumerAllocations]) -> NamedShares:
-    consumers = dict[ConsumerId, None]()
+    wishes = dict[ConsumerId, ConsumerAllocations]()
     providers = dict[ProviderId, None]()
     classes = dict[str, None]()
     for one in allocations:
-        consumers[one.consumer] = None
+        wishes[one.consumer] = one
         for amount in one.amounts:
             providers[amount.provider] = None
             classes[amount.resource] = None
-    return NamedShares(tuple(consumers), tuple(providers), tuple(classes))
+    return NamedShares(tuple(wishes), tuple(providers), tuple(classes), tuple(wishes.values()))
+
+
+def made_for(wish: ConsumerAllocations, cell: str) -> Consumer:
+    """Its consumer, if none was there and no attempt was ever seen of it; what it holds stands in this cell."""
+    return Consumer(
+        id=wish.consumer,
+        type=wish.type or "",
+        project=wish.project,
+        user=wish.user,
+        cell=cell,
+        generation=1,
+    )
 
 
 def decide_allocations(
@@ -172,10 +184,14 @@ def _rewritten(draft: Draft, plan: _Plan) -> Consumer:
     """The consumer's row, if it lives on; or the first of a new life."""
     row, wish = plan.life.row, plan.wish
     lives = bool(plan.held)
+    rows = [stock.account.row for stock in plan.wanted]
+    # Who may speak for where it lives may swap and release it.
+    cell = next((one.cell for one in rows if one.cell), row.cell if lives else "")
+    if not lives and not row.attempt:
+        return made_for(wish, cell)
     attempt = row.attempt if lives or not row.attempt else row.attempt + 1
     if attempt and not lives:
         draft.claimed(row.id, attempt)
-    rows = [stock.account.row for stock in plan.wanted]
     roots = [one.root for one in rows]
     kept_type = row.type if lives else ""
     return Consumer(
@@ -183,8 +199,7 @@ def _rewritten(draft: Draft, plan: _Plan) -> Consumer:
         type=kept_type if wish.type is None else wish.type,
         project=wish.project,
         user=wish.user,
-        # Who may speak for where it lives may swap and release it.
-        cell=next((one.cell for one in rows if one.cell), row.cell if lives else ""),
+        cell=cell,
         generation=row.generation + 1 if lives else 1,
         attempt=attempt,
         host=(row.host if row.host in roots else roots[0]) if attempt else None,

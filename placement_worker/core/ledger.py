@@ -11,6 +11,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
+from bus.messages.administration import ConsumerAllocations
 from bus.messages.placement import (
     ClaimResources,
     Holder,
@@ -86,11 +87,14 @@ class Ledger(Struct, frozen=True):
 
 
 class NamedShares(Struct, frozen=True):
-    """Who is to hold what, by name: each once. Of the classes it must be known which of the custom ones exist."""
+    """Who is to hold what, by name: each once. Of the classes it must be known which of the custom ones exist. `wishes` are
+    the last that is said of each consumer.
+    """
 
     consumers: tuple[ConsumerId, ...] = ()
     providers: tuple[ProviderId, ...] = ()
     classes: tuple[str, ...] = ()
+    wishes: tuple[ConsumerAllocations, ...] = ()
 
 
 class ClaimChanges(Struct, frozen=True):

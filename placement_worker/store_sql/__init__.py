@@ -29,6 +29,7 @@ from placement_worker.core.ledger import (
     Names,
     TreeChanges,
 )
+from placement_worker.core.vocabulary import custom_of
 from placement_worker.store import ChangeFeed, KeptPage, Unpublished
 from placement_worker.store_sql import holding
 from placement_worker.store_sql.answers import keep_answer, kept_page, prune_answers
@@ -73,6 +74,8 @@ class SqlPlacementTransaction:
 
     async def lock_shares(self, named: NamedShares) -> Ledger:
         ledger = await self._claims.lock(named_in(named))
+        if not custom_of(named.classes):
+            return ledger
         classes = await self._transaction.run(known_of, resource_classes, named.classes)
         return structs.replace(ledger, classes=classes)
 
@@ -159,7 +162,7 @@ class SqlPlacementStore:
 
     async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
         async with self._database.reading() as transaction:
-            return await transaction.run(holding.usages, project, user)
+            return await transaction.run(holding.usages, Vocabulary(self._known), project, user)
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         async with self._database.reading() as transaction:

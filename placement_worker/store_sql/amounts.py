@@ -41,8 +41,8 @@ def used_amounts(connection: Connection) -> Subquery:
     )
 
 
-def held_amounts(connection: Connection, *theirs: sa.ColumnElement[bool]) -> Subquery:
-    """consumer_id, provider_id, class_id, amount: a row for each class of each provider that these consumers hold."""
+def held_amounts(connection: Connection) -> Subquery:
+    """consumer_id, provider_id, class_id, amount: a row for each class of each provider that a consumer holds."""
     of_consumer = _each(connection, consumers.c.held, "held_by")
     of_provider = _each(connection, of_consumer.c.value, "held_of")
     return (
@@ -54,7 +54,6 @@ def held_amounts(connection: Connection, *theirs: sa.ColumnElement[bool]) -> Sub
         )
         .join_from(consumers, of_consumer, sa.true())
         .join(of_provider, sa.true())
-        .where(*theirs)
         .subquery("held")
     )
 

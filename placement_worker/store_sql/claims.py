@@ -15,6 +15,7 @@ from bus.messages.placement import (
     InventoryState,
     ResourceAmount,
 )
+from placement_worker.core.allocating import made_for
 from placement_worker.core.claims import granted
 from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, ProviderRow
 from placement_worker.store_sql import log
@@ -177,15 +178,21 @@ class Books:
         return [self._hope(consumer) for consumer in self.named.consumers]
 
     def _hope(self, consumer: ConsumerId) -> KeptConsumer:
-        order = self.named.claims.get(consumer.int)
-        if order is None:
-            return KeptConsumer(Consumer(consumer))
-        amounts = order.share.amounts
         try:
-            return KeptConsumer(granted(order, 0), amounts, self._held_of(amounts))
+            if order := self.named.claims.get(consumer.int):
+                amounts = order.share.amounts
+                return KeptConsumer(granted(order, 0), amounts, self._held_of(amounts))
+            if wish := self.named.wishes.get(consumer.int):
+                held = self._held_of(wish.amounts)
+                return KeptConsumer(made_for(wish, self._cell_of(held)), wish.amounts, held)
         except KeyError:
-            # Of a provider or a class that does not exist: nothing of it will be granted.
-            return KeptConsumer(Consumer(consumer))
+            # Of a provider or a class that does not exist, or is not known yet: it is written when it was decided.
+            pass
+        return KeptConsumer(Consumer(consumer))
+
+    def _cell_of(self, held: Held) -> str:
+        cells = [self.providers.of(number).cell for number in held]
+        return next((cell for cell in cells if cell), "")
 
     def _held_of(self, amounts: Iterable[ResourceAmount]) -> Held:
         numbers, class_ids = self.provider_ids, self._classes.ids

@@ -33,7 +33,7 @@ SELECT pg_current_snapshot()::text, ARRAY(
     ORDER BY position)
 """
 
-_LOG_ON_SQLITE = "SELECT position, body FROM change_log WHERE position > ? ORDER BY position"
+LOG_ON_SQLITE = "SELECT position, body FROM change_log WHERE position > ? ORDER BY position"
 
 # A mark that is lost in a crash of the server has no other effect than that some things are told again: nobody need
 # wait until it is on disk.
@@ -129,7 +129,7 @@ async def _read_log(transaction: Transaction, since: str) -> tuple[str, Sequence
 
 
 def _log_of_file(connection: Connection, since: str) -> tuple[str, Sequence[log.LogEntry]]:
-    rows = driver_of(connection).execute(_LOG_ON_SQLITE, (int(since or 0),)).fetchall()
+    rows = driver_of(connection).execute(LOG_ON_SQLITE, (int(since or 0),)).fetchall()
     cursor = str(rows[-1][0]) if rows else come_to(connection)
     return cursor, [log.decode(body) for _, body in rows]
 

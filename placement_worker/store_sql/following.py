@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
-from bus.sql import PostgresTransaction, Transaction
+from bus.sql import PostgresTransaction, Transaction, driver_of
 from placement_worker.store import Unpublished
 from placement_worker.store_sql import log
-from placement_worker.store_sql.feed import come_to, entries_since, gone_in
+from placement_worker.store_sql.feed import LOG_ON_SQLITE, gone_in
 from placement_worker.store_sql.names import Vocabulary
-from placement_worker.store_sql.pages import is_remembered, seen_whole
+from placement_worker.store_sql.pages import is_position, seen_whole
 from placement_worker.store_sql.states import Qualities, read_providers
 from placement_worker.store_sql.usage import read_usage
 
@@ -28,6 +28,11 @@ SELECT
           AND NOT pg_visible_in_snapshot(written_by, $1::text::pg_snapshot)
         ORDER BY position
     )
+"""
+
+# How far the log was forgotten, and how far it has come.
+_REACH_ON_SQLITE = """
+SELECT coalesce((SELECT pruned FROM feed), 0), coalesce((SELECT max(position) FROM change_log), 0)
 """
 
 
@@ -49,7 +54,7 @@ async def changes_since(transaction: Transaction, vocabulary: Vocabulary, since:
 
 async def _read_log(transaction: Transaction, since: str) -> tuple[str, Sequence[log.LogEntry]] | None:
     if not isinstance(transaction, PostgresTransaction):
-        return await transaction.run(_log_of_file, since)
+        return await transaction.run(_log_of_file, since) if is_position(since) else None
     sees_before = seen_whole(since)
     if sees_before is None:
         return None
@@ -61,6 +66,9 @@ async def _read_log(transaction: Transaction, since: str) -> tuple[str, Sequence
 
 
 def _log_of_file(connection: Connection, since: str) -> tuple[str, Sequence[log.LogEntry]] | None:
-    return (
-        (come_to(connection), entries_since(connection, since)) if is_remembered(connection, since) else None
-    )
+    driver, position = driver_of(connection), int(since)
+    pruned, last = driver.execute(_REACH_ON_SQLITE).fetchone()
+    if not pruned <= position <= max(pruned, last):
+        return None
+    rows = driver.execute(LOG_ON_SQLITE, (position,)).fetchall() if last > position else []
+    return str(max(pruned, last)), [log.decode(body) for _, body in rows]

@@ -1,18 +1,19 @@
 """Who holds what, as it is asked for: by consumer, by provider, by project and user. Nothing is locked."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection, Row
+from sqlalchemy import Connection, Row
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, TypeUsage
 from bus.messages.placement import ResourceAmount
 from bus.sql import among
-from placement_worker.store_sql.amounts import NOTHING, decode_held, held_amounts
+from placement_worker.store_sql.amounts import NOTHING, decode_held
 from placement_worker.store_sql.names import Vocabulary
-from placement_worker.tables import consumers, holders, providers, resource_classes
+from placement_worker.tables import consumers, holders, providers
 
 
 def consumer(connection: Connection, vocabulary: Vocabulary, which: ConsumerId) -> ConsumerState | None:
@@ -36,36 +37,32 @@ def holders_of(
     return _states(connection, vocabulary, query)
 
 
-def usages(connection: Connection, project: str, user: str) -> tuple[TypeUsage, ...]:
+def usages(connection: Connection, vocabulary: Vocabulary, project: str, user: str) -> tuple[TypeUsage, ...]:
+    """From one look at the consumers. Those who hold the same are counted by the database; what that is, is read here, which
+    takes less than to have it lay out a row for each amount.
+    """
     theirs = [consumers.c.held != NOTHING, consumers.c.project_id == project]
     if user:
         theirs.append(consumers.c.user_id == user)
-    used: dict[str, dict[str, int]] = {}
-    for row in connection.execute(_sums(connection, theirs)):
-        used.setdefault(row.type, {})[row.resource] = int(row.amount)
-    counts = sa.select(consumers.c.type, sa.func.count()).where(*theirs).group_by(consumers.c.type)
+    alike = sa.select(consumers.c.type, consumers.c.held, sa.func.count()).where(*theirs)
+    counts: Counter[str] = Counter()
+    used: dict[str, Counter[int]] = {}
+    for kind, text, count in connection.execute(alike.group_by(consumers.c.type, consumers.c.held)):
+        counts[kind] += count
+        of_kind = used.setdefault(kind, Counter())
+        for of_provider in decode_held(text).values():
+            for class_id, amount in of_provider.items():
+                of_kind[class_id] += amount * count
+    if vocabulary.classes.lack({class_id for of_kind in used.values() for class_id in of_kind}):
+        vocabulary.classes.load(connection)
+    names = vocabulary.classes.names
     return tuple(
-        sorted(
-            (
-                TypeUsage(type=kind, consumers=count, used=used.get(kind, {}))
-                for kind, count in connection.execute(counts)
-            ),
-            key=lambda usage: usage.type,
+        TypeUsage(
+            type=kind,
+            consumers=counts[kind],
+            used={names[class_id]: amount for class_id, amount in used[kind].items()},
         )
-    )
-
-
-def _sums(connection: Connection, theirs: Iterable[ColumnElement[bool]]) -> sa.Select[Any]:
-    held = held_amounts(connection, *theirs)
-    return (
-        sa.select(
-            consumers.c.type,
-            resource_classes.c.name.label("resource"),
-            sa.func.sum(held.c.amount).label("amount"),
-        )
-        .join_from(held, consumers, consumers.c.id == held.c.consumer_id)
-        .join(resource_classes, resource_classes.c.id == held.c.class_id)
-        .group_by(consumers.c.type, resource_classes.c.name)
+        for kind in sorted(counts)
     )
 
 

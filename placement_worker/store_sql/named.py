@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import ConsumerAllocations
 from bus.messages.placement import ClaimResources, ReleaseClaim, ServerGroup, SwapClaim
 from placement_worker.core.ledger import ClaimOrder, NamedShares
 
@@ -12,13 +13,14 @@ from placement_worker.core.ledger import ClaimOrder, NamedShares
 class Named(Struct, frozen=True):
     """Whom and what a batch of orders names, each once; consumers and groups in the order of their locks.
 
-    `claims` are the first that is said of their consumers.
+    `claims` are the first that is said of their consumers, `wishes` all that is.
     """
 
     consumers: list[ConsumerId]
     providers: list[ProviderId]
     groups: list[ServerGroup]
     claims: dict[int, ClaimResources]
+    wishes: dict[int, ConsumerAllocations]
 
 
 def named_by(orders: Iterable[ClaimOrder]) -> Named:
@@ -48,8 +50,15 @@ def named_by(orders: Iterable[ClaimOrder]) -> Named:
         providers=list(providers.values()),
         groups=[groups[number] for number in sorted(groups)],
         claims=claims,
+        wishes={},
     )
 
 
 def named_in(shares: NamedShares) -> Named:
-    return Named(sorted(shares.consumers, key=lambda one: one.int), list(shares.providers), [], {})
+    return Named(
+        consumers=sorted(shares.consumers, key=lambda one: one.int),
+        providers=list(shares.providers),
+        groups=[],
+        claims={},
+        wishes={wish.consumer.int: wish for wish in shares.wishes},
+    )

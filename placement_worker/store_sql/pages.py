@@ -100,9 +100,14 @@ def is_remembered(connection: Connection, since: str) -> bool:
     """
     pruned = connection.scalar(sa.select(feed.c.pruned)) or 0
     if connection.dialect.name != "postgresql":
-        return bool(_POSITION.fullmatch(since)) and pruned <= int(since) <= int(come_to(connection))
+        return is_position(since) and pruned <= int(since) <= int(come_to(connection))
     sees_before = seen_whole(since)
     return sees_before is not None and pruned < sees_before and not is_ahead(connection, since)
+
+
+def is_position(cursor: str) -> bool:
+    """Can this be a cursor of SQLite's?"""
+    return _POSITION.fullmatch(cursor) is not None
 
 
 def seen_whole(cursor: str) -> int | None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import bcrypt
 import pytest
 from msgspec import structs
-from starlette.datastructures import Headers
 
 from bus.errors import Unavailable
 from placement_worker.api.auth.basic import BadPasswordFileError, BasicAuthentication, users_in
 from placement_worker.api.auth.keystone import KeystoneAccount, KeystoneAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
+from placement_worker.api.headers import Headers
 from placement_worker.api.problems import ApiError
 from tests.api.asking_app import app_with, asked
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
@@ -34,7 +34,7 @@ class Clock:
 
 def basic_header(user: str, password: str) -> Headers:
     encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
-    return Headers({"authorization": f"Basic {encoded}"})
+    return {"authorization": f"Basic {encoded}"}
 
 
 class TestBelievedTokens:
@@ -55,7 +55,7 @@ class TestBelievedTokens:
     async def test_say_user_project_and_roles(
         self, headers: dict[str, str], user: str, project: str, roles: set[str]
     ) -> None:
-        caller = await BelievedToken().caller(Headers(headers))
+        caller = await BelievedToken().caller(headers)
 
         assert (caller.user, caller.project, caller.roles) == (user, project, frozenset(roles))
         assert caller.system_scope == headers.get("openstack-system-scope", "")
@@ -90,12 +90,12 @@ class TestBasic:
     @pytest.mark.parametrize(
         "headers",
         [
-            Headers({}),
-            Headers({"authorization": "Bearer x"}),
-            Headers({"authorization": "Basic"}),
-            Headers({"authorization": "Basic %%%"}),
-            Headers({"authorization": "Basic " + base64.b64encode(b"no colon").decode()}),
-            Headers({"authorization": "Basic " + base64.b64encode(b"\xff:x").decode()}),
+            {},
+            {"authorization": "Bearer x"},
+            {"authorization": "Basic"},
+            {"authorization": "Basic %%%"},
+            {"authorization": "Basic " + base64.b64encode(b"no colon").decode()},
+            {"authorization": "Basic " + base64.b64encode(b"\xff:x").decode()},
             basic_header("ann", "wrong"),
             basic_header("ann", "s3cret:with a colon" + "x" * 100),
             basic_header("ann", "s3cret:with a colon\0"),
@@ -158,7 +158,7 @@ class TestKeystone:
         keystone = FakeKeystone()
         auth = KeystoneAuthentication(ACCOUNT, keystone.client())
 
-        caller = await auth.caller(Headers({"x-auth-token": keystone.issue()}))
+        caller = await auth.caller({"x-auth-token": keystone.issue()})
 
         assert (caller.user, caller.project, caller.system_scope) == ("u-1", "p-1", "")
         assert caller.roles == {"admin", "reader"}
@@ -171,7 +171,7 @@ class TestKeystone:
         token = keystone.issue(system={"all": True})
         del keystone.tokens[token]["project"]
 
-        caller = await auth.caller(Headers({"x-auth-token": token}))
+        caller = await auth.caller({"x-auth-token": token})
 
         assert (caller.project, caller.system_scope) == ("", "all")
 
@@ -183,7 +183,7 @@ class TestKeystone:
         auth = KeystoneAuthentication(ACCOUNT, FakeKeystone().client())
 
         with pytest.raises(ApiError) as refused:
-            await auth.caller(Headers(headers))
+            await auth.caller(headers)
 
         assert refused.value.status is HTTPStatus.UNAUTHORIZED
         assert refused.value.headers["www-authenticate"] == "Keystone uri='http://keystone/identity'"
@@ -194,8 +194,8 @@ class TestKeystone:
         auth = KeystoneAuthentication(ACCOUNT, keystone.client())
         token = keystone.issue()
 
-        callers = await asyncio.gather(*(auth.caller(Headers({"x-auth-token": token})) for _ in range(20)))
-        await auth.caller(Headers({"x-auth-token": token}))
+        callers = await asyncio.gather(*(auth.caller({"x-auth-token": token}) for _ in range(20)))
+        await auth.caller({"x-auth-token": token})
 
         assert keystone.asked == [token]
         assert {caller.user for caller in callers} == {"u-1"}
@@ -211,24 +211,24 @@ class TestKeystone:
         clock.now = _timestamp(until) - lasts_s
         auth = KeystoneAuthentication(ACCOUNT, keystone.client(), clock)
 
-        await auth.caller(Headers({"x-auth-token": token}))
+        await auth.caller({"x-auth-token": token})
         clock.now += asked_again_after_s - 1
-        await auth.caller(Headers({"x-auth-token": token}))
+        await auth.caller({"x-auth-token": token})
         assert keystone.asked == [token]
 
         del keystone.tokens[token]
         clock.now += 2
         with pytest.raises(ApiError):
-            await auth.caller(Headers({"x-auth-token": token}))
+            await auth.caller({"x-auth-token": token})
 
     @pytest.mark.asyncio
     async def test_is_asked_with_a_new_token_of_ours_when_the_old_one_has_run_out(self) -> None:
         keystone = FakeKeystone()
         auth = KeystoneAuthentication(ACCOUNT, keystone.client())
-        await auth.caller(Headers({"x-auth-token": keystone.issue()}))
+        await auth.caller({"x-auth-token": keystone.issue()})
         keystone.service_tokens.clear()
 
-        caller = await auth.caller(Headers({"x-auth-token": keystone.issue()}))
+        caller = await auth.caller({"x-auth-token": keystone.issue()})
 
         assert caller.user == "u-1"
 
@@ -249,7 +249,7 @@ class TestKeystone:
         auth = KeystoneAuthentication(ACCOUNT, keystone.client())
 
         with pytest.raises(Unavailable, match="not as it should be"):
-            await auth.caller(Headers({"x-auth-token": keystone.issue(expires_at="tomorrow")}))
+            await auth.caller({"x-auth-token": keystone.issue(expires_at="tomorrow")})
 
     @pytest.mark.asyncio
     async def test_that_does_not_take_our_own_password_is_an_error_that_names_the_user(self) -> None:
@@ -258,7 +258,7 @@ class TestKeystone:
         auth = KeystoneAuthentication(account, keystone.client())
 
         with pytest.raises(Unavailable, match="401 to user 'placement' of project 'service'"):
-            await auth.caller(Headers({"x-auth-token": keystone.issue()}))
+            await auth.caller({"x-auth-token": keystone.issue()})
 
 
 def _timestamp(text: str) -> float:

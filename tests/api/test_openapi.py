@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from placement_worker.api.openapi import every_route, openapi
+from placement_worker.api.describing import openapi
+from placement_worker.api.openapi import every_route
 from placement_worker.api.versions import NEWEST, told
 
 PAGE = Path(__file__).parents[2] / "docs" / "placement-openapi.json"

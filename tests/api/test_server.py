@@ -132,6 +132,32 @@ async def test_a_body_that_grows_too_long_while_it_is_sent_is_cut_off() -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_answer_to_a_head_has_no_body_and_leaves_the_connection_usable() -> None:
+    async with serving(app_with()) as server:
+        reader, writer = await asyncio.open_connection(server.listen.host, server.listen.port)
+        writer.write(b"HEAD /things HTTP/1.1\r\n\r\nGET /things HTTP/1.1\r\nconnection: close\r\n\r\n")
+        head, _, rest = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+
+    assert head.startswith(b"HTTP/1.1 405 ")
+    assert rest.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.asyncio
+async def test_a_header_with_a_line_break_in_it_is_never_sent() -> None:
+    async def careless(_: Request) -> Reply:
+        return Reply(headers={"x-said": "a\r\nx-forged: b"})
+
+    routes = [Route("GET", "/careless", careless, LIST)]
+    app = PlacementApp(routes, NoAuthentication(), policy_named("legacy"), ApiSettings())
+    async with serving(app) as server, httpx.AsyncClient(base_url=server.url) as client:
+        answer = await client.get("/careless")
+
+    assert answer.status_code == 500
+    assert "x-forged" not in answer.headers
+
+
+@pytest.mark.asyncio
 async def test_stopping_answers_what_is_under_way_and_takes_nothing_new() -> None:
     arrived, may_go_on = asyncio.Event(), asyncio.Event()
 

@@ -9,10 +9,16 @@ and every parcel, then nothing goes wrong any more and everything must settle.
     wires.py, stores.py, store_of_*.py, workers.py
                                      what stands between the real parts of a process and the world, and makes it fail
     people.py                        clients and an operator
+    clerks.py, errands.py, proposals.py, estate.py
+                                     those who write into placement's books by name, over the bus and at an HTTP server's
+                                     desk, and what they come upon
     cloud.py, seeds.py               a seed from its beginning to its end
     findings.py                      what was found and seen; the first broken promise ends a run
     books.py, requests.py, cells.py, physical.py, hosts_seen.py, hearing.py, pairs.py
                                      who follows what: claims, requests, instances, what really runs, hosts, words
+    register.py, pages.py, applying.py, excuses.py, viewing.py
+                                     what is written by name: applied once more, by simpler rules, in the order of the
+                                     commits; and what reads are answered from
     settling.py                      what is left when everything should have settled
     many.py, expected.py             many seeds, and what they must have seen together
     hunting.py, planted/             bugs made on purpose, found, and shrunk to what shows them

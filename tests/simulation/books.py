@@ -64,6 +64,7 @@ class Books:
                 touched |= self._count(changes)
         standing = [provider for provider in touched if provider in self._inventories]
         self._check_used(standing)
+        self._check_gone(touched - self._inventories.keys())
         self._check_capacity(gained)
         for each in claims:
             self._check_holders(each)
@@ -105,7 +106,7 @@ class Books:
             root = tree.providers.get(tree.root)
             if root is not None:
                 self._hosts.planted(tree.root, root.name, tree.cell, root.traits | root.operator_traits)
-        return {*changes.changed, *(tree.root for tree in changes.trees)}
+        return {*changes.changed, *changes.removed, *(tree.root for tree in changes.trees)}
 
     def _count(self, changes: ClaimChanges) -> set[ProviderId]:
         """What is told to be used, and of which providers."""
@@ -158,6 +159,13 @@ class Books:
                         "capacity is law",
                         f"{resource} of {self._hosts.name(provider)}: used is {inventory.used}, and {held} is held",
                     )
+
+    def _check_gone(self, gone: set[ProviderId]) -> None:
+        for (provider, resource), held in self._sums.items() if gone else ():
+            if held and provider in gone:
+                self._findings.breaks(
+                    "what is held stays", f"{held} {resource} is held of {short(provider)}, which is no more"
+                )
 
     def _check_capacity(self, gained: Iterable[Stock]) -> None:
         for provider, resource in gained:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
+from uuid import UUID
 
 from bus.broker import Broker
 from bus.errors import Failure
@@ -24,12 +25,20 @@ from bus.messages.administration import (
     WriteAnswered,
     WriteVerdict,
 )
+from bus.messages.candidates import (
+    AskCandidates,
+    AskMoreCandidates,
+    CandidatesFound,
+    RequestGroup,
+    StartAgain,
+)
 from bus.messages.placement import AskSnapshot, ProviderState, SnapshotPage
 from bus.station import Station
 from placement_worker.desk import Desk
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD
 from tests.simulation.errands import Clerk, Hand
+from tests.simulation.estate import GROUPS
 from tests.simulation.findings import Findings
 from tests.simulation.loop import until_s
 from tests.simulation.plan import Errand, Plan
@@ -42,6 +51,7 @@ from tests.simulation.workers import BUS
 
 A = TypeVar("A", bound=Message)
 PAGE = 20
+NOBODYS = UUID(int=0)
 
 
 class Clerks:
@@ -119,6 +129,10 @@ class OverTheBus:
     async def inquire(self) -> None:
         await self._ask(AskUsages(project="estate"), UsagesFound)
         await self._ask(AskNames(of="traits", limit=1), NamesFound)
+        cpus = RequestGroup(resources={"VCPU": 1}, member_of=(GROUPS,))
+        await self._ask(AskCandidates(groups=(cpus,)), CandidatesFound)
+        more = await self._ask(AskMoreCandidates(answer=NOBODYS, page=1), CandidatesFound)
+        assert isinstance(more.verdict, StartAgain), f"nobody has asked for this, and it is {more.verdict!r}"
 
     async def _ask(self, question: Message, kind: type[A]) -> A:
         while True:

@@ -4,6 +4,7 @@ from bus.message import type_of
 from bus.messages import ALL
 from tests.simulation.faults import EVERY_CONSEQUENCE, EVERY_KIND, OF_HOSTS
 from tests.simulation.pairs import CELL_PAIR, REQUEST_PAIR, VERDICT
+from tests.simulation.register import AGAIN, TOGETHER, WRITE
 
 # In every single seed.
 IN_EACH_SEED = (
@@ -17,6 +18,8 @@ IN_EACH_SEED = (
     ("type", "destroy"),
     ("type", "spawn.failed"),
     ("type", "remove"),
+    ("view", "looked into"),
+    (WRITE, "CreateProvider / ProviderWritten"),
 )
 
 # TooOld needs hours, and NotAllowed somebody who means harm: both have tests of their own.
@@ -51,11 +54,38 @@ _OF_REQUESTS = {
     ),
 }
 
+# Without what two hundred seeds see a few times only.
+_BY_NAME = {
+    "CreateProvider": ("ProviderWritten", "IdTaken", "NameTaken", "NotAllowed"),
+    "UpdateProvider": ("ProviderWritten", "NameTaken", "NotAllowed", "UnknownProvider"),
+    "DeleteProvider": ("Done", "HasChildren", "InventoryInUse", "UnknownProvider"),
+    "SetInventories": ("ProviderWritten", "GenerationMoved", "InventoryInUse", "UnknownClass"),
+    "PutInventory": ("ProviderWritten", "GenerationMoved", "InventoryPresent", "InventoryAbsent"),
+    "DropInventory": ("ProviderWritten", "InventoryInUse", "InventoryAbsent"),
+    "SetTraits": ("ProviderWritten", "GenerationMoved", "UnknownTrait"),
+    "SetAggregates": ("ProviderWritten", "GenerationMoved"),
+    "SetAllocations": ("Done", "ConsumerMoved", "DoesNotFit", "UnknownProvider"),
+    "DeleteAllocations": ("Done", "UnknownConsumer"),
+    "Reshape": ("Done", "GenerationMoved", "ConsumerMoved", "InventoryInUse"),
+    "CreateTrait": ("Done", "AlreadyThere"),
+    "DeleteTrait": ("Done", "NameInUse", "UnknownTrait"),
+    "CreateClass": ("Done", "AlreadyThere"),
+    "RenameClass": ("Done", "NameInUse", "UnknownClass"),
+    "DeleteClass": ("UnknownClass",),
+}
+# What comes twice in the same words is not done twice.
+_AGAIN = ("CreateProvider / IdTaken", "SetAllocations / ConsumerMoved", "Reshape / GenerationMoved")
+
 EVERYTHING: tuple[tuple[str, str], ...] = (
     *(("fault", each) for each in (*EVERY_KIND, *EVERY_CONSEQUENCE)),
     *(("host", each) for each in OF_HOSTS),
     *((VERDICT, each) for each in VERDICTS),
     *(("type", type_of(kind)) for kind in ALL),
+    *((WRITE, f"{write} / {verdict}") for write, verdicts in _BY_NAME.items() for verdict in verdicts),
+    *((AGAIN, each) for each in _AGAIN),
+    *((TOGETHER, each) for each in ("CreateProvider", "SetAllocations")),
+    *(("view", each) for each in ("looked into", "looked into while others wrote")),
+    ("candidates", "found"),
     *((CELL_PAIR, f"{state} / {word}") for state, words in _IN_CELLS.items() for word in words),
     *((REQUEST_PAIR, f"{state} / {word}") for state, words in _OF_REQUESTS.items() for word in words),
 )

@@ -121,5 +121,4 @@ class Ears:
 
 def _type_in(routing_key: str) -> str:
     """A key is a type, or one with a cell."""
-    without_cell = routing_key.rpartition(".")[0]
-    return without_cell if without_cell in ROUTES else routing_key
+    return routing_key if routing_key in ROUTES else routing_key.rpartition(".")[0]

@@ -7,6 +7,8 @@ trees, what is used is what is held, and one shape means one set of qualities.
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import Done, ProviderWritten, Write, WriteVerdict
 from bus.messages.placement import ResourceAmount
@@ -20,6 +22,8 @@ from tests.simulation.hosts_seen import short
 from tests.simulation.pages import Holding, Pages, Plot, holding_of, plot_of
 
 WRITE = "written by name"
+# What was asked before in the very same words, and what was judged together with its like.
+AGAIN, TOGETHER = "written again", "written together"
 Held = tuple[ResourceAmount, ...]
 # What one tree offers to claims: of each provider where it stands, its inventories, traits and aggregates.
 Qualities = frozenset[object]
@@ -39,6 +43,7 @@ class Register:
         self._books = books
         self.pages = Pages()
         self._judged: list[tuple[Write, WriteVerdict]] = []
+        self._asked: set[bytes] = set()
         # The rows as they were last compared: what is the same value still needs no second look.
         self._plots: dict[ProviderId, tuple[ProviderEntry, Plot]] = {}
         self._lives: dict[ConsumerId, tuple[Consumer, Held, Holding]] = {}
@@ -53,11 +58,13 @@ class Register:
 
     def judged(self, writes: Sequence[Write], verdicts: Sequence[WriteVerdict]) -> None:
         self._judged += zip(writes, verdicts, strict=True)
+        if len(writes) > 1:
+            self._findings.see(TOGETHER, type(writes[0]).__name__)
 
     def written(self, written: Sequence[TreeChanges | ClaimChanges]) -> None:
         """It was committed."""
         for write, verdict in self._judged:
-            self._findings.see(WRITE, f"{type(write).__name__} / {type(verdict).__name__}")
+            self._see(write, f"{type(write).__name__} / {type(verdict).__name__}")
             self._follow(write, verdict)
         if self._judged:
             self._compare()
@@ -71,6 +78,13 @@ class Register:
     def differences(self) -> list[str]:
         """Where the books are not what was made of them here."""
         return [*self._of_providers(), *self._of_consumers(), *self._of_names()]
+
+    def _see(self, write: Write, pair: str) -> None:
+        self._findings.see(WRITE, pair)
+        words = msgspec.json.encode(write)
+        if words in self._asked:
+            self._findings.see(AGAIN, pair)
+        self._asked.add(words)
 
     def _follow(self, write: Write, verdict: WriteVerdict) -> None:
         if not isinstance(verdict, Done | ProviderWritten):

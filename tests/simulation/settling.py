@@ -6,7 +6,7 @@ from bus.broker import Connection
 from bus.messages.build import InstanceId, RequestId
 from scheduler_worker.instances import instance_id_of
 from tests.simulation.cloud import Cloud
-from tests.simulation.errands import TENANTS
+from tests.simulation.estate import TENANTS
 from tests.simulation.hosts_seen import short
 from tests.simulation.plan import CELLS
 from tests.simulation.viewing import as_the_books, differences

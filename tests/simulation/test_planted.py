@@ -1,4 +1,4 @@
-"""Bugs made on purpose are found within the seeds of the test command, each told with what shrinking has left of its plan."""
+"""Bugs made on purpose are found within the seeds of the test command, each told with what shrinking has left of its plan: at most half."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from tests.simulation.many import pool_with_fixed_hashes
 from tests.simulation.planted import BUGS
 from tests.simulation.test_simulation import PATIENCE_S, SEEDS
 
-SHRINKING_RUNS_MAX = 60
+SHRINKING_RUNS_MAX = 32
 
 
 @pytest.fixture(scope="module")
@@ -28,4 +28,4 @@ def test_a_planted_bug_is_found_and_its_trace_shrunk(bug: str, hunted: dict[str,
         f"{bug}: seed {found.seed} breaks {found.promise!r}; {found.needed} of {found.things} things needed"
     )
     print("\n".join(found.told))
-    assert found.needed < found.things
+    assert found.needed <= found.things // 2

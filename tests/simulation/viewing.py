@@ -9,7 +9,7 @@ from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import find_candidates
 from placement_worker.replica import Replica
 from placement_worker.view import View
-from tests.simulation.errands import GROUPS, LABELS
+from tests.simulation.estate import GROUPS, LABELS
 from tests.simulation.findings import Findings
 from tests.simulation.register import OpenBooks
 

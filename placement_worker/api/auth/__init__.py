@@ -2,8 +2,7 @@
 
 from typing import Protocol
 
-from starlette.datastructures import Headers
-
+from placement_worker.api.headers import Headers
 from placement_worker.api.request import Caller
 
 

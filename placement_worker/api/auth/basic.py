@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 
 import bcrypt
-from starlette.datastructures import Headers
 
 from placement_worker.api.auth.nobody import ALL_ROLES
+from placement_worker.api.headers import Headers
 from placement_worker.api.problems import ApiError
 from placement_worker.api.request import Caller
 

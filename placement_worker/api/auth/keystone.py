@@ -18,9 +18,9 @@ from typing import Final
 
 import httpx
 from msgspec import Struct
-from starlette.datastructures import Headers
 
 from bus.errors import Unavailable
+from placement_worker.api.headers import Headers
 from placement_worker.api.problems import ApiError
 from placement_worker.api.request import Caller
 

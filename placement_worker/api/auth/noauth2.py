@@ -6,8 +6,7 @@ anyone else has none.
 
 from http import HTTPStatus
 
-from starlette.datastructures import Headers
-
+from placement_worker.api.headers import Headers
 from placement_worker.api.problems import ApiError
 from placement_worker.api.request import Caller
 

@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from starlette.datastructures import Headers
-
+from placement_worker.api.headers import Headers
 from placement_worker.api.request import Caller
 
 # All that any default rule asks for: an administrator may also do what is left to services.

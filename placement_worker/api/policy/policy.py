@@ -1,6 +1,7 @@
 """A whole policy: read once, checked whole, asked for every request."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from http import HTTPStatus
 from pathlib import Path
@@ -18,6 +19,9 @@ BY_NAME: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {"legacy": LEGACY, "secure": SECURE, "open": OPEN}
 )
 
+# As many judgements as are kept: of these rules, of these callers.
+JUDGED_MAX: Final = 4_096
+
 
 class BadPolicyError(ValueError):
     """A policy that cannot be: where, which rule, and why."""
@@ -34,6 +38,8 @@ class Policy:
             TopologicalSorter({name: rule.asks for name, rule in self._rules.items()}).prepare()
         except CycleError as problem:
             raise BadPolicyError(f"these rules ask each other in a circle: {problem.args[1]}") from None
+        # There are few callers, and each does the same again and again.
+        self._allows = lru_cache(maxsize=JUDGED_MAX)(self._judged)
 
     def check(self, rule: str, caller: Caller, query: Sequence[tuple[str, str]]) -> None:
         """Raises ApiError 403 where it does not hold.
@@ -42,14 +48,17 @@ class Policy:
         the whole system acts on no project, and all that placement has are projects' things: it is refused.
         """
         project = next((value for key, value in query if key == "project_id"), caller.project)
-        target = {"project_id": project, "user_id": caller.user}
-        if caller.system_scope or not self._rules[rule].holds(caller, target, self._rules):
+        if not self._allows(rule, caller, project):
             roles = ", ".join(sorted(caller.roles)) or "no role"
             raise ApiError(
                 HTTPStatus.FORBIDDEN,
                 f"Policy does not allow {rule} to user {caller.user!r} with {roles}"
                 + (" and a token for the system" if caller.system_scope else ""),
             )
+
+    def _judged(self, rule: str, caller: Caller, project: str) -> bool:
+        target = {"project_id": project, "user_id": caller.user}
+        return not caller.system_scope and self._rules[rule].holds(caller, target, self._rules)
 
 
 def policy_named(name: str) -> Policy:

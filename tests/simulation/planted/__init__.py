@@ -29,7 +29,7 @@ BUGS: dict[str, Plant] = {
     "reshape goes on when its allocations are refused": of_the_writes.reshape_goes_on_when_refused,
     "a held inventory reshaped away": of_the_writes.held_inventory_reshaped_away,
     "descendants keep the root they had": of_the_writes.descendants_keep_their_root,
-    "a provider below itself": of_the_writes.below_itself,
+    "a provider deleted above its children": of_the_writes.deleted_above_its_children,
     "a provider deleted in use": of_the_writes.deleted_in_use,
     "traits leave the shape as it was": of_the_writes.traits_leave_the_shape,
     "a view keeps what is gone": of_the_writes.view_keeps_what_is_gone,

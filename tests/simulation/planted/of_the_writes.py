@@ -94,16 +94,31 @@ def descendants_keep_their_root() -> AbstractContextManager[None]:
                 for standing in self._stored.trees.values()
                 for id_, book in standing.providers.items()
             }
-            return [each for each in real(self, tree) if tree.providers[each] is not stored.get(each)]
+            return [
+                each
+                for each in real(self, tree)
+                # A root tells its tree's shape.
+                if each == tree.root or tree.providers[each] is not stored.get(each)
+            ]
 
         return changed_in
 
     return replaced(ForestDraft, "_changed_in", by)
 
 
-def below_itself() -> AbstractContextManager[None]:
-    """A provider may go anywhere, below its own children too."""
-    return replaced(providing, "depths_under", lambda _real: lambda *_: {})
+def deleted_above_its_children() -> AbstractContextManager[None]:
+    """A provider of which nothing is held may go; those below it stay."""
+
+    def by(_real: Any) -> Any:
+        def delete(draft: Any, book: Any) -> Any:
+            lost = equipping.stock_lost(book, ())
+            if lost is None:
+                draft.fell(book.id)
+            return lost or Done()
+
+        return delete
+
+    return replaced(providing, "_delete", by)
 
 
 def deleted_in_use() -> AbstractContextManager[None]:
