@@ -110,7 +110,9 @@ def _renewed(alternate: Choice, moved: ShapeMoved) -> Choice | None:
     if qualities_of(moved.trees) != alternate.qualities:
         return None
     seen = ShapeSeen(root=share.host, shape=max(state.shape for state in moved.trees))
-    return structs.replace(alternate, share=structs.replace(share, shapes=(seen,)))
+    # Who shares with its tree is still to be as it was.
+    others = [other for other in share.shapes if other.root != share.host]
+    return structs.replace(alternate, share=structs.replace(share, shapes=(seen, *others)))
 
 
 def _is_asked(row: Instance, swap: SwapClaim) -> bool:

@@ -1,13 +1,15 @@
 """Which hosts stand in for one that fails, and what is said of a host that was chosen."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from bus.messages.cell import Choice
 from bus.messages.placement import ResourceAmount, ShapeSeen, Share
-from scheduler_worker.core.columns import Columns, Ints
-from scheduler_worker.core.hosts import Rows
+from placement_worker.core.candidates.columns import Ints, Rows
+from scheduler_worker.core.compounds import Filling, Gift
+from scheduler_worker.core.hosts import Draft
 from scheduler_worker.core.requests import Wish
 
 # Enough that no host is everyone's alternate; to write down more of them would cost more than it helps.
@@ -35,15 +37,17 @@ def the_best(worths: Ints, count: int) -> Rows:
 class Benches:
     """Hosts that could take one more, by cell, best first. Each who asks is given the next ones, round and round."""
 
-    def __init__(self, columns: Columns, ranked: Ranked, open_rows: Rows, alternates: int) -> None:
-        self._cell = columns.cell
+    def __init__(self, choices: "Choices", ranked: Ranked, open_rows: Rows, alternates: int) -> None:
+        self._choices = choices
+        self._cell = choices.columns.cell
         self._ranked = ranked
         self._alternates = alternates
         self._benches: dict[int, list[int]] = {}
         self._next: dict[int, int] = {}
         cells = self._cell[open_rows]
         for cell in np.unique(cells).tolist():
-            self._benches[cell] = open_rows[cells == cell][: BENCH + alternates].tolist()
+            in_cell = open_rows[cells == cell][: BENCH + alternates].tolist()
+            self._benches[cell] = choices.open_among(in_cell)
 
     def next_for(self, row: int, cell: int) -> list[int]:
         bench = self._benches.get(cell, [])
@@ -70,26 +74,61 @@ class Benches:
         outside[pool] = False
         found = np.flatnonzero(outside)
         best: list[int] = rows[found[the_best(worths[found], self._alternates + 1)]].tolist()
-        return best
+        return self._choices.open_among(best)
 
 
 class Choices(dict[int, Choice]):
-    """Hosts as they are told of, by row: with the share that a wish takes there. Each is written once, when needed."""
+    """Hosts as they are told of, by row: with the share that a wish takes there. Each is written once, when needed;
+    compound ones as they are when that is.
+    """
 
-    def __init__(self, columns: Columns, wish: Wish) -> None:
+    def __init__(self, draft: Draft, wish: Wish, filling: Filling | None) -> None:
         super().__init__()
-        self._columns = columns
-        self._amounts = wish.amounts
+        self.columns = draft.columns
+        self._picture = draft.picture
+        self._filling = filling
+        self._wish = wish
+
+    def open_among(self, rows: list[int]) -> list[int]:
+        """Those that could still take one more, of such as could by their columns."""
+        filling = self._filling
+        if filling is None:
+            return rows
+        return [row for row in rows if not filling.flags[row] or filling.offer(row) is not None]
 
     def __missing__(self, row: int) -> Choice:
-        columns = self._columns
-        host = columns.ids[row]
-        elsewhere = columns.elsewhere[row]
-        amounts = [
-            ResourceAmount(provider=elsewhere.get(resource, host), resource=resource, amount=amount)
-            for resource, amount in self._amounts
-        ]
-        shapes = (ShapeSeen(root=host, shape=columns.shapes[row]),)
-        share = Share(host=host, amounts=tuple(amounts), shapes=shapes)
-        choice = self[row] = Choice(name=columns.names[row], share=share, qualities=columns.qualities[row])
+        if self._filling is not None and self._filling.flags[row]:
+            gifts = self._filling.offer(row)
+            assert gifts is not None, "who is told of qualifies"
+            choice = self.given(row, gifts)
+        else:
+            host = self.columns.ids[row]
+            choice = self._choice(
+                row,
+                [
+                    ResourceAmount(provider=host, resource=resource, amount=amount)
+                    for resource, amount in self._wish.amounts
+                ],
+            )
+        self[row] = choice
         return choice
+
+    def given(self, row: int, gifts: Sequence[Gift]) -> Choice:
+        """A compound host, with this share. Who shares with it has a shape of its own."""
+        woods = self._picture.woods
+        amounts = [
+            ResourceAmount(provider=woods.state(gift.row).id, resource=gift.resource, amount=gift.amount)
+            for gift in gifts
+        ]
+        roots = dict.fromkeys(woods.state(gift.row).root for gift in gifts)
+        others = [root for root in roots if root != self.columns.ids[row]]
+        return self._choice(row, amounts, [ShapeSeen(root, self._picture.shape_of(root)) for root in others])
+
+    def _choice(
+        self, row: int, amounts: Sequence[ResourceAmount], others: Sequence[ShapeSeen] = ()
+    ) -> Choice:
+        columns = self.columns
+        host = columns.ids[row]
+        shapes = (ShapeSeen(root=host, shape=columns.shapes[row]), *others)
+        share = Share(host=host, amounts=tuple(amounts), shapes=shapes)
+        return Choice(name=columns.names[row], share=share, qualities=columns.qualities[row])

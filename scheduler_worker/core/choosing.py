@@ -16,12 +16,16 @@ cost more than all the rest of a boot. So wishes that are equal are decided toge
 Worths that differ by less than a band are equal. Equals are told apart by a hash of host and salt: each worker has
 another salt, so that two of them that see the same picture do not choose the same host, and claim past each other.
 
+A compound host is searched when it is its turn (compounds.py), since its ladder only says what it would be worth. It may
+have no room by then, even untouched, where several take from one pool. Then the pool may run out of hosts that are as
+good as any outside, and what is left of the wish is decided by another pass.
+
 Alternates are the best of the same cell as the hosts stand after all choices. They hold nothing; each instance gets the
 next ones in turn, so that a host that fails with all that it was given does not send them all to one other.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,10 +33,11 @@ from msgspec import Struct
 
 from bus.messages.build import NoValidHost
 from bus.messages.cell import Choice
+from placement_worker.core.candidates.columns import Flags, Rows
 from scheduler_worker.core.benches import BENCH, Benches, Choices, Ranked, the_best
-from scheduler_worker.core.columns import Columns, Flags
+from scheduler_worker.core.compounds import Filling, Gift
 from scheduler_worker.core.explaining import explain
-from scheduler_worker.core.hosts import Draft, Hosts, Rows
+from scheduler_worker.core.hosts import Draft, Hosts
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.core.plugins import Plugins
 from scheduler_worker.core.ranking import FULL, Ladders, Order
@@ -93,18 +98,29 @@ def stand_ins(
         return ()
     order = Order(Hosts(draft, rows), wish, plugins.weighers, picture.preferences(salt))
     best = rows[the_best(order.worths_at_first, BENCH)].tolist()
-    choices = Choices(draft.columns, wish)
+    choices = Choices(draft, wish, draft.filling(wish))
     start = turn % len(best)
     return tuple([choices[row] for row in (*best[start:], *best[:start])[:count]])
 
 
 def _choose_alike(batch: _Batch, wish: Wish, instances: int) -> list[Chosen]:
     """As many as find a host, up to so many."""
+    chosen: list[Chosen] = []
+    while len(chosen) < instances:
+        more, is_over = _choose_in_pool(batch, wish, instances - len(chosen))
+        chosen += more
+        if is_over or not more:
+            break
+    return chosen
+
+
+def _choose_in_pool(batch: _Batch, wish: Wish, instances: int) -> tuple[list[Chosen], bool]:
+    """The same of one pool; and whether nobody outside could do better."""
     draft, plugins, salt, alternates = batch
     everyone = Hosts(draft)
     rows = np.flatnonzero(_qualify(everyone, wish, plugins))
     if not len(rows):
-        return []
+        return [], True
     hosts = everyone if len(rows) == len(everyone) else Hosts(draft, rows)
     order = Order(hosts, wish, plugins.weighers, draft.picture.preferences(salt))
     worths = order.worths_at_first
@@ -113,19 +129,29 @@ def _choose_alike(batch: _Batch, wish: Wish, instances: int) -> list[Chosen]:
     ladders = Ladders(draft, order, plugins.filters, pool, instances) if instances > 1 else None
     # Sorted, and so a heap already.
     heap = [(-worth, place) for place, worth in enumerate(worths[best].tolist())]
-    places = _take_turns(heap, ladders, instances)
-    draft.take(pool, np.bincount(places, minlength=len(pool)), dict(wish.amounts))
+    filling = draft.filling(wish)
+    turns = _take_turns(heap, pool.tolist(), ladders, instances, filling)
+    draft.take(pool, np.bincount(turns.places, minlength=len(pool)), dict(wish.amounts))
     still_open = pool[np.array([place for _, place in sorted(heap)], dtype=np.intp)]
-    benches = Benches(draft.columns, Ranked(rows, worths, best), still_open, alternates)
-    return _told(draft.columns, wish, pool[np.array(places, dtype=np.intp)], benches)
+    choices = Choices(draft, wish, filling)
+    benches = Benches(choices, Ranked(rows, worths, best), still_open, alternates)
+    chosen = pool[np.array(turns.places, dtype=np.intp)]
+    return _told(choices, chosen, turns.gifts, benches), not turns.is_cut_short
 
 
-def _told(columns: Columns, wish: Wish, chosen: Rows, benches: Benches) -> list[Chosen]:
-    choices = Choices(columns, wish)
+def _told(
+    choices: Choices, chosen: Rows, gifts: Mapping[int, Sequence[Gift]], benches: Benches
+) -> list[Chosen]:
+    columns = choices.columns
     names = columns.cells.names
+    cells = columns.cell[chosen].tolist()
     return [
-        Chosen(names[cell], choices[row], tuple([choices[other] for other in benches.next_for(row, cell)]))
-        for row, cell in zip(chosen.tolist(), columns.cell[chosen].tolist(), strict=True)
+        Chosen(
+            names[cell],
+            choices.given(row, gifts[turn]) if turn in gifts else choices[row],
+            tuple([choices[other] for other in benches.next_for(row, cell)]),
+        )
+        for turn, (row, cell) in enumerate(zip(chosen.tolist(), cells, strict=True))
     ]
 
 
@@ -136,12 +162,39 @@ def _qualify(hosts: Hosts, wish: Wish, plugins: Plugins) -> Flags:
     return qualify
 
 
-def _take_turns(heap: list[tuple[int, int]], ladders: Ladders | None, instances: int) -> list[int]:
-    """The place of each instance in the pool; the heap is left with those that could take one more."""
+class _Turns(NamedTuple):
+    """The place in the pool that each instance took, and what it is given there, if that is a compound host. Cut short:
+    the pool had no untouched host any more when there was no room in one that was thought to have some.
+    """
+
+    places: list[int]
+    gifts: dict[int, tuple[Gift, ...]]
+    is_cut_short: bool
+
+
+def _take_turns(
+    heap: list[tuple[int, int]],
+    pool: Sequence[int],
+    ladders: Ladders | None,
+    instances: int,
+    filling: Filling | None,
+) -> _Turns:
+    """The heap is left with those that could take one more."""
     taken = [0] * len(heap)
+    untouched = len(heap)
     places: list[int] = []
+    gifts: dict[int, tuple[Gift, ...]] = {}
     while heap and len(places) < instances:
         place = heap[0][1]
+        untouched -= not taken[place]
+        if filling is not None and filling.flags[pool[place]]:
+            given = filling.take(pool[place])
+            if given is None:
+                heapq.heappop(heap)
+                if untouched:
+                    continue
+                return _Turns(places, gifts, is_cut_short=True)
+            gifts[len(places)] = given
         places.append(place)
         taken[place] += 1
         # A lone instance is never its own alternate: nobody asks what its host would be worth.
@@ -150,4 +203,4 @@ def _take_turns(heap: list[tuple[int, int]], ladders: Ladders | None, instances:
             heapq.heappop(heap)
         else:
             heapq.heapreplace(heap, (-worth, place))
-    return places
+    return _Turns(places, gifts, is_cut_short=False)

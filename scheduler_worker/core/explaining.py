@@ -3,7 +3,7 @@
 import numpy as np
 
 from bus.messages.build import FunnelStep, Miss, NoValidHost
-from scheduler_worker.core.columns import Flags, Floats
+from placement_worker.core.candidates.columns import Flags, Floats
 from scheduler_worker.core.hosts import Draft, Hosts
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.core.plugins import Plugins

@@ -5,7 +5,9 @@ None of them keeps a host that placement would refuse; those about the registry 
 
 from collections.abc import Iterator
 
-from scheduler_worker.core.columns import Flags
+from placement_worker.core.candidates.columns import Flags
+from placement_worker.core.capacity import capacity_of
+from scheduler_worker.core.compounds import Needs, needs_of
 from scheduler_worker.core.hosts import Hosts
 from scheduler_worker.core.requests import Wish
 
@@ -93,18 +95,37 @@ class AskedHosts:
 
 
 class Traits:
+    """A compound host fails by its traits if it has room, and none with these traits; without any room, it fails by that."""
+
     name = "traits"
     is_per_instance = False
 
     def passes(self, hosts: Hosts, wish: Wish) -> Flags:
-        passed = hosts.with_all(wish.required) if wish.required else hosts.everyone()
-        return passed & ~hosts.with_any(wish.forbidden) if wish.forbidden else passed
+        if not wish.required and not wish.forbidden:
+            return hosts.everyone()
+        passed = hosts.with_all(wish.required)
+        if wish.forbidden:
+            passed = passed & ~hosts.with_any(wish.forbidden)
+        if not hosts.some_are_compound:
+            return passed
+        has_room = hosts.decided(hosts.everyone(), Needs(wish.amounts))
+        return hosts.decided(passed, needs_of(wish)) | ~has_room
 
     def reason(self, hosts: Hosts, wish: Wish, at: int) -> str:
+        if hosts.is_compound(at):
+            return self._reason_of_compound(hosts, wish, at)
         lacks = [trait for trait in wish.required if not hosts.with_any((trait,))[at]]
         has = [trait for trait in wish.forbidden if hosts.with_any((trait,))[at]]
         said = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has forbidden {', '.join(has)}"] * bool(has)
         return "; ".join(said)
+
+    def _reason_of_compound(self, hosts: Hosts, wish: Wish, at: int) -> str:
+        borne = {trait for giver in hosts.givers(at) for trait in giver.state.traits}
+        lacks = [trait for trait in wish.required if trait not in borne]
+        if lacks:
+            return f"lacks {', '.join(lacks)}"
+        asked = (*wish.required, *(f"not {trait}" for trait in wish.forbidden))
+        return f"has room, but not at providers that together are {', '.join(asked)}"
 
 
 class Capacity:
@@ -115,18 +136,41 @@ class Capacity:
         passed = hosts.everyone()
         for resource, amount in wish.amounts:
             passed = passed & (hosts.free(resource) >= amount) & hosts.within_bounds(resource, amount)
-        return passed
+        return hosts.decided(passed, Needs(wish.amounts))
 
     def reason(self, hosts: Hosts, wish: Wish, at: int) -> str:
+        if hosts.is_compound(at):
+            said = [_shortfall_of_compound(hosts, resource, amount, at) for resource, amount in wish.amounts]
+            # Each class may be had somewhere, and nothing in the host's own tree.
+            return "; ".join(filter(None, said)) or "all of it would be shared with it, and nothing its own"
         return "; ".join(
-            said for resource, amount in wish.amounts for said in _shortfall(hosts, resource, amount, at)
+            said
+            for resource, amount in wish.amounts
+            for said in _shortfall(
+                resource, amount, hosts.bounds(resource, at), int(hosts.free(resource)[at])
+            )
         )
 
 
-def _shortfall(hosts: Hosts, resource: str, amount: int, at: int) -> Iterator[str]:
+def _shortfall_of_compound(hosts: Hosts, resource: str, amount: int, at: int) -> str:
+    """Of whoever has the most left, if nobody could give it."""
+    givers = sorted(hosts.givers(at, resource), key=lambda giver: -giver.free)
+    shortfalls = []
+    for state, free in givers:
+        inventory = state.inventories[resource]
+        bounds = (capacity_of(inventory), inventory.min_unit, inventory.max_unit, inventory.step_size)
+        shortfalls += list(_shortfall(resource, amount, bounds, free))
+    if not givers:
+        return f"{resource} asked {amount}, has none"
+    if len(shortfalls) < len(givers):
+        return ""
+    beside = f", the most of {len(givers)}" if len(givers) > 1 else ""
+    return f"{shortfalls[0]} at {givers[0].state.name}{beside}"
+
+
+def _shortfall(resource: str, amount: int, bounds: tuple[int, int, int, int], free: int) -> Iterator[str]:
     """What the inventory could never give is said before what it cannot give now."""
-    capacity, min_unit, max_unit, step_size = hosts.bounds(resource, at)
-    free = int(hosts.free(resource)[at])
+    capacity, min_unit, max_unit, step_size = bounds
     if not step_size:
         yield f"{resource} asked {amount}, has none"
     elif amount < min_unit:

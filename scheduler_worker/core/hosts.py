@@ -8,20 +8,25 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_worker.core.columns import WORD_BITS, Cell, Columns, Flags, Ints
+from placement_worker.core.candidates.columns import Cell, Flags, Ints, Rows
+from scheduler_worker.core.compounds import Compounds, Filling, Giver, Needs
 from scheduler_worker.core.picture import Picture
-
-Rows = NDArray[np.intp]
+from scheduler_worker.core.requests import Wish
 
 
 class Draft:
     """A picture with what a batch has chosen so far."""
 
     def __init__(self, picture: Picture) -> None:
-        self.columns: Columns = picture.columns
+        self.columns = picture.columns
         self.picture = picture
+        self.compounds = Compounds(picture) if picture.compound.any() else None
         self._free: dict[str, Ints] = {}
         self._holding: Ints | None = None
+
+    def filling(self, wish: Wish) -> Filling | None:
+        """None where nobody is compound."""
+        return None if self.compounds is None else Filling(self.compounds, wish)
 
     @property
     def holding(self) -> Ints:
@@ -36,11 +41,17 @@ class Draft:
         return None if stock is None else stock.free
 
     def take(self, rows: Rows, times: Ints, amounts: Mapping[str, int]) -> None:
-        """These rows take so many instances each, of so much."""
+        """These rows take so many instances each, of so much. Of which providers of a compound host, is told to
+        `compounds`.
+        """
         for resource, amount in amounts.items():
+            stock = self.columns.stocks.get(resource)
+            if stock is None:
+                # Only pools have any of it.
+                continue
             free = self._free.get(resource)
             if free is None:
-                free = self._free[resource] = self.columns.stocks[resource].free.copy()
+                free = self._free[resource] = stock.free.copy()
             free[rows] -= times * amount
         if self._holding is None:
             self._holding = self.columns.holding.copy()
@@ -130,6 +141,31 @@ class Hosts:
             int(stock.step_size[row]),
         )
 
+    # What its providers may give.
+
+    def decided(self, by_columns: Flags, needs: Needs) -> Flags:
+        """What columns say of most hosts, and the search of compound ones. Of these nobody knows whether they could take
+        many: each is searched when it is its turn.
+        """
+        compounds = self._draft.compounds
+        if compounds is None:
+            return by_columns
+        if self._taken is not None:
+            return by_columns | self._of(compounds.flags)
+        return np.where(self._of(compounds.flags), self._of(compounds.found(needs).flags), by_columns)
+
+    @property
+    def some_are_compound(self) -> bool:
+        return self._draft.compounds is not None
+
+    def is_compound(self, at: int) -> bool:
+        return self._draft.compounds is not None and bool(self._draft.compounds.flags[self.row(at)])
+
+    def givers(self, at: int, resource: str = "") -> list[Giver]:
+        """Of a compound host: all whom its instances may take from; of a class, those that have it."""
+        assert self._draft.compounds is not None, "there are compound hosts"
+        return list(self._draft.compounds.givers(self.row(at), resource))
+
     # What it is.
 
     def everyone(self) -> Flags:
@@ -180,27 +216,15 @@ class Hosts:
         return self._of(named)
 
     def with_all(self, traits: tuple[str, ...]) -> Flags:
-        have = self.everyone()
-        for index, bits in self._bits(traits).items():
-            if index < 0:
-                return np.zeros(len(self), dtype=np.bool_)
-            have = have & (self._of(self._columns.trait_words[index]) & bits == bits)
+        """Borne by the root, or by different ones of its tree."""
+        borne = [self.with_any((trait,)) for trait in traits]
+        if not borne:
+            return self.everyone()
+        have: Flags = borne[0] if len(borne) == 1 else np.logical_and.reduce(borne)
         return have
 
     def with_any(self, traits: tuple[str, ...]) -> Flags:
-        have = np.zeros(len(self), dtype=np.bool_)
-        for index, bits in self._bits(traits).items():
-            if index >= 0:
-                have = have | (self._of(self._columns.trait_words[index]) & bits != 0)
-        return have
-
-    def _bits(self, traits: tuple[str, ...]) -> dict[int, np.uint64]:
-        """By word. What no host ever had is in word -1."""
-        words: dict[int, int] = {}
-        for trait in traits:
-            index, bit = divmod(self._columns.traits.find(trait), WORD_BITS)
-            words[index] = words.get(index, 0) | 1 << bit
-        return {index: np.uint64(word) for index, word in words.items()}
+        return self._of(self._columns.traits.bearing_any(traits, self._columns.rows))
 
     # How busy it is.
 

@@ -1,28 +1,31 @@
 """The scheduler's replica of all providers and hosts, and its own choices that have not been answered yet.
 
 A host is a root provider, or one in the registry that has no provider yet. Nothing is searched here: hosts.py shows the
-columns to whoever chooses. For now a host gives what its root has, and what just one of its children has beside it.
+columns to whoever chooses, and compounds.py searches the woods where columns of hosts do not say enough.
 """
 
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from bus.message import AggregateId, ConsumerId, ProviderId
+from bus.message import ConsumerId, ProviderId
 from bus.messages.hosts import HostState
 from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, Share
 from bus.messages.qualities import qualities_of
-from scheduler_worker.core.columns import Columns, Stock, Words
+from placement_worker.core.candidates.columns import Flags, Words
+from placement_worker.core.candidates.woods import Woods
+from scheduler_worker.core.columns import Columns, Stock
 from scheduler_worker.core.trees import Tree, Trees
 
 _WORD = 2**64 - 1
 
 
 class _Hold:
-    __slots__ = ("row", "taken")
+    __slots__ = ("row", "share", "taken")
 
-    def __init__(self, row: int, taken: tuple[tuple[Stock, int], ...]) -> None:
+    def __init__(self, row: int, share: Share, taken: tuple[tuple[Stock, int], ...]) -> None:
         self.row = row
+        self.share = share
         self.taken = taken
 
 
@@ -35,10 +38,9 @@ class Picture:
         self._registry: dict[int, HostState] = {}
         self._rows: dict[int, int] = {}
         self._named: dict[str, set[int]] = {}
-        self._members: dict[int, set[int]] = {}
-        self._aggregates: dict[int, tuple[AggregateId, ...]] = {}
         self._holds: dict[tuple[int, int], _Hold] = {}
         self._preferences: tuple[int, int, Words] | None = None
+        self._compound: Flags | None = None
         self._hosts_seen = 0
 
     def __len__(self) -> int:
@@ -52,7 +54,7 @@ class Picture:
         for state in states:
             merged = self._trees.merge(state)
             if merged.used is not None:
-                self._use(merged.used, state.internal, self._trees.used(state))
+                self._use(merged.used, self._trees.used(state))
             for tree in merged.trees:
                 self._draw(tree)
 
@@ -62,7 +64,7 @@ class Picture:
         for usage in usages:
             tree = self._trees.use(usage)
             if tree is not None:
-                self._use(tree, usage.internal, usage.used)
+                self._use(tree, usage.used)
             all_stand = all_stand and self._trees.stands(usage)
         return all_stand
 
@@ -120,15 +122,15 @@ class Picture:
         row = self._rows.get(share.host.int)
         if row is None:
             return
-        elsewhere = self.columns.elsewhere[row]
         taken = []
         for amount in share.amounts:
             stock = self.columns.stocks.get(amount.resource)
-            if stock is not None and elsewhere.get(amount.resource, share.host).int == amount.provider.int:
+            # What is shared with the tree is not in the host's column.
+            if stock is not None and self._is_of(amount.provider, share.host):
                 stock.hold(row, amount.amount)
                 taken.append((stock, amount.amount))
         self.columns.holding[row] += 1
-        self._holds[consumer.int, attempt] = _Hold(row, tuple(taken))
+        self._holds[consumer.int, attempt] = _Hold(row, share, tuple(taken))
 
     def drop(self, consumer: ConsumerId, attempt: int) -> None:
         """The choice was answered, or a change names it: by now it stands in the books, or nowhere."""
@@ -153,9 +155,25 @@ class Picture:
         """Of the hosts with this name, which is in lower case."""
         return self._named.get(name, ())
 
-    def rows_in(self, aggregate: AggregateId) -> Iterable[int]:
-        """Of the hosts whose root is in this aggregate."""
-        return self._members.get(aggregate.int, ())
+    @property
+    def woods(self) -> Woods:
+        """All providers, as placement told of them."""
+        return self._trees.woods
+
+    @property
+    def compound(self) -> Flags:
+        """Of each row: has its host children, or does anybody share with it?"""
+        if self._compound is None:
+            self._compound = self._find_compound()
+        return self._compound
+
+    def shape_of(self, root: ProviderId) -> int:
+        return self._trees.by_root[root.int].shape
+
+    def held_on_compound(self) -> Iterable[Share]:
+        """Own choices that are not answered yet."""
+        compound = self.compound
+        return [hold.share for hold in self._holds.values() if compound[hold.row]]
 
     def preferences(self, salt: int) -> Words:
         """A number of 32 bits for each row, by which equals are told apart: others for each salt, always the same."""
@@ -168,14 +186,16 @@ class Picture:
 
     # How a row is drawn.
 
-    def _use(self, tree: Tree, internal: int, used: Mapping[str, int]) -> None:
+    def _use(self, tree: Tree, used: Mapping[str, int]) -> None:
+        is_alone = len(tree.providers) == 1
         for resource, amount in used.items():
-            source = tree.sources.get(resource)
-            if source is not None and source.internal == internal:
-                self.columns.stocks[resource].use(tree.row, amount)
+            if resource in tree.classes:
+                in_all = amount if is_alone else self._trees.used_in_all(tree, resource)
+                self.columns.stocks[resource].use(tree.row, in_all)
 
     def _draw(self, tree: Tree) -> None:
         """All of a host's row, since something of it is new beside what is used."""
+        self._compound = None
         host = self._registry.get(tree.root.int)
         if host is None and not tree.is_host:
             self._erase(tree)
@@ -183,27 +203,26 @@ class Picture:
         columns = self.columns
         row = tree.row = self._row_of(tree.root)
         top = tree.top
-        before, tree.sources = tree.sources, tree.find_sources()
-        for resource in before.keys() - tree.sources.keys():
+        stocked = self._trees.stocked(tree)
+        for resource in tree.classes - stocked.keys():
             columns.stocks[resource].clear(row)
-        for resource, source in tree.sources.items():
-            # A class that is not among what is used has gone in the meantime.
-            used = self._trees.used(source).get(resource, 0)
-            columns.stock(resource).put(row, source.inventories[resource], used)
-        givers = () if top is None else (top, *tree.sources.values())
-        columns.put_traits(row, frozenset(trait for giver in givers for trait in giver.traits))
+        tree.classes = frozenset(stocked)
+        for resource, (inventory, used) in stocked.items():
+            stock = columns.stock(resource)
+            stock.put(row, inventory)
+            stock.use(row, used)
+        columns.nested[row] = len(tree.providers) > 1
+        root = None if top is None else self.woods.row_of(top.id)
+        columns.root[row] = -1 if root is None else root
+        columns.put_traits(row, tree.traits)
         columns.shapes[row] = tree.shape
         columns.qualities[row] = qualities_of(tree.providers.values())
-        columns.elsewhere[row] = {
-            resource: source.id for resource, source in tree.sources.items() if source is not top
-        }
         columns.provided[row] = top is not None
         self._draw_registry(row, host)
         said, booked = host.cell if host else "", top.cell if top else ""
         columns.cell[row] = columns.cells.code(booked or said)
         columns.consistent[row] = not said or not booked or said == booked
         self._call(row, host.name if host else top.name if top else "")
-        self._join(row, top.aggregates if top else ())
 
     def _draw_registry(self, row: int, host: HostState | None) -> None:
         columns = self.columns
@@ -224,7 +243,7 @@ class Picture:
 
     def _erase(self, tree: Tree) -> None:
         tree.row = -1
-        tree.sources = {}
+        tree.classes = frozenset()
         row = self._rows.pop(tree.root.int, None)
         if row is None:
             return
@@ -234,8 +253,26 @@ class Picture:
         for stock in self.columns.stocks.values():
             stock.clear(row)
         self._call(row, "")
-        self._join(row, ())
         self.columns.give_back(row)
+
+    def _find_compound(self) -> Flags:
+        columns, woods = self.columns, self.woods
+        compound = columns.nested[: columns.rows].copy()
+        if woods.sharing:
+            woods.plant()
+            reached = np.zeros(woods.rows, dtype=np.bool_)
+            for row in sorted(woods.sharing):
+                reached[woods.reached_from(row)] = True
+            roots = columns.root[: columns.rows]
+            compound |= reached[roots] & (roots >= 0)
+        return compound
+
+    def _is_of(self, provider: ProviderId, host: ProviderId) -> bool:
+        """Does it stand in this host's tree?"""
+        if provider.int == host.int:
+            return True
+        row = self.woods.row_of(provider)
+        return row is not None and self.woods.state(row).root.int == host.int
 
     def _let_go(self, hold: _Hold) -> None:
         for stock, amount in hold.taken:
@@ -253,16 +290,6 @@ class Picture:
         if name:
             self._named.setdefault(name.lower(), set()).add(row)
         self.columns.names[row] = name
-
-    def _join(self, row: int, aggregates: tuple[AggregateId, ...]) -> None:
-        for left in self._aggregates.pop(row, ()):
-            self._members[left.int].discard(row)
-            if not self._members[left.int]:
-                del self._members[left.int]
-        if aggregates:
-            self._aggregates[row] = aggregates
-        for joined in aggregates:
-            self._members.setdefault(joined.int, set()).add(row)
 
 
 def _mixed(ids: Words, salt: int) -> Words:

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from placement_worker.core.candidates.columns import Flags, Floats, Ints
 from scheduler_worker.core import filters, weighers
-from scheduler_worker.core.columns import Flags, Floats, Ints
 from scheduler_worker.core.hosts import Hosts
 from scheduler_worker.core.requests import Wish
 

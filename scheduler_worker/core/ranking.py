@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from scheduler_worker.core.columns import Flags, Floats, Ints, Words
-from scheduler_worker.core.hosts import Draft, Hosts, Rows
+from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Words
+from scheduler_worker.core.hosts import Draft, Hosts
 from scheduler_worker.core.plugins import Filter, Weigher
 from scheduler_worker.core.requests import Wish
 

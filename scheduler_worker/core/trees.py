@@ -12,24 +12,24 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from bus.message import ProviderId
-from bus.messages.placement import ProviderState, ProviderUsage
+from bus.messages.placement import INTEGER_MAX, InventoryState, ProviderState, ProviderUsage
+from placement_worker.core.candidates.woods import SHARES, Woods
+from placement_worker.core.capacity import capacity_of
 
-SHARES = "MISC_SHARES_VIA_AGGREGATE"
 # What is said of a provider after its end comes within seconds of it.
 GONE_MAX = 100_000
 
 
 class Tree:
-    """The providers under one root by internal id. `sources` and `row` are where the picture drew it."""
+    """The providers under one root by internal id. The picture drew these `classes` of it, in this `row`."""
 
-    __slots__ = ("providers", "root", "row", "sources")
+    __slots__ = ("classes", "providers", "root", "row")
 
     def __init__(self, root: ProviderId) -> None:
         self.root = root
         self.row = -1
         self.providers: dict[int, ProviderState] = {}
-        # Which provider each class of the row is taken from: the state by which it was drawn.
-        self.sources: dict[str, ProviderState] = {}
+        self.classes: frozenset[str] = frozenset()
 
     @property
     def top(self) -> ProviderState | None:
@@ -43,25 +43,17 @@ class Tree:
         return top is not None and SHARES not in top.traits
 
     @property
+    def traits(self) -> tuple[str, ...]:
+        """Of all in it."""
+        if len(self.providers) == 1:
+            (only,) = self.providers.values()
+            return only.traits
+        return tuple(dict.fromkeys(trait for state in self.providers.values() for trait in state.traits))
+
+    @property
     def shape(self) -> int:
         # A child's change may be told before its root's; both name the shape of the tree.
         return max((state.shape for state in self.providers.values()), default=0)
-
-    def find_sources(self) -> dict[str, ProviderState]:
-        """For each class the root, or else the one child that has it; of several, none is taken for now."""
-        top = self.top
-        if top is None:
-            return {}
-        sources: dict[str, ProviderState] = {}
-        several = set()
-        for state in self.providers.values():
-            for resource in state.inventories:
-                if resource in sources:
-                    several.add(resource)
-                sources[resource] = state
-        for resource in sorted(several):
-            del sources[resource]
-        return sources | dict.fromkeys(top.inventories, top)
 
 
 class Merged(NamedTuple):
@@ -75,9 +67,12 @@ NOTHING_NEW = Merged()
 
 
 class Trees:
-    """All of them. Ids are looked up by their integers: a UUID hashes in Python, an integer does not."""
+    """All of them; `woods` has them as columns. Ids are looked up by their integers: a UUID hashes in Python, an integer
+    does not.
+    """
 
     def __init__(self) -> None:
+        self.woods = Woods()
         self.by_root: dict[int, Tree] = {}
         self._states: dict[int, ProviderState] = {}
         # Only those that are later than the state.
@@ -93,7 +88,7 @@ class Trees:
         if state.revision <= known.revision:
             return NOTHING_NEW
         self._states[state.internal] = state
-        self._drop_outdated_usage(state)
+        self._tell_woods(state)
         tree = self.by_root[known.root.int]
         if known.shape == state.shape and known.root.int == state.root.int and known.name == state.name:
             tree.providers[state.internal] = state
@@ -113,6 +108,7 @@ class Trees:
         ):
             return None
         self._usages[internal] = usage
+        self.woods.use(internal, usage.used)
         return None if known is None else self.by_root[known.root.int]
 
     def stands(self, usage: ProviderUsage) -> bool:
@@ -127,12 +123,40 @@ class Trees:
             return usage.used
         return {resource: inventory.used for resource, inventory in state.inventories.items()}
 
+    def stocked(self, tree: Tree) -> dict[str, tuple[InventoryState, int]]:
+        """How much of each class a tree has and uses: in all, where it has more than a root."""
+        if tree.top is None:
+            return {}
+        if len(tree.providers) == 1:
+            used = self.used(tree.top)
+            # A class that is not among what is used has gone in the meantime.
+            return {
+                resource: (inventory, used.get(resource, 0))
+                for resource, inventory in tree.top.inventories.items()
+            }
+        capacities: dict[str, int] = {}
+        for state in tree.providers.values():
+            for resource, inventory in state.inventories.items():
+                capacities[resource] = capacities.get(resource, 0) + capacity_of(inventory)
+        return {
+            resource: (InventoryState(total=capacity, max_unit=INTEGER_MAX), self.used_in_all(tree, resource))
+            for resource, capacity in capacities.items()
+        }
+
+    def used_in_all(self, tree: Tree, resource: str) -> int:
+        return sum(
+            self.used(state).get(resource, 0)
+            for state in tree.providers.values()
+            if resource in state.inventories
+        )
+
     def lose(self, internal: int) -> Tree | None:
         """The tree it stood in, if it was known."""
         self._usages.pop(internal, None)
         state = self._states.pop(internal, None)
         if state is None:
             return None
+        self.woods.drop(internal)
         if self._bearers.get(state.id.int) == internal:
             del self._bearers[state.id.int]
         tree = self.by_root[state.root.int]
@@ -171,15 +195,20 @@ class Trees:
         # Who bore this id before is gone, though we have not been told yet.
         left = self.bury(bearer) if bearer >= 0 else None
         self._states[state.internal] = state
-        self._drop_outdated_usage(state)
+        self._tell_woods(state)
         self._bearers[state.id.int] = state.internal
         tree = self._plant(state)
         return Merged((tree,) if left is None or left is tree else (left, tree))
 
-    def _drop_outdated_usage(self, state: ProviderState) -> None:
+    def _tell_woods(self, state: ProviderState) -> None:
+        self.woods.put(state)
         usage = self._usages.get(state.internal)
-        if usage is not None and usage.revision <= state.revision:
+        if usage is None:
+            return
+        if usage.revision <= state.revision:
             del self._usages[state.internal]
+        else:
+            self.woods.use(state.internal, usage.used)
 
     def _plant(self, state: ProviderState) -> Tree:
         tree = self.by_root.get(state.root.int)

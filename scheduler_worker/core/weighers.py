@@ -1,6 +1,6 @@
 """Which of the hosts that qualify are better? More room is, unless a multiplier turns it around."""
 
-from scheduler_worker.core.columns import Ints
+from placement_worker.core.candidates.columns import Ints
 from scheduler_worker.core.hosts import Hosts
 from scheduler_worker.core.requests import Wish
 

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|api] [--json FILE]`"""
+"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|choosing|api] [--json FILE]`"""
 
 import argparse
 import sys
@@ -16,6 +16,7 @@ from tests.benchmarks.section_api import api_section
 from tests.benchmarks.section_ask import ask_section
 from tests.benchmarks.section_bus import bus_section
 from tests.benchmarks.section_candidates import candidates_section
+from tests.benchmarks.section_choosing import choosing_section
 from tests.benchmarks.section_claims import claims_section
 from tests.environments import NotInstallableError
 from tests.servers import DidNotStartError, NotInstalledError
@@ -25,6 +26,7 @@ SECTIONS = {
     "claims": claims_section,
     "ask": ask_section,
     "candidates": candidates_section,
+    "choosing": choosing_section,
     "api": api_section,
 }
 TABLE_WIDTH = 160

@@ -1,7 +1,9 @@
 """The search for candidates by itself: no server, no text, only columns; with some claims told before each search."""
 
 import os
+from collections.abc import Iterator
 from functools import partial
+from itertools import count as count_from
 from itertools import cycle, islice
 from urllib.parse import parse_qsl
 
@@ -47,23 +49,28 @@ async def _searches(cloud: Cloud, limit: str, effort: Effort) -> Result:
 
 def woods_of(cloud: Cloud) -> Woods:
     woods = Woods()
+    for state in states_of(cloud):
+        woods.put(state)
+    return woods
+
+
+def states_of(cloud: Cloud) -> Iterator[ProviderState]:
+    """As placement would tell of them."""
+    internals = count_from(1)
     for report in cloud.reports:
         for told in report.providers:
-            woods.put(
-                ProviderState(
-                    internal=woods.rows + 1,
-                    id=told.id,
-                    name=told.name,
-                    root=report.root,
-                    parent=told.parent,
-                    inventories={
-                        resource: InventoryState(**structs.asdict(inventory))
-                        for resource, inventory in (told.inventories or {}).items()
-                    },
-                    traits=told.traits or (),
-                )
+            yield ProviderState(
+                internal=next(internals),
+                id=told.id,
+                name=told.name,
+                root=report.root,
+                parent=told.parent,
+                inventories={
+                    resource: InventoryState(**structs.asdict(inventory))
+                    for resource, inventory in (told.inventories or {}).items()
+                },
+                traits=told.traits or (),
             )
-    return woods
 
 
 def _prepare(woods: Woods, query: CandidatesQuery, expected: int, count: int) -> Work:

@@ -36,6 +36,8 @@ from tests.simulation.plan import CELLS, GOLD, Boot, Delete, Errand, Nonsense, P
 
 INSTANCES = 100
 HOSTS_PER_CELL = 6
+# Their CPUs and memory are in NUMA nodes.
+NESTED = (2, 5)
 SIZE = HostSize(vcpus=16, ram_mb=65_536, disk_gb=1_000, vcpu_ratio=1.0)
 BUSY_S = (1.0, 34.0)
 API, PLACEMENT = ("scheduler-1", "scheduler-2"), ("placement-1", "placement-2")
@@ -94,7 +96,11 @@ def _hosts(chance: random.Random, cell: str) -> tuple[Host, ...]:
     return tuple(
         Host(
             name=f"{cell}-host-{n}",
-            size=structs.replace(SIZE, traits=plain | {GOLD} if chance.random() < 0.5 else plain),
+            size=structs.replace(
+                SIZE,
+                traits=plain | {GOLD} if chance.random() < 0.5 else plain,
+                numa_nodes=2 if n in NESTED else 0,
+            ),
         )
         for n in range(1, HOSTS_PER_CELL + 1)
     )

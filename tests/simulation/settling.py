@@ -121,15 +121,25 @@ def _of_hosts(cloud: Cloud) -> Iterator[str]:
 def _of_pictures(cloud: Cloud) -> Iterator[str]:
     """Each scheduler sees what the books say."""
     for name, picture in cloud.workers.pictures.items():
-        columns = picture.columns
-        for row, host in enumerate(columns.ids):
+        columns, woods = picture.columns, picture.woods
+        woods.plant()
+        for row, host in enumerate(columns.names):
             if not columns.present[row] or not columns.provided[row]:
                 continue
+            providers = [woods.state(each) for each in woods.in_trees_of(columns.root[[row]]).tolist()]
             for resource, stock in columns.stocks.items():
-                giver = columns.elsewhere[row].get(resource, host)
-                said, seen = cloud.books.free(giver, resource), int(stock.capacity[row] - stock.used[row])
-                if said is not None and said != seen:
-                    yield f"{name} sees {seen} {resource} free on {columns.names[row]}: it is {said}"
+                told = [cloud.books.free(each.id, resource) for each in providers]
+                said = [free for free in told if free is not None]
+                seen = int(stock.capacity[row] - stock.used[row])
+                if said and sum(said) != seen:
+                    yield f"{name} sees {seen} {resource} free on {host}: it is {said}"
+        for row, state in enumerate(woods.states):
+            for resource in state.inventories if state else ():
+                assert state is not None, "it has inventories"
+                said_of_it = cloud.books.free(state.id, resource)
+                free = int(woods.stocks[resource].free[row])
+                if said_of_it is not None and said_of_it != free:
+                    yield f"{name} sees {free} {resource} free on {state.name}: it is {said_of_it}"
 
 
 async def _of_view(cloud: Cloud) -> list[str]:

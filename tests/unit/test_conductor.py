@@ -268,6 +268,17 @@ def test_an_alternate_whose_inventory_alone_moved_is_tried_again_as_it_is_now() 
     assert [each.host for each in cell.row.failures] == ["h1"]
 
 
+def test_an_alternate_that_is_tried_again_still_names_the_pool_that_shares_with_it() -> None:
+    plain = seen("h2")
+    pool = ShapeSeen(root=host("pool"), shape=5)
+    shared = structs.replace(plain, share=structs.replace(plain.share, shapes=(pool, *plain.share.shapes)))
+    cell = Cell(structs.replace(place(), alternates=(shared,)), failed(1, "h1"))
+
+    cell.swap(moved(a_tree("h2", 2, total=4)))
+
+    assert cell.row.alternates[0].share.shapes == (ShapeSeen(root=host("h2"), shape=2), pool)
+
+
 def test_alternates_that_did_not_move_come_before_one_that_did() -> None:
     cell = Cell(structs.replace(place(), alternates=(seen("h2"), seen("h3"))), failed(1, "h1"))
 

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from bus.messages.build import FunnelStep, Miss, NoValidHost
 from bus.messages.placement import InventoryState
+from placement_worker.core.candidates.columns import Flags, Floats
 from scheduler_worker.core.choosing import Chosen, choose
-from scheduler_worker.core.columns import Flags, Floats
 from scheduler_worker.core.explaining import why_not
 from scheduler_worker.core.hosts import Hosts
 from scheduler_worker.core.picture import Picture

@@ -13,7 +13,7 @@ from scheduler_worker.core.choosing import Chosen, choose
 from scheduler_worker.core.hosts import Draft, Hosts
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.core.plugins import standard_plugins
-from tests.contracts.placement_orders import DB, WEB, aggregate, amounts, provider
+from tests.contracts.placement_orders import DB, WEB, amounts, provider
 from tests.unit.scheduler_worlds import ROOMY, a_host, a_picture, a_state, a_wish, usage_of, vcpus
 
 PLUGINS = standard_plugins()
@@ -253,13 +253,15 @@ def test_a_child_gives_what_the_root_has_not_and_the_share_names_it() -> None:
         assert free_of(picture, "h", "VGPU") == 13
 
 
-def test_what_several_children_have_is_not_given_yet() -> None:
+def test_what_several_children_have_counts_together() -> None:
     root = a_state("h", {})
     children = [a_state(name, {"VCPU": ROOMY}, parent=root.id, root=root.id) for name in ("n0", "n1")]
 
     picture = a_picture(root, *children)
 
-    assert free_of(picture, "h") == 0
+    assert free_of(picture, "h") == 32
+    picture.use([usage_of(children[0], 3, 2)])
+    assert free_of(picture, "h") == 29
     picture.remove([gone(children[0])])
     assert free_of(picture, "h") == 16
 
@@ -310,16 +312,6 @@ def test_a_host_that_is_renamed_is_found_by_its_new_name_only() -> None:
     assert (list(picture.rows_named("h")), list(picture.rows_named("other"))) == ([], [0])
     assert Hosts(Draft(picture)).instances.tolist() == [8]
     assert free_of(picture, "other") == 16
-
-
-def test_hosts_are_found_by_aggregate_as_long_as_they_are_in_it() -> None:
-    inside = a_state("h", aggregates=(aggregate("racks"),))
-    picture = a_picture(inside)
-    assert list(picture.rows_in(aggregate("racks"))) == [0]
-
-    picture.apply([structs.replace(inside, aggregates=(), revision=2, shape=2)])
-
-    assert list(picture.rows_in(aggregate("racks"))) == []
 
 
 def test_hundreds_of_hosts_and_traits_find_room() -> None:

@@ -22,17 +22,25 @@ class BlockMaker:
         self._seen: set[tuple[int, ...]] = set()
 
     def block(self, stated: Stated, solution: tuple[int, ...]) -> Block:
+        """Without the lines that were told before."""
+        block, columns = self._whole(stated, solution)
+        if not self._woods.sharing:
+            return block
+        return Block(block.shape, self._not_seen(block.rows, columns), block.preference)
+
+    def whole(self, stated: Stated, solution: tuple[int, ...]) -> Block:
+        """One line for each tree of the stand, if the tree gives anything."""
+        return self._whole(stated, solution)[0]
+
+    def _whole(self, stated: Stated, solution: tuple[int, ...]) -> tuple[Block, tuple[int, ...]]:
         places = tuple(dict.fromkeys(solution))
         columns = tuple(places.index(place) for place in solution)
         shape = self._shapes.get(columns)
         if shape is None:
             shape = self._shapes[columns] = _shape(self._slots, columns)
-        rows = _rows(stated.stand, places)
-        if self._woods.sharing:
-            rows = self._not_seen(rows, columns)
         worth = stated.puzzle.worth
         preference = sum(worth[slot][place] for slot, place in enumerate(solution)) if worth else 0.0
-        return Block(shape, rows, preference)
+        return Block(shape, _rows(stated.stand, places), preference), columns
 
     def _not_seen(self, rows: Rows, columns: tuple[int, ...]) -> Rows:
         """What takes from those who share alone is found under each root that these reach."""

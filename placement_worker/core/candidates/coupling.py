@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from placement_worker.core.candidates.columns import Ints
-from placement_worker.core.candidates.fitting import Slot
+from placement_worker.core.candidates.fitting import Slot, Taken
 from placement_worker.core.candidates.woods import Woods
 
 SUMS_MAX = 1024
@@ -24,14 +24,17 @@ class Coupling(Struct, frozen=True):
     room: Ints
 
 
-def couplings_of(woods: Woods, slots: Sequence[Slot], *, isolate: bool) -> list[Coupling]:
+def couplings_of(woods: Woods, slots: Sequence[Slot], *, isolate: bool, taken: Taken) -> list[Coupling]:
     """With `isolate`, no two slots with suffixes take from one provider."""
     couplings = []
     for resource in sorted({resource for slot in slots for resource, _ in slot.resources}):
         amounts = tuple(dict(slot.resources).get(resource, 0) for slot in slots)
         takers = [slot for slot, amount in zip(slots, amounts, strict=True) if amount]
         if len(takers) > 1 and not (isolate and all(slot.is_suffixed for slot in takers)):
-            couplings.append(_coupling(woods.stocks[resource].room(woods.rows), amounts))
+            room = woods.stocks[resource].room(woods.rows)
+            for row, less in taken.get(resource, {}).items():
+                room[row] = min(room[row], woods.stocks[resource].free[row] - less)
+            couplings.append(_coupling(room, amounts))
     return couplings
 
 

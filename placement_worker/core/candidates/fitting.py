@@ -13,6 +13,9 @@ from placement_worker.core.candidates.columns import Flags, Floats, Rows
 from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, Group
 from placement_worker.core.candidates.woods import Woods
 
+# By class and row.
+Taken = Mapping[str, Mapping[int, int]]
+
 
 class Slot(Struct, frozen=True):
     """A part of the question that is given to one provider: a group with a suffix, or one class of the group without.
@@ -43,24 +46,39 @@ class Fitting(Struct, frozen=True):
     pools: Mapping[int, Rows]
 
 
-def fit(woods: Woods, query: CandidatesQuery) -> Fitting | None:
+class Scope(Struct, frozen=True):
+    """What of the woods is searched: the trees of these `roots` (None: of all), without the pools in `barred`. `taken` is
+    what cannot be had beside what the stocks say is used, by class and row.
+    """
+
+    roots: Flags | None = None
+    barred: frozenset[int] = frozenset()
+    taken: Taken = {}
+
+
+EVERYTHING = Scope()
+
+
+def fit(woods: Woods, query: CandidatesQuery, scope: Scope = EVERYTHING) -> Fitting | None:
     """None if it takes no search to see that nothing is to be found."""
     anchors = _may_anchor(woods, query)
+    if scope.roots is not None:
+        anchors &= scope.roots
     slots: list[Slot] = []
     together: tuple[Flags, ...] = ()
     for group in query.groups:
         if group.in_tree is not None and woods.row_of(group.in_tree) is None:
             return None
         if group.suffix == UNSUFFIXED:
-            slots += _slots_of_unsuffixed(woods, group)
+            slots += _slots_of_unsuffixed(woods, group, scope.taken)
             together = tuple(woods.traits.bearing_any(names, woods.rows) for names in group.required)
             if group.forbidden_aggregates:
                 anchors &= ~woods.members(group.forbidden_aggregates)
         else:
-            slots.append(_slot_of_suffixed(woods, group))
+            slots.append(_slot_of_suffixed(woods, group, scope.taken))
     pools = {
         row: woods.reached_from(row)
-        for row in sorted(woods.sharing)
+        for row in sorted(woods.sharing - scope.barred)
         if any(slot.shared is not None and slot.shared[row] for slot in slots)
     }
     for slot in slots:
@@ -78,7 +96,7 @@ def _may_anchor(woods: Woods, query: CandidatesQuery) -> Flags:
     return anchors
 
 
-def _slots_of_unsuffixed(woods: Woods, group: Group) -> list[Slot]:
+def _slots_of_unsuffixed(woods: Woods, group: Group, taken: Taken) -> list[Slot]:
     """An aggregate of the root is one of all its tree; who shares must be in it by itself."""
     root = woods.root[: woods.rows]
     own = _not_forbidden(woods, group)
@@ -98,7 +116,7 @@ def _slots_of_unsuffixed(woods: Woods, group: Group) -> list[Slot]:
     worth = _worth(woods, group, len(group.resources))
     slots = []
     for resource, amount in sorted(group.resources.items()):
-        giving = _giving(woods, resource, amount)
+        giving = _giving(woods, resource, amount, taken)
         slots.append(
             Slot(
                 suffix=UNSUFFIXED,
@@ -111,7 +129,7 @@ def _slots_of_unsuffixed(woods: Woods, group: Group) -> list[Slot]:
     return slots
 
 
-def _slot_of_suffixed(woods: Woods, group: Group) -> Slot:
+def _slot_of_suffixed(woods: Woods, group: Group, taken: Taken) -> Slot:
     fits = _not_forbidden(woods, group)
     for names in group.required:
         fits &= woods.traits.bearing_any(names, woods.rows)
@@ -120,7 +138,7 @@ def _slot_of_suffixed(woods: Woods, group: Group) -> Slot:
     if group.forbidden_aggregates:
         fits &= ~woods.members(group.forbidden_aggregates)
     for resource, amount in group.resources.items():
-        fits &= _giving(woods, resource, amount)
+        fits &= _giving(woods, resource, amount, taken)
     if group.resources:
         fits &= _in_tree(woods, group)
     elif not group.required and not group.member_of:
@@ -146,9 +164,14 @@ def _in_tree(woods: Woods, group: Group) -> Flags | np.bool_:
     return np.True_ if row is None else woods.root[: woods.rows] == woods.root[row]
 
 
-def _giving(woods: Woods, resource: str, amount: int) -> Flags:
+def _giving(woods: Woods, resource: str, amount: int, taken: Taken) -> Flags:
     stock = woods.stocks.get(resource)
-    return np.zeros(woods.rows, dtype=np.bool_) if stock is None else stock.giving(amount, woods.rows)
+    if stock is None:
+        return np.zeros(woods.rows, dtype=np.bool_)
+    giving = stock.giving(amount, woods.rows)
+    for row, less in taken.get(resource, {}).items():
+        giving[row] &= stock.free[row] - less >= amount
+    return giving
 
 
 def _worth(woods: Woods, group: Group, slots: int) -> Floats | None:

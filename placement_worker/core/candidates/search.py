@@ -11,12 +11,15 @@ choice look only for what takes something from the tree.
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from placement_worker.core.candidates.blocks import BlockMaker
+from placement_worker.core.candidates.columns import Rows
 from placement_worker.core.candidates.coupling import couplings_of
-from placement_worker.core.candidates.fitting import fit
+from placement_worker.core.candidates.fitting import EVERYTHING, Fitting, Scope, fit
 from placement_worker.core.candidates.found import Block, Candidates
 from placement_worker.core.candidates.puzzle import solutions
 from placement_worker.core.candidates.query import CandidatesQuery
@@ -46,6 +49,29 @@ def find_candidates(woods: Woods, query: CandidatesQuery, skip: int = 0) -> Cand
     return Candidates(_joined(blocks))
 
 
+class InTrees(NamedTuple):
+    """Candidates of one shape, one for each of these trees; by their roots."""
+
+    roots: Rows
+    block: Block
+
+
+def find_one_in_each_tree(woods: Woods, query: CandidatesQuery, scope: Scope) -> Iterator[InTrees]:
+    """For who is to live in a tree, and so must take something from it: a candidate that does so, of each tree that has
+    one. What the tree itself gives comes before what is shared with it.
+    """
+    found = _state(woods, query, scope)
+    if found is None:
+        return
+    fitting, all_stated = found
+    making = BlockMaker(woods, fitting.slots)
+    for stated in all_stated:
+        own = (1 << len(stated.stand.form.parents)) - 1
+        solution = next(solutions(structs.replace(stated.puzzle, needs=own)), None)
+        if solution is not None:
+            yield InTrees(stated.stand.rows[:, 0], making.whole(stated, solution))
+
+
 def _joined(blocks: Iterable[Block]) -> tuple[Block, ...]:
     """Neighbours of one shape as one block: a tree of many solutions tells them one by one."""
     joined = []
@@ -61,18 +87,26 @@ def _joined(blocks: Iterable[Block]) -> tuple[Block, ...]:
 
 
 def _all_blocks(woods: Woods, query: CandidatesQuery) -> Iterator[Block]:
-    woods.plant()
-    fitting = fit(woods, query)
-    if fitting is None:
+    found = _state(woods, query, EVERYTHING)
+    if found is None:
         return
-    couplings = couplings_of(woods, fitting.slots, isolate=query.group_policy == "isolate")
-    stating = Stating(woods, query, fitting, couplings)
-    stated: Iterable[Stated] = map(stating.state, stands(woods, fitting, couplings))
+    fitting, stated = found
     if any(group.preferred for group in query.groups):
         stated = sorted(stated, key=lambda each: -each.worth_at_most)
     making = BlockMaker(woods, fitting.slots)
     for each, solution in _rounds(stated):
         yield making.block(each, solution)
+
+
+def _state(woods: Woods, query: CandidatesQuery, scope: Scope) -> tuple[Fitting, Iterable[Stated]] | None:
+    """The puzzle of each stand, stated when it is its turn; None if there is nobody to be found."""
+    woods.plant()
+    fitting = fit(woods, query, scope)
+    if fitting is None:
+        return None
+    couplings = couplings_of(woods, fitting.slots, isolate=query.group_policy == "isolate", taken=scope.taken)
+    stating = Stating(woods, query, fitting, couplings)
+    return fitting, map(stating.state, stands(woods, fitting, couplings))
 
 
 def _rounds(stated: Iterable[Stated]) -> Iterator[tuple[Stated, tuple[int, ...]]]:

@@ -1,0 +1,200 @@
+"""From which providers would a compound host give what is asked? Found by the search that placement itself answers by.
+
+A host is compound if its tree has more than a root, or if somebody shares with that tree. What its columns have in all
+says how good it is, not what it can give: two cells with room for one each have none for two. So whether it qualifies,
+and the share of each instance, come from candidates; one of each tree, of all trees at once. What own choices hold counts
+as taken there, by provider, and so does what the draft has chosen.
+
+What was found stays good while there is room for it: only then is a host searched again, alone.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bus.messages.placement import ProviderState
+from placement_worker.core.candidates.columns import Flags, Rows
+from placement_worker.core.candidates.fitting import Scope
+from placement_worker.core.candidates.found import Block
+from placement_worker.core.candidates.query import CandidatesQuery, Group
+from placement_worker.core.candidates.search import find_one_in_each_tree
+from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.requests import Wish
+
+
+class Needs(NamedTuple):
+    """What of a wish candidates are searched by."""
+
+    amounts: tuple[tuple[str, int], ...]
+    required: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+
+
+class Gift(NamedTuple):
+    """What one provider gives, by its row in the woods."""
+
+    row: int
+    resource: str
+    amount: int
+
+
+class Giver(NamedTuple):
+    """A provider that a host's instances may take from, and what is left of one class there."""
+
+    state: ProviderState
+    free: int
+
+
+def needs_of(wish: Wish) -> Needs:
+    return Needs(wish.amounts, wish.required, wish.forbidden)
+
+
+def query_of(needs: Needs) -> CandidatesQuery:
+    group = Group(
+        resources=dict(needs.amounts),
+        required=tuple((trait,) for trait in needs.required),
+        forbidden=needs.forbidden,
+    )
+    return CandidatesQuery(groups=(group,))
+
+
+class Found:
+    """A candidate for each host that has one. `flags` says which have."""
+
+    def __init__(self, hosts: int) -> None:
+        self.flags = np.zeros(hosts, dtype=np.bool_)
+        self._block, self._line = (np.zeros(hosts, dtype=np.intp) for _ in range(2))
+        self._blocks: list[Block] = []
+
+    def add(self, hosts: Rows, block: Block) -> None:
+        """One line of the block for each of these."""
+        self.flags[hosts] = True
+        self._block[hosts] = len(self._blocks)
+        self._line[hosts] = np.arange(len(hosts))
+        self._blocks.append(block)
+
+    def gifts(self, host: int) -> tuple[Gift, ...] | None:
+        if not self.flags[host]:
+            return None
+        block = self._blocks[self._block[host]]
+        rows = block.rows[self._line[host]].tolist()
+        return tuple(
+            [
+                Gift(row, resource, amount)
+                for row, amounts in zip(rows, block.shape.amounts, strict=True)
+                for resource, amount in amounts.items()
+            ]
+        )
+
+
+class Compounds:
+    """Those of one draft; hosts are rows of the picture's columns."""
+
+    def __init__(self, picture: Picture) -> None:
+        self.flags = picture.compound
+        self._picture = picture
+        self._woods = picture.woods
+        self._woods.plant()
+        self._taken: dict[str, dict[int, int]] = {}
+        # Until somebody takes something.
+        self._found: dict[Needs, Found] = {}
+        for share in picture.held_on_compound():
+            for each in share.amounts:
+                row = self._woods.row_of(each.provider)
+                if row is not None:
+                    self._count(Gift(row, each.resource, each.amount))
+
+    def found(self, needs: Needs) -> Found:
+        found = self._found.get(needs)
+        if found is None:
+            found = self._found[needs] = self._search(needs, np.flatnonzero(self.flags))
+        return found
+
+    def search_again(self, needs: Needs, host: int) -> tuple[Gift, ...] | None:
+        return self._search(needs, np.array([host], dtype=np.intp)).gifts(host)
+
+    def has_room(self, gifts: Sequence[Gift]) -> bool:
+        return all(self._free(gift.row, gift.resource) >= gift.amount for gift in gifts)
+
+    def take(self, gifts: Sequence[Gift]) -> None:
+        for gift in gifts:
+            self._count(gift)
+        self._found.clear()
+
+    def givers(self, host: int, resource: str = "") -> Iterator[Giver]:
+        """All from whom something could be taken there, if they had it; of a class, those that have it."""
+        woods, root = self._woods, int(self._picture.columns.root[host])
+        if root < 0:
+            return
+        barred = self._barred(int(self._picture.columns.cell[host]))
+        pools = [row for row in sorted(woods.sharing - barred) if root in woods.reached_from(row)]
+        for row in dict.fromkeys((*woods.in_trees_of(np.array([root])).tolist(), *pools)):
+            state = woods.state(row)
+            if not resource or resource in state.inventories:
+                yield Giver(state, self._free(row, resource) if resource else 0)
+
+    def _free(self, row: int, resource: str) -> int:
+        return int(self._woods.stocks[resource].free[row]) - self._taken.get(resource, {}).get(row, 0)
+
+    def _count(self, gift: Gift) -> None:
+        taken = self._taken.setdefault(gift.resource, {})
+        taken[gift.row] = taken.get(gift.row, 0) + gift.amount
+
+    def _search(self, needs: Needs, hosts: Rows) -> Found:
+        columns, woods = self._picture.columns, self._woods
+        found = Found(columns.rows)
+        hosts = hosts[columns.root[hosts] >= 0]
+        host_of = np.zeros(woods.rows, dtype=np.intp)
+        host_of[columns.root[hosts]] = hosts
+        query = query_of(needs)
+        for barred, roots in self._by_pools(hosts):
+            for trees in find_one_in_each_tree(woods, query, Scope(roots, barred, self._taken)):
+                found.add(host_of[trees.roots], trees.block)
+        return found
+
+    def _by_pools(self, hosts: Rows) -> Iterator[tuple[frozenset[int], Flags]]:
+        """The roots of these hosts, by the pools that their cells may not use."""
+        columns = self._picture.columns
+        cells = columns.cell[hosts]
+        parts: dict[frozenset[int], list[int]] = {}
+        for cell in np.unique(cells).tolist():
+            parts.setdefault(self._barred(cell), []).append(cell)
+        for barred, same in parts.items():
+            roots = np.zeros(self._woods.rows, dtype=np.bool_)
+            roots[columns.root[hosts[np.isin(cells, same)]]] = True
+            yield barred, roots
+
+    def _barred(self, cell: int) -> frozenset[int]:
+        """Pools of another cell: nobody may claim from two cells at once."""
+        name = self._picture.columns.cells.names[cell]
+        return frozenset(row for row in self._woods.sharing if self._woods.state(row).cell not in ("", name))
+
+
+class Filling:
+    """Compound hosts while instances of one wish are put on them, one after another."""
+
+    def __init__(self, compounds: Compounds, wish: Wish) -> None:
+        self.flags = compounds.flags
+        self._compounds = compounds
+        self._needs = needs_of(wish)
+        self._found = compounds.found(self._needs)
+        self._last: dict[int, tuple[Gift, ...]] = {}
+
+    def take(self, host: int) -> tuple[Gift, ...] | None:
+        """For one more instance; None if there is no room left."""
+        gifts = self._last.get(host) or self._found.gifts(host)
+        if gifts is None or not self._compounds.has_room(gifts):
+            gifts = self._compounds.search_again(self._needs, host)
+        if gifts is not None:
+            self._last[host] = gifts
+            self._compounds.take(gifts)
+        return gifts
+
+    def offer(self, host: int) -> tuple[Gift, ...] | None:
+        """What it could give to one more, which nobody takes yet; None if there is no room left."""
+        gifts = self._last.get(host) or self._found.gifts(host)
+        if gifts is not None and not self._compounds.has_room(gifts):
+            # Whoever asks for one asks for more: all are searched at once.
+            gifts = self._compounds.found(self._needs).gifts(host)
+        return gifts

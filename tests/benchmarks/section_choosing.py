@@ -1,0 +1,72 @@
+"""The scheduler's choice by itself: no server, no message, only a picture; batches of equal wishes, and of different ones."""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+
+from bus.messages.hosts import HostState
+from scheduler_worker.core.choosing import Chosen, choose
+from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.plugins import standard_plugins
+from scheduler_worker.core.requests import Wish
+from tests.benchmarks.clouds import Cloud, hosts_alone, trees
+from tests.benchmarks.cpu import OneProcess
+from tests.benchmarks.measuring import Details, Effort, Result, Work, measured
+from tests.benchmarks.section_candidates import states_of
+
+BATCH = 200
+BATCHES = 5
+PLUGINS = standard_plugins()
+
+
+def equal_wishes() -> list[Wish]:
+    return [_wish(0)] * BATCH
+
+
+def different_wishes() -> list[Wish]:
+    return [_wish(number) for number in range(BATCH)]
+
+
+def _wish(number: int) -> Wish:
+    amounts = (("DISK_GB", 20), ("MEMORY_MB", 2048 + number), ("VCPU", 2))
+    return Wish(amounts=amounts)
+
+
+WISHES = {"equal": equal_wishes(), "different": different_wishes()}
+
+
+async def choosing_section(effort: Effort) -> list[Result]:
+    """What an instance costs."""
+    clouds = (hosts_alone(1_000), hosts_alone(10_000), trees(1_000)) if effort.servers else (trees(100),)
+    return [
+        await measured(
+            "hosts, chosen",
+            {"cloud": cloud.name, "wishes": kind},
+            {"python": OneProcess(os.getpid())},
+            operations=effort.operations(BATCHES * BATCH, BATCH),
+            effort=effort,
+            prepare=partial(_prepare, picture_of(cloud), WISHES[kind]),
+        )
+        for cloud in clouds
+        for kind in effort.some(WISHES)
+    ]
+
+
+def picture_of(cloud: Cloud) -> Picture:
+    picture = Picture()
+    states = list(states_of(cloud))
+    picture.apply(states)
+    roots = [state for state in states if state.parent is None]
+    picture.know(HostState(id=root.id, name=root.name, cell="c1", up=True, enabled=True) for root in roots)
+    return picture
+
+
+def _prepare(picture: Picture, wishes: Sequence[Wish], count: int) -> Work:
+    return partial(_choose, picture, wishes, count)
+
+
+async def _choose(picture: Picture, wishes: Sequence[Wish], count: int) -> Details:
+    for turn in range(max(1, count // BATCH)):
+        chosen = sum(isinstance(one, Chosen) for one in choose(picture, wishes, PLUGINS, salt=turn))
+        assert chosen == BATCH, f"{chosen} of {BATCH} wishes found a host, and there is room for all"
+    return {}

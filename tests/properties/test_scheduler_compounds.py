@@ -1,0 +1,168 @@
+"""A scheduler's hosts are those that placement finds candidates for, and what it chooses are such candidates, one after
+another, until there are none.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from bus.message import ProviderId
+from bus.messages.build import NoValidHost
+from bus.messages.hosts import HostState
+from bus.messages.placement import ProviderState, Share
+from placement_worker.core.candidates.found import Candidate
+from placement_worker.core.candidates.query import CandidatesQuery, Group
+from placement_worker.core.candidates.search import find_candidates
+from placement_worker.core.candidates.woods import Woods
+from scheduler_worker.core.choosing import Chosen, choose
+from scheduler_worker.core.explaining import why_not
+from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.plugins import standard_plugins
+from scheduler_worker.core.requests import Wish
+from tests.contracts.placement_orders import consumer
+from tests.properties.bounds import THOROUGH
+from tests.properties.woodlands import LARGE_ASKS, TRAITS, rarely, woodlands
+
+PLUGINS = standard_plugins(io_ops_max=0, instances_max=1000)
+ONE_EACH = tuple((trait,) for trait in TRAITS)
+
+
+@st.composite
+def wishes(draw: st.DrawFn) -> Wish:
+    required: tuple[str, ...] = draw(rarely((*ONE_EACH, TRAITS[:2]), ()))
+    forbidden: tuple[str, ...] = draw(rarely(ONE_EACH, (), one_in=6))
+    return Wish(
+        amounts=tuple(sorted(draw(st.sampled_from(LARGE_ASKS)).items())),
+        required=required,
+        forbidden=tuple(trait for trait in forbidden if trait not in required),
+    )
+
+
+def picture_of(states: Sequence[ProviderState]) -> Picture:
+    """Every root is a host, those who share as well."""
+    picture = Picture()
+    picture.apply(states)
+    picture.know(
+        HostState(id=state.id, name=state.name, cell="c1", up=True, enabled=True)
+        for state in states
+        if state.parent is None
+    )
+    return picture
+
+
+def woods_of(states: Iterable[ProviderState]) -> Woods:
+    woods = Woods()
+    for state in states:
+        woods.put(state)
+    return woods
+
+
+def query_of(wish: Wish) -> CandidatesQuery:
+    group = Group(
+        resources=dict(wish.amounts),
+        required=tuple((trait,) for trait in wish.required),
+        forbidden=wish.forbidden,
+    )
+    return CandidatesQuery(groups=(group,))
+
+
+def homes(woods: Woods, candidate: Candidate) -> set[ProviderId]:
+    """The roots of trees where one could live with it: part of it is theirs, and the rest is shared with them."""
+    rows = [woods.row_of(each.provider) for each in candidate.amounts]
+    roots = {int(woods.root[row]) for row in rows if row is not None}
+    return {
+        woods.state(root).id
+        for root in roots
+        if all(
+            woods.root[row] == root or (woods.shares[row] and root in woods.reached_from(row))
+            for row in rows
+            if row is not None
+        )
+    }
+
+
+def homes_of(states: Iterable[ProviderState], wish: Wish) -> dict[frozenset[object], set[ProviderId]]:
+    """Of each candidate that placement finds, by what it takes."""
+    woods = woods_of(states)
+    found = find_candidates(woods, query_of(wish)).written_out(woods)
+    return {frozenset(each.amounts): homes(woods, each) for each in found}
+
+
+def using(states: Iterable[ProviderState], share: Share) -> list[ProviderState]:
+    """As placement has them when the share is claimed."""
+    taken = {(each.provider, each.resource): each.amount for each in share.amounts}
+    return [
+        structs.replace(
+            state,
+            inventories={
+                resource: structs.replace(inventory, used=inventory.used + taken.get((state.id, resource), 0))
+                for resource, inventory in state.inventories.items()
+            },
+        )
+        for state in states
+    ]
+
+
+def test_hosts_that_qualify_are_those_where_one_could_live_with_a_candidate() -> None:
+    met: Counter[str] = Counter()
+
+    @THOROUGH
+    @given(woodlands(), wishes())
+    def check(states: list[ProviderState], wish: Wish) -> None:
+        hosts = {state.name: state.id for state in states if state.parent is None}
+        refused = {hosts[miss.host] for miss in why_not(picture_of(states), wish, PLUGINS)}
+
+        expected = set().union(*homes_of(states, wish).values())
+
+        assert set(hosts.values()) - refused == expected
+        met["qualified"] += len(expected)
+        met["refused"] += len(refused)
+
+    check()
+    assert min(met["qualified"], met["refused"]) > 50
+
+
+def test_each_choice_of_a_batch_is_a_candidate_when_those_before_it_are_claimed() -> None:
+    met: Counter[str] = Counter()
+
+    @THOROUGH
+    @given(
+        states=woodlands(),
+        shapes=st.lists(wishes(), min_size=1, max_size=2),
+        held=st.sampled_from([0, 0, 1, 3]),
+        alternates=st.sampled_from([2, 0]),
+    )
+    def check(states: list[ProviderState], shapes: list[Wish], held: int, alternates: int) -> None:
+        picture = picture_of(states)
+        now = states
+        # What this scheduler has chosen, and nobody has answered.
+        for number, one in enumerate(choose(picture, shapes[:1] * held, PLUGINS, 0)):
+            if isinstance(one, Chosen):
+                picture.hold(consumer(f"held-{number}"), 1, one.choice.share)
+                now = using(now, one.choice.share)
+                met["held"] += 1
+
+        batch = [wish for wish in dict.fromkeys(shapes) for _ in range(4)]
+        for wish, one in zip(batch, choose(picture, batch, PLUGINS, 0, alternates), strict=True):
+            found = homes_of(now, wish)
+            if isinstance(one, NoValidHost):
+                assert not any(found.values()), f"{wish} was refused, but could have {found}"
+                met["refused"] += 1
+                continue
+            share = one.choice.share
+            assert share.host in found[frozenset(share.amounts)]
+            roots = {state.root for state in states if state.id in {each.provider for each in share.amounts}}
+            assert {seen.root for seen in share.shapes} == roots | {share.host}
+            for other in one.alternates:
+                assert other.share.host in found[frozenset(other.share.amounts)]
+                met["alternates"] += 1
+            now = using(now, share)
+            met["chosen"] += 1
+            met["from several providers"] += len({each.provider for each in share.amounts}) > 1
+
+    check()
+    assert min(met[what] for what in ("held", "chosen", "refused", "alternates")) > 50
+    assert met["from several providers"] > 20

@@ -1,0 +1,158 @@
+"""Boots on hosts whose processors are in NUMA nodes, and on hosts whose disk is a pool: from the request to the release."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bus.messages.build import DeleteInstance, Flavor
+from bus.messages.hosts import HostFacts, HostsReported
+from bus.messages.placement import ReportedInventory, ReportedProvider, ReportInventory
+from bus.station import Station
+from cell_conductor.settings import ConductorSettings
+from cell_conductor.store import ConductorStore
+from cell_conductor.wiring import conductor_parts
+from compute_sim.core.faults import FailsToBuild, FaultScript
+from compute_sim.core.hosts import Host, HostSize
+from compute_sim.settings import ComputeSettings
+from compute_sim.wiring import compute_parts
+from tests.contracts.conductor_stores import open_conductor_store
+from tests.contracts.placement_orders import aggregate
+from tests.contracts.stage import SETTINGS
+from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of, until_so
+from tests.stories.layouts import STAGES
+
+pytestmark = pytest.mark.asyncio
+
+CONDUCTING = ConductorSettings(poll_ms=20, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
+PRETENDING = ComputeSettings(cell="c1", beat_s=0.1, facts_every_s=0.05, again_s=0.05, drain_s=0.1)
+THREE = Flavor(name="three", vcpus=3, ram_mb=1024, root_gb=1)
+
+
+def nested(name: str, vcpus: int) -> Host:
+    """Half of them in each of two nodes."""
+    return Host(name=name, size=HostSize(vcpus=vcpus, numa_nodes=2, vcpu_ratio=1.0))
+
+
+@asynccontextmanager
+async def a_cell(here: Cloud, rows: ConductorStore, *hosts: Host, fails: str = "") -> AsyncIterator[None]:
+    """c1, with a real conductor and pretended hosts."""
+    conductor, computes = (
+        Station(here.brokers.in_cell("c1"), name, settings=SETTINGS, asks=True)
+        for name in ("conductor", "computes")
+    )
+    script = FaultScript(spawn_ms=5, faults=(FailsToBuild(hosts=(fails,)),) if fails else ())
+    parts = (
+        *conductor_parts(conductor, rows, CONDUCTING, "c1", conductor.ask_all),
+        *compute_parts(computes, hosts, PRETENDING, script),
+        conductor,
+    )
+    async with here.running(parts, conductor, computes):
+        yield
+
+
+async def until_used(here: Cloud, resource: str, **used: int) -> None:
+    """So much of it of these providers, and nothing of any other."""
+
+    async def is_so() -> bool:
+        now = {
+            name: inventory.used
+            for name, state in (await here.providers()).items()
+            if (inventory := state.inventories.get(resource)) is not None and inventory.used
+        }
+        return now == used
+
+    await until_so(is_so, f"of {resource} used {used}")
+
+
+@STAGES
+async def test_a_boot_is_claimed_in_one_node_swapped_to_a_node_of_another_host_and_released(
+    bus: str, books: str
+) -> None:
+    async with (
+        cloud(bus, books, scripted=("c2",)) as here,
+        here.placement(),
+        here.scheduler(),
+        open_conductor_store(books, "c1") as rows,
+        a_cell(here, rows, nested("better", 16), nested("other", 8), fails="better"),
+    ):
+        await here.until_known("better", "other")
+        build = a_build(1, flavor=THREE)
+
+        await here.client.ask(build)
+        state = await here.until_state(instance_of(build), "active")
+
+        assert (state.host, state.attempt) == ("other", 2)
+        assert [failure.host for failure in state.failures] == ["better"]
+        await until_used(here, "VCPU", other_NUMA0=3)
+        await until_used(here, "DISK_GB", other=1)
+
+        await here.client.ask(DeleteInstance(instance=instance_of(build)))
+        await here.until_state(instance_of(build), "deleted")
+        await until_used(here, "VCPU")
+
+
+@STAGES
+async def test_equal_boots_fill_both_nodes_and_the_next_is_told_what_each_has_left(
+    bus: str, books: str
+) -> None:
+    async with (
+        cloud(bus, books, scripted=("c2",)) as here,
+        here.placement(),
+        here.scheduler(),
+        open_conductor_store(books, "c1") as rows,
+        a_cell(here, rows, nested("only", 8)),
+    ):
+        await here.until_known("only")
+        both, one_more = a_build(1, flavor=THREE, count=2), a_build(2, flavor=THREE)
+
+        await here.client.ask(both)
+        for index in range(2):
+            await here.until_state(instance_of(both, index), "active")
+        await until_used(here, "VCPU", only_NUMA0=3, only_NUMA1=3)
+        await here.client.ask(one_more)
+        state = await here.until_state(instance_of(one_more), "error")
+
+        assert state.no_valid_host is not None
+        assert [(step.step, step.example) for step in state.no_valid_host.steps] == [
+            ("capacity", "only: VCPU asked 3, free 1 of 4 at only_NUMA0, the most of 2")
+        ]
+
+
+def alone(name: str, totals: dict[str, int], *traits: str) -> ReportInventory:
+    """A tree of one provider, in the aggregate of a rack."""
+    provider = ReportedProvider(
+        id=host_id(name),
+        name=name,
+        inventories={resource: ReportedInventory(total=total) for resource, total in totals.items()},
+        traits=traits,
+        aggregates=(aggregate("rack"),),
+    )
+    return ReportInventory(cell="c1", root=host_id(name), providers=(provider,))
+
+
+@STAGES
+async def test_two_hosts_take_their_disk_from_one_pool_until_it_is_used_up(bus: str, books: str) -> None:
+    async with cloud(bus, books) as here, here.placement(), here.scheduler():
+        for name in ("h1", "h2"):
+            await here.report(alone(name, {"VCPU": 8, "MEMORY_MB": 65536}))
+        await here.report(alone("nfs", {"DISK_GB": 2}, "MISC_SHARES_VIA_AGGREGATE"))
+        facts = tuple(HostFacts(id=host_id(name), name=name) for name in ("h1", "h2"))
+        await here.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=facts))
+        await here.until_known("h1", "h2")
+        build = a_build(1, count=3)
+
+        await here.client.ask(build)
+        ends = [
+            (await here.until_state(instance_of(build, index), "active", "error")).state for index in range(3)
+        ]
+
+        assert sorted(ends) == ["active", "active", "error"]
+        await until_used(here, "DISK_GB", nfs=2)
+        for order in here.placed:
+            assert {seen.root for seen in order.chosen.share.shapes} == {
+                order.chosen.share.host,
+                host_id("nfs"),
+            }
+            await here.client.ask(DeleteInstance(instance=order.instance))
+        await until_used(here, "DISK_GB")

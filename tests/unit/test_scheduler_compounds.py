@@ -1,0 +1,255 @@
+"""Hosts whose tree has children, and hosts that others share with: the share of each instance is a candidate."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from bus.messages.build import FunnelStep, NoValidHost
+from bus.messages.placement import InventoryState, ProviderGone, ProviderState, Share
+from scheduler_worker.core.choosing import Chosen, choose, stand_ins
+from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.plugins import standard_plugins
+from tests.contracts.placement_orders import DB, WEB, aggregate, provider
+from tests.unit.scheduler_worlds import a_host, a_picture, a_state, a_wish, usage_of
+
+PLUGINS = standard_plugins()
+RACK = (aggregate("rack"),)
+SHARES = "MISC_SHARES_VIA_AGGREGATE"
+NAMES = {
+    provider(name): name
+    for host in ("h", "g", "k", "pool", "near", "far", "flat1", "flat2")
+    for name in (host, f"{host}-n0", f"{host}-n1")
+}
+
+
+def some(**totals: int) -> dict[str, InventoryState]:
+    return {resource: InventoryState(total=total) for resource, total in totals.items()}
+
+
+def a_nested_host(name: str, vcpu: int = 4, traits: Mapping[int, str] | None = None) -> list[ProviderState]:
+    """Its VCPUs are in two NUMA cells, its disk is its own."""
+    root = a_state(name, some(DISK_GB=100), shape=3)
+    return [root] + [
+        a_state(
+            f"{name}-n{number}",
+            some(VCPU=vcpu),
+            # Siblings are tried by age.
+            internal=root.internal + 1 + number,
+            parent=root.id,
+            root=root.id,
+            shape=3,
+            traits=(traits[number],) if traits and number in traits else (),
+        )
+        for number in range(2)
+    ]
+
+
+def a_diskless_host(name: str, vcpu: int = 8, cell: str = "c1") -> ProviderState:
+    return a_state(name, some(VCPU=vcpu), aggregates=RACK, cell=cell)
+
+
+def a_pool(disk: int, name: str = "pool", cell: str = "") -> ProviderState:
+    return a_state(name, some(DISK_GB=disk), traits=(SHARES,), aggregates=RACK, shape=7, cell=cell)
+
+
+def a_cloud(*states: ProviderState) -> Picture:
+    """Pools are no hosts: the registry does not know them."""
+    roots = [state for state in states if state.id == state.root and SHARES not in state.traits]
+    return a_picture(*states, hosts=tuple(a_host(root.name, cell=root.cell) for root in roots))
+
+
+def in_words(share: Share) -> str:
+    return " ".join(f"{each.resource}:{each.amount}@{NAMES[each.provider]}" for each in share.amounts)
+
+
+def chosen(found: list[Chosen | NoValidHost]) -> list[str]:
+    return [in_words(one.choice.share) for one in found if isinstance(one, Chosen)]
+
+
+def refusal(found: Chosen | NoValidHost) -> NoValidHost:
+    assert isinstance(found, NoValidHost)
+    return found
+
+
+def test_a_boot_takes_its_vcpus_from_one_cell_and_equal_boots_fill_both() -> None:
+    picture = a_cloud(*a_nested_host("h"))
+
+    found = choose(picture, [a_wish(3, DISK_GB=10)] * 3, PLUGINS, salt=0)
+
+    assert chosen(found) == ["DISK_GB:10@h VCPU:3@h-n0", "DISK_GB:10@h VCPU:3@h-n1"]
+    assert refusal(found[2]).steps == (
+        FunnelStep(
+            step="capacity",
+            removed=1,
+            example="h: VCPU asked 3, free 1 of 4 at h-n0, the most of 2",
+        ),
+    )
+
+
+def test_a_share_names_the_host_and_the_shape_of_its_tree_once() -> None:
+    (one,) = choose(a_cloud(*a_nested_host("h")), [a_wish(3, DISK_GB=10)], PLUGINS, salt=0)
+
+    assert isinstance(one, Chosen)
+    share = one.choice.share
+    assert share.host == provider("h")
+    assert [(seen.root, seen.shape) for seen in share.shapes] == [(provider("h"), 3)]
+
+
+def test_what_no_cell_has_by_itself_is_refused_though_both_together_have_it() -> None:
+    (found,) = choose(a_cloud(*a_nested_host("h")), [a_wish(5)], PLUGINS, salt=0)
+
+    assert [(step.step, step.example) for step in refusal(found).steps] == [
+        ("capacity", "h: VCPU asked 5, free 4 of 4 at h-n0, the most of 2")
+    ]
+    assert refusal(found).nearest[0].reason == "VCPU asked 5, free 4 of 4 at h-n0, the most of 2"
+
+
+def test_what_is_used_of_a_cell_counts_there() -> None:
+    states = a_nested_host("h")
+    picture = a_cloud(*states)
+
+    picture.use([usage_of(states[1], 2, 2)])
+
+    assert chosen(choose(picture, [a_wish(3)] * 2, PLUGINS, salt=0)) == ["VCPU:3@h-n1"]
+
+
+def test_a_choice_that_is_held_counts_at_the_provider_it_takes_from_until_it_is_dropped() -> None:
+    picture = a_cloud(*a_nested_host("h"))
+    for holder, place in ((WEB, "h-n0"), (DB, "h-n1")):
+        (one,) = choose(picture, [a_wish(3)], PLUGINS, salt=0)
+        assert chosen([one]) == [f"VCPU:3@{place}"]
+        assert isinstance(one, Chosen)
+        picture.hold(holder, 1, one.choice.share)
+
+    assert chosen(choose(picture, [a_wish(3)], PLUGINS, salt=0)) == []
+    picture.drop(WEB, 1)
+
+    assert chosen(choose(picture, [a_wish(3)] * 2, PLUGINS, salt=0)) == ["VCPU:3@h-n0"]
+
+
+def test_wishes_of_one_batch_that_differ_count_against_each_other_in_a_cell() -> None:
+    found = choose(
+        a_cloud(*a_nested_host("h")), [a_wish(3), a_wish(4), a_wish(1), a_wish(2)], PLUGINS, salt=0
+    )
+
+    assert chosen(found) == ["VCPU:3@h-n0", "VCPU:4@h-n1", "VCPU:1@h-n0"]
+
+
+def test_a_trait_of_one_cell_is_had_there_and_without_room_there_not_at_all() -> None:
+    wish = structs.replace(a_wish(3), required=("CUSTOM_FAST",))
+    picture = a_cloud(*a_nested_host("h", traits={1: "CUSTOM_FAST"}), *a_nested_host("g"))
+
+    found = choose(picture, [wish, wish], PLUGINS, salt=0)
+
+    assert chosen(found) == ["VCPU:3@h-n1"]
+    assert [(step.step, step.removed, step.example) for step in refusal(found[1]).steps] == [
+        ("traits", 2, "h: has room, but not at providers that together are CUSTOM_FAST")
+    ]
+    assert [miss.reason for miss in refusal(found[1]).nearest if miss.host == "g"] == ["lacks CUSTOM_FAST"]
+
+
+def test_a_forbidden_trait_keeps_off_the_cell_that_has_it_and_not_off_the_host() -> None:
+    wish = structs.replace(a_wish(3), forbidden=("CUSTOM_SLOW",))
+
+    found = choose(a_cloud(*a_nested_host("h", traits={0: "CUSTOM_SLOW"})), [wish, wish], PLUGINS, salt=0)
+
+    assert chosen(found) == ["VCPU:3@h-n1"]
+
+
+def test_disk_of_a_pool_is_named_with_the_shape_of_the_pool() -> None:
+    picture = a_cloud(a_diskless_host("h"), a_pool(10))
+
+    (one,) = choose(picture, [a_wish(1, DISK_GB=5)], PLUGINS, salt=0)
+
+    assert chosen([one]) == ["DISK_GB:5@pool VCPU:1@h"]
+    assert isinstance(one, Chosen)
+    assert [(seen.root, seen.shape) for seen in one.choice.share.shapes] == [
+        (provider("h"), 1),
+        (provider("pool"), 7),
+    ]
+    picture.remove([ProviderGone(internal=a_pool(10).internal, id=provider("pool"), revision=9)])
+    (found,) = choose(picture, [a_wish(1, DISK_GB=5)], PLUGINS, salt=0)
+    assert refusal(found).steps[0].example == "h: DISK_GB asked 5, has none"
+
+
+def test_what_one_host_takes_of_a_pool_another_cannot_take() -> None:
+    picture = a_cloud(a_diskless_host("h"), a_diskless_host("g"), a_pool(14))
+    wish = a_wish(1, DISK_GB=5)
+
+    found = choose(picture, [wish] * 3, PLUGINS, salt=0)
+
+    assert sorted(chosen(found)) == ["DISK_GB:5@pool VCPU:1@g", "DISK_GB:5@pool VCPU:1@h"]
+    assert refusal(found[2]).steps == (
+        FunnelStep(step="capacity", removed=2, example="h: DISK_GB asked 5, free 4 of 14 at pool"),
+    )
+    assert isinstance(found[0], Chosen)
+    picture.hold(WEB, 1, found[0].choice.share)
+    assert len(chosen(choose(picture, [wish] * 3, PLUGINS, salt=0))) == 1
+
+
+def test_a_host_that_has_disk_itself_gives_that_before_any_pool_does() -> None:
+    own = a_state("h", some(VCPU=8, DISK_GB=8), aggregates=RACK)
+
+    found = choose(a_cloud(own, a_pool(50)), [a_wish(1, DISK_GB=5)] * 2, PLUGINS, salt=0)
+
+    assert chosen(found) == ["DISK_GB:5@h VCPU:1@h", "DISK_GB:5@pool VCPU:1@h"]
+
+
+def test_nobody_lives_on_a_host_that_gives_nothing() -> None:
+    """All of it could be had from the pool, as a candidate of Placement's; a claim of it would be refused."""
+    (found,) = choose(a_cloud(a_diskless_host("h"), a_pool(10)), [a_wish(9, DISK_GB=5)], PLUGINS, salt=0)
+    assert refusal(found).steps[0].example == "h: VCPU asked 9, free 8 of 8 at h"
+
+    disk_alone = structs.replace(a_wish(), amounts=(("DISK_GB", 5),))
+    (found,) = choose(a_cloud(a_diskless_host("h"), a_pool(10)), [disk_alone], PLUGINS, salt=0)
+    assert refusal(found).steps[0].example == "h: all of it would be shared with it, and nothing its own"
+
+
+def test_a_pool_of_another_cell_is_not_taken_from() -> None:
+    states = [a_diskless_host("near", cell="c1"), a_diskless_host("far", cell="c2")]
+
+    found = choose(a_cloud(*states, a_pool(50, cell="c2")), [a_wish(1, DISK_GB=5)] * 2, PLUGINS, salt=0)
+
+    assert chosen(found) == ["DISK_GB:5@pool VCPU:1@far"] * 2
+    found = choose(a_cloud(*states, a_pool(50)), [a_wish(6, DISK_GB=5)] * 2, PLUGINS, salt=0)
+    assert sorted(chosen(found)) == ["DISK_GB:5@pool VCPU:6@far", "DISK_GB:5@pool VCPU:6@near"]
+
+
+def test_where_a_pool_runs_out_hosts_that_need_none_take_the_rest() -> None:
+    """The best three all need the pool, for their own disks are too small: none of them is left after the first."""
+    picture = a_cloud(
+        *(a_state(name, some(VCPU=64, DISK_GB=4), aggregates=RACK) for name in ("h", "g", "k")),
+        *(a_state(name, some(VCPU=8, DISK_GB=8)) for name in ("flat1", "flat2")),
+        a_pool(9),
+    )
+
+    found = choose(picture, [a_wish(1, DISK_GB=5)] * 4, PLUGINS, salt=0, alternates=0)
+
+    assert Counter(words.split()[0] for words in chosen(found)) == {
+        "DISK_GB:5@pool": 1,
+        "DISK_GB:5@flat1": 1,
+        "DISK_GB:5@flat2": 1,
+    }
+    assert refusal(found[3]).hosts == 5
+
+
+def test_alternates_have_shares_of_their_own_and_only_where_there_is_room() -> None:
+    picture = a_cloud(*a_nested_host("h"), *a_nested_host("g"), *a_nested_host("k", vcpu=2))
+
+    one, other = choose(picture, [a_wish(3)] * 2, PLUGINS, salt=0)
+
+    assert isinstance(one, Chosen)
+    assert isinstance(other, Chosen)
+    assert {in_words(each.choice.share) for each in (one, other)} == {"VCPU:3@h-n0", "VCPU:3@g-n0"}
+    for each in (one, other):
+        (alternate,) = each.alternates
+        assert in_words(alternate.share) == ("VCPU:3@g-n1" if each.choice.name == "h" else "VCPU:3@h-n1")
+
+
+def test_stand_ins_are_given_the_shares_that_they_could_take() -> None:
+    picture = a_cloud(*a_nested_host("h"), a_state("flat1", some(VCPU=3)))
+
+    found = stand_ins(picture, a_wish(3), PLUGINS, cell="c1", salt=0, count=2, turn=0)
+
+    assert sorted(in_words(each.share) for each in found) == ["VCPU:3@flat1", "VCPU:3@h-n0"]
