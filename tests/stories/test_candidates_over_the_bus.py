@@ -40,18 +40,23 @@ THREE_DEVICES = AskCandidates(
 )
 
 
-def a_host_with_devices(name: str) -> ReportInventory:
+def a_host_with(name: str, part: str, stock: dict[str, ReportedInventory], count: int) -> ReportInventory:
+    """With so many parts below it, and nothing of its own."""
     root = ProviderId(uuid5(NAMES, name))
-    devices = tuple(
+    parts = tuple(
         ReportedProvider(
             id=ProviderId(uuid5(root, str(number))),
-            name=f"{name}-gpu-{number}",
+            name=f"{name}-{part}-{number}",
             parent=root,
-            inventories={"PGPU": ReportedInventory(total=1)},
+            inventories=stock,
         )
-        for number in range(DEVICES)
+        for number in range(count)
     )
-    return ReportInventory(cell="c1", root=root, providers=(ReportedProvider(id=root, name=name), *devices))
+    return ReportInventory(cell="c1", root=root, providers=(ReportedProvider(id=root, name=name), *parts))
+
+
+def a_host_with_devices(name: str) -> ReportInventory:
+    return a_host_with(name, "gpu", {"PGPU": ReportedInventory(total=1)}, DEVICES)
 
 
 async def asked(here: Scene, question: AskCandidates | AskMoreCandidates) -> object:
@@ -93,6 +98,25 @@ async def test_a_candidate_can_be_claimed_as_it_is_until_the_shape_moves(bus: st
         await here.report(host("h1", 8, traits=("CUSTOM_FAST",)))
         (refused,) = await here.claim(claim(3, only.share))
         assert isinstance(refused, ShapeMoved)
+
+
+@STAGES
+async def test_one_instance_is_claimed_over_two_numa_cells_of_a_host(bus: str, books: str) -> None:
+    question = AskCandidates(
+        groups=tuple(RequestGroup(suffix=f"_{cell}", resources={"VCPU": 3}) for cell in ("A", "B")),
+        group_policy="isolate",
+    )
+    async with scene(bus, books) as here:
+        await here.report(a_host_with("h1", "numa", {"VCPU": ReportedInventory(total=4)}, 2))
+
+        one, other = (await first_of(here, question)).candidates
+
+        assert {one.mappings["_A"], one.mappings["_B"]} == {other.mappings["_A"], other.mappings["_B"]}
+        assert await here.claim(claim(1, one.share)) == [Claimed()]
+        providers = await here.providers()
+        used = [providers[f"h1-numa-{cell}"].inventories["VCPU"].used for cell in (0, 1)]
+        assert used == [3, 3]
+        assert (await first_of(here, question)).candidates == ()
 
 
 @STAGES
