@@ -215,6 +215,8 @@ def _on_due(turn: Turn) -> tuple[SwapClaim, ...]:
     row, now = turn.row, turn.now
     if row.remind_at is not None and row.remind_at <= now:
         for cleanup in row.cleanups:
+            # What the row still keeps may have arrived long ago, at a host that was silent then: it is said anew.
+            turn.no_longer_say(DestroyInstance, attempt=cleanup.attempt)
             turn.destroy(cleanup.attempt, cleanup.host)
         turn.become(remind_at=now + turn.rules.remind_every)
     if row.state_ends_at is None or row.state_ends_at > now:

@@ -431,7 +431,9 @@ def test_a_host_is_reminded_of_what_it_has_to_destroy_until_it_has() -> None:
     cell.after_s(60)
     cell.swap(CLAIMED)
     cell.hear(spawned(2, "h2"))
-    assert cell.after_s(100) == []  # the first order is not confirmed yet
+    # The first order is still on the row, confirmed or not: it is said anew, and not twice.
+    assert cell.after_s(100) == [destroy(1, "h1")]
+    assert [each.message for each in cell.row.outbox].count(destroy(1, "h1")) == 1
     cell.confirm_all()
 
     assert cell.after_s(99) == []
