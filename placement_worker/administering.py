@@ -17,6 +17,7 @@ from bus.messages.administration import (
     HoldersFound,
     NamesFound,
     ProviderWritten,
+    RenameClass,
     UsagesFound,
     Write,
     WriteAnswered,
@@ -99,7 +100,11 @@ def _cells_may_not(cell: str) -> NotAllowed:
 
 
 def _answer(ask: Received[Write], verdict: WriteVerdict) -> Said:
-    if not ask.reply_to and not isinstance(verdict, Done | ProviderWritten | AlreadyThere):
+    # That what was to be made is there already is what was wanted; a name that is taken is not.
+    is_as_wanted = isinstance(verdict, Done | ProviderWritten) or (
+        isinstance(verdict, AlreadyThere) and not isinstance(ask.message, RenameClass)
+    )
+    if not ask.reply_to and not is_as_wanted:
         # Nobody waits for an answer, and what was not done must not vanish.
         return Bury(ask, f"not written, {_in_words(verdict)}")
     return Answer(ask, WriteAnswered(verdict=verdict))

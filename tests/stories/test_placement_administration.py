@@ -24,6 +24,7 @@ from bus.messages.administration import (
     NamesFound,
     ProviderInventories,
     ProviderWritten,
+    RenameClass,
     Reshape,
     SetAggregates,
     SetAllocations,
@@ -174,3 +175,16 @@ async def test_a_write_that_is_refused_while_nobody_waits_is_buried(bus: str, bo
         (letter,) = await dead_letters(here.broker, 1)
 
         assert f"unknown_provider: provider {HOST}" in letter.reason
+
+
+@STAGES
+async def test_a_class_that_cannot_take_a_name_since_another_has_it_is_buried_too(
+    bus: str, books: str
+) -> None:
+    async with scene(bus, books) as here:
+        await write(here, CreateClass(name="CUSTOM_A"), CreateClass(name="CUSTOM_B"))
+        await here.client.publisher.send(RenameClass(name="CUSTOM_A", to="CUSTOM_B"))
+
+        (letter,) = await dead_letters(here.broker, 1)
+
+        assert "already_there: name CUSTOM_B" in letter.reason
