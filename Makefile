@@ -14,7 +14,7 @@ demo: $(INSTALLED) ## watch it work, with simulated hosts
 
 test: lint types layers ## everything: lint, types, layers, and all tests on real servers
 	@echo '== tests'
-	@$(PYTHON) -m tests.servers -- $(PYTHON) -m pytest
+	@$(PYTHON) -m tests.servers -- $(PYTHON) -m pytest --numprocesses 3 --dist loadgroup
 
 lint: $(INSTALLED) ## style, and formatting
 	@echo '== lint'

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from tests.simulation.drawing import draw
+from tests.simulation.findings import Broken
 from tests.simulation.plan import Plan
 from tests.simulation.planted import BUGS
 from tests.simulation.seeds import Outcome, run
@@ -33,24 +34,27 @@ class Hunted(Struct, frozen=True):
 
 def hunt(bug: str, seeds: Iterable[int], runs_max: int) -> Hunted | None:
     """None if no seed shows it. Without a bug's name, nothing is planted: what is real is hunted."""
-    with BUGS[bug]() if bug else nullcontext():
-        for seed in seeds:
-            outcome = run(structs.replace(draw(seed), patience_s=30.0) if bug else draw(seed))
-            if outcome.broken is not None:
-                plan, breaks = outcome.plan, _breaks(outcome.broken.promise, _end_s(outcome))
-                until = _until(plan, outcome.ended_s)
-                guesses = (until, _only_named(plan, outcome.broken.how), _only_errands(until))
-                likely = next((guess for guess in reversed(guesses) if breaks(guess)), plan)
-                small = shrink(likely, breaks, runs_max)
-                return Hunted(
-                    bug,
-                    seed,
-                    outcome.broken.promise,
-                    things_in(plan),
-                    things_in(small),
-                    tuple(_story_of(small)),
-                )
+    for seed in seeds:
+        plan = structs.replace(draw(seed), patience_s=30.0) if bug else draw(seed)
+        outcome = _run(bug, plan)
+        if outcome.broken is not None:
+            return _shrunk(bug, outcome, outcome.broken, runs_max)
     return None
+
+
+def _shrunk(bug: str, outcome: Outcome, broken: Broken, runs_max: int) -> Hunted:
+    plan, breaks = outcome.plan, _breaks(bug, broken.promise, _end_s(outcome))
+    until = _until(plan, outcome.ended_s)
+    guesses = (until, _only_named(plan, broken.how), _only_errands(until))
+    likely = next((guess for guess in reversed(guesses) if breaks(guess)), plan)
+    small = shrink(likely, breaks, runs_max)
+    told = tuple(_story_of(bug, small))
+    return Hunted(bug, plan.seed, broken.promise, things_in(plan), things_in(small), told)
+
+
+def _run(bug: str, plan: Plan, end_s: float | None = None) -> Outcome:
+    with BUGS[bug]() if bug else nullcontext():
+        return run(plan, end_s)
 
 
 def shrink(plan: Plan, breaks: Callable[[Plan], bool], runs_max: int) -> Plan:
@@ -76,27 +80,22 @@ def shrink(plan: Plan, breaks: Callable[[Plan], bool], runs_max: int) -> Plan:
 
 def _until(plan: Plan, end_s: float) -> Plan:
     """What comes after the break has no part in it."""
-    return structs.replace(
-        plan,
-        boots=tuple(each for each in plan.boots if each.at_s <= end_s),
-        errands=tuple(each for each in plan.errands if each.at_s <= end_s),
-        deletes=tuple(each for each in plan.deletes if each.at_s <= end_s),
-        faults=tuple(each for each in plan.faults if each.at_s <= end_s),
-    )
+    early = {
+        part: tuple(each for each in getattr(plan, part) if each.at_s <= end_s)
+        for part in ("boots", "errands", "deletes", "faults", "nonsense")
+    }
+    return _sound(structs.replace(plan, **early))
 
 
 def _only_errands(plan: Plan) -> Plan:
     """What clerks do may need nobody else."""
-    return structs.replace(plan, boots=(), deletes=(), faults=(), switches=(), nonsense=())
+    return _sound(structs.replace(plan, boots=(), faults=(), switches=()))
 
 
 def _only_named(plan: Plan, how: str) -> Plan:
     """The requests that are spoken of may be enough."""
     named = set(re.findall(r"\bb\d+\b", how))
-    boots = tuple(boot for boot in plan.boots if boot.name in named)
-    ids = {boot.id for boot in boots}
-    deletes = tuple(each for each in plan.deletes if each.request in ids)
-    return structs.replace(plan, boots=boots, deletes=deletes)
+    return _sound(structs.replace(plan, boots=tuple(boot for boot in plan.boots if boot.name in named)))
 
 
 def things_in(plan: Plan) -> int:
@@ -109,10 +108,14 @@ def _end_s(outcome: Outcome) -> float | None:
     return None if is_late else outcome.ended_s + LONGER_S
 
 
-def _breaks(promise: str, end_s: float | None) -> Callable[[Plan], bool]:
+def _breaks(bug: str, promise: str, end_s: float | None) -> Callable[[Plan], bool]:
+    """Another promise will do as well, if it is the bug that breaks it."""
+
     def breaks(plan: Plan) -> bool:
-        broken = run(plan, end_s).broken
-        return broken is not None and broken.promise == promise
+        broken = _run(bug, plan, end_s).broken
+        if broken is None or broken.promise == promise or not bug:
+            return broken is not None
+        return run(plan, end_s).broken is None
 
     return breaks
 
@@ -127,12 +130,22 @@ def _without(plan: Plan, part: str, start: int, end: int) -> Plan:
     left = (*things[:start], *things[end:])
     if part == "script":
         return structs.replace(plan, script=structs.replace(plan.script, faults=left))
-    return structs.replace(plan, **{part: left})
+    return _sound(structs.replace(plan, **{part: left}))
 
 
-def _story_of(plan: Plan) -> Iterator[str]:
+def _sound(plan: Plan) -> Plan:
+    """Without what is said of requests that are left out: it may be no nonsense without them."""
+    ids = {boot.id for boot in plan.boots}
+    return structs.replace(
+        plan,
+        deletes=tuple(each for each in plan.deletes if each.request in ids),
+        nonsense=tuple(each for each in plan.nonsense if each.like is None or each.like in ids),
+    )
+
+
+def _story_of(bug: str, plan: Plan) -> Iterator[str]:
     yield from plan_lines(plan)
-    outcome = run(plan)
+    outcome = _run(bug, plan)
     if outcome.broken is not None:
         lines = [line for line in lines_of(outcome) if "starts" not in line]
         yield from lines[-LINES_MAX:]

@@ -6,6 +6,7 @@ first, so that nothing that its tasks still do on their way out is heard by anyb
 
 import asyncio
 import random
+import zlib
 from collections import Counter
 from collections.abc import Coroutine, Generator
 from contextvars import ContextVar
@@ -14,6 +15,9 @@ from typing import Any, Protocol
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 RUNNING: ContextVar["SimProcess | None"] = ContextVar("running", default=None)
+# A network that is slow now and then is enough to mix what happens in different processes.
+SLOW_OFTEN = 0.08
+SLOW_S_MAX = 0.02
 AnyCoroutine = Coroutine[Any, Any, Any] | Generator[Any, None, Any]
 
 
@@ -36,6 +40,9 @@ class SimProcess:
         self.name = name
         self.life = life
         self.chance = random.Random(f"{seed} {name} {life}")
+        self._own = zlib.crc32(f"{seed} {name} {life}".encode())
+        # When it was last asked how slow things are, and how often in this moment.
+        self._asked_s, self._in_a_row = -1.0, 0
         self.is_dead = False
         self.connections: dict[Cuttable, None] = {}
         self.ahead_s = 0.0
@@ -58,6 +65,15 @@ class SimProcess:
 
     def clock(self) -> datetime:
         return EPOCH + timedelta(seconds=self._loop.time() + self.ahead_s)
+
+    def slow_s(self) -> float:
+        """How long it waits for what comes to it or leaves it now. Of the moment alone, and not of what came before it:
+        where something is left out of a plan, everything else is as slow as it was.
+        """
+        self._in_a_row = self._in_a_row + 1 if self._loop.time() == self._asked_s else 0
+        self._asked_s = self._loop.time()
+        lot = hash((self._own, self._asked_s, self._in_a_row)) % 2**32 / 2**32
+        return lot / SLOW_OFTEN * SLOW_S_MAX if lot < SLOW_OFTEN else 0.0
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         before = RUNNING.set(self)

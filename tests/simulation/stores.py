@@ -16,9 +16,6 @@ from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from scheduler_worker.instances import InstanceRow
 from tests.simulation.process import SimProcess
 
-SLOW_OFTEN = 0.1
-SLOW_S_MAX = 0.01
-
 
 class Commits(Protocol):
     """Whoever is told what was committed."""
@@ -41,5 +38,5 @@ async def on_the_way(process: SimProcess) -> None:
     """Databases are slow now and then, and nobody gets there who is dead."""
     if process.is_dead:
         await asyncio.Event().wait()
-    if process.chance.random() < SLOW_OFTEN:
-        await asyncio.sleep(process.chance.uniform(0, SLOW_S_MAX))
+    if slow_s := process.slow_s():
+        await asyncio.sleep(slow_s)

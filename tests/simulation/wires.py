@@ -15,10 +15,6 @@ from bus.memory.connection import MemoryConnection
 from bus.topology import Objects
 from tests.simulation.process import SimProcess
 
-# A network that is slow now and then is enough to mix what happens in different processes.
-SLOW_OFTEN = 0.08
-SLOW_S_MAX = 0.02
-
 
 class Hearing(Protocol):
     """Whoever must know what goes over the wires."""
@@ -109,8 +105,8 @@ class SimConnection:
             self._hearing.fired("lost_confirm", f"{process.full_name} {parcel.routing_key}")
             self._inner.end("cut before the confirm came")
             raise ConnectionLost("cut before the confirm came")
-        if process.chance.random() < SLOW_OFTEN:
-            await asyncio.sleep(process.chance.uniform(0, SLOW_S_MAX))
+        if slow_s := process.slow_s():
+            await asyncio.sleep(slow_s)
         return receipt
 
 
@@ -164,9 +160,7 @@ class SimConsuming:
 
     async def _until_they_arrive(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        quiet_s = self._hearing.quiet_until_s(self._process, self._queue) - now_s
-        if self._process.chance.random() < SLOW_OFTEN:
-            quiet_s = max(quiet_s, self._process.chance.uniform(0, SLOW_S_MAX))
+        quiet_s = max(self._hearing.quiet_until_s(self._process, self._queue) - now_s, self._process.slow_s())
         if quiet_s > 0:
             await asyncio.sleep(quiet_s)
 
