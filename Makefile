@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers bench conformance clean
+.PHONY: help demo test broker-tests other-tests lint types layers bench conformance clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -14,7 +14,14 @@ demo: $(INSTALLED) ## watch it work, with simulated hosts
 
 test: lint types layers ## everything: lint, types, layers, and all tests on real servers
 	@echo '== tests'
-	@$(PYTHON) -m tests.servers -- $(PYTHON) -m pytest --numprocesses 3 --dist loadgroup
+	@$(PYTHON) -m tests.servers -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
+
+# Of those with the real broker some stop it, so they come one after another. Most of their time they wait.
+broker-tests:
+	@$(PYTHON) -m pytest -m rabbitmq
+
+other-tests:
+	@$(PYTHON) -m pytest -m 'not rabbitmq' --numprocesses 2 --dist loadfile
 
 lint: $(INSTALLED) ## style, and formatting
 	@echo '== lint'
