@@ -16,12 +16,13 @@ test: lint types layers ## everything: lint, types, layers, and all tests on rea
 	@echo '== tests'
 	@$(PYTHON) -m tests.servers -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
 
-# Of those with the real broker some stop it, so they come one after another. Most of their time they wait.
+# Of those with the real broker some stop it, so they come one after another. Most of their time they wait; so the others
+# run beside them, simulations first, since they take what is left of the machine.
 broker-tests:
 	@$(PYTHON) -m pytest -m rabbitmq
 
 other-tests:
-	@$(PYTHON) -m pytest -m 'not rabbitmq' --numprocesses 2 --dist loadfile
+	@$(PYTHON) -m pytest -m 'not rabbitmq' --numprocesses 3 --dist loadfile --no-loadscope-reorder tests/simulation tests
 
 lint: $(INSTALLED) ## style, and formatting
 	@echo '== lint'

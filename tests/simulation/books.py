@@ -46,6 +46,8 @@ class Books:
         self._inventories: dict[ProviderId, dict[str, InventoryState]] = {}
         self._shapes: dict[ProviderId, int] = {}
         self._roots: dict[ProviderId, ProviderId] = {}
+        # Moved to another tree by name while somebody held of them.
+        self._parted: set[ProviderId] = set()
 
     # What is told
 
@@ -101,6 +103,8 @@ class Books:
         for tree in changes.trees:
             self._shapes[tree.root] = tree.shape
             for book in tree.providers.values():
+                if self._roots.get(book.id, tree.root) != tree.root and self._is_held(book.id):
+                    self._parted.add(book.id)
                 self._inventories[book.id] = dict(book.inventories)
                 self._roots[book.id] = tree.root
             root = tree.providers.get(tree.root)
@@ -137,6 +141,9 @@ class Books:
             else:
                 self.held.pop(consumer, None)
         return {key for key, sum_ in sums_before.items() if self._sums[key] > sum_}
+
+    def _is_held(self, provider: ProviderId) -> bool:
+        return any(self._sums.get((provider, resource)) for resource in self._inventories.get(provider, ()))
 
     def _note_free(self, provider: ProviderId) -> None:
         inventories = self._inventories.get(provider, {})
@@ -183,7 +190,9 @@ class Books:
                 self._findings.breaks(
                     "no allocation without a living consumer", f"{consumer} holds {amounts}"
                 )
-            hosts = {self._hosts.name(self._root(each.provider)) for each in amounts}
+            self._parted = {each for each in self._parted if self._is_held(each)}
+            standing = [each.provider for each in amounts if each.provider not in self._parted]
+            hosts = {self._hosts.name(self._root(each)) for each in standing}
             # Who is written by name may hold wherever it likes.
             if len(hosts) > 1 and self._living.get(consumer):
                 self._findings.breaks(

@@ -19,6 +19,8 @@ PARTS = ("faults", "boots", "errands", "deletes", "switches", "nonsense", "scrip
 LINES_MAX = 60
 PIECES_MAX = 128
 LONGER_S = 3.0
+# A plan of so many things is read from end to end.
+ENOUGH = 40
 
 
 class Hunted(Struct, frozen=True):
@@ -58,7 +60,9 @@ def _run(bug: str, plan: Plan, end_s: float | None = None) -> Outcome:
 
 
 def shrink(plan: Plan, breaks: Callable[[Plan], bool], runs_max: int) -> Plan:
-    """All of a part first, then halves of every part, then quarters, as long as what is left still breaks the promise."""
+    """All of a part first, then halves of every part, then quarters, as long as what is left still breaks the promise, and
+    until that is so little that a person can read it.
+    """
     runs = 0
     pieces = 1
     while pieces <= PIECES_MAX:
@@ -66,7 +70,7 @@ def shrink(plan: Plan, breaks: Callable[[Plan], bool], runs_max: int) -> Plan:
             at = 0
             size = -(-len(_things(plan, part)) // pieces)
             while at < len(_things(plan, part)):
-                if runs == runs_max:
+                if runs == runs_max or things_in(plan) <= ENOUGH:
                     return plan
                 less = _without(plan, part, at, at + size)
                 runs += 1

@@ -296,6 +296,15 @@ class Cloud:
 
         await until_so(all_there, f"hosts {names} known")
 
+    async def until_provided(self, *names: str) -> None:
+        """Until the registry has these hosts, and placement what they have told of themselves."""
+
+        async def all_told() -> bool:
+            return set(names) <= (await self.providers()).keys()
+
+        await self.until_known(*names)
+        await until_so(all_told, f"hosts {names} provided")
+
     async def send(self, *messages: Message) -> None:
         await asyncio.gather(*[self.client.publisher.send(message) for message in messages])
 

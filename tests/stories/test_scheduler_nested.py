@@ -76,7 +76,7 @@ async def test_a_boot_is_claimed_in_one_node_swapped_to_a_node_of_another_host_a
         open_conductor_store(books, "c1") as rows,
         a_cell(here, rows, nested("better", 16), nested("other", 8), fails="better"),
     ):
-        await here.until_known("better", "other")
+        await here.until_provided("better", "other")
         build = a_build(1, flavor=THREE)
 
         await here.client.ask(build)
@@ -103,7 +103,7 @@ async def test_equal_boots_fill_both_nodes_and_the_next_is_told_what_each_has_le
         open_conductor_store(books, "c1") as rows,
         a_cell(here, rows, nested("only", 8)),
     ):
-        await here.until_known("only")
+        await here.until_provided("only")
         both, one_more = a_build(1, flavor=THREE, count=2), a_build(2, flavor=THREE)
 
         await here.client.ask(both)
