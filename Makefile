@@ -17,12 +17,12 @@ test: lint types layers ## everything: lint, types, layers, and all tests on rea
 	@$(PYTHON) -m tests.servers -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
 
 # Of those with the real broker some stop it, so they come one after another. Most of their time they wait; so the others
-# run beside them, simulations first, since they take what is left of the machine.
+# run beside them.
 broker-tests:
 	@$(PYTHON) -m pytest -m rabbitmq
 
 other-tests:
-	@$(PYTHON) -m pytest -m 'not rabbitmq' --numprocesses 3 --dist loadfile --no-loadscope-reorder tests/simulation tests
+	@$(PYTHON) -m pytest -m 'not rabbitmq' --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(INSTALLED) ## style, and formatting
 	@echo '== lint'
