@@ -161,10 +161,13 @@ class Clerk:
             return
         holders = list(await self._hand.holders_of(source.id))
         # Now and then it overlooks somebody, or knows somebody as of before.
-        match chance.choice(("", "", "", "", "overlooked", "outdated")) if holders else "":
+        mistake = chance.choice(("", "", "overlooked", "outdated", "outdated, and kept")) if holders else ""
+        match mistake:
             case "overlooked":
                 del holders[0]
-            case "outdated":
+            case "outdated" | "outdated, and kept":
                 holders[0] = structs.replace(holders[0], generation=holders[0].generation - 1)
         await self._pause(chance.choice((0.0, 0.0, 0.05, 0.5)))
-        await self._hand.write(reshaped(source, target, resource, holders))
+        await self._hand.write(
+            reshaped(source, target, resource, holders, keeps=mistake == "outdated, and kept")
+        )

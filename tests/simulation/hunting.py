@@ -20,7 +20,7 @@ LINES_MAX = 60
 PIECES_MAX = 128
 LONGER_S = 3.0
 # A plan of so many things is read from end to end.
-ENOUGH = 40
+ENOUGH = 60
 
 
 class Hunted(Struct, frozen=True):

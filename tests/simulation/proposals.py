@@ -34,9 +34,15 @@ Known = Mapping[ProviderId, ProviderState]
 
 
 def reshaped(
-    source: ProviderState, target: ProviderState, resource: str, holders: Sequence[ConsumerState]
+    source: ProviderState,
+    target: ProviderState,
+    resource: str,
+    holders: Sequence[ConsumerState],
+    *,
+    keeps: bool,
 ) -> Reshape:
-    left = {name: _reported(stock) for name, stock in source.inventories.items() if name != resource}
+    """All that is held of a class goes with it; or, if the source keeps it as well, to where there is more of it."""
+    left = {name: _reported(stock) for name, stock in source.inventories.items() if keeps or name != resource}
     grown = {name: _reported(stock) for name, stock in target.inventories.items()}
     return Reshape(
         inventories=(

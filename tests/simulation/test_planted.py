@@ -9,7 +9,7 @@ from tests.simulation.many import pool_with_fixed_hashes
 from tests.simulation.planted import BUGS
 from tests.simulation.test_simulation import PATIENCE_S, SEEDS
 
-SHRINKING_RUNS_MAX = 32
+SHRINKING_RUNS_MAX = 64
 
 
 @pytest.fixture(scope="module")

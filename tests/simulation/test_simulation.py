@@ -10,7 +10,7 @@ from tests.simulation.many import Ran, kept, run_many
 
 SEEDS = range(1, 201)
 # All seeds are run for the first of the tests that look at them.
-PATIENCE_S = 900
+PATIENCE_S = 1800
 
 
 @pytest.fixture(scope="module")
