@@ -3,7 +3,7 @@ document. `moor broker reference` and `moor broker asyncapi` print them; a test 
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import inspect
@@ -21,22 +21,7 @@ SAID: tuple[type[Message], ...] = (
     hosts.AskHosts,
     hosts.SetHost,
     placement.ReportInventory,
-    administration.CreateProvider,
-    administration.UpdateProvider,
-    administration.DeleteProvider,
-    administration.SetInventories,
-    administration.PutInventory,
-    administration.DropInventory,
-    administration.SetTraits,
-    administration.SetAggregates,
-    administration.CreateTrait,
-    administration.DeleteTrait,
-    administration.CreateClass,
-    administration.RenameClass,
-    administration.DeleteClass,
-    administration.SetAllocations,
-    administration.DeleteAllocations,
-    administration.Reshape,
+    *get_args(administration.Write),
     administration.AskConsumer,
     administration.AskHolders,
     administration.AskUsages,

@@ -1,5 +1,7 @@
 """The words on the bus, one file a subject; `ALL` is every kind of message there is."""
 
+from typing import get_args
+
 from bus.message import Message
 from bus.messages import administration, build, candidates, cell, hosts, placement
 
@@ -42,22 +44,7 @@ ALL: tuple[type[Message], ...] = (
     candidates.AskCandidates,
     candidates.AskMoreCandidates,
     candidates.CandidatesFound,
-    administration.CreateProvider,
-    administration.UpdateProvider,
-    administration.DeleteProvider,
-    administration.SetInventories,
-    administration.PutInventory,
-    administration.DropInventory,
-    administration.SetTraits,
-    administration.SetAggregates,
-    administration.CreateTrait,
-    administration.DeleteTrait,
-    administration.CreateClass,
-    administration.RenameClass,
-    administration.DeleteClass,
-    administration.SetAllocations,
-    administration.DeleteAllocations,
-    administration.Reshape,
+    *get_args(administration.Write),
     administration.WriteAnswered,
     administration.AskConsumer,
     administration.ConsumerFound,

@@ -323,7 +323,7 @@ ProviderWrite = (
 )
 AllocationWrite = SetAllocations | DeleteAllocations
 NameWrite = CreateTrait | DeleteTrait | CreateClass | RenameClass | DeleteClass
-Write = ProviderWrite | AllocationWrite | NameWrite | Reshape
+Write = ProviderWrite | NameWrite | AllocationWrite | Reshape
 
 WriteVerdict = (
     Done
