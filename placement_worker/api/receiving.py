@@ -1,6 +1,10 @@
 """A request's parts as they arrive: its path, its query, its body; each within its limit."""
 
+import asyncio
+from collections.abc import Mapping
 from http import HTTPStatus
+from types import MappingProxyType
+from typing import Final
 from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope
@@ -8,6 +12,9 @@ from starlette.types import Receive, Scope
 from placement_worker.api.headers import Headers
 from placement_worker.api.problems import ApiError, bad_request
 from placement_worker.api.settings import ApiSettings
+
+# What the client still sends is not read, so the connection is of no more use.
+_LAST_ANSWER: Final[Mapping[str, str]] = MappingProxyType({"connection": "close"})
 
 
 class ClientGone(Exception):  # noqa: N818 - named for what happened
@@ -46,8 +53,20 @@ def query_of(scope: Scope, settings: ApiSettings) -> tuple[tuple[str, str], ...]
 
 
 async def body_of(headers: Headers, receive: Receive, settings: ApiSettings) -> bytes:
-    """All of it, or none: what says that it is too long is not even read."""
+    """All of it, or none: what says that it is too long is not even read, and who sends too slowly is not waited for."""
     _check_length(_stated_length(headers.get("content-length", "0")), settings)
+    try:
+        async with asyncio.timeout(settings.body_s_max):
+            return await _whole_body(receive, settings)
+    except TimeoutError:
+        raise ApiError(
+            HTTPStatus.REQUEST_TIMEOUT,
+            f"The body was not whole after {settings.body_s_max:g} seconds",
+            headers=_LAST_ANSWER,
+        ) from None
+
+
+async def _whole_body(receive: Receive, settings: ApiSettings) -> bytes:
     message = await receive()
     if message["type"] != "http.disconnect" and not message.get("more_body", False):
         return bytes(message.get("body", b""))
@@ -73,6 +92,5 @@ def _check_length(length: int, settings: ApiSettings) -> None:
         raise ApiError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             f"The body has {length} bytes, and {settings.body_bytes_max} are read at most",
-            # What it still sends is not read, so the connection is of no more use.
-            headers={"connection": "close"},
+            headers=_LAST_ANSWER,
         )

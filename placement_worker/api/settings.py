@@ -6,6 +6,8 @@ from msgspec import Struct
 class ApiSettings(Struct, frozen=True):
     # The largest reshape of a whole cloud's tree stays far below; who sends more is cut off while sending.
     body_bytes_max: int = 16 * 1024 * 1024
+    # How long a body may take to come: who sends a byte a minute holds a connection, and no more.
+    body_s_max: float = 60.0
     # The request's first line: nova's longest queries for candidates take some thousand bytes.
     target_bytes_max: int = 64 * 1024
     headers_bytes_max: int = 64 * 1024
@@ -16,7 +18,13 @@ class ApiSettings(Struct, frozen=True):
     cors_origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("body_bytes_max", "target_bytes_max", "headers_bytes_max", "query_keys_max"):
+        for name in (
+            "body_bytes_max",
+            "body_s_max",
+            "target_bytes_max",
+            "headers_bytes_max",
+            "query_keys_max",
+        ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be more than 0")
         if self.prefix and (not self.prefix.startswith("/") or self.prefix.endswith("/")):

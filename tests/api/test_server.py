@@ -132,6 +132,18 @@ async def test_a_body_that_grows_too_long_while_it_is_sent_is_cut_off() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    limits = ApiSettings(body_s_max=0.05)
+
+    head = b"POST /things HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"
+    async with serving(app_with(settings=limits), limits) as server:
+        answered, error = await said_to(server, head)
+
+    assert answered == 408
+    assert "not whole after 0.05 seconds" in str(error["detail"])
+
+
+@pytest.mark.asyncio
 async def test_the_answer_to_a_head_has_no_body_and_leaves_the_connection_usable() -> None:
     async with serving(app_with()) as server:
         reader, writer = await asyncio.open_connection(server.listen.host, server.listen.port)
