@@ -46,8 +46,8 @@ class Books:
         self._inventories: dict[ProviderId, dict[str, InventoryState]] = {}
         self._shapes: dict[ProviderId, int] = {}
         self._roots: dict[ProviderId, ProviderId] = {}
-        # Moved to another tree by name while somebody held of them.
-        self._parted: set[ProviderId] = set()
+        # Who held of a provider when that was moved to another tree by name.
+        self._parted: set[tuple[ConsumerId, ProviderId]] = set()
 
     # What is told
 
@@ -103,8 +103,8 @@ class Books:
         for tree in changes.trees:
             self._shapes[tree.root] = tree.shape
             for book in tree.providers.values():
-                if self._roots.get(book.id, tree.root) != tree.root and self._is_held(book.id):
-                    self._parted.add(book.id)
+                if self._roots.get(book.id, tree.root) != tree.root:
+                    self._parted |= {(consumer, book.id) for consumer in self._holders(book.id)}
                 self._inventories[book.id] = dict(book.inventories)
                 self._roots[book.id] = tree.root
             root = tree.providers.get(tree.root)
@@ -142,8 +142,15 @@ class Books:
                 self.held.pop(consumer, None)
         return {key for key, sum_ in sums_before.items() if self._sums[key] > sum_}
 
-    def _is_held(self, provider: ProviderId) -> bool:
-        return any(self._sums.get((provider, resource)) for resource in self._inventories.get(provider, ()))
+    def _holders(self, provider: ProviderId) -> list[ConsumerId]:
+        return [who for who, held in self.held.items() if any(each.provider == provider for each in held)]
+
+    def _is_parted(self, consumer: ConsumerId, provider: ProviderId) -> bool:
+        """Does it hold of two trees by nobody's claim, or has it inherited that?"""
+        heir = self.heirs.get(consumer)
+        return (consumer, provider) in self._parted or (
+            heir is not None and (heir.instance, provider) in self._parted
+        )
 
     def _note_free(self, provider: ProviderId) -> None:
         inventories = self._inventories.get(provider, {})
@@ -190,9 +197,8 @@ class Books:
                 self._findings.breaks(
                     "no allocation without a living consumer", f"{consumer} holds {amounts}"
                 )
-            self._parted = {each for each in self._parted if self._is_held(each)}
-            standing = [each.provider for each in amounts if each.provider not in self._parted]
-            hosts = {self._hosts.name(self._root(each)) for each in standing}
+            claimed = [each.provider for each in amounts if not self._is_parted(consumer, each.provider)]
+            hosts = {self._hosts.name(self._root(provider)) for provider in claimed}
             # Who is written by name may hold wherever it likes.
             if len(hosts) > 1 and self._living.get(consumer):
                 self._findings.breaks(

@@ -39,7 +39,8 @@ def hunt(bug: str, seeds: Iterable[int], runs_max: int) -> Hunted | None:
     for seed in seeds:
         plan = structs.replace(draw(seed), patience_s=30.0) if bug else draw(seed)
         outcome = _run(bug, plan)
-        if outcome.broken is not None:
+        # What breaks without the bug, too, is none of its doing.
+        if outcome.broken is not None and (not bug or run(plan).broken is None):
             return _shrunk(bug, outcome, outcome.broken, runs_max)
     return None
 
