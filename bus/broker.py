@@ -17,6 +17,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from bus.message import Envelope, Message
 from bus.topology import Objects
 
 PLAIN = "application/json"  # one message
@@ -49,6 +50,16 @@ class ConsumerCancelled(Interrupted):
     """The broker stopped delivering to this consumer."""
 
 
+class HandsOver(Enum):
+    """What a broker gives a parcel's reader, if that is in its writer's process."""
+
+    BYTES = "bytes"
+    # The messages as they were written, too, which so need not be read again.
+    MESSAGES_TOO = "messages too"
+    # Nothing else: nobody wants bytes, so none are made.
+    MESSAGES = "messages"
+
+
 class Parcel(Struct, frozen=True):
     """One AMQP message, with one or more messages of ours in its body."""
 
@@ -60,6 +71,8 @@ class Parcel(Struct, frozen=True):
     mandatory: bool = False
     reply_to: str = ""
     headers: Mapping[str, str | int] = {}
+    # What the body says, or would say, for a reader in the writer's own process. No wire carries this.
+    envelopes: tuple[Envelope[Message], ...] = ()
 
 
 class Delivery(Struct, frozen=True):
@@ -133,6 +146,9 @@ class Broker(Protocol):
 
     @property
     def user(self) -> str: ...
+
+    @property
+    def hands_over(self) -> HandsOver: ...
 
     async def connect(self) -> Connection:
         """A new connection; `ConnectionLost` if there is nobody, `AccessRefused` if not for this user."""

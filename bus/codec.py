@@ -128,6 +128,11 @@ def encode(envelope: Envelope[Message]) -> bytes:
     return _encoder.encode(envelope)
 
 
+def encode_lines(envelopes: Sequence[Envelope[Message]]) -> bytes:
+    """Several, one a line."""
+    return _encoder.encode_lines(envelopes)[:-1]
+
+
 def put_back(line: bytes) -> bytes:
     """The same message, tried once more; whatever we do not know of it stays in it."""
     try:
@@ -153,8 +158,17 @@ def attempts_of(line: bytes) -> int:
         return 0
 
 
+def in_bytes(parcel: Parcel) -> Parcel:
+    """The parcel as a wire carries it."""
+    if not parcel.envelopes:
+        return parcel
+    return structs.replace(parcel, body=parcel.body or encode_lines(parcel.envelopes), envelopes=())
+
+
 def lines_of(parcel: Parcel) -> Sequence[bytes] | Unreadable:
-    """The messages in a parcel, still as bytes; or why the parcel as a whole will not be looked into."""
+    """The messages in a parcel, as bytes; or why the parcel as a whole will not be looked into."""
+    if parcel.envelopes:
+        return [encode(each) for each in parcel.envelopes]
     size = len(parcel.body)
     if size > PARCEL_BYTES_MAX:
         return Unreadable(parcel.body, f"oversized: {size} bytes, at most {PARCEL_BYTES_MAX} are taken")
@@ -170,6 +184,8 @@ def lines_of(parcel: Parcel) -> Sequence[bytes] | Unreadable:
 
 def known_messages(parcel: Parcel, codec: Codec) -> list[Envelope[Message]]:
     """The messages that can be read, for readers to whom the others do not matter: of answers and feeds."""
+    if parcel.envelopes:
+        return [*parcel.envelopes]
     lines = lines_of(parcel)
     if isinstance(lines, Unreadable):
         return []

@@ -36,17 +36,27 @@ class Held(Struct, eq=False):
     """A parcel that is not acknowledged yet, and how many of its messages are not done."""
 
     consuming: Consuming
-    tag: int
+    delivery: Delivery
     left: int
     origin: Origin
 
+    @property
+    def tag(self) -> int:
+        return self.delivery.tag
+
 
 class Item(Struct, frozen=True, eq=False):
-    """One message, as it came and as it was read."""
+    """One message as it was read, and where in its parcel it stands as it came."""
 
-    line: bytes
+    place: int
     parcel: Held
     received: Received[Any]
+
+    @property
+    def line(self) -> bytes:
+        lines = lines_of(self.parcel.delivery.parcel)
+        assert not isinstance(lines, Unreadable), "a parcel that is not looked into has no items"
+        return lines[self.place]
 
 
 # What stands for the content of a message that we could not read.
@@ -191,6 +201,13 @@ class Intake:
             self._take(*self._unopened.popleft())
 
     def _take(self, consuming: Consuming, delivery: Delivery) -> None:
+        handed_over = () if delivery.returns else delivery.parcel.envelopes
+        if handed_over:
+            held = self._hold(consuming, delivery, len(handed_over))
+            self._ready.extend(
+                [Item(place, held, received(each, held.origin, 0)) for place, each in enumerate(handed_over)]
+            )
+            return
         lines = lines_of(delivery.parcel)
         if not lines:
             lines = Unreadable(delivery.parcel.body, "empty: there is no message in it")
@@ -201,39 +218,40 @@ class Intake:
             self._set_aside(self._halve(self._hold(consuming, delivery, 1), lines))
         else:
             held = self._hold(consuming, delivery, len(lines))
-            items = [item for line in lines if (item := self._read(line, held, delivery.returns))]
+            read = [self._read(place, line, held, delivery.returns) for place, line in enumerate(lines)]
+            items = [Item(place, held, each) for place, each in enumerate(read) if each is not None]
             if any(item.received.attempts for item in items):
                 self._suspects.append(items)
             else:
                 self._ready.extend(items)
 
     def _hold(self, consuming: Consuming, delivery: Delivery, items: int) -> Held:
-        held = self._open[delivery.tag] = Held(consuming, delivery.tag, items, origin_of(delivery))
+        held = self._open[delivery.tag] = Held(consuming, delivery, items, origin_of(delivery))
         return held
 
-    def _read(self, line: bytes, held: Held, returns: int) -> Item | None:
+    def _read(self, place: int, line: bytes, held: Held, returns: int) -> Received[Any] | None:
         """The message in this line, or what stands for one that cannot be read; None if it is for a newer worker."""
         read = self._codec.decode(line)
         if isinstance(read, FromNewer):
-            self._leave_for_newer(read, held)
+            self._leave_for_newer(read, place, held)
             return None
         if isinstance(read, Unreadable):
             read = Envelope[Message](message=read, id=read.id, attempts=attempts_of(line))
-        item = Item(line, held, received(read, held.origin, returns))
-        if item.received.attempts >= self._settings.attempts_max:
-            why = f"came back {item.received.attempts} times: whoever had it in hand died or was cut off"
+        message = received(read, held.origin, returns)
+        if message.attempts >= self._settings.attempts_max:
+            why = f"came back {message.attempts} times: whoever had it in hand died or was cut off"
             self._set_aside(self._bury_unread(held, Unreadable(line, why)))
             return None
-        return item
+        return message
 
-    def _leave_for_newer(self, newer: FromNewer, held: Held) -> None:
+    def _leave_for_newer(self, newer: FromNewer, place: int, held: Held) -> None:
         """A worker of a later release will read it, or this one when it is upgraded; a client's is refused."""
         what = f"version {newer.version} of {newer.type!r} is newer than what this worker reads"
         if held.origin.sender == user_of("client"):
             self._set_aside(self._bury_unread(held, Unreadable(newer.line, what)))
             return
         log.error("%s: left for a newer worker on %s", what, self.queue)
-        item = Item(newer.line, held, NOTHING_READ)
+        item = Item(place, held, NOTHING_READ)
         self._set_aside(self._send_back(item, self._settings.newer_delay_ms, newer.line))
 
     def _lost(self, why: Interrupted) -> None:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-GARBAGE_MIN = 20_000
+GARBAGE_MIN = 100_000
 LOG_FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 # What every worker takes from its environment.
 MEANINGS = {

@@ -7,18 +7,27 @@ when its parcel is confirmed.
 """
 
 import asyncio
-import functools
 import itertools
 import logging
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import tenacity
 from msgspec import Struct
 
-from bus.broker import LINES, PLAIN, ConnectionLost, Interrupted, Parcel, Publishing, Receipt, Refusal
-from bus.codec import encode
+from bus.broker import (
+    LINES,
+    PLAIN,
+    ConnectionLost,
+    HandsOver,
+    Interrupted,
+    Parcel,
+    Publishing,
+    Receipt,
+    Refusal,
+)
+from bus.codec import encode_lines
 from bus.errors import Failure
 from bus.link import Link
 from bus.message import Envelope, Message
@@ -70,28 +79,66 @@ class _Waiter:
             self.done.set_result(None)
 
 
+# Whom it is for, which is the queue of who asked or everybody whom this kind of message concerns; the cell; and where
+# answers go.
+_Key = tuple[str | type[Message], str, str]
+
+
 class _Bucket:
-    """Lines for one address that have not left yet, and who waits for how many of them."""
+    """Messages for one address that have not left yet, all of one kind or answers, and who waits for each of them."""
 
-    __slots__ = ("address", "lines", "reply_to", "size", "waiting")
+    __slots__ = ("address", "envelopes", "key", "reply_to", "waiters")
 
-    def __init__(self, address: Address, reply_to: str) -> None:
+    def __init__(self, key: _Key, address: Address, reply_to: str) -> None:
+        self.key = key
         self.address = address
         self.reply_to = reply_to
-        self.lines: list[bytes] = []
-        self.waiting: dict[_Waiter, int] = {}
-        self.size = 0
+        self.envelopes: list[Envelope[Message]] = []
+        self.waiters: list[_Waiter] = []
 
-    def parcel(self) -> Parcel:
-        return Parcel(
+    def parcels(
+        self, bytes_max: int, hands_over: HandsOver
+    ) -> Iterator[tuple[Parcel, Mapping[_Waiter, int]]]:
+        """As few as may be, and who waits for how much of each."""
+        if self.envelopes[0].message.IS_STRICT:
+            # What people may write is looked at by whoever reads it.
+            hands_over = HandsOver.BYTES
+        body = b"" if hands_over is HandsOver.MESSAGES else encode_lines(self.envelopes)
+        is_handed_over = hands_over is not HandsOver.BYTES
+        if len(body) <= bytes_max or len(self.envelopes) == 1:
+            yield self._parcel(body, 0, len(self.envelopes), is_handed_over=is_handed_over)
+            return
+        lines = body.split(b"\n")
+        for first, last in _chunks(lines, bytes_max):
+            part = b"\n".join(lines[first:last])
+            yield self._parcel(part, first, last, is_handed_over=is_handed_over)
+
+    def _parcel(
+        self, body: bytes, first: int, last: int, *, is_handed_over: bool
+    ) -> tuple[Parcel, Mapping[_Waiter, int]]:
+        envelopes = self.envelopes[first:last]
+        parcel = Parcel(
             exchange=self.address.exchange,
             routing_key=self.address.routing_key,
-            body=b"\n".join(self.lines),
-            content_type=PLAIN if len(self.lines) == 1 else LINES,
+            body=body,
+            content_type=PLAIN if len(envelopes) == 1 else LINES,
             persistent=self.address.kind.is_kept,
             mandatory=self.address.kind is not Kind.EVENT,
             reply_to=self.reply_to,
+            envelopes=tuple(envelopes) if is_handed_over else (),
         )
+        return parcel, Counter(self.waiters[first:last])
+
+
+def _chunks(lines: Sequence[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
+    """From where to where the lines share a parcel; one that is too long has one to itself."""
+    first = size = 0
+    for n, line in enumerate(lines):
+        size += len(line) + 1
+        if size > bytes_max and n > first:
+            yield first, n
+            first, size = n, len(line) + 1
+    yield first, len(lines)
 
 
 class Publisher:
@@ -106,8 +153,9 @@ class Publisher:
         self._settings = settings
         self._clock = clock
         self._name = name
+        self._hands_over = link.broker.hands_over
         self._ids = itertools.count(1)
-        self._buckets: dict[tuple[str, str, str], _Bucket] = {}
+        self._buckets: dict[_Key, _Bucket] = {}
         self._full: deque[_Bucket] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Handle | None = None
@@ -123,21 +171,26 @@ class Publisher:
 
     def send_all(self, outgoing: Sequence[Outgoing]) -> asyncio.Future[None]:
         """Say many things; one future for all."""
-        loop = asyncio.get_running_loop()
-        waiter = _Waiter(len(outgoing), loop.create_future())
+        waiter = _Waiter(len(outgoing), asyncio.get_running_loop().create_future())
         if not outgoing:
             waiter.done.set_result(None)
         sent_at = self._clock()
         for each in outgoing:
-            envelope = Envelope(
-                message=each.message,
-                id=each.id or f"{self._name}-{next(self._ids)}",
-                version=each.message.VERSION,
-                sent_at=sent_at,
-                cause=each.cause,
-                trace=each.trace,
+            message = each.message
+            bucket = self._bucket_for(each)
+            bucket.envelopes.append(
+                Envelope(
+                    message=message,
+                    id=each.id or f"{self._name}-{next(self._ids)}",
+                    version=message.VERSION,
+                    sent_at=sent_at,
+                    cause=each.cause,
+                    trace=each.trace,
+                )
             )
-            self._add(_address(each), each.reply_to, encode(envelope), waiter)
+            bucket.waiters.append(waiter)
+            if len(bucket.waiters) >= self._settings.parcel_items_max:
+                self._full.append(self._buckets.pop(bucket.key))
         self._schedule()
         return waiter.done
 
@@ -161,19 +214,14 @@ class Publisher:
 
     # Into parcels
 
-    def _add(self, address: Address, reply_to: str, line: bytes, waiter: _Waiter) -> None:
-        key = (address.routing_key, address.exchange, reply_to)
+    def _bucket_for(self, outgoing: Outgoing) -> _Bucket:
+        message, to = outgoing.message, outgoing.to
+        key = (to, "", "") if to else (type(message), getattr(message, "cell", ""), outgoing.reply_to)
         bucket = self._buckets.get(key)
-        if bucket is not None and bucket.size + len(line) + 1 > self._settings.parcel_bytes_max:
-            self._full.append(self._buckets.pop(key))
-            bucket = None
         if bucket is None:
-            bucket = self._buckets[key] = _Bucket(address, reply_to)
-        bucket.lines.append(line)
-        bucket.waiting[waiter] = bucket.waiting.get(waiter, 0) + 1
-        bucket.size += len(line) + 1
-        if len(bucket.lines) >= self._settings.parcel_items_max:
-            self._full.append(self._buckets.pop(key))
+            address = Address(REPLY, to, Kind.ANSWER) if to else address_of(message)
+            bucket = self._buckets[key] = _Bucket(key, address, outgoing.reply_to)
+        return bucket
 
     def _schedule(self) -> None:
         """Full parcels leave now; the others at the end of this turn of the loop, or when they have lingered."""
@@ -197,7 +245,14 @@ class Publisher:
         return len(self._under_way) < self._settings.parcels_unconfirmed_max
 
     def _dispatch(self, bucket: _Bucket) -> None:
-        self._start(bucket.parcel(), bucket.waiting, bucket.address.kind)
+        try:
+            parcels = [*bucket.parcels(self._settings.parcel_bytes_max, self._hands_over)]
+        except Exception as problem:  # noqa: BLE001 - what has no bytes cannot leave, and who said it must know
+            for waiter, count in Counter(bucket.waiters).items():
+                waiter.settle(count, problem)
+            return
+        for parcel, waiting in parcels:
+            self._start(parcel, waiting, bucket.address.kind)
 
     # Out to the broker
 
@@ -281,12 +336,3 @@ class Publisher:
         if broken is not None and self._publishing is broken:
             self._publishing = None
             await broken.close()
-
-
-def _address(outgoing: Outgoing) -> Address:
-    return _address_of_asker(outgoing.to) if outgoing.to else address_of(outgoing.message)
-
-
-@functools.lru_cache(maxsize=10_000)
-def _address_of_asker(queue: str) -> Address:
-    return Address(REPLY, queue, Kind.ANSWER)

@@ -17,7 +17,7 @@ class BusSettings(Struct, frozen=True):
     # Consuming: parcels on their way to a worker, messages it takes at once, and how many batches it may have saved
     # but not yet said.
     prefetch: int = 200
-    batch_items_max: int = 200
+    batch_items_max: int = 500
     batches_unsaid_max: int = 2
     # Messages kept on their rows are said again at start, and this often.
     sweep_s: float = 30.0

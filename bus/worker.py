@@ -11,7 +11,7 @@ once. While one batch waits for its confirms, the next is already being decided.
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import groupby
 from typing import Generic, Protocol, TypeVar
@@ -21,7 +21,6 @@ import tenacity
 from bus.codec import Codec
 from bus.errors import Failure, Transient, Unavailable
 from bus.handling import (
-    Answer,
     Bury,
     GiveUp,
     Handler,
@@ -123,13 +122,19 @@ class Worker(Generic[Tx]):
 
     async def _take(self, batch: Sequence[Item]) -> None:
         """Neighbours that share a handler go to it together; the order of the queue is kept."""
-        for handler, run in groupby(batch, key=lambda item: self._handlers.get(type(item.received.message))):
-            items = list(run)
+        for handler, items in self._runs(batch):
             if handler is None:
                 for item in items:
                     await self.intake.bury(item, self._why_nobody(item.received.message))
             else:
                 await self._handle(handler, items)
+
+    def _runs(self, batch: Sequence[Item]) -> Iterable[tuple[Handler | Reading | None, Sequence[Item]]]:
+        kinds = {type(item.received.message) for item in batch}
+        if len({self._handlers.get(kind) for kind in kinds}) == 1:
+            return ((self._handlers.get(kinds.pop()), batch),)
+        runs = groupby(batch, key=lambda item: self._handlers.get(type(item.received.message)))
+        return ((handler, list(run)) for handler, run in runs)
 
     def _why_nobody(self, message: Message) -> str:
         if isinstance(message, Unreadable):
@@ -139,16 +144,27 @@ class Worker(Generic[Tx]):
     async def _handle(self, handler: Handler | Reading, items: Sequence[Item]) -> None:
         """Decide and save; saying it and settling go on beside the next batch."""
         try:
-            said: Sequence[Said] = await self._retrying()(self._decide_and_save, handler, items)
+            said = await self._decided_and_saved(handler, items)
         except Exception as problem:  # noqa: BLE001 - the one place where any failure of a handler ends up
             await self._failed(handler, items, problem)
             return
         self.batches += 1
         self.handled += len(items)
-        confirmed = self._publisher.send_all([out for each in said if (out := _outgoing(each)) is not None])
-        task = asyncio.get_running_loop().create_task(self._settle(handler, items, said, confirmed))
+        leaving = _Leaving(said)
+        confirmed = self._publisher.send_all(leaving.outgoing)
+        task = asyncio.get_running_loop().create_task(self._settle(handler, items, leaving, confirmed))
         self._unsaid.add(task)
         task.add_done_callback(self._settled)
+
+    async def _decided_and_saved(self, handler: Handler | Reading, items: Sequence[Item]) -> Sequence[Said]:
+        """By the first try, as almost always, or by others: to be ready for these costs as much as some items do."""
+        try:
+            return await self._decide_and_save(handler, items)
+        except Transient as problem:
+            if self._gives_up(problem, tries=1):
+                raise
+        await asyncio.sleep(self._pause_s(1))
+        return await self._retrying()(self._decide_and_save, handler, items)
 
     async def _decide_and_save(self, handler: Handler | Reading, items: Sequence[Item]) -> Sequence[Said]:
         if isinstance(handler, Reading):
@@ -165,7 +181,7 @@ class Worker(Generic[Tx]):
         self,
         handler: Handler | Reading,
         items: Sequence[Item],
-        said: Sequence[Said],
+        leaving: "_Leaving",
         confirmed: "asyncio.Future[None]",
     ) -> None:
         try:
@@ -173,13 +189,14 @@ class Worker(Generic[Tx]):
         except Exception as problem:  # noqa: BLE001 - as in _handle: what was saved is said again on the next try
             await self._failed(handler, items, problem)
             return
-        self._confirmed.extend(each.kept for each in said if isinstance(each, Tell) and each.kept)
-        buried = {id(each.item): each.reason for each in said if isinstance(each, Bury)}
-        if buried:
-            for item in items:
-                if (reason := buried.get(id(item.received))) is not None:
-                    await self.intake.bury(item, reason)
-        await self.intake.done(item for item in items if id(item.received) not in buried)
+        self._confirmed.extend(leaving.kept)
+        buried = leaving.buried
+        for item in items if buried else ():
+            if (reason := buried.get(id(item.received))) is not None:
+                await self.intake.bury(item, reason)
+        await self.intake.done(
+            [item for item in items if id(item.received) not in buried] if buried else items
+        )
 
     def _settled(self, task: asyncio.Task[None]) -> None:
         self._unsaid.discard(task)
@@ -212,21 +229,23 @@ class Worker(Generic[Tx]):
                 await self.intake.bury(items[0], reason)
 
     def _retrying(self) -> tenacity.AsyncRetrying:
-        """Around a batch, never around an item: it costs 25 µs even when nothing fails."""
+        """Around a batch, never around an item, and after its first try."""
         return tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(Transient),
-            stop=self._should_stop_trying,
-            wait=lambda state: (
-                jittered_ms(backoff_ms(state.attempt_number, self._settings), self._chance) / 1000
+            stop=lambda state: self._gives_up(
+                state.outcome.exception() if state.outcome else None, state.attempt_number + 1
             ),
+            wait=lambda state: self._pause_s(state.attempt_number + 1),
             reraise=True,
         )
 
-    def _should_stop_trying(self, state: tenacity.RetryCallState) -> bool:
-        problem = state.outcome.exception() if state.outcome else None
+    def _pause_s(self, tries: int) -> float:
+        return jittered_ms(backoff_ms(tries, self._settings), self._chance) / 1000
+
+    def _gives_up(self, problem: BaseException | None, tries: int) -> bool:
         if self._stopping or not isinstance(problem, Unavailable):
-            return self._stopping or state.attempt_number >= self._settings.tries_in_place_max
-        log.warning("waiting for what we need: %s", problem, extra={"tries": state.attempt_number})
+            return self._stopping or tries >= self._settings.tries_in_place_max
+        log.warning("waiting for what we need: %s", problem, extra={"tries": tries})
         return False
 
     async def _sweep(self) -> None:
@@ -245,16 +264,27 @@ class Worker(Generic[Tx]):
         self._confirmed.extend(key for key, _ in kept)
 
 
-def _outgoing(said: Said) -> Outgoing | None:
-    """What leaves by the publisher: burials do not, and neither does an answer that nobody asked for."""
-    match said:
-        case Answer(question, message):
-            return (
-                Outgoing(message, question.id, question.trace, to=question.reply_to)
-                if question.reply_to
-                else None
-            )
-        case Tell(message, cause, _):
-            return Outgoing(message, cause.id, cause.trace) if cause else Outgoing(message)
-        case Bury():
-            return None
+class _Leaving:
+    """What a handler said, sorted: what leaves by the publisher, what is kept until that is confirmed, and why which
+    items are buried. An answer that nobody asked for goes nowhere.
+    """
+
+    __slots__ = ("buried", "kept", "outgoing")
+
+    def __init__(self, said: Sequence[Said]) -> None:
+        self.outgoing: list[Outgoing] = []
+        self.kept: list[Kept] = []
+        self.buried: dict[int, str] = {}
+        for each in said:
+            if isinstance(each, Tell):
+                cause = each.cause
+                out = Outgoing(each.message, cause.id, cause.trace) if cause else Outgoing(each.message)
+                self.outgoing.append(out)
+                if each.kept:
+                    self.kept.append(each.kept)
+            elif isinstance(each, Bury):
+                self.buried[id(each.item)] = each.reason
+            elif (question := each.question).reply_to:
+                self.outgoing.append(
+                    Outgoing(each.message, question.id, question.trace, to=question.reply_to)
+                )

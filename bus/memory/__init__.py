@@ -1,8 +1,8 @@
 """A message broker in this process: what the embedded product and the simulation run on.
 
 It promises what RabbitMQ promises and breaks as RabbitMQ breaks, so that what was built on it holds on the real one: one
-contract suite runs against both. It stores bytes, and it is deterministic: no threads, no clock but the running loop's,
-no chance, and nothing is ever delivered inside the call that published it.
+contract suite runs against both. It stores parcels as they are published, and it is deterministic: no threads, no clock
+but the running loop's, no chance, and nothing is ever delivered inside the call that published it.
 
     exchange.py      which queues a routing key reaches
     queue.py         what each kind of queue promises, and whose turn it is

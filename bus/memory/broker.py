@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from bus.broker import AccessRefused, ConnectionLost
+from bus.broker import AccessRefused, ConnectionLost, HandsOver
 from bus.memory.connection import MemoryConnection, Watcher, end_connections
 from bus.memory.host import Hook, MemoryHost
 from bus.memory.journal import Journal
@@ -18,9 +18,17 @@ class MemoryBroker:
 
     As long as no users are known, everybody may do everything. Once some are, each has its rights and strangers are
     turned away; only who gives no name at all, which is the process that owns the broker, may still do everything.
+
+    With `alone`, nobody outside this process has to do with it, and what is said is handed over without being put into
+    bytes.
     """
 
-    def __init__(self, users: Iterable[Rights] = (), journal: Journal | None = None) -> None:
+    def __init__(
+        self, users: Iterable[Rights] = (), journal: Journal | None = None, *, alone: bool = False
+    ) -> None:
+        if alone and journal is not None:
+            raise ValueError("alone: a broker that keeps a journal puts what is said into bytes")
+        self.hands_over = HandsOver.MESSAGES if alone else HandsOver.MESSAGES_TOO
         self._host = MemoryHost(journal)
         if journal is not None:
             journal.on_trouble = self._tell_blocked
@@ -115,6 +123,10 @@ class MemoryAccess:
     @property
     def user(self) -> str:
         return self._user
+
+    @property
+    def hands_over(self) -> HandsOver:
+        return self._broker.hands_over
 
     async def connect(self) -> MemoryConnection:
         return self._broker.connect(self._user)

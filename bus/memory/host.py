@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from bus import headers
 from bus.broker import AccessRefused, NotFound, Parcel, Receipt, Refusal
+from bus.codec import in_bytes
 from bus.memory.exchange import MemoryExchange
 from bus.memory.journal import Journal
 from bus.memory.queue import MemoryQueue, Stored, Terms
@@ -235,7 +236,7 @@ def _dead_letter(queue: str, stored: Stored) -> Parcel:
         headers.BROKER_EXCHANGE: stored.parcel.exchange,
     }
     return structs.replace(
-        stored.parcel,
+        in_bytes(stored.parcel),
         exchange=DEAD,
         routing_key=queue,
         mandatory=True,

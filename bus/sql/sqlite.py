@@ -30,6 +30,12 @@ _queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 # How long one process waits for another that writes to the same file.
 BUSY_TIMEOUT_S = 5.0
 
+PAGE_BYTES = 16_384
+
+# What has no adapter of its own is asked for one by every means there is, each time that it is bound.
+sqlite3.register_adapter(bytes, bytes)
+sqlite3.register_adapter(type(None), lambda nothing: nothing)
+
 
 class _Session:
     """One connection, and a thread for what may take long."""
@@ -229,6 +235,8 @@ def sqlite_engine(url: URL, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _: object) -> None:
+        # Of a new file. A commit costs by the page, and rows with random keys touch as many small pages as they are.
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         # What was confirmed survives a power cut: one sync for each commit, shared by the batch.
         connection.execute("PRAGMA synchronous = FULL")

@@ -1,6 +1,7 @@
 """What the tables of several workers are made of."""
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import DateTime, Dialect, String, Uuid
@@ -27,5 +28,7 @@ class Moment(TypeDecorator[datetime]):
         return value if value is None or dialect.name == "postgresql" else datetime.fromisoformat(value)
 
 
+# A batch's rows are mostly of one moment.
+@lru_cache(maxsize=64)
 def moment_text(value: datetime) -> str:
     return value.astimezone(UTC).isoformat(timespec="microseconds")

@@ -11,6 +11,7 @@ from bus.broker import (
     ConnectionLost,
     ConsumerCancelled,
     Delivery,
+    HandsOver,
     Interrupted,
     Parcel,
     Receipt,
@@ -60,6 +61,10 @@ class UnixBroker:
     @property
     def user(self) -> str:
         return self._user
+
+    @property
+    def hands_over(self) -> HandsOver:
+        return HandsOver.BYTES
 
     async def connect(self) -> "UnixConnection":
         connection = UnixConnection()

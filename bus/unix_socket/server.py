@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from bus.broker import HandsOver
 from bus.memory import MemoryBroker
 from bus.unix_socket.session import Session
 
@@ -23,6 +24,8 @@ class SocketTakenError(OSError):
 @asynccontextmanager
 async def serve_unix(broker: MemoryBroker, path: str | os.PathLike[str]) -> AsyncIterator[None]:
     """Serve the broker at this path, to this user of the machine alone, until the context is left."""
+    if broker.hands_over is HandsOver.MESSAGES:
+        raise ValueError("alone: what is said on this broker is never put into bytes")
     place = Path(path)
     listening = _listen(place)
     inode = _inode(place)

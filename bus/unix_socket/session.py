@@ -5,8 +5,10 @@ import logging
 from contextlib import suppress
 
 import msgspec
+from msgspec import structs
 
 from bus.broker import Interrupted, Refusal
+from bus.codec import in_bytes
 from bus.memory import MemoryBroker
 from bus.memory.channels import MemoryConsuming, MemoryPublishing
 from bus.memory.connection import MemoryConnection
@@ -182,7 +184,8 @@ class Session:
         try:
             while True:
                 for delivery in await consuming.receive():
-                    self._say(Delivered(channel, delivery))
+                    as_bytes = structs.replace(delivery, parcel=in_bytes(delivery.parcel))
+                    self._say(Delivered(channel, as_bytes))
                 await self.frames.drained()
         except Interrupted as problem:
             self._consumings.pop(channel, None)

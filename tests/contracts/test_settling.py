@@ -6,7 +6,7 @@ import random
 import pytest
 from msgspec import structs
 
-from bus.broker import PARCEL_BYTES_MAX, PLAIN, Broker, Connection, ConnectionLost, Parcel
+from bus.broker import PARCEL_BYTES_MAX, PLAIN, Broker, Connection, ConnectionLost, HandsOver, Parcel
 from bus.errors import Poison, Transient, Unavailable
 from bus.station import Station
 from bus.topology import PLACEMENT, user_of
@@ -46,13 +46,14 @@ async def test_each_order_is_handled_once_and_then_gone(under_test: BrokerUnderT
 async def test_many_messages_share_a_parcel_and_a_batch(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     memory = Remembering()
+    settings = structs.replace(SETTINGS, batch_items_max=SETTINGS.parcel_items_max)
 
-    async with station(broker) as client, working(broker, memory):
+    async with station(broker) as client, working(broker, memory, settings=settings):
         await asyncio.gather(*(client.publisher.send(order(n)) for n in range(400)))
         await until(lambda: len(memory.handled) == 400)
         assert client.publisher.parcels_sent == 2
 
-    assert max(map(len, memory.batches)) == SETTINGS.batch_items_max
+    assert max(map(len, memory.batches)) == settings.batch_items_max
 
 
 async def test_one_that_fails_is_tried_again_by_itself(under_test: BrokerUnderTest) -> None:
@@ -283,6 +284,10 @@ class Knocking:
     @property
     def user(self) -> str:
         return self._broker.user
+
+    @property
+    def hands_over(self) -> HandsOver:
+        return self._broker.hands_over
 
     async def connect(self) -> Connection:
         self.times += 1

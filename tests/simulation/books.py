@@ -114,11 +114,12 @@ class Books:
 
     def _count(self, changes: ClaimChanges) -> set[ProviderId]:
         """What is told to be used, and of which providers."""
-        for provider, resource, used in changes.used:
-            standing = self._inventories.get(provider, {})
-            if resource in standing:
-                standing[resource] = structs.replace(standing[resource], used=used)
-        return {provider for provider, _ in changes.generations}
+        for touched in changes.touched:
+            standing = self._inventories.get(touched.provider, {})
+            for resource, used in touched.used.items():
+                if resource in standing:
+                    standing[resource] = structs.replace(standing[resource], used=used)
+        return {touched.provider for touched in changes.touched}
 
     def _move(self, changes: ClaimChanges) -> set[Stock]:
         """Which stocks were added to."""

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from contextvars import Context
 
+from bus.broker import HandsOver
 from bus.definitions import rights_by_user
 from bus.memory import MemoryBroker
 from bus.messages.build import InstanceId
@@ -107,7 +108,8 @@ class Cloud:
             away = self.hosts.away[name.partition("-")[2]]
             away.append((self._away_since.pop(name), self._loop.time()))
         self.findings.tell(process.full_name, "starts")
-        broker = SimAccess(self.memory, _user(name), process, self.ears)
+        hands_over = (HandsOver.BYTES, HandsOver.MESSAGES_TOO, HandsOver.MESSAGES)[self.plan.seed % 3]
+        broker = SimAccess(self.memory, _user(name), process, self.ears, hands_over=hands_over)
         process.start(self._watched(process, broker))
 
     async def _watched(self, process: SimProcess, broker: SimAccess) -> None:

@@ -116,6 +116,6 @@ EVERY_KIND = (
     "broker_restart",
 )
 # What comes of them together, seen from outside.
-EVERY_CONSEQUENCE = ("redelivered", "between_commit_and_redelivery")
+EVERY_CONSEQUENCE = ("redelivered", "between_commit_and_redelivery", "handed_over")
 # What hosts do by themselves, by their fault script.
 OF_HOSTS = ("fails_to_build", "builds_slowly", "falls_silent", "comes_back_late", "dies", "changes")

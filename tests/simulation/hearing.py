@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from bus import headers
 from bus.broker import Delivery, Parcel
-from bus.codec import CODEC, known_messages
+from bus.codec import CODEC, encode, known_messages
 from bus.message import type_of
 from bus.permissions import Rights
 from bus.topology import DEAD, ROUTES, cell_of_user
@@ -16,6 +16,7 @@ from tests.simulation.process import SimProcess
 # What a cell may say anything to: its own exchange, placement, the events, and its own way back.
 OF_CELLS = ("moor.cell.{cell}", "moor.placement", "moor.events", "moor.retry.{cell}", DEAD)
 WORKED_OFF = (".work", ".requests", ".events")
+HANDED_OVER_MAX = 200
 
 
 class Ears:
@@ -31,6 +32,8 @@ class Ears:
         self._after_crash: set[str] = set()
         self._in_hand: dict[str, deque[str]] = {}
         self.buried: list[tuple[str, str]] = []
+        # To whom; looked into once more when they have been read.
+        self._handed_over: deque[tuple[str, Parcel]] = deque()
 
     # What is to befall parcels
 
@@ -61,6 +64,8 @@ class Ears:
         self._after_crash.update(self._in_hand.pop(process.full_name, ()))
 
     def calm(self) -> None:
+        while self._handed_over:
+            self._look_again()
         self._copies.clear()
         self._quiet.clear()
 
@@ -96,6 +101,8 @@ class Ears:
     # What is handed out
 
     def delivered(self, process: SimProcess, queue: str, deliveries: Sequence[Delivery]) -> None:
+        for each in deliveries:
+            self._hand_over(process, queue, each.parcel)
         if queue.startswith("feed."):
             return
         is_work, is_answer = queue.endswith(WORKED_OFF), queue.startswith("answers.")
@@ -108,6 +115,25 @@ class Ears:
                     self._findings.see("type", type_of(message))
                 if is_work:
                     self._note(process, envelope.id, getattr(message, "instance", None))
+
+    def _hand_over(self, process: SimProcess, queue: str, parcel: Parcel) -> None:
+        """What is handed over may be changed by who wrote it, until it is here, and by who reads it, from then on."""
+        if not parcel.envelopes:
+            return
+        self._findings.see("fault", "handed_over")
+        if parcel.body:
+            self._look_into(parcel, f"{process.full_name} is handed, from {queue},")
+            self._handed_over.append((process.full_name, parcel))
+            if len(self._handed_over) > HANDED_OVER_MAX:
+                self._look_again()
+
+    def _look_again(self) -> None:
+        reader, parcel = self._handed_over.popleft()
+        self._look_into(parcel, f"{reader} has left")
+
+    def _look_into(self, parcel: Parcel, what: str) -> None:
+        if b"\n".join(map(encode, parcel.envelopes)) != parcel.body:
+            self._findings.breaks("what is said stays as it is", f"{what} another {parcel.body!r}")
 
     def _note(self, process: SimProcess, id_: str, entity: object) -> None:
         self._in_hand.setdefault(process.full_name, deque(maxlen=50)).append(id_)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Protocol
 
-from bus.broker import ConnectionLost, Delivery, Parcel, Receipt
+from bus.broker import ConnectionLost, Delivery, HandsOver, Parcel, Receipt
 from bus.memory import MemoryBroker
 from bus.memory.channels import MemoryConsuming, MemoryPublishing
 from bus.memory.connection import MemoryConnection
@@ -33,8 +33,17 @@ class Hearing(Protocol):
 
 
 class SimAccess:
-    def __init__(self, memory: MemoryBroker, user: str, process: SimProcess, hearing: Hearing) -> None:
+    def __init__(
+        self,
+        memory: MemoryBroker,
+        user: str,
+        process: SimProcess,
+        hearing: Hearing,
+        *,
+        hands_over: HandsOver,
+    ) -> None:
         self.user = user
+        self.hands_over = hands_over
         self._memory = memory
         self._process = process
         self._hearing = hearing

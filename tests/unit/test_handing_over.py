@@ -1,0 +1,103 @@
+"""Within a process, what was written is what is read: with its bytes beside it, or, on a broker that is alone, without."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from bus.broker import HandsOver, Parcel
+from bus.codec import CODEC, encode, in_bytes, lines_of
+from bus.memory import Journal, MemoryBroker
+from bus.message import Envelope, Message
+from bus.messages.build import BuildInstance, RequestId
+from bus.topology import objects_of
+from bus.unix_socket import UnixBroker, serve_unix
+from tests.contracts.stage import CELLS, WORK, order, station
+
+pytestmark = pytest.mark.asyncio
+
+PATIENCE_S = 5
+BUILD = BuildInstance(request_id=RequestId(UUID(int=1)))
+
+
+async def arriving(memory: MemoryBroker, message: Message, queue: str) -> Parcel:
+    """This message, as its parcel reaches a consumer of the queue."""
+    broker = memory.as_user()
+    connection = await broker.connect()
+    await connection.declare(objects_of(CELLS))
+    consuming = await connection.open_consuming(queue, 1)
+    async with station(broker) as client:
+        await client.publisher.send(message)
+        async with asyncio.timeout(PATIENCE_S):
+            (delivery,) = await consuming.receive()
+    await connection.close()
+    return delivery.parcel
+
+
+async def test_a_reader_in_the_process_has_the_message_beside_its_bytes() -> None:
+    message = order(7)
+
+    parcel = await arriving(MemoryBroker(), message, WORK)
+
+    assert parcel.envelopes[0].message is message
+    assert CODEC.decode(parcel.body) == parcel.envelopes[0]
+
+
+async def test_alone_nothing_is_put_into_bytes_until_somebody_wants_them() -> None:
+    message = order(7)
+
+    parcel = await arriving(MemoryBroker(alone=True), message, WORK)
+
+    assert parcel.body == b""
+    assert parcel.envelopes[0].message is message
+    assert lines_of(parcel) == [encode(parcel.envelopes[0])]
+    as_bytes = in_bytes(parcel)
+    assert as_bytes.envelopes == ()
+    assert CODEC.decode(as_bytes.body) == parcel.envelopes[0]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+async def test_what_people_may_write_is_read_from_its_bytes(*, alone: bool) -> None:
+    parcel = await arriving(MemoryBroker(alone=alone), BUILD, "scheduler.requests")
+
+    assert parcel.envelopes == ()
+    read = CODEC.decode(parcel.body)
+    assert isinstance(read, Envelope)
+    assert read.message == BUILD
+
+
+async def test_who_comes_over_a_socket_gets_bytes() -> None:
+    memory = MemoryBroker()
+    with tempfile.TemporaryDirectory(prefix="moor-") as directory:
+        async with serve_unix(memory, Path(directory) / "bus.sock"):
+            there = await UnixBroker(Path(directory) / "bus.sock").connect()
+            await there.declare(objects_of(CELLS))
+            consuming = await there.open_consuming(WORK, 1)
+            async with station(memory.as_user()) as client:
+                await client.publisher.send(order(7))
+                async with asyncio.timeout(PATIENCE_S):
+                    (delivery,) = await consuming.receive()
+            await there.close()
+
+    assert delivery.parcel.envelopes == ()
+    read = CODEC.decode(delivery.parcel.body)
+    assert isinstance(read, Envelope)
+    assert read.message == order(7)
+
+
+async def test_a_broker_that_is_alone_is_served_to_nobody_and_keeps_no_journal() -> None:
+    alone = MemoryBroker(alone=True)
+    assert alone.as_user().hands_over is HandsOver.MESSAGES
+
+    with tempfile.TemporaryDirectory(prefix="moor-") as directory:
+        with pytest.raises(ValueError, match="alone"):
+            async with serve_unix(alone, Path(directory) / "bus.sock"):
+                pass
+        journal = Journal(Path(directory) / "journal")
+        try:
+            with pytest.raises(ValueError, match="alone"):
+                MemoryBroker((), journal, alone=True)
+        finally:
+            journal.close()
