@@ -41,9 +41,13 @@ def _bytes_of_holder(holder: ConsumerState) -> int:
 
 
 def how_many_usages_fit(usages: Iterable[ProviderUsage], room: int = ROOM) -> int:
-    return _how_many((200 + sum(len(name) + 25 for name in usage.used) for usage in usages), room)
+    return _how_many(map(_bytes_of_usage, usages), room)
+
+
+def _bytes_of_usage(usage: ProviderUsage) -> int:
+    return 200 + 25 * len(usage.used) + sum(map(len, usage.used))
 
 
 def _how_many(sizes: Iterable[int], room: int) -> int:
     together = accumulate(sizes)
-    return sum(1 for _ in takewhile(lambda taken: taken <= room, together))
+    return len([*takewhile(room.__ge__, together)])

@@ -5,90 +5,64 @@ amount fits them.
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from bus.messages.placement import InventoryState, Shortfall
-from placement_worker.core.capacity import capacity_of
+from bus.messages.placement import Shortfall
 from placement_worker.core.ledger import ProviderRow
 
-Rule = Literal["capacity", "min_unit", "max_unit", "step_size"]
+# What was broken, and its value.
+Rule = tuple[Literal["capacity", "min_unit", "max_unit", "step_size"], int]
+CAPACITY: Rule = ("capacity", 0)
 
 
 class Account:
-    """One provider. Touched means that its revision moves; only who gains allocations moves its generation."""
+    """One provider, and what is used of it by now. Touched means that its revision moves; only who gains allocations moves
+    its generation.
+    """
 
-    __slots__ = ("generation", "row", "stocks", "touched")
+    __slots__ = ("generation", "row", "touched", "used")
 
     def __init__(self, row: ProviderRow) -> None:
         self.row = row
         self.generation = row.generation
-        self.stocks: dict[str, Stock] = {}
+        self.used = {**row.used}
         self.touched = False
 
-    def stock(self, resource: str) -> "Stock":
-        stock = self.stocks.get(resource)
-        if stock is None:
-            stock = self.stocks[resource] = Stock(self, resource, self.row.inventories.get(resource))
-        return stock
 
-
-class Stock:
-    """What one provider has of one class: `used` moves as claims come and go.
-
-    Without an inventory there is nothing of the class, which is an answer and not an error.
-    """
-
-    __slots__ = ("account", "capacity", "inventory", "resource", "used")
-
-    def __init__(self, account: Account, resource: str, inventory: InventoryState | None) -> None:
-        self.account = account
-        self.resource = resource
-        self.inventory = inventory
-        if inventory is None:
-            self.capacity = self.used = 0
-        else:
-            self.capacity = capacity_of(inventory)
-            self.used = inventory.used
-
-
-def shortfall_of(stock: Stock, asked: int, held: int) -> Shortfall | None:
+def shortfall_of(account: Account, resource: str, asked: int, held: int) -> Shortfall | None:
     """Why this amount is not to be had by someone who gives back `held` of the same; None if it is.
 
     What the inventory could never give is said before what it cannot give now. Whoever does not take more than it
-    gives back passes even where more is in use than there is: an inventory that shrank takes nothing *more*.
+    gives back passes even where more is in use than there is: an inventory that shrank takes nothing *more*. Without an
+    inventory there is nothing of the class, which is an answer and not an error.
     """
-    inventory = stock.inventory
-    if inventory is None:
-        return Shortfall(
-            provider=stock.account.row.id, resource=stock.resource, asked=asked, free=0, rule="no_inventory"
-        )
-    free = stock.capacity - stock.used + held
-    if asked < inventory.min_unit:
-        return _broken(stock, asked, free, "min_unit", inventory.min_unit)
-    if asked > inventory.max_unit:
-        return _broken(stock, asked, free, "max_unit", inventory.max_unit)
-    if asked % inventory.step_size:
-        return _broken(stock, asked, free, "step_size", inventory.step_size)
+    terms = account.row.terms.get(resource)
+    if terms is None:
+        return Shortfall(provider=account.row.id, resource=resource, asked=asked, free=0, rule="no_inventory")
+    free = terms.capacity - account.used[resource] + held
+    if asked < terms.min_unit:
+        return _broken(account, resource, asked, free, ("min_unit", terms.min_unit))
+    if asked > terms.max_unit:
+        return _broken(account, resource, asked, free, ("max_unit", terms.max_unit))
+    if asked % terms.step_size:
+        return _broken(account, resource, asked, free, ("step_size", terms.step_size))
     if asked > free and asked > held:
-        return _broken(stock, asked, free, "capacity", 0)
+        return _broken(account, resource, asked, free, CAPACITY)
     return None
 
 
-def shortfalls_of(stock: Stock, each: Sequence[int], held: int) -> Iterator[Shortfall]:
+def shortfalls_of(account: Account, resource: str, each: Sequence[int], held: int) -> Iterator[Shortfall]:
     """The same of several amounts that are taken at once by those who together give back `held`."""
-    short = [broken for asked in each if (broken := shortfall_of(stock, asked, held))]
-    asked = sum(each)
-    free = stock.capacity - stock.used + held
+    short = [broken for asked in each if (broken := shortfall_of(account, resource, asked, held))]
     if short:
         yield from short
-    elif asked > free and asked > held:
-        yield _broken(stock, asked, free, "capacity", 0)
+        return
+    asked = sum(each)
+    free = account.row.terms[resource].capacity - account.used[resource] + held
+    if asked > free and asked > held:
+        yield _broken(account, resource, asked, free, CAPACITY)
 
 
-def _broken(stock: Stock, asked: int, free: int, rule: Rule, bound: int) -> Shortfall:
+def _broken(account: Account, resource: str, asked: int, free: int, broken: Rule) -> Shortfall:
+    rule, bound = broken
     return Shortfall(
-        provider=stock.account.row.id,
-        resource=stock.resource,
-        asked=asked,
-        free=free,
-        rule=rule,
-        bound=bound,
+        provider=account.row.id, resource=resource, asked=asked, free=free, rule=rule, bound=bound
     )

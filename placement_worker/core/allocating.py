@@ -27,9 +27,9 @@ from bus.messages.administration import (
     UnknownProvider,
     WriteVerdict,
 )
-from bus.messages.placement import DoesNotFit, NotAllowed, ResourceAmount
-from placement_worker.core.accounts import Stock, shortfalls_of
-from placement_worker.core.draft import Amounts, Draft, Life
+from bus.messages.placement import DoesNotFit, NotAllowed, Shortfall
+from placement_worker.core.accounts import Account, shortfalls_of
+from placement_worker.core.draft import Amounts, Draft, Life, amounts_in
 from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, NamedShares
 from placement_worker.core.vocabulary import Vocabulary, unknown_classes
 
@@ -106,17 +106,12 @@ def allocate(
     if unknown:
         return UnknownClass(names=unknown)
     plans = [_Plan(draft, one) for one in consumers]
-    short = tuple(
-        shortfall
-        for stock, each in _asked(plans).items()
-        for shortfall in shortfalls_of(stock, each, sum(plan.held.get(stock, 0) for plan in plans))
-    )
-    if short:
+    if short := tuple(_shortfalls(plans)):
         return DoesNotFit(shortfalls=short)
     for plan in plans:
         draft.free(plan.held)
         draft.take(plan.wanted)
-    draft.gain(stock for plan in plans for stock in (plan.wanted or plan.held))
+    draft.gain(account for plan in plans for account in (plan.wanted or plan.held))
     for plan in plans:
         _live_on(draft, plan, now)
     return Done()
@@ -165,17 +160,24 @@ def _strays(draft: Draft, consumers: Iterable[ConsumerAllocations]) -> UnknownPr
     )
 
 
-def _asked(plans: Iterable[_Plan]) -> dict[Stock, list[int]]:
-    asked: dict[Stock, list[int]] = {}
+def _shortfalls(plans: Sequence[_Plan]) -> Iterator[Shortfall]:
+    for (account, resource), each in _asked(plans).items():
+        held = sum(plan.held.get(account, {}).get(resource, 0) for plan in plans)
+        yield from shortfalls_of(account, resource, each, held)
+
+
+def _asked(plans: Iterable[_Plan]) -> dict[tuple[Account, str], list[int]]:
+    asked: dict[tuple[Account, str], list[int]] = {}
     for plan in plans:
-        for stock, amount in plan.wanted.items():
-            asked.setdefault(stock, []).append(amount)
+        for account, of_provider in plan.wanted.items():
+            for resource, amount in of_provider.items():
+                asked.setdefault((account, resource), []).append(amount)
     return asked
 
 
 def _live_on(draft: Draft, plan: _Plan, now: datetime) -> None:
     if plan.wanted:
-        plan.life.become(_rewritten(draft, plan), _as_held(plan.wanted))
+        plan.life.become(_rewritten(draft, plan), amounts_in(plan.wanted))
     elif plan.held:
         _end(draft, plan.life, now)
 
@@ -184,7 +186,7 @@ def _rewritten(draft: Draft, plan: _Plan) -> Consumer:
     """The consumer's row, if it lives on; or the first of a new life."""
     row, wish = plan.life.row, plan.wish
     lives = bool(plan.held)
-    rows = [stock.account.row for stock in plan.wanted]
+    rows = [account.row for account in plan.wanted]
     # Who may speak for where it lives may swap and release it.
     cell = next((one.cell for one in rows if one.cell), row.cell if lives else "")
     if not lives and not row.attempt:
@@ -204,13 +206,6 @@ def _rewritten(draft: Draft, plan: _Plan) -> Consumer:
         attempt=attempt,
         host=(row.host if row.host in roots else roots[0]) if attempt else None,
         group=row.group if lives else None,
-    )
-
-
-def _as_held(wanted: Amounts) -> tuple[ResourceAmount, ...]:
-    return tuple(
-        ResourceAmount(provider=stock.account.row.id, resource=stock.resource, amount=amount)
-        for stock, amount in wanted.items()
     )
 
 

@@ -165,7 +165,7 @@ def _swap(draft: Draft, life: Life, order: SwapClaim) -> ClaimJudgement:
     draft.take(wanted)
     if heir:
         _hand_over(draft, life, heir)
-        draft.gain([*wanted, *held])
+        draft.gain((*wanted, *held))
     else:
         draft.free(held)
         draft.gain(wanted)

@@ -9,11 +9,19 @@ from collections.abc import Iterable
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import Holder, ResourceAmount, ServerGroup
-from placement_worker.core.accounts import Account, Stock
-from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger
+from placement_worker.core.accounts import Account
+from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, Touched
 
-# How much of which stocks, in the order in which they were named.
-Amounts = dict[Stock, int]
+# How much of which classes of which providers, in the order in which they were named.
+Amounts = dict[Account, dict[str, int]]
+
+
+def amounts_in(amounts: Amounts) -> tuple[ResourceAmount, ...]:
+    return tuple(
+        ResourceAmount(provider=account.row.id, resource=resource, amount=amount)
+        for account, of_provider in amounts.items()
+        for resource, amount in of_provider.items()
+    )
 
 
 class Life:
@@ -36,6 +44,11 @@ class Life:
     def has_ended(self) -> bool:
         return self.row.ended_at is not None
 
+    @property
+    def is_for_nothing(self) -> bool:
+        """Its row was made just now and nothing became of it; or it vanishes."""
+        return self.is_gone or not (self.changed or self.row.attempt or self.row.generation)
+
     def become(self, row: Consumer, held: tuple[ResourceAmount, ...]) -> None:
         self.row = row
         self.held = held
@@ -52,22 +65,16 @@ class Draft:
     """A ledger that can be written in; `changes` is what was."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._accounts: dict[int, Account] = {}
-        self._lives: dict[int, Life] = {}
+        self._accounts = {number: Account(row) for number, row in ledger.providers.items()}
+        self._lives = {
+            number: Life(row, ledger.held.get(number, ())) for number, row in ledger.consumers.items()
+        }
         self._groups: dict[int, ServerGroup] = {}
         self._claimed: list[Holder] = []
         self._ended: list[Holder] = []
 
     def account(self, provider: ProviderId) -> Account | None:
-        number = provider.int
-        account = self._accounts.get(number)
-        if account is None:
-            row = self._ledger.providers.get(number)
-            if row is None:
-                return None
-            account = self._accounts[number] = Account(row)
-        return account
+        return self._accounts.get(provider.int)
 
     def standing_account(self, provider: ProviderId) -> Account:
         """That of a provider which is known to exist, since something of it is held."""
@@ -77,32 +84,33 @@ class Draft:
         return account
 
     def life(self, consumer: ConsumerId) -> Life:
-        number = consumer.int
-        life = self._lives.get(number)
-        if life is None:
-            life = Life(self._ledger.consumers[number], self._ledger.held.get(number, ()))
-            self._lives[number] = life
-        return life
+        return self._lives[consumer.int]
 
     def amounts_of(self, held: Iterable[ResourceAmount]) -> Amounts:
         amounts: Amounts = {}
         for amount in held:
-            stock = self.standing_account(amount.provider).stock(amount.resource)
-            amounts[stock] = amounts.get(stock, 0) + amount.amount
+            of_provider = amounts.setdefault(self.standing_account(amount.provider), {})
+            of_provider[amount.resource] = of_provider.get(amount.resource, 0) + amount.amount
         return amounts
 
     def take(self, amounts: Amounts) -> None:
-        for stock, amount in amounts.items():
-            stock.used += amount
+        for account, of_provider in amounts.items():
+            used = account.used
+            for resource, amount in of_provider.items():
+                used[resource] += amount
 
     def free(self, amounts: Amounts) -> None:
-        for stock, amount in amounts.items():
-            stock.used -= amount
-            stock.account.touched = True
+        for account, of_provider in amounts.items():
+            used = account.used
+            for resource, amount in of_provider.items():
+                # What is held of no inventory is left to the audit.
+                if resource in used:
+                    used[resource] -= amount
+            account.touched = True
 
-    def gain(self, gaining: Iterable[Stock]) -> None:
-        """These have new allocations, all by one claim: each of their providers moves by one generation."""
-        for account in {stock.account for stock in gaining}:
+    def gain(self, gaining: Iterable[Account]) -> None:
+        """These have new allocations, all by one claim: each of them moves by one generation, however often it is named."""
+        for account in dict.fromkeys(gaining):
             account.generation += 1
             account.touched = True
 
@@ -118,32 +126,18 @@ class Draft:
 
     def changes(self) -> ClaimChanges:
         changed = [life for life in self._lives.values() if life.changed]
-        touched = [account for account in self._accounts.values() if account.touched]
         return ClaimChanges(
             consumers=tuple([life.row for life in changed if not life.is_gone]),
-            forgotten=self._forgotten(),
+            forgotten=tuple([life.row.id for life in self._lives.values() if life.is_for_nothing]),
             held=tuple([(life.row.id, life.held) for life in changed if life.held is not life.loaded]),
-            used=tuple(
+            touched=tuple(
                 [
-                    (account.row.id, stock.resource, stock.used)
-                    for account in touched
-                    for stock in account.stocks.values()
-                    if stock.inventory is not None and stock.used != stock.inventory.used
+                    Touched(account.row.id, account.generation, account.used)
+                    for account in self._accounts.values()
+                    if account.touched
                 ]
             ),
-            generations=tuple([(account.row.id, account.generation) for account in touched]),
             groups=tuple(self._groups.values()),
             claimed=tuple(self._claimed),
             ended=tuple(self._ended),
-        )
-
-    def _forgotten(self) -> tuple[ConsumerId, ...]:
-        """Rows that were made for nothing, and those that vanish."""
-        return tuple(
-            [
-                row.id
-                for row in self._ledger.consumers.values()
-                if not row.attempt
-                and ((life := self.life(row.id)).is_gone or not (life.changed or life.row.generation))
-            ]
         )

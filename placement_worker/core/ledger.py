@@ -22,6 +22,7 @@ from bus.messages.placement import (
     ServerGroup,
     SwapClaim,
 )
+from placement_worker.core.capacity import Terms
 
 ClaimOrder = ClaimResources | SwapClaim | ReleaseClaim
 
@@ -60,14 +61,17 @@ class Consumer(Struct, frozen=True, gc=False):
 
 
 class ProviderRow(Struct, frozen=True, gc=False):
-    """What claims must know of a provider. `shape` is that of its tree if it is a root, and None otherwise."""
+    """What claims must know of a provider. `shape` is that of its tree if it is a root, and None otherwise. `terms` are
+    those of its inventories, by class; `used` is what is used of each of these.
+    """
 
     id: ProviderId
     root: ProviderId
     cell: str = ""
     generation: int = 0
     shape: int | None = None
-    inventories: Mapping[str, InventoryState] = {}
+    terms: Mapping[str, Terms] = {}
+    used: Mapping[str, int] = {}
 
 
 class Ledger(Struct, frozen=True):
@@ -97,19 +101,27 @@ class NamedShares(Struct, frozen=True):
     wishes: tuple[ConsumerAllocations, ...] = ()
 
 
+class Touched(Struct, frozen=True, gc=False):
+    """A provider of which a claim took or gave back: its revision moves by one, and its generation is now this. So much is
+    used of each of its inventories.
+    """
+
+    provider: ProviderId
+    generation: int
+    used: Mapping[str, int]
+
+
 class ClaimChanges(Struct, frozen=True):
     """What a batch of claims writes. Everything is the value after the batch, not a difference.
 
     `consumers` are rows to be kept as they are here; `forgotten` are to go: made just now for nothing, or of consumers that
-    no attempt can ask for. `held` replaces all that a consumer holds. `used` is by provider and class. Each provider in
-    `generations` was touched: its generation is now this, and its revision moves by one.
+    no attempt can ask for. `held` replaces all that a consumer holds.
     """
 
     consumers: tuple[Consumer, ...] = ()
     forgotten: tuple[ConsumerId, ...] = ()
     held: tuple[tuple[ConsumerId, tuple[ResourceAmount, ...]], ...] = ()
-    used: tuple[tuple[ProviderId, str, int], ...] = ()
-    generations: tuple[tuple[ProviderId, int], ...] = ()
+    touched: tuple[Touched, ...] = ()
     groups: tuple[ServerGroup, ...] = ()
     claimed: tuple[Holder, ...] = ()
     ended: tuple[Holder, ...] = ()

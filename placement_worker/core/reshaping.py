@@ -15,6 +15,7 @@ from bus.message import ProviderId
 from bus.messages.administration import Done, ProviderInventories, Reshape, UnknownProvider, WriteVerdict
 from bus.messages.placement import InventoryInUse, InventoryState, NotAllowed
 from placement_worker.core.allocating import allocate, shares_named_by_consumers
+from placement_worker.core.capacity import terms_in, used_in
 from placement_worker.core.draft import Draft
 from placement_worker.core.equipping import Words, moved_generation, nonsense_of, stocked
 from placement_worker.core.ledger import (
@@ -24,7 +25,6 @@ from placement_worker.core.ledger import (
     Named,
     NamedShares,
     ProviderBook,
-    ProviderRow,
     TreeChanges,
 )
 from placement_worker.core.planting import ForestDraft
@@ -103,7 +103,7 @@ def _with_both(
     for book, one in zip(books, wanted, strict=True):
         row = providers[book.id.int]
         both: dict[str, InventoryState] = {**book.inventories, **stocked(book, one.inventories)}
-        providers[book.id.int] = ProviderRow(row.id, row.root, row.cell, row.generation, row.shape, both)
+        providers[book.id.int] = structs.replace(row, terms=terms_in(both), used=used_in(both))
     return structs.replace(ledger, providers=providers)
 
 
@@ -112,9 +112,9 @@ def _lost(draft: Draft, book: ProviderBook, wanted: ProviderInventories) -> Inve
     account = draft.standing_account(book.id)
     return next(
         (
-            InventoryInUse(provider=book.id, resource=resource, used=stock.used)
+            InventoryInUse(provider=book.id, resource=resource, used=used)
             for resource in book.inventories
-            if resource not in wanted.inventories and (stock := account.stock(resource)).used
+            if resource not in wanted.inventories and (used := account.used[resource])
         ),
         None,
     )
@@ -127,7 +127,7 @@ def _reshape(grove: ForestDraft, draft: Draft, book: ProviderBook, wanted: Provi
     generation = account.generation + (2 if wanted.inventories else 1)
     reshaped = structs.replace(book, inventories=stocks, generation=generation)
     grove.rewrite(reshaped)
-    used = {name: structs.replace(stock, used=account.stock(name).used) for name, stock in stocks.items()}
+    used = {name: structs.replace(stock, used=account.used[name]) for name, stock in stocks.items()}
     grove.recount(structs.replace(reshaped, inventories=used))
 
 
@@ -136,8 +136,7 @@ def _without(changes: ClaimChanges, written: Sequence[ProviderBook]) -> ClaimCha
     by_trees = {book.id for book in written}
     return structs.replace(
         changes,
-        used=tuple([one for one in changes.used if one[0] not in by_trees]),
-        generations=tuple([one for one in changes.generations if one[0] not in by_trees]),
+        touched=tuple([one for one in changes.touched if one.provider not in by_trees]),
     )
 
 

@@ -2,12 +2,14 @@
 is there, since only to who did do the numbers mean anything; then the numbers, all of them.
 """
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from bus.message import ProviderId
-from bus.messages.placement import DoesNotFit, NotAllowed, ResourceAmount, Share
+from bus.messages.placement import DoesNotFit, NotAllowed, ResourceAmount, Share, Shortfall
 from placement_worker.core.accounts import Account, shortfall_of
-from placement_worker.core.draft import Amounts, Draft
+from placement_worker.core.draft import Amounts, Draft, amounts_in
 
 
 class MovedRoots(Struct, frozen=True):
@@ -36,22 +38,15 @@ def weigh(draft: Draft, cell: str, share: Share, held: Amounts) -> Amounts | Sha
         return MovedRoots(tuple(dict.fromkeys(moved)), tuple(dict.fromkeys(gone)))
     if host and (misplaced := _misplaced(host, wanted)):
         return misplaced
-    short = []
-    for stock, asked in wanted.items():
-        shortfall = shortfall_of(stock, asked, held.get(stock, 0) if held else 0)
-        if shortfall:
-            short.append(shortfall)
-    return DoesNotFit(shortfalls=tuple(short)) if short else wanted
+    short = _shortfalls(wanted, held)
+    return DoesNotFit(shortfalls=_as_asked(short, share)) if short else wanted
 
 
 def as_held(share: Share, wanted: Amounts) -> tuple[ResourceAmount, ...]:
     """A share may name one class of one provider several times; it is held as one amount."""
-    if len(wanted) == len(share.amounts):
+    if sum(map(len, wanted.values())) == len(share.amounts):
         return share.amounts
-    return tuple(
-        ResourceAmount(provider=stock.account.row.id, resource=stock.resource, amount=amount)
-        for stock, amount in wanted.items()
-    )
+    return amounts_in(wanted)
 
 
 def wrong_cell(reason: str) -> NotAllowed:
@@ -60,20 +55,22 @@ def wrong_cell(reason: str) -> NotAllowed:
 
 def _wanted(draft: Draft, cell: str, share: Share, gone: list[ProviderId]) -> Amounts | NotAllowed:
     wanted: Amounts = {}
-    account: Account | None = None
+    of_provider: dict[str, int] = {}
     last = -1
     for amount in share.amounts:
         # Amounts of one provider usually stand together.
-        if account is None or amount.provider.int != last:
+        if amount.provider.int != last:
             last = amount.provider.int
             account = draft.account(amount.provider)
             if account is None:
                 gone.append(amount.provider)
+                of_provider = {}
                 continue
             if account.row.cell not in ("", cell):
                 return _foreign(account, cell)
-        stock = account.stock(amount.resource)
-        wanted[stock] = wanted.get(stock, 0) + amount.amount
+            of_provider = wanted.setdefault(account, {})
+        resource = amount.resource
+        of_provider[resource] = of_provider.get(resource, 0) + amount.amount
     return wanted
 
 
@@ -99,12 +96,31 @@ def _misplaced(host: Account, wanted: Amounts) -> NotAllowed | None:
             field="share.host",
             reason=f"provider {host.row.id} is no root: it stands in the tree of {host.row.root}",
         )
-    for stock in wanted:
-        if stock.account.row.root.int == root:
+    for account in wanted:
+        if account.row.root.int == root:
             return None
     return NotAllowed(
         field="share.amounts", reason=f"nothing of it is taken from the tree of its host, {host.row.id}"
     )
+
+
+def _shortfalls(wanted: Amounts, held: Amounts) -> list[Shortfall]:
+    short: list[Shortfall] = []
+    for account, of_provider in wanted.items():
+        given_back = held.get(account, {})
+        for resource, asked in of_provider.items():
+            shortfall = shortfall_of(account, resource, asked, given_back.get(resource, 0))
+            if shortfall:
+                short.append(shortfall)
+    return short
+
+
+def _as_asked(short: Sequence[Shortfall], share: Share) -> tuple[Shortfall, ...]:
+    """In the order in which the share first names them."""
+    places: dict[tuple[int, str], int] = {}
+    for amount in share.amounts:
+        places.setdefault((amount.provider.int, amount.resource), len(places))
+    return tuple(sorted(short, key=lambda each: places[each.provider.int, each.resource]))
 
 
 def _foreign(account: Account, cell: str) -> NotAllowed:

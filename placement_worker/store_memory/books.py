@@ -1,7 +1,7 @@
 """The rows of books that are kept in memory, and how they read."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from bus.messages.placement import (
     ProviderUsage,
     ResourceAmount,
 )
+from placement_worker.core.capacity import Terms
 from placement_worker.core.ledger import Consumer, ProviderBook, TreeBook
 from placement_worker.store import KeptPage
 
@@ -31,6 +32,7 @@ class ProviderEntry(Struct, frozen=True):
     # The last revision at which more of it changed than what is used.
     base: int
     book: ProviderBook
+    terms: Mapping[str, Terms]
 
 
 class TreeEntry(Struct, frozen=True):

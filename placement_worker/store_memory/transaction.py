@@ -19,6 +19,7 @@ from bus.messages.placement import (
     ResourceAmount,
     SwapClaim,
 )
+from placement_worker.core.capacity import terms_in, used_in
 from placement_worker.core.ledger import (
     ClaimChanges,
     ClaimOrder,
@@ -32,6 +33,7 @@ from placement_worker.core.ledger import (
     Names,
     ProviderBook,
     ProviderRow,
+    Touched,
     TreeBook,
     TreeChanges,
 )
@@ -73,11 +75,8 @@ class MemoryTransaction:
             self._put(books.consumers, forgotten, None)
         for holder, amounts in changes.held:
             self._put(books.held, holder, amounts or None)
-        used: dict[int, dict[str, int]] = {}
-        for provider, resource, amount in changes.used:
-            used.setdefault(provider.int, {})[resource] = amount
-        for provider, generation in changes.generations:
-            self._rewrite(provider, generation, used.get(provider.int, {}))
+        for touched in changes.touched:
+            self._rewrite(touched)
         self._claimed += changes.claimed
         self._ended += changes.ended
 
@@ -206,7 +205,8 @@ class MemoryTransaction:
             cell=row.cell,
             generation=book.generation,
             shape=self._books.trees[row.root].shape if row.root.int == book.id.int else None,
-            inventories=book.inventories,
+            terms=row.terms,
+            used=used_in(book.inventories),
         )
 
     def _put(self, rows: dict[K, V], key: K, row: V | None) -> None:
@@ -214,17 +214,16 @@ class MemoryTransaction:
         self._undo.append(partial(_write, rows, key, rows.get(key)))
         _write(rows, key, row)
 
-    def _rewrite(self, provider: ProviderId, generation: int, used: Mapping[str, int]) -> None:
-        row = self._books.providers[provider]
-        inventories: Mapping[str, InventoryState] = row.book.inventories
-        if used:
-            inventories = {
-                resource: structs.replace(inventory, used=used[resource]) if resource in used else inventory
-                for resource, inventory in inventories.items()
-            }
-        book = structs.replace(row.book, generation=generation, inventories=inventories)
-        self._put(self._books.providers, provider, structs.replace(row, revision=row.revision + 1, book=book))
-        self._used[provider] = None
+    def _rewrite(self, touched: Touched) -> None:
+        row = self._books.providers[touched.provider]
+        inventories: Mapping[str, InventoryState] = {
+            resource: structs.replace(inventory, used=touched.used[resource])
+            for resource, inventory in row.book.inventories.items()
+        }
+        book = structs.replace(row.book, generation=touched.generation, inventories=inventories)
+        rewritten = structs.replace(row, revision=row.revision + 1, book=book)
+        self._put(self._books.providers, touched.provider, rewritten)
+        self._used[touched.provider] = None
 
     def _plant(self, tree: TreeBook, book: ProviderBook) -> None:
         """Write a provider that is new or changed."""
@@ -232,9 +231,16 @@ class MemoryTransaction:
         old = books.providers.get(book.id)
         internal = old.internal if old else books.new_internal()
         revision = old.revision + 1 if old else 1
-        self._put(
-            books.providers, book.id, ProviderEntry(internal, tree.root, tree.cell, revision, revision, book)
+        entry = ProviderEntry(
+            internal=internal,
+            root=tree.root,
+            cell=tree.cell,
+            revision=revision,
+            base=revision,
+            book=book,
+            terms=terms_in(book.inventories),
         )
+        self._put(books.providers, book.id, entry)
         self._put(books.internals, internal, book.id)
         self._put(books.names, book.name, book.id)
         self._name(books.classes, custom_of(book.inventories))

@@ -11,10 +11,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from bus.message import ConsumerId, GroupId, ProviderId
-from bus.messages.placement import (
-    InventoryState,
-    ResourceAmount,
-)
+from bus.messages.placement import ResourceAmount
 from placement_worker.core.allocating import made_for
 from placement_worker.core.claims import granted
 from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, ProviderRow
@@ -74,7 +71,6 @@ class Books:
         # Of providers that are named or held, as far as they exist, by the integers of their ids.
         self.provider_ids: dict[int, int] = {}
         self._standing: dict[int, ProviderRow] = {}
-        self._used: dict[int, Used] = {}
         self._rows: dict[int, KeptConsumer] = {}
 
     # From rows
@@ -143,21 +139,15 @@ class Books:
                 yield ResourceAmount(provider=known.id, resource=names[class_id], amount=amount)
 
     def add_standing(self, rows: Iterable[StandingRow]) -> None:
-        names = self._classes.names
         of = self.providers.of
         for number, root, _, generation, shape, text in rows:
             known = of(number)
-            used = self._used[number] = decode_used(text)
-            stocks = {
-                names[class_id]: InventoryState(
-                    total, reserved, min_unit, max_unit, step_size, ratio, used.get(class_id, 0)
-                )
-                for class_id, total, reserved, min_unit, max_unit, step_size, ratio in known.stocks
-            }
+            by_class = decode_used(text)
+            used = {name: by_class.get(class_id, 0) for class_id, name in known.classes.items()}
             self._standing[known.id.int] = (
-                ProviderRow(known.id, known.id, known.cell, generation, shape, stocks)
+                ProviderRow(known.id, known.id, known.cell, generation, shape, known.terms, used)
                 if root == number
-                else ProviderRow(known.id, of(root).id, known.cell, generation, None, stocks)
+                else ProviderRow(known.id, of(root).id, known.cell, generation, None, known.terms, used)
             )
 
     def ledger(self) -> Ledger:
@@ -244,16 +234,14 @@ class Books:
     def touched(self, changes: ClaimChanges) -> Iterator[tuple[int, int, str]]:
         """Provider's id, generation, what is used of it."""
         ids, class_ids = self.provider_ids, self._classes.ids
-        for provider, name, used in changes.used:
-            self._used[ids[provider.int]][class_ids[name]] = used
-        for provider, generation in changes.generations:
-            number = ids[provider.int]
-            yield number, generation, encode_amounts(self._used[number])
+        for one in changes.touched:
+            used = {class_ids[name]: amount for name, amount in one.used.items()}
+            yield ids[one.provider.int], one.generation, encode_amounts(used)
 
     def log_body(self, changes: ClaimChanges) -> bytes | None:
         ids = self.provider_ids
         entry = LogEntry(
-            used=tuple([ids[provider.int] for provider, _ in changes.generations]),
+            used=tuple([ids[one.provider.int] for one in changes.touched]),
             claimed=changes.claimed,
             ended=changes.ended,
         )

@@ -21,26 +21,36 @@ from uuid import UUID
 from msgspec import Struct
 
 from bus.message import ProviderId
+from bus.messages.placement import InventoryState
+from placement_worker.core.capacity import Terms, terms_in
 
 # Of some 1 kB each; whoever has more reads some of them again.
 PROVIDERS_MAX = 100_000
 
-# class id, total, reserved, min_unit, max_unit, step_size, allocation_ratio
-StockRow = tuple[int, int, int, int, int, int, float]
 # number, id, number of its root, id of its root
 FoundRow = tuple[int, UUID, int, UUID]
+# number, cell, and for each inventory, or with NULLs if there is none: class id, total, reserved, min_unit, max_unit,
+# step_size, allocation_ratio
+StockRow = tuple[Any, ...]
 NO_BASE = -1
 
 
 class KnownProvider(Struct, frozen=True, gc=False):
-    """`cell` and `stocks` are those of `base`; of one that was only found there is none."""
+    """`cell`, `classes` and `terms` are those of `base`; of one that was only found there is none. `classes` are those of
+    its inventories, by number.
+    """
 
     number: int
     id: ProviderId
     root: int
     base: int = NO_BASE
     cell: str = ""
-    stocks: tuple[StockRow, ...] = ()
+    classes: Mapping[int, str] = {}
+    terms: Mapping[str, Terms] = {}
+
+
+def classes_in(rows: Iterable[StockRow]) -> set[int]:
+    return {class_id for _, _, class_id, *_ in rows if class_id is not None}
 
 
 class KnownProviders:
@@ -89,19 +99,19 @@ class Providers:
                 if self.by_number(one) is None:
                     self._learn(KnownProvider(one, ProviderId(UUID(int=id_.int)), root))
 
-    def read(self, bases: Mapping[int, int], rows: Iterable[Any]) -> None:
-        """Of providers that stand at these bases: number, cell, and a stock row or NULLs for each inventory."""
+    def read(self, bases: Mapping[int, int], rows: Iterable[StockRow], names: Mapping[int, str]) -> None:
+        """Of providers that stand at these bases."""
         cells: dict[int, str] = {}
-        stocks: dict[int, list[StockRow]] = {number: [] for number in bases}
-        for number, cell, *stock in rows:
+        stocks: dict[int, dict[int, InventoryState]] = {number: {} for number in bases}
+        for number, cell, class_id, *stock in rows:
             cells[number] = cell
-            if stock[0] is not None:
-                stocks[number].append(tuple(stock))
+            if class_id is not None:
+                stocks[number][class_id] = InventoryState(*stock)
         for number, base in bases.items():
             known = self._seen[number]
-            self._learn(
-                KnownProvider(number, known.id, known.root, base, cells[number], tuple(stocks[number]))
-            )
+            classes = {class_id: names[class_id] for class_id in stocks[number]}
+            terms = terms_in({classes[class_id]: stock for class_id, stock in stocks[number].items()})
+            self._learn(KnownProvider(number, known.id, known.root, base, cells[number], classes, terms))
 
     def forget(self, known: KnownProvider) -> None:
         self._seen.pop(known.number, None)

@@ -15,7 +15,7 @@ from bus.sql import PostgresTransaction, array_of, columns_of
 from placement_worker.core.ledger import ClaimChanges, Ledger
 from placement_worker.store_sql import log
 from placement_worker.store_sql.claims import Books, KeptConsumer, StandingRow
-from placement_worker.store_sql.known import Providers
+from placement_worker.store_sql.known import Providers, classes_in
 from placement_worker.store_sql.named import Named
 from placement_worker.store_sql.names import Names
 
@@ -186,8 +186,10 @@ class PostgresClaims:
             number: standing[number][2] for number in numbers if known.of(number).base != standing[number][2]
         }
         if moved:
-            known.read(moved, await driver.fetch(_READ_STOCKS, array_of([*moved])))
-            await self._learn({class_id for number in moved for class_id, *_ in known.of(number).stocks})
+            stocks = await driver.fetch(_READ_STOCKS, array_of([*moved]))
+            if self._classes.lack(classes_in(stocks)):
+                await self._transaction.run(self._classes.load)
+            known.read(moved, stocks, self._classes.names)
         books.add_standing([standing[number] for number in numbers])
 
     async def _lock_rows(
@@ -210,10 +212,6 @@ class PostgresClaims:
         if astray or (lost and await self._find(driver, books, [one.id for one in lost])):
             raise Transient("a provider came into another tree while that was being locked")
 
-    async def _learn(self, class_ids: AbstractSet[int]) -> None:
-        if self._classes.lack(class_ids):
-            await self._transaction.run(self._classes.load)
-
     async def write(self, changes: ClaimChanges) -> None:
         books = self._books
         assert books is not None, "claims are written only after they were locked"
@@ -222,7 +220,7 @@ class PostgresClaims:
             await driver.execute(_WRITE_GROUPS, *_group_columns(changes.groups))
         if changes.forgotten:
             await driver.execute(_FORGET, [books.consumer_ids[one.int] for one in changes.forgotten])
-        if not (changes.consumers or changes.held or changes.generations):
+        if not (changes.consumers or changes.held or changes.touched):
             return
         kept = books.kept(changes, self._made)
         ended, begun = books.holders(kept)

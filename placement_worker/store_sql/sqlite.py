@@ -20,7 +20,7 @@ from bus.sql import SqliteTransaction, driver_of, moment_text
 from placement_worker.core.ledger import ClaimChanges, Ledger
 from placement_worker.store_sql import log
 from placement_worker.store_sql.claims import Books, ConsumerRow, KeptConsumer, StandingRow
-from placement_worker.store_sql.known import FoundRow, KnownProvider, Providers
+from placement_worker.store_sql.known import FoundRow, KnownProvider, Providers, classes_in
 from placement_worker.store_sql.named import Named
 from placement_worker.store_sql.names import Names
 
@@ -60,10 +60,11 @@ INSERT INTO server_groups (uuid, policy, max_per_host) VALUES (?, ?, ?)
 ON CONFLICT (uuid) DO UPDATE SET policy = excluded.policy, max_per_host = excluded.max_per_host
 """
 
+# An empty word stands for NULL: a None, which is no word of SQLite's, takes the driver longer to hand over.
 _ADD_CONSUMER = """
 INSERT INTO consumers
     (type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held, id, uuid)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, NULLIF(?, ''), NULLIF(?, ''), NULLIF(?, ''), ?, ?, ?)
 """
 
 # The highest number ever given, that of a row which is gone included.
@@ -71,8 +72,8 @@ _LAST_CONSUMER = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name =
 
 _KEEP_CONSUMER = """
 UPDATE consumers
-SET type = ?, project_id = ?, user_id = ?, cell = ?, generation = ?, attempt = ?, ended_at = ?, host = ?,
-    server_group = ?, held = ?
+SET type = ?, project_id = ?, user_id = ?, cell = ?, generation = ?, attempt = ?,
+    ended_at = NULLIF(?, ''), host = NULLIF(?, ''), server_group = NULLIF(?, ''), held = ?
 WHERE id = ?
 """
 
@@ -133,10 +134,10 @@ class SqliteClaims:
             rows = _rows(driver, _READ_STANDING, books.provider_ids.values())
         moved = {number: base for number, _, base, *_ in rows if known.of(number).base != base}
         if moved:
-            known.read(moved, _rows(driver, _READ_STOCKS, moved))
-            class_ids = {class_id for number in moved for class_id, *_ in known.of(number).stocks}
-            if self._classes.lack(class_ids):
+            stocks = _rows(driver, _READ_STOCKS, moved)
+            if self._classes.lack(classes_in(stocks)):
                 self._classes.load(connection)
+            known.read(moved, stocks, self._classes.names)
         return rows
 
 
@@ -197,9 +198,9 @@ def _values_of(kept: KeptConsumer) -> tuple[Any, ...]:
         consumer.cell,
         consumer.generation,
         consumer.attempt,
-        None if consumer.ended_at is None else moment_text(consumer.ended_at),
-        None if consumer.host is None else consumer.host.hex,
-        None if consumer.group is None else consumer.group.hex,
+        "" if consumer.ended_at is None else moment_text(consumer.ended_at),
+        "" if consumer.host is None else consumer.host.hex,
+        "" if consumer.group is None else consumer.group.hex,
         kept.text,
     )
 

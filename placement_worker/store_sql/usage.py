@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from uuid import UUID
 
+from msgspec import convert
+
 from bus.message import ProviderId
 from bus.messages.placement import ProviderUsage
 from bus.sql import Transaction
@@ -22,6 +24,7 @@ async def read_usage(
     if not internal:
         return ()
     rows = await rows_of(transaction, _ON_POSTGRESQL, _ON_SQLITE, ",".join(map(str, internal)))
+    ids = convert([row[1] for row in rows], list[UUID])
     used = [decode_used(row[5]) for row in rows]
     if classes.lack({class_id for amounts in used for class_id in amounts}):
         await transaction.run(classes.load)
@@ -30,12 +33,12 @@ async def read_usage(
         [
             ProviderUsage(
                 internal=number,
-                id=ProviderId(uuid if isinstance(uuid, UUID) else UUID(uuid)),
+                id=ProviderId(uuid),
                 base=base,
                 revision=revision,
                 generation=generation,
                 used={names[class_id]: amount for class_id, amount in amounts.items()},
             )
-            for (number, uuid, base, revision, generation, _), amounts in zip(rows, used, strict=True)
+            for (number, _, base, revision, generation, _), uuid, amounts in zip(rows, ids, used, strict=True)
         ]
     )

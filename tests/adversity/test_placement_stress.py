@@ -142,7 +142,7 @@ async def _ask(store: SqlPlacementStore, run: _Run, orders: Sequence[ClaimOrder]
         await tx.write_claims(decision.changes)
     run.committed += 1
     run.verdicts.update(type(verdict).__name__ for verdict in decision.verdicts)
-    run.touches.update(provider for provider, _ in decision.changes.generations)
+    run.touches.update(touched.provider for touched in decision.changes.touched)
 
 
 def _any_order(run: _Run, chance: random.Random) -> ClaimOrder:

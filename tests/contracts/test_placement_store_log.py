@@ -17,7 +17,7 @@ from bus.messages.placement import (
     Released,
     TooOld,
 )
-from placement_worker.core.ledger import ClaimChanges
+from placement_worker.core.ledger import ClaimChanges, Touched
 from placement_worker.store import ChangeFeed, Unpublished
 from tests.contracts.desk import Desk, names
 from tests.contracts.placement_orders import (
@@ -46,6 +46,8 @@ pytestmark = pytest.mark.asyncio
 
 BEFORE_EVERYTHING = datetime(2000, 1, 1, tzinfo=UTC)
 AFTER_EVERYTHING = datetime(2100, 1, 1, tzinfo=UTC)
+# Of a host.
+NOTHING_USED = {"VCPU": 0, "MEMORY_MB": 0}
 
 
 @pytest_asyncio.fixture(params=STORES)
@@ -253,7 +255,9 @@ async def test_what_was_rolled_back_is_not_told(desk: Desk, feed: ChangeFeed) ->
         async with desk.store.transaction() as tx:
             await tx.lock_claims((a_claim(),))
             await tx.write_claims(
-                ClaimChanges(generations=((HOST, 9),), claimed=(Holder(consumer=WEB, attempt=1),))
+                ClaimChanges(
+                    touched=(Touched(HOST, 9, NOTHING_USED),), claimed=(Holder(consumer=WEB, attempt=1),)
+                )
             )
             raise asyncio.CancelledError
 
@@ -320,7 +324,7 @@ async def test_the_audit_finds_what_contradicts_itself(desk: Desk) -> None:
     await desk.ask(a_claim(a_share(HOST), WEB), a_claim(a_share(OTHER_HOST), DB))
     web, db = await desk.row(WEB), await desk.row(DB)
     planted = (
-        ClaimChanges(used=((HOST, "VCPU", 3),), generations=((HOST, 5),)),
+        ClaimChanges(touched=(Touched(HOST, 5, {**NOTHING_USED, "VCPU": 3}),)),
         ClaimChanges(consumers=(structs.replace(web, ended_at=NOON),)),
         ClaimChanges(consumers=(db,), held=((DB, ()),)),
     )

@@ -19,9 +19,9 @@ from bus.messages.placement import (
     Shortfall,
     Superseded,
 )
-from placement_worker.core.capacity import capacity_of
+from placement_worker.core.capacity import capacity_of, terms_in, used_in
 from placement_worker.core.claims import NO_CELL, ClaimJudgement, Decision, decide_claims
-from placement_worker.core.ledger import Asked, ClaimOrder, Consumer, Ledger, ProviderRow
+from placement_worker.core.ledger import Asked, ClaimOrder, Consumer, Ledger, ProviderRow, Touched
 from placement_worker.core.shares import MovedRoots
 from tests.contracts.placement_orders import (
     CELL,
@@ -52,6 +52,7 @@ def a_ledger(
     cells: Mapping[ProviderId, str] | None = None,
 ) -> Ledger:
     """Two hosts, one of which has a child, each with eight VCPU, or with such an inventory."""
+    stock = {"VCPU": inventory or InventoryState(total=8)}
     consumers = {who.int: Consumer(id=who) for who in (WEB, DB, CLEANUP)}
     return Ledger(
         consumers=consumers | {consumer.id.int: consumer for consumer in living},
@@ -63,7 +64,8 @@ def a_ledger(
                 cell=(cells or {}).get(which, CELL),
                 generation=5,
                 shape=1 if which == root else None,
-                inventories={"VCPU": inventory or InventoryState(total=8)},
+                terms=terms_in(stock),
+                used=used_in(stock),
             )
             for which, root in ROOTS.items()
         },
@@ -119,6 +121,19 @@ def test_every_shortfall_is_told_in_the_order_in_which_was_asked() -> None:
             Shortfall(provider=OTHER_HOST, resource="VCPU", asked=9, free=8),
         )
     )
+
+
+def test_shortfalls_keep_the_order_of_a_share_that_goes_back_and_forth_between_providers() -> None:
+    asked = (*amounts(NUMA, VCPU=9), *amounts(HOST, VCPU=9), *amounts(NUMA, VGPU=1))
+
+    verdict = judged(a_ledger(), a_claim(a_share(HOST, asked)))
+
+    assert isinstance(verdict, DoesNotFit)
+    assert [(short.provider, short.resource) for short in verdict.shortfalls] == [
+        (NUMA, "VCPU"),
+        (HOST, "VCPU"),
+        (NUMA, "VGPU"),
+    ]
 
 
 def test_the_bounds_hold_for_the_sum_of_what_is_asked_in_parts() -> None:
@@ -224,8 +239,7 @@ def test_what_is_written_is_absolute_and_only_what_changed() -> None:
     assert [row.id for row in changes.consumers] == [WEB]
     assert changes.forgotten == (CLEANUP,)
     assert changes.held == ((WEB, asked.amounts),)
-    assert changes.used == ((HOST, "VCPU", 3), (NUMA, "VCPU", 4))
-    assert changes.generations == ((HOST, 6), (NUMA, 6))
+    assert changes.touched == (Touched(HOST, 6, {"VCPU": 3}), Touched(NUMA, 6, {"VCPU": 4}))
     assert changes.groups == (GROUP,)
     assert (changes.claimed, changes.ended) == ((Holder(consumer=WEB, attempt=1),), ())
 
@@ -235,8 +249,7 @@ def test_a_release_touches_its_providers_without_moving_their_generation() -> No
 
     changes = decide(ledger, a_release(attempt=3)).changes
 
-    assert changes.generations == ((HOST, 5),)
-    assert changes.used == ((HOST, "VCPU", 0),)
+    assert changes.touched == (Touched(HOST, 5, {"VCPU": 0}),)
     assert changes.held == ((WEB, ()),)
     assert changes.ended == (Holder(consumer=WEB, attempt=1),)
     assert [(row.attempt, row.ended_at, row.generation) for row in changes.consumers] == [(3, NOON, 1)]
@@ -248,8 +261,7 @@ def test_a_swap_with_cleanup_moves_each_provider_by_one_generation() -> None:
 
     changes = decide(ledger, a_swap(asked, cleanup=CLEANUP)).changes
 
-    assert set(changes.generations) == {(OTHER_HOST, 6), (HOST, 6)}
-    assert set(changes.used) == {(OTHER_HOST, "VCPU", 4), (HOST, "VCPU", 3)}
+    assert changes.touched == (Touched(HOST, 6, {"VCPU": 3}), Touched(OTHER_HOST, 6, {"VCPU": 4}))
     assert changes.claimed == (Holder(consumer=CLEANUP, attempt=1), Holder(consumer=WEB, attempt=2))
 
 
@@ -287,7 +299,10 @@ def test_a_cleanup_that_was_released_before_its_swap_keeps_nothing() -> None:
     decision = decide(ledger, a_release(CLEANUP, attempt=1), a_swap(a_share(OTHER_HOST), cleanup=CLEANUP))
 
     assert decision.verdicts == (Released(freed=False), Claimed())
-    assert set(decision.changes.used) == {(HOST, "VCPU", 0), (OTHER_HOST, "VCPU", 3)}
+    assert {one.provider: one.used for one in decision.changes.touched} == {
+        HOST: {"VCPU": 0},
+        OTHER_HOST: {"VCPU": 3},
+    }
     assert CLEANUP not in dict(decision.changes.held)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from bus.messages.administration import SetAllocations
 from placement_worker.core.allocating import decide_allocations, shares_named_by
+from placement_worker.core.capacity import Terms
 from placement_worker.store_sql.claims import Books, Kept, KeptConsumer
 from placement_worker.store_sql.known import KnownProvider, KnownProviders, Providers
 from placement_worker.store_sql.named import named_in
@@ -15,6 +16,7 @@ from tests.contracts.clerk import allocations, holding
 from tests.contracts.placement_orders import HOST, NOON, VOCABULARY, WEB, amounts, consumer
 
 NUMBER, BASE = 7, 1
+EIGHT = Terms(capacity=8, min_unit=1, max_unit=8, step_size=1)
 HOST_ROW = (NUMBER, NUMBER, BASE, 0, 0, "{}")
 
 
@@ -23,7 +25,7 @@ def written_of(writes: Sequence[SetAllocations]) -> tuple[list[KeptConsumer], Ke
     classes = KnownNames(resource_classes)
     classes.ids, classes.names = {"VCPU": 1}, {1: "VCPU"}
     known = KnownProviders()
-    known.keep([KnownProvider(NUMBER, HOST, NUMBER, BASE, "cell1", ((1, 8, 0, 1, 8, 1, 1.0),))])
+    known.keep([KnownProvider(NUMBER, HOST, NUMBER, BASE, "cell1", {1: "VCPU"}, {"VCPU": EIGHT})])
     books = Books(named_in(shares_named_by(writes)), Names(classes), Providers(known))
     assert books.unknown() == []
     hopes = books.hopes()

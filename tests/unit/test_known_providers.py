@@ -177,7 +177,7 @@ async def test_two_writes_of_one_transaction_both_count(desks: tuple[Desk, Desk]
         await _claim(tx, a_claim(ONE_CPU, WEB))
         await _claim(tx, a_claim(ONE_CPU, DB))
 
-    assert (await ours.ledger(a_claim(ONE_CPU))).providers[HOST.int].inventories["VCPU"].used == 2
+    assert (await ours.ledger(a_claim(ONE_CPU))).providers[HOST.int].used["VCPU"] == 2
 
 
 async def _given_up(desk: Desk, work: Callable[[PlacementTransaction], Awaitable[None]]) -> None:

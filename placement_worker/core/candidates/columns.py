@@ -1,9 +1,11 @@
 """Columns: one row a provider, one array a fact. Arrays are longer than there are rows; who reads cuts them.
 
-Rows are written one at a time, as providers change, and read all at once.
+Rows are written one at a time, as providers change, and read all at once. What is used changes all the time: what many
+have used is gathered first, and each column written once.
 """
 
-from typing import TypeVar
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,9 +76,9 @@ class Stock:
         self.has_step_size = self.has_step_size or inventory.step_size > 1
         self.use(row, inventory.used)
 
-    def use(self, row: int, used: int) -> None:
-        self.used[row] = used
-        self.free[row] = self.capacity[row] - used
+    def use(self, rows: int | Ints, used: int | Ints) -> None:
+        self.used[rows] = used
+        self.free[rows] = self.capacity[rows] - used
 
     def clear(self, row: int) -> None:
         for column in (self.capacity, self.used, self.free, self.min_unit, self.max_unit, self.step_size):
@@ -97,6 +99,27 @@ class Stock:
     def room(self, rows: int) -> Ints:
         """The most that anyone may be given of it at once, however it is made up."""
         return np.minimum(self.free[:rows], self.max_unit[:rows])
+
+
+AnyStock = TypeVar("AnyStock", bound=Stock)
+
+
+class Gathered(Generic[AnyStock]):
+    """Numbers of single rows, by the stock that they are of."""
+
+    def __init__(self) -> None:
+        self._of: dict[AnyStock, tuple[list[int], list[int]]] = {}
+
+    def add(self, stock: AnyStock, row: int, number: int) -> None:
+        gathered = self._of.get(stock)
+        if gathered is None:
+            gathered = self._of[stock] = [], []
+        gathered[0].append(row)
+        gathered[1].append(number)
+
+    def __iter__(self) -> Iterator[tuple[AnyStock, Ints, Ints]]:
+        for stock, (rows, numbers) in self._of.items():
+            yield stock, np.array(rows, dtype=np.int64), np.array(numbers, dtype=np.int64)
 
 
 class BitSets:

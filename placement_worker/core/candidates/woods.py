@@ -12,7 +12,7 @@ import numpy as np
 
 from bus.message import AggregateId, ProviderId
 from bus.messages.placement import ProviderState
-from placement_worker.core.candidates.columns import BitSets, Flags, Members, Rows, Stock, longer
+from placement_worker.core.candidates.columns import BitSets, Flags, Gathered, Members, Rows, Stock, longer
 from placement_worker.core.candidates.forms import Form, Planted
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
@@ -66,13 +66,21 @@ class Woods:
 
     def use(self, internal: int, used: Mapping[str, int]) -> None:
         """Of each of the provider's classes so much is used."""
-        row = self._row_of_internal.get(internal)
-        state = None if row is None else self.states[row]
-        if row is None or state is None:
-            return
-        for resource in state.inventories:
-            self.stocks[resource].use(row, used.get(resource, 0))
-        self.changes[row] += 1
+        self.use_all(((internal, used),))
+
+    def use_all(self, news: Iterable[tuple[int, Mapping[str, int]]]) -> None:
+        """The same of many; of one that is there twice, what comes last."""
+        gathered = Gathered[Stock]()
+        for internal, used in news:
+            row = self._row_of_internal.get(internal)
+            state = None if row is None else self.states[row]
+            if row is None or state is None:
+                continue
+            for resource in state.inventories:
+                gathered.add(self.stocks[resource], row, used.get(resource, 0))
+            self.changes[row] += 1
+        for stock, rows, amounts in gathered:
+            stock.use(rows, amounts)
 
     def drop(self, internal: int) -> None:
         """The provider is gone."""
