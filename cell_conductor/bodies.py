@@ -5,7 +5,6 @@ that has the instance, and the alternates that are left, are choices of the orde
 that is still to be heard says what these say. So elsewhere stands only which choice, and that there is such an order.
 """
 
-from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
@@ -27,35 +26,32 @@ class Kept(Struct, array_like=True, gc=False):
 
 
 class Body(Struct, array_like=True, gc=False):
-    """`placed_at` is when the order was issued: which tells it from another for the same instance."""
+    """`placed_at` is when the order was issued: which tells it from another for the same instance. Without alternates:
+    those of the order, all of them.
+    """
 
     instance: Instance
     placed_at: datetime | None
     host: Place | None
-    alternates: tuple[Place, ...]
+    alternates: tuple[Place, ...] | None
     outbox: tuple[Kept, ...]
 
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
-_body = msgspec.msgpack.Decoder(Body).decode
+body_of = msgspec.msgpack.Decoder(Body).decode
 order_of = msgspec.msgpack.Decoder(PlaceInCell).decode
 
 
-def body_of(packed: bytes, unsaid_from: int | None) -> Body:
-    """As it was written; but that all its words were confirmed since then is noted beside it."""
-    body = _body(packed)
-    if unsaid_from is None:
-        body.outbox = ()
-    return body
-
-
 def encoded_body(row: Instance) -> bytes:
-    choices, host = _choices(row.order), row.host
+    order, host = row.order, row.host
+    choices = _choices(order)
     body = Body(
         structs.replace(row, order=None, host=None, alternates=(), outbox=()),
-        None if row.order is None else row.order.issued_at,
+        None if order is None else order.issued_at,
         None if host is None else _place(choices, host),
-        tuple([_place(choices, each) for each in row.alternates]) if row.alternates else (),
+        None
+        if order is not None and row.alternates is order.alternates
+        else tuple([_place(choices, each) for each in row.alternates]),
         tuple([Kept(each.sequence, each.at, _unless_clear(row, each.message)) for each in row.outbox]),
     )
     return _encode(body)
@@ -71,10 +67,8 @@ def decoded(body: Body, order: PlaceInCell | None) -> Instance:
         body.instance,
         order=order,
         host=None if host is None else _choice(choices, host),
-        alternates=tuple([_choice(choices, each) for each in body.alternates]) if body.alternates else (),
+        alternates=_alternates(choices, body.alternates),
     )
-    if not body.outbox:
-        return row
     return structs.replace(row, outbox=tuple([_pending(row, each) for each in body.outbox]))
 
 
@@ -94,6 +88,10 @@ def _pending(row: Instance, kept: Kept) -> Pending:
     return Pending(kept.sequence, kept.at, message)
 
 
+def _alternates(choices: tuple[Choice, ...], places: tuple[Place, ...] | None) -> tuple[Choice, ...]:
+    return choices[1:] if places is None else tuple([_choice(choices, each) for each in places])
+
+
 def _choices(order: PlaceInCell | None) -> tuple[Choice, ...]:
     return () if order is None else (order.chosen, *order.alternates)
 
@@ -110,27 +108,26 @@ def _choice(choices: tuple[Choice, ...], place: Place) -> Choice:
     return choices[place] if isinstance(place, int) else place
 
 
-# How many orders are remembered: of these, a cell may be building as many at once before it reads some a second time.
-ORDERS_MAX = 10_000
+# How many rows are remembered: of these, a cell may be building as many at once before it reads some a second time.
+REMEMBERED_MAX = 10_000
 
 
-class Orders:
-    """The orders of what is being built, in memory: they never change, so they are not read at each step."""
+class Remembered:
+    """The rows of what is being built, by the bodies that were written of them: who reads such a body back has the row,
+    and need not read its order.
+    """
 
     def __init__(self) -> None:
-        self._orders: dict[int, PlaceInCell] = {}
+        self._rows: dict[bytes, Instance] = {}
 
-    def of(self, body: Body) -> PlaceInCell | None:
-        """This row's order, if it is here."""
-        order = self._orders.get(body.instance.id.int)
-        return order if order is not None and order.issued_at == body.placed_at else None
+    def row_of(self, body: bytes) -> Instance | None:
+        return self._rows.get(body)
 
-    def remember(self, rows: Mapping[int, Instance]) -> None:
-        """As these rows stand now, committed."""
-        for number, row in rows.items():
-            if row.order is not None and row.state in ("building", "swapping"):
-                self._orders[number] = row.order
-            else:
-                self._orders.pop(number, None)
-        while len(self._orders) > ORDERS_MAX:
-            del self._orders[next(iter(self._orders))]
+    def replace(self, before: bytes | None, body: bytes, row: Instance) -> None:
+        """It is written so now, committed; and what it was read as is no more."""
+        if before is not None:
+            self._rows.pop(before, None)
+        if row.order is not None and row.state in ("building", "swapping"):
+            self._rows[body] = row
+            if len(self._rows) > REMEMBERED_MAX:
+                del self._rows[next(iter(self._rows))]

@@ -7,7 +7,7 @@ meanwhile. A process that dies has forgotten them, and the next one says them ag
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 from msgspec import Struct
 
@@ -63,11 +63,9 @@ class Clearing:
 
     async def _take_off(self, tx: ConductorTransaction, until_s: float) -> None:
         """Should the transaction fail, they are said once more, and come here again."""
-        rested = [
-            entity
-            for entity, resting in islice(self._resting.items(), AT_ONCE_MAX)
-            if resting.since_s <= until_s
-        ]
+        oldest_first = islice(self._resting.items(), AT_ONCE_MAX)
+        rested = list(takewhile(lambda each: each[1].since_s <= until_s, oldest_first))
         if rested:
-            said = [each for entity in rested for each in self._resting.pop(entity).said]
-            await self._store.clear(tx, said)
+            for entity, _ in rested:
+                del self._resting[entity]
+            await self._store.clear(tx, [said for _, resting in rested for said in resting.said])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from bus.handling import Bury, Handlers, Kept, Received, Said, Tell
+from bus.handling import Bury, Handlers, Received, Said, Tell
 from bus.messages.cell import (
     InstanceDestroyed,
     InstanceSpawned,
@@ -13,7 +13,7 @@ from bus.messages.cell import (
 )
 from cell_conductor.core.decide import CellMessage, Saying, decide
 from cell_conductor.core.instance import Instance, Rules
-from cell_conductor.store import ConductorTransaction
+from cell_conductor.store import ConductorTransaction, kept_of
 
 
 def handlers(
@@ -38,7 +38,7 @@ def handlers(
 
 
 def _told(saying: Saying, cause: Received[CellMessage]) -> Tell:
-    where = None if saying.sequence is None else Kept(str(saying.instance), saying.sequence)
+    where = None if saying.sequence is None else kept_of(saying.instance, saying.sequence)
     return Tell(saying.message, cause, where)
 
 

@@ -52,6 +52,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def kept_of(instance: InstanceId, sequence: int) -> Kept:
+    """Where an instance keeps the word with this number. Its id without dashes, which is the shortest way to write it."""
+    return Kept(instance.hex, sequence)
+
+
 def by_entity(said: Sequence[Kept]) -> dict[str, set[int]]:
     """The numbers of what was said, by who said it."""
     numbers: dict[str, set[int]] = {}

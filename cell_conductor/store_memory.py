@@ -17,7 +17,7 @@ from bus.handling import Kept
 from bus.message import Message
 from bus.messages.build import InstanceId
 from cell_conductor.core.instance import Instance
-from cell_conductor.store import JUST_SAID, ConductorTransaction, by_entity, now
+from cell_conductor.store import JUST_SAID, ConductorTransaction, by_entity, kept_of, now
 
 
 class _Transaction:
@@ -90,7 +90,7 @@ class MemoryConductorStore:
             before = self._clock() - JUST_SAID if self._has_started else None
             self._has_started = True
             return [
-                (Kept(str(instance), each.sequence), each.message)
+                (kept_of(instance, each.sequence), each.message)
                 for instance in self._unsaid
                 for each in self._rows[instance].outbox
                 if before is None or each.at < before

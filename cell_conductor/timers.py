@@ -10,12 +10,11 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import tenacity
 
 from bus.errors import Failure, Transient, Unavailable
-from bus.handling import Kept
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, SwapClaim
 from bus.publisher import Outgoing, Publisher
@@ -24,7 +23,10 @@ from cell_conductor.core.decide import Decision, Due, Saying, decide
 from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.settings import ConductorSettings
-from cell_conductor.store import ConductorStore
+from cell_conductor.store import ConductorStore, kept_of
+
+if TYPE_CHECKING:
+    from bus.handling import Kept
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +203,7 @@ class Timers:
         # What the broker does not take stays on its row, and the worker's sweep says it again.
         await self._publisher.send_all([Outgoing(each.message) for each in said])
         self._confirmed += [
-            Kept(str(each.instance), each.sequence) for each in said if each.sequence is not None
+            kept_of(each.instance, each.sequence) for each in said if each.sequence is not None
         ]
 
     def _beside_all_else(self, work: Callable[[T], Awaitable[None]], what: T) -> None:

@@ -70,22 +70,23 @@ class Fleet:
         self._script = script
         usual = Fate(script.spawn_ms)
         pretended = [PretendedHost(host, script, usual) for host in hosts]
-        self._hosts = {each.id: each for each in pretended}
+        # By ids as whole numbers, since a UUID is hashed in Python each time it is looked up.
+        self._hosts = {each.id.int: each for each in pretended}
         if len(self._hosts) != len(hosts):
             raise ValueError(f"{len(hosts)} hosts have only {len(self._hosts)} names among them")
 
     def __iter__(self) -> Iterator[ProviderId]:
-        return iter(self._hosts)
+        return iter([each.id for each in self._hosts.values()])
 
     def __getitem__(self, host: ProviderId) -> PretendedHost:
-        return self._hosts[host]
+        return self._hosts[host.int]
 
     def get(self, host: ProviderId) -> PretendedHost | None:
-        return self._hosts.get(host)
+        return self._hosts.get(host.int)
 
     def well(self, hosts: Iterable[ProviderId], at_s: float) -> list[ProviderId]:
         """Those of them that can be heard."""
-        return [host for host in hosts if self._hosts[host].condition(at_s) == WELL]
+        return [host for host in hosts if self._hosts[host.int].condition(at_s) == WELL]
 
     def next_turn_s(self, at_s: float) -> float | None:
         """When the script changes something next that hosts must tell of."""

@@ -22,10 +22,11 @@ HostOrder = SpawnInstance | DestroyInstance
 def handlers(fleet: Fleet) -> Handlers:
     async def on_orders(orders: Sequence[Received[HostOrder]], tx: ComputeTransaction) -> list[Said]:
         at_s = fleet.clock_s()
-        attempts = dict(await tx.load([key_of(order.message) for order in orders]))
+        keys = [key_of(order.message) for order in orders]
+        attempts = dict(await tx.load(keys))
         said: list[Said] = []
         touched: dict[AttemptKey, None] = {}
-        for item in orders:
+        for item, key in zip(orders, keys, strict=True):
             order = item.message
             host = fleet.get(order.host)
             if host is None:
@@ -34,7 +35,6 @@ def handlers(fleet: Fleet) -> Handlers:
             condition = host.condition(at_s)
             if isinstance(condition, Dead):
                 continue
-            key = key_of(order)
             after = _ordered(attempts.get(key), item, host, at_s)
             if after.due_s is not None and after.due_s <= at_s:
                 after, answer = due(after, condition)

@@ -33,7 +33,8 @@ class MemoryComputeStore:
         self._numbers = 0
         self._taken: list[tuple[float, int, AttemptKey]] = []
         self._over: deque[tuple[float, AttemptKey, State]] = deque()
-        self._tallies: dict[ProviderId, _Tally] = {}
+        # By hosts as whole numbers, as in the keys.
+        self._tallies: dict[int, _Tally] = {}
         self._changed: list[_Tally] = []
         self._sooner: Callable[[], None] = lambda: None
 
@@ -74,7 +75,7 @@ class MemoryComputeStore:
                 continue
             self._attempts[key] = attempt
             if known is None or known.state is not attempt.state:
-                self._count(attempt, known.state if known else None)
+                self._count(key, attempt, known.state if known else None)
             # At the same time as before it is in there already.
             if attempt.due_s is not None and (known is None or known.due_s != attempt.due_s):
                 self._numbers += 1
@@ -94,7 +95,7 @@ class MemoryComputeStore:
     async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
         found = {}
         for host in hosts:
-            tally = self._tallies.get(host)
+            tally = self._tallies.get(host.int)
             found[host] = Load(tally.instances, tally.io_ops) if tally else Load()
         return found
 
@@ -115,12 +116,12 @@ class MemoryComputeStore:
                 forgotten.append(key)
         return forgotten
 
-    def _count(self, attempt: Attempted, before: State | None) -> None:
+    def _count(self, key: AttemptKey, attempt: Attempted, before: State | None) -> None:
         """Keep count of what the host has, and of what may be forgotten."""
-        state, host = attempt.state, attempt.host
-        tally = self._tallies.get(host)
+        state, number = attempt.state, key[0]
+        tally = self._tallies.get(number)
         if tally is None:
-            tally = self._tallies[host] = _Tally(host)
+            tally = self._tallies[number] = _Tally(attempt.host)
         is_over = state.is_over
         was_there = before is not None and not before.is_over
         tally.instances += (not is_over) - was_there
@@ -129,4 +130,4 @@ class MemoryComputeStore:
             tally.changed = True
             self._changed.append(tally)
         if is_over:
-            self._over.append((self._clock_s(), attempt.key, state))
+            self._over.append((self._clock_s(), key, state))

@@ -42,7 +42,7 @@ CellMessage = PlaceInCell | RemoveFromCell | InstanceSpawned | SpawnFailed | Ins
 Input = CellMessage | Due | SwapAnswered
 
 
-class Saying(Struct, frozen=True):
+class Saying(Struct, frozen=True, gc=False):
     """To be said now, because of the input with this index. With a sequence it is kept on the instance's row."""
 
     instance: InstanceId
@@ -84,7 +84,7 @@ def decide(
         if turn.is_over:
             over[number] = row.id
         # Who says the same again is told what is still pending, not more.
-        is_repeated = row is before and not isinstance(each, Due | SwapAnswered)
+        is_repeated = row is before and not isinstance(each, (Due, SwapAnswered))
         for pending in row.outbox if is_repeated else turn.said:
             said.setdefault(
                 (number, pending.sequence), Saying(row.id, pending.sequence, pending.message, cause)
@@ -189,7 +189,7 @@ def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed) -> bool:
         row.state in ("building", "active")
         and row.attempt == word.attempt
         and row.host is not None
-        and row.host.share.host == word.host
+        and row.host.share.host.int == word.host.int
     )
 
 

@@ -37,7 +37,7 @@ Word = SpawnInstance | DestroyInstance | ReleaseClaim | InstanceActive | Instanc
 SEQUENCE_BEFORE_CELL = 100
 
 
-class Pending(Struct, frozen=True):
+class Pending(Struct, frozen=True, gc=False):
     """Said, and not known to be confirmed."""
 
     sequence: int
@@ -45,14 +45,14 @@ class Pending(Struct, frozen=True):
     message: Word
 
 
-class Held(Struct, frozen=True):
+class Held(Struct, frozen=True, gc=False):
     """What a consumer holds by this attempt, and no later one."""
 
     consumer: ConsumerId
     attempt: int
 
 
-class Cleanup(Struct, frozen=True):
+class Cleanup(Struct, frozen=True, gc=False):
     """A host that may still have something of an attempt: until it confirms that it has not, what it gave stays held."""
 
     attempt: int
@@ -60,7 +60,7 @@ class Cleanup(Struct, frozen=True):
     release: tuple[Held, ...]
 
 
-class Instance(Struct, frozen=True, omit_defaults=True):
+class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     """`attempt` is the one whose share the instance holds, as far as we know; while we swap, the next may hold already.
 
     `order` is None if the instance was removed before it was placed. `alternates` are those not yet tried. The host of

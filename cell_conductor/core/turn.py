@@ -37,29 +37,31 @@ class Turn:
             changes.setdefault("state_ends_at", None)
         self.row = structs.replace(self.row, **changes)
 
-    def say(self, message: Word) -> None:
+    def say(self, message: Word, **changes: Any) -> None:
+        """And with that become what it says."""
         pending = Pending(self.row.sequence + 1, self.now, message)
         self.said.append(pending)
-        self.become(sequence=pending.sequence, outbox=(*self.row.outbox, pending))
+        self.become(sequence=pending.sequence, outbox=(*self.row.outbox, pending), **changes)
 
     def no_longer_say(self, *orders: type[SpawnInstance | DestroyInstance], attempt: int) -> None:
         """They were answered, so they have arrived, whatever the broker knows of it; or they are taken back."""
-        kept = tuple(
+        outbox = self.row.outbox
+        kept = [
             each
-            for each in self.row.outbox
+            for each in outbox
             if not (isinstance(each.message, orders) and each.message.attempt == attempt)
-        )
-        if len(kept) < len(self.row.outbox):
-            self.become(outbox=kept)
+        ]
+        if len(kept) < len(outbox):
+            self.become(outbox=tuple(kept))
 
     # Orders
 
     def spawn(self, order: PlaceInCell) -> None:
         """Give the attempt that is held to its host, until the attempt's time or the request's is up."""
-        host = self.row.host
-        assert host is not None, "an attempt has a host"
-        self.become(state="building", state_ends_at=min(self.now + self.rules.attempt_timeout, order.ends_by))
-        self.say(spawning(self.row, order, host))
+        row = self.row
+        assert row.host is not None, "an attempt has a host"
+        ends_at = min(self.now + self.rules.attempt_timeout, order.ends_by)
+        self.say(spawning(row, order, row.host), state="building", state_ends_at=ends_at)
 
     def destroy(self, attempt: int, host: ProviderId) -> None:
         order = self._destroying(attempt, host)

@@ -13,24 +13,26 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
+from msgspec import Struct
+
 from bus.errors import Transient
 from bus.handling import Kept
 from bus.message import Message
 from bus.messages.build import InstanceId
 from bus.sql import POOL_SIZE, PostgresTransaction, SqliteTransaction, open_database
-from cell_conductor.bodies import Body, Orders, decoded
+from cell_conductor.bodies import Remembered, body_of, decoded, encoded_body
 from cell_conductor.core.instance import Instance
-from cell_conductor.store import JUST_SAID, ConductorTransaction, by_entity, now
+from cell_conductor.store import JUST_SAID, ConductorTransaction, by_entity, kept_of, now
 from cell_conductor.store_sql import reading
 from cell_conductor.store_sql.postgresql import PostgresRows
-from cell_conductor.store_sql.rows import Run, Values, last_run, microseconds, values
+from cell_conductor.store_sql.rows import Run, Stored, Values, as_read, last_run, microseconds, values
 from cell_conductor.store_sql.sqlite import SqliteRows
 
 
 class Rows(Protocol):
     """The hot statements."""
 
-    async def load(self, ids: Sequence[UUID]) -> list[Body]: ...
+    async def load(self, ids: Sequence[UUID]) -> list[Stored]: ...
 
     async def add(self, rows: Sequence[Values]) -> int: ...
 
@@ -39,11 +41,16 @@ class Rows(Protocol):
     async def clear(self, runs: Sequence[Run]) -> int: ...
 
 
+class Loaded(Struct, frozen=True, gc=False):
+    body: bytes
+    row: Instance
+
+
 class SqlConductorTransaction:
     """What is saved and cleared is written when the transaction ends, together and once."""
 
     def __init__(
-        self, transaction: PostgresTransaction | SqliteTransaction, cell: str, orders: Orders
+        self, transaction: PostgresTransaction | SqliteTransaction, cell: str, remembered: Remembered
     ) -> None:
         self._transaction = transaction
         self._rows: Rows = (
@@ -52,21 +59,22 @@ class SqlConductorTransaction:
             else SqliteRows(transaction, cell)
         )
         self._cell = cell
-        self._orders = orders
-        self._loaded: dict[int, Instance] = {}
+        self._remembered = remembered
+        self._loaded: dict[int, Loaded] = {}
         self._saved: dict[int, Instance] = {}
+        self._written: dict[int, bytes] = {}
         self._forgotten: list[InstanceId] = []
         self._cleared: list[Kept] = []
 
     async def load(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Instance]:
         if not instances:
             return {}
-        found = await self._with_orders(await self._rows.load(sorted(instances, key=_number)))
+        found = await self._as_rows(await self._rows.load(instances))
         return {row.id: self._saved.get(row.id.int, row) for row in found}
 
     async def take_due(self, now: datetime, limit: int) -> Mapping[InstanceId, Instance]:
         due = await self._transaction.run(reading.take_due, self._cell, microseconds(now), limit)
-        return {row.id: row for row in await self._with_orders(due)}
+        return {row.id: row for row in await self._as_rows(due)}
 
     async def save(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None:
         self._saved |= {row.id.int: row for row in rows}
@@ -84,15 +92,25 @@ class SqlConductorTransaction:
             await self._clear(by_entity(self._cleared))
 
     def committed(self) -> None:
-        self._orders.remember(self._saved)
+        for number, body in self._written.items():
+            before = self._loaded.get(number)
+            self._remembered.replace(before.body if before else None, body, self._saved[number])
 
     async def _write(self) -> None:
         for gone in self._forgotten:
             self._saved.pop(gone.int, None)
-        loaded = self._loaded
-        known = [values(row, loaded[number]) for number, row in self._saved.items() if number in loaded]
+        self._written = {number: encoded_body(row) for number, row in self._saved.items()}
+        known = [
+            values(row, self._written[number], has_order=before.row.order is not None)
+            for number, row in self._saved.items()
+            if (before := self._loaded.get(number)) is not None
+        ]
         # In the order of their ids: two processes that meet the same newcomers wait for each other, not in a circle.
-        new = [values(row, None) for number, row in sorted(self._saved.items()) if number not in loaded]
+        new = [
+            values(row, self._written[number], has_order=False)
+            for number, row in sorted(self._saved.items())
+            if number not in self._loaded
+        ]
         if known:
             await self._rows.replace(known)
         if new and (added := await self._rows.add(new)) < len(new):
@@ -108,21 +126,21 @@ class SqlConductorTransaction:
         if await self._rows.clear(runs) < len(runs):
             await self._transaction.run(reading.clear_in_part, self._cell, said)
 
-    async def _with_orders(self, bodies: Sequence[Body]) -> list[Instance]:
+    async def _as_rows(self, stored: Sequence[Stored]) -> list[Instance]:
         """Remembered from when they were written; or read, by a process that did not write them."""
-        orders = [self._orders.of(body) for body in bodies]
-        missing = [
-            body.instance.id
-            for body, order in zip(bodies, orders, strict=True)
-            if order is None and body.placed_at is not None
-        ]
-        read = await self._transaction.run(reading.orders_of, self._cell, missing) if missing else {}
-        rows = [
-            decoded(body, order or read.get(body.instance.id.int))
-            for body, order in zip(bodies, orders, strict=True)
-        ]
-        self._loaded |= {row.id.int: row for row in rows}
-        return rows
+        rows = [self._remembered.row_of(body) for body, _ in stored]
+        unknown = [body for (body, _), row in zip(stored, rows, strict=True) if row is None]
+        read = iter(await self._read(unknown) if unknown else ())
+        found = [row or next(read) for row in rows]
+        now = [as_read(row, unsaid_from) for row, (_, unsaid_from) in zip(found, stored, strict=True)]
+        self._loaded |= {row.id.int: Loaded(body, row) for row, (body, _) in zip(now, stored, strict=True)}
+        return now
+
+    async def _read(self, stored: Sequence[bytes]) -> list[Instance]:
+        bodies = [body_of(body) for body in stored]
+        placed = [body.instance.id for body in bodies if body.placed_at is not None]
+        orders = await self._transaction.run(reading.orders_of, self._cell, placed) if placed else {}
+        return [decoded(body, orders.get(body.instance.id.int)) for body in bodies]
 
 
 class SqlConductorStore:
@@ -132,13 +150,13 @@ class SqlConductorStore:
         self._database = open_database(url, pool_size=pool_size)
         self._cell = cell
         self._clock = clock
-        self._orders = Orders()
+        self._remembered = Remembered()
         self._has_started = False
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[ConductorTransaction]:
         async with self._database.writing() as transaction:
-            ours = SqlConductorTransaction(transaction, self._cell, self._orders)
+            ours = SqlConductorTransaction(transaction, self._cell, self._remembered)
             yield ours
             await ours.write()
         ours.committed()
@@ -153,7 +171,7 @@ class SqlConductorStore:
             unsaid = await transaction.run(reading.find_unsaid, self._cell)
         self._has_started = True
         return [
-            (Kept(str(row.id), each.sequence), each.message)
+            (kept_of(row.id, each.sequence), each.message)
             for row in unsaid
             for each in row.outbox
             if before is None or each.at < before
@@ -166,7 +184,3 @@ class SqlConductorStore:
 
     async def close(self) -> None:
         await self._database.close()
-
-
-def _number(id_: UUID) -> int:
-    return id_.int

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from bus.sql import PostgresTransaction, columns_of
-from cell_conductor.bodies import Body
-from cell_conductor.store_sql.rows import Run, Values, bodies_of
+from cell_conductor.store_sql.rows import Run, Stored, Values
 
 # In the order in which they are named, which is that of the ids and everybody's: who waits for a lock waits for nobody
 # who waits for him.
@@ -59,9 +58,10 @@ class PostgresRows:
         self._transaction = transaction
         self._cell = cell
 
-    async def load(self, ids: Sequence[UUID]) -> list[Body]:
+    async def load(self, ids: Sequence[UUID]) -> list[Stored]:
         driver = await self._transaction.driver()
-        return bodies_of(await driver.fetch(_LOAD, self._cell, ids))
+        found = await driver.fetch(_LOAD, self._cell, sorted(ids, key=_number))
+        return [(body, unsaid_from) for body, unsaid_from in found]
 
     async def add(self, rows: Sequence[Values]) -> int:
         return await self._execute(_ADD, rows, words=4)
@@ -78,3 +78,7 @@ class PostgresRows:
         # What it did, in words, and how many: UPDATE 5.
         done: str = await driver.execute(statement, self._cell, *columns_of(rows, words, ids=1))
         return int(done.rpartition(" ")[2])
+
+
+def _number(id_: UUID) -> int:
+    return id_.int

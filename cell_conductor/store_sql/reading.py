@@ -11,9 +11,9 @@ from sqlalchemy import Connection
 from bus.messages.build import InstanceId
 from bus.messages.cell import PlaceInCell
 from bus.sql import among
-from cell_conductor.bodies import Body, body_of, decoded, encoded_body, order_of
+from cell_conductor.bodies import body_of, decoded, encoded_body, order_of
 from cell_conductor.core.instance import Instance
-from cell_conductor.store_sql.rows import bodies_of, unsaid_values
+from cell_conductor.store_sql.rows import Stored, as_read, unsaid_values
 from cell_conductor.tables import cell_instances as table
 
 _WHOLE = (table.c.body, table.c.unsaid_from, table.c.placed)
@@ -27,10 +27,10 @@ def find_unsaid(connection: Connection, cell: str) -> list[Instance]:
     return _whole(connection, table.c.cell == cell, table.c.unsaid_from.is_not(None))
 
 
-def take_due(connection: Connection, cell: str, now_us: int, limit: int) -> list[Body]:
+def take_due(connection: Connection, cell: str, now_us: int, limit: int) -> list[Stored]:
     query = sa.select(table.c.body, table.c.unsaid_from)
     query = query.where(table.c.cell == cell, table.c.due_us <= now_us).order_by(table.c.due_us).limit(limit)
-    return bodies_of(connection.execute(query.with_for_update(skip_locked=True)))
+    return [(body, from_) for body, from_ in connection.execute(query.with_for_update(skip_locked=True))]
 
 
 def orders_of(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> dict[int, PlaceInCell]:
@@ -47,7 +47,7 @@ def clear_in_part(connection: Connection, cell: str, said: Mapping[str, set[int]
         table.c.unsaid_from.is_not(None),
     )
     for row in _rows(connection.execute(query.with_for_update(skip_locked=True)).all()):
-        left = tuple([each for each in row.outbox if each.sequence not in said[str(row.id)]])
+        left = tuple([each for each in row.outbox if each.sequence not in said[row.id.hex]])
         if len(left) < len(row.outbox):
             now = structs.replace(row, outbox=left)
             first, last = unsaid_values(now)
@@ -65,6 +65,6 @@ def _whole(connection: Connection, *which: sa.ColumnElement[bool]) -> list[Insta
 
 def _rows(read: Iterable[Any]) -> list[Instance]:
     return [
-        decoded(body_of(body, unsaid_from), order_of(placed) if placed else None)
+        as_read(decoded(body_of(body), order_of(placed) if placed else None), unsaid_from)
         for body, unsaid_from, placed in read
     ]

@@ -9,8 +9,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from bus.sql import SqliteTransaction, driver_of
-from cell_conductor.bodies import Body
-from cell_conductor.store_sql.rows import Run, Values, bodies_of
+from cell_conductor.store_sql.rows import Run, Stored, Values
 
 _LOAD = (
     "SELECT body, unsaid_from FROM cell_instances WHERE cell = ? AND id IN (SELECT value FROM json_each(?))"
@@ -40,9 +39,9 @@ class SqliteRows:
         self._transaction = transaction
         self._cell = cell
 
-    async def load(self, ids: Sequence[UUID]) -> list[Body]:
-        def work(connection: Connection) -> list[Body]:
-            return bodies_of(driver_of(connection).execute(_LOAD, (self._cell, _encode(ids).decode())))
+    async def load(self, ids: Sequence[UUID]) -> list[Stored]:
+        def work(connection: Connection) -> list[Stored]:
+            return driver_of(connection).execute(_LOAD, (self._cell, _encode(ids).decode())).fetchall()
 
         return await self._transaction.run(work)
 
@@ -53,8 +52,7 @@ class SqliteRows:
         return await self._execute(_REPLACE, [(self._cell, id_.hex, *rest) for id_, *rest in rows])
 
     async def clear(self, runs: Sequence[Run]) -> int:
-        named = [(self._cell, entity.replace("-", ""), first, last) for entity, first, last in runs]
-        return await self._execute(_CLEAR, named)
+        return await self._execute(_CLEAR, [(self._cell, *run) for run in runs])
 
     async def _execute(self, statement: str, rows: Sequence[Values]) -> int:
         def work(connection: Connection) -> int:

@@ -19,7 +19,7 @@ from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, SpawnInstanc
 from bus.messages.placement import ReleaseClaim, ResourceAmount, ServerGroup, Share
 from bus.sql import open_database, upgrade, version_table
 from cell_conductor.core.instance import Cleanup, Held, Instance, Pending, Word
-from cell_conductor.store import ConductorStore
+from cell_conductor.store import ConductorStore, kept_of
 from cell_conductor.tables import metadata
 from tests.contracts.conductor_stores import STORES, open_conductor_store, open_conductor_stores
 from tests.contracts.sql_stores import empty_database
@@ -62,7 +62,7 @@ def pending(number: int, *sequences: int, at: datetime = NOON) -> tuple[Pending,
 
 
 def kept(number: int, sequence: int) -> Kept:
-    return Kept(str(instance_id(number)), sequence)
+    return kept_of(instance_id(number), sequence)
 
 
 def everything() -> Instance:

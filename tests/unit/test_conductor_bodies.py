@@ -11,14 +11,15 @@ from bus.messages.build import Flavor, InstanceId, RequestId
 from bus.messages.cell import Choice, DestroyInstance, PlaceInCell
 from bus.messages.placement import ResourceAmount, ShapeSeen, Share
 from cell_conductor.bodies import (
-    ORDERS_MAX,
-    Orders,
+    REMEMBERED_MAX,
+    Remembered,
     body_of,
     decoded,
     encoded_body,
     encoded_order,
 )
 from cell_conductor.core.instance import Instance, Pending, spawning
+from cell_conductor.store_sql.rows import as_read
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -69,7 +70,7 @@ DESTROY = DestroyInstance(cell="c1", instance=ORDER.instance, attempt=1, host=CH
     ],
 )
 def test_what_is_read_is_what_was_written(row: Instance) -> None:
-    assert decoded(body_of(encoded_body(row), 101), row.order) == row
+    assert decoded(body_of(encoded_body(row)), row.order) == row
 
 
 def test_an_order_to_spawn_is_not_written_where_it_follows_from_the_row() -> None:
@@ -80,35 +81,52 @@ def test_an_order_to_spawn_is_not_written_where_it_follows_from_the_row() -> Non
     written = encoded_body(row)
 
     assert written.count(b"renamed") == written.count(b"VCPU") == 1
-    assert decoded(body_of(written, 101), ORDER) == row
+    assert decoded(body_of(written), ORDER) == row
+
+
+def test_alternates_that_are_still_the_orders_own_are_not_written_one_by_one() -> None:
+    row = structs.replace(PLACED, alternates=ORDER.alternates)
+
+    assert body_of(encoded_body(row)).alternates is None
+    assert decoded(body_of(encoded_body(row)), ORDER) == row
 
 
 def test_words_that_were_confirmed_since_are_not_read() -> None:
     row = structs.replace(PLACED, outbox=(Pending(101, NOON, DESTROY),))
 
-    assert decoded(body_of(encoded_body(row), None), ORDER) == PLACED
+    assert as_read(row, None) == PLACED
+    assert as_read(row, 101) is row
 
 
-def test_an_order_is_remembered_for_as_long_as_the_instance_is_being_built() -> None:
-    orders, number = Orders(), PLACED.id.int
-    body = body_of(encoded_body(PLACED), None)
+def test_a_row_is_remembered_by_its_body_for_as_long_as_the_instance_is_being_built() -> None:
+    remembered = Remembered()
+    placed, swapping, active = (
+        structs.replace(PLACED, state=state) for state in ("building", "swapping", "active")
+    )
 
-    orders.remember({number: PLACED})
-    assert orders.of(body) is ORDER
-    later = structs.replace(ORDER, issued_at=NOON + timedelta(days=3))
-    assert orders.of(body_of(encoded_body(structs.replace(PLACED, order=later)), None)) is None
+    remembered.replace(None, encoded_body(placed), placed)
+    assert remembered.row_of(encoded_body(placed)) is placed
+    later = structs.replace(placed, order=structs.replace(ORDER, issued_at=NOON + timedelta(days=3)))
+    assert remembered.row_of(encoded_body(later)) is None
 
-    orders.remember({number: structs.replace(PLACED, state="active")})
-    assert orders.of(body) is None
+    remembered.replace(encoded_body(placed), encoded_body(swapping), swapping)
+    assert remembered.row_of(encoded_body(placed)) is None
+    assert remembered.row_of(encoded_body(swapping)) is swapping
+
+    remembered.replace(encoded_body(swapping), encoded_body(active), active)
+    assert remembered.row_of(encoded_body(swapping)) is None
+    assert remembered.row_of(encoded_body(active)) is None
 
 
-def test_of_many_orders_the_oldest_is_read_again() -> None:
-    orders = Orders()
-    orders.remember(dict.fromkeys(range(PLACED.id.int, PLACED.id.int + ORDERS_MAX), PLACED))
-    assert orders.of(body_of(encoded_body(PLACED), None)) is ORDER
+def test_of_many_rows_the_oldest_is_read_again() -> None:
+    remembered = Remembered()
+    for number in range(REMEMBERED_MAX):
+        remembered.replace(None, b"%d" % number, PLACED)
+    assert remembered.row_of(b"0") is PLACED
 
-    orders.remember({0: PLACED})
-    assert orders.of(body_of(encoded_body(PLACED), None)) is None
+    remembered.replace(None, b"one more", PLACED)
+    assert remembered.row_of(b"0") is None
+    assert remembered.row_of(b"1") is PLACED
 
 
 def test_the_choices_of_the_order_are_written_once() -> None:

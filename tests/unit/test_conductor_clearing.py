@@ -10,7 +10,7 @@ from bus.messages.build import InstanceId, RequestId
 from bus.messages.placement import ReleaseClaim
 from cell_conductor.clearing import MANY, REST_S, Clearing
 from cell_conductor.core.instance import Instance, Pending
-from cell_conductor.store import ConductorStore
+from cell_conductor.store import ConductorStore, kept_of
 from cell_conductor.store_memory import MemoryConductorStore
 
 pytestmark = pytest.mark.asyncio
@@ -27,7 +27,7 @@ class Clock:
 
 
 def kept(number: int, sequence: int = 101) -> Kept:
-    return Kept(str(UUID(int=number)), sequence)
+    return kept_of(InstanceId(UUID(int=number)), sequence)
 
 
 def with_words(number: int, *sequences: int) -> Instance:
