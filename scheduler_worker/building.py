@@ -78,15 +78,16 @@ class Builder:
         self._clock = clock
         self._horizon = horizon
 
-        # What requests ask for by what they say: most say the same as one before.
-        self._wishes: dict[bytes, Wish] = {}
+        # What requests ask for by what they say, and the digest of that: most say the same as one before.
+        self._wishes: dict[bytes, tuple[Wish, bytes]] = {}
 
     async def on_builds(self, asks: Sequence[Received[BuildInstance]], late: LateTransaction) -> list[Said]:
         said: list[Said] = []
         sound: list[Sound] = []
         came_back_too_late = []
+        now = self._clock()
         for ask in asks:
-            read = self._read(ask)
+            read = self._read(ask, now)
             if isinstance(read, Sound):
                 sound.append(read)
                 continue
@@ -94,7 +95,7 @@ class Builder:
             if read.field == SENT_AT and ask.attempts:
                 # An earlier try may have claimed for it, and died before it wrote that down.
                 came_back_too_late.append(ask)
-        builds = self._builds(sound)
+        builds = _builds(sound, now)
         if len(asks) > 1 and not any(ask.attempts for ask in asks):
             await self._claimer.find_at_once([one for build in builds for one in build.searches])
         found = [build for build in builds if build.is_found]
@@ -111,37 +112,27 @@ class Builder:
             said += await self._let_go_of_what_nobody_has(ask, late)
         return said
 
-    def _read(self, ask: Received[BuildInstance]) -> "Sound | BuildRejected":
+    def _read(self, ask: Received[BuildInstance], now: datetime) -> "Sound | BuildRejected":
         build = ask.message
-        content = _canonical(structs.replace(build, request_id=None))
-        wish = self._wish_of(build, content)
-        if isinstance(wish, BuildRejected):
-            return wish
-        if ask.sent_at is not None and self._clock() - ask.sent_at > self._horizon:
+        understood = self._understood(build, _canonical(structs.replace(build, request_id=None)))
+        if isinstance(understood, BuildRejected):
+            return understood
+        if ask.sent_at is not None and now - ask.sent_at > self._horizon:
             return too_old(ask, self._horizon)
         assert build.request_id is not None, "a request without an id is rejected"
-        return Sound(ask, build.request_id, wish, hashlib.sha256(content).digest())
+        return Sound(ask, build.request_id, *understood)
 
-    def _wish_of(self, build: BuildInstance, content: bytes) -> Wish | BuildRejected:
+    def _understood(self, build: BuildInstance, content: bytes) -> tuple[Wish, bytes] | BuildRejected:
+        """What it wishes, and the digest of what it says beside its id."""
         if build.request_id is not None and (known := self._wishes.get(content)) is not None:
             return known
         wish = read_request(build, self._vocabulary)
-        if isinstance(wish, Wish):
-            if len(self._wishes) >= WISHES_MAX:
-                self._wishes.clear()
-            self._wishes[content] = wish
-        return wish
-
-    def _builds(self, sound: Sequence[Sound]) -> list["_Build"]:
-        """A request that came twice is built once, as it came first."""
-        now = self._clock()
-        builds: dict[int, _Build] = {}
-        for one in sound:
-            if known := builds.get(one.id.int):
-                known.asks.append(one)
-            else:
-                builds[one.id.int] = _Build(one, now)
-        return list(builds.values())
+        if isinstance(wish, BuildRejected):
+            return wish
+        if len(self._wishes) >= WISHES_MAX:
+            self._wishes.clear()
+        understood = self._wishes[content] = wish, hashlib.sha256(content).digest()
+        return understood
 
     async def _accept(self, builds: Sequence["_Build"]) -> None:
         """Committed, and so their deadline set, before anything that may take long."""
@@ -221,6 +212,17 @@ class _Build:
     def as_placed(self, now: datetime) -> NewRequest:
         rows = tuple([row for one in self.searches if (row := _decided(one.row, one, now)) is not None])
         return NewRequest(self.asks[0].id, self.asks[0].digest, rows)
+
+
+def _builds(sound: Sequence[Sound], now: datetime) -> list[_Build]:
+    """A request that came twice is built once, as it came first."""
+    builds: dict[int, _Build] = {}
+    for one in sound:
+        if known := builds.get(one.id.int):
+            known.asks.append(one)
+        else:
+            builds[one.id.int] = _Build(one, now)
+    return list(builds.values())
 
 
 def _answered(one: Sound, build: _Build) -> list[Said]:

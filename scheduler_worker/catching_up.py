@@ -101,8 +101,7 @@ class CatchingUp:
         if was_doubted:
             self._is_doubted = False
         self._progress.read(first.published, first.cursor)
-        for key in granted_before:
-            self._choices.drop(*key)
+        self._choices.drop(granted_before)
 
     async def _read_changes(self, since: str) -> SnapshotPage | None:
         """The first page, which is the oldest; None if placement does not remember them all any more."""

@@ -70,10 +70,10 @@ class Claimer:
             self._choose(searches)
             await self._ask(_asking(searches))
         finally:
-            for one in searches:
-                if one.outcome is None:
-                    self._choices.drop(one.row.id, FIRST_ATTEMPT)
-                    one.chosen = None
+            lost = [one for one in searches if one.outcome is None]
+            self._choices.drop((one.row.id, FIRST_ATTEMPT) for one in lost)
+            for one in lost:
+                one.chosen = None
         for one in searches:
             self._judge.refill(one)
 
@@ -89,9 +89,7 @@ class Claimer:
             await retrying(self._round, searches)
         finally:
             # Whoever could not ask begins anew, if at all: it may be decided by then, and nobody would let go of these.
-            for one in searches:
-                if one.outcome is None:
-                    self._choices.drop(one.row.id, FIRST_ATTEMPT)
+            self._choices.drop((one.row.id, FIRST_ATTEMPT) for one in searches if one.outcome is None)
         for one in searches:
             self._judge.refill(one)
 
@@ -158,6 +156,7 @@ class Claimer:
     def _choose_now(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
         """Hosts for all for whom there are any, held at once; the others, and why."""
         nowhere = []
+        held = []
         if not choosing:
             return []
         found = choose(
@@ -172,7 +171,8 @@ class Claimer:
                 nowhere.append((one, where))
             else:
                 one.chosen = where
-                self._choices.hold(one.row.id, FIRST_ATTEMPT, where.choice.share)
+                held.append((one.row.id, FIRST_ATTEMPT, where.choice.share))
+        self._choices.hold(held)
         return nowhere
 
     # Claiming

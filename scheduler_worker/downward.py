@@ -189,6 +189,8 @@ class Parting(LateTransactions):
 
     def parted(self, handlers: Handlers) -> Handlers:
         """The same, without what goes another way: that leaves after the commit."""
+        if not self._ways:
+            return handlers
         return {
             kind: handler if isinstance(handler, Reading) else self._part(handler)
             for kind, handler in handlers.items()

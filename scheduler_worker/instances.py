@@ -142,8 +142,16 @@ def placed(
     """Its cell shall have it; None if it was decided otherwise meanwhile."""
     if not row.is_open:
         return None
-    told = _next(row, now, state=PLACED, cell=order.cell, host=host, attempt=order.attempt)
-    told = structs.replace(told, refusals=refusals)
+    told = structs.replace(
+        row.told,
+        sequence=row.told.sequence + 1,
+        state=PLACED,
+        cell=order.cell,
+        host=host,
+        attempt=order.attempt,
+        refusals=refusals,
+        changed_at=now,
+    )
     return structs.replace(row, told=told, order=order, unsaid=True)
 
 
@@ -260,8 +268,6 @@ def _next(
     *,
     state: str,
     cell: str | None = None,
-    host: str | None = None,
-    attempt: int | None = None,
     reason: str | None = None,
     no_valid_host: NoValidHost | None = None,
 ) -> InstanceState:
@@ -271,8 +277,6 @@ def _next(
         sequence=told.sequence + 1,
         state=state,
         cell=told.cell if cell is None else cell,
-        host=told.host if host is None else host,
-        attempt=told.attempt if attempt is None else attempt,
         reason=told.reason if reason is None else reason,
         no_valid_host=no_valid_host or told.no_valid_host,
         changed_at=now,

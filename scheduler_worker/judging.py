@@ -66,7 +66,7 @@ class Judge:
             case ShapeMoved():
                 one.refusals.append(ClaimRefused(host=chosen.choice.name, reason="its shape moved"))
                 return self._moved(one, verdict)
-        self._choices.drop(one.row.id, FIRST_ATTEMPT)
+        self._choices.drop(((one.row.id, FIRST_ATTEMPT),))
         match verdict:
             case AlreadyClaimed():
                 one.outcome = self.adopted(one, chosen, verdict)
@@ -82,7 +82,7 @@ class Judge:
         return False
 
     def _moved(self, one: Search, moved: ShapeMoved) -> bool:
-        self._choices.drop(one.row.id, FIRST_ATTEMPT)
+        self._choices.drop(((one.row.id, FIRST_ATTEMPT),))
         whole = self._replica.moved(moved)
         assert one.chosen is not None, "who asked has chosen"
         if one.insisted_times + 1 < self._settings.shape_tries_max:
@@ -98,7 +98,7 @@ class Judge:
         one.pass_over()
         self._give_up_after_too_many(one, f"{host}: {why}")
         if one.outcome is None and one.chosen is not None:
-            self._choices.hold(one.row.id, FIRST_ATTEMPT, one.chosen.choice.share)
+            self._choices.hold(((one.row.id, FIRST_ATTEMPT, one.chosen.choice.share),))
 
     def _give_up_after_too_many(self, one: Search, why: str) -> None:
         if one.claims >= self._settings.claims_max:

@@ -100,4 +100,4 @@ def kept_messages(row: InstanceRow) -> list[tuple[Kept, Message]]:
 
 
 def _kept(row: InstanceRow) -> Kept:
-    return Kept(str(row.id), row.told.sequence)
+    return Kept(row.id.hex, row.told.sequence)

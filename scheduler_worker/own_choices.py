@@ -1,6 +1,6 @@
 """What this worker has chosen and placement has not told of yet: it counts at once, and once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bus.message import ConsumerId
 from bus.messages.placement import Share
@@ -12,21 +12,22 @@ Key = tuple[ConsumerId, int]
 class OwnChoices:
     def __init__(self, picture: Picture) -> None:
         self._picture = picture
-        # And whether placement has said yes to them.
-        self._held: dict[Key, bool] = {}
+        # And whether placement has said yes to them. By integers: a UUID hashes in Python.
+        self._held: dict[tuple[int, int], tuple[Key, bool]] = {}
 
-    def hold(self, consumer: ConsumerId, attempt: int, share: Share) -> None:
-        self._held[consumer, attempt] = False
-        self._picture.hold(consumer, attempt, share)
+    def hold(self, choices: Sequence[tuple[ConsumerId, int, Share]]) -> None:
+        for consumer, attempt, _ in choices:
+            self._held[consumer.int, attempt] = (consumer, attempt), False
+        self._picture.hold_all(choices)
 
     def granted(self, consumer: ConsumerId, attempt: int) -> None:
         """It counts until the feed names it, or a reading that began later contains it."""
-        if (consumer, attempt) in self._held:
-            self._held[consumer, attempt] = True
+        if (consumer.int, attempt) in self._held:
+            self._held[consumer.int, attempt] = (consumer, attempt), True
 
-    def drop(self, consumer: ConsumerId, attempt: int) -> None:
-        if self._held.pop((consumer, attempt), None) is not None:
-            self._picture.drop(consumer, attempt)
+    def drop(self, keys: Iterable[Key]) -> None:
+        held = (self._held.pop((consumer.int, attempt), None) for consumer, attempt in keys)
+        self._picture.drop_all([each[0] for each in held if each is not None])
 
     def granted_so_far(self) -> Sequence[Key]:
-        return [key for key, granted in self._held.items() if granted]
+        return [key for key, granted in self._held.values() if granted]

@@ -107,8 +107,7 @@ class Replica:
         self._picture.apply(changed.providers)
         self._picture.remove(changed.gone)
         all_stand = self._picture.use(changed.usage)
-        for holder in (*changed.claimed, *changed.ended):
-            self.choices.drop(holder.consumer, holder.attempt)
+        self.choices.drop((each.consumer, each.attempt) for each in (*changed.claimed, *changed.ended))
         if self._progress.heard(changed.at, changed.cursor):
             log.info("the feed jumped to %s: asking what was missed", changed.at)
             self.catching_up.soon()

@@ -7,7 +7,7 @@ only ever read of single hosts is kept in lists, which are faster for that.
 import numpy as np
 
 from bus.message import ProviderId
-from placement_worker.core.candidates.columns import BitSets, longer
+from placement_worker.core.candidates.columns import BitSets, Ints, longer
 from placement_worker.core.candidates.columns import Stock as ProviderStock
 
 ROWS_AT_FIRST = 64
@@ -34,13 +34,14 @@ class Stock(ProviderStock):
         super().clear(row)
         self.use(row, 0)
 
-    def use(self, row: int, used: int) -> None:
-        self.used[row] = used
-        self.free[row] = self.capacity[row] - used - self.held[row]
+    def use(self, rows: int | Ints, used: int | Ints) -> None:
+        self.used[rows] = used
+        self.free[rows] = self.capacity[rows] - used - self.held[rows]
 
-    def hold(self, row: int, amount: int) -> None:
-        self.held[row] += amount
-        self.free[row] -= amount
+    def hold(self, rows: Ints, amounts: Ints) -> None:
+        """So much more, of each row as often as it is named."""
+        np.add.at(self.held, rows, amounts)
+        np.subtract.at(self.free, rows, amounts)
 
 
 class Codes:

@@ -4,7 +4,7 @@ A host is a root provider, or one in the registry that has no provider yet. Noth
 columns to whoever chooses, and compounds.py searches the woods where columns of hosts do not say enough.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.hosts import HostState
 from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, Share
 from bus.messages.qualities import qualities_of
-from placement_worker.core.candidates.columns import Flags, Words
+from placement_worker.core.candidates.columns import Flags, Gathered, Words
 from placement_worker.core.candidates.woods import Woods
 from scheduler_worker.core.columns import Columns, Stock
 from scheduler_worker.core.trees import Tree, Trees
@@ -54,19 +54,14 @@ class Picture:
         for state in states:
             merged = self._trees.merge(state)
             if merged.used is not None:
-                self._use(merged.used, self._trees.used(state))
+                self._use(((merged.used, self._trees.used(state)),))
             for tree in merged.trees:
                 self._draw(tree)
 
-    def use(self, usages: Iterable[ProviderUsage]) -> bool:
+    def use(self, usages: Collection[ProviderUsage]) -> bool:
         """Merge what claims have changed; whether all that they stand on is known."""
-        all_stand = True
-        for usage in usages:
-            tree = self._trees.use(usage)
-            if tree is not None:
-                self._use(tree, usage.used)
-            all_stand = all_stand and self._trees.stands(usage)
-        return all_stand
+        self._use((tree, usage.used) for tree, usage in self._trees.use(usages))
+        return all(self._trees.stands(usage) for usage in usages)
 
     def remove(self, gone: Iterable[ProviderGone]) -> None:
         """These are no more, and what was said of them before is not believed when it comes late."""
@@ -118,25 +113,28 @@ class Picture:
 
     def hold(self, consumer: ConsumerId, attempt: int, share: Share) -> None:
         """Count an own choice until it is answered. Held again, the later share counts."""
-        self.drop(consumer, attempt)
-        row = self._rows.get(share.host.int)
-        if row is None:
-            return
-        taken = []
-        for amount in share.amounts:
-            stock = self.columns.stocks.get(amount.resource)
-            # What is shared with the tree is not in the host's column.
-            if stock is not None and self._is_of(amount.provider, share.host):
-                stock.hold(row, amount.amount)
-                taken.append((stock, amount.amount))
-        self.columns.holding[row] += 1
-        self._holds[consumer.int, attempt] = _Hold(row, share, tuple(taken))
+        self.hold_all(((consumer, attempt, share),))
+
+    def hold_all(self, choices: Iterable[tuple[ConsumerId, int, Share]]) -> None:
+        held = []
+        before = []
+        for consumer, attempt, share in choices:
+            key = consumer.int, attempt
+            if (hold := self._holds.pop(key, None)) is not None:
+                before.append(hold)
+            if (row := self._rows.get(share.host.int)) is not None:
+                hold = self._holds[key] = _Hold(row, share, self._taken(share))
+                held.append(hold)
+        self._count(before, -1)
+        self._count(held, 1)
 
     def drop(self, consumer: ConsumerId, attempt: int) -> None:
         """The choice was answered, or a change names it: by now it stands in the books, or nowhere."""
-        hold = self._holds.pop((consumer.int, attempt), None)
-        if hold is not None:
-            self._let_go(hold)
+        self.drop_all(((consumer, attempt),))
+
+    def drop_all(self, choices: Iterable[tuple[ConsumerId, int]]) -> None:
+        holds = (self._holds.pop((consumer.int, attempt), None) for consumer, attempt in choices)
+        self._count([hold for hold in holds if hold is not None], -1)
 
     # What may be asked of it.
 
@@ -186,12 +184,16 @@ class Picture:
 
     # How a row is drawn.
 
-    def _use(self, tree: Tree, used: Mapping[str, int]) -> None:
-        is_alone = len(tree.providers) == 1
-        for resource, amount in used.items():
-            if resource in tree.classes:
-                in_all = amount if is_alone else self._trees.used_in_all(tree, resource)
-                self.columns.stocks[resource].use(tree.row, in_all)
+    def _use(self, news: Iterable[tuple[Tree, Mapping[str, int]]]) -> None:
+        gathered = Gathered[Stock]()
+        for tree, used in news:
+            is_alone = len(tree.providers) == 1
+            for resource, amount in used.items():
+                if resource in tree.classes:
+                    in_all = amount if is_alone else self._trees.used_in_all(tree, resource)
+                    gathered.add(self.columns.stocks[resource], tree.row, in_all)
+        for stock, rows, amounts in gathered:
+            stock.use(rows, amounts)
 
     def _draw(self, tree: Tree) -> None:
         """All of a host's row, since something of it is new beside what is used."""
@@ -248,8 +250,8 @@ class Picture:
         if row is None:
             return
         # Whoever has the row next must not find there what was chosen for this one.
-        for key in [key for key, hold in self._holds.items() if hold.row == row]:
-            self._let_go(self._holds.pop(key))
+        keys = [key for key, hold in self._holds.items() if hold.row == row]
+        self._count([self._holds.pop(key) for key in keys], -1)
         for stock in self.columns.stocks.values():
             stock.clear(row)
         self._call(row, "")
@@ -274,10 +276,29 @@ class Picture:
         row = self.woods.row_of(provider)
         return row is not None and self.woods.state(row).root.int == host.int
 
-    def _let_go(self, hold: _Hold) -> None:
-        for stock, amount in hold.taken:
-            stock.hold(hold.row, -amount)
-        self.columns.holding[hold.row] -= 1
+    def _taken(self, share: Share) -> tuple[tuple[Stock, int], ...]:
+        """What is shared with the tree is not in the host's column."""
+        stocks = self.columns.stocks
+        return tuple(
+            [
+                (stock, amount.amount)
+                for amount in share.amounts
+                if (stock := stocks.get(amount.resource)) is not None
+                and self._is_of(amount.provider, share.host)
+            ]
+        )
+
+    def _count(self, holds: Sequence[_Hold], times: int) -> None:
+        """Once, or once less."""
+        if not holds:
+            return
+        gathered = Gathered[Stock]()
+        for hold in holds:
+            for stock, amount in hold.taken:
+                gathered.add(stock, hold.row, amount)
+        for stock, rows, amounts in gathered:
+            stock.hold(rows, amounts * times)
+        np.add.at(self.columns.holding, [hold.row for hold in holds], times)
 
     def _call(self, row: int, name: str) -> None:
         before = self.columns.names[row]

@@ -97,8 +97,17 @@ class Trees:
         other = self._plant(state)
         return Merged((other,) if other is tree else (self._fell_if_empty(tree), other))
 
-    def use(self, usage: ProviderUsage) -> Tree | None:
-        """The tree it stands in, if this is news of it."""
+    def use(self, usages: Iterable[ProviderUsage]) -> list[tuple[Tree, ProviderUsage]]:
+        """Those that are news, and the trees these stand in, as far as they are known."""
+        news = [usage for usage in usages if self._learn(usage)]
+        self.woods.use_all((usage.internal, usage.used) for usage in news)
+        return [
+            (self.by_root[known.root.int], usage)
+            for usage in news
+            if (known := self._states.get(usage.internal)) is not None
+        ]
+
+    def _learn(self, usage: ProviderUsage) -> bool:
         internal = usage.internal
         known, before = self._states.get(internal), self._usages.get(internal)
         if (
@@ -106,10 +115,9 @@ class Trees:
             or (before is not None and usage.revision <= before.revision)
             or (known is not None and usage.revision <= known.revision)
         ):
-            return None
+            return False
         self._usages[internal] = usage
-        self.woods.use(internal, usage.used)
-        return None if known is None else self.by_root[known.root.int]
+        return True
 
     def stands(self, usage: ProviderUsage) -> bool:
         """Is the provider known as it was before, or known to be gone?"""

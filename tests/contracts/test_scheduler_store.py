@@ -241,7 +241,7 @@ async def test_an_order_is_kept_until_it_is_confirmed(store: SchedulerStore) -> 
     assert await store.unsaid(LATER, None, 10) == [now]
     assert await accept(store, a_request(1)) == [Known((now,))]
     async with store.transaction() as transaction:
-        await transaction.confirm([Kept(str(now.id), 2)])
+        await transaction.confirm([Kept(now.id.hex, 2)])
     assert await rows_of(store, 1) == [structs.replace(now, order=None, unsaid=False)]
 
 
@@ -349,11 +349,11 @@ async def test_what_is_unsaid_is_so_until_it_is_confirmed_by_its_sequence(store:
     assert await store.unsaid(LATER, None, 10) == [row]
 
     async with store.transaction() as transaction:
-        await transaction.confirm([Kept(str(row.id), 1), Kept(str(row.id), 1)])
+        await transaction.confirm([Kept(row.id.hex, 1), Kept(row.id.hex, 1)])
     assert await store.unsaid(LATER, None, 10) == [row]
 
     async with store.transaction() as transaction:
-        await transaction.confirm([Kept(str(row.id), 2), Kept(str(row.id), 2)])
+        await transaction.confirm([Kept(row.id.hex, 2), Kept(row.id.hex, 2)])
     assert await store.unsaid(LATER, None, 10) == []
     assert not (await rows_of(store, 1))[0].unsaid
 
@@ -428,7 +428,7 @@ async def test_a_request_is_forgotten_when_all_of_it_was_deleted_long_ago_and_ha
     await _delete(store, LATER, 40)
     async with store.transaction() as transaction:
         await transaction.confirm(
-            [Kept(str(instance(number)), 9) for number in (10, 11, 20, 31, 40, 41, 50, 51)]
+            [Kept(instance(number).hex, 9) for number in (10, 11, 20, 31, 40, 41, 50, 51)]
         )
 
     # 20 has a sibling that lives, 30 has not said it yet, 40 is too recent.

@@ -264,12 +264,15 @@ async def test_a_picture_that_lost_nothing_is_not_read_again_however_often_it_is
         here.placement(),
         here.scheduler(station=readings.station, settings=eager),
     ):
-        await here.add_host("h1", vcpu=100)
+        await here.add_host("h1", vcpu=1000)
         await here.until_known("h1")
         all_read = readings.of_all
 
-        for number in range(1, 41):
+        # However fast boots are, some comparisons fall among them.
+        for number in range(1, 1001):
             assert (await the_end_of(here, number)).state == "active"
+            if number >= 40 and readings.of_changes > 5:
+                break
 
         assert readings.of_changes > 5
         assert readings.of_all == all_read

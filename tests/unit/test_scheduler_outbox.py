@@ -33,7 +33,7 @@ class Rows:
         assert over is not None
         async with self.store.transaction() as transaction:
             await transaction.accept([NewRequest(row.told.request_id, b"", (over,))])
-        return Kept(str(row.id), over.told.sequence)
+        return Kept(row.id.hex, over.told.sequence)
 
     async def clear(self, *said: Kept) -> None:
         async with self.outbox.transaction() as late:
