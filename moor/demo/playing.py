@@ -71,7 +71,7 @@ class Play:
 
 async def play_embedded(play: Play) -> None:
     """All in this process; what it leaves is thrown away."""
-    broker = MemoryBroker().as_user()
+    broker = MemoryBroker(alone=True).as_user()
     hosts = {cell: alike(cell, count) for cell, count in play.hosts.items()}
     settings = ConductorSettings(
         attempt_timeout_s=ATTEMPT_TIMEOUT_S, remind_every_s=ATTEMPT_TIMEOUT_S, poll_ms=100.0

@@ -57,9 +57,14 @@ class Boot(Struct):
 class Fired(Struct):
     """All of them, and when it began and ended."""
 
-    boots: dict[InstanceId, Boot]
+    boots: dict[RequestId, Boot]
     began_s: float
     ended_s: float = 0.0
+
+    @property
+    def instances(self) -> dict[InstanceId, Boot]:
+        """The boots by the one instance of each."""
+        return {instance_id_of(request, 0): boot for request, boot in self.boots.items()}
 
     @property
     def latencies_s(self) -> list[float]:
@@ -109,9 +114,10 @@ async def fire(
 def _ask(client: Station, fired: Fired, count: int) -> None:
     requests = []
     now_s = time.perf_counter()
-    for _ in range(count):
-        id_ = RequestId(UUID(bytes=os.urandom(16), version=4))
-        fired.boots[instance_id_of(id_, 0)] = Boot(now_s)
+    chance = os.urandom(16 * count)
+    for place in range(0, len(chance), 16):
+        id_ = RequestId(UUID(bytes=chance[place : place + 16], version=4))
+        fired.boots[id_] = Boot(now_s)
         requests.append(
             Outgoing(BuildInstance(request_id=id_, flavor=FLAVOR, project=PROJECT, deadline_s=DEADLINE_S))
         )
@@ -125,7 +131,7 @@ def _hear(fired: Fired, heard: Sequence[Received[Message]]) -> int:
     for each in heard:
         match each.message:
             case InstanceActive(instance=state) | InstanceFailed(instance=state):
-                boot = fired.boots.get(state.id)
+                boot = fired.boots.get(state.request_id)
                 if boot is not None and boot.state is None:
                     boot.state, boot.ended_s = state, now_s
                     fired.ended_s = now_s

@@ -59,7 +59,7 @@ class Occupied(Failure):
 
 async def run_embedded(plan: Plan, database_url: str) -> LoadResult:
     """All in this process, the load generator too."""
-    broker = MemoryBroker().as_user()
+    broker = MemoryBroker(alone=True).as_user()
     hosts = {cell: alike(cell, count) for cell, count in plan.cells.items()}
     meter = Meter({"embedded": partial(process_spent_s, os.getpid())}, plan.boots)
     notes = ("embedded: the load generator is in the same process, and so in the total",)
@@ -112,7 +112,7 @@ async def _measured(
                 # What follows a boot, in rows and in pictures, is part of its price.
                 await until_quiet(connection, tuple(plan.cells))
                 meter.read(plan.boots)
-            return fired, await audit(client, connection, fired.boots, await books())
+            return fired, await audit(client, connection, fired.instances, await books())
     finally:
         await connection.close()
 
