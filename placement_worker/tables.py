@@ -219,8 +219,8 @@ kept_answers = Table(
     Column("body", LargeBinary, nullable=False),
 )
 
-# One row: how far the log is published, and in which term of publishing. `pruned` is the last of what was forgotten of
-# the log, by its transaction where these have numbers, else by its position.
+# One row: how far the log is published, and in which term of publishing. `forgotten` is a cursor, too:
+# who has not seen all that it has cannot be told what changed since.
 feed = Table(
     "feed",
     metadata,
@@ -228,6 +228,6 @@ feed = Table(
     Column("term", BigInteger, nullable=False),
     Column("position", BigInteger, nullable=False),
     Column("cursor", String, nullable=False),
-    Column("pruned", BigInteger, nullable=False, server_default="0"),
+    Column("forgotten", String, nullable=False, server_default=""),
     CheckConstraint("id = 1", name="one_row"),
 )

@@ -16,20 +16,18 @@ from bus.messages.placement import LogPosition, ProviderGone
 from bus.sql import Database, PostgresSession, PostgresTransaction, Transaction, driver_of
 from placement_worker.store import Unpublished
 from placement_worker.store_sql import log
+from placement_worker.store_sql.cursors import NOTHING_SEEN
 from placement_worker.store_sql.names import KnownVocabulary, Vocabulary
 from placement_worker.store_sql.raw import rows_of
 from placement_worker.store_sql.states import Qualities, read_providers
 from placement_worker.store_sql.usage import read_usage
 from placement_worker.tables import change_log, feed
 
-# Sees nothing: PostgreSQL's transactions are numbered from 3 on.
-_SNAPSHOT_OF_NOTHING = "1:1:"
-
 _LOG_ON_POSTGRESQL = """
 SELECT pg_current_snapshot()::text, ARRAY(
     SELECT body FROM change_log
-    WHERE written_by >= pg_snapshot_xmin($1::text::pg_snapshot)
-      AND NOT pg_visible_in_snapshot(written_by, $1::text::pg_snapshot)
+    WHERE written_by >= pg_snapshot_xmax($1::text::pg_snapshot)
+       OR written_by = ANY(ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
     ORDER BY position)
 """
 
@@ -109,8 +107,7 @@ def begin_term(connection: Connection) -> tuple[LogPosition, str]:
         # snapshot, so what is in the log need not be told.
         connection.execute(sa.delete(change_log))
         cursor = come_to(connection)
-        newest = sa.cast(sa.cast(sa.func.pg_snapshot_xmax(_snapshot(cursor)), sa.String), sa.BigInteger)
-        connection.execute(sa.update(feed).values(cursor=cursor, pruned=newest))
+        connection.execute(sa.update(feed).values(cursor=cursor, forgotten=cursor))
     return LogPosition(term=term, position=0), cursor
 
 
@@ -123,7 +120,7 @@ async def _read_log(transaction: Transaction, since: str) -> tuple[str, Sequence
     """What was not committed at this cursor, and where that leads."""
     if isinstance(transaction, PostgresTransaction):
         driver = await transaction.driver()
-        cursor, bodies = await driver.fetchrow(_LOG_ON_POSTGRESQL, since or _SNAPSHOT_OF_NOTHING)
+        cursor, bodies = await driver.fetchrow(_LOG_ON_POSTGRESQL, since or NOTHING_SEEN)
         return cursor, [log.decode(body) for body in bodies]
     return await transaction.run(_log_of_file, since)
 
@@ -140,7 +137,7 @@ def come_to(connection: Connection) -> str:
         return str(connection.scalar(sa.text("SELECT pg_current_snapshot()::text")))
     # When all of the log is forgotten, what was forgotten last tells how far it had come.
     last = connection.scalar(sa.select(sa.func.max(change_log.c.position)))
-    return str(max(last or 0, connection.scalar(sa.select(feed.c.pruned)) or 0))
+    return str(max(last or 0, int(connection.scalar(sa.select(feed.c.forgotten)) or 0)))
 
 
 def entries_since(connection: Connection, cursor: str) -> Sequence[log.LogEntry]:
@@ -162,11 +159,11 @@ def unseen_by(connection: Connection, cursor: str) -> ColumnElement[bool]:
     """Was this row of the log not yet committed when the cursor was taken?"""
     if connection.dialect.name != "postgresql":
         return change_log.c.position > int(cursor or 0)
-    snapshot = _snapshot(cursor or _SNAPSHOT_OF_NOTHING)
-    return sa.and_(
-        # Says nothing that the next line does not, but an index can answer it.
-        change_log.c.written_by >= sa.func.pg_snapshot_xmin(snapshot),
-        sa.not_(sa.func.pg_visible_in_snapshot(change_log.c.written_by, snapshot)),
+    snapshot = _snapshot(cursor or NOTHING_SEEN)
+    return sa.or_(
+        change_log.c.written_by >= sa.func.pg_snapshot_xmax(snapshot),
+        change_log.c.written_by
+        == sa.func.any(sa.func.array(sa.select(sa.func.pg_snapshot_xip(snapshot)).scalar_subquery())),
     )
 
 

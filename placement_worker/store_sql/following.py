@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 from bus.sql import PostgresTransaction, Transaction, driver_of
 from placement_worker.store import Unpublished
 from placement_worker.store_sql import log
+from placement_worker.store_sql.cursors import Snapshot, has_seen, is_position
 from placement_worker.store_sql.feed import LOG_ON_SQLITE, gone_in
 from placement_worker.store_sql.names import Vocabulary
-from placement_worker.store_sql.pages import is_position, seen_whole
 from placement_worker.store_sql.states import Qualities, read_providers
 from placement_worker.store_sql.usage import read_usage
 
@@ -20,19 +20,19 @@ from placement_worker.store_sql.usage import read_usage
 _ON_POSTGRESQL = """
 SELECT
     pg_current_snapshot()::text,
-    (SELECT pruned FROM feed),
+    (SELECT forgotten FROM feed),
     pg_snapshot_xmax($1::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()),
     ARRAY(
         SELECT body FROM change_log
-        WHERE written_by >= pg_snapshot_xmin($1::text::pg_snapshot)
-          AND NOT pg_visible_in_snapshot(written_by, $1::text::pg_snapshot)
+        WHERE written_by >= pg_snapshot_xmax($1::text::pg_snapshot)
+           OR written_by = ANY(ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
         ORDER BY position
     )
 """
 
 # How far the log was forgotten, and how far it has come.
 _REACH_ON_SQLITE = """
-SELECT coalesce((SELECT pruned FROM feed), 0), coalesce((SELECT max(position) FROM change_log), 0)
+SELECT (SELECT forgotten FROM feed), coalesce((SELECT max(position) FROM change_log), 0)
 """
 
 
@@ -55,19 +55,19 @@ async def changes_since(transaction: Transaction, vocabulary: Vocabulary, since:
 async def _read_log(transaction: Transaction, since: str) -> tuple[str, Sequence[log.LogEntry]] | None:
     if not isinstance(transaction, PostgresTransaction):
         return await transaction.run(_log_of_file, since) if is_position(since) else None
-    sees_before = seen_whole(since)
-    if sees_before is None:
+    if Snapshot.of(since) is None:
         return None
     driver = await transaction.driver()
-    cursor, pruned, is_ahead, bodies = await driver.fetchrow(_ON_POSTGRESQL, since)
-    if is_ahead or (pruned or 0) >= sees_before:
+    cursor, forgotten, is_ahead, bodies = await driver.fetchrow(_ON_POSTGRESQL, since)
+    if is_ahead or not has_seen(since, forgotten or ""):
         return None
     return cursor, [log.decode(body) for body in bodies]
 
 
 def _log_of_file(connection: Connection, since: str) -> tuple[str, Sequence[log.LogEntry]] | None:
     driver, position = driver_of(connection), int(since)
-    pruned, last = driver.execute(_REACH_ON_SQLITE).fetchone()
+    forgotten, last = driver.execute(_REACH_ON_SQLITE).fetchone()
+    pruned = int(forgotten or 0)
     if not pruned <= position <= max(pruned, last):
         return None
     rows = driver.execute(LOG_ON_SQLITE, (position,)).fetchall() if last > position else []

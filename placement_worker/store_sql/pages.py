@@ -1,12 +1,12 @@
 """The books in pages: all providers, those that changed since a cursor, and how late each of them is."""
 
-import re
 from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from bus.messages.placement import LogPosition, RevisionsPage, SnapshotPage
+from placement_worker.store_sql.cursors import NOTHING_SEEN, Snapshot, has_seen, is_position
 from placement_worker.store_sql.feed import (
     come_to,
     entries_since,
@@ -18,10 +18,6 @@ from placement_worker.store_sql.feed import (
 from placement_worker.store_sql.names import Vocabulary
 from placement_worker.store_sql.states import Qualities, read_page, read_providers
 from placement_worker.tables import change_log, feed, providers
-
-# As PostgreSQL writes a snapshot: what it sees all before, what it sees nothing from, and what it misses in between.
-_SNAPSHOT = re.compile(r"(\d{1,18}):(\d{1,18}):((?:\d{1,18},)*\d{1,18})?", re.ASCII)
-_POSITION = re.compile(r"\d{1,18}", re.ASCII)
 
 
 def snapshot_page(connection: Connection, vocabulary: Vocabulary, after: int, limit: int) -> SnapshotPage:
@@ -71,7 +67,7 @@ def revisions_page(connection: Connection, after: int, limit: int) -> RevisionsP
 
 def prune_log(connection: Connection, logged_before: datetime) -> int:
     """What was published, and is older than that. Afterwards it is known how far nobody can be told any more."""
-    cursor = connection.scalar(sa.select(feed.c.cursor)) or ""
+    published, forgotten = connection.execute(sa.select(feed.c.cursor, feed.c.forgotten)).one()
     on_postgresql = connection.dialect.name == "postgresql"
     number = (
         sa.cast(sa.cast(change_log.c.written_by, sa.String), sa.BigInteger)
@@ -80,13 +76,24 @@ def prune_log(connection: Connection, logged_before: datetime) -> int:
     )
     pruned = connection.scalars(
         sa.delete(change_log)
-        .where(change_log.c.at < logged_before, ~unseen_by(connection, cursor))
+        .where(change_log.c.at < logged_before, ~unseen_by(connection, published))
         .returning(number)
     ).all()
     if pruned:
         last = max(pruned)
-        connection.execute(sa.update(feed).where(feed.c.pruned < last).values(pruned=last))
+        reached = (
+            _forgotten_by(published, forgotten, last) if on_postgresql else max(last, int(forgotten or 0))
+        )
+        connection.execute(sa.update(feed).values(forgotten=str(reached)))
     return len(pruned)
+
+
+def _forgotten_by(published: str, forgotten: str, last: int) -> Snapshot:
+    """Only what was published is forgotten, so none of it was written by a transaction that this snapshot missed."""
+    seen, before = Snapshot.of(published), Snapshot.of(forgotten or NOTHING_SEEN)
+    assert seen is not None
+    assert before is not None
+    return seen.before(max(before.end, last + 1))
 
 
 def _published(connection: Connection) -> LogPosition:
@@ -98,24 +105,7 @@ def is_remembered(connection: Connection, since: str) -> bool:
     """Does the log still have all that this cursor has not seen? A cursor of other books, or of these before they were
     restored, may be ahead of them.
     """
-    pruned = connection.scalar(sa.select(feed.c.pruned)) or 0
+    forgotten = connection.scalar(sa.select(feed.c.forgotten)) or ""
     if connection.dialect.name != "postgresql":
-        return is_position(since) and pruned <= int(since) <= int(come_to(connection))
-    sees_before = seen_whole(since)
-    return sees_before is not None and pruned < sees_before and not is_ahead(connection, since)
-
-
-def is_position(cursor: str) -> bool:
-    """Can this be a cursor of SQLite's?"""
-    return _POSITION.fullmatch(cursor) is not None
-
-
-def seen_whole(cursor: str) -> int | None:
-    """The transaction before which this snapshot of PostgreSQL's sees all; None if it is no such snapshot."""
-    match = _SNAPSHOT.fullmatch(cursor)
-    if match is None:
-        return None
-    missed = [int(number) for number in (match[3] or "").split(",") if number]
-    first, last = int(match[1]), int(match[2])
-    in_order = [first, *missed, last]
-    return first if first > 0 and in_order == sorted(in_order) else None
+        return is_position(since) and int(forgotten or 0) <= int(since) <= int(come_to(connection))
+    return has_seen(since, forgotten) and not is_ahead(connection, since)

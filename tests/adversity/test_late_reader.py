@@ -130,6 +130,46 @@ async def test_late_rows_are_not_pruned_before_they_were_read(desk: Desk) -> Non
     assert afterwards.claimed == (Holder(consumer=WEB, attempt=1),)
 
 
+async def test_a_transaction_left_open_anywhere_makes_no_reader_catch_up_with_all(desk: Desk) -> None:
+    """What it wrote nobody has seen, so nothing of it was forgotten."""
+    async with desk.store.lead_feed() as feed, desk.store.transaction() as left_open:
+        assert feed is not None
+        behind = (await desk.store.snapshot_page(0, 10)).cursor
+        await _write(left_open, LATE)
+        await desk.ask(EARLY)
+        await _mark_all(feed)
+        remembered = (await desk.store.snapshot_page(0, 10)).cursor
+
+        assert await desk.store.prune(ended_before=NOON, logged_before=log.now()) > 0
+
+        for cursor in (remembered, (await desk.store.snapshot_page(0, 10)).cursor):
+            since = await desk.store.changes_since(cursor)
+            page = await desk.store.changes_page(cursor, 0, 10)
+            assert since is not None
+            assert (since.usage, since.providers) == ((), ())
+            assert page is not None
+            assert page.providers == ()
+        assert await desk.store.changes_since(behind) is None
+        assert await desk.store.changes_page(behind, 0, 10) is None
+    changes = await desk.store.changes_since(remembered)
+    assert changes is not None
+    assert [usage.id for usage in changes.usage] == [HOST]
+
+
+async def test_who_did_not_see_what_was_committed_late_and_forgotten_is_told_so(desk: Desk) -> None:
+    async with desk.store.lead_feed() as feed:
+        assert feed is not None
+        async with desk.store.transaction() as late:
+            await _write(late, LATE)
+            await desk.ask(EARLY)
+            meanwhile = (await desk.store.snapshot_page(0, 10)).cursor
+        await _mark_all(feed)
+        await desk.store.prune(ended_before=NOON, logged_before=log.now())
+
+        assert await desk.store.changes_since(meanwhile) is None
+        assert await desk.store.changes_page(meanwhile, 0, 10) is None
+
+
 async def test_of_two_processes_one_publishes_and_the_other_takes_over_when_it_ends(
     desk: Desk, url: str
 ) -> None:
