@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Annotated
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 import typer
@@ -24,6 +24,7 @@ from bus.messages.build import (
 )
 from moor.client import Client, Following, client
 from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, err, fail, out, run, settled
+from moor.request_ids import new_request_ids
 from moor.settings import Settings
 from moor.showing import followed, instances_table, plain, print_instance, print_json, print_no_valid_host
 
@@ -81,7 +82,7 @@ def boot(
     specs |= {f"trait:{key}": value or "required" for key, value in _pairs("--trait", trait, "").items()}
     request = _sound(
         BuildInstance(
-            request_id=RequestId(request_id or uuid4()),
+            request_id=RequestId(request_id) if request_id else new_request_ids(1)[0],
             flavor=Flavor(vcpus=vcpus, ram_mb=ram, root_gb=disk, extra_specs=specs),
             count=count,
             name=name,

@@ -19,7 +19,7 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "request_id": "yours; the same id with the same content is the same request. Must be given",
         "flavor": "how large, and what it needs. Must be given",
         "count": "how many alike, 1 to 100",
-        "instance_ids": "ids of your own, one for each; else uuid5(request_id, index)",
+        "instance_ids": "ids of your own, one for each; else they follow from `request_id`",
         "name": "what people call it",
         "project": "whose it is",
         "user": "who asks",

@@ -33,6 +33,7 @@ from bus.messages.build import (
 from bus.messages.cell import PlaceInCell, RemoveFromCell
 from bus.messages.placement import ReleaseClaim
 
+_OWN_BITS = (1 << 80) - 1
 # Where what never had a cell is kept.
 CELL0 = "cell0"
 FIRST_ATTEMPT = 1
@@ -81,8 +82,11 @@ class InstanceRow(Struct, frozen=True):
 
 
 def instance_id_of(request: RequestId, index: int) -> InstanceId:
-    """Derived, so that a client can tell it, and a replay finds it."""
-    return InstanceId(uuid5(request, str(index)))
+    """Derived, so that a client can tell it, and a replay finds it. Its first 48 bits are the request's: if these are a
+    time, as in a uuid7, then rows that are written together lie together, in every index of every room.
+    """
+    own = uuid5(request, str(index)).int & _OWN_BITS
+    return InstanceId(UUID(int=request.int & ~_OWN_BITS | own))
 
 
 def accepted(

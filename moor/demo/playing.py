@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from math import ceil
 from pathlib import Path
-from uuid import UUID, uuid4, uuid5
 
 from rich.live import Live
 
@@ -18,7 +17,7 @@ from bus.link import Link
 from bus.listening import listen
 from bus.memory import MemoryBroker
 from bus.message import Message
-from bus.messages.build import BuildInstance, DeleteInstance, Flavor, RequestId
+from bus.messages.build import BuildInstance, DeleteInstance, Flavor
 from bus.process import run_until
 from bus.publisher import Outgoing
 from bus.station import Station, process_name
@@ -34,6 +33,7 @@ from moor.demo.picture import CELLS, TINKERED, picture
 from moor.demo.tally import Tally
 from moor.load.auditing import all_hosts, all_providers
 from moor.options import out
+from moor.request_ids import new_request_ids
 from placement_worker.store_sql import SqlPlacementStore
 
 SMALL = Flavor(name="small", vcpus=12, ram_mb=8192, root_gb=20)
@@ -169,10 +169,12 @@ async def _until_up(client: Station, play: Play) -> None:
 
 async def _boot(client: Station, feed: Feed, tally: Tally, play: Play) -> None:
     """Ask for all of them, and for one that cannot be; then listen until each has ended."""
+    wanted = [(f"web-{number:04}", SMALL) for number in range(1, play.boots + 1)] + [("giant", GIANT)]
     # Another time it is asked for others: the same ids would be the same requests, which have ended already.
-    names = uuid4()
-    requests = [_request(names, f"web-{number:04}", SMALL) for number in range(1, play.boots + 1)]
-    requests.append(_request(names, "giant", GIANT))
+    requests = [
+        BuildInstance(request_id=id_, flavor=flavor, name=name, project="demo")
+        for id_, (name, flavor) in zip(new_request_ids(len(wanted)), wanted, strict=True)
+    ]
     tally.begin()
     async with asyncio.TaskGroup() as asking:
         asking.create_task(_ask(client, requests))
@@ -187,10 +189,6 @@ async def _ask(client: Station, requests: Sequence[BuildInstance]) -> None:
     for at in range(0, len(requests), at_once):
         client.publisher.send_all([Outgoing(each) for each in requests[at : at + at_once]])
         await asyncio.sleep(ASKING_S / ASKING_TIMES)
-
-
-def _request(names: UUID, name: str, flavor: Flavor) -> BuildInstance:
-    return BuildInstance(request_id=RequestId(uuid5(names, name)), flavor=flavor, name=name, project="demo")
 
 
 async def _tidy(client: Station, feed: Feed, tally: Tally) -> None:

@@ -5,11 +5,9 @@ the event that it is active, or in error, is heard.
 """
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from uuid import UUID
 
 from msgspec import Struct
 
@@ -31,6 +29,7 @@ from bus.messages.build import (
 from bus.publisher import Outgoing
 from bus.station import Station
 from bus.topology import EVENTS, Grant
+from moor.request_ids import new_request_ids
 from scheduler_worker.instances import instance_id_of
 
 FLAVOR = Flavor(name="load", vcpus=1, ram_mb=1024, root_gb=8)
@@ -114,9 +113,7 @@ async def fire(
 def _ask(client: Station, fired: Fired, count: int) -> None:
     requests = []
     now_s = time.perf_counter()
-    chance = os.urandom(16 * count)
-    for place in range(0, len(chance), 16):
-        id_ = RequestId(UUID(bytes=chance[place : place + 16], version=4))
+    for id_ in new_request_ids(count):
         fired.boots[id_] = Boot(now_s)
         requests.append(
             Outgoing(BuildInstance(request_id=id_, flavor=FLAVOR, project=PROJECT, deadline_s=DEADLINE_S))

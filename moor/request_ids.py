@@ -1,0 +1,20 @@
+"""Ids for the requests that we make ourselves."""
+
+import os
+import time
+from uuid import UUID
+
+from bus.messages.build import RequestId
+
+_UUID7 = 0x7 << 76 | 0b10 << 62
+_RANDOM_BITS = (1 << 76) - 1 & ~(0b11 << 62)
+
+
+def new_request_ids(count: int) -> list[RequestId]:
+    """As uuid7: 48 bits of time in milliseconds, and 74 of chance. Rows whose ids begin alike lie together."""
+    since = time.time_ns() // 1_000_000 << 80 | _UUID7
+    chance = os.urandom(10 * count)
+    return [
+        RequestId(UUID(int=since | int.from_bytes(chance[place : place + 10]) & _RANDOM_BITS))
+        for place in range(0, len(chance), 10)
+    ]
