@@ -11,9 +11,9 @@ from bus.messages.cell import (
     RemoveFromCell,
     SpawnFailed,
 )
-from cell_conductor.core.decide import CellMessage, Saying, decide
+from cell_conductor.core.decide import CellMessage, decide
 from cell_conductor.core.instance import Instance, Rules
-from cell_conductor.store import ConductorTransaction, kept_of
+from cell_conductor.store import ConductorTransaction
 
 
 def handlers(
@@ -25,9 +25,12 @@ def handlers(
         ours = [each for each in received if each.message.cell == rules.cell]
         rows = await tx.load([each.message.instance for each in ours])
         decision = decide(rows, [each.message for each in ours], clock(), rules)
-        await tx.save(decision.rows, decision.forgotten)
+        kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
         expect(decision.rows)
-        said: list[Said] = [_told(saying, ours[saying.cause]) for saying in decision.said]
+        said: list[Said] = [
+            Tell(each.message, ours[each.cause], kept if each.sequence is not None else None)
+            for each in decision.said
+        ]
         if len(ours) < len(received):
             said += [_buried(each, rules.cell) for each in received if each.message.cell != rules.cell]
         return said
@@ -35,11 +38,6 @@ def handlers(
     return dict.fromkeys(
         (PlaceInCell, RemoveFromCell, InstanceSpawned, SpawnFailed, InstanceDestroyed), on_messages
     )
-
-
-def _told(saying: Saying, cause: Received[CellMessage]) -> Tell:
-    where = None if saying.sequence is None else kept_of(saying.instance, saying.sequence)
-    return Tell(saying.message, cause, where)
 
 
 def _buried(item: Received[CellMessage], cell: str) -> Bury:

@@ -1,17 +1,26 @@
 """What a conductor asks of its database. Two implementations, one contract suite: store_memory.py and store_sql.py.
 
 Cells may share a database: each store sees the rows of one cell only.
+
+An instance's words stay on its row. Which of them are confirmed is not written there: most rows are not written again for
+a long time, and to do so for this alone would be a third of all writes. What a transaction says is noted beside the rows,
+all of it in one note, which is gone when it is confirmed; and a word without a note counts as confirmed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+from msgspec import structs
 
 from bus.handling import Kept
 from bus.message import Message
 from bus.messages.build import InstanceId
 from cell_conductor.core.instance import Instance
+
+# A word: the bytes of its instance's id, and its number there.
+Spoken = tuple[bytes, int]
 
 # What was said more recently may be on its way in this very moment: it need not be said again yet.
 JUST_SAID = timedelta(seconds=5)
@@ -26,18 +35,22 @@ class ConductorTransaction(Protocol):
     async def take_due(self, now: datetime, limit: int) -> Mapping[InstanceId, Instance]:
         """Those that have been due for longest, locked; what another process has locked is its own to look after."""
 
-    async def save(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None:
-        """Rows that were loaded here are replaced, others are new: `Transient` if another process was faster."""
+    async def save(
+        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken] = ()
+    ) -> Kept | None:
+        """Rows that were loaded here are replaced, others are new: `Transient` if another process was faster. What is
+        said with them is kept under this name until it is confirmed; there is none if nothing is.
+        """
 
 
 class ConductorStore(Protocol):
-    """Also what keeps the conductor's words until they are confirmed: clearing.py says when `clear` is asked of it."""
+    """Also what keeps the conductor's words until they are confirmed."""
 
     def transaction(self) -> AbstractAsyncContextManager[ConductorTransaction]:
         """Commits when left in peace, rolls back on any exception. May raise `Transient` at any step: try again."""
 
     async def clear(self, tx: ConductorTransaction, said: Sequence[Kept]) -> None:
-        """These are confirmed, their rows need not keep them: part of the transaction, and the last of it."""
+        """All that is kept under these names is confirmed: part of the transaction, and the last of it."""
 
     async def pending(self) -> Sequence[tuple[Kept, Message]]:
         """Everything when asked for the first time, by a process that starts; then only what was not said just now."""
@@ -52,14 +65,10 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def kept_of(instance: InstanceId, sequence: int) -> Kept:
-    """Where an instance keeps the word with this number. Its id without dashes, which is the shortest way to write it."""
-    return Kept(instance.hex, sequence)
-
-
-def by_entity(said: Sequence[Kept]) -> dict[str, set[int]]:
-    """The numbers of what was said, by who said it."""
-    numbers: dict[str, set[int]] = {}
-    for each in said:
-        numbers.setdefault(each.entity, set()).add(each.sequence)
-    return numbers
+def left_of(row: Instance, unsaid: Collection[Spoken]) -> Instance:
+    """The row without those of its words that are confirmed."""
+    if not row.outbox:
+        return row
+    id_ = row.id.bytes
+    left = tuple([each for each in row.outbox if (id_, each.sequence) in unsaid])
+    return row if len(left) == len(row.outbox) else structs.replace(row, outbox=left)

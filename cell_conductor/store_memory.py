@@ -8,35 +8,69 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from heapq import nsmallest
+from itertools import count
 from uuid import UUID
 
-from msgspec import structs
+from msgspec import Struct
 
 from bus.errors import Transient
 from bus.handling import Kept
 from bus.message import Message
 from bus.messages.build import InstanceId
 from cell_conductor.core.instance import Instance
-from cell_conductor.store import JUST_SAID, ConductorTransaction, by_entity, kept_of, now
+from cell_conductor.store import JUST_SAID, ConductorTransaction, Spoken, left_of, now
+
+
+class _Note(Struct, frozen=True):
+    at: datetime
+    said: frozenset[Spoken]
+
+
+class _Cell:
+    """Shared by all who work on it."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.rows: dict[InstanceId, Instance] = {}
+        # Who is due when: so that looking for them costs what there is to be found.
+        self.due: dict[InstanceId, datetime] = {}
+        self.notes: dict[int, _Note] = {}
+        self.numbers = count(1)
+
+    def unsaid(self) -> set[Spoken]:
+        return {each for note in self.notes.values() for each in note.said}
+
+    def write(self, instance: InstanceId, row: Instance | None) -> None:
+        self.rows.pop(instance, None)
+        self.due.pop(instance, None)
+        if row is not None:
+            self.rows[instance] = row
+            if row.due_at is not None:
+                self.due[instance] = row.due_at
 
 
 class _Transaction:
-    def __init__(self, rows: Mapping[InstanceId, Instance], due: Mapping[InstanceId, datetime]) -> None:
-        self._rows = rows
-        self._due = due
+    def __init__(self, cell: _Cell, now: datetime) -> None:
+        self._cell = cell
+        self._now = now
         self._loaded: set[InstanceId] = set()
         self.written: dict[InstanceId, Instance | None] = {}
+        self.noted: dict[int, _Note] = {}
+        self.cleared: set[int] = set()
 
     async def load(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Instance]:
-        found = {each: row for each in instances if (row := self._row(each)) is not None}
+        unsaid = self._cell.unsaid() | {each for note in self.noted.values() for each in note.said}
+        found = {each: left_of(row, unsaid) for each in instances if (row := self._row(each)) is not None}
         self._loaded |= found.keys()
         return found
 
     async def take_due(self, now: datetime, limit: int) -> Mapping[InstanceId, Instance]:
-        due = [(at, each) for each, at in self._due.items() if at <= now]
+        due = [(at, each) for each, at in self._cell.due.items() if at <= now]
         return await self.load([each for _, each in nsmallest(limit, due)])
 
-    async def save(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None:
+    async def save(
+        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken] = ()
+    ) -> Kept | None:
         for row in rows:
             if row.id not in self._loaded and self._row(row.id) is not None:
                 raise Transient(f"instance {row.id} has a row already")
@@ -44,72 +78,70 @@ class _Transaction:
             self._loaded.add(row.id)
         for each in forgotten:
             self.written[each] = None
-
-    def clear(self, said: Sequence[Kept]) -> None:
-        for entity, sequences in by_entity(said).items():
-            instance = InstanceId(UUID(entity))
-            row = self._row(instance)
-            if row is not None and any(each.sequence in sequences for each in row.outbox):
-                left = tuple(each for each in row.outbox if each.sequence not in sequences)
-                self.written[instance] = structs.replace(row, outbox=left)
+        if not said:
+            return None
+        number = next(self._cell.numbers)
+        self.noted[number] = _Note(self._now, frozenset(said))
+        return _name_of(number)
 
     def _row(self, instance: InstanceId) -> Instance | None:
-        return self.written[instance] if instance in self.written else self._rows.get(instance)
+        return self.written[instance] if instance in self.written else self._cell.rows.get(instance)
 
 
 class MemoryConductorStore:
-    def __init__(self, clock: Callable[[], datetime] = now) -> None:
+    def __init__(self, clock: Callable[[], datetime] = now, cell: _Cell | None = None) -> None:
         self._clock = clock
-        self._lock = asyncio.Lock()
-        self._rows: dict[InstanceId, Instance] = {}
-        # Who is due when, and who has something to say: so that looking for them costs what there is to be found.
-        self._due: dict[InstanceId, datetime] = {}
-        self._unsaid: dict[InstanceId, None] = {}
+        self._cell = cell or _Cell()
         self._has_started = False
 
     def of_another_process(self, clock: Callable[[], datetime]) -> "MemoryConductorStore":
         """The same rows, for a process that starts now."""
-        other = MemoryConductorStore(clock)
-        other._lock, other._rows, other._due, other._unsaid = self._lock, self._rows, self._due, self._unsaid
-        return other
+        return MemoryConductorStore(clock, self._cell)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[ConductorTransaction]:
-        async with self._lock:
-            transaction = _Transaction(self._rows, self._due)
+        cell = self._cell
+        async with cell.lock:
+            transaction = _Transaction(cell, self._clock())
             yield transaction
             for instance, row in transaction.written.items():
-                self._write(instance, row)
+                cell.write(instance, row)
+            cell.notes |= transaction.noted
+            for number in transaction.cleared:
+                cell.notes.pop(number, None)
 
     async def clear(self, tx: ConductorTransaction, said: Sequence[Kept]) -> None:
         assert isinstance(tx, _Transaction), "a transaction of another store"
-        tx.clear(said)
+        tx.cleared |= {each.sequence for each in said}
 
     async def pending(self) -> Sequence[tuple[Kept, Message]]:
-        async with self._lock:
+        async with self._cell.lock:
             before = self._clock() - JUST_SAID if self._has_started else None
             self._has_started = True
-            return [
-                (kept_of(instance, each.sequence), each.message)
-                for instance in self._unsaid
-                for each in self._rows[instance].outbox
-                if before is None or each.at < before
-            ]
+            kept: list[tuple[Kept, Message]] = []
+            for number, note in [*self._cell.notes.items()]:
+                if before is None or note.at < before:
+                    left = self._left_of(note)
+                    kept += [(_name_of(number), message) for message in left]
+                    if not left:
+                        del self._cell.notes[number]
+            return kept
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
-        async with self._lock:
-            return tuple(self._rows[each] for each in sorted(set(instances)) if each in self._rows)
+        async with self._cell.lock:
+            rows, unsaid = self._cell.rows, self._cell.unsaid()
+            return tuple(left_of(rows[each], unsaid) for each in sorted(set(instances)) if each in rows)
 
     async def close(self) -> None:
         """Nothing to let go of."""
 
-    def _write(self, instance: InstanceId, row: Instance | None) -> None:
-        for index in (self._rows, self._due, self._unsaid):
-            index.pop(instance, None)
-        if row is None:
-            return
-        self._rows[instance] = row
-        if row.due_at is not None:
-            self._due[instance] = row.due_at
-        if row.outbox:
-            self._unsaid[instance] = None
+    def _left_of(self, note: _Note) -> list[Message]:
+        """What is still to be said of it: that of which its row knows no more was taken back."""
+        rows = self._cell.rows
+        ids = sorted({id_ for id_, _ in note.said})
+        found = [row for id_ in ids if (row := rows.get(InstanceId(UUID(bytes=id_)))) is not None]
+        return [each.message for row in found for each in left_of(row, note.said).outbox]
+
+
+def _name_of(number: int) -> Kept:
+    return Kept("note", number)

@@ -2,20 +2,21 @@
 
 What is asked for by stands in columns, and the state, which a person looks for first. The rest is in two pieces, by how
 often they change: `placed`, the order, never; `body`, all else that the cell knows, at each step, with the words that it
-has said and nobody has confirmed. The numbers of the first and the last of them are columns: when these are NULL all are
-confirmed, whatever stands in the body, so that it is noted without a look into it. Cells may share a database, with each
-other and with the API level.
+has said. Which of these nobody has confirmed stands in notes, one for each transaction that said something. Cells may share
+a database, with each other and with the API level.
 
 Change it in two steps, each with its migration: first expand, and only a release later contract.
 """
 
-from sqlalchemy import BigInteger, Column, Index, LargeBinary, MetaData, String, Table
+from sqlalchemy import BigInteger, Column, Identity, Index, Integer, LargeBinary, MetaData, String, Table
 
 from bus.sql.types import Id
 
 metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"}
 )
+
+InternalId = BigInteger().with_variant(Integer(), "sqlite")
 
 cell_instances = Table(
     "cell_instances",
@@ -26,8 +27,6 @@ cell_instances = Table(
     Column("state", String(16), nullable=False),
     # Microseconds since 1970: both databases sort and compare them alike.
     Column("due_us", BigInteger),
-    Column("unsaid_from", BigInteger),
-    Column("unsaid_to", BigInteger),
     Column("body", LargeBinary, nullable=False),
     Column("placed", LargeBinary),
     # A boot writes its row a few times: room on the page keeps the new one beside the old, of which PostgreSQL logs then
@@ -42,12 +41,14 @@ Index(
     postgresql_where=_due,
     sqlite_where=_due,
 )
-_unsaid = cell_instances.c.unsaid_from.is_not(None)
-# Not by id: equal numbers lie in the order in which they were written, which touches few pages.
-Index(
-    None,
-    cell_instances.c.cell,
-    cell_instances.c.unsaid_from,
-    postgresql_where=_unsaid,
-    sqlite_where=_unsaid,
+
+cell_notes = Table(
+    "cell_notes",
+    metadata,
+    # Never used again: a late word that a note's words are confirmed must not find another's.
+    Column("number", InternalId, Identity(), primary_key=True),
+    Column("cell", String(40), nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("said", LargeBinary, nullable=False),
+    sqlite_autoincrement=True,
 )

@@ -10,29 +10,25 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
 
 import tenacity
 
 from bus.errors import Failure, Transient, Unavailable
+from bus.handling import Kept
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, SwapClaim
 from bus.publisher import Outgoing, Publisher
-from cell_conductor.clearing import Clearing
 from cell_conductor.core.decide import Decision, Due, Saying, decide
 from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.settings import ConductorSettings
-from cell_conductor.store import ConductorStore, kept_of
-
-if TYPE_CHECKING:
-    from bus.handling import Kept
+from cell_conductor.store import ConductorStore
 
 log = logging.getLogger(__name__)
 
 SAVING_TRIES_MAX = 5
 
-T = TypeVar("T")
 Ask = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
 
@@ -42,7 +38,6 @@ class Timers:
     def __init__(
         self,
         store: ConductorStore,
-        clearing: Clearing,
         publisher: Publisher,
         ask: Ask,
         *,
@@ -51,7 +46,6 @@ class Timers:
         clock: Callable[[], datetime],
     ) -> None:
         self._store = store
-        self._clearing = clearing
         self._publisher = publisher
         self._ask = ask
         self._rules = rules
@@ -67,7 +61,7 @@ class Timers:
         self._look_at: datetime | None = None
         self._look_by_s = 0.0
         self._rests_until_s = 0.0
-        # Confirmed, and still on their rows: told with the next look.
+        # Confirmed, and still noted: told with the next look.
         self._confirmed: list[Kept] = []
         self._beside: set[asyncio.Task[None]] = set()
 
@@ -132,7 +126,6 @@ class Timers:
             or self._look_by_s <= asyncio.get_running_loop().time()
             or self._is_due(now)
             or bool(self._confirmed)
-            or self._clearing.is_due
         )
 
     async def _look_again(self) -> bool:
@@ -147,10 +140,10 @@ class Timers:
         confirmed = tuple(self._confirmed)
         now, known = self._clock(), len(self._soon)
         async with self._store.transaction() as tx:
-            await self._clearing.clear(tx, confirmed)
+            await self._store.clear(tx, confirmed)
             rows = await tx.take_due(now, self._settings.due_rows_max)
             decision = decide(rows, [Due(each) for each in rows], now, self._rules)
-            await tx.save(decision.rows, decision.forgotten)
+            kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
         del self._confirmed[: len(confirmed)]
         is_all = len(rows) < self._settings.due_rows_max
         self._look_at = now + self._look_every if is_all else now
@@ -161,9 +154,9 @@ class Timers:
         self._soon[:known] = [at for at in self._soon[:known] if at > now]
         self._soon += self._due_soon(decision.rows)
         if decision.said:
-            self._beside_all_else(self._say, decision.said)
+            self._beside_all_else(partial(self._say, decision.said, kept))
         if decision.swaps:
-            self._beside_all_else(self._swap, decision.swaps)
+            self._beside_all_else(partial(self._swap, decision.swaps))
         return not is_all
 
     async def _swap(self, swaps: Sequence[SwapClaim]) -> None:
@@ -175,18 +168,20 @@ class Timers:
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=1),
             reraise=True,
         )
-        decision: Decision = await retrying(self._save, answered)
+        decision: Decision
+        kept: Kept | None
+        decision, kept = await retrying(self._save, answered)
         # One that was refused has the next alternate, at once.
         self._soon += self._due_soon(decision.rows)
         self._wake_if_due()
-        await self._say(decision.said)
+        await self._say(decision.said, kept)
 
-    async def _save(self, answered: Sequence[SwapAnswered]) -> Decision:
+    async def _save(self, answered: Sequence[SwapAnswered]) -> tuple[Decision, Kept | None]:
         async with self._store.transaction() as tx:
             rows = await tx.load([each.instance for each in answered])
             decision = decide(rows, answered, self._clock(), self._rules)
-            await tx.save(decision.rows, decision.forgotten)
-        return decision
+            kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
+        return decision, kept
 
     async def _answers_to(self, swaps: Sequence[SwapClaim]) -> list[SwapAnswered]:
         try:
@@ -199,21 +194,20 @@ class Timers:
             for swap, answer in zip(swaps, answers, strict=True)
         ]
 
-    async def _say(self, said: Sequence[Saying]) -> None:
-        # What the broker does not take stays on its row, and the worker's sweep says it again.
+    async def _say(self, said: Sequence[Saying], kept: Kept | None) -> None:
+        # What the broker does not take stays noted, and the worker's sweep says it again.
         await self._publisher.send_all([Outgoing(each.message) for each in said])
-        self._confirmed += [
-            kept_of(each.instance, each.sequence) for each in said if each.sequence is not None
-        ]
+        if kept is not None:
+            self._confirmed.append(kept)
 
-    def _beside_all_else(self, work: Callable[[T], Awaitable[None]], what: T) -> None:
-        task = asyncio.create_task(_reporting(work, what))
+    def _beside_all_else(self, work: Callable[[], Awaitable[None]]) -> None:
+        task = asyncio.create_task(_reporting(work))
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
 
 
-async def _reporting(work: Callable[[T], Awaitable[None]], what: T) -> None:
+async def _reporting(work: Callable[[], Awaitable[None]]) -> None:
     try:
-        await work(what)
+        await work()
     except Failure as problem:
         log.warning("left for later, its row knows: %s", problem)

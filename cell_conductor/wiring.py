@@ -9,7 +9,6 @@ from bus.message import ConsumerId
 from bus.messages.build import InstanceId
 from bus.process import Part
 from bus.station import Station
-from cell_conductor.clearing import Clearing
 from cell_conductor.core.instance import Rules
 from cell_conductor.handlers import handlers
 from cell_conductor.settings import ConductorSettings
@@ -35,13 +34,12 @@ def conductor_parts(
             "a question may go unanswered: else others ask it meanwhile"
         )
     rules = rules_of(settings, cell)
-    clearing = Clearing(store)
-    timers = Timers(store, clearing, station.publisher, ask, rules=rules, settings=settings, clock=clock)
+    timers = Timers(store, station.publisher, ask, rules=rules, settings=settings, clock=clock)
     worker = station.worker(
         f"conductor.{cell}.work",
         handlers(rules, clock, timers.expect),
         _Told(store, timers.saved),
-        outbox=clearing,
+        outbox=store,
     )
     return (worker, timers)
 

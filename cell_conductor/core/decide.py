@@ -59,6 +59,11 @@ class Decision(Struct, frozen=True):
     said: tuple[Saying, ...]
     swaps: tuple[SwapClaim, ...]
 
+    @property
+    def kept(self) -> list[tuple[bytes, int]]:
+        """What of that is kept on its row, by the bytes of the instance's id and its number there."""
+        return [(each.instance.bytes, each.sequence) for each in self.said if each.sequence is not None]
+
 
 def decide(
     rows: Mapping[InstanceId, Instance], inputs: Sequence[Input], now: datetime, rules: Rules

@@ -7,7 +7,7 @@ On tables that stand: `bus.sql.upgrade(url, "cell_conductor")` makes them. A bat
     reading.py      what is rare, once for both
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Protocol
@@ -22,23 +22,27 @@ from bus.messages.build import InstanceId
 from bus.sql import POOL_SIZE, PostgresTransaction, SqliteTransaction, open_database
 from cell_conductor.bodies import Remembered, body_of, decoded, encoded_body
 from cell_conductor.core.instance import Instance
-from cell_conductor.store import JUST_SAID, ConductorTransaction, by_entity, kept_of, now
+from cell_conductor.store import JUST_SAID, ConductorTransaction, Spoken, left_of, now
 from cell_conductor.store_sql import reading
 from cell_conductor.store_sql.postgresql import PostgresRows
-from cell_conductor.store_sql.rows import Run, Stored, Values, as_read, last_run, microseconds, values
+from cell_conductor.store_sql.rows import Values, microseconds, noted, said_in, values
 from cell_conductor.store_sql.sqlite import SqliteRows
 
 
 class Rows(Protocol):
     """The hot statements."""
 
-    async def load(self, ids: Sequence[UUID]) -> list[Stored]: ...
+    async def load(self, ids: Sequence[UUID]) -> list[bytes]: ...
 
     async def add(self, rows: Sequence[Values]) -> int: ...
 
     async def replace(self, rows: Sequence[Values]) -> int: ...
 
-    async def clear(self, runs: Sequence[Run]) -> int: ...
+    async def note(self, at_us: int, said: bytes) -> int: ...
+
+    async def notes(self) -> list[bytes]: ...
+
+    async def clear(self, numbers: Sequence[int]) -> None: ...
 
 
 class Loaded(Struct, frozen=True, gc=False):
@@ -50,7 +54,11 @@ class SqlConductorTransaction:
     """What is saved and cleared is written when the transaction ends, together and once."""
 
     def __init__(
-        self, transaction: PostgresTransaction | SqliteTransaction, cell: str, remembered: Remembered
+        self,
+        transaction: PostgresTransaction | SqliteTransaction,
+        cell: str,
+        remembered: Remembered,
+        clock: Callable[[], datetime],
     ) -> None:
         self._transaction = transaction
         self._rows: Rows = (
@@ -60,11 +68,12 @@ class SqlConductorTransaction:
         )
         self._cell = cell
         self._remembered = remembered
+        self._clock = clock
         self._loaded: dict[int, Loaded] = {}
         self._saved: dict[int, Instance] = {}
         self._written: dict[int, bytes] = {}
         self._forgotten: list[InstanceId] = []
-        self._cleared: list[Kept] = []
+        self._cleared: set[int] = set()
 
     async def load(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Instance]:
         if not instances:
@@ -76,20 +85,24 @@ class SqlConductorTransaction:
         due = await self._transaction.run(reading.take_due, self._cell, microseconds(now), limit)
         return {row.id: row for row in await self._as_rows(due)}
 
-    async def save(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None:
+    async def save(
+        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken] = ()
+    ) -> Kept | None:
         self._saved |= {row.id.int: row for row in rows}
         self._forgotten += forgotten
+        if not said:
+            return None
+        return _name_of(await self._rows.note(microseconds(self._clock()), noted(said)))
 
-    def clear(self, said: Sequence[Kept]) -> None:
-        self._cleared += said
+    def clear(self, numbers: Iterable[int]) -> None:
+        self._cleared.update(numbers)
 
     async def write(self) -> None:
         """All that was saved; the transaction is about to be committed."""
         if self._saved or self._forgotten:
             await self._write()
         if self._cleared:
-            # After what was saved: a row that says more since then is seen as it is now.
-            await self._clear(by_entity(self._cleared))
+            await self._rows.clear(sorted(self._cleared))
 
     def committed(self) -> None:
         for number, body in self._written.items():
@@ -118,23 +131,18 @@ class SqlConductorTransaction:
         if self._forgotten:
             await self._transaction.run(reading.forget, self._cell, self._forgotten)
 
-    async def _clear(self, said: Mapping[str, set[int]]) -> None:
-        """Nearly always all that a row has to say is confirmed when some of it is, which its numbers tell. Only of the
-        others it must be found out what is left.
-        """
-        runs = [last_run(entity, numbers) for entity, numbers in said.items()]
-        if await self._rows.clear(runs) < len(runs):
-            await self._transaction.run(reading.clear_in_part, self._cell, said)
-
-    async def _as_rows(self, stored: Sequence[Stored]) -> list[Instance]:
+    async def _as_rows(self, bodies: Sequence[bytes]) -> list[Instance]:
         """Remembered from when they were written; or read, by a process that did not write them."""
-        rows = [self._remembered.row_of(body) for body, _ in stored]
-        unknown = [body for (body, _), row in zip(stored, rows, strict=True) if row is None]
+        rows = [self._remembered.row_of(body) for body in bodies]
+        unknown = [body for body, row in zip(bodies, rows, strict=True) if row is None]
         read = iter(await self._read(unknown) if unknown else ())
         found = [row or next(read) for row in rows]
-        now = [as_read(row, unsaid_from) for row, (_, unsaid_from) in zip(found, stored, strict=True)]
-        self._loaded |= {row.id.int: Loaded(body, row) for row, (body, _) in zip(now, stored, strict=True)}
-        return now
+        if any(row.outbox for row in found):
+            unsaid: set[Spoken] = set()
+            unsaid.update(*[said_in(note) for note in await self._rows.notes()])
+            found = [left_of(row, unsaid) for row in found]
+        self._loaded |= {row.id.int: Loaded(body, row) for row, body in zip(found, bodies, strict=True)}
+        return found
 
     async def _read(self, stored: Sequence[bytes]) -> list[Instance]:
         bodies = [body_of(body) for body in stored]
@@ -156,26 +164,36 @@ class SqlConductorStore:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[ConductorTransaction]:
         async with self._database.writing() as transaction:
-            ours = SqlConductorTransaction(transaction, self._cell, self._remembered)
+            ours = SqlConductorTransaction(transaction, self._cell, self._remembered, self._clock)
             yield ours
             await ours.write()
         ours.committed()
 
     async def clear(self, tx: ConductorTransaction, said: Sequence[Kept]) -> None:
         assert isinstance(tx, SqlConductorTransaction), "a transaction of another store"
-        tx.clear(said)
+        tx.clear(each.sequence for each in said)
 
     async def pending(self) -> Sequence[tuple[Kept, Message]]:
-        before = self._clock() - JUST_SAID if self._has_started else None
+        before_us = microseconds(self._clock() - JUST_SAID) if self._has_started else None
         async with self._database.reading() as transaction:
-            unsaid = await transaction.run(reading.find_unsaid, self._cell)
+            notes = await transaction.run(reading.notes_of, self._cell, before_us)
+            said = [(number, said_in(note)) for number, note in notes]
+            ids = {id_ for _, each in said for id_, _ in each}
+            instances = [InstanceId(UUID(bytes=id_)) for id_ in sorted(ids)]
+            read = await transaction.run(reading.read, self._cell, instances)
         self._has_started = True
-        return [
-            (kept_of(row.id, each.sequence), each.message)
-            for row in unsaid
-            for each in row.outbox
-            if before is None or each.at < before
+        rows = {row.id.bytes: row for row in read}
+        found = [
+            (number, pending.message)
+            for number, each in said
+            for id_ in sorted({id_ for id_, _ in each} & rows.keys())
+            for pending in left_of(rows[id_], each).outbox
         ]
+        if over := {number for number, _ in said} - {number for number, _ in found}:
+            # Their rows know no more of any of it: it was taken back.
+            async with self.transaction() as tx:
+                await self.clear(tx, [_name_of(number) for number in over])
+        return [(_name_of(number), message) for number, message in found]
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
         async with self._database.reading() as transaction:
@@ -184,3 +202,7 @@ class SqlConductorStore:
 
     async def close(self) -> None:
         await self._database.close()
+
+
+def _name_of(number: int) -> Kept:
+    return Kept("note", number)

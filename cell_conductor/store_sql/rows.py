@@ -1,23 +1,20 @@
-"""A row between its columns and its value, alike on both databases."""
+"""Rows between their columns and their values, alike on both databases."""
 
+import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from msgspec import structs
-
 from cell_conductor.bodies import encoded_order
 from cell_conductor.core.instance import Instance
+from cell_conductor.store import Spoken
 
 # As each database takes them, one for each column.
 Values = Sequence[Any]
-# What is read of a row: its body, and the number of the first word that is not confirmed.
-Stored = tuple[bytes, int | None]
-# Who has said what, all of it confirmed: the entity, and the first and the last of numbers without a gap.
-Run = tuple[str, int, int]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_SPOKEN = struct.Struct(">16sI")
 
 
 def values(row: Instance, body: bytes, *, has_order: bool) -> Values:
@@ -29,27 +26,17 @@ def values(row: Instance, body: bytes, *, has_order: bool) -> Values:
         row.id,
         row.state,
         microseconds(due_at) if due_at else None,
-        *unsaid_values(row),
         body,
         encoded_order(row.order) if row.order is not None and not has_order else None,
     )
 
 
-def unsaid_values(row: Instance) -> tuple[int | None, int | None]:
-    """The numbers of the first and the last word that is not confirmed."""
-    return (row.outbox[0].sequence, row.outbox[-1].sequence) if row.outbox else (None, None)
+def noted(said: Sequence[Spoken]) -> bytes:
+    return b"".join([_SPOKEN.pack(*each) for each in said])
 
 
-def as_read(row: Instance, unsaid_from: int | None) -> Instance:
-    """As it was written; but that all its words were confirmed since then is noted beside it."""
-    return structs.replace(row, outbox=()) if unsaid_from is None and row.outbox else row
-
-
-def last_run(entity: str, numbers: set[int]) -> Run:
-    first = last = max(numbers)
-    while first - 1 in numbers:
-        first -= 1
-    return (entity, first, last)
+def said_in(note: bytes) -> set[Spoken]:
+    return set(_SPOKEN.iter_unpack(note))
 
 
 def microseconds(at: datetime) -> int:

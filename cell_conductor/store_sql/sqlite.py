@@ -3,31 +3,29 @@ SQLAlchemy writes and reads it.
 """
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import msgspec
 from sqlalchemy import Connection
 
 from bus.sql import SqliteTransaction, driver_of
-from cell_conductor.store_sql.rows import Run, Stored, Values
+from cell_conductor.store_sql.rows import Values
 
-_LOAD = (
-    "SELECT body, unsaid_from FROM cell_instances WHERE cell = ? AND id IN (SELECT value FROM json_each(?))"
-)
+_LOAD = "SELECT body FROM cell_instances WHERE cell = ? AND id IN (SELECT value FROM json_each(?))"
 _ADD = """
-INSERT INTO cell_instances (cell, id, state, due_us, unsaid_from, unsaid_to, body, placed)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO cell_instances (cell, id, state, due_us, body, placed)
+VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (id, cell) DO NOTHING
 """
 _REPLACE = """
 UPDATE cell_instances
-SET state = ?3, due_us = ?4, unsaid_from = ?5, unsaid_to = ?6, body = ?7, placed = coalesce(placed, ?8)
+SET state = ?3, due_us = ?4, body = ?5, placed = coalesce(placed, ?6)
 WHERE cell = ?1 AND id = ?2
 """
-_CLEAR = """
-UPDATE cell_instances SET unsaid_from = NULL, unsaid_to = NULL
-WHERE cell = ?1 AND id = ?2 AND unsaid_from >= ?3 AND unsaid_to <= ?4
-"""
+_NOTE = "INSERT INTO cell_notes (cell, at_us, said) VALUES (?, ?, ?) RETURNING number"
+_NOTES = "SELECT said FROM cell_notes WHERE cell = ?"
+_CLEAR = "DELETE FROM cell_notes WHERE number = ?"
 
 _encode = msgspec.json.Encoder(uuid_format="hex").encode
 
@@ -39,11 +37,8 @@ class SqliteRows:
         self._transaction = transaction
         self._cell = cell
 
-    async def load(self, ids: Sequence[UUID]) -> list[Stored]:
-        def work(connection: Connection) -> list[Stored]:
-            return driver_of(connection).execute(_LOAD, (self._cell, _encode(ids).decode())).fetchall()
-
-        return await self._transaction.run(work)
+    async def load(self, ids: Sequence[UUID]) -> list[bytes]:
+        return await self._column(_LOAD, (self._cell, _encode(ids).decode()))
 
     async def add(self, rows: Sequence[Values]) -> int:
         return await self._execute(_ADD, [(self._cell, id_.hex, *rest) for id_, *rest in rows])
@@ -51,11 +46,25 @@ class SqliteRows:
     async def replace(self, rows: Sequence[Values]) -> int:
         return await self._execute(_REPLACE, [(self._cell, id_.hex, *rest) for id_, *rest in rows])
 
-    async def clear(self, runs: Sequence[Run]) -> int:
-        return await self._execute(_CLEAR, [(self._cell, *run) for run in runs])
+    async def note(self, at_us: int, said: bytes) -> int:
+        number: int
+        (number,) = await self._column(_NOTE, (self._cell, at_us, said))
+        return number
+
+    async def notes(self) -> list[bytes]:
+        return await self._column(_NOTES, (self._cell,))
+
+    async def clear(self, numbers: Sequence[int]) -> None:
+        await self._execute(_CLEAR, [(number,) for number in numbers])
 
     async def _execute(self, statement: str, rows: Sequence[Values]) -> int:
         def work(connection: Connection) -> int:
             return driver_of(connection).executemany(statement, rows).rowcount
+
+        return await self._transaction.run(work)
+
+    async def _column(self, statement: str, values: Values) -> list[Any]:
+        def work(connection: Connection) -> list[Any]:
+            return [value for (value,) in driver_of(connection).execute(statement, values)]
 
         return await self._transaction.run(work)

@@ -19,7 +19,7 @@ from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, SpawnInstanc
 from bus.messages.placement import ReleaseClaim, ResourceAmount, ServerGroup, Share
 from bus.sql import open_database, upgrade, version_table
 from cell_conductor.core.instance import Cleanup, Held, Instance, Pending, Word
-from cell_conductor.store import ConductorStore, kept_of
+from cell_conductor.store import ConductorStore
 from cell_conductor.tables import metadata
 from tests.contracts.conductor_stores import STORES, open_conductor_store, open_conductor_stores
 from tests.contracts.sql_stores import empty_database
@@ -59,10 +59,6 @@ def release(number: int) -> ReleaseClaim:
 
 def pending(number: int, *sequences: int, at: datetime = NOON) -> tuple[Pending, ...]:
     return tuple(Pending(sequence, at, release(number)) for sequence in sequences)
-
-
-def kept(number: int, sequence: int) -> Kept:
-    return kept_of(instance_id(number), sequence)
 
 
 def everything() -> Instance:
@@ -117,10 +113,25 @@ def everything() -> Instance:
     )
 
 
-async def save(store: ConductorStore, *rows: Instance, forgotten: tuple[InstanceId, ...] = ()) -> None:
+async def save(
+    store: ConductorStore, *rows: Instance, forgotten: tuple[InstanceId, ...] = ()
+) -> tuple[Kept, ...]:
+    """With what they say that they did not say before; where that is kept."""
     async with store.transaction() as tx:
-        await tx.load([row.id for row in rows])
-        await tx.save(rows, forgotten)
+        before = await tx.load([row.id for row in rows])
+        said = [
+            (row.id.bytes, each.sequence)
+            for row in rows
+            for each in row.outbox
+            if row.id not in before or each not in before[row.id].outbox
+        ]
+        kept = await tx.save(rows, forgotten, said)
+    return () if kept is None else (kept,)
+
+
+async def confirm(store: ConductorStore, *said: Kept) -> None:
+    async with store.transaction() as tx:
+        await store.clear(tx, said)
 
 
 async def due(store: ConductorStore, now: datetime, limit: int = 10) -> list[int]:
@@ -166,19 +177,21 @@ async def test_a_row_that_is_forgotten_is_gone_and_due_no_more(kind: str) -> Non
 @EACH_STORE
 async def test_nothing_of_a_transaction_that_fails_is_saved(kind: str) -> None:
     async with open_conductor_store(kind) as store:
-        await save(store, a_row(1, outbox=pending(1, 101)))
+        kept = await save(store, a_row(1, outbox=pending(1, 101)))
 
         async def fail() -> None:
             async with store.transaction() as tx:
                 await tx.load([instance_id(1)])
-                await tx.save([structs.replace(a_row(1), state="active"), a_row(2)], [])
-                await store.clear(tx, [kept(1, 101)])
+                changed = structs.replace(a_row(1), state="active")
+                await tx.save([changed, a_row(2)], [], [(instance_id(2).bytes, 101)])
+                await store.clear(tx, kept)
                 raise RuntimeError("on purpose")
 
         with pytest.raises(RuntimeError, match="on purpose"):
             await fail()
 
         assert await store.read([instance_id(1), instance_id(2)]) == (a_row(1, outbox=pending(1, 101)),)
+        assert await store.pending() == [(*kept, release(1))]
 
 
 @EACH_STORE
@@ -207,17 +220,35 @@ async def test_a_row_that_was_taken_is_saved_as_one_that_is_known(kind: str) -> 
 
 @EACH_STORE
 async def test_what_was_said_is_kept_until_it_is_confirmed(kind: str) -> None:
-    async with open_conductor_store(kind) as store:
-        await save(store, a_row(1, outbox=pending(1, 101, 102, 103)), a_row(2, outbox=pending(2, 101)))
+    now = NOON
+    async with open_conductor_store(kind, clock=lambda: now) as store:
+        (first,) = await save(store, a_row(1, outbox=pending(1, 101)), a_row(2, outbox=pending(2, 101, 102)))
+        (second,) = await save(store, a_row(1, outbox=pending(1, 101, 102)))
+        expected = [(first, release(1)), (first, release(2)), (first, release(2)), (second, release(1))]
+        assert sorted(await store.pending(), key=str) == sorted(expected, key=str)
 
-        async with store.transaction() as tx:
-            # One of another row, one that is not kept any more, and those of a row that nobody knows.
-            await store.clear(tx, [kept(1, 102), kept(2, 101), kept(1, 99), kept(3, 101)])
+        await confirm(store, first)
+        now = later(10)
 
-        assert await store.pending() == [(kept(1, 101), release(1)), (kept(1, 103), release(1))]
+        assert await store.pending() == [(second, release(1))]
         rows = await store.read([instance_id(1), instance_id(2)])
-        assert [[each.sequence for each in row.outbox] for row in rows] == [[101, 103], []]
-        assert [row.sequence for row in rows] == [103, 101]
+        assert [[each.sequence for each in row.outbox] for row in rows] == [[102], []]
+        assert [row.sequence for row in rows] == [102, 102]
+        async with store.transaction() as tx:
+            assert await tx.load([instance_id(1), instance_id(2)]) == {row.id: row for row in rows}
+
+
+@EACH_STORE
+async def test_an_entitys_words_are_pending_in_the_order_in_which_it_said_them(kind: str) -> None:
+    async with open_conductor_store(kind) as store:
+        words = tuple(
+            Pending(sequence, NOON, structs.replace(release(1), attempt=sequence)) for sequence in range(1, 7)
+        )
+        await save(store, a_row(1, outbox=words[:2]))
+        await save(store, a_row(1, outbox=words[:5]))
+        await save(store, a_row(1, outbox=words))
+
+        assert [message for _, message in await store.pending()] == [each.message for each in words]
 
 
 @EACH_STORE
@@ -225,27 +256,57 @@ async def test_what_is_cleared_in_the_transaction_that_says_more_does_not_take_t
     kind: str,
 ) -> None:
     async with open_conductor_store(kind) as store:
-        await save(store, a_row(1, outbox=pending(1, 101)))
+        kept = await save(store, a_row(1, outbox=pending(1, 101)))
 
         async with store.transaction() as tx:
             await tx.load([instance_id(1)])
-            await tx.save([a_row(1, outbox=pending(1, 101, 102))], [])
-            await store.clear(tx, [kept(1, 101)])
+            more = await tx.save([a_row(1, outbox=pending(1, 101, 102))], [], [(instance_id(1).bytes, 102)])
+            await store.clear(tx, kept)
 
-        assert await store.pending() == [(kept(1, 102), release(1))]
+        assert await store.pending() == [(more, release(1))]
 
 
 @EACH_STORE
-async def test_what_is_confirmed_of_a_row_that_says_something_else_by_now_takes_nothing_of_that(
-    kind: str,
-) -> None:
+async def test_what_is_confirmed_twice_takes_nothing_else_with_it(kind: str) -> None:
     async with open_conductor_store(kind) as store:
-        await save(store, a_row(1, outbox=pending(1, 102)), a_row(2, outbox=pending(2, 101, 102)))
+        kept = await save(store, a_row(1, outbox=pending(1, 101)))
+        await confirm(store, *kept, *kept)
+        later_kept = await save(store, a_row(1, outbox=pending(1, 102)))
 
+        await confirm(store, *kept)
+
+        assert await store.pending() == [(*later_kept, release(1))]
+
+
+@EACH_STORE
+async def test_what_was_taken_back_is_not_pending_and_is_kept_no_longer(kind: str) -> None:
+    async with open_conductor_store(kind) as store:
+        await save(store, a_row(1, outbox=pending(1, 101)), a_row(2, outbox=pending(2, 101)))
+        await save(store, a_row(1), a_row(2))
+        assert await store.pending() == []
+
+        # Were it kept still, this would be pending: it is the same word of the same instance.
         async with store.transaction() as tx:
-            await store.clear(tx, [kept(1, 101), kept(2, 101), kept(2, 102)])
+            await tx.load([instance_id(1)])
+            await tx.save([a_row(1, outbox=pending(1, 101))], [])
 
-        assert await store.pending() == [(kept(1, 102), release(1))]
+        assert await store.pending() == []
+        assert await store.read([instance_id(1)]) == (structs.replace(a_row(1), sequence=101),)
+
+
+@EACH_STORE
+async def test_what_is_said_again_is_kept_until_both_are_confirmed(kind: str) -> None:
+    async with open_conductor_store(kind) as store:
+        row = a_row(1, outbox=pending(1, 101))
+        (first,) = await save(store, row)
+        async with store.transaction() as tx:
+            await tx.load([row.id])
+            again = await tx.save([], [], [(row.id.bytes, 101)])
+        assert again is not None
+
+        await confirm(store, again)
+
+        assert await store.pending() == [(first, release(1))]
 
 
 @EACH_STORE
@@ -286,13 +347,13 @@ async def test_an_order_whose_transaction_failed_is_not_taken_for_the_one_that_w
 async def test_at_its_start_a_process_says_everything_and_later_not_what_was_said_just_now(kind: str) -> None:
     now = NOON
     async with open_conductor_store(kind, clock=lambda: now) as store:
-        await save(store, a_row(1, outbox=pending(1, 101)))
-        assert await store.pending() == [(kept(1, 101), release(1))]
+        (kept,) = await save(store, a_row(1, outbox=pending(1, 101)))
+        assert await store.pending() == [(kept, release(1))]
 
         now = later(4)
         assert await store.pending() == []
         now = later(6)
-        assert await store.pending() == [(kept(1, 101), release(1))]
+        assert await store.pending() == [(kept, release(1))]
 
 
 @EACH_STORE
@@ -341,19 +402,15 @@ async def test_processes_that_count_on_one_row_lose_nothing(kind: str) -> None:
 @pytest.mark.postgresql
 async def test_what_one_process_looks_after_another_leaves_alone() -> None:
     async with open_conductor_stores("postgresql", ("c1", "c1")) as (one, other):
-        await save(
-            one,
-            a_row(1, due_s=0, outbox=pending(1, 101)),
-            a_row(2, due_s=1, outbox=pending(2, 101)),
-        )
+        (kept,) = await save(one, a_row(1, due_s=0, outbox=pending(1, 101)), a_row(2, due_s=1))
 
         async with one.transaction() as tx:
             assert [each.int for each in await tx.take_due(NOON, 10)] == [1]
             assert await due(other, later(1)) == [2]
-            async with other.transaction() as beside:
-                await other.clear(beside, [kept(1, 101), kept(2, 101)])
+            # What is confirmed is cleared even so.
+            await confirm(other, kept)
 
-        assert [each for each, _ in await one.pending()] == [kept(1, 101)]
+        assert await one.pending() == []
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])

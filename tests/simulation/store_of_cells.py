@@ -9,7 +9,7 @@ from bus.handling import Kept
 from bus.message import Message
 from bus.messages.build import InstanceId
 from cell_conductor.core.instance import Instance
-from cell_conductor.store import ConductorStore, ConductorTransaction
+from cell_conductor.store import ConductorStore, ConductorTransaction, Spoken
 from compute_sim.core.attempts import Attempted
 from compute_sim.store_memory import MemoryComputeStore
 from tests.simulation.process import SimProcess
@@ -63,9 +63,11 @@ class _CellTransaction:
             await self._process.point("in_timer")
         return rows
 
-    async def save(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None:
+    async def save(
+        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken] = ()
+    ) -> Kept | None:
         self.rows, self.forgotten = rows, forgotten
-        await self.inner.save(rows, forgotten)
+        return await self.inner.save(rows, forgotten, said)
 
 
 class WatchedComputeStore(MemoryComputeStore):

@@ -19,7 +19,8 @@ from cell_conductor.bodies import (
     encoded_order,
 )
 from cell_conductor.core.instance import Instance, Pending, spawning
-from cell_conductor.store_sql.rows import as_read
+from cell_conductor.store import left_of
+from cell_conductor.store_sql.rows import noted, said_in
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -91,11 +92,20 @@ def test_alternates_that_are_still_the_orders_own_are_not_written_one_by_one() -
     assert decoded(body_of(encoded_body(row)), ORDER) == row
 
 
-def test_words_that_were_confirmed_since_are_not_read() -> None:
-    row = structs.replace(PLACED, outbox=(Pending(101, NOON, DESTROY),))
+def test_words_that_were_confirmed_since_are_left_out() -> None:
+    row = structs.replace(PLACED, outbox=(Pending(101, NOON, DESTROY), Pending(102, NOON, DESTROY)))
+    first, second = ((row.id.bytes, each.sequence) for each in row.outbox)
 
-    assert as_read(row, None) == PLACED
-    assert as_read(row, 101) is row
+    assert left_of(row, ()) == PLACED
+    assert left_of(row, {second}) == structs.replace(row, outbox=row.outbox[1:])
+    assert left_of(row, {first, second, (b"another's", 101)}) is row
+
+
+def test_a_note_is_read_as_it_was_written() -> None:
+    said = [(PLACED.id.bytes, 101), (PLACED.id.bytes, 2**32 - 1), (bytes(16), 0)]
+
+    assert said_in(noted(said)) == set(said)
+    assert said_in(noted([])) == set()
 
 
 def test_a_row_is_remembered_by_its_body_for_as_long_as_the_instance_is_being_built() -> None:

@@ -13,7 +13,6 @@ from bus.message import ConsumerId, Message
 from bus.messages.build import InstanceId
 from bus.process import run_until
 from bus.publisher import Publisher
-from cell_conductor.clearing import Clearing
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.timers import Timers
@@ -33,7 +32,6 @@ class Scene:
         publisher = Publisher(Link(MemoryBroker().as_user(), BUS), BUS, "test")
         self.timers = Timers(
             self._store,
-            Clearing(self._store),
             publisher,
             self._ask,
             rules=RULES,
