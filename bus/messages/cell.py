@@ -9,7 +9,7 @@ from bus.messages.build import Flavor, InstanceId, RequestId
 from bus.messages.placement import Attempt, Label, Moment, ServerGroup, Share, Value
 
 
-class Choice(Value, frozen=True):
+class Choice(Value, frozen=True, array_like=True):
     """A host that qualifies, and the share it would give. Only the chosen one holds it; alternates were only looked at.
 
     `qualities` says what the host's tree was when it was chosen (qualities.py): who finds its shape moved can tell whether

@@ -39,8 +39,8 @@ class Variant(Value, frozen=True, kw_only=True, omit_defaults=True, tag_field="i
     """One of several things a part of a message may be, told apart by its tag."""
 
 
-# What messages are full of is on the wire as an array of its fields: ["...", "VCPU", 4]. A later release may add fields at
-# the end.
+# What messages are full of, here and in cell.py, is on the wire as an array of its fields: ["...", "VCPU", 4]. A later
+# release may add fields at the end.
 class ResourceAmount(Value, frozen=True, array_like=True):
     """So much of one class from one provider."""
 
@@ -64,7 +64,7 @@ class ServerGroup(Value, frozen=True):
     max_per_host: Positive = 1
 
 
-class Share(Value, frozen=True):
+class Share(Value, frozen=True, array_like=True):
     """What a consumer is to hold: where, of which shapes, how much.
 
     `host` is the root provider of the tree the consumer lives on; amounts may come from any provider of that tree
