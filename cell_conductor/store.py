@@ -36,7 +36,7 @@ class ConductorTransaction(Protocol):
         """Those that have been due for longest, locked; what another process has locked is its own to look after."""
 
     async def save(
-        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken] = ()
+        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken]
     ) -> Kept | None:
         """Rows that were loaded here are replaced, others are new: `Transient` if another process was faster. What is
         said with them is kept under this name until it is confirmed; there is none if nothing is.

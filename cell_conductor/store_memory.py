@@ -69,7 +69,7 @@ class _Transaction:
         return await self.load([each for _, each in nsmallest(limit, due)])
 
     async def save(
-        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken] = ()
+        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken]
     ) -> Kept | None:
         for row in rows:
             if row.id not in self._loaded and self._row(row.id) is not None:

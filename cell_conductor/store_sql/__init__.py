@@ -86,7 +86,7 @@ class SqlConductorTransaction:
         return {row.id: row for row in await self._as_rows(due)}
 
     async def save(
-        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken] = ()
+        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken]
     ) -> Kept | None:
         self._saved |= {row.id.int: row for row in rows}
         self._forgotten += forgotten

@@ -212,7 +212,7 @@ async def test_a_row_that_was_taken_is_saved_as_one_that_is_known(kind: str) -> 
 
         async with store.transaction() as tx:
             (row,) = (await tx.take_due(NOON, 10)).values()
-            await tx.save([structs.replace(row, state_ends_at=later(9))], [])
+            await tx.save([structs.replace(row, state_ends_at=later(9))], [], [])
 
         assert await due(store, NOON) == []
         assert await due(store, later(9)) == [1]
@@ -288,7 +288,7 @@ async def test_what_was_taken_back_is_not_pending_and_is_kept_no_longer(kind: st
         # Were it kept still, this would be pending: it is the same word of the same instance.
         async with store.transaction() as tx:
             await tx.load([instance_id(1)])
-            await tx.save([a_row(1, outbox=pending(1, 101))], [])
+            await tx.save([a_row(1, outbox=pending(1, 101))], [], [])
 
         assert await store.pending() == []
         assert await store.read([instance_id(1)]) == (structs.replace(a_row(1), sequence=101),)
@@ -332,7 +332,7 @@ async def test_an_order_whose_transaction_failed_is_not_taken_for_the_one_that_w
 
         async def fail() -> None:
             async with store.transaction() as tx:
-                await tx.save([other], [])
+                await tx.save([other], [], [])
                 raise RuntimeError("on purpose")
 
         with pytest.raises(RuntimeError, match="on purpose"):
@@ -363,7 +363,7 @@ async def test_of_two_processes_that_meet_a_new_instance_one_is_first(kind: str)
         async def meet(store: ConductorStore, attempt: int) -> None:
             async with store.transaction() as tx:
                 if not await tx.load([instance_id(1)]):
-                    await tx.save([structs.replace(a_row(1), attempt=attempt)], [])
+                    await tx.save([structs.replace(a_row(1), attempt=attempt)], [], [])
 
         outcomes = await asyncio.gather(meet(one, 1), meet(other, 2), return_exceptions=True)
 
@@ -379,7 +379,7 @@ async def test_a_new_row_where_one_stands_is_refused(kind: str) -> None:
 
         with pytest.raises(Transient, match="row already"):
             async with store.transaction() as tx:
-                await tx.save([a_row(2), structs.replace(a_row(1), attempt=9)], [])
+                await tx.save([a_row(2), structs.replace(a_row(1), attempt=9)], [], [])
 
         assert await store.read([instance_id(1), instance_id(2)]) == (a_row(1),)
 
@@ -392,7 +392,7 @@ async def test_processes_that_count_on_one_row_lose_nothing(kind: str) -> None:
         async def count(store: ConductorStore) -> None:
             async with store.transaction() as tx:
                 (row,) = (await tx.load([instance_id(1)])).values()
-                await tx.save([structs.replace(row, tries=row.tries + 1)], [])
+                await tx.save([structs.replace(row, tries=row.tries + 1)], [], [])
 
         await asyncio.gather(*(count(stores[n % 2]) for n in range(20)))
 

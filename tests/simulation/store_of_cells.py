@@ -64,7 +64,7 @@ class _CellTransaction:
         return rows
 
     async def save(
-        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken] = ()
+        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken]
     ) -> Kept | None:
         self.rows, self.forgotten = rows, forgotten
         return await self.inner.save(rows, forgotten, said)

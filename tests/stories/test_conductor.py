@@ -514,7 +514,7 @@ async def another_leaves_due(here: Scene, order: PlaceInCell) -> None:
         id=order.instance, request_id=order.request_id, state="active", changed_at=now, state_ends_at=now
     )
     async with here.store_of_heir.transaction() as tx:
-        await tx.save([row], [])
+        await tx.save([row], [], [])
 
 
 @STAGES

@@ -50,7 +50,7 @@ class Scene:
         now = NOON + timedelta(seconds=asyncio.get_running_loop().time())
         row = structs.replace(row, id=InstanceId(ConsumerId(UUID(int=number))), state_ends_at=now)
         async with self._store.transaction() as tx:
-            await tx.save([row], ())
+            await tx.save([row], (), ())
             self.timers.expect([row])
         self.timers.saved()
 
