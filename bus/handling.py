@@ -64,7 +64,9 @@ class Bury(Struct, frozen=True):
 
 
 class Kept(Struct, frozen=True):
-    """Where a message is kept until it is confirmed: the entity's row, and its sequence number there."""
+    """Where a message is kept until it is confirmed: an entity's row and its sequence number there, or whatever else its
+    store keeps it by.
+    """
 
     entity: str
     sequence: int

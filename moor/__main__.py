@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from moor.options import use_config
+from moor.options import defaults_of, said_of_commands, use_config
 
 INSTANCES, CLOUD, OPERATING = "Instances", "A cloud of your own", "Operating"
 
@@ -39,18 +39,20 @@ class Commands(TyperGroup):
         return [*COMMANDS]
 
     def get_command(self, _ctx: Any, name: str) -> Any:
-        if name not in COMMANDS:
-            return None
-        panel, module, attribute = COMMANDS[name]
-        found = getattr(import_module(f"moor.{module}"), attribute)
-        if not isinstance(found, typer.Typer):
-            alone = typer.Typer(add_completion=False)
-            alone.command(name)(found)
-            found = alone
-        command: Any = typer.main.get_command(found)
-        command.name = name
-        command.rich_help_panel = panel
-        return command
+        return command_of(name) if name in COMMANDS else None
+
+
+def command_of(name: str) -> Any:
+    panel, module, attribute = COMMANDS[name]
+    found = getattr(import_module(f"moor.{module}"), attribute)
+    if not isinstance(found, typer.Typer):
+        alone = typer.Typer(add_completion=False)
+        alone.command(name)(found)
+        found = alone
+    command: Any = typer.main.get_command(found)
+    command.name = name
+    command.rich_help_panel = panel
+    return command
 
 
 app = typer.Typer(
@@ -60,6 +62,7 @@ app = typer.Typer(
 
 @app.callback()
 def moor(
+    context: typer.Context,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -75,6 +78,9 @@ def moor(
     Exit codes: 0 done, 1 not done, 2 a flag or setting is wrong, 3 not in time.
     """
     use_config(config)
+    name = context.invoked_subcommand
+    if name in COMMANDS and (written := said_of_commands()):
+        context.default_map = {name: defaults_of(command_of(name), written)}
 
 
 def main() -> None:

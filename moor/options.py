@@ -5,7 +5,7 @@ Exit codes: 0 it is done; 1 it is not, and why; 2 a flag or a setting is wrong; 
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -18,7 +18,7 @@ from bus.broker import Broker, Connection, ConnectionLost, Refusal
 from bus.errors import Failure
 from bus.places import BadSetting
 from bus.urls import broker_at
-from moor.settings import Settings, settings_from
+from moor.settings import Settings, of_commands, settings_from
 
 T = TypeVar("T")
 
@@ -65,6 +65,27 @@ _config: ContextVar[Path | None] = ContextVar("config", default=None)
 
 def use_config(file: Path | None) -> None:
     _config.set(file)
+
+
+def said_of_commands() -> Mapping[str, object]:
+    """What the file says for flags, by its keys."""
+    try:
+        return of_commands(os.environ, config=_config.get(), here=Path.cwd())
+    except BadSetting as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
+def defaults_of(command: Any, written: Mapping[str, object]) -> dict[str, Any]:
+    """Of the flags of this command, or of each command of a group: what counts if neither flag nor variable is given."""
+    own = {each.name: written[key] for each in command.params if (key := key_of(each)) in written}
+    parts = getattr(command, "commands", {})
+    return own | {name: defaults_of(part, written) for name, part in parts.items()}
+
+
+def key_of(flag: Any) -> str:
+    """How a file calls it; nothing if it has no variable."""
+    variable = getattr(flag, "envvar", None)
+    return str(variable).removeprefix("MOOR_").lower() if variable else ""
 
 
 def settled(*, bus: str = "", db: str = "", cells: str = "", data: str = "") -> Settings:

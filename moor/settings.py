@@ -5,6 +5,8 @@
     cells = ["harbour", "island"]
     data = "/var/lib/moorage"               # where `moor up` keeps everything
 
+    listen = "127.0.0.1:8780"               # and whatever else a flag has a variable for, named as that is
+
     [cell_bus_urls]
     island = "amqp://moorage:...@island/"
 
@@ -16,6 +18,7 @@ import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -36,6 +39,17 @@ _SHAPES: Mapping[str, tuple[type, str]] = {
     "cell_bus_urls": (dict, "a table of texts"),
     "cell_db_urls": (dict, "a table of texts"),
 }
+# The keys of single commands' flags, each named as the flag's variable is, but for MOOR_.
+OF_COMMANDS: Mapping[str, tuple[type, str]] = {
+    **dict.fromkeys(("cell", "compute_faults", "broker_ctl"), _TEXT),
+    **dict.fromkeys(("listen", "prefix", "auth", "users", "policy", "tls_cert", "tls_key"), _TEXT),
+    **dict.fromkeys(("keystone_url", "keystone_user", "keystone_password", "keystone_project"), _TEXT),
+    **dict.fromkeys(("keystone_domain", "keystone_ca"), _TEXT),
+    **dict.fromkeys(("share_port", "allow_anyone"), (bool, "true or false")),
+    "compute_hosts": (int, "a whole number"),
+    "cors_origins": (list, "a list of texts"),
+}
+_KNOWN = {**_SHAPES, **OF_COMMANDS}
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -62,7 +76,8 @@ def settings_from(
 ) -> Settings:
     """`flags` by the names of the keys, empty where they were not given; `here` is where ./moorage.toml is looked for."""
     file = _file(config, environment, here)
-    stated = {} if file is None else _stated_in_file(file)
+    written = {} if file is None else _written(file)
+    stated = {key: Stated(value, str(file)) for key, value in written.items() if key in _SHAPES}
     stated |= stated_in(environment)
     if data := environment.get(DATA_VARIABLE):
         stated["data"] = Stated(data, DATA_VARIABLE)
@@ -76,6 +91,15 @@ def settings_from(
         data=_state_home(environment) if kept is None else Path(str(kept.value)).expanduser().absolute(),
         file=file,
     )
+
+
+def of_commands(
+    environment: Mapping[str, str], *, config: Path | None = None, here: Path
+) -> Mapping[str, object]:
+    """What the file says for flags of single commands, by its keys."""
+    file = _file(config, environment, here)
+    written = {} if file is None else _written(file)
+    return {key: value for key, value in written.items() if key in OF_COMMANDS}
 
 
 def _file(config: Path | None, environment: Mapping[str, str], here: Path) -> Path | None:
@@ -99,22 +123,26 @@ def _home(environment: Mapping[str, str], variable: str, usual: str) -> Path:
     return (Path(environment["HOME"]) if environment.get("HOME") else Path.home()) / usual
 
 
-def _stated_in_file(file: Path) -> dict[str, Stated]:
+def _written(file: Path) -> dict[str, Any]:
     where = str(file)
     try:
         written = tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise BadSetting("config", where, "the file", f"cannot be read: {problem}") from None
-    return {key: Stated(_value(key, value, where), where) for key, value in written.items()}
+    return {key: _value(key, value, where) for key, value in written.items()}
 
 
-def _value(key: str, value: object, where: str) -> Value:
-    if key not in _SHAPES:
-        near = get_close_matches(key, _SHAPES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(_SHAPES))}"
+def _value(key: str, value: object, where: str) -> Value | bool | int:
+    if key not in _KNOWN:
+        near = get_close_matches(key, _KNOWN, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(_KNOWN))}"
         raise BadSetting(key, value, where, f"there is no such setting; {hint}")
-    kind, called = _SHAPES[key]
+    kind, called = _KNOWN[key]
     match value:
+        case bool() if kind is bool:
+            return value
+        case int() if kind is int and not isinstance(value, bool):
+            return value
         case str() if kind is str:
             return value
         case list() if kind is list and all(isinstance(each, str) for each in value):

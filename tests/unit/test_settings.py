@@ -1,11 +1,16 @@
 """Where a command's settings come from, and what is said of those that cannot be."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from bus.places import BadSetting, Places, places_in
-from moor.settings import settings_from
+from moor.__main__ import COMMANDS, app, command_of
+from moor.options import key_of
+from moor.settings import OF_COMMANDS, settings_from
 
 HERE = Path("/nowhere")
 NO_FLAGS: dict[str, str] = {}
@@ -142,11 +147,16 @@ def test_a_wrong_variable_is_named_with_its_value(variable: str, value: str, wha
             "bus_ulr = 'unix:///x'",
             r"bus_ulr is 'unix:///x' \(.*c.toml\): there is no such setting; did you mean bus_url",
         ),
-        ("workers = 3", "workers is 3 .* no such setting; known are bus_url, cell_bus_urls"),
+        ("workers = 3", "workers is 3 .* no such setting; known are allow_anyone, auth, broker_ctl, bus_url"),
         ("db_url = 7", "db_url is 7 .* must be a text"),
         ("cells = 'a,b'", "cells is 'a,b' .* must be a list of texts"),
         ("cells = ['a', 1]", "cells is .* must be a list of texts"),
         ("cell_db_urls = ['x']", "cell_db_urls is .* must be a table of texts"),
+        ("lisen = 'x'", "lisen is 'x' .* did you mean listen"),
+        ("compute_hosts = '9'", "compute_hosts is '9' .* must be a whole number"),
+        ("compute_hosts = true", "compute_hosts is True .* must be a whole number"),
+        ("share_port = 1", "share_port is 1 .* must be true or false"),
+        ("cors_origins = 'https://a'", "cors_origins is 'https://a' .* must be a list of texts"),
         ("bus_url = ", "config is .*c.toml.* cannot be read"),
     ],
 )
@@ -168,3 +178,44 @@ def test_a_password_is_never_shown() -> None:
 
     assert "s3cr" not in str(told.value)
     assert "postgres://moor:***@h/x" in str(told.value)
+
+
+# The flags of single commands
+
+
+def flags_of(command: Any) -> Iterator[Any]:
+    yield from command.params
+    for part in getattr(command, "commands", {}).values():
+        yield from flags_of(part)
+
+
+def test_every_flag_with_a_variable_has_a_key_in_the_file() -> None:
+    keys = {key_of(flag) for name in COMMANDS for flag in flags_of(command_of(name))} - {""}
+
+    assert keys == OF_COMMANDS.keys()
+
+
+def test_a_flag_goes_before_its_variable_and_that_before_its_key(tmp_path: Path) -> None:
+    file = a_file(tmp_path / "c.toml", 'listen = "10.0.0.1:1"\nauth = "basic"\nusers = "/nowhere"\n')
+
+    def said(*flags: str, **environment: str) -> str:
+        command = ["--config", str(file), "run", "placement-api", "--db", "sqlite:////x.db", *flags]
+        done = CliRunner().invoke(app, command, env={"TERMINAL_WIDTH": "200", **environment})
+        assert done.exit_code == 2
+        return " ".join(done.output.split())
+
+    assert "/nowhere" in said()
+    assert "auth none lets anyone in, and 10.0.0.1:1" in said(MOOR_AUTH="none")
+    assert "auth none lets anyone in, and 10.0.0.2:2" in said(MOOR_AUTH="none", MOOR_LISTEN="10.0.0.2:2")
+    flags = ("--auth", "noauth2", "--listen", "10.0.0.3:3")
+    assert "auth noauth2 lets anyone in, and 10.0.0.3:3" in said(
+        *flags, MOOR_AUTH="none", MOOR_LISTEN="10.0.0.2:2"
+    )
+
+
+def test_a_key_that_a_command_does_not_know_is_no_trouble_for_it(tmp_path: Path) -> None:
+    file = a_file(tmp_path / "c.toml", 'listen = "10.0.0.1:1"\n')
+
+    done = CliRunner().invoke(app, ["--config", str(file), "broker", "show"])
+
+    assert done.exit_code == 0
