@@ -48,7 +48,7 @@ MISFORTUNES = FaultScript(
         FallsSilent(share=0.03, after_s=0.5, for_s=3.0, every_s=4.5),
         *(
             Changes(share=0.06, after_s=after_s, for_s=0.15, every_s=0.3, traits_gained=(TINKERED,))
-            for after_s in (0.3, 0.37)
+            for after_s in (0.3, 0.32, 0.34, 0.37, 0.39, 0.41)
         ),
     ),
 )
