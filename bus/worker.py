@@ -280,7 +280,8 @@ class _Leaving:
                 cause = each.cause
                 out = Outgoing(each.message, cause.id, cause.trace) if cause else Outgoing(each.message)
                 self.outgoing.append(out)
-                if each.kept:
+                # What is kept in one place is mostly said in a row.
+                if each.kept and not (self.kept and self.kept[-1] is each.kept):
                     self.kept.append(each.kept)
             elif isinstance(each, Bury):
                 self.buried[id(each.item)] = each.reason

@@ -8,15 +8,13 @@ a database, with each other and with the API level.
 Change it in two steps, each with its migration: first expand, and only a release later contract.
 """
 
-from sqlalchemy import BigInteger, Column, Identity, Index, Integer, LargeBinary, MetaData, String, Table
+from sqlalchemy import BigInteger, Column, Identity, Index, LargeBinary, MetaData, String, Table
 
-from bus.sql.types import Id
+from bus.sql.types import Id, InternalId
 
 metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"}
 )
-
-InternalId = BigInteger().with_variant(Integer(), "sqlite")
 
 cell_instances = Table(
     "cell_instances",

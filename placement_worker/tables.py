@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-from bus.sql.types import Id, Moment
+from bus.sql.types import Id, InternalId, Moment
 
 metadata = MetaData(
     naming_convention={
@@ -34,9 +34,6 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
-
-# SQLite numbers its rows only where the type is spelt INTEGER, which there has 64 bits too.
-InternalId = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class TransactionId(UserDefinedType[int]):

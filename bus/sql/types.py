@@ -4,10 +4,12 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import DateTime, Dialect, String, Uuid
+from sqlalchemy import BigInteger, DateTime, Dialect, Integer, String, Uuid
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 Id = Uuid(as_uuid=True)
+# SQLite numbers its rows only where the type is spelt INTEGER, which there has 64 bits too.
+InternalId = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Moment(TypeDecorator[datetime]):

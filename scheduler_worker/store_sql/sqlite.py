@@ -77,8 +77,7 @@ class SqliteInstances:
         return await self._execute(_FORGET, [(id_.hex,) for id_ in ids])
 
     async def confirm(self, said: Iterable[Kept]) -> None:
-        # A row mostly says two things, which are confirmed together.
-        await self._execute(_CONFIRM, sorted({(kept.entity, kept.sequence) for kept in said}))
+        await self._execute(_CONFIRM, [(kept.entity, kept.sequence) for kept in said])
 
     async def _execute(self, statement: str, rows: Sequence[Values]) -> int:
         def work(connection: Connection) -> int:
