@@ -1,7 +1,8 @@
 """Short questions, asked and awaited: the asker repeats itself until it is answered or out of time.
 
 Answers come to one exclusive queue of this process. It dies with its connection; the next has another name, and what is
-still unanswered is asked again from there. An answer is matched by the id of its question.
+still unanswered is asked again from there. An answer is matched by the id of its question, which nobody can guess who was
+not asked, and counts only if it is of the question's type and from a user who may answer it.
 """
 
 import asyncio
@@ -11,11 +12,13 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from bus.authority import judge_answer
 from bus.broker import ConnectionLost, Interrupted, Refusal
 from bus.codec import Codec, known_messages
 from bus.errors import Unavailable
 from bus.link import Link
-from bus.message import Message
+from bus.message import Envelope, Message
+from bus.origin import Origin, origin_of
 from bus.publisher import Outgoing, Publisher
 from bus.settings import BusSettings
 from bus.topology import Objects, answers_queue
@@ -42,13 +45,21 @@ class Asker:
     """Asks questions for one process, over one broker."""
 
     def __init__(
-        self, link: Link, publisher: Publisher, *, settings: BusSettings, codec: Codec, name: str
+        self,
+        link: Link,
+        publisher: Publisher,
+        *,
+        settings: BusSettings,
+        codec: Codec,
+        name: str,
+        secret: str,
     ) -> None:
         self._link = link
         self._publisher = publisher
         self._settings = settings
         self._codec = codec
         self._name = name
+        self._secret = secret
         self._ids = itertools.count(1)
         self._queues = itertools.count(1)
         self._reply_to = ""
@@ -57,6 +68,7 @@ class Asker:
         self._asked: dict[str, tuple[Message, _Batch, int]] = {}
         self._on_refusal: Callable[[Refusal], None] | None = None
         self.asked_again = 0
+        self.answers_refused = 0
 
     def on_refusal(self, tell: Callable[[Refusal], None]) -> None:
         """Tell this, for those who have no right to ask: a worker goes on asking until it is given one, a person does not."""
@@ -76,8 +88,9 @@ class Asker:
                 while True:
                     deliveries = await consuming.receive()
                     for delivery in deliveries:
+                        origin = origin_of(delivery)
                         for envelope in known_messages(delivery.parcel, self._codec):
-                            self._take(envelope.cause, envelope.message)
+                            self._take(envelope, origin)
                     await consuming.acknowledge(deliveries[-1].tag, multiple=True)
             except ConnectionLost:
                 await self._link.broken(connection)
@@ -94,7 +107,7 @@ class Asker:
         if not questions:
             return []
         batch = _Batch([None] * len(questions), len(questions), asyncio.get_running_loop().create_future())
-        ids = [f"{self._name}-q{next(self._ids)}" for _ in questions]
+        ids = [f"{self._secret}-{next(self._ids)}" for _ in questions]
         self._asked |= {
             id_: (question, batch, n) for n, (id_, question) in enumerate(zip(ids, questions, strict=True))
         }
@@ -136,11 +149,18 @@ class Asker:
             else:
                 log.warning("a question did not reach anyone, it will be asked again: %s", problem)
 
-    def _take(self, question_id: str, answer: Message) -> None:
-        asked = self._asked.pop(question_id, None)
+    def _take(self, envelope: Envelope[Message], origin: Origin) -> None:
+        asked = self._asked.get(envelope.cause)
         if asked is None:
             return  # answered before: the question was asked twice
-        _, batch, place = asked
+        question, batch, place = asked
+        answer = envelope.message
+        refused = judge_answer(question, answer, origin, self._link.post)
+        if refused is not None:
+            self.answers_refused += 1
+            log.warning("not believed: %s", refused.reason)
+            return
+        del self._asked[envelope.cause]
         batch.answers[place] = answer
         batch.missing -= 1
         if batch.missing == 0 and not batch.done.done():

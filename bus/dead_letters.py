@@ -49,7 +49,7 @@ def burial(line: bytes, queue: str, origin: Origin, *, reason: str, attempts: in
             headers.QUEUE: queue,
             headers.ATTEMPTS: attempts,
             headers.WHERE: where,
-            headers.SENDER: origin.sender,
+            **_said(origin),
         },
     )
 
@@ -64,8 +64,12 @@ def returned(lines: Sequence[bytes], queue: str, origin: Origin) -> Parcel:
         content_type=PLAIN if len(lines) == 1 else LINES,
         mandatory=True,
         reply_to=origin.reply_to,
-        headers={headers.SENDER: origin.sender},
+        headers=_said(origin),
     )
+
+
+def _said(origin: Origin) -> dict[str, str | int]:
+    return {headers.SENDER: origin.sender, headers.EXCHANGE: origin.exchange, headers.KEY: origin.key}
 
 
 def read(delivery: Delivery) -> DeadLetter:

@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bus.permissions import Rights, rights_of
-from bus.topology import DEAD, ROLES, Exchange, Limits, Queue, QueueKind, Site, user_of
+from bus.permissions import Rights, rights_of, rights_of_application
+from bus.topology import DEAD, ROLES, Application, Exchange, Limits, Queue, QueueKind, Site, user_of
 
 # As much as RabbitMQ keeps in front of the hash.
 SALT_BYTES = 4
@@ -26,9 +26,10 @@ def definitions_of(
     salt: bytes,
     virtual_host: str = "/",
     sites: Iterable[Site] = EVERYTHING,
+    applications: Iterable[Application] = (),
 ) -> dict[str, list[dict[str, Any]]]:
     """The users that have a password here, with their rights on a broker with these exchanges, for these cells."""
-    rights = rights_by_user(exchanges, cells, sites)
+    rights = rights_by_user(exchanges, cells, sites, applications)
     strangers = sorted(passwords.keys() - rights.keys())
     if strangers:
         raise ValueError(
@@ -43,14 +44,18 @@ def definitions_of(
 
 
 def rights_by_user(
-    exchanges: Iterable[Exchange], cells: Iterable[str], sites: Iterable[Site] = EVERYTHING
+    exchanges: Iterable[Exchange],
+    cells: Iterable[str],
+    sites: Iterable[Site] = EVERYTHING,
+    applications: Iterable[Application] = (),
 ) -> dict[str, Rights]:
     """Every user that a broker with these exchanges may have: one a role, and one a cell of those roles that are a cell's;
-    where not everything stands on it, of those roles that belong there.
+    where not everything stands on it, of those roles that belong there; and these applications.
     """
     names, cell_names = tuple(exchange.name for exchange in exchanges), tuple(cells)
     there = {Site.BOTH, *sites}
-    return {
+    of_applications = {each.user: rights_of_application(each, names) for each in applications}
+    return of_applications | {
         user_of(role.name, cell): rights_of(role, names, cell)
         for role in ROLES
         if role.site in there

@@ -16,8 +16,9 @@ Tx = TypeVar("Tx")
 
 
 class Received(Struct, Generic[M_co], frozen=True, eq=False, gc=False):
-    """A message as a handler gets it. `sender` is the user the broker verified, empty if the sender did not say;
-    `sent_at` is the sender's own word, None likewise.
+    """A message as a handler gets it. `sender` is the user the broker verified, empty if the sender did not say; `cell` is
+    the one cell that the sender may speak for, None if it stands above cells; `sent_at` is the sender's own word, None if it
+    did not say.
     """
 
     message: M_co
@@ -27,9 +28,12 @@ class Received(Struct, Generic[M_co], frozen=True, eq=False, gc=False):
     reply_to: str
     attempts: int
     sent_at: datetime | None = None
+    cell: str | None = None
 
 
-def received(envelope: Envelope[M_co], origin: Origin, returns: int) -> Received[M_co]:
+def received(
+    envelope: Envelope[M_co], origin: Origin, returns: int, cell: str | None = None
+) -> Received[M_co]:
     return Received(
         message=envelope.message,
         id=envelope.id,
@@ -38,6 +42,7 @@ def received(envelope: Envelope[M_co], origin: Origin, returns: int) -> Received
         reply_to=origin.reply_to,
         attempts=envelope.attempts + returns,
         sent_at=envelope.sent_at,
+        cell=cell,
     )
 
 

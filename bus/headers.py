@@ -5,9 +5,14 @@ QUEUE = "moor-queue"
 ATTEMPTS = "moor-attempts"
 WHERE = "moor-where"
 SENDER = "moor-sender"
+# Where it was said first.
+EXCHANGE = "moor-exchange"
+KEY = "moor-key"
 
 # Set by the broker; RabbitMQ's own names.
 BROKER_REASON = "x-first-death-reason"
 BROKER_QUEUE = "x-first-death-queue"
 BROKER_EXCHANGE = "x-first-death-exchange"
+# RabbitMQ tells the key as well, in a list of tables; bus/rabbit/frames.py takes it from there.
+BROKER_KEY = "x-first-death-key"
 DELIVERY_LIMIT = "delivery_limit"

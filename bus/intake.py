@@ -15,18 +15,19 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus import dead_letters
+from bus.authority import Refused, judge, judge_parcel, speaks_for
 from bus.broker import Connection, ConnectionLost, Consuming, Delivery, Interrupted, Refusal
 from bus.codec import Codec, FromNewer, attempts_of, lines_of, put_back
 from bus.handling import Received, jittered_ms, received
 from bus.link import Link
-from bus.message import Envelope, Message
+from bus.message import Envelope, Message, type_of
 from bus.origin import Origin, origin_of
 from bus.publisher import Publisher
 from bus.settings import BusSettings
-from bus.topology import user_of
+from bus.topology import speaker_of
 from bus.unreadable import Unreadable
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ class Held(Struct, eq=False):
     delivery: Delivery
     left: int
     origin: Origin
+    # The one cell that its sender may speak for; None if for all.
+    cell: str | None = None
 
     @property
     def tag(self) -> int:
@@ -79,6 +82,7 @@ class Intake:
     ) -> None:
         self.queue = queue
         self._link = link
+        self._post = link.post
         self._publisher = publisher
         self._settings = settings
         self._codec = codec
@@ -201,23 +205,21 @@ class Intake:
             self._take(*self._unopened.popleft())
 
     def _take(self, consuming: Consuming, delivery: Delivery) -> None:
+        origin = origin_of(delivery)
         handed_over = () if delivery.returns else delivery.parcel.envelopes
-        if handed_over:
-            held = self._hold(consuming, delivery, len(handed_over))
-            self._ready.extend(
-                [Item(place, held, received(each, held.origin, 0)) for place, each in enumerate(handed_over)]
-            )
+        if handed_over and judge_parcel(origin, self._post) is None:
+            held = self._hold(consuming, delivery, origin, len(handed_over))
+            judged = [self._judged(place, each, held, 0) for place, each in enumerate(handed_over)]
+            self._ready.extend([Item(n, held, each) for n, each in enumerate(judged) if each is not None])
             return
-        lines = lines_of(delivery.parcel)
-        if not lines:
-            lines = Unreadable(delivery.parcel.body, "empty: there is no message in it")
+        lines = self._lines_of(delivery, origin)
         if isinstance(lines, Unreadable):
-            held = self._hold(consuming, delivery, 1)
+            held = self._hold(consuming, delivery, origin, 1)
             self._set_aside(self._bury_unread(held, lines))
         elif delivery.returns and len(lines) > 1:
-            self._set_aside(self._halve(self._hold(consuming, delivery, 1), lines))
+            self._set_aside(self._halve(self._hold(consuming, delivery, origin, 1), lines))
         else:
-            held = self._hold(consuming, delivery, len(lines))
+            held = self._hold(consuming, delivery, origin, len(lines))
             read = [self._read(place, line, held, delivery.returns) for place, line in enumerate(lines)]
             items = [Item(place, held, each) for place, each in enumerate(read) if each is not None]
             if any(item.received.attempts for item in items):
@@ -225,9 +227,33 @@ class Intake:
             else:
                 self._ready.extend(items)
 
-    def _hold(self, consuming: Consuming, delivery: Delivery, items: int) -> Held:
-        held = self._open[delivery.tag] = Held(consuming, delivery, items, origin_of(delivery))
+    def _lines_of(self, delivery: Delivery, origin: Origin) -> Sequence[bytes] | Unreadable:
+        """The lines of a parcel; or why it is not looked into."""
+        refused = judge_parcel(origin, self._post)
+        if refused is not None:
+            return Unreadable(delivery.parcel.body, refused.reason)
+        return lines_of(delivery.parcel) or Unreadable(
+            delivery.parcel.body, "empty: there is no message in it"
+        )
+
+    def _hold(self, consuming: Consuming, delivery: Delivery, origin: Origin, items: int) -> Held:
+        cell = speaks_for(origin.sender, self._post)
+        held = self._open[delivery.tag] = Held(consuming, delivery, items, origin, cell)
         return held
+
+    def _judged(
+        self, place: int, envelope: Envelope[Message], held: Held, returns: int
+    ) -> Received[Any] | None:
+        """The message, if it counts; what stands for it, if its sender may be told why not; else it is buried here."""
+        message = envelope.message
+        refused = None if isinstance(message, Unreadable) else judge(message, held.origin, self._post)
+        if refused is None:
+            return received(envelope, held.origin, returns, held.cell)
+        if refused.is_told:
+            envelope = structs.replace(envelope, message=_told(message, refused, envelope.id))
+            return received(envelope, held.origin, returns, held.cell)
+        self._set_aside(self.bury(Item(place, held, NOTHING_READ), refused.reason))
+        return None
 
     def _read(self, place: int, line: bytes, held: Held, returns: int) -> Received[Any] | None:
         """The message in this line, or what stands for one that cannot be read; None if it is for a newer worker."""
@@ -237,17 +263,17 @@ class Intake:
             return None
         if isinstance(read, Unreadable):
             read = Envelope[Message](message=read, id=read.id, attempts=attempts_of(line))
-        message = received(read, held.origin, returns)
-        if message.attempts >= self._settings.attempts_max:
-            why = f"came back {message.attempts} times: whoever had it in hand died or was cut off"
+        if read.attempts + returns >= self._settings.attempts_max:
+            why = f"came back {read.attempts + returns} times: whoever had it in hand died or was cut off"
             self._set_aside(self._bury_unread(held, Unreadable(line, why)))
             return None
-        return message
+        return self._judged(place, read, held, returns)
 
     def _leave_for_newer(self, newer: FromNewer, place: int, held: Held) -> None:
         """A worker of a later release will read it, or this one when it is upgraded; a client's is refused."""
         what = f"version {newer.version} of {newer.type!r} is newer than what this worker reads"
-        if held.origin.sender == user_of("client"):
+        speaker = speaker_of(held.origin.sender)
+        if speaker is not None and not speaker.is_worker:
             self._set_aside(self._bury_unread(held, Unreadable(newer.line, what)))
             return
         log.error("%s: left for a newer worker on %s", what, self.queue)
@@ -330,3 +356,15 @@ class Intake:
         if not task.cancelled() and (problem := task.exception()) is not None:
             # Unacknowledged, so not lost: it comes back when this consumer closes.
             log.error("could not be put back or buried, and stays unacknowledged: %s", problem)
+
+
+def _told(message: Message, refused: Refused, id_: str) -> Unreadable:
+    return Unreadable(
+        b"",
+        refused.reason,
+        kind=type_of(message),
+        id=id_,
+        request_id=getattr(message, "request_id", None),
+        field=refused.field,
+        value=refused.value,
+    )

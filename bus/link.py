@@ -9,6 +9,7 @@ import logging
 
 import tenacity
 
+from bus.authority import Post, post_of
 from bus.broker import Broker, Connection, ConnectionLost
 from bus.settings import BusSettings
 
@@ -22,8 +23,9 @@ class Link:
     included: on one connection a full broker could never be emptied.
     """
 
-    def __init__(self, broker: Broker, settings: BusSettings) -> None:
+    def __init__(self, broker: Broker, settings: BusSettings, post: Post | None = None) -> None:
         self.broker = broker
+        self.post = post or post_of(broker.user)
         self._settings = settings
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()

@@ -7,7 +7,8 @@ anything watches the positions in what it reads, and catches up when they jump.
 import logging
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
-from bus.broker import ConnectionLost, Interrupted
+from bus.authority import Post, judge, judge_parcel
+from bus.broker import ConnectionLost, Delivery, Interrupted
 from bus.codec import Codec, known_messages
 from bus.handling import Received, received
 from bus.link import Link
@@ -25,8 +26,7 @@ async def listen(
     """Batches of what is said with these keys, until the caller stops asking. The first batch is empty: it tells that
     the queue stands, so that what is said from then on is heard.
 
-    Each message comes with its sender, as the broker verified it: a key says who may have sent something, but not what
-    is in it, so whoever acts on a fact looks at who states it.
+    Messages that do not count (bus/authority.py) are left out.
     """
     queue = feed_queue(link.broker.user or "anyone", process, grants)
     while True:
@@ -38,11 +38,7 @@ async def listen(
                 yield ()
                 while True:
                     deliveries = await consuming.receive()
-                    yield [
-                        received(read, origin_of(each), each.returns)
-                        for each in deliveries
-                        for read in known_messages(each.parcel, codec)
-                    ]
+                    yield [believed for each in deliveries for believed in _believed(each, codec, link.post)]
                     await consuming.acknowledge(deliveries[-1].tag, multiple=True)
             finally:
                 await consuming.close()
@@ -50,3 +46,17 @@ async def listen(
             await link.broken(connection)
         except Interrupted as cancelled:
             log.warning("feed %s was interrupted, opening it anew: %s", queue.name, cancelled)
+
+
+def _believed(delivery: Delivery, codec: Codec, post: Post) -> list[Received[Message]]:
+    origin = origin_of(delivery)
+    if (refused := judge_parcel(origin, post)) is not None:
+        log.warning("not believed, on key %s: %s", origin.key, refused.reason)
+        return []
+    believed = []
+    for envelope in known_messages(delivery.parcel, codec):
+        if (refused := judge(envelope.message, origin, post)) is not None:
+            log.warning("not believed: %s", refused.reason)
+        else:
+            believed.append(received(envelope, origin, delivery.returns))
+    return believed

@@ -11,6 +11,8 @@ from uuid import UUID
 from msgspec import Meta, Struct
 
 CellName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}\Z")]
+# Part of a routing key, where `-` stands for none.
+Project = Annotated[str, Meta(pattern=r"^(?!-\Z)[a-z0-9_-]{0,64}\Z")]
 ProviderId = NewType("ProviderId", UUID)
 ConsumerId = NewType("ConsumerId", UUID)
 GroupId = NewType("GroupId", UUID)

@@ -12,6 +12,7 @@ from msgspec import Struct
 from bus.topology import (
     DEAD,
     REPLY,
+    Application,
     Grant,
     Role,
     in_cell,
@@ -37,9 +38,9 @@ class Rights(Struct, frozen=True):
 
     An exchange without topic rights is one where the names alone decide.
 
-    `answers` are its answer queues. RabbitMQ has no such right, and a right to configure their names would be one to
-    make exchanges of these names, which are its own to bind to whatever it may write to, past all topic rights. So
-    there it may configure only what RabbitMQ itself names, which queues can be and exchanges cannot.
+    `own_queues` are the names of its queues of answers and feeds. RabbitMQ has no such right, and a right to configure
+    these names would be a right to make exchanges of these names and to bind them to whatever the user may write to, past
+    all topic rights. So there it may configure only what RabbitMQ itself names: queues can have such names, exchanges cannot.
     """
 
     user: str
@@ -47,19 +48,19 @@ class Rights(Struct, frozen=True):
     write: str = NOTHING
     read: str = NOTHING
     topics: tuple[TopicRights, ...] = ()
-    answers: str = NOTHING
+    own_queues: str = NOTHING
 
     def may_configure(self, name: str) -> bool:
         return re.search(self.configure, name) is not None
 
     def may_declare_queue(self, name: str) -> bool:
-        return self.may_configure(name) or re.search(self.answers, name) is not None
+        return self.may_configure(name) or re.search(self.own_queues, name) is not None
 
     def may_write(self, name: str) -> bool:
-        return re.search(f"{self.write}|{self.answers}", name) is not None
+        return re.search(f"{self.write}|{self.own_queues}", name) is not None
 
     def may_read(self, name: str) -> bool:
-        return re.search(f"{self.read}|{self.answers}", name) is not None
+        return re.search(f"{self.read}|{self.own_queues}", name) is not None
 
     def may_publish(self, exchange: str, routing_key: str) -> bool:
         return self.may_write(exchange or "amq.default") and self._topic(exchange, routing_key, "write")
@@ -79,20 +80,25 @@ ALL_RIGHTS = Rights("", EVERYTHING, EVERYTHING, EVERYTHING)
 
 def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
     """The rights of a role's user on a broker with these exchanges; a role per cell has one user per cell."""
-    user = user_of(role.name, cell)
+    return _rights(user_of(role.name, cell), role, tuple(exchanges), cell)
+
+
+def rights_of_application(application: Application, exchanges: Iterable[str]) -> Rights:
+    """The rights of an application's user on a broker with these exchanges, its projects named one by one."""
+    return _rights(application.user, application.role, tuple(exchanges), "")
+
+
+def _rights(user: str, role: Role, names: tuple[str, ...], cell: str) -> Rights:
     if role.operates:
         return Rights(user, EVERYTHING, EVERYTHING, EVERYTHING)
-    names = tuple(exchanges)
-    reads = tuple(name for queue in role.reads for name in _on_broker(queue, cell))
+    reads = tuple(in_cell(queue, cell or "*") for queue in role.reads)
     answers = [rf"answers\.{re.escape(user)}\.[^.]+"] if role.asks else []
     feeds = [rf"feed\.{re.escape(user)}\.[^.]+"] if role.listens else []
-    own = [*feeds, *([NAMED_BY_RABBITMQ] if role.asks else [])]
+    named = [NAMED_BY_RABBITMQ] if answers or feeds else []
 
-    write_keys = _keys_by_exchange(role.writes, names, cell)
+    write_keys = _keys_by_exchange((*role.writes, *_retries(role)), names, cell)
     if reads:
         write_keys[DEAD] = [_pattern(queue) for queue in reads]
-    for queue in reads:
-        write_keys.setdefault(retry_exchange_of(queue), []).append(_pattern(queue))
     if role.answers:
         write_keys[REPLY] = [r"answers\..+"]
     read_keys = _keys_by_exchange(role.listens, names, cell)
@@ -100,29 +106,36 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
         read_keys[REPLY] = answers
     return Rights(
         user,
-        configure=_any_of(own),
-        write=_any_of([*map(re.escape, sorted(write_keys)), *own]),
-        read=_any_of([*map(re.escape, sorted(read_keys)), *map(_pattern, reads), *own]),
+        configure=_any_of(named),
+        write=_any_of([*map(re.escape, sorted(write_keys)), *named]),
+        read=_any_of([*map(re.escape, sorted(read_keys)), *map(_pattern, reads), *named]),
         topics=tuple(
             TopicRights(name, _any_of(write_keys.get(name, [])), _any_of(read_keys.get(name, [])))
             for name in names
         ),
-        answers=_any_of(answers),
+        own_queues=_any_of([*answers, *feeds]),
     )
+
+
+def key_pattern(grant: Grant, cell: str = "") -> re.Pattern[str]:
+    """The keys of a grant, of this cell or of any."""
+    return re.compile(_any_of(_pattern(in_cell(each, cell or "*")) for each in grant.patterns))
+
+
+def _retries(role: Role) -> tuple[Grant, ...]:
+    return tuple(Grant(retry_exchange_of(queue), (queue,)) for queue in role.reads)
 
 
 def _keys_by_exchange(grants: Iterable[Grant], exchanges: tuple[str, ...], cell: str) -> dict[str, list[str]]:
     """A grant on every cell's exchange, given to a role that stands above cells, counts for each of them."""
-    return {
-        exchange: [_pattern(in_cell(pattern, cell)) for pattern in grant.patterns]
-        for grant in grants
-        for exchange in exchanges
-        if re.fullmatch(_pattern(in_cell(grant.exchange, cell or "*")), exchange)
-    }
-
-
-def _on_broker(queue: str, cell: str) -> tuple[str, ...]:
-    return (in_cell(queue, cell or "*"),)
+    keys: dict[str, list[str]] = {}
+    for grant in grants:
+        of_grant = re.compile(_pattern(in_cell(grant.exchange, cell or "*")))
+        patterns = [_pattern(in_cell(pattern, cell or "*")) for pattern in grant.patterns]
+        for exchange in exchanges:
+            if of_grant.fullmatch(exchange):
+                keys.setdefault(exchange, []).extend(patterns)
+    return keys
 
 
 def _pattern(topic: str) -> str:

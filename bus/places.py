@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from bus.process import is_ready
-
-CELL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+from bus.topology import CELL_NAME
 
 Value = str | tuple[str, ...] | dict[str, str]
 

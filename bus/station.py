@@ -14,6 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from bus.asking import Asker
+from bus.authority import post_of
 from bus.broker import Broker, Refusal
 from bus.codec import CODEC, Codec
 from bus.handling import Handlers, Tx
@@ -43,16 +44,25 @@ class Station:
         asks: bool = False,
         clock: Callable[[], datetime] = now,
         chance: random.Random | None = None,
+        cells: Iterable[str] | None = None,
     ) -> None:
+        """`cells` are those that a cell's own broker serves; without, it is the API level's."""
         self.name = name
         self.settings = settings or BusSettings()
         self.codec = codec
         self._chance = chance
-        self.consuming = Link(broker, self.settings)
+        self.consuming = Link(broker, self.settings, post_of(broker.user, cells))
         self._publishing = Link(broker, self.settings)
         self.publisher = Publisher(self._publishing, self.settings, name, clock)
         self._asker = (
-            Asker(self.consuming, self.publisher, settings=self.settings, codec=codec, name=name)
+            Asker(
+                self.consuming,
+                self.publisher,
+                settings=self.settings,
+                codec=codec,
+                name=name,
+                secret=f"{(chance or secrets.SystemRandom()).getrandbits(128):032x}",
+            )
             if asks
             else None
         )
@@ -134,7 +144,8 @@ def stations_at(places: Places, role: str, *, asks: bool = False) -> tuple[Stati
     at = {places.bus_url: api}
     for url in places.cell_bus_urls.values():
         if url not in at:
-            at[url] = Station(broker_at(url), name, settings=BELOW)
+            cells = [cell for cell, theirs in places.cell_bus_urls.items() if theirs == url]
+            at[url] = Station(broker_at(url), name, settings=BELOW, cells=cells)
     return api, {cell: at[url] for cell, url in places.cell_bus_urls.items() if at[url] is not api}
 
 
@@ -144,11 +155,17 @@ async def close_all(stations: Iterable[Station]) -> None:
 
 
 def by_station(cells: Mapping[str, Station]) -> dict[Station, tuple[str, ...]]:
-    """The cells at each station: several may share a broker."""
-    return {
+    """The cells at each station: several may share a broker. A station there must have been made for them."""
+    found = {
         station: tuple(cell for cell, there in cells.items() if there is station)
         for station in dict.fromkeys(cells.values())
     }
+    for station, here in found.items():
+        if station.consuming.post.cells != frozenset(here):
+            raise ValueError(
+                f"the station {station.name} is to serve the cells {here}: make it with cells={here}"
+            )
+    return found
 
 
 def process_name(role: str) -> str:

@@ -1,14 +1,18 @@
 """Who may say what to whom, as data: exchanges, queues, routes of messages, roles and their rights.
 
 From this one table the objects are declared, users and permissions are generated (bus/permissions.py), messages find
-their way, and the promise that cells never call up is checked: statically, in simulation, and by the broker.
+their way, each message is judged when it arrives (bus/authority.py), and the promise that cells never call up is checked:
+statically, in simulation, and by the broker.
 
-A pattern is an AMQP topic pattern; `{cell}` in a pattern or name stands for the cell's name.
+A pattern is an AMQP topic pattern; `{cell}` in a pattern or name stands for the cell's name. Some keys, roles and queues
+are for messages that do not exist yet (moves, groups, aggregates, deploys), so that rights need not change with them.
 """
 
 import functools
+import re
 from collections.abc import Iterable
 from enum import Enum
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -19,16 +23,23 @@ PLACEMENT = "moor.placement"
 CELL = "moor.cell.{cell}"
 EVENTS = "moor.events"
 REPLY = "moor.reply"
+# What applications hear: events of their own projects, by the project as the key.
+FEED = "moor.feed"
 # An item that must be tried again goes back to its queue, and one that cannot be handled goes to the dead letters, by
 # the name of its queue: so nobody needs the default exchange, which is a back door into every queue.
-# A cell has an exchange of its own for it: RabbitMQ judges a parcel by its routing key, but also routes it by those in
-# its CC header, so whoever may write to an exchange reaches every queue that is bound to it.
-RETRY = "moor.retry"
-CELL_RETRY = "moor.retry.{cell}"
+# Each role has an exchange of its own for retries, in each cell: RabbitMQ judges a parcel by its routing key, but also
+# routes it by those in its CC header, so a user who may write to an exchange reaches every queue that is bound to it.
+RETRY = "moor.retry."
 DEAD = "moor.dead"
 IRONIC = "ironic"
 
 DEAD_QUEUE = "dead"
+CELL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+APPLICATION_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+APPLICATION_USER = "moor-app-"
+PROJECT_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+# In a key, where a message names no project: such a message is for the instances of all projects.
+NO_PROJECT = "-"
 DELIVERIES_MAX_LEAST = 20
 
 
@@ -136,11 +147,24 @@ class Role(Struct, frozen=True):
     operates: bool = False
 
 
+class Scope(Enum):
+    """What ends the routing key of a message, after its type."""
+
+    NONE = "none"
+    CELL = "cell"
+    # The project that the message names; `-` if it names none.
+    PROJECT = "project"
+
+
 class Route(Struct, frozen=True):
-    """Where messages of a type go: the exchange, and a key that is the type, ended by the cell where it has one."""
+    """Where messages of a type go: the exchange, and a key that is the type, ended by what its scope says. A question, or
+    an order whose sender may wait for its outcome, is answered by messages of the type `answer`.
+    """
 
     exchange: str
     kind: Kind
+    scope: Scope = Scope.NONE
+    answer: str = ""
 
 
 # What is written into placement's books by name, and asked of them beside providers: for the API level, not for cells.
@@ -150,56 +174,67 @@ BOOK_WRITES = (
     *("trait.create", "trait.delete", "class.create", "class.rename", "class.delete"),
     *("allocations.set", "allocations.delete", "reshape"),
 )
-BOOK_QUESTIONS = (
-    *("candidates", "candidates.more"),
-    *("consumer.query", "holders.query", "usages.query", "names.query"),
-)
+GROUP_ORDERS = ("group.create.*", "group.delete.*")
+AGGREGATE_ORDERS = ("aggregate.set", "aggregate.delete")
+BOOK_SEARCHES = ("candidates", "candidates.more")
+BOOK_QUESTIONS = ("consumer.query", "holders.query", "usages.query.*", "names.query")
+
+_ANSWER = Route(REPLY, Kind.ANSWER)
+_CELL_EVENT = Route(EVENTS, Kind.EVENT, Scope.CELL)
+_CELL_ORDER = Route(CELL, Kind.ORDER, Scope.CELL)
 
 ROUTES: dict[str, Route] = {
-    "build.request": Route(API, Kind.ORDER),
+    "build.request": Route(API, Kind.ORDER, Scope.PROJECT, "build.accepted"),
     "build.rejected": Route(EVENTS, Kind.EVENT),
     "build.accepted": Route(EVENTS, Kind.EVENT),
-    "instance.delete": Route(API, Kind.ORDER),
-    "instance.query": Route(API, Kind.QUESTION),
-    "instance.found": Route(REPLY, Kind.ANSWER),
-    "instance.placed": Route(EVENTS, Kind.EVENT),
-    "instance.active": Route(EVENTS, Kind.EVENT),
-    "instance.error": Route(EVENTS, Kind.EVENT),
-    "instance.deleted": Route(EVENTS, Kind.EVENT),
-    "place": Route(CELL, Kind.ORDER),
-    "remove": Route(CELL, Kind.ORDER),
-    "spawn": Route(CELL, Kind.ORDER),
-    "destroy": Route(CELL, Kind.ORDER),
-    "spawned": Route(CELL, Kind.ORDER),
-    "spawn.failed": Route(CELL, Kind.ORDER),
-    "destroyed": Route(CELL, Kind.ORDER),
-    "host.state": Route(EVENTS, Kind.EVENT),
-    "host.beat": Route(EVENTS, Kind.EVENT),
-    "host.set": Route(API, Kind.ORDER),
-    "host.was_set": Route(REPLY, Kind.ANSWER),
-    "host.query": Route(API, Kind.QUESTION),
-    "host.found": Route(REPLY, Kind.ANSWER),
-    "claim": Route(PLACEMENT, Kind.QUESTION),
-    "swap": Route(PLACEMENT, Kind.QUESTION),
-    "release": Route(PLACEMENT, Kind.ORDER),
-    "claim.answered": Route(REPLY, Kind.ANSWER),
-    "inventory.report": Route(PLACEMENT, Kind.ORDER),
-    "report.answered": Route(REPLY, Kind.ANSWER),
-    "inventory.refused": Route(EVENTS, Kind.EVENT),
-    "snapshot": Route(PLACEMENT, Kind.QUESTION),
-    "snapshot.page": Route(REPLY, Kind.ANSWER),
-    "revisions": Route(PLACEMENT, Kind.QUESTION),
-    "revisions.page": Route(REPLY, Kind.ANSWER),
+    "instance.delete": Route(API, Kind.ORDER, Scope.PROJECT, "instance.found"),
+    "instance.query": Route(API, Kind.QUESTION, Scope.PROJECT, "instance.found"),
+    "instance.found": _ANSWER,
+    "instance.placed": _CELL_EVENT,
+    "instance.active": _CELL_EVENT,
+    "instance.error": _CELL_EVENT,
+    "instance.deleted": _CELL_EVENT,
+    "place": _CELL_ORDER,
+    "remove": _CELL_ORDER,
+    "spawn": _CELL_ORDER,
+    "destroy": _CELL_ORDER,
+    "spawned": _CELL_ORDER,
+    "spawn.failed": _CELL_ORDER,
+    "destroyed": _CELL_ORDER,
+    "host.state": _CELL_EVENT,
+    "host.beat": _CELL_EVENT,
+    "host.set": Route(API, Kind.ORDER, answer="host.was_set"),
+    "host.was_set": _ANSWER,
+    "host.query": Route(API, Kind.QUESTION, answer="host.found"),
+    "host.found": _ANSWER,
+    "claim": Route(PLACEMENT, Kind.QUESTION, Scope.CELL, "claim.answered"),
+    "swap": Route(PLACEMENT, Kind.QUESTION, Scope.CELL, "claim.answered"),
+    "release": Route(PLACEMENT, Kind.ORDER, Scope.CELL, "claim.answered"),
+    "claim.answered": _ANSWER,
+    "inventory.report": Route(PLACEMENT, Kind.ORDER, Scope.CELL, "report.answered"),
+    "report.answered": _ANSWER,
+    "inventory.refused": _CELL_EVENT,
+    "snapshot": Route(PLACEMENT, Kind.QUESTION, answer="snapshot.page"),
+    "snapshot.page": _ANSWER,
+    "revisions": Route(PLACEMENT, Kind.QUESTION, answer="revisions.page"),
+    "revisions.page": _ANSWER,
     "providers.changed": Route(EVENTS, Kind.EVENT),
-    **dict.fromkeys(BOOK_WRITES, Route(PLACEMENT, Kind.ORDER)),
-    "write.answered": Route(REPLY, Kind.ANSWER),
-    **dict.fromkeys(BOOK_QUESTIONS, Route(PLACEMENT, Kind.QUESTION)),
-    "candidates.found": Route(REPLY, Kind.ANSWER),
-    "consumer.found": Route(REPLY, Kind.ANSWER),
-    "holders.found": Route(REPLY, Kind.ANSWER),
-    "usages.found": Route(REPLY, Kind.ANSWER),
-    "names.found": Route(REPLY, Kind.ANSWER),
+    **dict.fromkeys(BOOK_WRITES, Route(PLACEMENT, Kind.ORDER, answer="write.answered")),
+    "write.answered": _ANSWER,
+    "candidates": Route(PLACEMENT, Kind.QUESTION, answer="candidates.found"),
+    "candidates.more": Route(PLACEMENT, Kind.QUESTION, answer="candidates.found"),
+    "candidates.found": _ANSWER,
+    "consumer.query": Route(PLACEMENT, Kind.QUESTION, answer="consumer.found"),
+    "consumer.found": _ANSWER,
+    "holders.query": Route(PLACEMENT, Kind.QUESTION, answer="holders.found"),
+    "holders.found": _ANSWER,
+    "usages.query": Route(PLACEMENT, Kind.QUESTION, Scope.PROJECT, "usages.found"),
+    "usages.found": _ANSWER,
+    "names.query": Route(PLACEMENT, Kind.QUESTION, answer="names.found"),
+    "names.found": _ANSWER,
 }
+# A request that makes no sense is answered by this instead, whatever was asked.
+REJECTION = "build.rejected"
 
 EXCHANGES: tuple[Exchange, ...] = (
     Exchange(API, Site.API),
@@ -207,8 +242,13 @@ EXCHANGES: tuple[Exchange, ...] = (
     Exchange(CELL, Site.CELL),
     Exchange(EVENTS),
     Exchange(REPLY),
-    Exchange(RETRY),
-    Exchange(CELL_RETRY, Site.CELL),
+    Exchange(FEED, Site.API),
+    Exchange(f"{RETRY}scheduler"),
+    Exchange(f"{RETRY}placement"),
+    Exchange(f"{RETRY}ironic"),
+    Exchange(f"{RETRY}ironic.{{cell}}", Site.CELL),
+    Exchange(f"{RETRY}conductor.{{cell}}", Site.CELL),
+    Exchange(f"{RETRY}compute.{{cell}}", Site.CELL),
     Exchange(DEAD),
     # As Ironic itself declares it.
     Exchange(IRONIC, Site.API, durable=False, foreign=True),
@@ -219,16 +259,23 @@ QUEUES: tuple[Queue, ...] = (
         "scheduler.requests",
         QueueKind.WORK,
         (
-            Binding(API, "build.request"),
-            Binding(API, "move.request"),
-            Binding(API, "instance.delete"),
+            Binding(API, "build.request.*"),
+            Binding(API, "move.request.*"),
+            Binding(API, "instance.delete.*"),
+            *(Binding(API, key) for key in (*GROUP_ORDERS, *AGGREGATE_ORDERS)),
             Binding(API, "host.set"),
+            Binding(API, "application.set"),
         ),
     ),
     Queue(
         "scheduler.questions",
         QueueKind.QUESTIONS,
-        (Binding(API, "instance.query"), Binding(API, "host.query")),
+        (
+            Binding(API, "instance.query.*"),
+            Binding(API, "group.query.*"),
+            Binding(API, "aggregate.query"),
+            Binding(API, "host.query"),
+        ),
     ),
     # What schedulers must not miss, however long they are away: how instances end, and what hosts are.
     Queue(
@@ -252,17 +299,26 @@ QUEUES: tuple[Queue, ...] = (
         ),
         Site.BOTH,
     ),
+    # Claims, searches and the rest apart: a queue full of searches is not in the way of claims.
+    Queue(
+        "placement.claims",
+        QueueKind.QUESTIONS,
+        (Binding(PLACEMENT, "claim.*"), Binding(PLACEMENT, "swap.*")),
+        Site.BOTH,
+    ),
+    Queue(
+        "placement.searches",
+        QueueKind.QUESTIONS,
+        tuple(Binding(PLACEMENT, key) for key in BOOK_SEARCHES),
+    ),
     Queue(
         "placement.questions",
         QueueKind.QUESTIONS,
         (
-            Binding(PLACEMENT, "claim.*"),
-            Binding(PLACEMENT, "swap.*"),
             Binding(PLACEMENT, "snapshot"),
             Binding(PLACEMENT, "revisions"),
             *(Binding(PLACEMENT, key) for key in BOOK_QUESTIONS),
         ),
-        Site.BOTH,
     ),
     Queue(
         "conductor.{cell}.work",
@@ -283,6 +339,12 @@ QUEUES: tuple[Queue, ...] = (
         Site.CELL,
     ),
     Queue("ironic.events", QueueKind.WORK, (Binding(IRONIC, "ironic_versioned_notifications.*"),)),
+    Queue(
+        "ironic.{cell}.work",
+        QueueKind.WORK,
+        (Binding(CELL, "deploy.{cell}"), Binding(CELL, "undeploy.{cell}")),
+        Site.CELL,
+    ),
     Queue(DEAD_QUEUE, QueueKind.DEAD, (Binding(DEAD, "#"),), Site.BOTH),
 )
 
@@ -295,24 +357,25 @@ FACTS = (
     "providers.changed",
     "inventory.refused.*",
 )
+# What an application says for a project, by what precedes the project in the key; and what one asks that serves all.
+OF_PROJECTS = (
+    *(Grant(API, (f"{key}.{{project}}",)) for key in ("build.request", "move.request", "instance.delete")),
+    Grant(API, ("instance.query.{project}", "group.*.{project}")),
+    Grant(PLACEMENT, ("usages.query.{project}",)),
+)
+OF_ADMINS = (
+    Grant(API, ("host.query", *AGGREGATE_ORDERS, "aggregate.query")),
+    Grant(PLACEMENT, (*BOOK_SEARCHES, "consumer.query", "holders.query", "names.query")),
+)
 
 ROLES: tuple[Role, ...] = (
     Role(
-        "client",
-        writes=(
-            Grant(API, ("build.request", "move.request", "instance.delete", "instance.query", "host.query")),
-            Grant(PLACEMENT, (*BOOK_QUESTIONS, "snapshot")),
-        ),
-        listens=(Grant(EVENTS, FACTS),),
-        asks=True,
-        site=Site.API,
-    ),
-    Role(
         "scheduler",
         writes=(
-            Grant(PLACEMENT, ("claim.*", "release.*", "snapshot", "revisions")),
+            Grant(PLACEMENT, ("claim.*", "release.*", "snapshot", "revisions", "aggregates.set")),
             Grant(CELL, ("place.*", "remove.*")),
             Grant(EVENTS, ("instance.#", "build.#")),
+            Grant(FEED, ("*",)),
         ),
         reads=("scheduler.requests", "scheduler.questions", "scheduler.events"),
         listens=(Grant(EVENTS, FACTS),),
@@ -322,39 +385,107 @@ ROLES: tuple[Role, ...] = (
     Role(
         "placement",
         writes=(Grant(EVENTS, ("providers.changed", "inventory.refused.*")),),
-        reads=("placement.work", "placement.questions"),
+        reads=("placement.work", "placement.claims", "placement.searches", "placement.questions"),
         answers=True,
     ),
     Role(
-        "cell",
+        "conductor",
         writes=(
-            Grant(PLACEMENT, ("swap.{cell}", "release.{cell}", "inventory.report.{cell}")),
-            Grant(
-                CELL,
-                (
-                    "spawn.{cell}",
-                    "destroy.{cell}",
-                    "spawned.{cell}",
-                    "spawn.failed.{cell}",
-                    "destroyed.{cell}",
-                ),
-            ),
-            Grant(EVENTS, ("instance.*.{cell}", "host.*.{cell}")),
+            Grant(PLACEMENT, ("swap.{cell}", "release.{cell}")),
+            Grant(CELL, ("spawn.{cell}", "destroy.{cell}", "deploy.{cell}", "undeploy.{cell}")),
+            Grant(EVENTS, ("instance.*.{cell}",)),
         ),
-        reads=("conductor.{cell}.work", "compute.{cell}.work"),
+        reads=("conductor.{cell}.work",),
+        asks=True,
+        per_cell=True,
+        site=Site.CELL,
+    ),
+    Role(
+        "compute",
+        writes=(
+            Grant(PLACEMENT, ("inventory.report.{cell}",)),
+            Grant(CELL, ("spawned.{cell}", "spawn.failed.{cell}", "destroyed.{cell}")),
+            Grant(EVENTS, ("host.*.{cell}",)),
+        ),
+        reads=("compute.{cell}.work",),
         asks=True,
         per_cell=True,
         site=Site.CELL,
     ),
     Role(
         "ironic",
-        writes=(Grant(PLACEMENT, ("inventory.report.*", "snapshot")), Grant(EVENTS, ("node.#",))),
-        reads=("ironic.events",),
+        writes=(
+            Grant(PLACEMENT, ("inventory.report.*", "snapshot")),
+            Grant(CELL, ("spawned.*", "spawn.failed.*", "destroyed.*")),
+            Grant(EVENTS, ("host.*.*", "node.#")),
+        ),
+        reads=("ironic.events", "ironic.{cell}.work"),
         asks=True,
-        site=Site.API,
     ),
-    Role("operator", reads=(DEAD_QUEUE,), listens=(Grant(EVENTS, FACTS),), asks=True, operates=True),
+    # A broker lets it do everything; what counts of what it says is this.
+    Role(
+        "operator",
+        writes=(
+            Grant(API, ("host.set", "application.set")),
+            *(
+                Grant(grant.exchange, tuple(each.replace("{project}", "*") for each in grant.patterns))
+                for grant in OF_PROJECTS
+            ),
+            *OF_ADMINS,
+            Grant(PLACEMENT, (*BOOK_WRITES, "snapshot", "revisions")),
+        ),
+        reads=(DEAD_QUEUE,),
+        listens=(Grant(EVENTS, FACTS),),
+        asks=True,
+        operates=True,
+    ),
 )
+ROLES_BY_NAME = {role.name: role for role in ROLES}
+
+
+class Application(Struct, frozen=True):
+    """A program of somebody's, with a user of its own: it speaks for its projects, or as an admin for all."""
+
+    name: str
+    projects: tuple[str, ...] = ()
+    admin: bool = False
+
+    def __post_init__(self) -> None:
+        if not APPLICATION_NAME.fullmatch(self.name):
+            raise ValueError(f"an application's name is {APPLICATION_NAME.pattern}, not {self.name!r}")
+        for project in self.projects:
+            if project == NO_PROJECT or not PROJECT_NAME.fullmatch(project):
+                raise ValueError(f"a project's name is {PROJECT_NAME.pattern} and not '-': {project!r}")
+        if self.admin == bool(self.projects):
+            raise ValueError(f"application {self.name!r} is either an admin or has projects")
+
+    @property
+    def user(self) -> str:
+        return f"{APPLICATION_USER}{self.name}"
+
+    @property
+    def role(self) -> Role:
+        """Its rights, as those of a role: keys that name its projects."""
+        if self.admin:
+            words: tuple[str, ...] = ("*",)
+            heard = (Grant(EVENTS, ("build.#", "instance.#")),)
+        else:
+            words = self.projects
+            heard = (Grant(FEED, self.projects),)
+        said = tuple(
+            Grant(
+                grant.exchange,
+                tuple(each.replace("{project}", word) for each in grant.patterns for word in words),
+            )
+            for grant in OF_PROJECTS
+        )
+        return Role(
+            self.name,
+            writes=(*said, *(OF_ADMINS if self.admin else ())),
+            listens=heard,
+            asks=True,
+            site=Site.API,
+        )
 
 
 class Objects(Struct, frozen=True):
@@ -402,16 +533,27 @@ def objects_of(
 
 def address_of(message: Message) -> Address:
     """Where a message goes; an answer goes to its asker instead, whom the bus knows."""
-    return _address(type(message), getattr(message, "cell", None))
+    kind = type(message)
+    scope = _SCOPES.get(kind)
+    if scope is None:
+        scope = _SCOPES[kind] = ROUTES[type_of(kind)].scope
+    if scope is Scope.NONE:
+        return _address(kind, "")
+    # A test sees that each of these has the field.
+    said: Any = message
+    return _address(kind, said.cell if scope is Scope.CELL else said.project or NO_PROJECT)
+
+
+# Looking a message's type up by its name at each message would cost as much as all else here.
+_SCOPES: dict[type[Message], Scope] = {}
 
 
 @functools.lru_cache(maxsize=100_000)
-def _address(kind_of_message: type[Message], cell: str | None) -> Address:
+def _address(kind_of_message: type[Message], end: str) -> Address:
     name = type_of(kind_of_message)
     route = ROUTES[name]
-    return Address(
-        in_cell(route.exchange, cell or ""), name if cell is None else f"{name}.{cell}", route.kind
-    )
+    exchange = in_cell(route.exchange, end) if route.scope is Scope.CELL else route.exchange
+    return Address(exchange, f"{name}.{end}" if end else name, route.kind)
 
 
 def in_cell(text: str, cell: str) -> str:
@@ -430,17 +572,22 @@ def feed_queue(user: str, process: str, grants: Iterable[Grant]) -> Queue:
     return Queue(f"feed.{user}.{process}", QueueKind.FEED, bindings, Site.BOTH)
 
 
+@functools.lru_cache(maxsize=10_000)
 def retry_exchange_of(queue: str) -> str:
-    """The exchange that brings an item back to this queue."""
-    for each in QUEUES:
-        before, of_a_cell, after = each.name.partition("{cell}")
-        if of_a_cell and queue.startswith(before) and queue.endswith(after):
-            return in_cell(CELL_RETRY, queue.removeprefix(before).removesuffix(after))
-    return RETRY
+    """The exchange that brings an item back to this queue: that of the role that reads it."""
+    for role in ROLES:
+        for read in role.reads:
+            before, of_a_cell, after = read.partition("{cell}")
+            if of_a_cell and queue.startswith(before) and queue.endswith(after):
+                cell = queue.removeprefix(before).removesuffix(after)
+                return f"{RETRY}{role.name}.{cell}"
+            if read == queue:
+                return f"{RETRY}{role.name}"
+    raise ValueError(f"no role reads the queue {queue!r}")
 
 
 def is_retry_exchange(name: str) -> bool:
-    return name == RETRY or name.startswith(in_cell(CELL_RETRY, ""))
+    return name.startswith(RETRY)
 
 
 def user_of(role: str, cell: str = "") -> str:
@@ -448,12 +595,39 @@ def user_of(role: str, cell: str = "") -> str:
     return f"moor-{role}-{cell}" if cell else f"moor-{role}"
 
 
+class Speaker(Struct, frozen=True):
+    """Who a user of the broker is: a role of the table, in a cell if it is a cell's; or an application."""
+
+    role: str
+    cell: str = ""
+    application: str = ""
+
+    @property
+    def is_worker(self) -> bool:
+        return not self.application and not ROLES_BY_NAME[self.role].operates
+
+
+@functools.lru_cache(maxsize=10_000)
+def speaker_of(user: str) -> Speaker | None:
+    """None for a user that the table does not know."""
+    if user.startswith(APPLICATION_USER):
+        name = user.removeprefix(APPLICATION_USER)
+        return Speaker("", application=name) if APPLICATION_NAME.fullmatch(name) else None
+    for role in ROLES:
+        if not role.per_cell:
+            if user == user_of(role.name):
+                return Speaker(role.name)
+            continue
+        of_cells = f"{user_of(role.name)}-"
+        if user.startswith(of_cells) and CELL_NAME.fullmatch(cell := user.removeprefix(of_cells)):
+            return Speaker(role.name, cell)
+    return None
+
+
 def cell_of_user(user: str) -> str | None:
     """The one cell that a user may speak for; None if the user is not a cell's."""
-    return user.removeprefix(_CELL_USER) if user.startswith(_CELL_USER) else None
-
-
-_CELL_USER = user_of("cell", "x")[:-1]
+    speaker = speaker_of(user)
+    return speaker.cell or None if speaker else None
 
 
 def _names_for(name: str, cells: tuple[str, ...]) -> tuple[str, ...]:

@@ -117,7 +117,7 @@ def _policy(named: Sequence[object], *, apart: bool) -> Literal["isolate", "none
 
 
 async def _found(bus: str, question: AskCandidates) -> tuple[list[Candidate], dict[ProviderId, str]]:
-    async with client(settled(bus=bus)) as asking:
+    async with client(settled(bus=bus), operates=True) as asking:
         found: list[Candidate] = []
         more: AskCandidates | AskMoreCandidates = question
         while True:

@@ -26,10 +26,12 @@ from bus.messages.hosts import AskHosts, HostsFound, HostState
 from bus.process import run_until
 from bus.settings import BusSettings
 from bus.station import Station, process_name
-from bus.topology import EVENTS, Grant, user_of
+from bus.topology import EVENTS, Application, Grant, user_of
 from moor.options import broker_of
 from moor.settings import Settings
 
+# Whoever uses the bus of `moor up` is this application, unless a command needs an operator.
+LOCAL = Application("local", admin=True)
 ASK_AGAIN_S = 1.0
 # Events are quick, and may be missed; a question is slow, and finds what is so.
 LOOK_AGAIN_S = 2.0
@@ -110,11 +112,13 @@ class Client:
 
 
 @asynccontextmanager
-async def client(settings: Settings, role: str = "client", patience_s: float = 30.0) -> AsyncIterator[Client]:
+async def client(
+    settings: Settings, *, operates: bool = False, patience_s: float = 30.0
+) -> AsyncIterator[Client]:
     """Somebody who waits so long for an answer. That there is no broker is raised at once; one that goes away later is
     waited for.
     """
-    broker = broker_of(_as_user(settings.bus_url, user_of(role)))
+    broker = broker_of(_as_user(settings.bus_url, user_of("operator") if operates else LOCAL.user))
     await (await broker.connect()).close()
     bus = BusSettings(answer_timeout_ms=patience_s * 1000, ask_again_ms=min(ASK_AGAIN_S, patience_s) * 1000)
     station = Station(broker, process_name("moor"), settings=bus, asks=True)

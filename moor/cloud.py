@@ -9,7 +9,7 @@ from bus.process import Part, run_until
 from bus.settings import BusSettings
 from bus.sql import upgrade
 from bus.station import Station
-from bus.topology import objects_of
+from bus.topology import objects_of, user_of
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
@@ -44,9 +44,11 @@ async def cloud(
     hosts_are_kept: bool = False,
     beside: Callable[[SqlPlacementStore], Part] | None = None,
     ended: asyncio.Event | None = None,
+    as_user: Callable[[str], Broker] | None = None,
 ) -> AsyncIterator[SqlPlacementStore]:
     """All workers, with the pretended hosts of each cell, for as long as this is open; then all of them drain.
 
+    With `as_user`, the broker has users, and each worker comes as its own.
     With `hosts_are_kept`, what is on the hosts is in the database too, and still there for the next cloud on it. `beside`
     makes one part more, which works on placement's books. `ended` is set when the workers end by themselves, which they do only by failing; leaving raises what it was.
     """
@@ -60,23 +62,28 @@ async def cloud(
         stack.push_async_callback(store.close)
         api = SqlSchedulerStore(database_url)
         stack.push_async_callback(api.close)
-        placement = _station(stack, broker, "placement", bus)
+
+        def station(role: str, cell: str = "") -> Station:
+            way_in = as_user(user_of(role, cell)) if as_user else broker
+            there = Station(way_in, f"{role}-{cell}" if cell else role, settings=bus, asks=True)
+            stack.push_async_callback(there.close)
+            return there
+
+        placement = station("placement")
         parts: list[Part] = [*placement_parts((placement,), store, PlacementSettings())]
-        parts += scheduler_parts(
-            _station(stack, broker, "scheduler", bus), api, scheduler or SchedulerSettings()
-        )
+        parts += scheduler_parts(station("scheduler"), api, scheduler or SchedulerSettings())
         for cell, of_cell in hosts.items():
             rows = SqlConductorStore(database_url, cell)
             stack.push_async_callback(rows.close)
-            station = _station(stack, broker, f"conductor-{cell}", bus)
-            parts += conductor_parts(station, rows, conductor or ConductorSettings(), cell, station.ask_all)
-            parts.append(station)
+            place = station("conductor", cell)
+            parts += conductor_parts(place, rows, conductor or ConductorSettings(), cell, place.ask_all)
+            parts.append(place)
             clock_s, kept = Elapsed(), None
             if hosts_are_kept:
                 kept = await open_compute_store(database_url, cell, clock_s)
                 stack.push_async_callback(kept.close)
             parts += compute_parts(
-                _station(stack, broker, f"compute-{cell}", bus),
+                station("compute", cell),
                 of_cell,
                 ComputeSettings(cell=cell),
                 faults,
@@ -94,9 +101,3 @@ async def cloud(
         finally:
             told.set()
             await running
-
-
-def _station(stack: AsyncExitStack, broker: Broker, name: str, bus: BusSettings | None) -> Station:
-    station = Station(broker, name, settings=bus, asks=True)
-    stack.push_async_callback(station.close)
-    return station

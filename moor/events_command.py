@@ -51,7 +51,7 @@ def events(
 
     async def work() -> None:
         told = 0
-        async with client(settings) as asking, aclosing(asking.listen(*wanted)) as heard:
+        async with client(settings, operates=True) as asking, aclosing(asking.listen(*wanted)) as heard:
             async for batch in heard:
                 if not batch:
                     # Said again after a break: what was said meanwhile, nobody kept for us.

@@ -70,7 +70,7 @@ async def _hosts(bus: str, name: str = "") -> list[HostState]:
 def _set(bus: str, order: SetHost, *, as_json: bool) -> None:
     async def work() -> HostState | None:
         # A client may not: on a broker with users, the URL must name an operator.
-        async with client(settled(bus=bus), role="operator") as asking:
+        async with client(settled(bus=bus), operates=True) as asking:
             answer = await asking.ask(order)
         assert isinstance(answer, HostSet), f"an order to set a host was answered by {answer!r}"
         return answer.host

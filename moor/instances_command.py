@@ -172,7 +172,7 @@ def list_instances(
     async def work() -> list[InstanceState]:
         found: list[InstanceState] = []
         async with client(settings) as asking:
-            async for page in asking.pages(AskInstances(state=state, limit=PAGE)):
+            async for page in asking.pages(AskInstances(state=state, project=project, limit=PAGE)):
                 found += [
                     each
                     for each in page

@@ -44,12 +44,16 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "policy": "together, apart, or rather so",
         "max_per_host": "how many of it one host may have, where apart",
     },
-    "DeleteInstance": {"instance": "its id"},
+    "DeleteInstance": {
+        "instance": "its id",
+        "project": "only if it is of this project; the key names the project too, or `-`",
+    },
     "AskInstances": {
         **_PAGE,
         "instances": "these",
         "request_id": "those of this request",
         "state": "only those in this state",
+        "project": "only those of this project; the key names it too, or `-`",
     },
     "AskHosts": {**_PAGE, "name": "this one"},
     "SetHost": {"host": "its name", "enabled": "may it be chosen", "reason": "why not"},

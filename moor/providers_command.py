@@ -100,7 +100,7 @@ def holders(which: Which, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Who holds something of it."""
 
     async def work() -> tuple[ProviderState, list[ConsumerState]]:
-        async with client(settled(bus=bus)) as asking:
+        async with client(settled(bus=bus), operates=True) as asking:
             provider = found_in(await providers_of(asking), which)
             found: list[ConsumerState] = []
             question = AskHolders(provider=provider.id)
@@ -122,7 +122,7 @@ def holders(which: Which, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
 
 
 async def _all(bus: str) -> list[ProviderState]:
-    async with client(settled(bus=bus)) as asking:
+    async with client(settled(bus=bus), operates=True) as asking:
         return await providers_of(asking)
 
 

@@ -174,7 +174,7 @@ def _write(
     """Make the order out of what there is, have it done, and show what became of whom it was about."""
 
     async def work() -> ProviderState | None:
-        async with client(settled(bus=bus), role="operator") as asking:
+        async with client(settled(bus=bus), operates=True) as asking:
             await write(asking, order(await providers_of(asking)))
             return found_in(await providers_of(asking), which) if which else None
 

@@ -10,7 +10,7 @@ from msgspec import inspect
 
 from bus.message import Envelope, Message, type_of
 from bus.messages import ALL, administration, build, candidates, hosts, placement
-from bus.topology import QUEUES, ROUTES, Binding, Kind
+from bus.topology import NO_PROJECT, QUEUES, ROUTES, Binding, Kind, Scope
 from moor.meanings import MEANINGS
 
 # What people and their programs say and hear, in the order of the page.
@@ -48,8 +48,7 @@ HEARD: tuple[type[Message], ...] = (
     administration.NamesFound,
     candidates.CandidatesFound,
 )
-QUEUES_OF_ONES_OWN = """Yours are made by you: `feed.USER.ANYTHING`, bound to `moor.events`, and queues that the broker
-names for you. These are Moorage's own; only its workers read them:"""
+QUEUES_OF_ONES_OWN = """Yours are made by you, without a name: the broker gives them one. These are Moorage's own; only its workers read them:"""
 BEGIN = "<!-- from here on made by `moor broker reference` -->"
 END = "<!-- to here -->"
 
@@ -120,8 +119,11 @@ def _channel(kind: type[Message]) -> dict[str, Any]:
     route = ROUTES[name]
     if route.kind is Kind.ANSWER:
         address, parameters = "{replyTo}", {"replyTo": {"description": "as the question's reply_to says"}}
-    elif "cell" in kind.__struct_fields__:
+    elif route.scope is Scope.CELL:
         address, parameters = f"{name}.{{cell}}", {"cell": {"description": "the name of a cell"}}
+    elif route.scope is Scope.PROJECT:
+        what = {"project": {"description": f"the project that it names, `{NO_PROJECT}` if it names none"}}
+        address, parameters = f"{name}.{{project}}", what
     else:
         address, parameters = name, {}
     exchange = {"name": route.exchange, "type": "topic", "durable": True}
@@ -156,7 +158,7 @@ def _address(kind: type[Message]) -> str:
     route = ROUTES[name]
     if route.kind is Kind.ANSWER:
         return "An answer, to the key in the question's `reply_to`."
-    key = f"{name}.CELL" if "cell" in kind.__struct_fields__ else name
+    key = {Scope.CELL: f"{name}.CELL", Scope.PROJECT: f"{name}.PROJECT"}.get(route.scope, name)
     return f"{route.kind.value.capitalize()}, exchange `{route.exchange}`, key `{key}`."
 
 

@@ -31,7 +31,7 @@ from compute_sim.core.faults import FaultScript
 from compute_sim.core.hosts import Host
 from compute_sim.drivers import alike
 from compute_sim.faults import BadScript, load_faults
-from moor.client import client
+from moor.client import LOCAL, client
 from moor.cloud import cloud
 from moor.options import BusUrl, Cells, DatabaseUrl, fail, out, run, settled
 from moor.placement_api_options import USUAL_LISTEN, ApiFlags, ListenAt, serving_of
@@ -131,6 +131,7 @@ async def _serve(
         conductor=CONDUCTOR,
         bus=BUS,
         hosts_are_kept=True,
+        as_user=broker.as_user,
         beside=partial(_placement_api, serving),
         ended=ended,
     ):
@@ -198,7 +199,7 @@ def _script(file: Path | None) -> FaultScript:
 @contextmanager
 def _kept(journal: Path, hosts: Cloud) -> Iterator[MemoryBroker]:
     """The broker, with the users of the topology: who connects as one of them has its rights."""
-    users = rights_by_user(objects_of(hosts).exchanges, hosts).values()
+    users = rights_by_user(objects_of(hosts).exchanges, hosts, applications=(LOCAL,)).values()
     try:
         with kept_broker(journal, users=users) as broker:
             yield broker

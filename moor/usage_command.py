@@ -21,7 +21,7 @@ def usage(
     """How much of each class a project holds, by the type of who holds it."""
 
     async def work() -> tuple[TypeUsage, ...]:
-        async with client(settled(bus=bus), role="operator") as asking:
+        async with client(settled(bus=bus), operates=True) as asking:
             found = await asking.ask(AskUsages(project=project, user=user))
         assert isinstance(found, UsagesFound), f"a question for usages was answered by {found!r}"
         return found.usages

@@ -23,28 +23,19 @@ from bus.messages.administration import (
     WriteAnswered,
     WriteVerdict,
 )
-from bus.messages.placement import NotAllowed
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.paging import how_many_holders_fit
 from placement_worker.store import PlacementTransaction, Records
 from placement_worker.writing import WRITES, WriteBatch, write_reshape
 
 
-def write_handlers(
-    vocabulary: Vocabulary, clock: Callable[[], datetime], speaks_for: Callable[[str], str | None]
-) -> Handlers:
+def write_handlers(vocabulary: Vocabulary, clock: Callable[[], datetime]) -> Handlers:
     """Those of one kind share a handler, so that neighbours in the queue are written together."""
 
     def by(batch: WriteBatch) -> Handler:
         async def on_writes(asks: Sequence[Received[Write]], tx: PlacementTransaction) -> list[Said]:
-            allowed = [ask for ask in asks if speaks_for(ask.sender) is None]
-            verdicts = await _written(tx, batch, [ask.message for ask in allowed], vocabulary, clock())
-            said = [_answer(ask, verdict) for ask, verdict in zip(allowed, verdicts, strict=True)]
-            return said + [
-                _answer(ask, _cells_may_not(cell))
-                for ask in asks
-                if (cell := speaks_for(ask.sender)) is not None
-            ]
+            verdicts = await _written(tx, batch, [ask.message for ask in asks], vocabulary, clock())
+            return [_answer(ask, verdict) for ask, verdict in zip(asks, verdicts, strict=True)]
 
         return on_writes
 
@@ -91,12 +82,6 @@ async def _written(
     for start in range(0, len(writes), size):
         verdicts += await batch(tx, writes[start : start + size], vocabulary, now)
     return verdicts
-
-
-def _cells_may_not(cell: str) -> NotAllowed:
-    return NotAllowed(
-        field="sender", reason=f"the sender speaks for cell {cell!r}, and cells do not write by name"
-    )
 
 
 def _answer(ask: Received[Write], verdict: WriteVerdict) -> Said:

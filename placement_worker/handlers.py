@@ -27,7 +27,6 @@ from bus.messages.placement import (
     SnapshotPage,
     SwapClaim,
 )
-from bus.topology import cell_of_user
 from placement_worker.administering import question_handlers, write_handlers
 from placement_worker.core.claims import ClaimJudgement, decide_claims
 from placement_worker.core.ledger import Asked, ClaimOrder, Reported
@@ -43,8 +42,6 @@ from placement_worker.store import KeptAnswers, PlacementTransaction, Records
 # Of those that are gone every page of changes tells again: who missed more of them had better read all that are there.
 GONE_PER_PAGE_MAX = 500
 GONE_BYTES_MAX = 120
-# Instead of a cell: no cell has such a name.
-UNNAMED = "(none: the message does not say which user sent it)"
 
 
 class Pages(Records, KeptAnswers, Protocol):
@@ -62,14 +59,13 @@ def handlers(
     *,
     vocabulary: Vocabulary,
     clock: Callable[[], datetime],
-    speaks_for: Callable[[str], str | None],
 ) -> Handlers:
-    """Which handler takes which message. `speaks_for` tells the one cell that a sender may speak for, None if any."""
+    """Which handler takes which message."""
 
     async def on_claims(asks: Sequence[Received[ClaimOrder]], tx: PlacementTransaction) -> list[Said]:
         ledger = await tx.lock_claims([ask.message for ask in asks])
         decision = decide_claims(
-            ledger, [Asked(ask.message, speaks_for(ask.sender)) for ask in asks], clock(), settings.horizon
+            ledger, [Asked(ask.message, ask.cell) for ask in asks], clock(), settings.horizon
         )
         await tx.write_claims(decision.changes)
         trees = await _trees_of(decision.verdicts, tx)
@@ -79,9 +75,7 @@ def handlers(
 
     async def on_reports(asks: Sequence[Received[ReportInventory]], tx: PlacementTransaction) -> list[Said]:
         forest = await tx.lock_trees(named_in([ask.message for ask in asks]))
-        decision = decide_reports(
-            forest, [Reported(ask.message, speaks_for(ask.sender)) for ask in asks], vocabulary
-        )
+        decision = decide_reports(forest, [Reported(ask.message, ask.cell) for ask in asks], vocabulary)
         await tx.write_trees(decision.changes)
         said: list[Said] = []
         for ask, verdict in zip(asks, decision.verdicts, strict=True):
@@ -102,7 +96,7 @@ def handlers(
         ReportInventory: on_reports,
         AskSnapshot: Reading(on_snapshot),
         AskRevisions: Reading(on_revisions),
-        **write_handlers(vocabulary, clock, speaks_for),
+        **write_handlers(vocabulary, clock),
         **question_handlers(pages),
         **candidate_handlers(view, KnownNames(vocabulary, pages), pages),
     }
@@ -124,18 +118,6 @@ def fitting(page: SnapshotPage) -> SnapshotPage:
         return page
     kept = page.providers[:fit]
     return structs.replace(page, providers=kept, next=kept[-1].internal)
-
-
-def anyone_unnamed(sender: str) -> str | None:
-    """On a broker without users, who does not say who it is may speak for every cell."""
-    return cell_of_user(sender)
-
-
-def nobody_unnamed(sender: str) -> str | None:
-    """On a broker with users, who does not say who it is may speak for none: naming itself is left to the sender, and
-    a cell that does not would pass for one that stands above cells.
-    """
-    return cell_of_user(sender) if sender else UNNAMED
 
 
 async def _trees_of(

@@ -12,9 +12,8 @@ import os_traits
 from bus.errors import Transient
 from bus.process import Part
 from bus.station import Station, by_station
-from bus.topology import user_of
 from placement_worker.core.vocabulary import Vocabulary
-from placement_worker.handlers import anyone_unnamed, handlers, nobody_unnamed
+from placement_worker.handlers import handlers
 from placement_worker.publishing import ChangePublisher
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore, PlacementTransaction
@@ -25,6 +24,10 @@ log = logging.getLogger(__name__)
 STANDARD = Vocabulary(
     classes=frozenset(os_resource_classes.STANDARDS), traits=frozenset(os_traits.get_traits())
 )
+
+# What cells report, claim and release; and what only the API level asks besides.
+CELLS_QUEUES = ("placement.work", "placement.claims")
+QUEUES = (*CELLS_QUEUES, "placement.searches", "placement.questions")
 
 
 def now() -> datetime:
@@ -47,31 +50,13 @@ def placement_parts(
     """
     changes = ChangePublisher(store, tuple(station.publisher for station in stations), settings)
     told = _Told(store, changes.written)
-    speaks = {station: _speaks_for(station) for station in stations}
-    speaks |= {station: _speaks_there(station, there) for station, there in by_station(cells or {}).items()}
     view = View(store)
-    workers = [
-        station.worker(
-            queue,
-            handlers(store, view, settings, vocabulary=STANDARD, clock=clock, speaks_for=speaks_for),
-            told,
-        )
-        for station, speaks_for in speaks.items()
-        for queue in ("placement.work", "placement.questions")
+    answers = handlers(store, view, settings, vocabulary=STANDARD, clock=clock)
+    workers = [station.worker(queue, answers, told) for station in stations for queue in QUEUES]
+    workers += [
+        station.worker(queue, answers, told) for station in by_station(cells or {}) for queue in CELLS_QUEUES
     ]
     return (*workers, changes, Pruner(store, settings, clock))
-
-
-def _speaks_for(station: Station) -> Callable[[str], str | None]:
-    """Where placement itself has its own user, everybody has one."""
-    return nobody_unnamed if station.consuming.broker.user == user_of("placement") else anyone_unnamed
-
-
-def _speaks_there(station: Station, cells: Sequence[str]) -> Callable[[str], str | None]:
-    """Who is on the broker of one cell speaks for that cell, whoever it says it is; where cells share one, their users
-    tell them apart.
-    """
-    return (lambda _: cells[0]) if len(cells) == 1 else _speaks_for(station)
 
 
 class _Told:

@@ -66,8 +66,10 @@ class CatchingUp:
 
     async def verify(self) -> bool:
         """Is the picture as late as the books, provider by provider? If not, it is read anew."""
-        known = self._picture.internals()
+        known, gone = self._picture.internals(), self._picture.gone()
         listed = await self._revisions()
+        # What is gone never comes back: so placement never said that these were, and an answer or a word was false.
+        self._picture.exhume(gone & listed.keys())
         # What is only late is in the picture then. What is still behind has been lost.
         await self.catch_up()
         lost = self._picture.behind(listed, known)

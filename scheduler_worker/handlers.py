@@ -36,6 +36,7 @@ from scheduler_worker.instances import (
     deleted,
     deleted_unseen,
     heard,
+    is_of,
     is_whole,
 )
 from scheduler_worker.late import LateTransaction, kept_messages
@@ -44,8 +45,6 @@ from scheduler_worker.store import InstanceQuery, SchedulerStore
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
-# May this sender speak for that cell?
-SpeaksFor = Callable[[str, str], bool]
 
 
 def on_requests(builder: Builder, registry: HostRegistry, clock: Clock) -> Handlers:
@@ -59,9 +58,13 @@ def on_requests(builder: Builder, registry: HostRegistry, clock: Clock) -> Handl
         wanted = sorted({ask.message.instance for ask in asks}, key=lambda id_: id_.int)
         rows = dict(await transaction.lock(wanted))
         changed: dict[InstanceId, InstanceRow] = {}
-        for id_ in wanted:
+        for ask in asks:
+            id_, project = ask.message.instance, ask.message.project
             row = rows.get(id_)
-            now = deleted_unseen(id_, clock()) if row is None else deleted(row, clock())
+            if row is None:
+                now: InstanceRow | None = deleted_unseen(id_, clock(), project)
+            else:
+                now = deleted(row, clock()) if is_of(row, project) else None
             if now is not None:
                 changed[id_] = rows[id_] = now
         await transaction.save(list(changed.values()))
@@ -71,7 +74,8 @@ def on_requests(builder: Builder, registry: HostRegistry, clock: Clock) -> Handl
         ]
         for ask in asks:
             row = rows[ask.message.instance]
-            told = () if row.told.request_id == NO_REQUEST else (row.told,)
+            is_hidden = row.told.request_id == NO_REQUEST or not is_of(row, ask.message.project)
+            told = () if is_hidden else (row.told,)
             said.append(Answer(ask, InstancesFound(instances=told)))
         return said
 
@@ -126,20 +130,21 @@ async def on_unreadable(asks: Sequence[Received[Unreadable]]) -> list[Said]:
     return said
 
 
-def on_events(registry: HostRegistry, clock: Clock, speaks_for: SpeaksFor) -> Handlers:
+def on_events(registry: HostRegistry, clock: Clock) -> Handlers:
     """The queue of what schedulers must not miss, however long they are away."""
-    on_words = _cells_words(clock, speaks_for)
+    on_words = _cells_words(clock)
     return {
         InstanceActive: on_words,
         InstanceFailed: on_words,
         InstanceDeleted: on_words,
-        HostsReported: _hosts_reported(registry, clock, speaks_for),
+        HostsReported: _hosts_reported(registry, clock),
     }
 
 
-def _cells_words(clock: Clock, speaks_for: SpeaksFor) -> Handler:
+def _cells_words(clock: Clock) -> Handler:
     async def on_cells_words(asks: Sequence[Received[CellsWord]], late: LateTransaction) -> list[Said]:
-        words = [ask.message for ask in asks if _is_believed(ask, speaks_for)]
+        # What is said of cell0 is a scheduler's own word, and stands in the rows already.
+        words = [ask.message for ask in asks if ask.message.cell != CELL0]
         if not words:
             return []
         transaction = await late.begun()
@@ -163,9 +168,9 @@ def _cells_words(clock: Clock, speaks_for: SpeaksFor) -> Handler:
     return on_cells_words
 
 
-def _hosts_reported(registry: HostRegistry, clock: Clock, speaks_for: SpeaksFor) -> Handler:
+def _hosts_reported(registry: HostRegistry, clock: Clock) -> Handler:
     async def on_hosts_reported(asks: Sequence[Received[HostsReported]], late: LateTransaction) -> list[Said]:
-        asks = [ask for ask in asks if _is_believed(ask, speaks_for)]
+        asks = [ask for ask in asks if ask.message.cell != CELL0]
         transaction = await late.begun()
         ids = sorted({host.id for ask in asks for host in ask.message.hosts}, key=lambda id_: id_.int)
         written = {host.id: host for host in await transaction.lock_hosts(ids, ())}
@@ -214,19 +219,9 @@ async def _instances(store: SchedulerStore, question: AskInstances) -> Instances
             request_id=question.request_id,
             after=question.after,
             state=question.state,
+            project=question.project,
             limit=question.limit + 1,
         )
     )
     page = tuple(row.told for row in found[: question.limit])
     return InstancesFound(instances=page, next=page[-1].id if len(found) > question.limit else None)
-
-
-def _is_believed(ask: Received[CellsWord] | Received[HostsReported], speaks_for: SpeaksFor) -> bool:
-    """A cell's own word. What is said of cell0 is a scheduler's, and stands in the rows already."""
-    cell = ask.message.cell
-    if cell == CELL0:
-        return False
-    if not speaks_for(ask.sender, cell):
-        log.warning("not believed: %r speaks for cell %s", ask.sender, cell)
-        return False
-    return True

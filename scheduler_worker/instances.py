@@ -113,16 +113,28 @@ def accepted(
     )
 
 
-def deleted_unseen(instance: InstanceId, now: datetime) -> InstanceRow:
-    """A delete overtook its request, or there never was one: what comes later finds it deleted."""
+def deleted_unseen(instance: InstanceId, now: datetime, project: str = "") -> InstanceRow:
+    """A delete overtook its request, or there never was one: what comes later finds it deleted. With `project`, only a
+    request of that project finds it so.
+    """
     told = InstanceState(
-        id=instance, request_id=NO_REQUEST, sequence=1, state=DELETED, cell=CELL0, changed_at=now
+        id=instance,
+        request_id=NO_REQUEST,
+        sequence=1,
+        state=DELETED,
+        cell=CELL0,
+        project=project,
+        changed_at=now,
     )
     return InstanceRow(told=told, issued_at=now, ends_by=now)
 
 
 def adopted(unseen: InstanceRow, new: InstanceRow) -> InstanceRow:
-    """The request that a delete had overtaken: it is known now whose it was, and it stays deleted."""
+    """The request that a delete had overtaken: it is known now whose it was, and it stays deleted; unless the delete was
+    by another project, which had no right to it.
+    """
+    if unseen.told.project not in ("", new.told.project):
+        return new
     told = structs.replace(
         new.told,
         sequence=unseen.told.sequence + 1,
@@ -216,6 +228,11 @@ def heard(row: InstanceRow, word: CellsWord, now: datetime) -> InstanceRow | Non
     still_to_say = row.unsaid and now_told.state == DELETING
     # Whoever speaks of it has had its order.
     return structs.replace(row, told=now_told, order=None, heard=said.sequence, unsaid=still_to_say)
+
+
+def is_of(row: InstanceRow, project: str) -> bool:
+    """May a sender who names this project have to do with it? With none, the sender has the right to all."""
+    return project in ("", row.told.project)
 
 
 def is_whole(word: CellsWord) -> bool:

@@ -15,7 +15,7 @@ from bus.message import Message
 from bus.messages.hosts import HostsAlive, HostsReported
 from bus.messages.placement import ProvidersChanged, ShapeMoved
 from bus.station import Station
-from bus.topology import EVENTS, Grant, cell_of_user, user_of
+from bus.topology import EVENTS, Grant
 from scheduler_worker.catching_up import CatchingUp
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.core.progress import Progress
@@ -92,14 +92,12 @@ class Replica:
 
     def _take(self, heard: Received[Message]) -> None:
         match heard.message:
-            case ProvidersChanged() as changed if self._is_from_placement(heard.sender):
+            case ProvidersChanged() as changed:
                 self._merge(changed)
-            case HostsReported(cell=cell) as report if speaks_for(self._station, heard.sender, cell):
+            case HostsReported() as report:
                 self._registry.hear_facts(report)
-            case HostsAlive(cell=cell, hosts=hosts) if speaks_for(self._station, heard.sender, cell):
+            case HostsAlive(cell=cell, hosts=hosts):
                 self._registry.hear_beats(cell, hosts)
-            case ProvidersChanged() | HostsReported() | HostsAlive():
-                log.warning("not believed: %s by %r", type(heard.message).__name__, heard.sender)
             case _:
                 pass
 
@@ -124,16 +122,3 @@ class Replica:
             # Who could not be asked now is asked the next time.
             with suppress(Transient):
                 await self.catching_up.verify()
-
-    def _is_from_placement(self, sender: str) -> bool:
-        return not has_users(self._station) or sender == user_of("placement")
-
-
-def has_users(station: Station) -> bool:
-    """Where this worker has its own user, everybody has one."""
-    return station.consuming.broker.user == user_of("scheduler")
-
-
-def speaks_for(station: Station, sender: str, cell: str) -> bool:
-    """May this sender say things of that cell?"""
-    return not has_users(station) or cell_of_user(sender) == cell

@@ -48,12 +48,15 @@ Acceptance = Known | OtherContent | InstancesTaken
 
 
 class InstanceQuery(Struct, frozen=True):
-    """These instances; or those of a request; or all, in the order of their ids, after `after`."""
+    """These instances; or those of a request; or all, in the order of their ids, after `after`; with `project`, of these
+    only the instances of that project.
+    """
 
     instances: tuple[InstanceId, ...] = ()
     request_id: RequestId | None = None
     after: InstanceId | None = None
     state: str = ""
+    project: str = ""
     limit: int = 100
 
 

@@ -193,6 +193,7 @@ class MemorySchedulerStore:
                 and row.told.request_id != NO_REQUEST
                 and (query.after is None or instance.int > query.after.int)
                 and query.state in ("", row.told.state)
+                and query.project in ("", row.told.project)
             ]
             return found[: query.limit]
 

@@ -37,6 +37,8 @@ instances = Table(
     # NULL: deleted before its request was seen. Its place among the instances of its request comes with it.
     Column("request_id", Id),
     Column("place", Integer),
+    # NULL: none.
+    Column("project", String(64)),
     # What never changes, and is asked for by nothing (store_sql/rows.py).
     Column("given", LargeBinary, nullable=False),
     Column("state", String(32), nullable=False),
@@ -56,6 +58,14 @@ instances = Table(
     Column("troubles", LargeBinary),
     # Two requests of one id meet here, whatever instances they name.
     Index(None, "request_id", "place", unique=True),
+    # The instances of a project, a page at a time.
+    Index(
+        None,
+        "project",
+        "id",
+        postgresql_where=text("project IS NOT NULL"),
+        sqlite_where=text("project IS NOT NULL"),
+    ),
     Index(
         None, "due_at", postgresql_where=text("due_at IS NOT NULL"), sqlite_where=text("due_at IS NOT NULL")
     ),

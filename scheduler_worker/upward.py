@@ -7,7 +7,7 @@ is the scheduler, and while it is away the words wait in the cell's own queue.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import aclosing
 
 from bus.broker import Refusal
@@ -26,10 +26,9 @@ log = logging.getLogger(__name__)
 
 WORDS = (InstanceActive, InstanceFailed, InstanceDeleted)
 OF_HOSTS = (Grant(EVENTS, ("host.*.*",)),)
-SpeaksFor = Callable[[str, str], bool]
 
 
-def relayed(handlers: Handlers, speaks_for: SpeaksFor) -> Handlers:
+def relayed(handlers: Handlers) -> Handlers:
     """For a cell's own broker: what it says of its instances is said again, news or not. A crash in between repeats it,
     and who hears it twice goes by its sequence.
     """
@@ -37,7 +36,7 @@ def relayed(handlers: Handlers, speaks_for: SpeaksFor) -> Handlers:
 
     async def on_words_to_relay(asks: Sequence[Received[CellsWord]], late: LateTransaction) -> Sequence[Said]:
         said = await on_words(asks, late)
-        return [*said, *(Tell(ask.message, ask) for ask in asks if speaks_for(ask.sender, ask.message.cell))]
+        return [*said, *(Tell(ask.message, ask) for ask in asks)]
 
     return {**handlers, **dict.fromkeys(WORDS, on_words_to_relay)}
 
@@ -61,10 +60,9 @@ def _on_words(handlers: Handlers) -> Handler:
 class CellEars:
     """Hears of hosts on a cell's own broker. A part; what keeps it from hearing keeps nobody else."""
 
-    def __init__(self, station: Station, registry: HostRegistry, speaks_for: SpeaksFor) -> None:
+    def __init__(self, station: Station, registry: HostRegistry) -> None:
         self._station = station
         self._registry = registry
-        self._speaks_for = speaks_for
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -104,8 +102,6 @@ class CellEars:
 
     def _take(self, heard: Received[Message]) -> None:
         match heard.message:
-            case HostsReported() | HostsAlive() as said if not self._speaks_for(heard.sender, said.cell):
-                log.warning("not believed: %r speaks of hosts of cell %s", heard.sender, said.cell)
             case HostsReported() as report:
                 self._registry.hear_facts(report)
             case HostsAlive(cell=cell, hosts=hosts):

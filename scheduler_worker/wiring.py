@@ -3,13 +3,12 @@
 import asyncio
 import random
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import os_resource_classes
 import os_traits
 
-from bus.handling import Handlers
 from bus.process import Part
 from bus.station import Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
@@ -21,7 +20,7 @@ from scheduler_worker.downward import Parting, WayDown
 from scheduler_worker.handlers import on_events, on_questions, on_requests
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.late import LateTransactions, Unswept
-from scheduler_worker.replica import Replica, speaks_for
+from scheduler_worker.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 from scheduler_worker.timers import Deadlines, Forgetting, HostWatch
@@ -85,7 +84,7 @@ def scheduler_parts(
     requests = parting.parted(
         on_requests(Builder(store, claimer, STANDARD, clock, settings.horizon), registry, clock)
     )
-    here = on_events(registry, clock, lambda sender, cell: speaks_for(station, sender, cell))
+    here = on_events(registry, clock)
     # One of them looks for what is unsaid; all of them clear what they have said.
     outboxes: list[Parting | Unswept] = [parting, *[Unswept(parting)] * (settings.batches_in_flight - 1)]
     return (
@@ -98,7 +97,7 @@ def scheduler_parts(
                 Forgetting(store, settings, clock),
                 *apart,
                 *ways,
-                *[CellEars(down, registry, _speaks_there(down, there)) for down, there in apart.items()],
+                *[CellEars(down, registry) for down in apart],
             ),
             (replica.whole, watch.read),
             (
@@ -110,29 +109,17 @@ def scheduler_parts(
                 *[
                     down.worker(
                         "scheduler.events",
-                        _events_there(down, there, registry, clock),
+                        relayed(on_events(registry, clock)),
                         rows,
                         chance=chance,
                         says_by=station.publisher,
                     )
-                    for down, there in apart.items()
+                    for down in apart
                 ],
                 station.worker("scheduler.questions", on_questions(store, registry), rows, chance=chance),
             ),
         ),
     )
-
-
-def _events_there(
-    station: Station, cells: Collection[str], registry: HostRegistry, clock: Callable[[], datetime]
-) -> Handlers:
-    speaks = _speaks_there(station, cells)
-    return relayed(on_events(registry, clock, speaks), speaks)
-
-
-def _speaks_there(station: Station, cells: Collection[str]) -> Callable[[str, str], bool]:
-    """On their own broker cells speak for themselves, and whoever is there for nobody else."""
-    return lambda sender, cell: cell in cells and speaks_for(station, sender, cell)
 
 
 class Staged:

@@ -111,8 +111,8 @@ class MemoryConnection:
 
     def _declare_queue(self, queue: Queue, limits: Limits, foreign: set[str]) -> None:
         rights, name = self._rights, queue.name
-        is_answers = queue.kind is QueueKind.ANSWERS
-        may_declare = rights.may_declare_queue(name) if is_answers else rights.may_configure(name)
+        is_own = queue.kind in (QueueKind.ANSWERS, QueueKind.FEED)
+        may_declare = rights.may_declare_queue(name) if is_own else rights.may_configure(name)
         self._require(may_declare, f"declare queue {name!r}")
         if queue.kind is QueueKind.WORK:
             # Otherwise dead letters would be a way to write where one may not.

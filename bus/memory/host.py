@@ -234,6 +234,7 @@ def _dead_letter(queue: str, stored: Stored) -> Parcel:
         headers.BROKER_REASON: headers.DELIVERY_LIMIT,
         headers.BROKER_QUEUE: queue,
         headers.BROKER_EXCHANGE: stored.parcel.exchange,
+        headers.BROKER_KEY: stored.parcel.routing_key,
     }
     return structs.replace(
         in_bytes(stored.parcel),

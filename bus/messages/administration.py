@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from bus.message import AggregateId, ConsumerId, Message, ProviderId
+from bus.message import AggregateId, ConsumerId, Message, Project, ProviderId
 from bus.messages.placement import (
     Counter,
     DoesNotFit,
@@ -409,7 +409,7 @@ class AskUsages(Message, frozen=True, tag="usages.query"):
 
     IS_STRICT: ClassVar[bool] = True
 
-    project: Label
+    project: Annotated[Project, Meta(min_length=1)]
     user: Label = ""
 
 

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from bus.message import CellName, ConsumerId, Message
+from bus.message import CellName, ConsumerId, Message, Project
 from bus.messages.placement import Label, Moment, ServerGroup, Value
 
 RequestId = NewType("RequestId", UUID)
@@ -39,7 +39,7 @@ class BuildInstance(Message, frozen=True, tag="build.request"):
     count: int = 1
     instance_ids: tuple[InstanceId, ...] = ()
     name: Label = ""
-    project: Label = ""
+    project: Project = ""
     user: Label = ""
     image_properties: dict[str, str] = {}
     availability_zone: Label = ""
@@ -70,11 +70,14 @@ class BuildAccepted(Message, frozen=True, tag="build.accepted"):
 class DeleteInstance(Message, frozen=True, tag="instance.delete"):
     """Delete it, whatever state it is in. Asked again, it is gone still. Who waits for an answer is told what is known
     of it now (`InstancesFound`): nothing, if its request was not seen yet, and then it will not be built.
+
+    With `project`, only an instance of that project; without, of whichever, which needs the right to all projects.
     """
 
     IS_STRICT: ClassVar[bool] = True
 
     instance: InstanceId
+    project: Project = ""
 
 
 class FunnelStep(Value, frozen=True):
@@ -163,7 +166,10 @@ class InstanceDeleted(Message, frozen=True, tag="instance.deleted"):
 
 
 class AskInstances(Message, frozen=True, tag="instance.query"):
-    """These instances; or those of a request; or a page of all, in the order of their ids, after `after`."""
+    """These instances; or those of a request; or a page of all, in the order of their ids, after `after`.
+
+    With `project`, of these only the instances of that project; without, of all, which needs the right to all projects.
+    """
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -172,6 +178,7 @@ class AskInstances(Message, frozen=True, tag="instance.query"):
     after: InstanceId | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
     state: Label = ""
+    project: Project = ""
 
 
 class InstancesFound(Message, frozen=True, tag="instance.found"):

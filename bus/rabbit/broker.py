@@ -28,6 +28,7 @@ class RabbitBroker:
         parts = urlsplit(url)
         self._url = url if "heartbeat=" in parts.query else str(make_url(url, heartbeat=HEARTBEAT_S))
         self._user = unquote(parts.username or "guest")
+        self._feeds: dict[str, str] = {}
         # What may be shown: without the password.
         host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
         self._name = f"RabbitMQ at {host}{parts.path} as {self._user!r}"
@@ -53,7 +54,7 @@ class RabbitBroker:
         wire = Wire(
             cast("aiormq.Connection", connection.transport.connection), self._name, hang_up=connection.close
         )
-        return RabbitConnection(wire, self._user)
+        return RabbitConnection(wire, self._user, self._feeds)
 
     def _explained(self, problem: BaseException) -> BaseException:
         match problem:

@@ -17,13 +17,17 @@ from bus.rabbit.publishing import RabbitPublishing
 from bus.rabbit.wire import Wire
 from bus.topology import Limits, Objects, Queue, QueueKind
 
+NAMED_BY_RABBITMQ = (QueueKind.ANSWERS, QueueKind.FEED)
+
 
 class RabbitConnection:
     """One connection, as one user."""
 
-    def __init__(self, wire: Wire, user: str) -> None:
+    def __init__(self, wire: Wire, user: str, feeds: dict[str, str]) -> None:
+        """`feeds` are what RabbitMQ has named the feeds of this process, which outlive a connection."""
         self._wire = wire
         self.user = user
+        self._feeds = feeds
         self._answers: dict[str, str] = {}
 
     @property
@@ -37,16 +41,13 @@ class RabbitConnection:
             if exchange.foreign
             and not await self._stands(commands.Exchange.Declare(exchange=exchange.name, passive=True))
         }
-        named = {
-            queue.name: await self._name_answers(queue) if queue.kind is QueueKind.ANSWERS else queue.name
-            for queue in objects.queues
-        }
+        named = {queue.name: await self._named(queue, objects.limits) for queue in objects.queues}
         await self._ask_aside(
             *(declaration_of_exchange(exchange) for exchange in objects.exchanges if not exchange.foreign),
             *(
                 declaration_of_queue(queue, objects.limits)
                 for queue in objects.queues
-                if queue.kind is not QueueKind.ANSWERS
+                if queue.kind not in NAMED_BY_RABBITMQ
             ),
             *(
                 commands.Queue.Bind(
@@ -77,16 +78,14 @@ class RabbitConnection:
         consuming.channel = await self._wire.open(consuming)
         try:
             await consuming.channel.ask(commands.Basic.Qos(prefetch_count=prefetch))
-            await consuming.channel.ask(commands.Basic.Consume(queue=self._answers.get(queue, queue)))
+            await consuming.channel.ask(commands.Basic.Consume(queue=self._name_of(queue)))
         except BaseException:
             consuming.channel.leave()
             raise
         return consuming
 
     async def depth(self, queue: str) -> int:
-        (declared,) = await self._ask_aside(
-            commands.Queue.Declare(queue=self._answers.get(queue, queue), passive=True)
-        )
+        (declared,) = await self._ask_aside(commands.Queue.Declare(queue=self._name_of(queue), passive=True))
         return cast("commands.Queue.DeclareOk", declared).message_count or 0
 
     async def close(self) -> None:
@@ -107,17 +106,23 @@ class RabbitConnection:
             return False
         return True
 
-    async def _name_answers(self, queue: Queue) -> str:
-        """RabbitMQ names answer queues itself, so that nobody needs the right to (bus/permissions.py says why).
+    def _name_of(self, queue: str) -> str:
+        return self._answers.get(queue) or self._feeds.get(queue, queue)
 
-        They are this connection's alone, and so are their names.
+    async def _named(self, queue: Queue, limits: Limits) -> str:
+        """RabbitMQ names queues of answers and feeds itself, so that nobody needs the right to (bus/permissions.py says
+        why). Answers are this connection's alone; a feed waits for its process for a while.
         """
-        name = self._answers.get(queue.name)
+        if queue.kind not in NAMED_BY_RABBITMQ:
+            return queue.name
+        is_answers = queue.kind is QueueKind.ANSWERS
+        names = self._answers if is_answers else self._feeds
+        name = names.get(queue.name)
         if name is None or not await self._stands(commands.Queue.Declare(queue=name, passive=True)):
             (declared,) = await self._ask_aside(
                 commands.Queue.Declare(
-                    exclusive=True, arguments=cast("dict[str, Any]", arguments_of(queue, Limits()))
+                    exclusive=is_answers, arguments=cast("dict[str, Any]", arguments_of(queue, limits))
                 )
             )
-            name = self._answers[queue.name] = cast("commands.Queue.DeclareOk", declared).queue or ""
+            name = names[queue.name] = cast("commands.Queue.DeclareOk", declared).queue or ""
         return name

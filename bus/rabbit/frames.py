@@ -11,6 +11,7 @@ from pamqp.header import ContentHeader
 
 from bus.broker import Delivery, Parcel
 from bus.definitions import arguments_of
+from bus.headers import BROKER_KEY
 from bus.topology import Exchange, Limits, Queue, QueueKind
 
 # Around the payload of an AMQP frame: kind, channel and length before it, one byte after.
@@ -92,7 +93,12 @@ def delivery_of(queue: str, method: commands.Basic.Deliver, header: ContentHeade
         persistent=properties.delivery_mode == _PERSISTENT,
         reply_to=properties.reply_to or "",
         headers={
-            key: value for key, value in headers.items() if isinstance(value, str | int) and key != _RETURNS
+            **{
+                key: value
+                for key, value in headers.items()
+                if isinstance(value, str | int) and key != _RETURNS
+            },
+            **_first_death_key(headers),
         },
     )
     return Delivery(
@@ -102,6 +108,14 @@ def delivery_of(queue: str, method: commands.Basic.Deliver, header: ContentHeade
         returns=cast("int", returns),
         sender=properties.user_id or "",
     )
+
+
+def _first_death_key(headers: dict[str, Any]) -> dict[str, str]:
+    """The key that a dead letter had before its first death: the last of its deaths is told last."""
+    match headers.get("x-death"):
+        case [*_, {"routing-keys": [str(key), *_]}]:
+            return {BROKER_KEY: key}
+    return {}
 
 
 def declaration_of_exchange(exchange: Exchange) -> Frame:

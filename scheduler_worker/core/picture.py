@@ -78,6 +78,14 @@ class Picture:
         """The internal ids of all providers that are known."""
         return frozenset(self._trees.internals())
 
+    def gone(self) -> frozenset[int]:
+        """The internal ids of those that are known to be gone."""
+        return self._trees.gone()
+
+    def exhume(self, internals: Iterable[int]) -> None:
+        """They were wrongly taken for gone: believe again what is said of them."""
+        self._trees.exhume(internals)
+
     def behind(self, revisions: Mapping[int, int], known: Iterable[int]) -> list[int]:
         """Which providers, by internal id, are not as late here as in these `revisions`, which are all there are; and
         which of those that were `known` before are not among them, and still here.

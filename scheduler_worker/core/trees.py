@@ -178,6 +178,14 @@ class Trees:
             del self._gone[next(iter(self._gone))]
         return self.lose(internal)
 
+    def gone(self) -> frozenset[int]:
+        return frozenset(self._gone)
+
+    def exhume(self, internals: Iterable[int]) -> None:
+        """They were taken for gone, and are not."""
+        for internal in internals:
+            self._gone.pop(internal, None)
+
     def internal_of(self, provider: ProviderId) -> int | None:
         return self._bearers.get(provider.int)
 

@@ -14,15 +14,15 @@ from scheduler_worker.store_sql.rows import COLUMNS, HEARD, WRITTEN, Values
 
 # The columns that go as they are: text would double these, and of those it takes PostgreSQL long to read it.
 _IDS = ("id", "request_id")
-_PACKS = ("given", "place_order", "troubles")
+_PACKS = ("project", "given", "place_order", "troubles")
 
 _ADD = """
-INSERT INTO requested_instances (id, request_id, place, given, state, sequence, heard, cell, host, attempt, changed_at,
+INSERT INTO requested_instances (id, request_id, place, project, given, state, sequence, heard, cell, host, attempt, changed_at,
                                  due_at, unsaid, place_order, troubles)
-SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text::int[], $4::bytea[], $5::text::text[],
-                     $6::text::bigint[], $7::text::bigint[], $8::text::text[], $9::text::text[], $10::text::bigint[],
-                     $11::text::timestamptz[], $12::text::timestamptz[], $13::text::bigint[], $14::bytea[],
-                     $15::bytea[])
+SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text::int[], $4::text[], $5::bytea[], $6::text::text[],
+                     $7::text::bigint[], $8::text::bigint[], $9::text::text[], $10::text::text[], $11::text::bigint[],
+                     $12::text::timestamptz[], $13::text::timestamptz[], $14::text::bigint[], $15::bytea[],
+                     $16::bytea[])
 ON CONFLICT DO NOTHING
 """
 # What is in the array is looked for one after the other, so rows are locked in its order.
@@ -51,13 +51,13 @@ WHERE requested_instances.id = new.id AND requested_instances.state = 'placed'
     AND requested_instances.sequence < new.sequence AND requested_instances.heard < new.sequence
 """
 _LOCK = """
-SELECT id, request_id, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, NULL, troubles
+SELECT id, request_id, project, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, NULL, troubles
 FROM requested_instances
 WHERE id = ANY($1::uuid[])
 ORDER BY id FOR UPDATE
 """
 _LOCK_STANDING = """
-SELECT id, request_id, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, place_order, troubles
+SELECT id, request_id, project, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, place_order, troubles
 FROM requested_instances
 WHERE id = ANY($1::uuid[]) OR request_id = ANY($2::uuid[])
 ORDER BY id FOR UPDATE
@@ -122,7 +122,7 @@ def _columns(names: Sequence[str], rows: Sequence[Values]) -> list[Any]:
     ]
 
 
-def _packs(column: Sequence[bytes | None]) -> Sequence[bytes | None]:
+def _packs(column: Sequence[Any]) -> Sequence[Any]:
     """`unnest` fills up with NULL."""
     return () if column.count(None) == len(column) else column
 

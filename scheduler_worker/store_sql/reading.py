@@ -29,6 +29,8 @@ def find(connection: Connection, query: InstanceQuery) -> list[InstanceRow]:
         rows = rows.where(table.c.id > query.after)
     if query.state:
         rows = rows.where(table.c.state == query.state)
+    if query.project:
+        rows = rows.where(table.c.project == query.project)
     return _read(connection, rows.order_by(table.c.id).limit(query.limit))
 
 

@@ -21,7 +21,7 @@ _CHANGING = (
 )
 # In the order in which all statements have them: of a new row, of one that changes, of one that its cell says is active,
 # and of one that is read.
-COLUMNS = ("id", "request_id", "place", "given", *_CHANGING)
+COLUMNS = ("id", "request_id", "place", "project", "given", *_CHANGING)
 WRITTEN = ("id", *_CHANGING)
 HEARD = ("id", "cell", "sequence", "host", "attempt", "changed_at")
 READ = tuple(name for name in COLUMNS if name not in ("place", "due_at"))
@@ -35,7 +35,6 @@ class _Given(Struct, frozen=True, array_like=True):
 
     digest: bytes
     name: str
-    project: str
     issued_at: datetime
     ends_by: datetime
 
@@ -61,7 +60,8 @@ def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
         row.id,
         None if told.request_id == NO_REQUEST else told.request_id,
         place,
-        _encode(_Given(digest, told.name, told.project, row.issued_at, row.ends_by)),
+        told.project or None,
+        _encode(_Given(digest, told.name, row.issued_at, row.ends_by)),
         *_changing_values(row),
     )
 
@@ -100,7 +100,7 @@ def _changing_values(row: InstanceRow) -> Values:
 def row_of(read: Values) -> InstanceRow:
     """From those of `READ`."""
     (
-        *(id_, request_id, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid),
+        *(id_, request_id, project, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid),
         order,
         troubles,
     ) = read
@@ -115,7 +115,7 @@ def row_of(read: Values) -> InstanceRow:
         host=host,
         attempt=attempt,
         name=was_given.name,
-        project=was_given.project,
+        project=project or "",
         failures=had.failures,
         refusals=had.refusals,
         no_valid_host=had.no_valid_host,
@@ -139,4 +139,4 @@ def by_id(row: InstanceRow) -> int:
 
 def standing_of(read: Values) -> tuple[UUID | None, bytes]:
     """Whose it is: the request, and that one's digest."""
-    return read[1], _given(read[2]).digest
+    return read[1], _given(read[3]).digest

@@ -13,9 +13,9 @@ from bus.sql import SqliteTransaction, driver_of, moment_text
 from scheduler_worker.store_sql.rows import Values
 
 _ADD = """
-INSERT INTO requested_instances (id, request_id, place, given, state, sequence, heard, cell, host, attempt, changed_at,
+INSERT INTO requested_instances (id, request_id, place, project, given, state, sequence, heard, cell, host, attempt, changed_at,
                                  due_at, unsaid, place_order, troubles)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING
 """
 _WRITE = """
@@ -33,12 +33,12 @@ SET state = 'active', sequence = ?3, heard = ?3, host = ?4, attempt = ?5, change
 WHERE id = ?1 AND state = 'placed' AND cell = ?2 AND sequence < ?3 AND heard < ?3
 """
 _LOCK = """
-SELECT id, request_id, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, NULL, troubles
+SELECT id, request_id, project, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, NULL, troubles
 FROM requested_instances
 WHERE id IN (SELECT value FROM json_each(?))
 """
 _LOCK_STANDING = """
-SELECT id, request_id, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, place_order, troubles
+SELECT id, request_id, project, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, place_order, troubles
 FROM requested_instances
 WHERE id IN (SELECT value FROM json_each(?)) OR request_id IN (SELECT value FROM json_each(?))
 """
@@ -97,8 +97,8 @@ class SqliteInstances:
 
 
 def _new(row: Values) -> Values:
-    id_, request_id, place, given, *changing = row
-    return (id_.hex, request_id and request_id.hex, place, given, *_changing(*changing))
+    id_, request_id, place, project, given, *changing = row
+    return (id_.hex, request_id and request_id.hex, place, project, given, *_changing(*changing))
 
 
 def _changed(row: Values) -> Values:

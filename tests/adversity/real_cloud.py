@@ -22,12 +22,13 @@ from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.store import InstanceQuery
 from scheduler_worker.store_sql import SqlSchedulerStore
 from tests.adversity.worker_process import BUS
+from tests.contracts.broker_under_test import ADMIN
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import migrated_database
 
 PATIENCE_S = 100.0
 # Who each kind of worker is to the broker.
-ROLES = {"placement": "placement", "scheduler": "scheduler", "conductor": "cell", "compute": "cell"}
+OF_CELLS = ("conductor", "compute")
 
 
 class RealCloud:
@@ -42,7 +43,7 @@ class RealCloud:
         self._rows = SqlSchedulerStore(database_url)
         # More patient than any worker: on a busy machine it takes a while until eight processes have begun.
         patient = structs.replace(BUS, answer_timeout_ms=PATIENCE_S * 1000)
-        self.client = Station(under_test.broker(), "client", settings=patient, asks=True)
+        self.client = Station(under_test.broker(user_of("operator")), "client", settings=patient, asks=True)
         self._database_url = database_url
         self._sizes = sizes
         self._running: dict[str, asyncio.subprocess.Process] = {}
@@ -52,8 +53,7 @@ class RealCloud:
     async def start(self, *names: str) -> None:
         for name in names:
             kind, _, cell = name.partition("-")
-            role = ROLES[kind]
-            in_cell = (cell.partition("+")[0],) if role == "cell" else ()
+            in_cell = (cell.partition("+")[0],) if kind in OF_CELLS else ()
             self._running[name] = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -62,7 +62,7 @@ class RealCloud:
                 *in_cell,
                 env={
                     "PATH": os.environ["PATH"],
-                    "MOOR_BUS_URL": self.under_test.url(user_of(role, *in_cell)),
+                    "MOOR_BUS_URL": self.under_test.url(user_of(kind, *in_cell)),
                     "MOOR_DB_URL": self._database_url,
                     "MOOR_LOG_LEVEL": os.environ.get("MOOR_LOG_LEVEL", "CRITICAL"),
                     **self._sizes,
@@ -171,10 +171,9 @@ async def real_cloud(*cells: str, **sizes: str) -> AsyncIterator[RealCloud]:
         connection = await under_test.broker().connect()
         await connection.declare(objects_of(cells))
         await connection.close()
-        for user in ("placement", "scheduler", "client"):
-            await under_test.add_user(user_of(user), cells)
-        for cell in cells:
-            await under_test.add_user(user_of("cell", cell), cells)
+        users = [*map(user_of, ("placement", "scheduler", "operator")), ADMIN.user]
+        users += [user_of(role, cell) for role in OF_CELLS for cell in cells]
+        await under_test.add_users(users, cells)
         database_url = await stack.enter_async_context(migrated_database("postgresql"))
         for owner in ("scheduler_worker", "cell_conductor"):
             await upgrade(database_url, owner)

@@ -19,7 +19,7 @@ from bus.handling import Handler, Handlers, Reading, Received
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, Claimed, ReportAccepted, ReportAnswered, ReportInventory
 from bus.sql import POOL_SIZE, upgrade
-from placement_worker.handlers import anyone_unnamed, handlers
+from placement_worker.handlers import handlers
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.store_memory import MemoryPlacementStore
@@ -149,9 +149,7 @@ async def check(store: PlacementStore) -> None:
 
 
 def handlers_on(store: PlacementStore) -> Handlers:
-    return handlers(
-        store, View(store), PlacementSettings(), vocabulary=STANDARD, clock=now, speaks_for=anyone_unnamed
-    )
+    return handlers(store, View(store), PlacementSettings(), vocabulary=STANDARD, clock=now)
 
 
 def asked(messages: Sequence[Message]) -> list[Received[Any]]:

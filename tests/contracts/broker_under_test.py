@@ -4,6 +4,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from bus.broker import Broker
+from bus.topology import Application
+
+# Applications that a test may add as users, by these.
+ADMIN = Application("admin", admin=True)
+SHOP = Application("shop", projects=("shop",))
+APPLICATIONS = {each.user: each for each in (ADMIN, SHOP)}
 
 
 class BrokerUnderTest(Protocol):

@@ -8,9 +8,10 @@ from typing import Self
 
 from bus.broker import Broker, Connection, ConnectionLost, HandsOver
 from bus.memory import Journal, MemoryBroker
-from bus.permissions import Rights, rights_of
+from bus.permissions import Rights, rights_of, rights_of_application
 from bus.topology import ROLES, objects_of, user_of
 from bus.unix_socket import UnixBroker, serve_unix
+from tests.contracts.broker_under_test import APPLICATIONS
 
 
 class MemoryUnderTest:
@@ -151,6 +152,8 @@ class JournalUnderTest(UnixUnderTest):
 def topology_rights(user: str, cells: tuple[str, ...]) -> Rights:
     """The rights of a user of the topology, found by its name."""
     exchanges = [exchange.name for exchange in objects_of(cells).exchanges]
+    if user in APPLICATIONS:
+        return rights_of_application(APPLICATIONS[user], exchanges)
     for role in ROLES:
         for cell in cells if role.per_cell else ("",):
             if user_of(role.name, cell) == user:

@@ -20,6 +20,7 @@ from bus.broker import Broker, ConnectionLost
 from bus.definitions import definitions_of
 from bus.rabbit import RabbitBroker
 from bus.topology import objects_of
+from tests.contracts.broker_under_test import APPLICATIONS
 
 URL_VARIABLE, CTL_VARIABLE = "MOOR_TEST_AMQP_URL", "MOOR_TEST_AMQP_CTL"
 PASSWORD = "as-secret-as-a-test-can-be"  # noqa: S105 - of users that end with the tests
@@ -86,7 +87,17 @@ class _Hosts:
         self._users |= {(user, each): cells for user in new for each in hosts}
         exchanges, passwords = objects_of(cells).exchanges, dict.fromkeys(new, PASSWORD)
         import_definitions(
-            *(definitions_of(exchanges, cells, passwords, salt=b"test", virtual_host=each) for each in hosts)
+            *(
+                definitions_of(
+                    exchanges,
+                    cells,
+                    passwords,
+                    salt=b"test",
+                    virtual_host=each,
+                    applications=APPLICATIONS.values(),
+                )
+                for each in hosts
+            )
         )
 
     def _make(self) -> None:

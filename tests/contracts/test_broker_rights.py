@@ -1,4 +1,6 @@
-"""No up-calls: what a cell's user may say and hear is decided by the broker, and it is no more than a cell needs."""
+"""What each user may say and hear is decided by the broker, and it is no more than the user needs: cells never call up."""
+
+from collections.abc import Awaitable
 
 import pytest
 
@@ -8,9 +10,9 @@ from bus.topology import (
     DEAD,
     DEAD_QUEUE,
     EVENTS,
+    FEED,
     PLACEMENT,
     REPLY,
-    RETRY,
     Binding,
     Exchange,
     Objects,
@@ -20,16 +22,189 @@ from bus.topology import (
     objects_of,
     user_of,
 )
-from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.broker_under_test import ADMIN, SHOP, BrokerUnderTest
 from tests.contracts.small_world import connected, drain, publish, receive, within_patience
 
 pytestmark = pytest.mark.asyncio
 
 CELLS = ("c1", "c2")
-CELL_USER = user_of("cell", "c1")
-PLACEMENT_USER = user_of("placement")
+CONDUCTOR, COMPUTE = user_of("conductor", "c1"), user_of("compute", "c1")
+SCHEDULER, PLACEMENT_USER, IRONIC = user_of("scheduler"), user_of("placement"), user_of("ironic")
 OWN_WORK = "conductor.c1.work"
-OWN_ANSWERS = answers_queue(CELL_USER, "p1")
+OWN_ANSWERS = answers_queue(CONDUCTOR, "p1")
+
+# What no user of a cell may say.
+OUT_OF_A_CELL = (
+    (API, "build.request.-"),
+    ("", "scheduler.requests"),
+    ("", OWN_WORK),
+    (PLACEMENT, "reshape"),
+    (PLACEMENT, "provider.create"),
+    (PLACEMENT, "allocations.set"),
+    (PLACEMENT, "holders.query"),
+    (PLACEMENT, "claim.c1"),
+    (PLACEMENT, "swap.c2"),
+    (PLACEMENT, "release.c2"),
+    (PLACEMENT, "inventory.report.c2"),
+    (PLACEMENT, "swap.c1.c2"),
+    ("moor.cell.c2", "spawned.c2"),
+    ("moor.cell.c1", "spawned.c2"),
+    ("moor.cell.c1", "place.c1"),
+    (EVENTS, "instance.active.c2"),
+    (EVENTS, "providers.changed"),
+    (FEED, "shop"),
+    (REPLY, OWN_ANSWERS.name),
+    ("moor.retry.scheduler", "scheduler.requests"),
+    ("moor.retry.conductor.c2", "conductor.c2.work"),
+    ("moor.retry.placement", OWN_WORK),
+    (DEAD, "placement.work"),
+)
+MAY_NOT_SAY = {
+    CONDUCTOR: (
+        *OUT_OF_A_CELL,
+        (PLACEMENT, "inventory.report.c1"),
+        ("moor.cell.c1", "spawned.c1"),
+        (EVENTS, "host.state.c1"),
+        ("moor.retry.compute.c1", "compute.c1.work"),
+        (DEAD, "compute.c1.work"),
+    ),
+    COMPUTE: (
+        *OUT_OF_A_CELL,
+        (PLACEMENT, "swap.c1"),
+        (PLACEMENT, "release.c1"),
+        ("moor.cell.c1", "spawn.c1"),
+        (EVENTS, "instance.active.c1"),
+        ("moor.retry.conductor.c1", OWN_WORK),
+        (DEAD, OWN_WORK),
+    ),
+    IRONIC: (
+        (API, "build.request.-"),
+        (PLACEMENT, "claim.c1"),
+        (PLACEMENT, "swap.c1"),
+        (PLACEMENT, "release.c1"),
+        (PLACEMENT, "reshape"),
+        (EVENTS, "instance.active.c1"),
+        (REPLY, OWN_ANSWERS.name),
+        ("moor.retry.placement", "placement.work"),
+        ("moor.retry.scheduler", "scheduler.events"),
+        (DEAD, "placement.work"),
+    ),
+    PLACEMENT_USER: (
+        (API, "build.request.-"),
+        (PLACEMENT, "claim.c1"),
+        (EVENTS, "instance.active.c1"),
+        ("moor.cell.c1", "place.c1"),
+        ("moor.retry.scheduler", "scheduler.requests"),
+    ),
+    SCHEDULER: (
+        (API, "build.request.-"),
+        (PLACEMENT, "swap.c1"),
+        (PLACEMENT, "inventory.report.c1"),
+        (PLACEMENT, "reshape"),
+        (EVENTS, "providers.changed"),
+        ("moor.cell.c1", "spawned.c1"),
+        ("moor.retry.placement", "placement.claims"),
+    ),
+    SHOP.user: (
+        (API, "build.request.-"),
+        (API, "build.request.bank"),
+        (API, "instance.delete.bank"),
+        (API, "instance.query.bank"),
+        (API, "instance.query.-"),
+        (API, "move.request.bank"),
+        (API, "group.create.bank"),
+        (API, "build.request.shop.bank"),
+        (API, "host.set"),
+        (API, "host.query"),
+        (API, "aggregate.set"),
+        (API, "application.set"),
+        (PLACEMENT, "usages.query.bank"),
+        (PLACEMENT, "snapshot"),
+        (PLACEMENT, "holders.query"),
+        (PLACEMENT, "consumer.query"),
+        (PLACEMENT, "candidates"),
+        (PLACEMENT, "release.c1"),
+        (PLACEMENT, "claim.c1"),
+        (EVENTS, "instance.active.c1"),
+        (FEED, "shop"),
+        (REPLY, "answers.moor-scheduler.p1"),
+        (REPLY, f"answers.{SHOP.user}.p1"),
+        ("moor.retry.scheduler", "scheduler.requests"),
+        (DEAD, "scheduler.requests"),
+        ("", "scheduler.requests"),
+    ),
+    ADMIN.user: (
+        (API, "host.set"),
+        (API, "application.set"),
+        (PLACEMENT, "snapshot"),
+        (PLACEMENT, "reshape"),
+        (PLACEMENT, "release.c1"),
+        (EVENTS, "instance.active.c1"),
+        (REPLY, f"answers.{ADMIN.user}.p1"),
+    ),
+}
+MAY_SAY = {
+    CONDUCTOR: (
+        (PLACEMENT, "swap.c1"),
+        (PLACEMENT, "release.c1"),
+        ("moor.cell.c1", "spawn.c1"),
+        ("moor.cell.c1", "destroy.c1"),
+        ("moor.cell.c1", "deploy.c1"),
+        (EVENTS, "instance.active.c1"),
+        ("moor.retry.conductor.c1", OWN_WORK),
+        (DEAD, OWN_WORK),
+    ),
+    COMPUTE: (
+        (PLACEMENT, "inventory.report.c1"),
+        ("moor.cell.c1", "spawned.c1"),
+        ("moor.cell.c1", "spawn.failed.c1"),
+        ("moor.cell.c1", "destroyed.c1"),
+        (EVENTS, "host.state.c1"),
+        ("moor.retry.compute.c1", "compute.c1.work"),
+        (DEAD, "compute.c1.work"),
+    ),
+    IRONIC: (
+        (PLACEMENT, "inventory.report.c1"),
+        ("moor.cell.c1", "spawned.c1"),
+        (EVENTS, "host.state.c1"),
+        ("moor.retry.ironic", "ironic.events"),
+        ("moor.retry.ironic.c1", "ironic.c1.work"),
+        (DEAD, "ironic.c1.work"),
+    ),
+    PLACEMENT_USER: (
+        (EVENTS, "providers.changed"),
+        (EVENTS, "inventory.refused.c1"),
+        (REPLY, "answers.moor-scheduler.p1"),
+        ("moor.retry.placement", "placement.claims"),
+        (DEAD, "placement.work"),
+    ),
+    SCHEDULER: (
+        (PLACEMENT, "claim.c1"),
+        (PLACEMENT, "release.cell0"),
+        (PLACEMENT, "aggregates.set"),
+        ("moor.cell.c1", "place.c1"),
+        (EVENTS, "instance.placed.c1"),
+        (FEED, "shop"),
+        (REPLY, "answers.moor-app-shop.p1"),
+    ),
+    SHOP.user: (
+        (API, "build.request.shop"),
+        (API, "move.request.shop"),
+        (API, "instance.delete.shop"),
+        (API, "instance.query.shop"),
+        (API, "group.create.shop"),
+        (PLACEMENT, "usages.query.shop"),
+    ),
+    ADMIN.user: (
+        (API, "build.request.-"),
+        (API, "build.request.bank"),
+        (API, "instance.query.-"),
+        (API, "host.query"),
+        (API, "aggregate.set"),
+        (PLACEMENT, "usages.query.bank"),
+        (PLACEMENT, "candidates"),
+    ),
+}
 
 
 async def prepare(under_test: BrokerUnderTest, *users: str) -> None:
@@ -38,77 +213,90 @@ async def prepare(under_test: BrokerUnderTest, *users: str) -> None:
             await under_test.add_user(user, CELLS)
 
 
-@pytest.mark.parametrize(
-    ("exchange", "routing_key"),
-    [
-        (API, "build.request"),
-        ("", "scheduler.requests"),
-        ("", OWN_WORK),
-        (PLACEMENT, "reshape"),
-        (PLACEMENT, "provider.create"),
-        (PLACEMENT, "allocations.set"),
-        (PLACEMENT, "holders.query"),
-        (PLACEMENT, "claim.c1"),
-        (PLACEMENT, "swap.c2"),
-        (PLACEMENT, "release.c2"),
-        (PLACEMENT, "inventory.report.c2"),
-        (PLACEMENT, "swap.c1.c2"),
-        ("moor.cell.c2", "spawned.c2"),
-        ("moor.cell.c1", "spawned.c2"),
-        (EVENTS, "instance.active.c2"),
-        (EVENTS, "providers.changed"),
-        (REPLY, OWN_ANSWERS.name),
-        (RETRY, "scheduler.requests"),
-        ("moor.retry.c2", "conductor.c2.work"),
-        (RETRY, OWN_WORK),
-        (DEAD, "placement.work"),
-    ],
-)
-async def test_a_cell_may_not_say(under_test: BrokerUnderTest, exchange: str, routing_key: str) -> None:
-    await prepare(under_test, CELL_USER)
-    async with connected(under_test.broker(CELL_USER)) as connection:
-        publishing = await connection.open_publishing()
-        with pytest.raises(AccessRefused):
-            await within_patience(publishing.publish(Parcel(exchange, routing_key, b"{}")))
+async def is_refused(attempt: Awaitable[object]) -> bool:
+    try:
+        await attempt
+    except AccessRefused:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("user", MAY_NOT_SAY)
+async def test_a_user_may_not_say_what_is_not_its_own(under_test: BrokerUnderTest, user: str) -> None:
+    await prepare(under_test, user)
+    async with connected(under_test.broker(user)) as connection:
+        for exchange, key in MAY_NOT_SAY[user]:
+            publishing = await connection.open_publishing()
+            said = within_patience(publishing.publish(Parcel(exchange, key, b"{}")))
+            assert await is_refused(said), f"{user} may say {key} on {exchange!r}"
 
         # Its connection goes on.
-        assert await publish(connection, Parcel(PLACEMENT, "swap.c1", b"{}")) == [Receipt.CONFIRMED]
+        exchange, key = MAY_SAY[user][0]
+        assert await publish(connection, Parcel(exchange, key, b"{}")) == [Receipt.CONFIRMED]
 
 
-async def test_a_cell_may_say_what_it_needs_to(under_test: BrokerUnderTest) -> None:
-    await prepare(under_test, CELL_USER)
-    needed = [
-        (PLACEMENT, "swap.c1"),
-        (PLACEMENT, "release.c1"),
-        (PLACEMENT, "inventory.report.c1"),
-        ("moor.cell.c1", "spawned.c1"),
-        ("moor.cell.c1", "spawned.c1"),
-        ("moor.cell.c1", "spawned.c1"),
-        ("moor.cell.c1", "spawn.failed.c1"),
-        ("moor.retry.c1", OWN_WORK),
-        ("moor.retry.c1", "compute.c1.work"),
-        (DEAD, OWN_WORK),
-        (DEAD, "compute.c1.work"),
-    ]
-    async with connected(under_test.broker(CELL_USER)) as connection:
+@pytest.mark.parametrize("user", MAY_SAY)
+async def test_a_user_may_say_what_it_needs_to(under_test: BrokerUnderTest, user: str) -> None:
+    await prepare(under_test, user)
+    async with connected(under_test.broker(user)) as connection:
         receipts = await publish(
-            connection, *(Parcel(exchange, key, b"{}", mandatory=True) for exchange, key in needed)
+            connection, *(Parcel(exchange, key, b"{}") for exchange, key in MAY_SAY[user])
         )
-        events = [Parcel(EVENTS, key, b"{}") for key in ("instance.active.c1", "host.state.c1")]
-        receipts += await publish(connection, *events)
 
-    assert receipts == [Receipt.CONFIRMED] * (len(needed) + len(events))
+    assert receipts == [Receipt.CONFIRMED] * len(MAY_SAY[user])
 
 
 @pytest.mark.parametrize(
     "queue",
-    ["scheduler.requests", "placement.work", "placement.questions", "conductor.c2.work", DEAD_QUEUE],
+    [
+        "scheduler.requests",
+        "placement.work",
+        "placement.claims",
+        "conductor.c2.work",
+        "compute.c1.work",
+        DEAD_QUEUE,
+    ],
 )
-async def test_a_cell_may_not_read_what_is_not_its_own(under_test: BrokerUnderTest, queue: str) -> None:
-    await prepare(under_test, CELL_USER)
-    async with connected(under_test.broker(CELL_USER)) as connection:
+@pytest.mark.parametrize("user", [CONDUCTOR, SHOP.user])
+async def test_a_user_may_not_read_what_is_not_its_own(
+    under_test: BrokerUnderTest, user: str, queue: str
+) -> None:
+    await prepare(under_test, user)
+    async with connected(under_test.broker(user)) as connection:
         with pytest.raises(AccessRefused):
             await within_patience(connection.open_consuming(queue, prefetch=1))
+
+
+async def test_an_application_hears_its_own_projects_and_nothing_else(under_test: BrokerUnderTest) -> None:
+    await prepare(under_test, SHOP.user, SCHEDULER)
+    name = f"feed.{SHOP.user}.p1"
+    refused = [
+        *(
+            Binding(EVENTS, "instance.#"),
+            Binding(EVENTS, "providers.changed"),
+            Binding(API, "build.request.shop"),
+        ),
+        *(
+            Binding(FEED, "bank"),
+            Binding(FEED, "#"),
+            Binding(FEED, "*"),
+            Binding(REPLY, "answers.moor-scheduler.p1"),
+        ),
+    ]
+    async with (
+        connected(under_test.broker(SHOP.user)) as shop,
+        connected(under_test.broker(SCHEDULER)) as scheduler,
+    ):
+        for binding in refused:
+            declared = within_patience(
+                shop.declare(Objects(queues=(Queue(name, QueueKind.FEED, (binding,)),)))
+            )
+            assert await is_refused(declared), f"an application binds {binding}"
+        await shop.declare(Objects(queues=(Queue(name, QueueKind.FEED, (Binding(FEED, "shop"),)),)))
+        heard = await shop.open_consuming(name, prefetch=10)
+        await publish(scheduler, Parcel(FEED, "bank", b"theirs"), Parcel(FEED, "shop", b"ours"))
+
+        assert [each.parcel.body for each in await receive(heard, 1)] == [b"ours"]
 
 
 @pytest.mark.parametrize(
@@ -116,9 +304,9 @@ async def test_a_cell_may_not_read_what_is_not_its_own(under_test: BrokerUnderTe
     [
         Objects(queues=(Queue("scheduler.requests", QueueKind.WORK),)),
         Objects(queues=(Queue("a.queue.of.its.own", QueueKind.FEED),)),
-        Objects(queues=(answers_queue(user_of("cell", "c2"), "p1"),)),
+        Objects(queues=(answers_queue(user_of("conductor", "c2"), "p1"),)),
         Objects(queues=(Queue(OWN_ANSWERS.name, QueueKind.ANSWERS, (Binding(EVENTS, "#"),)),)),
-        Objects(queues=(Queue(OWN_ANSWERS.name, QueueKind.ANSWERS, (Binding(API, "build.request"),)),)),
+        Objects(queues=(Queue(OWN_ANSWERS.name, QueueKind.ANSWERS, (Binding(API, "build.request.-"),)),)),
         Objects(queues=(Queue(OWN_ANSWERS.name, QueueKind.ANSWERS, (Binding(REPLY, "#"),)),)),
         Objects(
             queues=(
@@ -126,6 +314,8 @@ async def test_a_cell_may_not_read_what_is_not_its_own(under_test: BrokerUnderTe
             )
         ),
         Objects(exchanges=(Exchange("moor.mine"),)),
+        Objects(exchanges=(Exchange(f"feed.{CONDUCTOR}.p1"),)),
+        Objects(exchanges=(Exchange(OWN_ANSWERS.name),)),
         Objects(exchanges=(Exchange(API),)),
     ],
     ids=[
@@ -137,34 +327,39 @@ async def test_a_cell_may_not_read_what_is_not_its_own(under_test: BrokerUnderTe
         "its answers bound to all answers",
         "its answers bound to another's",
         "an exchange",
+        "an exchange named like a feed",
+        "an exchange named like its answers",
         "an exchange that stands",
     ],
 )
 async def test_a_cell_may_not_declare(under_test: BrokerUnderTest, objects: Objects) -> None:
-    await prepare(under_test, CELL_USER)
-    async with connected(under_test.broker(CELL_USER)) as connection:
+    await prepare(under_test, CONDUCTOR)
+    async with connected(under_test.broker(CONDUCTOR)) as connection:
         with pytest.raises(AccessRefused):
             await within_patience(connection.declare(objects))
 
 
 async def test_a_cell_reads_its_own_work(under_test: BrokerUnderTest) -> None:
-    await prepare(under_test, CELL_USER)
-    async with connected(under_test.broker(CELL_USER)) as connection:
-        await publish(connection, Parcel("moor.cell.c1", "spawned.c1", b"{}", mandatory=True))
+    await prepare(under_test, CONDUCTOR, COMPUTE)
+    async with (
+        connected(under_test.broker(CONDUCTOR)) as conductor,
+        connected(under_test.broker(COMPUTE)) as compute,
+    ):
+        await publish(compute, Parcel("moor.cell.c1", "spawned.c1", b"{}", mandatory=True))
 
-        (delivery,) = await drain(connection, OWN_WORK, 1)
+        (delivery,) = await drain(conductor, OWN_WORK, 1)
 
-    assert delivery.sender == CELL_USER
+    assert delivery.sender == COMPUTE
 
 
 async def test_a_cell_asks_and_is_answered_by_whom_it_asked(under_test: BrokerUnderTest) -> None:
-    await prepare(under_test, CELL_USER, PLACEMENT_USER)
+    await prepare(under_test, CONDUCTOR, PLACEMENT_USER)
     async with (
-        connected(under_test.broker(CELL_USER), Objects(queues=(OWN_ANSWERS,))) as cell,
+        connected(under_test.broker(CONDUCTOR), Objects(queues=(OWN_ANSWERS,))) as cell,
         connected(under_test.broker(PLACEMENT_USER)) as placement,
     ):
         answers = await cell.open_consuming(OWN_ANSWERS.name, prefetch=1)
-        questions = await placement.open_consuming("placement.questions", prefetch=1)
+        questions = await placement.open_consuming("placement.claims", prefetch=1)
         asked = Parcel(PLACEMENT, "swap.c1", b"?", mandatory=True, reply_to=OWN_ANSWERS.name)
         assert await publish(cell, asked) == [Receipt.CONFIRMED]
 
@@ -173,12 +368,12 @@ async def test_a_cell_asks_and_is_answered_by_whom_it_asked(under_test: BrokerUn
         assert await publish(placement, answered) == [Receipt.CONFIRMED]
         (answer,) = await receive(answers, 1)
 
-    assert (question.parcel.body, question.sender) == (b"?", CELL_USER)
+    assert (question.parcel.body, question.sender) == (b"?", CONDUCTOR)
     assert (answer.parcel.body, answer.sender) == (b"!", PLACEMENT_USER)
 
 
 async def test_a_stranger_does_not_get_in(under_test: BrokerUnderTest) -> None:
-    await prepare(under_test, CELL_USER)
+    await prepare(under_test, CONDUCTOR)
 
     with pytest.raises(AccessRefused):
-        await within_patience(under_test.broker("moor-cell-c9").connect())
+        await within_patience(under_test.broker("moor-conductor-c9").connect())

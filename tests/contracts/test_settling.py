@@ -248,14 +248,14 @@ async def test_a_newer_version_from_a_worker_waits_for_a_newer_worker(under_test
 async def test_nobody_handles_it_here_is_a_reason_too(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     memory = Remembering()
-    lost = b'{"message":{"type":"snapshot"}}'
+    lost = b'{"message":{"type":"trait.create","name":"CUSTOM_A"}}'
 
     async with working(broker, memory):
-        await send(broker, parcel(lost, line(order(1))))
+        await send(broker, Parcel(PLACEMENT, "trait.create", lost), parcel(line(order(1))))
         (letter,) = await dead_letters(broker, 1)
         await until(lambda: memory.handled == [1])
 
-    assert letter.reason == f"nobody handles 'snapshot' on {WORK}"
+    assert letter.reason == f"nobody handles 'trait.create' on {WORK}"
 
 
 async def test_stopping_finishes_what_is_in_hand_and_gives_the_rest_back(under_test: BrokerUnderTest) -> None:
@@ -296,11 +296,12 @@ class Knocking:
 
 async def test_a_worker_that_is_not_known_yet_waits_until_it_is(under_test: BrokerUnderTest) -> None:
     """One broker of several may know it later than the others: that brings nobody down."""
-    broker = await declared(under_test)
-    await under_test.add_user(user_of("operator"), CELLS)
+    await declared(under_test)
+    scheduler = user_of("scheduler")
+    await under_test.add_user(scheduler, CELLS)
     memory, knocking = Remembering(), Knocking(under_test.broker(user_of("placement")))
     async with working(knocking, memory):
-        await send(broker, parcel(line(order(1))))
+        await send(under_test.broker(scheduler), parcel(line(order(1))))
         await until(lambda: knocking.times > 1)
         await under_test.add_user(user_of("placement"), CELLS)
         await until(lambda: memory.handled == [1])

@@ -13,7 +13,7 @@ from bus.definitions import rights_by_user
 from bus.memory import MemoryBroker
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
-from bus.topology import Limits, objects_of, user_of
+from bus.topology import Application, Limits, objects_of, user_of
 from cell_conductor.core.instance import Instance
 from compute_sim.core.attempts import Attempted
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
@@ -35,6 +35,7 @@ from tests.simulation.requests import Requests
 from tests.simulation.wires import SimAccess
 from tests.simulation.workers import SCHEDULER, Rows, Workers
 
+CLIENT = Application("people", admin=True)
 PEOPLE = ("client", "operator", *CLERKS)
 
 
@@ -49,7 +50,7 @@ class Cloud:
         self.requests = Requests(self.findings, self.hosts, plan, SCHEDULER.host_down_s)
         self.cells = Cells(self.findings, self.physical)
         self._objects = objects_of(CELLS, limits=Limits())
-        rights = rights_by_user(self._objects.exchanges, CELLS)
+        rights = rights_by_user(self._objects.exchanges, CELLS, applications=(CLIENT,))
         self.memory = MemoryBroker(rights.values())
         self.ears = Ears(self.findings, rights)
         self.workers = Workers(plan, self.rows, self)
@@ -222,7 +223,9 @@ class Cloud:
 def _user(name: str) -> str:
     role, _, rest = name.partition("-")
     if role in ("conductor", "compute"):
-        return user_of("cell", rest.partition("-")[0])
+        return user_of(role, rest.partition("-")[0])
+    if role == "client":
+        return CLIENT.user
     return user_of("operator" if role == "clerk" else role)
 
 
@@ -233,7 +236,7 @@ def _queues_of(name: str) -> tuple[str, ...]:
         case "scheduler":
             return (".requests", "scheduler.events")
         case "placement":
-            return ("placement.work", "placement.questions")
+            return ("placement.work", "placement.claims", "placement.questions")
         case _:
             return (f"{role}.{rest.partition('-')[0]}.work",)
 

@@ -63,7 +63,7 @@ KEYS = (
 KEYS_OF_CLERKS = ("provider.", "inventory.", "traits.", "allocations.set", "allocations.set", "reshape")
 QUEUES = {
     "scheduler": ("scheduler.requests", "scheduler.events"),
-    "placement": ("placement.work", "placement.questions", "placement.questions"),
+    "placement": ("placement.work", "placement.claims", "placement.questions"),
     "conductor": (".work",),
 }
 

@@ -14,7 +14,10 @@ from tests.simulation.findings import Findings
 from tests.simulation.process import SimProcess
 
 # What a cell may say anything to: its own exchange, placement, the events, and its own way back.
-OF_CELLS = ("moor.cell.{cell}", "moor.placement", "moor.events", "moor.retry.{cell}", DEAD)
+OF_CELLS = (
+    *("moor.cell.{cell}", "moor.placement", "moor.events", DEAD),
+    *("moor.retry.conductor.{cell}", "moor.retry.compute.{cell}"),
+)
 WORKED_OFF = (".work", ".requests", ".events")
 HANDED_OVER_MAX = 200
 

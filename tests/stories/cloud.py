@@ -175,11 +175,15 @@ class Cloud:
         self.rows = rows
         # Somebody who may do everything at API level, and who knows every cell.
         self.client = Station(brokers.at_api("operator"), "client", settings=SETTINGS, asks=True)
+        # As a cell's computes, and as its conductor.
         self.stations_in = {
-            cell: Station(brokers.in_cell(cell), f"cell-{cell}", settings=SETTINGS, asks=True)
+            cell: Station(brokers.in_cell(cell, "compute"), f"compute-{cell}", settings=SETTINGS, asks=True)
             for cell in CELLS
         }
-        self.cells = {cell: ScriptedCell(cell, station) for cell, station in self.stations_in.items()}
+        self.conductors_in = {
+            cell: Station(brokers.in_cell(cell), f"conductor-{cell}", settings=SETTINGS) for cell in CELLS
+        }
+        self.cells = {cell: ScriptedCell(cell, station) for cell, station in self.conductors_in.items()}
 
     # Processes
 
@@ -220,7 +224,7 @@ class Cloud:
 
     def _down(self, role: str, settings: BusSettings, name: str = "") -> dict[str, Station]:
         return {
-            cell: Station(broker, f"{name or role}-in-{cell}", settings=settings)
+            cell: Station(broker, f"{name or role}-in-{cell}", settings=settings, cells=(cell,))
             for cell, broker in self.brokers.down(role).items()
         }
 
@@ -269,7 +273,9 @@ class Cloud:
             issued_at=datetime.now(UTC),
             share=Share(host=host_id(name), amounts=(amount,)),
         )
-        answer = await self.client.ask(claim)
+        other = Station(self.brokers.at_api("scheduler"), "other", settings=SETTINGS, asks=True)
+        async with self.running((other,), other):
+            answer = await other.ask(claim)
         assert isinstance(answer, ClaimAnswered)
         assert answer.verdict == Claimed()
 
@@ -350,7 +356,7 @@ async def cloud(bus: str, books: str, scripted: Sequence[str] = CELLS) -> AsyncI
         placement_store = await stack.enter_async_context(open_store(books))
         scheduler_store = await stack.enter_async_context(open_scheduler_store(books))
         here = Cloud(brokers, placement_store, scheduler_store)
-        stations = (here.client, *here.stations_in.values())
+        stations = (here.client, *here.stations_in.values(), *here.conductors_in.values())
         workers = [here.cells[cell].worker for cell in scripted]
         async with here.running((*stations, *workers), *stations):
             yield here

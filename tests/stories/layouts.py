@@ -48,10 +48,10 @@ class Layout(Struct, frozen=True):
     def at_api(self, role: str) -> Broker:
         return self.api.broker(user_of(role) if self.cells else "")
 
-    def in_cell(self, cell: str) -> Broker:
+    def in_cell(self, cell: str, role: str = "conductor") -> Broker:
         """As somebody of the cell."""
         there = self.cells.get(cell)
-        return self.api.broker() if there is None else there.broker(user_of("cell", cell))
+        return self.api.broker() if there is None else there.broker(user_of(role, cell))
 
     def down(self, role: str) -> dict[str, Broker]:
         """From the API level, to the cells on brokers of their own."""
@@ -93,5 +93,8 @@ async def _declare(broker: BrokerUnderTest, cells: tuple[str, ...], site: Site) 
     await connection.declare(objects_of(cells, (site,)))
     await connection.close()
     # The same everywhere, so that virtual hosts in stock have them already: nobody comes as another cell's user.
-    users = [*map(user_of, ABOVE_CELLS), *(user_of("cell", cell) for cell in CELLS)]
+    users = [
+        *map(user_of, ABOVE_CELLS),
+        *(user_of(role, cell) for role in ("conductor", "compute") for cell in CELLS),
+    ]
     await broker.add_users(users, CELLS)

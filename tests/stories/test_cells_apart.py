@@ -12,14 +12,13 @@ from bus.handling import Handlers, Received, Said, Tell
 from bus.messages.build import BuildInstance, DeleteInstance, InstanceActive
 from bus.messages.cell import DestroyInstance, InstanceSpawned, SpawnFailed, SpawnInstance
 from bus.messages.hosts import HostFacts, HostsReported
-from bus.messages.placement import NotAllowed, ReportAnswered
 from bus.station import Station
 from bus.topology import user_of
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from tests.contracts.conductor_stores import open_conductor_store
-from tests.contracts.stage import SETTINGS, until
+from tests.contracts.stage import SETTINGS, dead_letters, until
 from tests.stories.cloud import QUICK, Cloud, a_build, a_host, cloud, host_id, instance_of, until_so
 from tests.stories.layouts import STAGES_APART
 
@@ -136,10 +135,9 @@ async def test_on_its_own_broker_a_cell_speaks_for_itself_alone(bus: str, books:
         there = here.brokers.cells["c1"].broker(user_of("operator"))
         operator = Station(there, "operator", settings=SETTINGS, asks=True)
         async with here.running((operator,), operator):
-            answer = await operator.ask(a_host("h3", "c2"))
-            assert isinstance(answer, ReportAnswered)
-            assert isinstance(answer.verdict, NotAllowed)
-            assert answer.verdict.field == "cell"
+            await operator.publisher.send(a_host("h3", "c2"))
+            (letter,) = await dead_letters(there, 1)
+            assert letter.reason == "nobody speaks for cell 'c2' on the broker of c1"
             stranger = HostFacts(id=host_id("h3"), name="h3")
             await operator.publisher.send(HostsReported(cell="c2", hosts=(stranger,)))
             await here.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=(stranger,)))
@@ -178,12 +176,13 @@ def _outcome(order: SpawnInstance) -> SpawnFailed | InstanceSpawned:
 
 @asynccontextmanager
 async def conducting(here: Cloud, store: ConductorStore, computes: FailsOnce) -> AsyncIterator[None]:
-    """A real conductor of c1, as the cell's own user."""
+    """A real conductor of c1, and its computes, each as the cell's own user."""
     place = Station(here.brokers.in_cell("c1"), "conductor", settings=SETTINGS, asks=True)
+    beside = Station(here.brokers.in_cell("c1", "compute"), "computes", settings=SETTINGS)
     handlers: Handlers = {SpawnInstance: computes.on_spawn, DestroyInstance: computes.on_destroy}
-    worker = place.worker("compute.c1.work", handlers, computes)
-    parts = (*conductor_parts(place, store, CONDUCTING, "c1", place.ask_all), place, worker)
-    async with here.running(parts, place):
+    worker = beside.worker("compute.c1.work", handlers, computes)
+    parts = (*conductor_parts(place, store, CONDUCTING, "c1", place.ask_all), place, beside, worker)
+    async with here.running(parts, place, beside):
         yield
 
 

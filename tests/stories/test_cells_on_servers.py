@@ -48,7 +48,9 @@ class Servers:
         self._stack = stack
         # Whom nobody kills, and who asks for as long as it takes.
         patient = structs.replace(SETTINGS, answer_timeout_ms=PATIENCE_S * 1000)
-        self.client = Station(brokers["api"].broker(user_of("client")), "client", settings=patient, asks=True)
+        self.client = Station(
+            brokers["api"].broker(user_of("operator")), "client", settings=patient, asks=True
+        )
 
     def places(self, user: str = "") -> dict[str, str]:
         """What who is above cells finds in its environment."""
@@ -82,14 +84,14 @@ class Servers:
         for role in ("placement", "scheduler"):
             await self._start(f"{role}_worker", self.places(user_of(role)))
         for cell in CELLS:
-            here = {
-                "MOOR_CELL": cell,
-                "MOOR_BUS_URL": self.brokers[cell].url(user_of("cell", cell)),
-                "MOOR_CELL_DB_URLS": f"{cell}={self.databases[cell]}",
-                "MOOR_COMPUTE_HOSTS": "3",
-            }
-            await self._start("cell_conductor", here)
-            await self._start("compute_sim", here)
+            for role, room in (("conductor", "cell_conductor"), ("compute", "compute_sim")):
+                here = {
+                    "MOOR_CELL": cell,
+                    "MOOR_BUS_URL": self.brokers[cell].url(user_of(role, cell)),
+                    "MOOR_CELL_DB_URLS": f"{cell}={self.databases[cell]}",
+                    "MOOR_COMPUTE_HOSTS": "3",
+                }
+                await self._start(room, here)
 
     async def _start(self, room: str, environment: Mapping[str, str]) -> None:
         process = await asyncio.create_subprocess_exec(
@@ -134,7 +136,10 @@ class Servers:
 
 def _write_known(credentials: Path) -> None:
     """Other tests on this server have users of these names, too; what is known already is kept."""
-    users = [*map(user_of, USERS), *(user_of("cell", cell) for cell in CELLS)]
+    users = [
+        *map(user_of, USERS),
+        *(user_of(role, cell) for role in ("conductor", "compute") for cell in CELLS),
+    ]
     credentials.write_text("".join(f'{user} = "{PASSWORD}"\n' for user in users))
 
 
@@ -214,4 +219,4 @@ async def test_what_stands_on_which_broker_is_shown_with_what_waits_there(tmp_pa
         api, one, _ = ({queue["name"]: queue["waiting"] for queue in each["queues"]} for each in brokers)
         assert api["scheduler.requests"] == one["conductor.c1.work"] == one["placement.questions"] == 0
         assert "conductor.c1.work" not in api
-        assert "moor-client" not in brokers[1]["rights"]
+        assert "moor-conductor-c1" not in brokers[0]["rights"]

@@ -661,5 +661,8 @@ async def test_what_speaks_of_another_cell_is_buried_and_its_neighbours_are_not(
 
         assert (await here.told(order)).state == "active"
         (letter,) = await dead_letters(here.broker, 1)
-        assert letter.reason == "cell: it speaks of cell 'c2', and this is the conductor of 'c1'"
+        assert letter.reason == (
+            "'place' counts only under the key 'place.c2' of 'moor.cell.c2', and this one came under 'place.c1' of "
+            "'moor.cell.c1'"
+        )
         assert await here.store.read([stray.instance]) == ()

@@ -16,6 +16,7 @@ from bus.rabbit import RabbitBroker
 from bus.topology import API, EVENTS, user_of
 from compute_sim.drivers import alike
 from moor.cloud import cloud
+from tests.contracts.broker_under_test import ADMIN
 from tests.contracts.memory_under_test import UnixUnderTest
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, PASSWORD, RabbitMQUnderTest
 from tests.contracts.stage import (
@@ -47,7 +48,7 @@ async def test_declaring_makes_everything_stand_and_may_be_repeated(
     for _ in range(2):
         ran = await moor("broker", "declare", "--cells", "c1,c2", MOOR_BUS_URL=served.url())
         assert (ran.code, ran.err) == (0, "")
-        assert "declared 11 exchanges and 11 queues" in ran.out
+        assert "declared 18 exchanges and 15 queues" in ran.out
 
     shown = await moor("broker", "show", "--cells", "c1,c2", "--json", "--bus", served.url())
     queues = {queue["name"]: queue["waiting"] for queue in json.loads(shown.out)["brokers"][0]["queues"]}
@@ -61,7 +62,7 @@ async def test_on_each_broker_only_what_belongs_there_is_declared() -> None:
         places = {"MOOR_BUS_URL": api.url(), "MOOR_CELL_BUS_URLS": f"c1={cell.url()}"}
         ran = await moor("broker", "declare", "--only", "c1", **places)
         assert (ran.code, ran.err) == (0, "")
-        assert "6 queues for c1" in ran.out
+        assert "7 queues for c1" in ran.out
         assert "api" not in ran.out
         connection = await cell.broker().connect()
         assert await connection.depth("conductor.c1.work") == 0
@@ -93,7 +94,7 @@ async def test_the_topology_is_shown_without_any_broker() -> None:
     ran = await moor("broker", "show", "--cells", "harbour")
 
     assert ran.code == 0
-    for word in ("placement.questions", "conductor.harbour.work", "inventory.report", "moor-cell-harbour"):
+    for word in ("placement.claims", "conductor.harbour.work", "inventory.report", "moor-compute-harbour"):
         assert word in ran.out
 
 
@@ -174,7 +175,7 @@ async def test_users_are_created_with_their_rights_and_keep_their_passwords(tmp_
     served = await RabbitMQUnderTest.start()
     credentials = tmp_path / "credentials.toml"
     # Other tests on this server have users of these names, too; what is known already is kept.
-    above_cells = ("scheduler", "placement", "operator", "client", "ironic")
+    above_cells = ("scheduler", "placement", "operator", "ironic")
     credentials.write_text("".join(f'{user_of(role)} = "{PASSWORD}"\n' for role in above_cells))
     command = (
         "broker", "declare", "--cells", "harbour", "--users", "--credentials", str(credentials),
@@ -190,13 +191,13 @@ async def test_users_are_created_with_their_rights_and_keep_their_passwords(tmp_
     assert tomllib.loads(credentials.read_text()) == passwords
 
     cell = RabbitBroker(
-        served.url().replace("guest:guest", f"moor-cell-harbour:{passwords['moor-cell-harbour']}")
+        served.url().replace("guest:guest", f"moor-conductor-harbour:{passwords['moor-conductor-harbour']}")
     )
     connection = await cell.connect()
     publishing = await connection.open_publishing()
     assert await publishing.publish(Parcel(EVENTS, "instance.active.harbour", b"{}")) is Receipt.CONFIRMED
     with pytest.raises(AccessRefused):
-        await publishing.publish(Parcel(API, "build.request", b"{}"))
+        await publishing.publish(Parcel(API, "build.request.-", b"{}"))
     await connection.close()
     await served.close()
 
@@ -214,20 +215,23 @@ async def test_a_client_of_a_broker_with_users_may_boot_and_only_an_operator_set
     assert declared.code == 0, declared.err
     passwords = tomllib.loads(credentials.read_text())
 
+    await served.add_user(ADMIN.user, ("harbour",))
+    passwords[ADMIN.user] = PASSWORD
+
     def url(user: str) -> str:
         return served.url().replace("guest:guest", f"{user}:{passwords[user]}")
 
     hosts = {"harbour": alike("harbour", 1)}
     async with cloud(served.broker(), f"sqlite+aiosqlite:///{tmp_path / 'moor.db'}", hosts):
-        await until_up(url("moor-client"))
-        booted = await moor("boot", "--vcpus", "1", "--name", "web", MOOR_BUS_URL=url("moor-client"))
+        await until_up(url(ADMIN.user))
+        booted = await moor("boot", "--vcpus", "1", "--name", "web", MOOR_BUS_URL=url(ADMIN.user))
         assert (booted.code, "active" in booted.out) == (0, True), booted.err
         disable = ("host", "disable", "harbour-host-00001", "--reason", "new fan")
-        refused = await moor(*disable, MOOR_BUS_URL=url("moor-client"))
+        refused = await moor(*disable, MOOR_BUS_URL=url(ADMIN.user))
         assert (refused.code, "the broker refused" in refused.err) == (1, True), refused.err
         done = await moor(*disable, MOOR_BUS_URL=url("moor-operator"))
         assert (done.code, "disabled" in done.out) == (0, True), done.err
-        nowhere = await moor("boot", "--vcpus", "1", "--name", "web", MOOR_BUS_URL=url("moor-client"))
+        nowhere = await moor("boot", "--vcpus", "1", "--name", "web", MOOR_BUS_URL=url(ADMIN.user))
         assert (nowhere.code, "new fan" in nowhere.out) == (1, True), nowhere.out
     await served.close()
 

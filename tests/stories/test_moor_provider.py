@@ -65,7 +65,7 @@ async def test_what_cannot_be_done_is_told_and_nothing_is(home: Path) -> None:
     async with started("up", "--cells", "harbour", "--hosts", "2", **here) as up:
         await up.until_told("ready")
         made = await moor_json("provider", "create", "gpu0", "--parent", FIRST, **here)
-        as_client = f"unix://moor-client@{home}/moorage/bus.sock"
+        as_client = f"unix://moor-app-local@{home}/moorage/bus.sock"
         wrong = (
             (("provider", "show", "nowhere"), 1, "there is no provider 'nowhere'"),
             (("provider", "create", SECOND), 1, f"{SECOND!r} is the name of provider"),
@@ -78,7 +78,7 @@ async def test_what_cannot_be_done_is_told_and_nothing_is(home: Path) -> None:
             (("provider", "set", "inventory", "gpu0", "FOO=1"), 1, "FOO"),
             (("provider", "set", "traits", "gpu0", "CUSTOM_NEW"), 1, "there is no trait CUSTOM_NEW"),
             (("provider", "set", "traits", "gpu0", "low"), 2, "Expected `str` matching regex"),
-            (("provider", "delete", "gpu0", "--bus", as_client), 1, "'moor-client' may not publish"),
+            (("provider", "delete", "gpu0", "--bus", as_client), 1, "'moor-app-local' may not publish"),
             (("candidates", "VCPU=1", "CUSTOM_NEW"), 2, "there is no such name: CUSTOM_NEW"),
             (("candidates", "VCPU=many"), 2, "'VCPU=many': 'many' is no number"),
             (("candidates", "HW_CPU_X86_AVX2"), 2, "groups[0].resources: nothing is asked for"),

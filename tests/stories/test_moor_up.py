@@ -112,7 +112,7 @@ async def test_a_person_looks_around_and_is_told_what_is_wrong(home: Path) -> No
         shown = await moor("show", built["id"], **at_home)
         assert f"{other_host} in harbour" in shown.out
 
-        as_client = f"unix://moor-client@{home}/moorage/bus.sock"
+        as_client = f"unix://moor-app-local@{home}/moorage/bus.sock"
         nowhere = "00000000-0000-4000-8000-000000000001"
         wrong = (
             (("boot", "--vcpus", "-1"), 1, "rejected: flavor.vcpus is '-1'"),
@@ -127,7 +127,7 @@ async def test_a_person_looks_around_and_is_told_what_is_wrong(home: Path) -> No
             (("delete", nowhere), 1, f"there is no instance {nowhere}: nothing was done"),
             (("host", "show", "nowhere"), 1, "there is no host 'nowhere'"),
             (("host", "enable", "nowhere"), 1, "there is no host 'nowhere'"),
-            (("host", "enable", first_host, "--bus", as_client), 1, "'moor-client' may not publish"),
+            (("host", "enable", first_host, "--bus", as_client), 1, "'moor-app-local' may not publish"),
             (("events", "claim.#"), 1, "clients may hear"),
             (("up",), 1, "which runs: stop it first"),
         )

@@ -35,7 +35,7 @@ from bus.messages.administration import (
     WriteAnswered,
     WriteVerdict,
 )
-from bus.messages.placement import NotAllowed, ReportedInventory, ResourceAmount
+from bus.messages.placement import ReportedInventory, ResourceAmount
 from bus.topology import user_of
 from tests.contracts.stage import dead_letters
 from tests.stories.test_placement_over_the_bus import NAMES, STAGES, Scene, scene
@@ -158,13 +158,14 @@ async def names(here: Scene, limit: int) -> list[str]:
 
 @pytest.mark.parametrize(("bus", "books"), [("memory", "memory"), ("unix", "sqlite")])
 async def test_only_who_stands_above_cells_writes_by_name(bus: str, books: str) -> None:
-    """No broker lets a cell say it; and who may be one, because it does not say who it is, is refused by placement."""
+    """A sender who does not say who it is may be a cell: it is refused, and not answered."""
     async with scene(bus, books, user=user_of("placement")) as here:
-        (verdict,) = await write(here, CreateProvider(id=HOST, name="h1"))
+        await here.client.publisher.send(CreateProvider(id=HOST, name="h1"))
 
-        assert isinstance(verdict, NotAllowed)
-        assert verdict.field == "sender"
-        assert await here.providers() == {}
+        (letter,) = await dead_letters(here.broker, 1)
+
+        assert letter.reason.startswith("sent without a user_id")
+        assert (await here.store.snapshot_page(0, 100)).providers == ()
 
 
 @STAGES

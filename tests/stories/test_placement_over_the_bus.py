@@ -46,7 +46,7 @@ from bus.messages.placement import (
 )
 from bus.process import run_until
 from bus.station import Station
-from bus.topology import EVENTS, PLACEMENT, Grant
+from bus.topology import EVENTS, PLACEMENT, Grant, user_of
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts
@@ -314,45 +314,47 @@ async def test_who_does_not_say_who_it_is_speaks_for_nobody_where_there_are_user
     bus: str, books: str
 ) -> None:
     async with scene(bus, books, user="moor-placement") as here:
-        unsigned = await here.client.ask(host("h1"))
-        assert isinstance(unsigned, ReportAnswered)
-        assert isinstance(unsigned.verdict, NotAllowed)
-        assert "does not say which user sent it" in unsigned.verdict.reason
-        await here.under_test.add_user("moor-cell-c1", ("c1", "c2"))
-        cell = Station(here.under_test.broker("moor-cell-c1"), "cell-c1", settings=SETTINGS, asks=True)
-        running = asyncio.create_task(cell.run())
-        answer = await cell.ask(host("h2"))
+        await here.client.publisher.send(host("h1"))
+        (letter,) = await dead_letters(here.broker, 1)
+        assert letter.reason == "sent without a user_id: set AMQP's user_id to the name of your user"
+        async with computes(here, "c1") as cell:
+            answer = await cell.ask(host("h2"))
         assert isinstance(answer, ReportAnswered)
         assert isinstance(answer.verdict, ReportAccepted)
-        await cell.stop()
-        await running
-        await cell.close()
 
         page = await here.store.snapshot_page(0, 100)
         assert [provider.name for provider in page.providers] == ["h2"]
 
 
 @STAGES
-async def test_a_cell_may_not_claim_or_report_for_another(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        await here.report(host("h1", cell="c1"))
-        await here.under_test.add_user("moor-cell-c2", ("c1", "c2"))
-        cell = Station(here.under_test.broker("moor-cell-c2"), "cell-c2", settings=SETTINGS, asks=True)
-        running = asyncio.create_task(cell.run())
-        try:
-            # The broker lets it speak on its own keys; placement looks at what it says there.
-            theirs = structs.replace(host("h1"), cell="c2")
-            answer = await cell.ask(theirs)
-            assert isinstance(answer, ReportAnswered)
-            assert isinstance(answer.verdict, NotAllowed)
-            assert answer.verdict.field == "cell"
-            own = await cell.ask(host("h9", cell="c2"))
-            assert isinstance(own, ReportAnswered)
-            assert isinstance(own.verdict, ReportAccepted)
-        finally:
-            await cell.stop()
-            await running
-            await cell.close()
+async def test_a_cell_may_not_report_for_another(bus: str, books: str) -> None:
+    """The broker lets it speak on its own keys; placement looks at what it says there."""
+    async with scene(bus, books, user="moor-placement") as here:
+        async with computes(here, "c1") as ours:
+            accepted = await ours.ask(host("h1", cell="c1"))
+        async with computes(here, "c2") as theirs:
+            refused = await theirs.ask(structs.replace(host("h1"), cell="c2"))
+            own = await theirs.ask(host("h9", cell="c2"))
+
+        verdicts = [each.verdict for each in (accepted, refused, own) if isinstance(each, ReportAnswered)]
+        assert [type(verdict) for verdict in verdicts] == [ReportAccepted, NotAllowed, ReportAccepted]
+        assert isinstance(verdicts[1], NotAllowed)
+        assert verdicts[1].field == "cell"
+
+
+@asynccontextmanager
+async def computes(here: "Scene", cell: str) -> AsyncIterator[Station]:
+    """The computes of a cell, as the cell's own user."""
+    user = user_of("compute", cell)
+    await here.under_test.add_user(user, ("c1", "c2"))
+    station = Station(here.under_test.broker(user), f"computes-{cell}", settings=SETTINGS, asks=True)
+    running = asyncio.create_task(station.run())
+    try:
+        yield station
+    finally:
+        await station.stop()
+        await running
+        await station.close()
 
 
 @STAGES

@@ -16,6 +16,7 @@ import pytest
 from bus.messages.build import InstanceId, RequestId
 from scheduler_worker.instances import instance_id_of
 from tests.adversity.real_cloud import PATIENCE_S, RealCloud, real_cloud
+from tests.contracts.broker_under_test import ADMIN
 from tests.contracts.stage import dead_letters, until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(240)]
@@ -60,13 +61,13 @@ async def run(program: str, url: str, *arguments: str, stdin: object = None) -> 
 
 
 async def ask(here: RealCloud, message: dict[str, Any]) -> Any:
-    return json.loads(await run("ask.py", here.under_test.url("moor-client"), stdin=message))
+    return json.loads(await run("ask.py", here.under_test.url(ADMIN.user), stdin=message))
 
 
 @asynccontextmanager
 async def listening(here: RealCloud) -> AsyncIterator[list[dict[str, Any]]]:
     """What the listening program of the page prints."""
-    process = await start("listen.py", here.under_test.url("moor-client"))
+    process = await start("listen.py", here.under_test.url(ADMIN.user))
     assert process.stdout is not None
     assert await process.stdout.readline() == b"listening\n"
     heard: list[dict[str, Any]] = []
@@ -86,7 +87,7 @@ async def listening(here: RealCloud) -> AsyncIterator[list[dict[str, Any]]]:
 
 async def test_one_plain_message_becomes_an_instance() -> None:
     async with a_cloud() as here, listening(here) as heard:
-        request = (await run("boot.py", here.under_test.url("moor-client"))).strip()
+        request = (await run("boot.py", here.under_test.url(ADMIN.user))).strip()
 
         active = await here.until_state(instance_id_of(RequestId(UUID(request)), 0), "active")
 
@@ -108,7 +109,7 @@ async def test_one_plain_report_changes_a_host_for_every_boot_after_it() -> None
         nowhere = await here.until_state(instance_id_of(before, 0), "active", "error")
 
         chosen = (await here.hosts())[1]
-        cells_user = here.under_test.url(f"moor-cell-{CELL}")
+        cells_user = here.under_test.url(f"moor-compute-{CELL}")
         await run("report.py", cells_user, CELL, str(chosen.id), chosen.name)
         await here.until_trait(chosen.id, "CUSTOM_QUIET_ROOM")
         await ask(here, {"type": "build.request", "request_id": str(after), "flavor": quiet})
@@ -212,7 +213,7 @@ async def test_what_is_no_message_at_all_is_heard_as_rejected_and_kept_for_a_per
             sys.executable,
             "-c",
             broken,
-            env={"PATH": os.environ["PATH"], "MOOR_BUS_URL": here.under_test.url("moor-client")},
+            env={"PATH": os.environ["PATH"], "MOOR_BUS_URL": here.under_test.url(ADMIN.user)},
         )
         assert await process.wait() == 0
 

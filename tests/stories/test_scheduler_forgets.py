@@ -79,7 +79,7 @@ async def test_a_request_that_was_sent_too_long_ago_is_refused_and_builds_nothin
         await here.add_host("h1")
         await here.until_known("h1")
         late = Envelope[Message](message=a_build(1), sent_at=datetime.now(UTC) - DAY - timedelta(minutes=1))
-        parcel = Parcel(API, "build.request", encode(late), content_type=PLAIN, mandatory=True)
+        parcel = Parcel(API, "build.request.-", encode(late), content_type=PLAIN, mandatory=True)
 
         await send(here.client.consuming.broker, parcel)
 

@@ -38,8 +38,8 @@ def nested(name: str, vcpus: int) -> Host:
 async def a_cell(here: Cloud, rows: ConductorStore, *hosts: Host, fails: str = "") -> AsyncIterator[None]:
     """c1, with a real conductor and pretended hosts."""
     conductor, computes = (
-        Station(here.brokers.in_cell("c1"), name, settings=SETTINGS, asks=True)
-        for name in ("conductor", "computes")
+        Station(here.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
+        for role in ("conductor", "compute")
     )
     script = FaultScript(spawn_ms=5, faults=(FailsToBuild(hosts=(fails,)),) if fails else ())
     parts = (

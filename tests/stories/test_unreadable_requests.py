@@ -17,8 +17,8 @@ ID = RequestId(UUID(int=7))
 
 
 async def say(here: Cloud, *bodies: bytes) -> None:
-    broker = here.brokers.at_api("client")
-    await send(broker, *[Parcel(API, "build.request", body, content_type=PLAIN) for body in bodies])
+    broker = here.brokers.at_api("operator")
+    await send(broker, *[Parcel(API, "build.request.-", body, content_type=PLAIN) for body in bodies])
 
 
 async def test_a_build_request_that_cannot_be_read_is_rejected_and_leaves_no_dead_letter() -> None:

@@ -11,16 +11,17 @@ from bus.topology import objects_of
 
 CELLS = ("c1", "c2")
 EXCHANGES = objects_of(CELLS).exchanges
-PASSWORDS = {"moor-cell-c1": "one", "moor-placement": "two"}
+PASSWORDS = {"moor-conductor-c1": "one", "moor-placement": "two"}
 
 
 def test_every_role_is_a_user_and_a_cells_role_one_for_each_cell() -> None:
     assert set(rights_by_user(EXCHANGES, CELLS)) == {
-        "moor-client",
         "moor-scheduler",
         "moor-placement",
-        "moor-cell-c1",
-        "moor-cell-c2",
+        "moor-conductor-c1",
+        "moor-conductor-c2",
+        "moor-compute-c1",
+        "moor-compute-c2",
         "moor-ironic",
         "moor-operator",
     }
@@ -29,10 +30,10 @@ def test_every_role_is_a_user_and_a_cells_role_one_for_each_cell() -> None:
 def test_who_has_a_password_becomes_a_user_with_the_rights_of_its_role() -> None:
     definitions = definitions_of(EXCHANGES, CELLS, PASSWORDS, salt=b"pepper", virtual_host="moor")
 
-    assert [user["name"] for user in definitions["users"]] == ["moor-cell-c1", "moor-placement"]
-    rights = rights_by_user(EXCHANGES, CELLS)["moor-cell-c1"]
+    assert [user["name"] for user in definitions["users"]] == ["moor-conductor-c1", "moor-placement"]
+    rights = rights_by_user(EXCHANGES, CELLS)["moor-conductor-c1"]
     assert definitions["permissions"][0] == {
-        "user": "moor-cell-c1",
+        "user": "moor-conductor-c1",
         "vhost": "moor",
         "configure": rights.configure,
         "write": rights.write,
@@ -52,7 +53,9 @@ def test_a_password_is_kept_as_a_salted_hash_and_equal_ones_do_not_look_equal() 
 
     salt, digest = stored[:SALT_BYTES], stored[SALT_BYTES:]
     assert digest == hashlib.sha256(salt + b"two").digest()
-    assert password_hash("moor-client", "two", b"pepper") != password_hash("moor-placement", "two", b"pepper")
+    assert password_hash("moor-scheduler", "two", b"pepper") != password_hash(
+        "moor-placement", "two", b"pepper"
+    )
     assert "two" not in json.dumps(definitions_of(EXCHANGES, CELLS, PASSWORDS, salt=b"pepper"))
 
 
@@ -63,5 +66,5 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 
 def test_a_password_for_nobody_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="no such user of the topology: moor-cell-c9"):
-        definitions_of(EXCHANGES, CELLS, {"moor-cell-c9": "x"}, salt=b"pepper")
+    with pytest.raises(ValueError, match="no such user of the topology: moor-conductor-c9"):
+        definitions_of(EXCHANGES, CELLS, {"moor-conductor-c9": "x"}, salt=b"pepper")

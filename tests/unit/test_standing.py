@@ -21,7 +21,7 @@ def test_without_cells_brokers_everything_stands_on_the_one() -> None:
 
     assert one == Standing(ALL, (Site.API, Site.CELL), ("c1", "c2"))
     assert {"scheduler.requests", "scheduler.events", "conductor.c1.work", "compute.c2.work"} <= names(one)
-    assert {"moor-client", "moor-scheduler", "moor-cell-c1", "moor-cell-c2"} <= users(one)
+    assert {"moor-scheduler", "moor-conductor-c1", "moor-compute-c2"} <= users(one)
 
 
 def test_a_cell_with_a_broker_of_its_own_stands_there_and_nowhere_else() -> None:
@@ -32,20 +32,21 @@ def test_a_cell_with_a_broker_of_its_own_stands_there_and_nowhere_else() -> None
     assert names(there) == {
         "scheduler.events",
         "placement.work",
-        "placement.questions",
+        "placement.claims",
         "conductor.c1.work",
         "compute.c1.work",
+        "ironic.c1.work",
         "dead",
     }
 
 
-def test_who_is_of_the_api_level_has_no_user_on_a_cells_broker_and_cells_have_one_on_theirs_alone() -> None:
+def test_a_cells_roles_have_users_on_its_own_broker_alone() -> None:
     api, one, two = standings_of(Places(bus_url=ALL, cell_bus_urls={"c1": C1, "c2": C2}), ("c1", "c2"))
 
-    above = {"moor-scheduler", "moor-placement", "moor-operator"}
-    assert users(api) == above | {"moor-client", "moor-ironic"}
-    assert users(one) == above | {"moor-cell-c1"}
-    assert users(two) == above | {"moor-cell-c2"}
+    above = {"moor-scheduler", "moor-placement", "moor-operator", "moor-ironic"}
+    assert users(api) == above
+    assert users(one) == above | {"moor-conductor-c1", "moor-compute-c1"}
+    assert users(two) == above | {"moor-conductor-c2", "moor-compute-c2"}
     assert not one.rights()["moor-scheduler"].may_publish("moor.cell.c2", "place.c2")
 
 

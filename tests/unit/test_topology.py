@@ -2,12 +2,15 @@
 
 import pytest
 
+from bus.authority import answering
 from bus.definitions import rights_by_user
 from bus.message import type_of
 from bus.messages import ALL
+from bus.permissions import rights_of_application
 from bus.topology import (
     API,
     BOOK_QUESTIONS,
+    BOOK_SEARCHES,
     BOOK_WRITES,
     CELL,
     DEAD,
@@ -20,13 +23,18 @@ from bus.topology import (
     RETRY,
     ROLES,
     ROUTES,
+    Application,
     Kind,
     Limits,
     QueueKind,
+    Scope,
     Site,
+    Speaker,
     address_of,
     cell_of_user,
     objects_of,
+    retry_exchange_of,
+    speaker_of,
     user_of,
 )
 from tests.unit.examples import EXAMPLES
@@ -35,6 +43,9 @@ CELLS = ("c1", "c2")
 RIGHTS = rights_by_user(objects_of(CELLS).exchanges, CELLS)
 # What only a person may say.
 FOR_OPERATORS = {"host.set", *BOOK_WRITES}
+ADMINS = rights_of_application(
+    Application("admin", admin=True), [each.name for each in objects_of(CELLS).exchanges]
+)
 OF_CELLS = {user: rights for user, rights in RIGHTS.items() if cell_of_user(user)}
 
 
@@ -54,87 +65,125 @@ def test_every_order_and_question_finds_a_queue() -> None:
             ), f"{address.routing_key} on {address.exchange}"
 
 
+def test_what_ends_a_key_is_a_field_of_the_message() -> None:
+    for kind in ALL:
+        scope, fields = ROUTES[type_of(kind)].scope, kind.__struct_fields__
+        assert (scope is Scope.CELL) == (
+            "cell" in fields and ROUTES[type_of(kind)].kind is not Kind.ANSWER
+        ), kind
+        assert scope is not Scope.PROJECT or "project" in fields, kind
+
+
+def test_every_question_says_what_answers_it_and_somebody_does() -> None:
+    for name, route in ROUTES.items():
+        if route.kind is Kind.QUESTION:
+            assert ROUTES[route.answer].kind is Kind.ANSWER, name
+        if route.answer:
+            assert answering(name), f"nobody answers {name}"
+    assert answering("claim") == {"placement"}
+    assert answering("instance.query") == {"scheduler"}
+
+
 def test_some_role_may_say_every_message() -> None:
     for example in EXAMPLES:
         address = address_of(example)
         if address.kind is not Kind.ANSWER and type_of(example) not in FOR_OPERATORS:
             assert any(
                 rights.may_publish(address.exchange, address.routing_key)
-                for rights in RIGHTS.values()
+                for rights in (*RIGHTS.values(), ADMINS)
                 if rights.topics
             ), f"{address.routing_key} on {address.exchange}"
 
 
-def test_a_cell_may_not_speak_to_the_level_above_nor_for_another_cell() -> None:
-    assert set(OF_CELLS) == {"moor-cell-c1", "moor-cell-c2"}
-    rights = OF_CELLS["moor-cell-c1"]
-    for exchange, key in (
-        (API, "build.request"),
-        (API, "instance.delete"),
-        *((PLACEMENT, key) for key in (*BOOK_WRITES, *BOOK_QUESTIONS)),
-        (PLACEMENT, "claim.c1"),
-        (PLACEMENT, "swap.c2"),
-        (PLACEMENT, "inventory.report.c2"),
-        (EVENTS, "instance.active.c2"),
-        (EVENTS, "providers.changed"),
-        ("moor.cell.c2", "place.c2"),
-        (REPLY, "answers.moor-scheduler.x"),
-        (RETRY, "scheduler.requests"),
-        (RETRY, "conductor.c2.work"),
-        (DEAD, "scheduler.requests"),
-        ("", "scheduler.requests"),
-        ("amq.topic", "anything"),
-    ):
-        assert not rights.may_publish(exchange, key), f"{key} on {exchange!r}"
+def test_the_users_of_cells_are_conductors_and_computes() -> None:
+    assert set(OF_CELLS) == {"moor-conductor-c1", "moor-conductor-c2", "moor-compute-c1", "moor-compute-c2"}
 
 
-def test_a_cell_may_do_its_work() -> None:
-    rights = OF_CELLS["moor-cell-c1"]
-    for exchange, key in (
-        (PLACEMENT, "swap.c1"),
-        (PLACEMENT, "release.c1"),
-        (PLACEMENT, "inventory.report.c1"),
-        (EVENTS, "instance.active.c1"),
-        ("moor.cell.c1", "spawn.failed.c1"),
-        ("moor.retry.c1", "conductor.c1.work"),
-        (DEAD, "compute.c1.work"),
-    ):
-        assert rights.may_publish(exchange, key), f"{key} on {exchange!r}"
-    assert rights.may_read("conductor.c1.work")
-    assert rights.may_read("compute.c1.work")
-    assert rights.may_declare_queue("answers.moor-cell-c1.p1")
+@pytest.mark.parametrize(
+    ("user", "who"),
+    [
+        ("moor-scheduler", Speaker("scheduler")),
+        ("moor-conductor-a-b_c", Speaker("conductor", "a-b_c")),
+        ("moor-app-shop", Speaker("", application="shop")),
+        ("moor-app-conductor-c1", Speaker("", application="conductor-c1")),
+        ("moor-cell-c1", None),
+        ("moor-conductor", None),
+        ("moor-conductor-", None),
+        ("moor-conductor-C1", None),
+        ("moor-scheduler-c1", None),
+        ("moor-client", None),
+        ("moor-app-", None),
+        ("guest", None),
+        ("", None),
+    ],
+)
+def test_a_user_is_known_by_its_name_alone(user: str, who: Speaker | None) -> None:
+    assert speaker_of(user) == who
 
 
-def test_a_cell_reads_and_configures_only_what_is_its_own() -> None:
-    rights = OF_CELLS["moor-cell-c1"]
+def test_a_conductor_reads_and_configures_only_what_is_its_own() -> None:
+    rights = OF_CELLS["moor-conductor-c1"]
     for queue in objects_of(CELLS).queues:
-        assert rights.may_read(queue.name) == (queue.name in ("conductor.c1.work", "compute.c1.work"))
+        assert rights.may_read(queue.name) == (queue.name == "conductor.c1.work")
         assert not rights.may_configure(queue.name)
     # A right to its answer queues' names would be one to exchanges of these names, past all topic rights.
-    assert not rights.may_configure("answers.moor-cell-c1.p1")
-    assert not rights.may_declare_queue("answers.moor-cell-c2.p1")
-    assert not rights.may_read("answers.moor-cell-c2.p1")
+    assert not rights.may_configure("answers.moor-conductor-c1.p1")
+    assert rights.may_declare_queue("answers.moor-conductor-c1.p1")
+    assert not rights.may_declare_queue("answers.moor-conductor-c2.p1")
+    assert not rights.may_read("answers.moor-conductor-c2.p1")
     assert not rights.may_bind(EVENTS, "#")
+
+
+def test_nobody_but_an_operator_configures_more_than_queues_that_the_broker_names() -> None:
+    applications = [Application("a", projects=("p",)), Application("b", admin=True)]
+    rights = rights_by_user(objects_of(CELLS).exchanges, CELLS, applications=applications)
+    for user, each in rights.items():
+        assert (each.configure in ("^$", r"^(amq\.gen-.*)$")) == (user != "moor-operator"), user
+
+
+@pytest.mark.parametrize(
+    ("name", "projects", "admin"),
+    [
+        ("Shop", ("a",), False),
+        ("", ("a",), False),
+        ("x" * 41, ("a",), False),
+        ("shop", (), False),
+        ("shop", ("a",), True),
+        ("shop", ("-",), False),
+        ("shop", ("a.b",), False),
+        ("shop", ("*",), False),
+        ("shop", ("#",), False),
+        ("shop", ("A",), False),
+        ("shop", ("{username}",), False),
+        ("shop", ("a" * 65,), False),
+    ],
+)
+def test_an_application_that_would_get_more_than_its_projects_is_refused(
+    name: str, projects: tuple[str, ...], *, admin: bool
+) -> None:
+    with pytest.raises(ValueError, match=r"name|project|admin"):
+        Application(name, projects, admin)
 
 
 def test_only_an_operator_may_say_whether_a_host_is_used() -> None:
     may = {user for user, rights in RIGHTS.items() if rights.may_publish(API, "host.set")}
 
     assert may == {"moor-operator"}
-    assert RIGHTS["moor-client"].may_publish(API, "host.query")
 
 
 def test_only_an_operator_writes_the_books_by_name_and_cells_do_not_even_ask() -> None:
     for keys, who in (
-        (BOOK_WRITES, {"moor-operator"}),
-        (BOOK_QUESTIONS, {"moor-client", "moor-operator"}),
+        # What schedulers set is the aggregates' members, by their aggregates.
+        ([key for key in BOOK_WRITES if key != "aggregates.set"], {"moor-operator"}),
+        (["aggregates.set"], {"moor-operator", "moor-scheduler"}),
+        ([*BOOK_SEARCHES, *(key.replace("*", "shop") for key in BOOK_QUESTIONS)], {"moor-operator"}),
     ):
         for key in keys:
             assert {user for user, rights in RIGHTS.items() if rights.may_publish(PLACEMENT, key)} == who, key
 
 
 def test_only_who_answers_may_write_answers() -> None:
-    may = {user for user, rights in RIGHTS.items() if rights.may_publish(REPLY, "answers.moor-client.p1")}
+    may = {user for user, rights in RIGHTS.items() if rights.may_publish(REPLY, "answers.moor-app-shop.p1")}
 
     assert may == {user_of(role.name) for role in ROLES if role.answers or role.operates}
 
@@ -151,6 +200,8 @@ def test_everything_that_is_read_or_written_exists() -> None:
     for role in ROLES:
         assert {grant.exchange for grant in (*role.writes, *role.listens)} <= names
         assert set(role.reads) <= queues
+        for queue in role.reads:
+            assert queue == DEAD_QUEUE or retry_exchange_of(queue) in names, queue
     assert {binding.exchange for queue in QUEUES for binding in queue.bindings} <= names
     assert {route.exchange for route in ROUTES.values()} <= names
 
@@ -163,7 +214,7 @@ def test_what_can_be_retried_is_reached_by_its_own_name() -> None:
 
 def test_who_may_write_to_an_exchange_that_brings_back_may_read_every_queue_bound_to_it() -> None:
     # A key that may be used opens the others: RabbitMQ routes by those in a CC header too, unasked.
-    for user, rights in OF_CELLS.items():
+    for user, rights in RIGHTS.items():
         for queue in objects_of(CELLS).queues:
             for binding in queue.bindings:
                 if binding.exchange.startswith(RETRY) and rights.may_write(binding.exchange):
@@ -179,7 +230,7 @@ def test_placement_and_events_stand_on_every_broker_and_the_api_only_on_its_own(
     assert {API, PLACEMENT, EVENTS} <= {exchange.name for exchange in of_api.exchanges}
     assert CELL not in {exchange.name for exchange in of_api.exchanges}
     assert {queue.name for queue in of_cell.queues} >= {
-        "placement.questions",
+        "placement.claims",
         "conductor.c1.work",
         DEAD_QUEUE,
     }

@@ -17,6 +17,7 @@ def upgrade() -> None:
         sa.Column("id", sa.Uuid(), nullable=False),
         sa.Column("request_id", sa.Uuid()),
         sa.Column("place", sa.Integer()),
+        sa.Column("project", sa.String(64)),
         sa.Column("given", sa.LargeBinary(), nullable=False),
         sa.Column("state", sa.String(32), nullable=False),
         sa.Column("sequence", sa.BigInteger(), nullable=False),
@@ -44,6 +45,14 @@ def upgrade() -> None:
             postgresql_where=known,
             sqlite_where=known,
         )
+    of_a_project = sa.text("project IS NOT NULL")
+    op.create_index(
+        "ix_requested_instances_project_id",
+        "requested_instances",
+        ["project", "id"],
+        postgresql_where=of_a_project,
+        sqlite_where=of_a_project,
+    )
     op.create_table(
         "known_hosts",
         sa.Column("id", sa.Uuid(), nullable=False),
