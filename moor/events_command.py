@@ -22,6 +22,7 @@ from moor.showing import COLOURS
 
 # What becomes of builds and instances, and what hosts are. Heartbeats and the feed of the books are loud.
 USUAL = ("build.#", "instance.#", "host.state.*", "inventory.refused.*")
+HEARD = ("*", "#", *(fact.partition(".")[0] for fact in FACTS))
 PATTERN = re.compile(r"(\*|#|[a-z0-9_-]+)(\.(\*|#|[a-z0-9_-]+))*")
 
 
@@ -47,6 +48,8 @@ def events(
     for pattern in wanted:
         if not PATTERN.fullmatch(pattern):
             raise typer.BadParameter(f"pattern {pattern!r}: words, * and #, with dots between")
+        if pattern.partition(".")[0] not in HEARD:
+            raise typer.BadParameter(f"pattern {pattern!r}: nothing is said under such a key; there are {', '.join(FACTS)}")
     settings = settled(bus=bus)
 
     async def work() -> None:
