@@ -83,7 +83,9 @@ def judge(message: Message, origin: Origin, post: Post) -> Refused | None:
     """What is wrong with one message of a parcel that nothing is wrong with; None if it counts."""
     address = address_of(message)
     if address.kind is Kind.EVENT and origin.exchange == FEED:
-        return None if _is_of_feed(message, origin) else _elsewhere(message, origin)
+        if not _is_of_feed(message, origin):
+            return _elsewhere(message, origin)
+        return _may_say(origin.sender, FEED, origin.key, "", post)
     if address.routing_key != origin.key or address.exchange != origin.exchange:
         return _elsewhere(message, origin)
     return _may_say(origin.sender, address.exchange, address.routing_key, getattr(message, "cell", ""), post)

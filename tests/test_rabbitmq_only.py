@@ -23,7 +23,6 @@ from bus.topology import (
     EVENTS,
     PLACEMENT,
     REPLY,
-    RETRY,
     Binding,
     Limits,
     Objects,
@@ -32,13 +31,15 @@ from bus.topology import (
     answers_queue,
     objects_of,
 )
+from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest, ctl
 from tests.contracts.small_world import connected, eventually, receive
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 
 CELLS = ("a", "b")
-CELL = "moor-cell-a"
+CELL = "moor-conductor-a"
+SCHEDULER = "moor-scheduler"
 OWN_KEY = f"answers.{CELL}.p1"
 STANDING = objects_of(CELLS)
 EXCHANGES = tuple(exchange.name for exchange in STANDING.exchanges if not exchange.foreign)
@@ -53,7 +54,7 @@ async def rabbitmq() -> AsyncIterator[RabbitMQUnderTest]:
     under_test = await RabbitMQUnderTest.start()
     try:
         async with connected(under_test.broker(), STANDING):
-            await under_test.add_user(CELL, CELLS)
+            await under_test.add_users((CELL, ADMIN.user, SHOP.user, SCHEDULER), CELLS)
         yield under_test
     finally:
         await under_test.close()
@@ -124,7 +125,7 @@ async def depths(rabbitmq: RabbitMQUnderTest) -> dict[str, int]:
 async def test_a_cell_is_refused_what_it_may_not_say(rabbitmq: RabbitMQUnderTest) -> None:
     async with raw(rabbitmq, CELL) as attempt:
         for exchange, key in (
-            (API, "build.request"),
+            (API, "build.request.-"),
             (API, "swap.a"),
             ("", "scheduler.requests"),
             ("", "conductor.a.work"),
@@ -139,8 +140,8 @@ async def test_a_cell_is_refused_what_it_may_not_say(rabbitmq: RabbitMQUnderTest
             (EVENTS, "providers.changed"),
             ("moor.cell.b", "spawn.b"),
             (REPLY, OWN_KEY),
-            (RETRY, "scheduler.requests"),
-            ("moor.retry.b", "conductor.b.work"),
+            ("moor.retry.scheduler", "scheduler.requests"),
+            ("moor.retry.conductor.b", "conductor.b.work"),
             (DEAD, "scheduler.requests"),
             ("amq.topic", "anything"),
             ("amq.fanout", ""),
@@ -159,16 +160,15 @@ async def test_everything_a_cell_needs_works(rabbitmq: RabbitMQUnderTest) -> Non
         for exchange, key in (
             (PLACEMENT, "swap.a"),
             (PLACEMENT, "release.a"),
-            (PLACEMENT, "inventory.report.a"),
             ("moor.cell.a", "spawn.a"),
-            ("moor.retry.a", "compute.a.work"),
+            ("moor.retry.conductor.a", "conductor.a.work"),
             (DEAD, "conductor.a.work"),
         ):
             parcel = Parcel(exchange, key, b"{}", mandatory=True)
             assert await publishing.publish(parcel) is Receipt.CONFIRMED, key
-        assert await publishing.publish(Parcel(EVENTS, "host.up.a", b"{}")) is Receipt.CONFIRMED
-        work = await connection.open_consuming("compute.a.work", prefetch=10)
-        assert len(await receive(work, 2)) == 2
+        assert await publishing.publish(Parcel(EVENTS, "instance.active.a", b"{}")) is Receipt.CONFIRMED
+        work = await connection.open_consuming("conductor.a.work", prefetch=10)
+        assert len(await receive(work, 1)) == 1
 
         async with connected(rabbitmq.broker()) as placement:
             answering = await placement.open_publishing()
@@ -181,8 +181,8 @@ async def test_a_copy_by_header_reaches_only_queues_where_a_cell_is_heard_anyway
 ) -> None:
     """RabbitMQ 3.10 does not judge the keys in CC and BCC headers, so an exchange must not have queues beyond reach.
 
-    That leaves placement's own queues and the schedulers' of events, which judge by the sender, and the dead letters,
-    which a person judges.
+    That leaves placement's own queues, the schedulers' of events and those of its own cell, whose readers judge each message
+    by its primary key, and the dead letters, which a person judges.
     """
     every_key = [binding.pattern for queue in STANDING.queues for binding in queue.bindings]
     keys = sorted({key.replace("*", "b").replace("#", "b") for key in every_key} | set(QUEUES))
@@ -190,18 +190,21 @@ async def test_a_copy_by_header_reaches_only_queues_where_a_cell_is_heard_anyway
         for exchange, key in (
             (PLACEMENT, "swap.a"),
             ("moor.cell.a", "spawn.a"),
-            (EVENTS, "host.up.a"),
-            ("moor.retry.a", "conductor.a.work"),
+            (EVENTS, "instance.active.a"),
+            ("moor.retry.conductor.a", "conductor.a.work"),
             (DEAD, "conductor.a.work"),
         ):
             assert await attempt(says(exchange, key, headers={"CC": keys, "BCC": keys})) == ""
 
     assert set(await depths(rabbitmq)) == {
         "placement.work",
+        "placement.claims",
+        "placement.searches",
         "placement.questions",
         "scheduler.events",
         "conductor.a.work",
         "compute.a.work",
+        "ironic.a.work",
         "dead",
     }
 
@@ -223,7 +226,7 @@ async def test_a_cell_has_no_queue_whose_dead_letters_go_where_it_may_not_write(
             assert "ACCESS_REFUSED" in refused, f"{name!r}: {refused or 'allowed'}"
 
 
-@pytest.mark.parametrize("name", [OWN_KEY, "amq.gen-mine", "moor.mine", "feed.moor-cell-a.p1"])
+@pytest.mark.parametrize("name", [OWN_KEY, "amq.gen-mine", "moor.mine", "feed.moor-conductor-a.p1"])
 async def test_a_cell_has_no_exchange_of_its_own(rabbitmq: RabbitMQUnderTest, name: str) -> None:
     """It would be free of topic rights: bound to where a cell may write, it would carry any key there."""
     async with raw(rabbitmq, CELL) as attempt:
@@ -249,7 +252,7 @@ async def test_no_exchange_is_bound_to_another_by_a_cell_but_for_its_own_answers
                     if not await attempt(binds(destination, source, key)):
                         allowed.add((source, destination, key))
 
-        writable = (PLACEMENT, EVENTS, DEAD, "moor.cell.a", "moor.retry.a")
+        writable = (PLACEMENT, EVENTS, DEAD, "moor.cell.a", "moor.retry.conductor.a")
         assert allowed == {(REPLY, destination, key) for destination in writable for key in own_keys}
 
     # All of these bindings stand now. What placement answers goes to no queue by them but the dead letters, where a
@@ -389,6 +392,8 @@ async def test_a_queue_is_of_the_kind_it_should_be(rabbitmq: RabbitMQUnderTest, 
     durable = arguments.get("x-queue-type") == "quorum" or name == "placement.questions"
     feed = Objects(queues=(Queue("feed.one", QueueKind.FEED),))
     async with connected(rabbitmq.broker(), feed), raw(rabbitmq) as attempt:
+        if name == "feed.one":
+            (name,) = await rabbitmq.feeds()
         for key in arguments:
             # The broker compares: with any one of them left out, it is another queue.
             fewer = {other: value for other, value in arguments.items() if other != key}

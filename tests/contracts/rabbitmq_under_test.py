@@ -208,7 +208,27 @@ class RabbitMQUnderTest:
             await self._eval(self._undo.pop("alarm"))
 
     async def delete_queue(self, name: str) -> None:
-        await asyncio.to_thread(ctl, "delete_queue", "--vhost", self.virtual_host, name)
+        # RabbitMQ has named the feeds itself.
+        for each in await self.feeds() if name.startswith("feed.") else (name,):
+            await asyncio.to_thread(ctl, "delete_queue", "--vhost", self.virtual_host, each)
+
+    async def feeds(self) -> Sequence[str]:
+        """The queues that RabbitMQ has named and that no connection owns."""
+        listed = await asyncio.to_thread(
+            ctl,
+            "list_queues",
+            "--quiet",
+            "--no-table-headers",
+            "--vhost",
+            self.virtual_host,
+            "name",
+            "exclusive",
+        )
+        # Quorum queues are told without the second.
+        named = [line.partition("\t") for line in listed.splitlines()]
+        return [
+            name for name, _, is_exclusive in named if name.startswith("amq.gen-") and is_exclusive == "false"
+        ]
 
     async def set_consumer_timeout_s(self, seconds: float) -> None:
         """A channel takes both numbers when it is opened: how long it may be, and how often it is looked at."""

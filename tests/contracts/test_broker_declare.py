@@ -45,7 +45,7 @@ async def test_declaring_again_leaves_what_is_in_the_queues(under_test: BrokerUn
 @pytest.mark.parametrize(
     "other",
     [
-        Objects(queues=(Queue(WORK.name, QueueKind.FEED),)),
+        Objects(queues=(Queue(WORK.name, QueueKind.QUESTIONS),)),
         Objects(queues=(WORK,), limits=Limits(work_length_max=7)),
         Objects(queues=(WORK,), limits=Limits(deliveries_max=77)),
         Objects(exchanges=(Exchange(TOWN, durable=False),)),

@@ -303,7 +303,7 @@ async def test_an_application_hears_its_own_projects_and_nothing_else(under_test
     "objects",
     [
         Objects(queues=(Queue("scheduler.requests", QueueKind.WORK),)),
-        Objects(queues=(Queue("a.queue.of.its.own", QueueKind.FEED),)),
+        Objects(queues=(Queue("a.queue.of.its.own", QueueKind.QUESTIONS),)),
         Objects(queues=(answers_queue(user_of("conductor", "c2"), "p1"),)),
         Objects(queues=(Queue(OWN_ANSWERS.name, QueueKind.ANSWERS, (Binding(EVENTS, "#"),)),)),
         Objects(queues=(Queue(OWN_ANSWERS.name, QueueKind.ANSWERS, (Binding(API, "build.request.-"),)),)),

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
+from itertools import count
 from uuid import UUID
 
 import pytest
@@ -15,6 +16,7 @@ from bus.messages.build import InstanceState
 from bus.messages.placement import (
     AskSnapshot,
     LogPosition,
+    ProviderGone,
     ProvidersChanged,
     ProviderState,
     RevisionsPage,
@@ -252,6 +254,39 @@ async def test_a_change_that_was_lost_silently_is_noticed_and_healed(bus: str, b
 
             await until(lambda: readings.of_all > all_read, "the loss is noticed")
             assert (await the_end_of(here, 2, flavor=structs.replace(SMALL, vcpus=4))).state == "active"
+
+
+@STAGES
+async def test_a_picture_that_was_emptied_wrongly_heals_within_its_checks_period(
+    bus: str, books: str
+) -> None:
+    """A false word that all hosts are gone: what is gone stays gone, so it would never be believed again."""
+    readings, patient = Readings(), structs.replace(QUICK, verify_every_s=0.2)
+    async with (
+        cloud(bus, books) as here,
+        here.placement(),
+        here.scheduler(station=readings.station, settings=patient),
+    ):
+        await here.add_host("h1")
+        await here.until_known("h1")
+        assert (await the_end_of(here, 1)).state == "active"
+        page = await here.books.snapshot_page(0, 10)
+        gone = tuple(
+            ProviderGone(internal=each.internal, id=each.id, revision=999) for each in page.providers
+        )
+        liar = Station(here.brokers.at_api("placement"), "liar", settings=SETTINGS)
+        all_read = readings.of_all
+
+        await liar.publisher.send(ProvidersChanged(at=LogPosition(term=999, position=1), gone=gone))
+
+        await until(lambda: readings.of_all > all_read, "the lie is noticed")
+        numbers = count(2)
+
+        async def is_built() -> bool:
+            return (await the_end_of(here, next(numbers))).state == "active"
+
+        await until_so(is_built, "boots find the host again")
+        await liar.close()
 
 
 @STAGES

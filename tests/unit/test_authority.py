@@ -1,0 +1,258 @@
+"""May this message count? By its key, its cell, its project and its verified sender."""
+
+from uuid import UUID
+
+import pytest
+
+from bus import headers
+from bus.authority import (
+    Post,
+    Refused,
+    judge,
+    judge_answer,
+    judge_parcel,
+    post_of,
+    speaks_for,
+    wrong_reply_to,
+)
+from bus.broker import Delivery, Parcel
+from bus.message import Message, ProviderId
+from bus.messages.build import BuildInstance, DeleteInstance, InstancesFound, RequestId
+from bus.messages.hosts import AskHosts, HostsFound, SetHost
+from bus.messages.placement import (
+    AskSnapshot,
+    ClaimAnswered,
+    LogPosition,
+    ProvidersChanged,
+    Released,
+    ReportInventory,
+    SnapshotPage,
+)
+from bus.origin import Origin, origin_of
+from bus.topology import API, DEAD, EVENTS, FEED, PLACEMENT, REPLY, address_of
+from tests.unit.examples import EXAMPLES
+
+WITH_USERS, WITHOUT = Post(has_users=True), Post()
+OF_C1 = Post(has_users=True, cells=frozenset({"c1"}))
+BUILD = BuildInstance(request_id=RequestId(UUID(int=1)), project="shop")
+RELEASE = next(each for each in EXAMPLES if type(each).__name__ == "ReleaseClaim")
+REPORT = ReportInventory(cell="c1", root=ProviderId(UUID(int=1)), providers=())
+CHANGED = ProvidersChanged(at=LogPosition(term=1, position=1))
+PAGE = SnapshotPage(providers=(), published=LogPosition(term=1, position=1))
+
+
+def said(message: Message, sender: str = "", *, exchange: str = "", key: str = "") -> Origin:
+    address = address_of(message)
+    return Origin(sender, "", exchange or address.exchange, key or address.routing_key)
+
+
+def refusal(message: Message, origin: Origin, post: Post = WITH_USERS) -> str:
+    refused = judge_parcel(origin, post) or judge(message, origin, post)
+    return refused.reason if refused else ""
+
+
+def test_every_message_counts_under_its_own_key_where_there_are_no_users() -> None:
+    for example in EXAMPLES:
+        assert refusal(example, said(example), WITHOUT) == ""
+
+
+def test_no_message_counts_under_the_key_of_another() -> None:
+    for example in EXAMPLES:
+        for other in EXAMPLES:
+            address = address_of(other)
+            if address != address_of(example):
+                origin = Origin("", "", address.exchange, address.routing_key)
+                assert "counts only under the key" in refusal(example, origin, WITHOUT), (example, address)
+
+
+@pytest.mark.parametrize(
+    ("message", "key"),
+    [
+        (RELEASE, "snapshot"),
+        (SetHost(host="h1", enabled=False), "build.request.shop"),
+        (BUILD, "build.request.bank"),
+        (BUILD, "build.request.-"),
+        (DeleteInstance(instance=BUILD.request_id), "instance.delete.shop"),  # type: ignore[arg-type]
+        (REPORT, "inventory.report.c2"),
+    ],
+)
+def test_a_key_of_another_type_project_or_cell_is_refused_and_named(message: Message, key: str) -> None:
+    assert repr(key) in refusal(message, said(message, "moor-operator", key=key))
+
+
+@pytest.mark.parametrize(
+    ("sender", "message", "allowed"),
+    [
+        ("moor-app-shop", BUILD, True),
+        ("moor-operator", BUILD, True),
+        ("moor-scheduler", BUILD, False),
+        ("moor-conductor-c1", BUILD, False),
+        ("moor-app-shop", SetHost(host="h1", enabled=False), False),
+        ("moor-operator", SetHost(host="h1", enabled=False), True),
+        ("moor-app-shop", AskSnapshot(), False),
+        ("moor-scheduler", AskSnapshot(), True),
+        ("moor-compute-c1", REPORT, True),
+        ("moor-compute-c2", REPORT, False),
+        ("moor-conductor-c1", REPORT, False),
+        ("moor-ironic", REPORT, True),
+        ("moor-operator", REPORT, False),
+        ("moor-placement", CHANGED, True),
+        ("moor-scheduler", CHANGED, False),
+        ("moor-operator", CHANGED, False),
+    ],
+)
+def test_what_counts_is_what_the_table_gives_the_senders_role(
+    sender: str, message: Message, *, allowed: bool
+) -> None:
+    assert (refusal(message, said(message, sender)) == "") is allowed
+
+
+@pytest.mark.parametrize(
+    "sender", ["", "guest", "moor-cell-c1", "moor-client", "moor-conductor", "moor-app-"]
+)
+def test_a_sender_that_the_table_does_not_know_is_refused_and_not_told(sender: str) -> None:
+    refused = judge_parcel(said(BUILD, sender), WITH_USERS)
+
+    assert refused is not None
+    assert not refused.is_told
+    assert judge_parcel(said(BUILD, sender), WITHOUT) is None
+
+
+def test_on_a_cells_own_broker_nobody_speaks_for_another_cell() -> None:
+    other = ReportInventory(cell="c2", root=ProviderId(UUID(int=1)), providers=())
+    for sender in ("moor-compute-c1", "moor-compute-c2", "moor-operator", "moor-ironic"):
+        assert refusal(other, said(other, sender), OF_C1)
+    assert refusal(REPORT, said(REPORT, "moor-compute-c1"), OF_C1) == ""
+    assert speaks_for("moor-operator", OF_C1) == "c1"
+    assert speaks_for("moor-operator", WITH_USERS) is None
+    assert speaks_for("moor-compute-c2", WITH_USERS) == "c2"
+
+
+# What comes by detours
+
+
+def test_a_parcel_that_was_dead_lettered_on_its_way_is_refused_whoever_sent_it() -> None:
+    parcel = Parcel(
+        PLACEMENT,
+        "release.c1",
+        b"{}",
+        headers={headers.BROKER_REASON: "expired", headers.BROKER_QUEUE: "amq.gen-x"},
+    )
+
+    origin = origin_of(Delivery(1, "placement.work", parcel, sender="moor-scheduler"))
+
+    refused = judge_parcel(origin, WITH_USERS)
+    assert refused is not None
+    assert "amq.gen-x" in refused.reason
+
+
+FIRST = {headers.SENDER: "moor-operator", headers.EXCHANGE: API, headers.KEY: "host.set"}
+
+
+@pytest.mark.parametrize(
+    ("exchange", "first"),
+    [
+        ("moor.retry.scheduler", Origin("moor-operator", "", API, "host.set")),
+        (DEAD, Origin("moor-operator", "", API, "host.set")),
+        (API, Origin("moor-app-shop", "", API, "build.request.shop")),
+        (PLACEMENT, Origin("moor-app-shop", "", PLACEMENT, "build.request.shop")),
+    ],
+)
+def test_who_said_it_first_is_believed_only_where_workers_alone_write(exchange: str, first: Origin) -> None:
+    parcel = Parcel(exchange, "build.request.shop", b"{}", headers=dict(FIRST))
+
+    assert origin_of(Delivery(1, "q", parcel, sender="moor-app-shop")) == first
+
+
+def test_what_the_broker_buried_has_the_key_that_it_had_first() -> None:
+    buried = {
+        headers.BROKER_REASON: "delivery_limit",
+        headers.BROKER_EXCHANGE: PLACEMENT,
+        headers.BROKER_KEY: "release.c1",
+        # Its sender's own.
+        **FIRST,
+    }
+    parcel = Parcel(DEAD, "placement.work", b"{}", headers=buried)
+
+    assert origin_of(Delivery(1, "dead", parcel, sender="moor-conductor-c1")) == Origin(
+        "moor-conductor-c1", "", PLACEMENT, "release.c1"
+    )
+
+
+# Answers
+
+
+@pytest.mark.parametrize(
+    ("reply_to", "sender", "is_right"),
+    [
+        ("answers.moor-app-shop.p1", "moor-app-shop", True),
+        ("answers.moor-scheduler.p1", "moor-app-shop", False),
+        ("answers.moor-app-shop", "moor-app-shop", False),
+        ("answers.moor-app-shop.p1.x", "moor-app-shop", False),
+        ("answers.moor-app-shop.", "moor-app-shop", False),
+        ("answers.moor-app-shop." + "x" * 300, "moor-app-shop", False),
+        ("answers.moor-app-shop.\n", "moor-app-shop", False),
+        ("answers.moor-app-shop.#", "moor-app-shop", False),
+        ("build.request.shop", "moor-app-shop", False),
+        ("x" * 200, "moor-app-shop", False),
+    ],
+)
+def test_an_answer_goes_to_its_askers_own_address_alone(
+    reply_to: str, sender: str, *, is_right: bool
+) -> None:
+    assert (wrong_reply_to(reply_to, sender, WITH_USERS) == "") is is_right
+    refused = judge_parcel(Origin(sender, reply_to, API, "instance.query.shop"), WITH_USERS)
+    assert (refused is None) is is_right
+
+
+def test_where_there_are_no_users_an_address_must_still_be_one() -> None:
+    assert wrong_reply_to("answers.anyone.p1", "", WITHOUT) == ""
+    assert wrong_reply_to("x" * 200, "", WITHOUT)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "sender", "exchange", "is_right"),
+    [
+        (AskSnapshot(), PAGE, "moor-placement", REPLY, True),
+        (AskSnapshot(), PAGE, "moor-scheduler", REPLY, False),
+        (AskSnapshot(), PAGE, "moor-app-shop", REPLY, False),
+        (AskSnapshot(), PAGE, "", REPLY, False),
+        (AskSnapshot(), PAGE, "moor-placement", EVENTS, False),
+        (AskSnapshot(), HostsFound(hosts=()), "moor-placement", REPLY, False),
+        (AskHosts(), HostsFound(hosts=()), "moor-scheduler", REPLY, True),
+        (AskHosts(), HostsFound(hosts=()), "moor-placement", REPLY, False),
+        (
+            RELEASE,
+            ClaimAnswered(consumer=RELEASE.consumer, attempt=1, verdict=Released(freed=True)),  # type: ignore[attr-defined]
+            "moor-placement",
+            REPLY,
+            True,
+        ),
+        (BUILD, InstancesFound(instances=()), "moor-scheduler", REPLY, False),
+    ],
+)
+def test_an_answer_counts_if_it_is_of_the_questions_type_and_from_who_may_answer_it(
+    question: Message, answer: Message, sender: str, exchange: str, *, is_right: bool
+) -> None:
+    origin = Origin(sender, "", exchange, "answers.moor-scheduler.p1")
+
+    assert (judge_answer(question, answer, origin, WITH_USERS) is None) is is_right
+
+
+# Posts and feeds
+
+
+def test_a_process_with_a_user_of_the_table_knows_that_its_broker_has_users() -> None:
+    assert post_of("moor-scheduler") == Post(has_users=True)
+    assert post_of("moor-app-shop") == Post(has_users=True)
+    assert post_of("guest") == Post()
+    assert post_of("", cells=("c1",)) == Post(cells=frozenset({"c1"}))
+
+
+def test_on_the_feed_an_event_counts_under_its_own_project() -> None:
+    placed = next(each for each in EXAMPLES if type(each).__name__ == "InstancePlaced")
+    project = placed.instance.project or "-"  # type: ignore[attr-defined]
+
+    assert judge(placed, Origin("moor-scheduler", "", FEED, project), WITH_USERS) is None
+    for sender, key in (("moor-scheduler", "another"), ("moor-placement", project)):
+        assert isinstance(judge(placed, Origin(sender, "", FEED, key), WITH_USERS), Refused)
