@@ -93,10 +93,16 @@ class UnixConnection:
         self._blocked = ""
         self._lost = ""
         self._ended = asyncio.Event()
+        self._unblocked = asyncio.Event()
 
     @property
     def blocked(self) -> str:
         return self._blocked
+
+    async def until_unblocked(self) -> None:
+        while self._blocked:
+            self._unblocked.clear()
+            await self._unblocked.wait()
 
     async def greet(self, user: str) -> None:
         self._blocked = await self.ask(Hello(user), HELLO, str)
@@ -192,6 +198,7 @@ class UnixConnection:
                 self._settle(number, depth)
             case BlockedChanged(why=why):
                 self._blocked = why
+                self._unblocked.set()
             case Cancelled(channel=channel, problem=problem, text=text):
                 consuming = self._consumings.pop(channel, None)
                 if consuming is not None:
@@ -208,7 +215,9 @@ class UnixConnection:
 
     def _connection_lost(self, why: str) -> None:
         self._lost = why
+        self._blocked = ""
         self._ended.set()
+        self._unblocked.set()
         for number in [*self._answers]:
             self._settle(number, ConnectionLost(why))
         for consuming in self._consumings.values():

@@ -33,6 +33,9 @@ from tests.contracts.stage import (
 
 pytestmark = pytest.mark.asyncio
 
+# How many of those that shine are found at once.
+PAGE = 3
+
 
 class Lamps:
     """Lamps that each order switches, once: a row a lamp, with what it has said and not yet been heard saying."""
@@ -53,8 +56,9 @@ class Lamps:
         for each in said:
             del tx.kept[each]
 
-    async def pending(self) -> Sequence[tuple[Kept, Message]]:
-        return tuple(self.kept.items())
+    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+        kept = sorted(self.kept.items(), key=lambda each: each[0].entity)
+        return [each for each in kept if after is None or each[0].entity > after.entity][:PAGE]
 
 
 async def switch(orders: Sequence[Received[ReleaseClaim]], lamps: Lamps) -> Sequence[Said]:
@@ -147,10 +151,10 @@ async def test_a_sweep_that_fails_is_tried_again_and_nobody_minds(under_test: Br
     await anext(feed)
     plain = lamps.pending
 
-    async def troubled() -> Sequence[tuple[Kept, Message]]:
+    async def troubled(after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
         if troubles:
             raise troubles.pop()
-        return await plain()
+        return await plain(after)
 
     lamps.pending = troubled  # type: ignore[method-assign]
     here = Station(broker, "here", settings=structs.replace(SETTINGS, sweep_s=0.01))
