@@ -148,7 +148,7 @@ class Asker:
 
     def _pause_s(self, tries: int) -> float:
         """Whoever is slow to answer is not helped by being asked ever more."""
-        return self._settings.ask_again_ms * 2 ** min(tries, ASK_AGAIN_DOUBLINGS_MAX) / 1000
+        return self._settings.ask_again_ms * 2.0 ** min(tries, ASK_AGAIN_DOUBLINGS_MAX) / 1000
 
     def _due_in_s(self, batch: _Batch, tries: int) -> float:
         """When these are to be asked again; or to be looked at again, if their last copy is still here."""

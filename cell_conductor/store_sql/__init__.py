@@ -7,7 +7,7 @@ On tables that stand: `bus.sql.upgrade(url, "cell_conductor")` makes them. A bat
     reading.py      what is rare, once for both
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Protocol
@@ -180,7 +180,7 @@ class SqlConductorStore:
             number = said[-1][0]
         return found
 
-    async def _noted(self, after: int) -> list[tuple[int, Sequence[Spoken]]]:
+    async def _noted(self, after: int) -> list[tuple[int, Collection[Spoken]]]:
         before_us = microseconds(self._clock() - JUST_SAID) if self._has_started else None
         async with self._database.reading() as transaction:
             notes = await transaction.run(reading.notes_of, self._cell, before_us, after, NAMES_PAGE)
@@ -188,7 +188,7 @@ class SqlConductorStore:
         return [(number, said_in(note)) for number, note in notes]
 
     async def _pending_of(
-        self, said: Sequence[tuple[int, Sequence[Spoken]]]
+        self, said: Sequence[tuple[int, Collection[Spoken]]]
     ) -> list[tuple[Kept, Message]]:
         ids = {id_ for _, each in said for id_, _ in each}
         instances = [InstanceId(UUID(bytes=id_)) for id_ in sorted(ids)]
