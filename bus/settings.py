@@ -30,6 +30,8 @@ class BusSettings(Struct, frozen=True):
     retry_delay_ms_max: float = 30_000.0
     # Less than the broker's own limit of deliveries, so that a dead letter carries our reason and not just its.
     attempts_max: int = 20
+    # What failed by no fault of its own, such as another's lock, waits this long before it is tried again.
+    blameless_delay_ms: float = 2_000.0
     # A message of a newer version waits this long before it is offered to another worker.
     newer_delay_ms: float = 5_000.0
     # Asking: how long until a question is asked again, and until it has no answer.

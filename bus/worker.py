@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 import tenacity
 
 from bus.codec import Codec
-from bus.errors import Failure, Transient, Unavailable
+from bus.errors import Failure, TookTooLong, Transient, Unavailable
 from bus.handling import (
     Bury,
     GiveUp,
@@ -98,6 +98,8 @@ class Worker(Generic[Tx]):
         self._stopping = False
         self.handled = 0
         self.batches = 0
+        # How many there were when something last took too long.
+        self._batches_when_slow = 0
 
     async def run(self) -> None:
         """Until `stop`; then finish what is in hand, and give the rest back to the queue."""
@@ -211,7 +213,15 @@ class Worker(Generic[Tx]):
 
     async def _failed(self, handler: Handler | Reading, items: Sequence[Item], problem: Exception) -> None:
         attempts = items[0].received.attempts
-        verdict = after_failure(problem, items=len(items), attempts=attempts, settings=self._settings)
+        verdict = after_failure(
+            problem,
+            items=len(items),
+            attempts=attempts,
+            settings=self._settings,
+            others_succeed=self.batches > self._batches_when_slow,
+        )
+        if isinstance(problem, TookTooLong):
+            self._batches_when_slow = self.batches
         log.warning(
             "%d from %s failed: %s",
             len(items),
@@ -224,8 +234,8 @@ class Worker(Generic[Tx]):
             case OneByOne():
                 for item in items:
                     await self._handle(handler, [item])
-            case PutBack(delay_ms):
-                self.intake.put_back_later(items[0], delay_ms)
+            case PutBack(delay_ms, counts):
+                self.intake.put_back_later(items[0], delay_ms, counts=counts)
             case GiveUp(reason):
                 await self.intake.bury(items[0], reason)
 

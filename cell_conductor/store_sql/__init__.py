@@ -19,7 +19,7 @@ from bus.errors import Transient
 from bus.handling import Kept
 from bus.message import Message
 from bus.messages.build import InstanceId
-from bus.sql import POOL_SIZE, PostgresTransaction, SqliteTransaction, open_database
+from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
 from cell_conductor.bodies import Remembered, body_of, decoded, encoded_body
 from cell_conductor.core.instance import Instance
 from cell_conductor.store import JUST_SAID, NAMES_PAGE, ConductorTransaction, Spoken, left_of, now
@@ -153,9 +153,15 @@ class SqlConductorTransaction:
 
 class SqlConductorStore:
     def __init__(
-        self, url: str, cell: str, *, clock: Callable[[], datetime] = now, pool_size: int = POOL_SIZE
+        self,
+        url: str,
+        cell: str,
+        *,
+        clock: Callable[[], datetime] = now,
+        pool_size: int = POOL_SIZE,
+        settings: DatabaseSettings | None = None,
     ) -> None:
-        self._database = open_database(url, pool_size=pool_size)
+        self._database = open_database(url, pool_size=pool_size, settings=settings)
         self._cell = cell
         self._clock = clock
         self._remembered = Remembered()
