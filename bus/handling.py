@@ -119,9 +119,7 @@ def after_failure(
     """
     if items > 1:
         return OneByOne()
-    if isinstance(problem, Locked | Unavailable) or (
-        isinstance(problem, TookTooLong) and not others_succeed
-    ):
+    if isinstance(problem, Locked | Unavailable) or (isinstance(problem, TookTooLong) and not others_succeed):
         return PutBack(settings.blameless_delay_ms, counts=False)
     if isinstance(problem, Poison):
         return GiveUp(describe(problem))

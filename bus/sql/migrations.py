@@ -63,9 +63,7 @@ async def _upgrade_postgres(url: URL, package: str, settings: DatabaseSettings) 
                 sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"),
                 {"name": version_table(package)},
             )
-            await connection.execute(
-                sa.text(f"SET LOCAL lock_timeout = {milliseconds(MIGRATION_TIMEOUT_S)}")
-            )
+            await connection.execute(sa.text(f"SET LOCAL lock_timeout = {milliseconds(MIGRATION_TIMEOUT_S)}"))
             return await connection.run_sync(migrate, package)
     finally:
         await engine.dispose()

@@ -142,9 +142,7 @@ TakeSession = Callable[[str], Awaitable[PostgresSession]]
 
 
 @asynccontextmanager
-async def _transaction(
-    take: TakeSession, begin: str, limit_s: float
-) -> AsyncIterator[PostgresTransaction]:
+async def _transaction(take: TakeSession, begin: str, limit_s: float) -> AsyncIterator[PostgresTransaction]:
     transaction = PostgresTransaction(take, begin, limit_s)
     with transients():
         try:

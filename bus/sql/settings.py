@@ -1,5 +1,7 @@
 """How long a database may keep us waiting. Relations between the limits are asserted here."""
 
+from itertools import pairwise
+
 from msgspec import Struct
 
 # RabbitMQ takes a delivery away from a consumer that holds it for longer than this.
@@ -36,7 +38,7 @@ class DatabaseSettings(Struct, frozen=True):
         for field in self.__struct_fields__:
             _require(getattr(self, field) > 0, f"{field} must be more than 0")
         order = ("lock_s", "statement_s", "transaction_s", "long_s")
-        for less, more in zip(order, order[1:], strict=False):
+        for less, more in pairwise(order):
             _require(getattr(self, less) <= getattr(self, more), f"{less} must be at most {more}")
         _require(
             self.idle_in_transaction_s <= self.transaction_s,

@@ -193,9 +193,7 @@ class SqlConductorStore:
         self._has_started |= len(notes) < NAMES_PAGE
         return [(number, said_in(note)) for number, note in notes]
 
-    async def _pending_of(
-        self, said: Sequence[tuple[int, Collection[Spoken]]]
-    ) -> list[tuple[Kept, Message]]:
+    async def _pending_of(self, said: Sequence[tuple[int, Collection[Spoken]]]) -> list[tuple[Kept, Message]]:
         ids = {id_ for _, each in said for id_, _ in each}
         instances = [InstanceId(UUID(bytes=id_)) for id_ in sorted(ids)]
         rows = {row.id.bytes: row for row in await self.read(instances)}

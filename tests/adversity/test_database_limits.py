@@ -263,5 +263,3 @@ async def test_a_server_that_was_stopped_in_its_tracks() -> None:
             await here.work_through(stopped(server))
     finally:
         await asyncio.to_thread(server.stop)
-
-

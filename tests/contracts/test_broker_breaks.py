@@ -118,7 +118,9 @@ async def test_a_publish_that_waits_for_a_blocked_broker_is_lost_with_its_connec
         await under_test.set_alarm(on=False)
 
 
-async def test_who_waits_for_the_end_of_an_alarm_hears_of_it_and_of_a_cut(under_test: BrokerUnderTest) -> None:
+async def test_who_waits_for_the_end_of_an_alarm_hears_of_it_and_of_a_cut(
+    under_test: BrokerUnderTest,
+) -> None:
     for is_cut in (False, True):
         async with connected(under_test.broker(), world()) as connection:
             await within_patience(connection.until_unblocked())

@@ -15,7 +15,6 @@ from bus.codec import CODEC, known_messages
 from bus.link import Link
 from bus.listening import listen
 from bus.memory import MemoryBroker
-from bus.message import Message
 from bus.messages.build import BuildInstance, Flavor, InstanceActive, InstanceFailed, RequestId
 from bus.messages.hosts import HostsAlive
 from bus.messages.placement import ClaimResources
@@ -78,7 +77,7 @@ class Stored:
 
     def _stored(self, parcel: Parcel) -> None:
         for envelope in known_messages(parcel, CODEC):
-            message: Message = envelope.message
+            message = envelope.message
             self.beats += isinstance(message, HostsAlive)
             if parcel.reply_to:
                 self.questions[envelope.id] += 1
@@ -209,5 +208,3 @@ async def the_alarm() -> None:
 
 def test_an_alarm_of_ten_minutes_ends_with_one_copy_of_each_question_and_every_request_ended() -> None:
     live(the_alarm())
-
-

@@ -71,7 +71,9 @@ async def test_it_leaves_a_piece_of_work_as_what_it_is(tmp_path: Path) -> None:
         asyncpg.AdminShutdownError("terminating connection due to administrator command"),
         asyncpg.CannotConnectNowError("the database system is starting up"),
         asyncpg.TooManyConnectionsError("sorry, too many clients already"),
-        asyncpg.IdleInTransactionSessionTimeoutError("terminating connection due to idle-in-transaction timeout"),
+        asyncpg.IdleInTransactionSessionTimeoutError(
+            "terminating connection due to idle-in-transaction timeout"
+        ),
     ],
     ids=repr,
 )

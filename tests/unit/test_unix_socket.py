@@ -222,7 +222,9 @@ async def test_a_broker_with_an_alarm_is_waited_for(place: Path) -> None:
     memory = MemoryBroker()
     async with serve_unix(memory, place):
         connection = await UnixBroker(place, answer_s_max=0.02).connect()
-        await connection.declare(Objects((Exchange("x"),), (Queue("q", QueueKind.WORK, (Binding("x", "#"),)),)))
+        await connection.declare(
+            Objects((Exchange("x"),), (Queue("q", QueueKind.WORK, (Binding("x", "#"),)),))
+        )
         publishing = await connection.open_publishing()
         memory.set_alarm()
         sent = asyncio.create_task(publishing.publish(Parcel("x", "k", b"1")))
