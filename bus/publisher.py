@@ -14,31 +14,29 @@ import asyncio
 import itertools
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
 import tenacity
-from msgspec import Struct
 
 from bus.broker import (
-    LINES,
-    PLAIN,
     Connection,
     ConnectionLost,
-    HandsOver,
     Interrupted,
     Parcel,
     Publishing,
     Receipt,
     Refusal,
 )
-from bus.codec import encode_lines
 from bus.errors import Failure, Unavailable
 from bus.link import Link
 from bus.message import Envelope, Message
+from bus.parcels import Bucket, Key, Outgoing, Waiter
 from bus.settings import BusSettings
 from bus.topology import REPLY, Address, Kind, address_of
+
+__all__ = ["Outgoing", "Overfull", "Publisher", "Undeliverable", "now"]
 
 log = logging.getLogger(__name__)
 
@@ -58,109 +56,6 @@ class Overfull(Unavailable):
     """Too many messages wait for the broker already: none of these was taken."""
 
 
-class Outgoing(Struct, frozen=True, gc=False):
-    """A message on its way out. An answer has the asker's queue in `to`; a question has where its answer goes."""
-
-    message: Message
-    cause: str = ""
-    trace: str = ""
-    to: str = ""
-    reply_to: str = ""
-    # Given by who must recognise the answer; else the publisher makes one up.
-    id: str = ""
-
-
-class _Waiter:
-    """One call's messages: its future is done when the last of them is confirmed."""
-
-    __slots__ = ("done", "is_withdrawn", "left")
-
-    def __init__(self, count: int, done: asyncio.Future[None]) -> None:
-        self.left = count
-        self.done = done
-        self.is_withdrawn = False
-
-    def settle(self, count: int, problem: Exception | None) -> None:
-        self.left -= count
-        if self.done.done():
-            return
-        if problem is not None:
-            self.done.set_exception(problem)
-        elif self.left == 0:
-            self.done.set_result(None)
-
-
-# Whom it is for, which is the queue of who asked or everybody whom this kind of message concerns; the cell; and where
-# answers go.
-_Key = tuple[str | type[Message], str, str]
-
-
-class _Bucket:
-    """Messages for one address that have not left yet, all of one kind or answers, and who waits for each of them."""
-
-    __slots__ = ("address", "envelopes", "key", "reply_to", "waiters")
-
-    def __init__(self, key: _Key, address: Address, reply_to: str) -> None:
-        self.key = key
-        self.address = address
-        self.reply_to = reply_to
-        self.envelopes: list[Envelope[Message]] = []
-        self.waiters: list[_Waiter] = []
-
-    def drop(self, sent: asyncio.Future[None]) -> int:
-        """Forget the messages of the call that returned this future; returns how many they were."""
-        kept = [n for n, each in enumerate(self.waiters) if each.done is not sent]
-        dropped = len(self.waiters) - len(kept)
-        if dropped:
-            self.envelopes = [self.envelopes[n] for n in kept]
-            self.waiters = [self.waiters[n] for n in kept]
-        return dropped
-
-    def parcels(
-        self, bytes_max: int, hands_over: HandsOver
-    ) -> Iterator[tuple[Parcel, Mapping[_Waiter, int]]]:
-        """As few as may be, and who waits for how much of each."""
-        if self.envelopes[0].message.IS_STRICT:
-            # What people may write is looked at by whoever reads it.
-            hands_over = HandsOver.BYTES
-        body = b"" if hands_over is HandsOver.MESSAGES else encode_lines(self.envelopes)
-        is_handed_over = hands_over is not HandsOver.BYTES
-        if len(body) <= bytes_max or len(self.envelopes) == 1:
-            yield self._parcel(body, 0, len(self.envelopes), is_handed_over=is_handed_over)
-            return
-        lines = body.split(b"\n")
-        for first, last in _chunks(lines, bytes_max):
-            part = b"\n".join(lines[first:last])
-            yield self._parcel(part, first, last, is_handed_over=is_handed_over)
-
-    def _parcel(
-        self, body: bytes, first: int, last: int, *, is_handed_over: bool
-    ) -> tuple[Parcel, Mapping[_Waiter, int]]:
-        envelopes = self.envelopes[first:last]
-        parcel = Parcel(
-            exchange=self.address.exchange,
-            routing_key=self.address.routing_key,
-            body=body,
-            content_type=PLAIN if len(envelopes) == 1 else LINES,
-            persistent=self.address.kind.is_kept,
-            mandatory=self.address.kind is not Kind.EVENT,
-            reply_to=self.reply_to,
-            envelopes=tuple(envelopes) if is_handed_over else (),
-        )
-        return parcel, Counter(self.waiters[first:last])
-
-
-def _chunks(lines: Sequence[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
-    """From where to where the lines share a parcel; one that is too long has one to itself."""
-    first = size = 0
-    for n, line in enumerate(lines):
-        size += len(line) + 1
-        if size > bytes_max and n > first:
-            yield first, n
-            first, size = n, len(line) + 1
-    yield first, len(lines)
-
-
 class Publisher:
     """One role's way out, on a channel of its own. It reconnects, repeats what was not confirmed, and slows its callers
     down when the broker does: nothing that was accepted by `send` is given up until the publisher is closed or the
@@ -176,14 +71,14 @@ class Publisher:
         self._name = name
         self._hands_over = link.broker.hands_over
         self._ids = itertools.count(1)
-        self._buckets: dict[_Key, _Bucket] = {}
-        self._full: deque[_Bucket] = deque()
+        self._buckets: dict[Key, Bucket] = {}
+        self._full: deque[Bucket] = deque()
         # Messages in buckets, which are not parcels yet.
         self._waiting = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
         # Each parcel's task, and which callers wait for it.
-        self._under_way: dict[asyncio.Task[None], Mapping[_Waiter, int]] = {}
+        self._under_way: dict[asyncio.Task[None], Mapping[Waiter, int]] = {}
         self._timer: asyncio.Handle | None = None
         # The linger time of what waits is over, but no parcel may start.
         self._is_late = False
@@ -206,7 +101,7 @@ class Publisher:
 
     def send_all(self, outgoing: Sequence[Outgoing], kept: Sequence[Hashable] = ()) -> asyncio.Future[None]:
         """Say many things; one future for all. `kept` names the rows that keep them: `is_on_the_way` knows of these."""
-        waiter = _Waiter(len(outgoing), asyncio.get_running_loop().create_future())
+        waiter = Waiter(len(outgoing), asyncio.get_running_loop().create_future())
         if not outgoing:
             waiter.done.set_result(None)
             return waiter.done
@@ -240,7 +135,7 @@ class Publisher:
     def send_parcel(self, parcel: Parcel) -> asyncio.Future[None]:
         """Send something as it is, by itself: an item that goes back to its queue, or to the dead letters."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._start(parcel, {_Waiter(1, done): 1}, Kind.ORDER)
+        self._start(parcel, {Waiter(1, done): 1}, Kind.ORDER)
         return done
 
     def withdraw(self, sent: asyncio.Future[None]) -> None:
@@ -302,13 +197,13 @@ class Publisher:
 
     # Into parcels
 
-    def _bucket_for(self, outgoing: Outgoing) -> _Bucket:
+    def _bucket_for(self, outgoing: Outgoing) -> Bucket:
         message, to = outgoing.message, outgoing.to
         key = (to, "", "") if to else (type(message), getattr(message, "cell", ""), outgoing.reply_to)
         bucket = self._buckets.get(key)
         if bucket is None:
             address = Address(REPLY, to, Kind.ANSWER) if to else address_of(message)
-            bucket = self._buckets[key] = _Bucket(key, address, outgoing.reply_to)
+            bucket = self._buckets[key] = Bucket(key, address, outgoing.reply_to)
         return bucket
 
     def _why_not_taken(self, count: int) -> Exception | None:
@@ -367,7 +262,7 @@ class Publisher:
             self.free_since_s = asyncio.get_running_loop().time()
             self._flush()
 
-    def _buckets_in_order(self) -> Sequence[_Bucket]:
+    def _buckets_in_order(self) -> Sequence[Bucket]:
         return (*self._full, *self._buckets.values())
 
     def _drop(self, sent: asyncio.Future[None]) -> None:
@@ -389,7 +284,7 @@ class Publisher:
         self._buckets.clear()
         self._waiting = 0
 
-    def _dispatch(self, bucket: _Bucket) -> None:
+    def _dispatch(self, bucket: Bucket) -> None:
         self._waiting -= len(bucket.waiters)
         if not self._has_room.is_set():
             self._tell_of_room()
@@ -404,7 +299,7 @@ class Publisher:
 
     # Out to the broker
 
-    def _start(self, parcel: Parcel, waiting: Mapping[_Waiter, int], kind: Kind) -> None:
+    def _start(self, parcel: Parcel, waiting: Mapping[Waiter, int], kind: Kind) -> None:
         task = asyncio.get_running_loop().create_task(self._deliver(parcel, waiting, kind))
         self._under_way[task] = waiting
         task.add_done_callback(self._arrived)
@@ -416,7 +311,7 @@ class Publisher:
         elif self._full:
             self._schedule()
 
-    async def _deliver(self, parcel: Parcel, waiting: Mapping[_Waiter, int], kind: Kind) -> None:
+    async def _deliver(self, parcel: Parcel, waiting: Mapping[Waiter, int], kind: Kind) -> None:
         """Publish one parcel until the broker has said what became of it, and tell those who wait."""
         problem: Exception | None = ConnectionLost("closed before the broker confirmed")
         try:
@@ -429,7 +324,7 @@ class Publisher:
             for waiter, count in waiting.items():
                 waiter.settle(count, problem)
 
-    async def _publish_until_told(self, parcel: Parcel, waiting: Mapping[_Waiter, int]) -> Receipt:
+    async def _publish_until_told(self, parcel: Parcel, waiting: Mapping[Waiter, int]) -> Receipt:
         """Once, as almost always; or as often as it takes, with growing pauses. `REFUSED` if all was withdrawn."""
         receipt = await self._publish_once(parcel)
         if receipt in _FINAL:
@@ -497,5 +392,5 @@ class Publisher:
             await broken.close()
 
 
-def _is_withdrawn(waiting: Mapping[_Waiter, int]) -> bool:
+def _is_withdrawn(waiting: Mapping[Waiter, int]) -> bool:
     return all(waiter.is_withdrawn for waiter in waiting)
