@@ -13,12 +13,15 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 import asyncpg
 import pytest
 import pytest_asyncio
+import sqlalchemy as sa
+from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
+from bus.errors import Locked, TookTooLong, Unavailable
 from bus.messages.placement import ClaimAnswered, Claimed
 from bus.process import Part, run_until
 from bus.settings import BusSettings
-from bus.sql import DatabaseSettings, upgrade
+from bus.sql import DatabaseSettings, open_database, upgrade
 from bus.station import Station
 from bus.topology import DEAD_QUEUE
 from placement_worker.settings import PlacementSettings
@@ -154,6 +157,62 @@ async def a_session(url: str) -> AsyncIterator[asyncpg.Connection]:
         yield connection
     finally:
         await connection.close()
+
+
+# The server's own limits
+
+
+async def test_the_server_ends_what_takes_too_long_and_what_takes_long_by_its_nature_may(url: str) -> None:
+    database = open_database(url, settings=LIMITS)
+    try:
+        with pytest.raises(TookTooLong, match="statement timeout"):
+            async with database.writing() as transaction:
+                await transaction.run(sleep, 3 * LIMITS.statement_s)
+        async with database.reading(takes_long=True) as transaction:
+            await transaction.run(sleep, 3 * LIMITS.statement_s)
+        # Of a session that is used again, the limits are as they were.
+        with pytest.raises(TookTooLong, match="statement timeout"):
+            async with database.reading() as transaction:
+                await transaction.run(sleep, 3 * LIMITS.statement_s)
+        async with a_session(url) as other, other.transaction():
+            await other.execute("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE")
+            with pytest.raises(Locked, match="lock timeout"):
+                async with database.writing() as transaction:
+                    await transaction.run(look)
+    finally:
+        await database.close()
+
+
+async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has_locked(url: str) -> None:
+    database = open_database(url, settings=LIMITS)
+
+    async def forgetful() -> None:
+        async with database.writing() as transaction:
+            await transaction.run(lock)
+            async with a_session(url) as other, other.transaction():
+                # Waits for the lock, and has it when the transaction was ended.
+                await other.execute("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE")
+            await transaction.run(look)
+
+    try:
+        with pytest.raises(Unavailable):
+            await forgetful()
+        async with database.writing() as transaction:
+            await transaction.run(look)
+    finally:
+        await database.close()
+
+
+def sleep(connection: Connection, seconds: float) -> None:
+    connection.execute(sa.select(sa.func.pg_sleep(seconds)))
+
+
+def look(connection: Connection) -> None:
+    connection.execute(sa.text("SELECT count(*) FROM consumers"))
+
+
+def lock(connection: Connection) -> None:
+    connection.execute(sa.text("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE"))
 
 
 # What somebody else has locked
