@@ -3,23 +3,24 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from msgspec import Struct, field
+import pytest
+from msgspec import Struct, field, structs
 
-from bus.broker import Parcel
+from bus.broker import Broker, Parcel
 from bus.codec import CODEC, known_messages
 from bus.link import Link
 from bus.listening import listen
 from bus.memory import MemoryBroker
 from bus.messages.build import BuildInstance, Flavor, InstanceActive, InstanceFailed, RequestId
-from bus.messages.hosts import HostsAlive
+from bus.messages.hosts import AskHosts, HostsAlive, HostsFound
 from bus.messages.placement import ClaimResources
 from bus.process import Part, run_until
-from bus.publisher import Overfull
+from bus.publisher import Overfull, now
 from bus.settings import BusSettings
 from bus.station import Station
 from bus.topology import EVENTS, Grant, objects_of
@@ -36,6 +37,8 @@ from placement_worker.wiring import placement_parts
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import scheduler_parts
+from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
+from tests.contracts.stage import until
 from tests.simulation.loop import live
 from tests.simulation.process import EPOCH
 
@@ -86,16 +89,20 @@ class Stored:
 
 
 class Cloud:
-    """Every worker on one memory broker, and a client."""
+    """Every worker on one broker, and a client."""
 
-    def __init__(self, stack: AsyncExitStack) -> None:
-        self.memory = MemoryBroker()
-        self.stored = Stored(self.memory)
+    def __init__(
+        self, stack: AsyncExitStack, broker: Broker, bus: BusSettings, clock: Callable[[], datetime]
+    ) -> None:
         self.stations: dict[str, Station] = {}
+        self._broker = broker
+        self._bus = bus
+        self._clock = clock
         self._stack = stack
 
     async def open(self) -> None:
-        connection = self.memory.connect("")
+        clock = self._clock
+        connection = await self._broker.connect()
         await connection.declare(objects_of(("c1",)))
         await connection.close()
         books = MemoryPlacementStore()
@@ -121,7 +128,12 @@ class Cloud:
 
     def station(self, name: str) -> Station:
         station = Station(
-            self.memory.as_user(), name, settings=BUS, asks=True, clock=clock, chance=random.Random(name)
+            self._broker,
+            name,
+            settings=self._bus,
+            asks=True,
+            clock=self._clock,
+            chance=random.Random(name),
         )
         self.stations[name] = station
         self._stack.push_async_callback(station.close)
@@ -145,11 +157,20 @@ class Cloud:
 
 
 @asynccontextmanager
-async def a_cloud() -> AsyncIterator[Cloud]:
+async def a_cloud(broker: Broker, bus: BusSettings, clock: Callable[[], datetime]) -> AsyncIterator[Cloud]:
     async with AsyncExitStack() as stack:
-        cloud = Cloud(stack)
+        cloud = Cloud(stack, broker, bus, clock)
         await cloud.open()
-        await asyncio.sleep(30)  # of the simulated clock: all hosts are known
+        client = cloud.station("client")
+        running = asyncio.create_task(client.run())
+        known = 0
+        while known < HOSTS:
+            await asyncio.sleep(0.2)
+            found = await client.ask(AskHosts(limit=500))
+            assert isinstance(found, HostsFound)
+            known = sum(host.up for host in found.hosts)
+        await client.stop()
+        await running
         yield cloud
 
 
@@ -169,36 +190,40 @@ async def boot(client: Station, asked: Asked, seconds: float) -> None:
 
 
 async def hear(client: Station, asked: Asked) -> None:
-    link = Link(client.consuming.broker, BUS)
+    link = Link(client.consuming.broker, client.settings)
     keys = ("instance.active.#", "instance.error.#")
-    async for batch in listen(link, [Grant(EVENTS, keys)], process="ears", settings=BUS, codec=CODEC):
+    async for batch in listen(
+        link, [Grant(EVENTS, keys)], process="ears", settings=client.settings, codec=CODEC
+    ):
         for each in batch:
             if isinstance(each.message, InstanceActive | InstanceFailed):
                 asked.ended[each.message.instance.request_id] += 1
 
 
 async def the_alarm() -> None:
-    async with a_cloud() as cloud, asyncio.TaskGroup() as beside:
-        asked, client = Asked(), cloud.station("client")
+    memory = MemoryBroker()
+    stored = Stored(memory)
+    async with a_cloud(memory.as_user(), BUS, clock) as cloud, asyncio.TaskGroup() as beside:
+        asked, client = Asked(), cloud.stations["client"]
         hearing = beside.create_task(hear(client, asked))
         await boot(client, asked, BEFORE_S)
-        cloud.memory.set_alarm()
-        cloud.stored.forget()
+        memory.set_alarm()
+        stored.forget()
         booting = beside.create_task(boot(client, asked, ALARM_S))
         while not booting.done():
             await asyncio.sleep(5)
             assert max(cloud.waiting().values()) <= WAITING_MAX, cloud.waiting()
             assert max(cloud.under_way().values()) <= BUS.parcels_unconfirmed_max, cloud.under_way()
-        assert not cloud.stored.questions
+        assert not stored.questions
         assert asked.refused > 0, "the client was never held back"
         asked_again = {name: station.asked_again for name, station in cloud.stations.items()}
 
-        cloud.memory.end_alarm()
+        memory.end_alarm()
         await asyncio.sleep(1)  # of the simulated clock: less than what a question waits for its answer
 
-        assert cloud.stored.beats <= 1, "beats were piled up"
-        assert {*cloud.stored.questions.values()} == {1}
-        assert {*cloud.stored.claims.values()} == {1}
+        assert stored.beats <= 1, "beats were piled up"
+        assert {*stored.questions.values()} == {1}
+        assert {*stored.claims.values()} == {1}
         assert asked_again == {name: station.asked_again for name, station in cloud.stations.items()}
         while not asked.ended.keys() >= asked.accepted:
             await asyncio.sleep(5)
@@ -208,3 +233,28 @@ async def the_alarm() -> None:
 
 def test_an_alarm_of_ten_minutes_ends_with_one_copy_of_each_question_and_every_request_ended() -> None:
     live(the_alarm())
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.asyncio
+async def test_an_alarm_of_some_seconds_on_the_real_broker() -> None:
+    under_test = await RabbitMQUnderTest.start()
+    bus = structs.replace(BUS, ask_again_ms=300, answer_timeout_ms=1_500)
+    try:
+        async with a_cloud(under_test.broker(), bus, now) as cloud, asyncio.TaskGroup() as beside:
+            asked, client = Asked(), cloud.stations["client"]
+            hearing = beside.create_task(hear(client, asked))
+            await boot(client, asked, 2)
+            await under_test.set_alarm(on=True)
+            await boot(client, asked, 3)
+            # Who publishes hears of the alarm then; the others may have nothing to say.
+            await until(lambda: client.publisher.is_held)
+            asked_again = {name: station.asked_again for name, station in cloud.stations.items()}
+            await boot(client, asked, 3)
+            assert asked_again == {name: station.asked_again for name, station in cloud.stations.items()}
+            assert max(cloud.waiting().values()) <= WAITING_MAX, cloud.waiting()
+            await under_test.set_alarm(on=False)
+            await until(lambda: asked.ended.keys() >= asked.accepted, "every request ends")
+            hearing.cancel()
+    finally:
+        await under_test.close()
