@@ -18,6 +18,9 @@ from compute_sim.store import ComputeStore
 
 log = logging.getLogger(__name__)
 
+# How many batches of answers may wait for their confirm.
+SAYING_MAX = 16
+
 
 class Finisher:
     """A part of a compute: run it beside the worker that takes its orders."""
@@ -38,6 +41,9 @@ class Finisher:
     async def run(self) -> None:
         while not self._is_done(next_s := await self._store.next_due_s()):
             await self._until(next_s)
+            if len(self._saying) >= SAYING_MAX:
+                # The broker takes nothing: attempts stay due until it does.
+                await asyncio.wait(self._saying, return_when=asyncio.FIRST_COMPLETED)
             await self._finish()
         if self._saying:
             await asyncio.wait(self._saying)

@@ -8,9 +8,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from bus.handling import Kept
 from bus.message import Message
+from bus.messages.build import InstanceId
 from scheduler_worker.instances import InstanceRow, messages_of
 from scheduler_worker.store import SchedulerStore, SchedulerTransaction
 
@@ -66,17 +68,27 @@ class LateTransactions:
         if waiting:
             await (await late.begun()).confirm(waiting)
 
-    async def pending(self) -> Sequence[tuple[Kept, Message]]:
-        return [each async for row in self.unsaid() for each in kept_messages(row)]
+    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+        async for page in self.pages(after):
+            if found := [each for row in page if self._is_ours(row) for each in kept_messages(row)]:
+                return found
+        return ()
+
+    def _is_ours(self, row: InstanceRow) -> bool:  # noqa: ARG002 - others leave some rows to a sweep of their own
+        return True
 
     async def unsaid(self) -> AsyncIterator[InstanceRow]:
-        """All that still have something to say, a page at a time."""
-        before, after = self._clock() - self.unsaid_after, None
-        confirmed = {kept for _, said in self.confirmed for kept in said}
-        while page := await self._store.unsaid(before, after, UNSAID_PAGE):
+        """All that still have something to say, read a page at a time."""
+        async for page in self.pages():
             for row in page:
-                if _kept(row) not in confirmed:
-                    yield row
+                yield row
+
+    async def pages(self, behind: Kept | None = None) -> AsyncIterator[Sequence[InstanceRow]]:
+        before = self._clock() - self.unsaid_after
+        after = InstanceId(UUID(behind.entity)) if behind else None
+        while page := await self._store.unsaid(before, after, UNSAID_PAGE):
+            confirmed = {kept for _, said in self.confirmed for kept in said}
+            yield [row for row in page if _kept(row) not in confirmed]
             after = page[-1].id
 
 
@@ -86,7 +98,7 @@ class Unswept:
     def __init__(self, rows: LateTransactions) -> None:
         self.clear = rows.clear
 
-    async def pending(self) -> Sequence[tuple[Kept, Message]]:
+    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:  # noqa: ARG002 - the port has it
         return ()
 
 

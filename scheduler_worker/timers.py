@@ -59,9 +59,10 @@ class Deadlines:
             ended = [row for each in rows.values() if (row := overdue(each, self._clock())) is not None]
             await transaction.save(ended)
         said = [each for row in ended for each in kept_messages(row)]
-        await self._publisher.send_all([Outgoing(message) for _, message in said])
+        keys = [kept for kept, _ in said]
+        await self._publisher.send_all([Outgoing(message) for _, message in said], keys)
         async with self._store.transaction() as transaction:
-            await transaction.confirm([kept for kept, _ in said])
+            await transaction.confirm(keys)
         return len(late)
 
 

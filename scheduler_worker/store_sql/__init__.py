@@ -20,7 +20,7 @@ from bus.handling import Kept
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
-from bus.sql import POOL_SIZE, PostgresTransaction, SqliteTransaction, open_database
+from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
 from scheduler_worker.instances import NO_REQUEST, CellsWord, InstanceRow
 from scheduler_worker.store import Acceptance, InstanceQuery, NewRequest, SchedulerTransaction
 from scheduler_worker.store_sql import reading
@@ -107,8 +107,10 @@ class SqlSchedulerTransaction:
 
 
 class SqlSchedulerStore:
-    def __init__(self, url: str, *, pool_size: int = POOL_SIZE) -> None:
-        self._database = open_database(url, pool_size=pool_size)
+    def __init__(
+        self, url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
+    ) -> None:
+        self._database = open_database(url, pool_size=pool_size, settings=settings)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[SchedulerTransaction]:
