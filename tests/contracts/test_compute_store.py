@@ -127,7 +127,7 @@ async def test_an_attempt_that_was_taken_is_due_again_only_when_it_could_not_be_
     assert await store.next_due_s() is None
 
 
-async def test_what_was_not_confirmed_is_due_in_the_process_after(again: Again, clock: Clock) -> None:
+async def test_what_was_not_confirmed_is_due_in_the_process_after(again: Again) -> None:
     before = await again("c1")
     building = an_attempt(1, due_s=5.0)
     await save(before, building)
