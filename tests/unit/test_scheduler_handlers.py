@@ -49,7 +49,7 @@ class Desk:
         builder = Builder(self.store, NoClaims(), STANDARD, lambda: NOON, DAY)  # type: ignore[arg-type]
         self.handlers: Handlers = {
             **on_requests(builder, self.registry, lambda: NOON),
-            **on_events(self.registry, lambda: NOON, lambda *_: True),
+            **on_events(self.registry, lambda: NOON),
         }
 
     async def handle(self, *messages: Message, attempts: int = 0, dies: bool = False) -> Sequence[Said]:
