@@ -35,7 +35,8 @@ class Life:
         self, row: Consumer, held: tuple[ResourceAmount, ...], accounts: Mapping[int, Account]
     ) -> None:
         self._accounts = accounts
-        self._host = _host_of(row, held)
+        # The number of the host it lives on; -1, which is no provider's, if of none.
+        self._host = row.host.int if held and row.host is not None else -1
         self.row = row
         self.held = self.loaded = held
         self.changed = False
@@ -56,7 +57,7 @@ class Life:
         return self.is_gone or not (self.changed or self.row.attempt or self.row.generation)
 
     def become(self, row: Consumer, held: tuple[ResourceAmount, ...]) -> None:
-        host = _host_of(row, held)
+        host = row.host.int if held and row.host is not None else -1
         if host != self._host:
             self._count(self._host, -1)
             self._count(host, 1)
@@ -76,11 +77,6 @@ class Life:
         """No attempt can ask for it any more: not even its row is kept."""
         self.become(Consumer(id=self.row.id), ())
         self.is_gone = True
-
-
-def _host_of(row: Consumer, held: tuple[ResourceAmount, ...]) -> int:
-    """The number of the host it lives on; of none, that of no provider."""
-    return row.host.int if held and row.host is not None else -1
 
 
 class Draft:
