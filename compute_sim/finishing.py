@@ -1,8 +1,8 @@
 """What time drives: attempts that are due end, and what became of them is said, many at once.
 
 An attempt stays due until the broker has confirmed its answer: a process that is killed in between leaves it due for the
-one after it, and one that could not say it says it a little later. There is one
-timer for all attempts, and no task for each.
+one after it, and one that could not say it says it a little later. There is one timer for all attempts, and no task for
+each.
 """
 
 import asyncio
