@@ -174,6 +174,7 @@ class Parting(LateTransactions):
             yield parted
             if clearing := [kept for some in confirmed.values() for kept in some]:
                 await self.clear(parted, clearing)
+        parted.committed()
         for way, cleared in confirmed.items():
             way.cleared(cleared)
         for way, said in parted.leaving.items():

@@ -30,6 +30,15 @@ class LateTransaction:
         self._store = store
         self._stack = stack
         self._transaction: SchedulerTransaction | None = None
+        self._learning: list[Callable[[], None]] = []
+
+    def learn(self, what: Callable[[], None]) -> None:
+        """What this process is to know when the transaction is committed, and never if it is not."""
+        self._learning.append(what)
+
+    def committed(self) -> None:
+        for what in self._learning:
+            what()
 
     async def begun(self) -> SchedulerTransaction:
         if self._transaction is None:
@@ -56,7 +65,9 @@ class LateTransactions:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[LateTransaction]:
         async with AsyncExitStack() as stack:
-            yield LateTransaction(self._store, stack)
+            late = LateTransaction(self._store, stack)
+            yield late
+        late.committed()
 
     async def clear(self, late: LateTransaction, said: Sequence[Kept]) -> None:
         """Not yet, but before a sweep finds them. Those that a failure keeps from being cleared it will say again."""

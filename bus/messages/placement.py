@@ -68,12 +68,14 @@ class Share(Value, frozen=True, array_like=True):
     """What a consumer is to hold: where, of which shapes, how much.
 
     `host` is the root provider of the tree the consumer lives on; amounts may come from any provider of that tree
-    and from sharing providers outside it.
+    and from sharing providers outside it. A claim or a swap is refused if the host has `instances_max` consumers
+    already; 0: any number.
     """
 
     host: ProviderId
     amounts: Annotated[tuple[ResourceAmount, ...], Meta(min_length=1, max_length=1000)]
     shapes: Annotated[tuple[ShapeSeen, ...], Meta(max_length=1000)] = ()
+    instances_max: Natural = 0
 
 
 class ClaimResources(Message, frozen=True, tag="claim"):
@@ -148,7 +150,8 @@ class InventoryState(Value, frozen=True):
 class ProviderState(Value, frozen=True):
     """One provider, whole. `internal` is never reused; `revision` orders what is known about it.
 
-    `shape` is that of its tree, kept on the root and repeated on each of the tree's providers.
+    `shape` is that of its tree, kept on the root and repeated on each of the tree's providers. `consumers` is how many
+    live on it: they hold something, and their claims named it as their host.
     """
 
     internal: int
@@ -163,11 +166,12 @@ class ProviderState(Value, frozen=True):
     inventories: dict[str, InventoryState] = {}
     traits: tuple[str, ...] = ()
     aggregates: tuple[AggregateId, ...] = ()
+    consumers: int = 0
 
 
 class ProviderUsage(Value, frozen=True):
-    """What claims change of a provider, and nothing else: it stands at `revision`, and of each of its classes so much is
-    used. All else of it is as it was told with revision `base`: who has not heard that has missed something.
+    """What claims change of a provider, and nothing else: it stands at `revision`, so many consumers live on it, and of
+    each of its classes so much is used. All else of it is as it was told with revision `base`: who has not heard that has missed something.
     """
 
     internal: int
@@ -176,6 +180,7 @@ class ProviderUsage(Value, frozen=True):
     revision: int
     generation: int = 0
     used: dict[str, int] = {}
+    consumers: int = 0
 
 
 class Holder(Value, frozen=True, array_like=True):
@@ -196,8 +201,17 @@ class AlreadyClaimed(Variant, frozen=True, tag="already_claimed"):
     share: Share
 
 
+class HostFull(Value, frozen=True):
+    """As many consumers live on this host as the claim allows, or more."""
+
+    host: ProviderId
+    instances: int
+    instances_max: int
+
+
 class DoesNotFit(Variant, frozen=True, tag="does_not_fit"):
     shortfalls: tuple[Shortfall, ...]
+    full: HostFull | None = None
 
 
 class ShapeMoved(Variant, frozen=True, tag="shape_moved"):

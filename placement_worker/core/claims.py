@@ -159,7 +159,8 @@ def _swap(draft: Draft, life: Life, order: SwapClaim) -> ClaimJudgement:
         return heir
 
     held = draft.amounts_of(life.held)
-    wanted = weigh(draft, order.cell, order.share, {} if heir else held)
+    # Who inherits keeps the place on the host as well.
+    wanted = weigh(draft, order.cell, order.share, {} if heir else held, None if heir else row.host)
     if not isinstance(wanted, dict):
         return wanted
     draft.take(wanted)

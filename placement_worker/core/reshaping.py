@@ -137,6 +137,7 @@ def _without(changes: ClaimChanges, written: Sequence[ProviderBook]) -> ClaimCha
     return structs.replace(
         changes,
         touched=tuple([one for one in changes.touched if one.provider not in by_trees]),
+        counted=tuple([(one.provider, one.consumers) for one in changes.touched if one.provider in by_trees]),
     )
 
 

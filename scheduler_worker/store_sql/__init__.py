@@ -29,6 +29,7 @@ from scheduler_worker.store_sql.hosts import (
     find_hosts,
     find_hosts_changed,
     find_hosts_of,
+    forget_hosts,
     lock_hosts,
     save_hosts,
 )
@@ -100,6 +101,10 @@ class SqlSchedulerTransaction:
     async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
         if hosts:
             await self._transaction.run(save_hosts, hosts, at)
+
+    async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
+        if hosts:
+            await self._transaction.run(forget_hosts, hosts)
 
     async def confirm(self, said: Sequence[Kept]) -> None:
         if said:
