@@ -15,6 +15,7 @@ from placement_worker.api.routes import routes_of
 from placement_worker.api.settings import ApiSettings
 from placement_worker.api.versions import NEWEST, Version, told
 from placement_worker.desk import Desk
+from placement_worker.store import PlacementStore
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD
 from tests.contracts.stores import open_store
@@ -90,15 +91,17 @@ def an_allocation(generation: int | None = None, **amounts: int) -> dict[str, An
 
 @asynccontextmanager
 async def a_server(kind: str) -> AsyncIterator[Server]:
-    async with open_store(kind) as store:
-        desk, view = Desk(store, STANDARD, lambda: datetime.now(UTC)), View(store)
-        routes = routes_of(desk, view, store, STANDARD)
-        app = PlacementApp(routes, BelievedToken(), policy_named("open"), ApiSettings())
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://placement"
-        ) as client:
-            server = Server(client)
-            await server.fill()
-            yield server
-            await view.close()
-            await desk.close()
+    async with open_store(kind) as store, server_over(store) as server:
+        await server.fill()
+        yield server
+
+
+@asynccontextmanager
+async def server_over(store: PlacementStore) -> AsyncIterator[Server]:
+    desk, view = Desk(store, STANDARD, lambda: datetime.now(UTC)), View(store)
+    routes = routes_of(desk, view, store, STANDARD)
+    app = PlacementApp(routes, BelievedToken(), policy_named("open"), ApiSettings())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://placement") as client:
+        yield Server(client)
+        await view.close()
+        await desk.close()
