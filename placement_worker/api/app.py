@@ -46,7 +46,7 @@ from placement_worker.api.versions import (
 log = logging.getLogger(__name__)
 
 # The version document asks no policy: it is how clients find out what to ask.
-_ROOT = Route("GET", "/", version_document, rule="")
+_ROOT = Route("GET", "/", version_document, rule="", tells_json=False)
 _FOR_EVERYBODY: Final = (_ROOT.path, describing.PATH)
 
 
@@ -150,7 +150,8 @@ def _check_type_is_said(headers: Headers) -> None:
 
 
 def _check_media(route: Route, headers: Headers) -> None:
-    if route.method == "GET" and route is not _ROOT and not accepts(headers.get("accept", ""), JSON):
+    tells_json = route.method == "GET" and route.tells_json
+    if tells_json and not accepts(headers.get("accept", ""), JSON):
         raise ApiError(HTTPStatus.NOT_ACCEPTABLE, f"Only {JSON} is provided")
     if not route.reads_body:
         return

@@ -36,13 +36,13 @@ class Sent(NamedTuple):
 
 class Server:
     def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
+        self.client = client
 
     async def answer(self, sent: Sent) -> httpx.Response:
         headers = {"x-auth-token": "admin", "openstack-api-version": f"placement {told(sent.version)}"}
         if sent.body is not None:
             headers["content-type"] = "application/json"
-        return await self._client.request(sent.method, sent.target, headers=headers, content=sent.body)
+        return await self.client.request(sent.method, sent.target, headers=headers, content=sent.body)
 
     async def ask(
         self, method: str, target: str, body: Any = None, version: Version = NEWEST
@@ -59,10 +59,10 @@ class Server:
     async def reason(
         self, method: str, target: str, body: Any = None, version: Version = NEWEST
     ) -> tuple[int, str]:
-        """With what status it is refused, and why."""
+        """With what status it is refused, and why, as the `openstack` client prints it."""
         answer = await self.ask(method, target, body, version)
         (error,) = answer.json()["errors"]
-        return answer.status_code, error["detail"]
+        return answer.status_code, error["detail"].split("\n")[-1]
 
     async def fill(self) -> None:
         """A host with a network card, and somebody who holds something of it."""
@@ -97,10 +97,10 @@ async def a_server(kind: str) -> AsyncIterator[Server]:
 
 
 @asynccontextmanager
-async def server_over(store: PlacementStore) -> AsyncIterator[Server]:
+async def server_over(store: PlacementStore, policy: str = "open") -> AsyncIterator[Server]:
     desk, view = Desk(store, STANDARD, lambda: datetime.now(UTC)), View(store)
     routes = routes_of(desk, view, store, STANDARD)
-    app = PlacementApp(routes, BelievedToken(), policy_named("open"), ApiSettings())
+    app = PlacementApp(routes, BelievedToken(), policy_named(policy), ApiSettings())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://placement") as client:
         yield Server(client)
         await view.close()
