@@ -43,38 +43,38 @@ class Wrongs:
     """Draws from one seed. `generations` are the providers' own, as they stand when the request is made."""
 
     def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
+        self.random = random.Random(seed)
         self.generations: Mapping[str, int] = {}
         self.consumer_generations: Mapping[str, int] = {}
-        self._care = 0.0
+        self.care = 0.0
 
     def request(self) -> Asked:
-        draw = self._random
+        draw = self.random
         # Of some requests nearly all is right, of others hardly anything.
-        self._care = draw.choice((0.02, 0.1, 0.2, 0.5))
+        self.care = draw.choice((0.02, 0.1, 0.2, 0.5))
         method, target, body = draw.choice(_ENDPOINTS)(self)
-        if self._rarely(self._care / 10):
+        if self.rarely(self.care / 10):
             method = draw.choice(("GET", "PUT", "POST", "DELETE", "PATCH"))
         text = None if body is None else json.dumps(body)
-        if text is not None and self._rarely(self._care / 4):
+        if text is not None and self.rarely(self.care / 4):
             text = draw.choice(("", "{", "[]", "null", '"x"', "{}", '{"a": NaN}', text[:-1]))
         return Asked(method, target, self._headers(text), text)
 
     def _headers(self, body: str | None) -> tuple[tuple[str, str], ...]:
-        draw = self._random
+        draw = self.random
         headers = [("x-auth-token", "admin")]
-        if self._rarely(self._care / 10):
+        if self.rarely(self.care / 10):
             headers = draw.choice(([], [("x-auth-token", "ann")]))
         version = draw.choice(VERSIONS)
-        if self._rarely(self._care / 6):
+        if self.rarely(self.care / 6):
             version = draw.choice(("1.40", "2.0", "one", "1", "0.9"))
         headers.append(("openstack-api-version", f"placement {version}"))
-        if body is not None and not self._rarely(self._care / 6):
+        if body is not None and not self.rarely(self.care / 6):
             media = "application/json"
-            if self._rarely(self._care / 6):
+            if self.rarely(self.care / 6):
                 media = draw.choice(("text/plain", "application/xml", "application/json; charset=utf-8"))
             headers.append(("content-type", media))
-        if self._rarely(0.2):
+        if self.rarely(0.2):
             accept = draw.choice(
                 (
                     *("bogus", "text/plain", "text/html", "application/xml", "*/*", "application/*"),
@@ -86,27 +86,27 @@ class Wrongs:
 
     # Parts
 
-    def _rarely(self, share: float) -> bool:
-        return self._random.random() < share
+    def rarely(self, share: float) -> bool:
+        return self.random.random() < share
 
-    def _pick(self, right: Sequence[Any], *wrong: Any) -> Any:
-        return self._random.choice(wrong if self._rarely(self._care) else right)
+    def pick(self, right: Sequence[Any], *wrong: Any) -> Any:
+        return self.random.choice(wrong if self.rarely(self.care) else right)
 
-    def _provider(self) -> str:
-        return self._pick((HOST, HOST, NIC, OTHER), UNKNOWN, "none")
+    def provider(self) -> str:
+        return self.pick((HOST, HOST, NIC, OTHER), UNKNOWN, "none")
 
-    def _known(self) -> str:
-        return self._pick((HOST, HOST, NIC, OTHER), UNKNOWN)
+    def known(self) -> str:
+        return self.pick((HOST, HOST, NIC, OTHER), UNKNOWN)
 
-    def _class(self) -> str:
-        return self._pick(("VCPU", "VCPU", "DISK_GB", "CUSTOM_RARE"), "MEMORY_MB", "CUSTOM_NONE", "NONE")
+    def resource_class(self) -> str:
+        return self.pick(("VCPU", "VCPU", "DISK_GB", "CUSTOM_RARE"), "MEMORY_MB", "CUSTOM_NONE", "NONE")
 
-    def _generation(self, provider: str) -> object:
+    def generation(self, provider: str) -> object:
         right = self.generations.get(provider, 0)
-        return self._pick((right,), right + 1, 0, str(right))
+        return self.pick((right,), right + 1, 0, str(right))
 
-    def _inventory(self) -> Body:
-        body: Body = {"total": self._pick((8, 8, 9), 1, 0, -1, "8", 2**31, 8.5)}
+    def inventory(self) -> Body:
+        body: Body = {"total": self.pick((8, 8, 9), 1, 0, -1, "8", 2**31, 8.5)}
         # Of the ratio Placement takes values that nobody can use: below zero, or of any size.
         for key, right, wrong in (
             ("reserved", (0, 1, 8), (9, -1)),
@@ -115,39 +115,39 @@ class Wrongs:
             ("step_size", (1,), (0, 3)),
             ("allocation_ratio", (1.0, 16.0), (0.1, "1")),
         ):
-            if self._rarely(0.2):
-                body[key] = self._pick(right, *wrong)
-        if self._rarely(self._care / 8):
+            if self.rarely(0.2):
+                body[key] = self.pick(right, *wrong)
+        if self.rarely(self.care / 8):
             body["colour"] = "red"
         return body
 
-    def _resources(self) -> Body:
+    def resources(self) -> Body:
         # Beyond 2**31 ours refuses an amount with its schema, and Placement at the database.
         amounts = {
-            self._class(): self._pick((1, 1, 2), 7, 9, 0, -1, "1") for _ in range(1 + self._rarely(0.3))
+            self.resource_class(): self.pick((1, 1, 2), 7, 9, 0, -1, "1") for _ in range(1 + self.rarely(0.3))
         }
-        return {} if self._rarely(self._care / 8) else amounts
+        return {} if self.rarely(self.care / 8) else amounts
 
-    def _allocations(self) -> Body:
-        return {self._known(): {"resources": self._resources()} for _ in range(1 + self._rarely(0.3))}
+    def allocations(self) -> Body:
+        return {self.known(): {"resources": self.resources()} for _ in range(1 + self.rarely(0.3))}
 
-    def _owned(self, body: Body, consumer: str) -> Body:
-        if not self._rarely(self._care / 4):
-            body["project_id"] = self._pick(("shop",), "", "x" * 256)
-        if not self._rarely(self._care / 4):
+    def owned(self, body: Body, consumer: str) -> Body:
+        if not self.rarely(self.care / 4):
+            body["project_id"] = self.pick(("shop",), "", "x" * 256)
+        if not self.rarely(self.care / 4):
             body["user_id"] = "ann"
-        if not self._rarely(self._care / 2):
+        if not self.rarely(self.care / 2):
             right = self.consumer_generations.get(consumer)
-            body["consumer_generation"] = self._pick((right,), None, (right or 0) + 1, 0, "1")
-        if not self._rarely(self._care / 2):
-            body["consumer_type"] = self._pick(("INSTANCE",), "instance", "", "unknown")
+            body["consumer_generation"] = self.pick((right,), None, (right or 0) + 1, 0, "1")
+        if not self.rarely(self.care / 2):
+            body["consumer_type"] = self.pick(("INSTANCE",), "instance", "", "unknown")
         return body
 
-    def _consumer(self) -> str:
-        return self._pick((WEB, NEW), "none")
+    def consumer(self) -> str:
+        return self.pick((WEB, NEW), "none")
 
-    def _trait(self) -> str:
-        return self._pick(
+    def trait(self) -> str:
+        return self.pick(
             ("CUSTOM_FAST", "HW_CPU_X86_VMX"), "CUSTOM_NONE", "NONE", "custom_x", "CUSTOM_" + "X" * 250
         )
 
@@ -156,94 +156,98 @@ Drawn = tuple[str, str, Body | None]
 
 
 def _show(wrongs: Wrongs) -> Drawn:
-    what = wrongs._random.choice(
+    what = wrongs.random.choice(
         ("", "/inventories", "/aggregates", "/traits", "/usages", "/allocations", "/nothing")
     )
-    query = wrongs._random.choice(("", "", "", "?name=x", "?limit=x"))
-    return "GET", f"/resource_providers/{wrongs._provider()}{what}{query}", None
+    query = wrongs.random.choice(("", "", "", "?name=x", "?limit=x"))
+    return "GET", f"/resource_providers/{wrongs.provider()}{what}{query}", None
 
 
 def _create(wrongs: Wrongs) -> Drawn:
-    draw = wrongs._random
+    draw = wrongs.random
     body: Body = {"name": draw.choice(("fresh", "host", "host", "x" * 201, 5))}
-    if wrongs._rarely(0.7):
+    if wrongs.rarely(0.7):
         body["uuid"] = draw.choice((HOST, NEW, UNKNOWN, "none"))
-    if wrongs._rarely(0.5):
+    if wrongs.rarely(0.5):
         body["parent_provider_uuid"] = draw.choice((HOST, NIC, UNKNOWN, NEW, None, "none"))
-    if wrongs._rarely(0.05):
+    if wrongs.rarely(0.05):
         body["colour"] = "red"
     return "POST", "/resource_providers", body
 
 
 def _rename(wrongs: Wrongs) -> Drawn:
-    draw = wrongs._random
+    draw = wrongs.random
     body: Body = {"name": draw.choice(("host", "nic", "other", "fresh", 5))}
-    if wrongs._rarely(0.6):
+    if wrongs.rarely(0.6):
         body["parent_provider_uuid"] = draw.choice((HOST, NIC, OTHER, UNKNOWN, None, "none"))
-    return "PUT", f"/resource_providers/{wrongs._provider()}", body
+    return "PUT", f"/resource_providers/{wrongs.provider()}", body
 
 
 def _delete(wrongs: Wrongs) -> Drawn:
-    what = wrongs._random.choice(("", "/inventories", "/traits", f"/inventories/{wrongs._class()}"))
-    return "DELETE", f"/resource_providers/{wrongs._provider()}{what}", None
+    what = wrongs.random.choice(("", "/inventories", "/traits", f"/inventories/{wrongs.resource_class()}"))
+    return "DELETE", f"/resource_providers/{wrongs.provider()}{what}", None
 
 
 def _set_inventories(wrongs: Wrongs) -> Drawn:
-    provider = wrongs._provider()
+    provider = wrongs.provider()
     body: Body = {
-        "resource_provider_generation": wrongs._generation(provider),
+        "resource_provider_generation": wrongs.generation(provider),
         "inventories": {
-            wrongs._class(): wrongs._inventory() for _ in range(wrongs._random.choice((0, 1, 1, 2)))
+            wrongs.resource_class(): wrongs.inventory() for _ in range(wrongs.random.choice((0, 1, 1, 2)))
         },
     }
     return "PUT", f"/resource_providers/{provider}/inventories", _missing(wrongs, body)
 
 
 def _set_inventory(wrongs: Wrongs) -> Drawn:
-    provider = wrongs._provider()
-    body = {**wrongs._inventory(), "resource_provider_generation": wrongs._generation(provider)}
-    return "PUT", f"/resource_providers/{provider}/inventories/{wrongs._class()}", _missing(wrongs, body)
+    provider = wrongs.provider()
+    body = {**wrongs.inventory(), "resource_provider_generation": wrongs.generation(provider)}
+    return (
+        "PUT",
+        f"/resource_providers/{provider}/inventories/{wrongs.resource_class()}",
+        _missing(wrongs, body),
+    )
 
 
 def _add_inventory(wrongs: Wrongs) -> Drawn:
-    provider = wrongs._provider()
-    body = {**wrongs._inventory(), "resource_class": wrongs._class()}
-    if wrongs._rarely(0.6):
-        body["resource_provider_generation"] = wrongs._generation(provider)
+    provider = wrongs.provider()
+    body = {**wrongs.inventory(), "resource_class": wrongs.resource_class()}
+    if wrongs.rarely(0.6):
+        body["resource_provider_generation"] = wrongs.generation(provider)
     return "POST", f"/resource_providers/{provider}/inventories", _missing(wrongs, body)
 
 
 def _show_inventory(wrongs: Wrongs) -> Drawn:
-    return "GET", f"/resource_providers/{wrongs._provider()}/inventories/{wrongs._class()}", None
+    return "GET", f"/resource_providers/{wrongs.provider()}/inventories/{wrongs.resource_class()}", None
 
 
 def _set_aggregates(wrongs: Wrongs) -> Drawn:
-    provider = wrongs._provider()
+    provider = wrongs.provider()
     named = [
-        wrongs._random.choice((RACK, RACK, "none", RACK.upper()))
-        for _ in range(wrongs._random.choice((0, 1, 1, 2)))
+        wrongs.random.choice((RACK, RACK, "none", RACK.upper()))
+        for _ in range(wrongs.random.choice((0, 1, 1, 2)))
     ]
-    if wrongs._rarely(0.3):
+    if wrongs.rarely(0.3):
         return "PUT", f"/resource_providers/{provider}/aggregates", named  # type: ignore[return-value]
-    body = {"aggregates": named, "resource_provider_generation": wrongs._generation(provider)}
+    body = {"aggregates": named, "resource_provider_generation": wrongs.generation(provider)}
     return "PUT", f"/resource_providers/{provider}/aggregates", _missing(wrongs, body)
 
 
 def _set_traits(wrongs: Wrongs) -> Drawn:
-    provider = wrongs._provider()
+    provider = wrongs.provider()
     body = {
-        "traits": [wrongs._trait() for _ in range(wrongs._random.choice((0, 1, 1, 2)))],
-        "resource_provider_generation": wrongs._generation(provider),
+        "traits": [wrongs.trait() for _ in range(wrongs.random.choice((0, 1, 1, 2)))],
+        "resource_provider_generation": wrongs.generation(provider),
     }
     return "PUT", f"/resource_providers/{provider}/traits", _missing(wrongs, body)
 
 
 def _of_trait(wrongs: Wrongs) -> Drawn:
-    return wrongs._random.choice(("GET", "PUT", "DELETE")), f"/traits/{wrongs._trait()}", None
+    return wrongs.random.choice(("GET", "PUT", "DELETE")), f"/traits/{wrongs.trait()}", None
 
 
 def _traits(wrongs: Wrongs) -> Drawn:
-    query = wrongs._random.choice(
+    query = wrongs.random.choice(
         (
             "",
             "?name=startswith:CUSTOM",
@@ -258,7 +262,7 @@ def _traits(wrongs: Wrongs) -> Drawn:
 
 
 def _classes(wrongs: Wrongs) -> Drawn:
-    draw = wrongs._random
+    draw = wrongs.random
     name = draw.choice(
         ("CUSTOM_RARE", "CUSTOM_NEW", "CUSTOM_NONE", "VCPU", "custom_x", "", "CUSTOM_" + "X" * 250)
     )
@@ -266,26 +270,26 @@ def _classes(wrongs: Wrongs) -> Drawn:
         case 0:
             return "POST", "/resource_classes", _missing(wrongs, {"name": name})
         case 1:
-            return "PUT", f"/resource_classes/{wrongs._class()}", draw.choice((None, {"name": name}))
+            return "PUT", f"/resource_classes/{wrongs.resource_class()}", draw.choice((None, {"name": name}))
         case 2:
-            return "DELETE", f"/resource_classes/{wrongs._class()}", None
+            return "DELETE", f"/resource_classes/{wrongs.resource_class()}", None
         case _:
-            return "GET", f"/resource_classes/{wrongs._class()}", None
+            return "GET", f"/resource_classes/{wrongs.resource_class()}", None
 
 
 def _set_allocations(wrongs: Wrongs) -> Drawn:
-    draw = wrongs._random
-    allocations: object = wrongs._allocations()
-    if wrongs._rarely(0.1):
+    draw = wrongs.random
+    allocations: object = wrongs.allocations()
+    if wrongs.rarely(0.1):
         allocations = [
             {"resource_provider": {"uuid": named}, "resources": one["resources"]}
-            for named, one in wrongs._allocations().items()
+            for named, one in wrongs.allocations().items()
         ]
-    if wrongs._rarely(0.08):
+    if wrongs.rarely(0.08):
         allocations = {}
-    consumer = wrongs._consumer()
-    body = wrongs._owned({"allocations": allocations}, consumer)
-    if wrongs._rarely(0.1):
+    consumer = wrongs.consumer()
+    body = wrongs.owned({"allocations": allocations}, consumer)
+    if wrongs.rarely(0.1):
         body["mappings"] = draw.choice(({"": [HOST]}, {"": []}, {"_A": ["none"]}))
     return "PUT", f"/allocations/{consumer}", _missing(wrongs, body)
 
@@ -294,19 +298,19 @@ def _several_allocations(wrongs: Wrongs) -> Drawn:
     consumers = {
         consumer: _missing(
             wrongs,
-            wrongs._owned({"allocations": {} if wrongs._rarely(0.1) else wrongs._allocations()}, consumer),
+            wrongs.owned({"allocations": {} if wrongs.rarely(0.1) else wrongs.allocations()}, consumer),
         )
-        for consumer in [wrongs._consumer() for _ in range(wrongs._random.choice((0, 1, 1, 2)))]
+        for consumer in [wrongs.consumer() for _ in range(wrongs.random.choice((0, 1, 1, 2)))]
     }
     return "POST", "/allocations", consumers
 
 
 def _of_consumer(wrongs: Wrongs) -> Drawn:
-    return wrongs._random.choice(("GET", "DELETE")), f"/allocations/{wrongs._consumer()}", None
+    return wrongs.random.choice(("GET", "DELETE")), f"/allocations/{wrongs.consumer()}", None
 
 
 def _usages(wrongs: Wrongs) -> Drawn:
-    query = wrongs._random.choice(
+    query = wrongs.random.choice(
         (
             *("", "?project_id=shop", "?project_id=", "?user_id=ann", "?project_id=shop&user_id=ann"),
             *(
@@ -321,7 +325,7 @@ def _usages(wrongs: Wrongs) -> Drawn:
 
 
 def _providers(wrongs: Wrongs) -> Drawn:
-    draw = wrongs._random
+    draw = wrongs.random
     keys = draw.sample(
         (
             *(
@@ -353,7 +357,7 @@ def _providers(wrongs: Wrongs) -> Drawn:
 
 
 def _candidates(wrongs: Wrongs) -> Drawn:
-    draw = wrongs._random
+    draw = wrongs.random
     keys = draw.sample(
         (
             *(
@@ -394,28 +398,28 @@ def _candidates(wrongs: Wrongs) -> Drawn:
 
 
 def _reshape(wrongs: Wrongs) -> Drawn:
-    draw = wrongs._random
+    draw = wrongs.random
     inventories = {
         provider: _missing(
             wrongs,
             {
-                "resource_provider_generation": wrongs._generation(provider),
+                "resource_provider_generation": wrongs.generation(provider),
                 "inventories": {
-                    wrongs._class(): wrongs._inventory() for _ in range(draw.choice((0, 1, 1, 2)))
+                    wrongs.resource_class(): wrongs.inventory() for _ in range(draw.choice((0, 1, 1, 2)))
                 },
             },
         )
-        for provider in [wrongs._known() for _ in range(draw.choice((0, 1, 1, 2)))]
+        for provider in [wrongs.known() for _ in range(draw.choice((0, 1, 1, 2)))]
     }
     allocations = {
-        consumer: _missing(wrongs, wrongs._owned({"allocations": wrongs._allocations()}, consumer))
+        consumer: _missing(wrongs, wrongs.owned({"allocations": wrongs.allocations()}, consumer))
         for consumer in [draw.choice((WEB, NEW)) for _ in range(draw.choice((0, 1, 1)))]
     }
     return "POST", "/reshaper", _missing(wrongs, {"inventories": inventories, "allocations": allocations})
 
 
 def _elsewhere(wrongs: Wrongs) -> Drawn:
-    draw = wrongs._random
+    draw = wrongs.random
     return (
         draw.choice(("GET", "PUT", "POST", "DELETE")),
         draw.choice(("/", "/nothing", "/resource_providers/", "/traits/", "/usages/x")),
@@ -425,9 +429,9 @@ def _elsewhere(wrongs: Wrongs) -> Drawn:
 
 def _missing(wrongs: Wrongs, body: Body) -> Body:
     """The same, or without one of its keys."""
-    if not body or not wrongs._rarely(wrongs._care / 8):
+    if not body or not wrongs.rarely(wrongs.care / 8):
         return body
-    left_out = wrongs._random.choice(sorted(body))
+    left_out = wrongs.random.choice(sorted(body))
     return {key: value for key, value in body.items() if key != left_out}
 
 
