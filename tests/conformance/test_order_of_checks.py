@@ -82,6 +82,34 @@ def test_of_several_things_that_are_wrong_both_name_the_same_one(upstream: Upstr
     assert done >= DONE_MIN
 
 
+def test_before_trees_a_limit_leaves_what_is_said_of_the_same_trees(upstream: Upstream) -> None:
+    upstream.wipe()
+    upstream.ask(*FIXTURES)
+    stocked = _fixture(
+        "PUT",
+        f"/resource_providers/{NIC}/inventories",
+        {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}},
+    )
+    upstream.ask(stocked)
+    asked = Asked("GET", "/allocation_candidates?resources=VCPU:1&limit=1", old_version("1.28"))
+    (theirs,) = upstream.ask(asked)
+
+    async def ask_ours() -> Told:
+        async with ours() as server:
+            for one in (*FIXTURES, stocked):
+                await our_answer(server, one)
+            return await our_answer(server, asked)
+
+    said = json.loads(asyncio.run(ask_ours()).body)
+    assert len(said["allocation_requests"]) == 1
+    assert set(said["provider_summaries"]) == set(json.loads(theirs.body)["provider_summaries"])
+    assert set(said["provider_summaries"]) == {HOST, NIC}
+
+
+def old_version(version: str) -> tuple[tuple[str, str], ...]:
+    return ("x-auth-token", "admin"), ("openstack-api-version", f"placement {version}")
+
+
 async def both_asked(upstream: Upstream, seed: int) -> list[tuple[Asked, Told, Told]]:
     """Until one does what the other does not: from then on they would hold different things."""
     upstream.wipe()
