@@ -53,6 +53,8 @@ class PlacementProtocol(HttpToolsProtocol):
     _headers_bytes = 0
     _in_message = False
     _in_head = False
+    # Whether a whole head has ever come.
+    _has_asked = False
     _head_due: asyncio.TimerHandle | None = None
     _answer_due: asyncio.TimerHandle | None = None
 
@@ -73,7 +75,7 @@ class PlacementProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        is_waiting = self.cycle is None or self.cycle.response_complete
+        is_waiting = not self._has_asked or self.cycle.response_complete
         if is_waiting and self._head_due is None and self.timeout_keep_alive_task is None:
             self._await_head(self.limits.head_s_max if self._in_message else self.limits.idle_s_max)
 
@@ -90,6 +92,7 @@ class PlacementProtocol(HttpToolsProtocol):
             )
         super().on_headers_complete()
         self._in_head = False
+        self._has_asked = True
         self._unset_head_due()
         self.open_connections.is_busy(self)
 

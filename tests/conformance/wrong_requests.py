@@ -92,14 +92,17 @@ class Wrongs:
     def pick(self, right: Sequence[Any], *wrong: Any) -> Any:
         return self.random.choice(wrong if self.rarely(self.care) else right)
 
+    def word(self, right: Sequence[str], *wrong: str) -> str:
+        return str(self.pick(right, *wrong))
+
     def provider(self) -> str:
-        return self.pick((HOST, HOST, NIC, OTHER), UNKNOWN, "none")
+        return self.word((HOST, HOST, NIC, OTHER), UNKNOWN, "none")
 
     def known(self) -> str:
-        return self.pick((HOST, HOST, NIC, OTHER), UNKNOWN)
+        return self.word((HOST, HOST, NIC, OTHER), UNKNOWN)
 
     def resource_class(self) -> str:
-        return self.pick(("VCPU", "VCPU", "DISK_GB", "CUSTOM_RARE"), "MEMORY_MB", "CUSTOM_NONE", "NONE")
+        return self.word(("VCPU", "VCPU", "DISK_GB", "CUSTOM_RARE"), "MEMORY_MB", "CUSTOM_NONE", "NONE")
 
     def generation(self, provider: str) -> object:
         right = self.generations.get(provider, 0)
@@ -144,10 +147,10 @@ class Wrongs:
         return body
 
     def consumer(self) -> str:
-        return self.pick((WEB, NEW), "none")
+        return self.word((WEB, NEW), "none")
 
     def trait(self) -> str:
-        return self.pick(
+        return self.word(
             ("CUSTOM_FAST", "HW_CPU_X86_VMX"), "CUSTOM_NONE", "NONE", "custom_x", "CUSTOM_" + "X" * 250
         )
 
