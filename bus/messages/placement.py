@@ -27,8 +27,11 @@ ProviderName = Annotated[str, Meta(min_length=1, max_length=200)]
 Cursor = Annotated[str, Meta(pattern=r"^[0-9:,]*\Z")]
 # A name to be looked up: on the hot path a wrong one is not found, which needs no pattern.
 Label = Annotated[str, Meta(max_length=255)]
-# An open vocabulary: instance, migration, cleanup, or what a client of the HTTP API calls it.
-ConsumerType = Annotated[str, Meta(min_length=1, max_length=255)]
+# An open vocabulary, spelled as the HTTP API takes it: INSTANCE and MIGRATION as Nova says them, CLEANUP, or another.
+ConsumerType = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
+# The project and the user of a consumer whose request named none. Placement's HTTP API has the same for consumers that
+# were made before it asked for them; it takes no empty ones.
+NO_OWNER = "00000000-0000-0000-0000-000000000000"
 
 
 class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -81,7 +84,8 @@ class Share(Value, frozen=True, array_like=True):
 class ClaimResources(Message, frozen=True, tag="claim"):
     """May this consumer have this share? Asked again with the same attempt, the answer is what it really holds.
 
-    `issued_at` is when the attempt was first made: it stays the same however often the question is repeated.
+    `issued_at` is when the attempt was first made: it stays the same however often the question is repeated. Without
+    `project` or `user` the consumer has `00000000-0000-0000-0000-000000000000` as its own.
     """
 
     cell: Label
@@ -89,7 +93,7 @@ class ClaimResources(Message, frozen=True, tag="claim"):
     attempt: Attempt
     issued_at: Moment
     share: Share
-    consumer_type: ConsumerType = "instance"
+    consumer_type: ConsumerType = "INSTANCE"
     project: Label = ""
     user: Label = ""
     group: ServerGroup | None = None
@@ -99,7 +103,8 @@ class SwapClaim(Message, frozen=True, tag="swap"):
     """Move what the consumer holds at one attempt to another share, as a later attempt: all, or nothing.
 
     With `cleanup`, what was held is not freed but handed to that consumer, which holds it until the host that
-    went silent has confirmed that nothing of the attempt is left on it.
+    went silent has confirmed that nothing of the attempt is left on it. That consumer is a CLEANUP, of the same project and
+    user.
     """
 
     cell: Label

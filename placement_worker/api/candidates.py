@@ -1,16 +1,21 @@
 """Allocation candidates: who could give what is asked for, and how."""
 
+import numpy as np
 from msgspec import structs
 
 from placement_worker.api import query_schemas
-from placement_worker.api.candidates_text import Summaries, requests_text
+from placement_worker.api.candidates_text import TREES, Summaries, requests_text
 from placement_worker.api.forms import Forms
 from placement_worker.api.names import check_names
 from placement_worker.api.queries import candidates_query, traits_named
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
 from placement_worker.api.standing import View
+from placement_worker.core.candidates.columns import Rows
+from placement_worker.core.candidates.found import Candidates as Found
+from placement_worker.core.candidates.query import CandidatesQuery
 from placement_worker.core.candidates.search import find_candidates
+from placement_worker.core.candidates.woods import Woods
 from placement_worker.known_names import KnownNames
 
 QUERY = Forms(
@@ -46,6 +51,16 @@ class Candidates:
         limit = min(query.limit or CANDIDATES_MAX, CANDIDATES_MAX)
         found = find_candidates(replica.woods, structs.replace(query, limit=limit))
         requests = requests_text(found, replica.woods, version)
-        summaries = self._summaries.text(found, replica.woods, version, classes)
+        giving = found.giving
+        if version < TREES and len(found) == limit < CANDIDATES_MAX:
+            giving = _all_giving(found, replica.woods, query)
+        summaries = self._summaries.text(giving, replica.woods, version, classes)
         body = f'{{"allocation_requests":[{requests}],"provider_summaries":{{{summaries}}}}}'
         return Reply(body=body.encode(), is_fresh=True)
+
+
+def _all_giving(found: Found, woods: Woods, query: CandidatesQuery) -> Rows:
+    """Until 1.28 a limit cuts candidates off, and not what is said of the others in the trees of those that are left."""
+    every = find_candidates(woods, structs.replace(query, limit=CANDIDATES_MAX))
+    giving: Rows = np.intersect1d(every.giving, woods.in_trees_of(found.giving))
+    return giving

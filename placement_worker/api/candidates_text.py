@@ -11,13 +11,14 @@ import msgspec
 
 from placement_worker.api.names import standard_first
 from placement_worker.api.versions import Version
+from placement_worker.core.candidates.columns import Rows
 from placement_worker.core.candidates.found import Block, Candidates, Shape
 from placement_worker.core.candidates.woods import Woods
 
 _BY_PROVIDER: Version = (1, 12)
 _TRAITS: Version = (1, 17)
 _ALL_CLASSES: Version = (1, 27)
-_TREES: Version = (1, 29)
+TREES: Version = (1, 29)
 _MAPPINGS: Version = (1, 34)
 
 _PROVIDER = '"%s"'
@@ -63,12 +64,12 @@ class Summaries:
         self._changes: list[int] = []
         self._woods: Woods | None = None
 
-    def text(self, found: Candidates, woods: Woods, version: Version, classes: Collection[str]) -> str:
+    def text(self, giving: Rows, woods: Woods, version: Version, classes: Collection[str]) -> str:
         """Of all providers of the trees that give something; before there were trees, of those that do."""
-        if version < _TREES:
-            told = [_summary(row, woods, version, classes) for row in found.giving.tolist()]
+        if version < TREES:
+            told = [_summary(row, woods, version, classes) for row in giving.tolist()]
             return ",".join(told)
-        rows = woods.in_trees_of(found.giving).tolist()
+        rows = woods.in_trees_of(giving).tolist()
         if woods is not self._woods or len(self._texts) < woods.rows:
             self._begin(woods)
         texts, written, changes = self._texts, self._changes, woods.changes
@@ -101,7 +102,7 @@ def _summary(row: int, woods: Woods, version: Version, classes: Collection[str])
     }
     if version >= _TRAITS:
         said["traits"] = standard_first(state.traits)
-    if version >= _TREES:
+    if version >= TREES:
         said["parent_provider_uuid"] = state.parent
         said["root_provider_uuid"] = state.root
     return f'"{woods.uuids[row]}":{_json(said)}'

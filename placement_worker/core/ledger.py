@@ -13,6 +13,7 @@ from msgspec import Struct
 from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
 from bus.messages.administration import ConsumerAllocations
 from bus.messages.placement import (
+    NO_OWNER,
     ClaimResources,
     Holder,
     InventoryState,
@@ -49,9 +50,9 @@ class Consumer(Struct, frozen=True, gc=False):
     """
 
     id: ConsumerId
-    type: str = "instance"
-    project: str = ""
-    user: str = ""
+    type: str = "INSTANCE"
+    project: str = NO_OWNER
+    user: str = NO_OWNER
     cell: str = ""
     generation: int = 0
     attempt: int = 0

@@ -94,7 +94,7 @@ def requests(found: Candidates, replica: Replica, version: tuple[int, int]) -> l
 def summaries(
     of: Summaries, found: Candidates, replica: Replica, version: tuple[int, int], *classes: str
 ) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(f"{{{of.text(found, replica.woods, version, classes)}}}")
+    said: dict[str, Any] = json.loads(f"{{{of.text(found.giving, replica.woods, version, classes)}}}")
     return said
 
 
