@@ -63,10 +63,8 @@ async def swap_from_a_silent_host(here: Cloud, consumer: ConsumerId) -> None:
         cleanup=CLEANUP,
     )
     conductor = Station(here.brokers.in_cell("c1"), "conductor-that-asks", settings=SETTINGS, asks=True)
-    try:
+    async with here.running((conductor,), conductor):
         answer = await conductor.ask(swap)
-    finally:
-        await conductor.close()
     assert isinstance(answer, ClaimAnswered)
     assert answer.verdict == Claimed()
 
