@@ -10,7 +10,9 @@ from msgspec import structs
 
 from bus.message import ConsumerId
 from bus.messages.placement import NO_OWNER, ClaimAnswered, Claimed, ResourceAmount, Share, SwapClaim
+from bus.station import Station
 from tests.api.whole_app import Server, server_over
+from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of
 from tests.stories.layouts import STAGES
 
@@ -60,7 +62,9 @@ async def swap_from_a_silent_host(here: Cloud, consumer: ConsumerId) -> None:
         ),
         cleanup=CLEANUP,
     )
-    answer = await here.stations_in["c1"].ask(swap)
+    conductor = Station(here.brokers.in_cell("c1"), "conductor-that-asks", settings=SETTINGS, asks=True)
+    async with here.running((conductor,), conductor):
+        answer = await conductor.ask(swap)
     assert isinstance(answer, ClaimAnswered)
     assert answer.verdict == Claimed()
 
