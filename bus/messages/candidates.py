@@ -94,5 +94,15 @@ class StartAgain(Variant, frozen=True, tag="start_again"):
     """That answer is not kept any more: ask anew."""
 
 
+class TooCostly(Variant, frozen=True, tag="too_costly"):
+    """The search was cut: it had come to `spent` of what is counted, and `budget` is the most. Nothing is known of whether
+    there are candidates, so a smaller question, or a smaller limit, may have an answer.
+    """
+
+    what: Literal["steps", "bytes", "answer_bytes"]
+    spent: int
+    budget: int
+
+
 class CandidatesFound(Message, frozen=True, tag="candidates.found"):
-    verdict: Candidates | StartAgain | UnknownClass | UnknownTrait | NotAllowed
+    verdict: Candidates | StartAgain | UnknownClass | UnknownTrait | NotAllowed | TooCostly

@@ -5,13 +5,15 @@ provider is written once, and kept until the provider changes. Nothing here need
 are letters, digits, hyphens and underscores.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
 from placement_worker.api.names import standard_first
 from placement_worker.api.versions import Version
-from placement_worker.core.candidates.found import Block, Candidates, Shape
+from placement_worker.core.candidates.budget import Budget
+from placement_worker.core.candidates.columns import Rows
+from placement_worker.core.candidates.found import Candidates, Shape
 from placement_worker.core.candidates.woods import Woods
 
 _BY_PROVIDER: Version = (1, 12)
@@ -21,18 +23,43 @@ _TREES: Version = (1, 29)
 _MAPPINGS: Version = (1, 34)
 
 _PROVIDER = '"%s"'
+# What a UUID is longer than the place where it goes.
+_UUID_MORE = 34
+_NAMES_AT_ONCE = 5_000
+# To write a summary takes as long as so many steps.
+_STEPS_PER_SUMMARY = 40
 _encode = msgspec.json.encode
 
 
-def requests_text(found: Candidates, woods: Woods, version: Version) -> str:
-    return ",".join(_block_text(block, woods, version) for block in found.blocks)
+def requests_text(found: Candidates, woods: Woods, version: Version, budget: Budget) -> Iterator[str]:
+    """In parts, between which there are commas. How long it will be is told to the budget before any of it is written."""
+    blocks = list(_templates(found, version, budget))
+    budget.tell(
+        sum(len(rows) * (len(template) + _UUID_MORE * len(columns)) for rows, template, columns in blocks)
+    )
+    for rows, template, columns in blocks:
+        lines = max(1, _NAMES_AT_ONCE // max(1, len(columns)))
+        for start in range(0, len(rows), lines):
+            yield _block_text(rows[start : start + lines], template, columns, woods, budget)
 
 
-def _block_text(block: Block, woods: Woods, version: Version) -> str:
-    template, columns = _template(block.shape, version)
+def _templates(found: Candidates, version: Version, budget: Budget) -> Iterator[tuple[Rows, str, list[int]]]:
+    known: dict[int, tuple[str, list[int]]] = {}
+    for block in found.blocks:
+        made = known.get(id(block.shape))
+        if made is None:
+            made = known[id(block.shape)] = _template(block.shape, version)
+            budget.spend(10 * len(made[1]))
+            budget.hold(len(made[0]))
+        yield block.rows, *made
+
+
+def _block_text(rows: Rows, template: str, columns: list[int], woods: Woods, budget: Budget) -> str:
     uuids = woods.uuids
-    named = [uuids[row] for row in block.rows[:, columns].ravel().tolist()]
-    return ",".join([template] * len(block.rows)) % tuple(named)
+    named = [uuids[row] for row in rows[:, columns].ravel().tolist()]
+    text = ",".join([template] * len(rows)) % tuple(named)
+    budget.spend(len(named))
+    return text
 
 
 def _template(shape: Shape, version: Version) -> tuple[str, list[int]]:
@@ -61,30 +88,44 @@ class Summaries:
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._changes: list[int] = []
-        self._woods: Woods | None = None
+        self._lineage: object = None
 
-    def text(self, found: Candidates, woods: Woods, version: Version, classes: Collection[str]) -> str:
+    def texts(
+        self, found: Candidates, woods: Woods, version: Version, classes: Collection[str], budget: Budget
+    ) -> list[str]:
         """Of all providers of the trees that give something; before there were trees, of those that do."""
         if version < _TREES:
-            told = [_summary(row, woods, version, classes) for row in found.giving.tolist()]
-            return ",".join(told)
-        rows = woods.in_trees_of(found.giving).tolist()
-        if woods is not self._woods or len(self._texts) < woods.rows:
+            return [_told(row, woods, version, classes, budget) for row in found.giving.tolist()]
+        if woods.lineage is not self._lineage or len(self._texts) < woods.rows:
             self._begin(woods)
         texts, written, changes = self._texts, self._changes, woods.changes
-        for row in rows:
-            if written[row] != changes[row]:
-                texts[row] = _summary(row, woods, version, ())
+        said = []
+        # Others may run meanwhile, and write of a later state: what was so for us is taken at once.
+        for row in woods.in_trees_of(found.giving).tolist():
+            if written[row] == changes[row]:
+                text = texts[row]
+                budget.tell(len(text))
+                budget.spend(1)
+            else:
+                text = texts[row] = _told(row, woods, version, (), budget)
                 written[row] = changes[row]
-        return ",".join([texts[row] for row in rows])
+            said.append(text)
+        return said
 
     def _begin(self, woods: Woods) -> None:
         """Of other woods nothing is known; of these there may be more rows than before."""
-        if woods is not self._woods:
-            self._texts, self._changes, self._woods = [], [], woods
+        if woods.lineage is not self._lineage:
+            self._texts, self._changes, self._lineage = [], [], woods.lineage
         more = woods.rows - len(self._texts)
         self._texts += [""] * more
         self._changes += [-1] * more
+
+
+def _told(row: int, woods: Woods, version: Version, classes: Collection[str], budget: Budget) -> str:
+    text = _summary(row, woods, version, classes)
+    budget.tell(len(text))
+    budget.spend(_STEPS_PER_SUMMARY)
+    return text
 
 
 def _summary(row: int, woods: Woods, version: Version, classes: Collection[str]) -> str:

@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
+
 
 class ApiSettings(Struct, frozen=True):
     # The largest reshape of a whole cloud's tree stays far below; who sends more is cut off while sending.
@@ -12,6 +14,10 @@ class ApiSettings(Struct, frozen=True):
     target_bytes_max: int = 64 * 1024
     headers_bytes_max: int = 64 * 1024
     query_keys_max: int = 1_000
+    # What one search for candidates may cost, and how long its answer may be.
+    search_steps_max: int = DEFAULT_LIMITS.steps_max
+    search_bytes_max: int = DEFAULT_LIMITS.bytes_max
+    answer_bytes_max: int = DEFAULT_LIMITS.answer_bytes_max
     # The path under which a proxy hands requests on without taking it off: "/placement". Empty: the root.
     prefix: str = ""
     # Browsers' origins that may read answers: "https://cloud.example.com"; "*" is any.
@@ -24,8 +30,15 @@ class ApiSettings(Struct, frozen=True):
             "target_bytes_max",
             "headers_bytes_max",
             "query_keys_max",
+            "search_steps_max",
+            "search_bytes_max",
+            "answer_bytes_max",
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be more than 0")
         if self.prefix and (not self.prefix.startswith("/") or self.prefix.endswith("/")):
             raise ValueError(f"prefix is {self.prefix!r}: it begins with a slash and does not end with one")
+
+    @property
+    def search_limits(self) -> SearchLimits:
+        return SearchLimits(self.search_steps_max, self.search_bytes_max, self.answer_bytes_max)

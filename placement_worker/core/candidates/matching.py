@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from placement_worker.core.candidates.budget import Budget
+
 
 def places_in(places: int) -> Iterator[int]:
     """Lowest first."""
@@ -11,20 +13,23 @@ def places_in(places: int) -> Iterator[int]:
         places ^= lowest
 
 
-def can_all_differ(domains: Sequence[int]) -> bool:
+def can_all_differ(domains: Sequence[int], budget: Budget) -> bool:
     """Could each be given a place out of its own set that nobody else is given?"""
     if all(domain.bit_count() >= len(domains) for domain in domains):
         return True
     holders: dict[int, int] = {}
     seats: dict[int, int] = {}
-    return all(_seat(index, domains, holders, seats) for index in range(len(domains)))
+    return all(_seat(index, domains, holders, seats, budget) for index in range(len(domains)))
 
 
-def _seat(index: int, domains: Sequence[int], holders: dict[int, int], seats: dict[int, int]) -> bool:
+def _seat(
+    index: int, domains: Sequence[int], holders: dict[int, int], seats: dict[int, int], budget: Budget
+) -> bool:
     """Give it a place; if need be, whoever has one moves to another, and whoever has that."""
     looked_at_by: dict[int, int] = {}
     looking = [index]
     for each in looking:
+        budget.spend(domains[each].bit_count())
         for place in places_in(domains[each]):
             if place in looked_at_by:
                 continue
