@@ -151,14 +151,13 @@ def flaw_in(ask: AskCandidates) -> NotAllowed | None:
 
 def _flaws(ask: AskCandidates) -> Iterator[NotAllowed]:
     seen: set[str] = set()
+    in_subtrees = {suffix for each in ask.same_subtree for suffix in each}
     for place, group in enumerate(ask.groups):
         if group.suffix in seen:
             reason = f"there are two groups of suffix {group.suffix!r}"
             yield NotAllowed(field=f"groups[{place}].suffix", reason=reason)
         seen.add(group.suffix)
-        yield from _flaws_of(
-            group, f"groups[{place}]", {suffix for each in ask.same_subtree for suffix in each}
-        )
+        yield from _flaws_of(group, f"groups[{place}]", in_subtrees)
     if not any(group.resources for group in ask.groups):
         yield NotAllowed(field="groups", reason="no group asks for any resource")
     apart = seen - {""}
@@ -179,8 +178,9 @@ def _flaws_of(group: RequestGroup, field: str, in_subtrees: AbstractSet[str]) ->
             field=f"{field}.resources",
             reason="nothing is asked for: only a group that same_subtree names may ask for a place alone",
         )
+    forbidden = set(group.forbidden)
     for any_of in group.required:
-        if set(any_of) <= set(group.forbidden):
+        if forbidden.issuperset(any_of):
             yield NotAllowed(field=f"{field}.forbidden", reason=f"{any_of[0]} is required, too")
 
 

@@ -71,7 +71,7 @@ class Replica:
 
     def has_trait(self, name: str) -> bool:
         """Does any provider have it?"""
-        return bool(self.woods.traits.bearing_any((name,), self.woods.rows).any())
+        return name in self.woods.traits
 
     def internals(self) -> AbstractSet[int]:
         return self._ids.keys()

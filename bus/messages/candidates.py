@@ -51,7 +51,9 @@ class AskCandidates(Message, frozen=True, tag="candidates"):
 
     groups: Annotated[tuple[RequestGroup, ...], Meta(min_length=1, max_length=64)]
     group_policy: Literal["none", "isolate"] | None = None
-    same_subtree: Annotated[tuple[tuple[Suffix, ...], ...], Meta(max_length=64)] = ()
+    same_subtree: Annotated[
+        tuple[Annotated[tuple[Suffix, ...], Meta(max_length=64)], ...], Meta(max_length=64)
+    ] = ()
     root_required: Traits = ()
     root_forbidden: Traits = ()
     limit: Annotated[int, Meta(ge=1, le=CANDIDATES_MAX)] = 1_000

@@ -8,6 +8,9 @@ from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 class ApiSettings(Struct, frozen=True):
     # The largest reshape of a whole cloud's tree stays far below; who sends more is cut off while sending.
     body_bytes_max: int = 16 * 1024 * 1024
+    # How many values a body may have: keys and their values, items of lists. To move a host and its thousand instances takes
+    # ten thousand.
+    body_values_max: int = 50_000
     # How long a body may take to come: who sends a byte a minute holds a connection, and no more.
     body_s_max: float = 60.0
     # The request's first line: nova's longest queries for candidates take some thousand bytes.
@@ -26,6 +29,7 @@ class ApiSettings(Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in (
             "body_bytes_max",
+            "body_values_max",
             "body_s_max",
             "target_bytes_max",
             "headers_bytes_max",

@@ -154,6 +154,10 @@ class BitSets:
         other._words = [words.copy() for words in self._words]
         return other
 
+    def __contains__(self, name: str) -> bool:
+        """Does any row bear it?"""
+        return name in self._codes
+
     @property
     def words(self) -> int:
         """How many each row has."""
