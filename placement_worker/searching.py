@@ -39,8 +39,9 @@ class _TakesLongError(Exception):
 class Searcher:
     """`turns` counts how often a long search let others run."""
 
-    def __init__(self, limits: SearchLimits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: SearchLimits = DEFAULT_LIMITS, waiting_max: int = WAITING_MAX) -> None:
         self._limits = limits
+        self._waiting_max = waiting_max
         self._taking_turns = asyncio.Semaphore(TAKING_TURNS_MAX)
         self._waiting = 0
         self.turns = 0
@@ -58,7 +59,7 @@ class Searcher:
             return cut.verdict
 
     async def _later(self, replica: Replica, search: Search[Done]) -> Done:
-        if self._waiting >= WAITING_MAX:
+        if self._waiting >= self._waiting_max:
             raise Unavailable(
                 f"{TAKING_TURNS_MAX} long searches are under way, and {self._waiting} wait for them"
             )
