@@ -89,11 +89,12 @@ def an_allocation(generation: int | None = None, **amounts: int) -> dict[str, An
 
 
 @asynccontextmanager
-async def a_server(kind: str) -> AsyncIterator[Server]:
+async def a_server(kind: str, settings: ApiSettings | None = None) -> AsyncIterator[Server]:
+    settings = settings or ApiSettings()
     async with open_store(kind) as store:
         desk, view = Desk(store, STANDARD, lambda: datetime.now(UTC)), View(store)
-        routes = routes_of(desk, view, store, STANDARD)
-        app = PlacementApp(routes, BelievedToken(), policy_named("open"), ApiSettings())
+        routes = routes_of(desk, view, store, STANDARD, settings.search_limits)
+        app = PlacementApp(routes, BelievedToken(), policy_named("open"), settings)
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://placement"
         ) as client:

@@ -20,12 +20,12 @@ _STEPS_PER_PAIR = 16
 
 
 class SearchLimits(Struct, frozen=True):
-    """The default for steps is some thirty times what the hardest question took that OpenStack's Placement answers within
-    ten seconds (tests/conformance/test_candidates_in_ten_seconds.py). At about five million steps a second it is
+    """The default for steps is some ten times what the hardest question took that OpenStack's Placement answers within
+    ten seconds (tests/conformance/test_candidates_in_ten_seconds.py). At about two million steps a second it is
     spent within half a minute, in turns with everything else that the process does.
     """
 
-    steps_max: int = 100_000_000
+    steps_max: int = 50_000_000
     bytes_max: int = 256 * 1024 * 1024
     # What is written of an answer: several times what Placement could write in ten seconds.
     answer_bytes_max: int = 128 * 1024 * 1024

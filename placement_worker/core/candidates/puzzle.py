@@ -51,6 +51,8 @@ from placement_worker.core.candidates.matching import can_all_differ, places_in
 
 # What Python's tables take, by their entries: rather too much than too little.
 _PARTIAL_BYTES, _PER_SLOT_BYTES, _PER_LOAD_BYTES = 400, 16, 160
+# To describe a place takes as long as so many looks at one.
+_STEPS_PER_KIND = 12
 _KIND_BYTES, _DEAD_END_BYTES, _PER_PLACE_BYTES = 400, 200, 16
 
 
@@ -231,6 +233,7 @@ class _Search:
         (slot,) = partial.open
         places = [domain.bit_length() - 1 for domain in partial.domains]
         bears = self._puzzle.bears if partial.missing and slot in self._puzzle.together else ()
+        self._budget.spend(partial.domains[slot].bit_count())
         for place in self._in_order(slot, partial.domains[slot]):
             missing = partial.missing & ~bears[place] if bears else partial.missing
             if not missing and (not partial.needs or partial.needs >> place & 1):
@@ -293,7 +296,9 @@ class _Search:
                 self._budget.spend(partial.domains[slot].bit_count())
                 for place in places_in(partial.domains[slot]):
                     missing &= ~self._puzzle.bears[place]
-        return not missing
+                if not missing:
+                    return True
+        return False
 
     def _may_pack(self, partial: _Partial) -> bool:
         return all(self._may_pack_one(partial, index) for index in range(len(self._puzzle.packings)))
@@ -351,7 +356,7 @@ class _Search:
         kinds = []
         anywhere = places_in(_all_of(partial.domains, partial.open))
         for place in anywhere:
-            self._budget.spend(len(partial.open))
+            self._budget.spend(_STEPS_PER_KIND + len(partial.open))
             open_to = tuple([slot for slot in partial.open if partial.domains[slot] >> place & 1])
             left = tuple(
                 # More than all that may come there is as good as that.
