@@ -16,9 +16,9 @@ def eleven_over_half_of_ten_nodes() -> Asked:
     world = World()
     world.has("host")
     for number in range(10):
-        world.has(f"node-{number}", under="host", MEMORY_MB=1_000 + chance.randrange(90))
-    large = [asking(f"_L{number}", MEMORY_MB=560 + chance.randrange(100)) for number in range(11)]
-    small = [asking(f"_S{number}", MEMORY_MB=chance.randrange(20, 90)) for number in range(4)]
+        world.has(f"node-{number}", under="host", PGPU=1_000 + chance.randrange(90))
+    large = [asking(f"_L{number}", PGPU=560 + chance.randrange(100)) for number in range(11)]
+    small = [asking(f"_S{number}", PGPU=chance.randrange(20, 90)) for number in range(4)]
     return world, CandidatesQuery(groups=(*large, *small), group_policy="none", limit=1)
 
 
@@ -37,14 +37,17 @@ def pairs_on_a_chain(providers: int = 60, groups: int = 40) -> Asked:
 
 
 def a_tight_packing() -> Asked:
-    """Thirty-six amounts for twelve nodes, which together have 30 more than is asked: nothing known is quick at this."""
-    chance = Random(1)
+    """Thirty-six amounts for twelve nodes: all amounts are even and all rooms odd, so that each node wastes one; and by that
+    it is too much, however it is packed. Nothing known is quick at this.
+    """
+    chance = Random(2)
     world = World()
     world.has("host")
-    rooms = [1_000 + chance.randrange(-30, 30) for _ in range(12)]
+    rooms = [2 * chance.randrange(485, 515) + 1 for _ in range(12)]
     for number, room in enumerate(rooms):
-        world.has(f"node-{number}", under="host", MEMORY_MB=room)
-    amounts = [chance.randrange(261, 420) for _ in range(35)]
-    amounts.append(sum(rooms) - 30 - sum(amounts))
-    groups = tuple(asking(f"_{number}", MEMORY_MB=amount) for number, amount in enumerate(amounts))
+        world.has(f"node-{number}", under="host", PGPU=room)
+    amounts = [2 * chance.randrange(124, 208) for _ in range(35)]
+    amounts.append(sum(rooms) - len(rooms) + 2 - sum(amounts))
+    assert 248 < amounts[-1] < 420, amounts[-1]
+    groups = tuple(asking(f"_{number}", PGPU=amount) for number, amount in enumerate(amounts))
     return world, CandidatesQuery(groups=groups, group_policy="none", limit=1)
