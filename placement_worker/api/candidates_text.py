@@ -28,6 +28,7 @@ _UUID_MORE = 34
 _NAMES_AT_ONCE = 5_000
 # To write a summary takes as long as so many steps.
 _STEPS_PER_SUMMARY = 40
+_SUMMARIES_AT_ONCE = 250
 _encode = msgspec.json.encode
 
 
@@ -92,25 +93,37 @@ class Summaries:
 
     def texts(
         self, found: Candidates, woods: Woods, version: Version, classes: Collection[str], budget: Budget
-    ) -> list[str]:
-        """Of all providers of the trees that give something; before there were trees, of those that do."""
+    ) -> Iterator[str]:
+        """In parts, between which there are commas: of all providers of the trees that give something; before there were
+        trees, of those that do.
+        """
         if version < _TREES:
-            return [_told(row, woods, version, classes, budget) for row in found.giving.tolist()]
-        if woods.lineage is not self._lineage or len(self._texts) < woods.rows:
-            self._begin(woods)
+            rows = found.giving.tolist()
+        else:
+            rows = woods.in_trees_of(found.giving).tolist()
+            if woods.lineage is not self._lineage or len(self._texts) < woods.rows:
+                self._begin(woods)
+        # Between parts others may run, and write of a later state: nothing is looked up twice.
+        for start in range(0, len(rows), _SUMMARIES_AT_ONCE):
+            part = rows[start : start + _SUMMARIES_AT_ONCE]
+            written, told = (
+                (len(part), [_summary(row, woods, version, classes) for row in part])
+                if version < _TREES
+                else self._kept(part, woods, version)
+            )
+            text = ",".join(told)
+            budget.tell(len(text))
+            budget.spend(len(part) + _STEPS_PER_SUMMARY * written)
+            yield text
+
+    def _kept(self, rows: list[int], woods: Woods, version: Version) -> tuple[int, list[str]]:
+        """How many were written anew, and all of them."""
         texts, written, changes = self._texts, self._changes, woods.changes
-        said = []
-        # Others may run meanwhile, and write of a later state: what was so for us is taken at once.
-        for row in woods.in_trees_of(found.giving).tolist():
-            if written[row] == changes[row]:
-                text = texts[row]
-                budget.tell(len(text))
-                budget.spend(1)
-            else:
-                text = texts[row] = _told(row, woods, version, (), budget)
-                written[row] = changes[row]
-            said.append(text)
-        return said
+        changed = [row for row in rows if written[row] != changes[row]]
+        for row in changed:
+            texts[row] = _summary(row, woods, version, ())
+            written[row] = changes[row]
+        return len(changed), [texts[row] for row in rows]
 
     def _begin(self, woods: Woods) -> None:
         """Of other woods nothing is known; of these there may be more rows than before."""
@@ -119,13 +132,6 @@ class Summaries:
         more = woods.rows - len(self._texts)
         self._texts += [""] * more
         self._changes += [-1] * more
-
-
-def _told(row: int, woods: Woods, version: Version, classes: Collection[str], budget: Budget) -> str:
-    text = _summary(row, woods, version, classes)
-    budget.tell(len(text))
-    budget.spend(_STEPS_PER_SUMMARY)
-    return text
 
 
 def _summary(row: int, woods: Woods, version: Version, classes: Collection[str]) -> str:

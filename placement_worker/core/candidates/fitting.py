@@ -14,6 +14,9 @@ from placement_worker.core.candidates.columns import Flags, Floats, Rows
 from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, Group
 from placement_worker.core.candidates.woods import Woods
 
+# The forms of woods in which everybody is a root.
+_LONE_ROOTS = {(-1,)}
+
 # By class and row.
 Taken = Mapping[str, Mapping[int, int]]
 
@@ -201,8 +204,11 @@ def _worth(woods: Woods, group: Group, slots: int) -> Floats | None:
 
 def _served(woods: Woods, slot: Slot, pools: Mapping[int, Rows]) -> Flags:
     """Under which roots is there anybody who will do?"""
-    served = np.zeros(woods.rows, dtype=np.bool_)
-    served[woods.root[: woods.rows][slot.fits]] = True
+    if woods.forms.keys() == _LONE_ROOTS:
+        served = slot.fits.copy()
+    else:
+        served = np.zeros(woods.rows, dtype=np.bool_)
+        served[woods.root[: woods.rows][slot.fits]] = True
     if slot.shared is not None:
         for row, reached in pools.items():
             if slot.shared[row]:

@@ -17,15 +17,30 @@ def can_all_differ(domains: Sequence[int], budget: Budget) -> bool:
     """Could each be given a place out of its own set that nobody else is given?"""
     if all(domain.bit_count() >= len(domains) for domain in domains):
         return True
+    budget.spend(len(domains))
     holders: dict[int, int] = {}
     seats: dict[int, int] = {}
-    return all(_seat(index, domains, holders, seats, budget) for index in range(len(domains)))
+    taken = 0
+    for index, domain in enumerate(domains):
+        free = domain & ~taken
+        if free:
+            seats[index] = (free & -free).bit_length() - 1
+            holders[seats[index]] = index
+            taken |= free & -free
+        else:
+            more = _seat(index, domains, holders, seats, budget)
+            if not more:
+                return False
+            taken |= more
+    return True
 
 
 def _seat(
     index: int, domains: Sequence[int], holders: dict[int, int], seats: dict[int, int], budget: Budget
-) -> bool:
-    """Give it a place; if need be, whoever has one moves to another, and whoever has that."""
+) -> int:
+    """All its places have somebody: one of these moves to another, and whoever has that. The place that was free, as a bit;
+    0 if there is none.
+    """
     looked_at_by: dict[int, int] = {}
     looking = [index]
     for each in looking:
@@ -36,9 +51,9 @@ def _seat(
             looked_at_by[place] = each
             if place not in holders:
                 _move_up(place, looked_at_by, holders, seats)
-                return True
+                return 1 << place
             looking.append(holders[place])
-    return False
+    return 0
 
 
 def _move_up(
