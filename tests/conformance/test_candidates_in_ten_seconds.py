@@ -70,8 +70,10 @@ def traits_together() -> Asked:
     world = World()
     world.has("host")
     for number in range(6):
-        given = dict.fromkeys(CLASSES, 5)
-        world.has(f"p{number}", under="host", traits=(f"CUSTOM_T{number}",), **given)
+        traits = (f"CUSTOM_T{number}",)
+        world.has(
+            f"p{number}", under="host", traits=traits, VCPU=5, MEMORY_MB=5, DISK_GB=5, PGPU=5, VGPU=5, PCPU=5
+        )
     group = structs.replace(
         asking(**dict.fromkeys(CLASSES, 1)), required=tuple((f"CUSTOM_T{number}",) for number in range(6))
     )

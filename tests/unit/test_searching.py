@@ -79,7 +79,9 @@ async def test_a_long_search_sees_one_state_and_what_is_written_meanwhile_is_the
         replica.tell([a_host(8 + written, revision=1 + written)])
         await asyncio.sleep(0)
 
-    assert len(search.result()) == 1
+    seen = search.result()
+    assert isinstance(seen, set)
+    assert len(seen) == 1
     assert written > 3
     assert await searcher.done(replica, lambda woods, _: capacity(woods)) == 8 + written
 
@@ -148,7 +150,7 @@ async def test_beyond_so_many_that_wait_others_are_told_to_come_again() -> None:
 
 async def test_what_a_search_raises_is_raised_where_it_was_asked_for() -> None:
     def wrong(_: Woods, budget: Budget) -> None:
-        for _ in range(LONG // 1_000):
+        for _step in range(LONG // 1_000):
             budget.spend(1_000)
         raise KeyError("a bug")
 
