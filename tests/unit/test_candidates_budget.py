@@ -6,7 +6,7 @@ from msgspec import structs
 from bus.messages.candidates import TooCostly
 from placement_worker.api.candidates_text import Summaries, requests_text
 from placement_worker.core.candidates.budget import Budget, CutError, SearchLimits
-from placement_worker.core.candidates.query import CandidatesQuery
+from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import find_candidates
 from tests.unit.candidate_worlds import World, asking
 from tests.unit.hard_questions import (
@@ -49,11 +49,35 @@ def test_more_large_groups_than_nodes_are_counted_apart_from_the_small_ones() ->
     assert budget.steps < FEW_STEPS
 
 
+def test_large_groups_that_may_go_to_too_few_of_the_nodes_are_seen_though_other_nodes_have_room() -> None:
+    """Five of eight large groups want one of four nodes; small ones, which have fewer to choose from, are tried first."""
+    world = World()
+    world.has("host")
+    for number in range(9):
+        traits = ("CUSTOM_FAST",) * (number < 4) + ("CUSTOM_NEAR",) * (number < 3)
+        world.has(f"n{number}", under="host", PGPU=1_000 + number, traits=traits)
+    groups = [
+        *[wanting(asking(f"_L{number}", PGPU=510 + number), "CUSTOM_FAST") for number in range(5)],
+        *[asking(f"_M{number}", PGPU=520 + number) for number in range(3)],
+        *[wanting(asking(f"_S{number}", PGPU=30 + 2**number), "CUSTOM_NEAR") for number in range(8)],
+    ]
+    query = CandidatesQuery(groups=tuple(groups), group_policy="none", limit=1)
+
+    found, budget = spent((world, query), SearchLimits())
+
+    assert found == 0
+    assert budget.steps < FEW_STEPS // 10
+
+
+def wanting(group: Group, trait: str) -> Group:
+    return structs.replace(group, required=((trait,),))
+
+
 def test_where_all_places_stand_under_one_another_no_subtree_is_split() -> None:
     found, budget = spent(pairs_on_a_chain(), SearchLimits())
 
     assert found == 1
-    assert budget.steps < 2 * FEW_STEPS
+    assert budget.steps < FEW_STEPS // 2
 
 
 def test_more_subtrees_than_calls_may_be_nested() -> None:
