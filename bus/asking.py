@@ -3,12 +3,17 @@
 Answers come to one exclusive queue of this process. It dies with its connection; the next has another name, and what is
 still unanswered is asked again from there. An answer is matched by the id of its question, which nobody can guess who was
 not asked, and counts only if it is of the question's type and from a user who may answer it.
+
+A broker with an alarm takes no questions, and nobody is helped if they pile up here. So there is one copy of a question on
+its way: one that has not left is not asked again, while the broker takes nothing none is, and one whose asker gave up is
+withdrawn.
 """
 
 import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -39,6 +44,9 @@ class _Batch(Struct, eq=False):
     answers: list[Message | None]
     missing: int
     done: asyncio.Future[None]
+    # Their last copy: done when the broker has it, which it has since then.
+    sent: asyncio.Future[None] | None = None
+    left_at_s: float | None = None
 
 
 class Asker:
@@ -84,7 +92,7 @@ class Asker:
                 consuming = await connection.open_consuming(queue.name, self._settings.prefetch)
                 self._reply_to = queue.name
                 self._open.set()
-                self._ask(list(self._asked))
+                self._ask_all_again()
                 while True:
                     deliveries = await consuming.receive()
                     for delivery in deliveries:
@@ -121,26 +129,60 @@ class Asker:
         finally:
             for id_ in ids:
                 self._asked.pop(id_, None)
+            self._withdraw(batch)
         return [answer for answer in batch.answers if answer is not None]
 
     async def _until_answered(self, batch: _Batch, ids: Sequence[str]) -> None:
         if self._open.is_set():
-            self._ask(ids)  # else it is asked when the queue opens
-        for tries in itertools.count():
-            # Whoever is slow to answer is not helped by being asked ever more.
-            pause_ms = self._settings.ask_again_ms * 2 ** min(tries, ASK_AGAIN_DOUBLINGS_MAX)
-            answered, _ = await asyncio.wait((batch.done,), timeout=pause_ms / 1000)
-            if answered:
-                return
-            missing = [id_ for id_ in ids if id_ in self._asked]
-            if self._open.is_set():
+            self._ask(batch, ids)  # else it is asked when the queue opens
+        tries = 0
+        wait_s = self._pause_s(tries)
+        while not (await asyncio.wait((batch.done,), timeout=wait_s))[0]:
+            wait_s = self._due_in_s(batch, tries)
+            if wait_s <= 0:
+                missing = [id_ for id_ in ids if id_ in self._asked]
                 self.asked_again += len(missing)
-                self._ask(missing)
+                self._ask(batch, missing)
+                tries += 1
+                wait_s = self._pause_s(tries)
 
-    def _ask(self, ids: Sequence[str]) -> None:
+    def _pause_s(self, tries: int) -> float:
+        """Whoever is slow to answer is not helped by being asked ever more."""
+        return self._settings.ask_again_ms * 2.0 ** min(tries, ASK_AGAIN_DOUBLINGS_MAX) / 1000
+
+    def _due_in_s(self, batch: _Batch, tries: int) -> float:
+        """When these are to be asked again; or to be looked at again, if their last copy is still here."""
+        pause_s = self._pause_s(tries)
+        if batch.left_at_s is None or self._publisher.is_held or not self._open.is_set():
+            return pause_s
+        # Who answers could not answer before the alarm ended either.
+        since_s = max(batch.left_at_s, self._publisher.free_since_s)
+        return since_s + pause_s - asyncio.get_running_loop().time()
+
+    def _ask_all_again(self) -> None:
+        """From a new queue. What has not left would name the old one."""
+        open_ids: dict[int, tuple[_Batch, list[str]]] = {}
+        for id_, (_, batch, _) in self._asked.items():
+            open_ids.setdefault(id(batch), (batch, []))[1].append(id_)
+        for batch, ids in open_ids.values():
+            self._ask(batch, ids)
+
+    def _ask(self, batch: _Batch, ids: Sequence[str]) -> None:
+        self._withdraw(batch)
         questions = [Outgoing(self._asked[id_][0], id=id_, reply_to=self._reply_to) for id_ in ids]
-        # Whether a question arrived shows in its answer; its confirm says nothing more.
-        self._publisher.send_all(questions).add_done_callback(self._confirmed)
+        # Whether a question arrived shows in its answer; its confirm only says that it has left.
+        batch.sent = self._publisher.send_all(questions)
+        batch.sent.add_done_callback(partial(self._left, batch))
+
+    def _withdraw(self, batch: _Batch) -> None:
+        sent, batch.sent, batch.left_at_s = batch.sent, None, None
+        if sent is not None:
+            self._publisher.withdraw(sent)
+
+    def _left(self, batch: _Batch, confirmed: "asyncio.Future[None]") -> None:
+        if batch.sent is confirmed:
+            batch.left_at_s = asyncio.get_running_loop().time()
+        self._confirmed(confirmed)
 
     def _confirmed(self, confirmed: "asyncio.Future[None]") -> None:
         if not confirmed.cancelled() and (problem := confirmed.exception()) is not None:

@@ -128,6 +128,9 @@ class Connection(Protocol):
     def blocked(self) -> str:
         """Why the broker takes nothing from publishers now; empty if it does."""
 
+    async def until_unblocked(self) -> None:
+        """Wait until the broker takes parcels again, or this connection is lost."""
+
     async def declare(self, objects: Objects) -> None:
         """Make these stand. Declaring what stands already, alike, changes nothing."""
 

@@ -2,6 +2,9 @@
 
 Failure
 ├── Transient   try again: a deadlock, a lost connection, a server that restarts
+│   ├── Unavailable   for as long as it takes
+│   ├── Locked        somebody else holds what is needed: no attempt is counted
+│   └── TookTooLong   beyond our limit: an attempt is counted if other work gets through
 ├── Poison      never will work: this item, by itself, with its reason
 └── Bug         ours: stop, let it be delivered again, dead-lettered at the limit
 """
@@ -17,6 +20,14 @@ class Transient(Failure):
 
 class Unavailable(Transient):
     """A server that we need is away; try again for as long as it takes."""
+
+
+class Locked(Transient):
+    """Somebody else holds a lock that this needs. That is not the fault of this work, however often it happens."""
+
+
+class TookTooLong(Transient):
+    """A server was not done within our limit: it is overloaded, or this work is too much for it."""
 
 
 class Poison(Failure):

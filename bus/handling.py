@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from bus.errors import Failure, Poison
+from bus.errors import Failure, Locked, Poison, TookTooLong, Unavailable
 from bus.message import Envelope, M_co, Message
 from bus.origin import Origin
 from bus.settings import BusSettings
@@ -97,9 +97,10 @@ class OneByOne(Struct, frozen=True):
 
 
 class PutBack(Struct, frozen=True):
-    """The item goes back to its queue after a pause, one attempt older."""
+    """The item goes back to its queue after a pause; one attempt older, if that was its own."""
 
     delay_ms: float
+    counts: bool = True
 
 
 class GiveUp(Struct, frozen=True):
@@ -109,14 +110,17 @@ class GiveUp(Struct, frozen=True):
 
 
 def after_failure(
-    problem: Exception, *, items: int, attempts: int, settings: BusSettings
+    problem: Exception, *, items: int, attempts: int, settings: BusSettings, others_succeed: bool = True
 ) -> OneByOne | PutBack | GiveUp:
     """What becomes of a batch of so many items that failed, or of one item after so many attempts.
 
-    What was transient has been tried where it was before this is asked.
+    What was transient has been tried where it was before this is asked. An attempt that failed by what the item cannot
+    help is not counted: else a server that does not answer would make dead letters of innocent messages.
     """
     if items > 1:
         return OneByOne()
+    if isinstance(problem, Locked | Unavailable) or (isinstance(problem, TookTooLong) and not others_succeed):
+        return PutBack(settings.blameless_delay_ms, counts=False)
     if isinstance(problem, Poison):
         return GiveUp(describe(problem))
     if attempts + 1 >= settings.attempts_max:

@@ -167,10 +167,10 @@ class Intake:
                 complete[held.tag] = held
         await self._acknowledge(complete)
 
-    def put_back_later(self, item: Item, delay_ms: float) -> None:
-        """To its queue again by itself, one attempt older; its neighbours do not wait for it."""
+    def put_back_later(self, item: Item, delay_ms: float, *, counts: bool = True) -> None:
+        """To its queue again by itself, one attempt older if it counts; its neighbours do not wait for it."""
         self.put_back += 1
-        self._set_aside(self._send_back(item, delay_ms, put_back(item.line)))
+        self._set_aside(self._send_back(item, delay_ms, put_back(item.line) if counts else item.line))
 
     async def bury(self, item: Item, reason: str) -> None:
         """To the dead letters, and done."""

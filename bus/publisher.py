@@ -4,35 +4,39 @@ A parcel costs the client and the broker forty times what a message in it costs,
 one: a message alone on an idle bus goes at once, and while others are under way it waits a millisecond or two for
 company. Confirms are never awaited one at a time: a window of parcels is unconfirmed, and each message's future is done
 when its parcel is confirmed.
+
+A broker with an alarm takes nothing for minutes. Meanwhile messages wait here as messages, not as parcels: those for
+one address still fill up one parcel, and the caller may withdraw them. Their number is bounded. A caller that awaits its
+future is slowed down by that alone; one that does not is refused at the bound (`Overfull`).
 """
 
 import asyncio
 import itertools
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import tenacity
-from msgspec import Struct
 
 from bus.broker import (
-    LINES,
-    PLAIN,
+    Connection,
     ConnectionLost,
-    HandsOver,
     Interrupted,
     Parcel,
     Publishing,
     Receipt,
     Refusal,
 )
-from bus.codec import encode_lines
-from bus.errors import Failure
+from bus.errors import Failure, Unavailable
 from bus.link import Link
 from bus.message import Envelope, Message
+from bus.parcels import Bucket, Key, Outgoing, Waiter
 from bus.settings import BusSettings
 from bus.topology import REPLY, Address, Kind, address_of
+
+__all__ = ["Outgoing", "Overfull", "Publisher", "Undeliverable", "now"]
 
 log = logging.getLogger(__name__)
 
@@ -48,102 +52,14 @@ class Undeliverable(Failure):
     """No queue takes this order or question: the topology was not declared there, or the cell does not exist."""
 
 
-class Outgoing(Struct, frozen=True, gc=False):
-    """A message on its way out. An answer has the asker's queue in `to`; a question has where its answer goes."""
-
-    message: Message
-    cause: str = ""
-    trace: str = ""
-    to: str = ""
-    reply_to: str = ""
-    # Given by who must recognise the answer; else the publisher makes one up.
-    id: str = ""
-
-
-class _Waiter:
-    """One call's messages: its future is done when the last of them is confirmed."""
-
-    __slots__ = ("done", "left")
-
-    def __init__(self, count: int, done: asyncio.Future[None]) -> None:
-        self.left = count
-        self.done = done
-
-    def settle(self, count: int, problem: Exception | None) -> None:
-        self.left -= count
-        if self.done.done():
-            return
-        if problem is not None:
-            self.done.set_exception(problem)
-        elif self.left == 0:
-            self.done.set_result(None)
-
-
-# Whom it is for, which is the queue of who asked or everybody whom this kind of message concerns; the cell; and where
-# answers go.
-_Key = tuple[str | type[Message], str, str]
-
-
-class _Bucket:
-    """Messages for one address that have not left yet, all of one kind or answers, and who waits for each of them."""
-
-    __slots__ = ("address", "envelopes", "key", "reply_to", "waiters")
-
-    def __init__(self, key: _Key, address: Address, reply_to: str) -> None:
-        self.key = key
-        self.address = address
-        self.reply_to = reply_to
-        self.envelopes: list[Envelope[Message]] = []
-        self.waiters: list[_Waiter] = []
-
-    def parcels(
-        self, bytes_max: int, hands_over: HandsOver
-    ) -> Iterator[tuple[Parcel, Mapping[_Waiter, int]]]:
-        """As few as may be, and who waits for how much of each."""
-        if self.envelopes[0].message.IS_STRICT:
-            # What people may write is looked at by whoever reads it.
-            hands_over = HandsOver.BYTES
-        body = b"" if hands_over is HandsOver.MESSAGES else encode_lines(self.envelopes)
-        is_handed_over = hands_over is not HandsOver.BYTES
-        if len(body) <= bytes_max or len(self.envelopes) == 1:
-            yield self._parcel(body, 0, len(self.envelopes), is_handed_over=is_handed_over)
-            return
-        lines = body.split(b"\n")
-        for first, last in _chunks(lines, bytes_max):
-            part = b"\n".join(lines[first:last])
-            yield self._parcel(part, first, last, is_handed_over=is_handed_over)
-
-    def _parcel(
-        self, body: bytes, first: int, last: int, *, is_handed_over: bool
-    ) -> tuple[Parcel, Mapping[_Waiter, int]]:
-        envelopes = self.envelopes[first:last]
-        parcel = Parcel(
-            exchange=self.address.exchange,
-            routing_key=self.address.routing_key,
-            body=body,
-            content_type=PLAIN if len(envelopes) == 1 else LINES,
-            persistent=self.address.kind.is_kept,
-            mandatory=self.address.kind is not Kind.EVENT,
-            reply_to=self.reply_to,
-            envelopes=tuple(envelopes) if is_handed_over else (),
-        )
-        return parcel, Counter(self.waiters[first:last])
-
-
-def _chunks(lines: Sequence[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
-    """From where to where the lines share a parcel; one that is too long has one to itself."""
-    first = size = 0
-    for n, line in enumerate(lines):
-        size += len(line) + 1
-        if size > bytes_max and n > first:
-            yield first, n
-            first, size = n, len(line) + 1
-    yield first, len(lines)
+class Overfull(Unavailable):
+    """Too many messages wait for the broker already: none of these was taken."""
 
 
 class Publisher:
     """One role's way out, on a channel of its own. It reconnects, repeats what was not confirmed, and slows its callers
-    down when the broker does: nothing that was accepted by `send` is given up until the publisher is closed.
+    down when the broker does: nothing that was accepted by `send` is given up until the publisher is closed or the
+    caller withdraws it.
     """
 
     def __init__(
@@ -155,12 +71,26 @@ class Publisher:
         self._name = name
         self._hands_over = link.broker.hands_over
         self._ids = itertools.count(1)
-        self._buckets: dict[_Key, _Bucket] = {}
-        self._full: deque[_Bucket] = deque()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._buckets: dict[Key, Bucket] = {}
+        self._full: deque[Bucket] = deque()
+        # Messages in buckets, which are not parcels yet.
+        self._waiting = 0
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        # Each parcel's task, and which callers wait for it.
+        self._under_way: dict[asyncio.Task[None], Mapping[Waiter, int]] = {}
         self._timer: asyncio.Handle | None = None
+        # The linger time of what waits is over, but no parcel may start.
+        self._is_late = False
         self._publishing: Publishing | None = None
+        self._connection: Connection | None = None
         self._opening = asyncio.Lock()
+        self._alarm: asyncio.Task[None] | None = None
+        self._is_closed = False
+        # What callers keep on rows until the broker has it, by the future of their call.
+        self._kept: dict[asyncio.Future[None], Sequence[Hashable]] = {}
+        # When the last alarm ended, by the loop's clock.
+        self.free_since_s = 0.0
         self.answers_dropped = 0
         self.held_back = 0
         self.parcels_sent = 0
@@ -169,11 +99,19 @@ class Publisher:
         """Say one thing; the future is done when the broker has it, or raises `Undeliverable`."""
         return self.send_all((Outgoing(message, cause),))
 
-    def send_all(self, outgoing: Sequence[Outgoing]) -> asyncio.Future[None]:
-        """Say many things; one future for all."""
-        waiter = _Waiter(len(outgoing), asyncio.get_running_loop().create_future())
+    def send_all(self, outgoing: Sequence[Outgoing], kept: Sequence[Hashable] = ()) -> asyncio.Future[None]:
+        """Say many things; one future for all. `kept` names the rows that keep them: `is_on_the_way` knows of these."""
+        waiter = Waiter(len(outgoing), asyncio.get_running_loop().create_future())
         if not outgoing:
             waiter.done.set_result(None)
+            return waiter.done
+        if problem := self._why_not_taken(len(outgoing)):
+            waiter.done.set_exception(problem)
+            return waiter.done
+        if kept:
+            self._kept[waiter.done] = kept
+            waiter.done.add_done_callback(self._kept.pop)
+        self._waiting += len(outgoing)
         sent_at = self._clock()
         for each in outgoing:
             message = each.message
@@ -197,37 +135,92 @@ class Publisher:
     def send_parcel(self, parcel: Parcel) -> asyncio.Future[None]:
         """Send something as it is, by itself: an item that goes back to its queue, or to the dead letters."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._start(parcel, {_Waiter(1, done): 1}, Kind.ORDER)
+        self._start(parcel, {Waiter(1, done): 1}, Kind.ORDER)
         return done
+
+    def withdraw(self, sent: asyncio.Future[None]) -> None:
+        """Take back the messages of the call that returned this future, as far as they have not left; cancels it."""
+        if sent.done():
+            return
+        if self._waiting:
+            self._drop(sent)
+        for task, waiting in [*self._under_way.items()]:
+            for waiter in waiting:
+                waiter.is_withdrawn |= waiter.done is sent
+            if self._publishing is None and _is_withdrawn(waiting):
+                # No channel is open: it waits for one, or to try again.
+                task.cancel()
+        sent.cancel()
+
+    @property
+    def is_held(self) -> bool:
+        """The broker has an alarm, and takes nothing from publishers."""
+        return self._connection is not None and bool(self._connection.blocked)
+
+    @property
+    def waiting(self) -> int:
+        """How many messages have not left yet, and wait for their parcel."""
+        return self._waiting
+
+    @property
+    def parcels_under_way(self) -> int:
+        """How many parcels are made and not confirmed."""
+        return len(self._under_way)
+
+    def on_the_way(self) -> set[Hashable]:
+        """What is kept on rows and was handed over here, and is not confirmed yet."""
+        return {each for kept in self._kept.values() for each in kept}
+
+    async def until_room(self) -> None:
+        """Wait while so many messages wait that a large batch more might not be taken."""
+        while self._waiting > self._settings.messages_waiting_max // 2 and not self._is_closed:
+            self._has_room.clear()
+            await self._has_room.wait()
 
     async def close(self) -> None:
         """Let go of what the broker takes now; whoever still waits is told that the connection is lost."""
         self._flush()
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=self._settings.drain_ms_max / 1000)
-        for task in tuple(self._under_way):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_ms_max / 1000):
+                while working := [*self._under_way] or [*filter(None, (self._alarm,))]:
+                    await asyncio.wait(working)
+        self._is_closed = True
+        self._has_room.set()
+        working = [*self._under_way, *filter(None, (self._alarm,))]
+        for task in working:
             task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await asyncio.gather(*working, return_exceptions=True)
+        self._tell_those_left()
         publishing, self._publishing = self._publishing, None
         if publishing is not None:
             await publishing.close()
 
     # Into parcels
 
-    def _bucket_for(self, outgoing: Outgoing) -> _Bucket:
+    def _bucket_for(self, outgoing: Outgoing) -> Bucket:
         message, to = outgoing.message, outgoing.to
         key = (to, "", "") if to else (type(message), getattr(message, "cell", ""), outgoing.reply_to)
         bucket = self._buckets.get(key)
         if bucket is None:
             address = Address(REPLY, to, Kind.ANSWER) if to else address_of(message)
-            bucket = self._buckets[key] = _Bucket(key, address, outgoing.reply_to)
+            bucket = self._buckets[key] = Bucket(key, address, outgoing.reply_to)
         return bucket
+
+    def _why_not_taken(self, count: int) -> Exception | None:
+        if self._is_closed:
+            return ConnectionLost("this publisher was closed")
+        if self._waiting >= self._settings.messages_waiting_max:
+            return Overfull(
+                f"{self._waiting} messages wait for the broker, at most {self._settings.messages_waiting_max} may: "
+                f"{count} more were not taken"
+            )
+        return None
 
     def _schedule(self) -> None:
         """Full parcels leave now; the others at the end of this turn of the loop, or when they have lingered."""
         while self._full and self._may_start():
             self._dispatch(self._full.popleft())
-        if self._timer is None and (self._buckets or self._full):
+        if self._timer is None and not self._is_late and (self._buckets or self._full):
             loop = asyncio.get_running_loop()
             if self._under_way:
                 self._timer = loop.call_later(self._settings.linger_ms / 1000, self._flush)
@@ -235,16 +228,66 @@ class Publisher:
                 self._timer = loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._timer = None
-        self._full.extend(self._buckets.values())
-        self._buckets.clear()
-        while self._full and self._may_start():
-            self._dispatch(self._full.popleft())
+        """What may not leave yet stays in its bucket, which goes on filling up."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while (self._full or self._buckets) and self._may_start():
+            first = self._full.popleft() if self._full else self._buckets.pop(next(iter(self._buckets)))
+            self._dispatch(first)
+        self._is_late = bool(self._full or self._buckets)
 
     def _may_start(self) -> bool:
-        return len(self._under_way) < self._settings.parcels_unconfirmed_max
+        if self._publishing is None:
+            # One is enough to open the channel. What has not left may still be withdrawn.
+            return not (self._under_way or self._is_closed)
+        if len(self._under_way) >= self._settings.parcels_unconfirmed_max:
+            return False
+        if self.is_held:
+            self._wait_for_end_of_alarm()
+            return False
+        return not self._is_closed
 
-    def _dispatch(self, bucket: _Bucket) -> None:
+    def _wait_for_end_of_alarm(self) -> None:
+        if self._alarm is None and self._connection is not None:
+            self.held_back += 1
+            log.warning("the broker takes nothing: %s; holding back", self._connection.blocked)
+            self._alarm = asyncio.get_running_loop().create_task(self._connection.until_unblocked())
+            self._alarm.add_done_callback(self._alarm_ended)
+
+    def _alarm_ended(self, waiting: asyncio.Task[None]) -> None:
+        self._alarm = None
+        if not waiting.cancelled():
+            waiting.result()
+            self.free_since_s = asyncio.get_running_loop().time()
+            self._flush()
+
+    def _buckets_in_order(self) -> Sequence[Bucket]:
+        return (*self._full, *self._buckets.values())
+
+    def _drop(self, sent: asyncio.Future[None]) -> None:
+        for bucket in self._buckets_in_order():
+            self._waiting -= bucket.drop(sent)
+        self._full = deque(bucket for bucket in self._full if bucket.waiters)
+        self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.waiters}
+        self._tell_of_room()
+
+    def _tell_of_room(self) -> None:
+        if self._waiting <= self._settings.messages_waiting_max // 2:
+            self._has_room.set()
+
+    def _tell_those_left(self) -> None:
+        for bucket in self._buckets_in_order():
+            for waiter, count in Counter(bucket.waiters).items():
+                waiter.settle(count, ConnectionLost("closed before it was sent"))
+        self._full.clear()
+        self._buckets.clear()
+        self._waiting = 0
+
+    def _dispatch(self, bucket: Bucket) -> None:
+        self._waiting -= len(bucket.waiters)
+        if not self._has_room.is_set():
+            self._tell_of_room()
         try:
             parcels = [*bucket.parcels(self._settings.parcel_bytes_max, self._hands_over)]
         except Exception as problem:  # noqa: BLE001 - what has no bytes cannot leave, and who said it must know
@@ -256,43 +299,51 @@ class Publisher:
 
     # Out to the broker
 
-    def _start(self, parcel: Parcel, waiting: Mapping[_Waiter, int], kind: Kind) -> None:
+    def _start(self, parcel: Parcel, waiting: Mapping[Waiter, int], kind: Kind) -> None:
         task = asyncio.get_running_loop().create_task(self._deliver(parcel, waiting, kind))
-        self._under_way.add(task)
+        self._under_way[task] = waiting
         task.add_done_callback(self._arrived)
 
     def _arrived(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
-        if self._full:
+        del self._under_way[task]
+        if self._is_late:
+            self._flush()
+        elif self._full:
             self._schedule()
 
-    async def _deliver(self, parcel: Parcel, waiting: Mapping[_Waiter, int], kind: Kind) -> None:
+    async def _deliver(self, parcel: Parcel, waiting: Mapping[Waiter, int], kind: Kind) -> None:
         """Publish one parcel until the broker has said what became of it, and tell those who wait."""
         problem: Exception | None = ConnectionLost("closed before the broker confirmed")
         try:
-            receipt = await self._publish_until_told(parcel)
-            confirmed = receipt is Receipt.CONFIRMED
-            problem = None if confirmed else self._unroutable(parcel, kind, sum(waiting.values()))
+            receipt = await self._publish_until_told(parcel, waiting)
+            unroutable = receipt is Receipt.UNROUTABLE
+            problem = self._unroutable(parcel, kind, sum(waiting.values())) if unroutable else None
         except Refusal as refusal:
             problem = refusal
         finally:
             for waiter, count in waiting.items():
                 waiter.settle(count, problem)
 
-    async def _publish_until_told(self, parcel: Parcel) -> Receipt:
-        """Once, as almost always; or as often as it takes, with growing pauses."""
+    async def _publish_until_told(self, parcel: Parcel, waiting: Mapping[Waiter, int]) -> Receipt:
+        """Once, as almost always; or as often as it takes, with growing pauses. `REFUSED` if all was withdrawn."""
         receipt = await self._publish_once(parcel)
         if receipt in _FINAL:
             return receipt
         retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_result(lambda receipt: receipt not in _FINAL),
+            retry=tenacity.retry_if_result(
+                lambda receipt: receipt not in _FINAL and not _is_withdrawn(waiting)
+            ),
             wait=tenacity.wait_random_exponential(
                 multiplier=self._settings.retry_delay_ms_first / 1000,
                 max=self._settings.connect_delay_ms_max / 1000,
             ),
             before_sleep=self._tell_of_back_pressure,
         )
-        told: Receipt = await retrying(self._publish_once, parcel)
+
+        async def once_more() -> Receipt:
+            return Receipt.REFUSED if _is_withdrawn(waiting) else await self._publish_once(parcel)
+
+        told: Receipt = await retrying(once_more)
         return told
 
     async def _publish_once(self, parcel: Parcel) -> Receipt:
@@ -329,10 +380,17 @@ class Publisher:
                 except ConnectionLost:
                     await self._link.broken(connection)
                     raise
+                self._connection = connection
+                # The others waited for this.
+                asyncio.get_running_loop().call_soon(self._flush)
             return self._publishing
 
     async def _forget(self, broken: Publishing | None) -> None:
         """The next parcel opens a new channel; unless another parcel's failure has led to one already."""
         if broken is not None and self._publishing is broken:
-            self._publishing = None
+            self._publishing = self._connection = None
             await broken.close()
+
+
+def _is_withdrawn(waiting: Mapping[Waiter, int]) -> bool:
+    return all(waiter.is_withdrawn for waiter in waiting)

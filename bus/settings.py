@@ -14,6 +14,9 @@ class BusSettings(Struct, frozen=True):
     parcels_unconfirmed_max: int = 64
     parcel_items_max: int = PARCEL_ITEMS_MAX
     parcel_bytes_max: int = PARCEL_BYTES_MAX
+    # Messages that wait because the broker takes nothing: at half of it workers take no more batches, and at all of it
+    # nothing more is taken.
+    messages_waiting_max: int = 50_000
     # Consuming: parcels on their way to a worker, messages it takes at once, and how many batches it may have saved
     # but not yet said.
     prefetch: int = 200
@@ -27,6 +30,8 @@ class BusSettings(Struct, frozen=True):
     retry_delay_ms_max: float = 30_000.0
     # Less than the broker's own limit of deliveries, so that a dead letter carries our reason and not just its.
     attempts_max: int = 20
+    # What failed by no fault of its own, such as another's lock, waits this long before it is tried again.
+    blameless_delay_ms: float = 2_000.0
     # A message of a newer version waits this long before it is offered to another worker.
     newer_delay_ms: float = 5_000.0
     # Asking: how long until a question is asked again, and until it has no answer.
@@ -41,6 +46,11 @@ class BusSettings(Struct, frozen=True):
     def __post_init__(self) -> None:
         _require(0 < self.parcel_items_max <= PARCEL_ITEMS_MAX, "parcel_items_max", f"1..{PARCEL_ITEMS_MAX}")
         _require(0 < self.parcel_bytes_max <= PARCEL_BYTES_MAX, "parcel_bytes_max", f"1..{PARCEL_BYTES_MAX}")
+        _require(
+            self.messages_waiting_max >= 2 * self.parcel_items_max,
+            "messages_waiting_max",
+            f"at least two parcels ({2 * self.parcel_items_max})",
+        )
         _require(self.prefetch >= 1, "prefetch", "at least 1")
         _require(self.batch_items_max >= 1, "batch_items_max", "at least 1")
         _require(self.attempts_max >= 1, "attempts_max", "at least 1")

@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 import tenacity
 
 from bus.codec import Codec
-from bus.errors import Failure, Transient, Unavailable
+from bus.errors import Failure, TookTooLong, Transient, Unavailable
 from bus.handling import (
     Bury,
     GiveUp,
@@ -60,8 +60,8 @@ class Outbox(Protocol[Tx_contra]):
     async def clear(self, tx: Tx_contra, said: Sequence[Kept]) -> None:
         """These are confirmed, their rows need not keep them: part of a batch's write, never a write of its own."""
 
-    async def pending(self) -> Sequence[tuple[Kept, Message]]:
-        """What is still kept, each entity's in the order of its sequence."""
+    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+        """A page of what is still kept behind this, each entity's in the order of its sequence; empty at the end."""
 
 
 class Worker(Generic[Tx]):
@@ -98,6 +98,8 @@ class Worker(Generic[Tx]):
         self._stopping = False
         self.handled = 0
         self.batches = 0
+        # How many there were when something last took too long.
+        self._batches_when_slow = 0
 
     async def run(self) -> None:
         """Until `stop`; then finish what is in hand, and give the rest back to the queue."""
@@ -106,6 +108,7 @@ class Worker(Generic[Tx]):
             sweeping = tasks.create_task(self._sweep())
             try:
                 while batch := await self.intake.batch():
+                    await self._publisher.until_room()
                     await self._take(batch)
                     # One that came back is settled before the next is touched: that may be the one that kills.
                     came_back = batch[0].received.attempts > 0
@@ -151,7 +154,7 @@ class Worker(Generic[Tx]):
         self.batches += 1
         self.handled += len(items)
         leaving = _Leaving(said)
-        confirmed = self._publisher.send_all(leaving.outgoing)
+        confirmed = self._publisher.send_all(leaving.outgoing, leaving.kept)
         task = asyncio.get_running_loop().create_task(self._settle(handler, items, leaving, confirmed))
         self._unsaid.add(task)
         task.add_done_callback(self._settled)
@@ -210,7 +213,15 @@ class Worker(Generic[Tx]):
 
     async def _failed(self, handler: Handler | Reading, items: Sequence[Item], problem: Exception) -> None:
         attempts = items[0].received.attempts
-        verdict = after_failure(problem, items=len(items), attempts=attempts, settings=self._settings)
+        verdict = after_failure(
+            problem,
+            items=len(items),
+            attempts=attempts,
+            settings=self._settings,
+            others_succeed=self.batches > self._batches_when_slow,
+        )
+        if isinstance(problem, TookTooLong):
+            self._batches_when_slow = self.batches
         log.warning(
             "%d from %s failed: %s",
             len(items),
@@ -223,8 +234,8 @@ class Worker(Generic[Tx]):
             case OneByOne():
                 for item in items:
                     await self._handle(handler, [item])
-            case PutBack(delay_ms):
-                self.intake.put_back_later(items[0], delay_ms)
+            case PutBack(delay_ms, counts):
+                self.intake.put_back_later(items[0], delay_ms, counts=counts)
             case GiveUp(reason):
                 await self.intake.bury(items[0], reason)
 
@@ -258,10 +269,15 @@ class Worker(Generic[Tx]):
             await asyncio.sleep(self._settings.sweep_s)
 
     async def _say_what_is_kept(self, outbox: Outbox[Tx]) -> None:
-        confirmed = set(self._confirmed)
-        kept = [each for each in await outbox.pending() if each[0] not in confirmed]
-        await self._publisher.send_all([Outgoing(message) for _, message in kept])
-        self._confirmed.extend(key for key, _ in kept)
+        """A page at a time, each confirmed before the next is read; what is on its way already is not said again."""
+        after: Kept | None = None
+        while page := await outbox.pending(after):
+            said_already = self._publisher.on_the_way().union(self._confirmed)
+            kept = [each for each in page if each[0] not in said_already]
+            keys = [key for key, _ in kept]
+            await self._publisher.send_all([Outgoing(message) for _, message in kept], keys)
+            self._confirmed.extend(keys)
+            after = page[-1][0]
 
 
 class _Leaving:

@@ -24,6 +24,8 @@ Spoken = tuple[bytes, int]
 
 # What was said more recently may be on its way in this very moment: it need not be said again yet.
 JUST_SAID = timedelta(seconds=5)
+# How many names, each with the words of a batch, are read at once.
+NAMES_PAGE = 20
 
 
 class ConductorTransaction(Protocol):
@@ -52,8 +54,10 @@ class ConductorStore(Protocol):
     async def clear(self, tx: ConductorTransaction, said: Sequence[Kept]) -> None:
         """All that is kept under these names is confirmed: part of the transaction, and the last of it."""
 
-    async def pending(self) -> Sequence[tuple[Kept, Message]]:
-        """Everything when asked for the first time, by a process that starts; then only what was not said just now."""
+    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+        """A page of what is kept behind this name; empty at the end. A process that starts reads everything, to the end;
+        then only what was not said just now.
+        """
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
         """Those of these that there are, in the order of their ids, not locked."""

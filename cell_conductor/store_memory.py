@@ -18,7 +18,7 @@ from bus.handling import Kept
 from bus.message import Message
 from bus.messages.build import InstanceId
 from cell_conductor.core.instance import Instance
-from cell_conductor.store import JUST_SAID, ConductorTransaction, Spoken, left_of, now
+from cell_conductor.store import JUST_SAID, NAMES_PAGE, ConductorTransaction, Spoken, left_of, now
 
 
 class _Note(Struct, frozen=True):
@@ -114,17 +114,20 @@ class MemoryConductorStore:
         assert isinstance(tx, _Transaction), "a transaction of another store"
         tx.cleared |= {each.sequence for each in said}
 
-    async def pending(self) -> Sequence[tuple[Kept, Message]]:
+    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+        first = after.sequence if after else 0
         async with self._cell.lock:
             before = self._clock() - JUST_SAID if self._has_started else None
-            self._has_started = True
             kept: list[tuple[Kept, Message]] = []
-            for number, note in [*self._cell.notes.items()]:
-                if before is None or note.at < before:
+            names = 0
+            for number, note in sorted(self._cell.notes.items()):
+                if number > first and names < NAMES_PAGE and (before is None or note.at < before):
                     left = self._left_of(note)
                     kept += [(_name_of(number), message) for message in left]
+                    names += bool(left)
                     if not left:
                         del self._cell.notes[number]
+            self._has_started |= names < NAMES_PAGE
             return kept
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:

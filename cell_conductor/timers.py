@@ -28,6 +28,8 @@ from cell_conductor.store import ConductorStore
 log = logging.getLogger(__name__)
 
 SAVING_TRIES_MAX = 5
+# How many looks' words and questions may be under way beside the next look.
+BESIDE_MAX = 16
 
 Ask = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
@@ -91,6 +93,7 @@ class Timers:
         try:
             while not self._stopping.is_set():
                 await self._until_rested()
+                await self._until_room()
                 # Cleared before it is read: what is due meanwhile is found next time.
                 self._due.clear()
                 if self._has_to_look() and await self._look_again():
@@ -117,6 +120,13 @@ class Timers:
             with suppress(TimeoutError):
                 async with asyncio.timeout(rest_s):
                     await self._stopping.wait()
+
+    async def _until_room(self) -> None:
+        """What earlier looks said or asked may be waiting for the broker: rows stay due until some of it is done."""
+        while len(self._beside) >= BESIDE_MAX and not self._stopping.is_set():
+            stopping = asyncio.ensure_future(self._stopping.wait())
+            await asyncio.wait((*self._beside, stopping), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
 
     def _has_to_look(self) -> bool:
         now = self._clock()
@@ -196,9 +206,9 @@ class Timers:
 
     async def _say(self, said: Sequence[Saying], kept: Kept | None) -> None:
         # What the broker does not take stays noted, and the worker's sweep says it again.
-        await self._publisher.send_all([Outgoing(each.message) for each in said])
-        if kept is not None:
-            self._confirmed.append(kept)
+        keys = () if kept is None else (kept,)
+        await self._publisher.send_all([Outgoing(each.message) for each in said], keys)
+        self._confirmed.extend(keys)
 
     def _beside_all_else(self, work: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.create_task(_reporting(work))

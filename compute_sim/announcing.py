@@ -60,7 +60,7 @@ class Announcer:
             beats = []
             while some := tuple(islice(alive, BEATS_PER_MESSAGE)):
                 beats.append(HostsAlive(cell=self._settings.cell, hosts=some))
-            await self._said(beats)
+            await self._said_in_time(beats)
 
     async def _facts(self, hosts: Sequence[ProviderId]) -> list[HostsReported]:
         # Taken before the loads are: what is later has the higher number.
@@ -71,6 +71,15 @@ class Announcer:
             HostsReported(cell=self._settings.cell, hosts=some, sequence=sequence)
             for some in in_messages(facts)
         ]
+
+    async def _said_in_time(self, beats: Sequence[HostsAlive]) -> None:
+        """A beat that has not left before the next one is withdrawn: it would say of the past that it is now."""
+        sent = self._publisher.send_all([Outgoing(beat) for beat in beats])
+        await asyncio.wait((sent,), timeout=self._settings.beat_s)
+        if not sent.done():
+            self._publisher.withdraw(sent)
+        elif problem := sent.exception():
+            log.warning("could not tell of the hosts, trying again: %s", problem)
 
     async def _said(self, messages: Sequence[Message]) -> bool:
         try:

@@ -1,22 +1,30 @@
 """What time drives: attempts that are due end, and what became of them is said, many at once.
 
-An attempt stays due until its answer is said: one that could not be confirmed is due again a little later. There is one
-timer for all of them, and no task for each.
+An attempt stays due until the broker has confirmed its answer: a process that is killed in between leaves it due for the
+one after it, and one that could not say it says it a little later. There is one timer for all attempts, and no task for
+each.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from bus.broker import Interrupted, Refusal
 from bus.errors import Failure
 from bus.publisher import Outgoing, Publisher
-from compute_sim.core.attempts import Attempted, due, said_again
+from compute_sim.core.attempts import Attempted, due
 from compute_sim.fleet import Fleet
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
 
 log = logging.getLogger(__name__)
+
+# How many batches of answers may wait for their confirm.
+SAYING_MAX = 16
+# An attempt that has ended and is still due, and as it is once its answer is confirmed.
+Ended = tuple[Attempted, Attempted]
 
 
 class Finisher:
@@ -38,6 +46,9 @@ class Finisher:
     async def run(self) -> None:
         while not self._is_done(next_s := await self._store.next_due_s()):
             await self._until(next_s)
+            if len(self._saying) >= SAYING_MAX:
+                # The broker takes nothing: attempts stay due until it does.
+                await asyncio.wait(self._saying, return_when=asyncio.FIRST_COMPLETED)
             await self._finish()
         if self._saying:
             await asyncio.wait(self._saying)
@@ -62,15 +73,19 @@ class Finisher:
 
     async def _finish(self) -> None:
         at_s = self._fleet.clock_s()
-        ended: list[Attempted] = []
+        ended: list[Ended] = []
+        unheard: list[Attempted] = []
         answers: list[Outgoing] = []
         async with self._store.transaction() as tx:
             for attempt in await tx.due(at_s, self._settings.due_at_once_max):
                 after, answer = due(attempt, self._fleet[attempt.host].condition(at_s))
-                ended.append(after)
-                if answer is not None:
+                if answer is None:
+                    unheard.append(after)
+                else:
+                    ended.append((structs.replace(after, due_s=attempt.due_s), after))
                     answers.append(Outgoing(answer, after.cause, after.trace))
-            await tx.save(ended)
+            await tx.save(unheard)
+            await tx.remember([before for before, _ in ended])
         if answers:
             task = asyncio.get_running_loop().create_task(self._say(ended, answers))
             self._saying.add(task)
@@ -79,12 +94,15 @@ class Finisher:
             self._forgot_at_s = at_s
             await self._store.forget(at_s - self._settings.over_kept_s)
 
-    async def _say(self, ended: Sequence[Attempted], answers: Sequence[Outgoing]) -> None:
+    async def _say(self, ended: Sequence[Ended], answers: Sequence[Outgoing]) -> None:
+        """An attempt is noted as over after its answer was confirmed, never before."""
         try:
             await self._publisher.send_all(answers)
+            async with self._store.transaction() as tx:
+                known = await tx.load([before.key for before, _ in ended])
+                # Of an attempt that was ordered otherwise meanwhile, something else is to be said.
+                await tx.save([after for before, after in ended if known.get(before.key) is before])
         except (Failure, Refusal, Interrupted) as problem:
             log.warning("%d answers could not be said, trying again: %s", len(answers), problem)
             again_s = self._fleet.clock_s() + self._settings.again_s
-            async with self._store.transaction() as tx:
-                known = await tx.load([each.key for each in ended])
-                await tx.save([said_again(each, again_s) for each in known.values()])
+            self._store.due_again([before.key for before, _ in ended], again_s)

@@ -18,9 +18,16 @@ class ComputeTransaction(Protocol):
         """Those that are known."""
 
     async def due(self, at_s: float, limit: int) -> Sequence[Attempted]:
-        """Attempts of which something is to be said by now, the earliest first. They stay due until they are saved."""
+        """Attempts of which something is to be said by now, the earliest first. This process is not given them again
+        until they are saved with another time or `due_again` names them; to the process after it they are due.
+        """
 
     async def save(self, attempts: Iterable[Attempted]) -> None: ...
+
+    async def remember(self, attempts: Iterable[Attempted]) -> None:
+        """Attempts that have ended, and whose answer is still to be confirmed: this process knows and counts them as they
+        are now. A process after this one finds them as they were saved before, and so due.
+        """
 
 
 class ComputeStore(Protocol):
@@ -31,6 +38,11 @@ class ComputeStore(Protocol):
         """To be called when something is due sooner than what was due before."""
 
     async def next_due_s(self) -> float | None: ...
+
+    def due_again(self, keys: Iterable[AttemptKey], at_s: float) -> None:
+        """What became of these attempts could not be said: they are due again at this time, if they still are as they
+        were.
+        """
 
     async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
         """What these hosts have on them."""

@@ -32,6 +32,8 @@ class MemoryComputeStore:
         self._due: list[tuple[float, int, AttemptKey]] = []
         self._numbers = 0
         self._taken: list[tuple[float, int, AttemptKey]] = []
+        # Those that are due at another time than their own, since what became of them could not be said then.
+        self._again: dict[AttemptKey, float] = {}
         self._over: deque[tuple[float, AttemptKey, State]] = deque()
         # By hosts as whole numbers, as in the keys.
         self._tallies: dict[int, _Tally] = {}
@@ -60,8 +62,7 @@ class MemoryComputeStore:
         while self._due and self._due[0][0] <= at_s and len(found) < limit:
             entry = heapq.heappop(self._due)
             attempt = self._attempts.get(entry[2])
-            # Else it was saved since, with another time or none.
-            if attempt is not None and attempt.due_s == entry[0]:
+            if attempt is not None and self._is_due_at(attempt, entry[0]):
                 found.append(attempt)
                 self._taken.append(entry)
         return found
@@ -74,23 +75,42 @@ class MemoryComputeStore:
             if known is attempt:
                 continue
             self._attempts[key] = attempt
+            self._again.pop(key, None)
             if known is None or known.state is not attempt.state:
                 self._count(key, attempt, known.state if known else None)
-            # At the same time as before it is in there already.
+            # At the same time as before it is in there already, or taken.
             if attempt.due_s is not None and (known is None or known.due_s != attempt.due_s):
-                self._numbers += 1
-                heapq.heappush(self._due, (attempt.due_s, self._numbers, key))
+                self._push(attempt.due_s, key)
         if self._due and (first_s is None or self._due[0][0] < first_s):
             self._sooner()
+
+    def due_again(self, keys: Iterable[AttemptKey], at_s: float) -> None:
+        for key in keys:
+            attempt = self._attempts.get(key)
+            if attempt is not None and attempt.due_s is not None:
+                self._again[key] = at_s
+                self._push(at_s, key)
+        self._sooner()
+
+    async def remember(self, attempts: Iterable[Attempted]) -> None:
+        await self.save(attempts)
 
     async def next_due_s(self) -> float | None:
         while self._due:
             due_s, _, key = self._due[0]
             attempt = self._attempts.get(key)
-            if attempt is not None and attempt.due_s == due_s:
+            if attempt is not None and self._is_due_at(attempt, due_s):
                 return due_s
             heapq.heappop(self._due)
         return None
+
+    def _is_due_at(self, attempt: Attempted, at_s: float) -> bool:
+        """If not, it was saved since, with another time or none."""
+        return attempt.due_s == at_s or self._again.get(attempt.key) == at_s
+
+    def _push(self, at_s: float, key: AttemptKey) -> None:
+        self._numbers += 1
+        heapq.heappush(self._due, (at_s, self._numbers, key))
 
     async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
         found = {}
@@ -113,6 +133,7 @@ class MemoryComputeStore:
             # Else it was destroyed after it had failed, and is over since then.
             if known is not None and known.state is state:
                 del self._attempts[key]
+                self._again.pop(key, None)
                 forgotten.append(key)
         return forgotten
 

@@ -35,6 +35,7 @@ class _Transaction:
     def __init__(self, memory: MemoryComputeStore) -> None:
         self._memory = memory
         self.saved: dict[AttemptKey, Attempted] = {}
+        self.remembered: list[Attempted] = []
 
     async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, Attempted]:
         return await self._memory.load(keys)
@@ -44,6 +45,10 @@ class _Transaction:
 
     async def save(self, attempts: Iterable[Attempted]) -> None:
         self.saved |= {attempt.key: attempt for attempt in attempts}
+
+    async def remember(self, attempts: Iterable[Attempted]) -> None:
+        # In the table they are still due, which is what a process after this one must find.
+        self.remembered += attempts
 
 
 class SqlComputeStore:
@@ -66,12 +71,17 @@ class SqlComputeStore:
                 async with self._database.writing() as writing:
                     await writing.run(_save, self._cell, attempts)
                 await memory.save(attempts)
+            await memory.remember(transaction.remembered)
 
     def wake_with(self, sooner: Callable[[], None]) -> None:
         self._memory.wake_with(sooner)
 
     async def next_due_s(self) -> float | None:
         return await self._memory.next_due_s()
+
+    def due_again(self, keys: Iterable[AttemptKey], at_s: float) -> None:
+        # In memory alone: to the process after this one they are due as they stand in the table.
+        self._memory.due_again(keys, at_s)
 
     async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
         return await self._memory.loads(hosts)

@@ -49,7 +49,9 @@ def events(
         if not PATTERN.fullmatch(pattern):
             raise typer.BadParameter(f"pattern {pattern!r}: words, * and #, with dots between")
         if pattern.partition(".")[0] not in HEARD:
-            raise typer.BadParameter(f"pattern {pattern!r}: nothing is said under such a key; there are {', '.join(FACTS)}")
+            raise typer.BadParameter(
+                f"pattern {pattern!r}: nothing is said under such a key; there are {', '.join(FACTS)}"
+            )
     settings = settled(bus=bus)
 
     async def work() -> None:

@@ -53,7 +53,11 @@ def boot(
         ),
     ] = None,
     image: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A property of its image; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A trait that its image asks for: trait:NAME=required, or forbidden; may be repeated.",
+        ),
     ] = None,
     az: Annotated[str, typer.Option("--az", help="Only in this availability zone.")] = "",
     host: Annotated[list[str] | None, typer.Option(help="Only on these hosts; may be repeated.")] = None,

@@ -25,6 +25,9 @@ T = TypeVar("T")
 out = Console()
 err = Console(stderr=True)
 
+# What a command does with its broker: none of it takes long, unless the broker has an alarm or hangs.
+COMMAND_S_MAX = 60.0
+
 NOT_DONE = 1
 NOT_IN_TIME = 3
 
@@ -116,7 +119,11 @@ def with_connection(url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
     async def connected() -> T:
         connection = await broker.connect()
         try:
-            return await work(connection)
+            async with asyncio.timeout(COMMAND_S_MAX):
+                return await work(connection)
+        except TimeoutError:
+            why = connection.blocked or "it does not answer"
+            raise ConnectionLost(f"not done within {COMMAND_S_MAX:.0f} s: {why}") from None
         finally:
             await connection.close()
 

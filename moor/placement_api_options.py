@@ -19,6 +19,12 @@ from placement_worker.api.settings import ApiSettings
 from placement_worker.serving import Serving
 
 USUAL_LISTEN = "127.0.0.1:8780"
+_USUAL = ApiSettings()
+IDLE_S = int(_USUAL.idle_s_max)
+HEAD_S = int(_USUAL.head_s_max)
+BODY_S = int(_USUAL.body_s_max)
+CONNECTIONS = _USUAL.connections_max
+CONNECTIONS_PER_ADDRESS = _USUAL.connections_per_address_max
 
 
 class Auth(StrEnum):
@@ -63,7 +69,10 @@ Unguarded = Annotated[
 Users = Annotated[
     Path | None,
     typer.Option(
-        "--users", envvar="MOOR_USERS", metavar="FILE", help="For basic: as `htpasswd -B` writes it."
+        "--users",
+        envvar="MOOR_USERS",
+        metavar="FILE",
+        help="For basic: as `htpasswd -B` writes it; a third field is the one project that the user may read the usages of.",
     ),
 ]
 PolicyName = Annotated[
@@ -85,6 +94,51 @@ Prefix = Annotated[
     str,
     typer.Option(
         "--prefix", envvar="MOOR_PREFIX", metavar="/PATH", help="A path before all others, for proxies."
+    ),
+]
+IdleSeconds = Annotated[
+    int,
+    typer.Option(
+        "--http-idle-s",
+        envvar="MOOR_HTTP_IDLE_S",
+        min=1,
+        help="An idle connection is closed after so many seconds. Above 5, services of Nova lose answers: docs/placement-api.md.",
+    ),
+]
+HeadSeconds = Annotated[
+    int,
+    typer.Option(
+        "--http-head-s",
+        envvar="MOOR_HTTP_HEAD_S",
+        min=1,
+        help="A request's head must come within so many seconds.",
+    ),
+]
+BodySeconds = Annotated[
+    int,
+    typer.Option(
+        "--http-body-s",
+        envvar="MOOR_HTTP_BODY_S",
+        min=1,
+        help="A request's body must come within so many seconds.",
+    ),
+]
+ConnectionsMax = Annotated[
+    int,
+    typer.Option(
+        "--http-connections",
+        envvar="MOOR_HTTP_CONNECTIONS",
+        min=1,
+        help="So many connections may be open; then the one that is idle longest is closed.",
+    ),
+]
+ConnectionsPerAddress = Annotated[
+    int,
+    typer.Option(
+        "--http-connections-per-address",
+        envvar="MOOR_HTTP_CONNECTIONS_PER_ADDRESS",
+        min=1,
+        help="And so many from one address; this machine's own have no such limit.",
     ),
 ]
 TlsCertificate = Annotated[
@@ -145,6 +199,14 @@ class KeystoneFlags(Struct, frozen=True):
     ca_file: Path | None
 
 
+class ConnectionFlags(Struct, frozen=True):
+    idle_s: int = IDLE_S
+    head_s: int = HEAD_S
+    body_s: int = BODY_S
+    connections: int = CONNECTIONS
+    per_address: int = CONNECTIONS_PER_ADDRESS
+
+
 class ApiFlags(Struct, frozen=True, kw_only=True):
     listen: str = USUAL_LISTEN
     share_port: bool = False
@@ -157,6 +219,7 @@ class ApiFlags(Struct, frozen=True, kw_only=True):
     tls_cert: Path | None = None
     tls_key: Path | None = None
     keystone: KeystoneFlags | None = None
+    connections: ConnectionFlags = ConnectionFlags()
 
 
 def serving_of(flags: ApiFlags) -> Serving:
@@ -172,11 +235,24 @@ def serving_of(flags: ApiFlags) -> Serving:
             listen=listen,
             auth=_authentication(flags),
             policy=policy_named(flags.policy),
-            settings=ApiSettings(cors_origins=flags.cors_origins, prefix=flags.prefix),
+            settings=_settings(flags),
             tls=_tls(flags),
         )
     except (BadListenError, BadPolicyError, BadPasswordFileError, ValueError) as wrong:
         raise typer.BadParameter(str(wrong)) from None
+
+
+def _settings(flags: ApiFlags) -> ApiSettings:
+    connections = flags.connections
+    return ApiSettings(
+        cors_origins=flags.cors_origins,
+        prefix=flags.prefix,
+        idle_s_max=connections.idle_s,
+        head_s_max=connections.head_s,
+        body_s_max=connections.body_s,
+        connections_max=connections.connections,
+        connections_per_address_max=connections.per_address,
+    )
 
 
 def _authentication(flags: ApiFlags) -> Authentication:

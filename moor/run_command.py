@@ -18,11 +18,22 @@ from compute_sim.faults import BadScript, load_faults
 from compute_sim.settings import ComputeSettings
 from moor.options import BusUrl, DatabaseUrl, settled
 from moor.placement_api_options import (
+    BODY_S,
+    CONNECTIONS,
+    CONNECTIONS_PER_ADDRESS,
+    HEAD_S,
+    IDLE_S,
     USUAL_LISTEN,
     ApiFlags,
     Auth,
     AuthMode,
+    BodySeconds,
+    ConnectionFlags,
+    ConnectionsMax,
+    ConnectionsPerAddress,
     CorsOrigins,
+    HeadSeconds,
+    IdleSeconds,
     KeystoneCa,
     KeystoneDomain,
     KeystoneFlags,
@@ -124,6 +135,11 @@ def placement_api(
     keystone_project: KeystoneProject = "service",
     keystone_domain: KeystoneDomain = "Default",
     keystone_ca: KeystoneCa = None,
+    http_idle_s: IdleSeconds = IDLE_S,
+    http_head_s: HeadSeconds = HEAD_S,
+    http_body_s: BodySeconds = BODY_S,
+    http_connections: ConnectionsMax = CONNECTIONS,
+    http_connections_per_address: ConnectionsPerAddress = CONNECTIONS_PER_ADDRESS,
 ) -> None:
     """Placement over HTTP, as OpenStack's clients know it. It needs the database alone: what it writes is told to the
     bus by the placement workers.
@@ -143,6 +159,9 @@ def placement_api(
             tls_key=tls_key,
             keystone=KeystoneFlags(
                 keystone_url, keystone_user, keystone_password, keystone_project, keystone_domain, keystone_ca
+            ),
+            connections=ConnectionFlags(
+                http_idle_s, http_head_s, http_body_s, http_connections, http_connections_per_address
             ),
         )
     )

@@ -47,6 +47,8 @@ OF_COMMANDS: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("keystone_domain", "keystone_ca"), _TEXT),
     **dict.fromkeys(("share_port", "allow_anyone"), (bool, "true or false")),
     "compute_hosts": (int, "a whole number"),
+    **dict.fromkeys(("http_idle_s", "http_head_s", "http_body_s"), (int, "a whole number of seconds")),
+    **dict.fromkeys(("http_connections", "http_connections_per_address"), (int, "a whole number")),
     "cors_origins": (list, "a list of texts"),
 }
 _KNOWN = {**_SHAPES, **OF_COMMANDS}

@@ -15,7 +15,7 @@ ROOM = PARCEL_BYTES_MAX - ENVELOPE_BYTES_MAX
 def bytes_at_most(provider: ProviderState) -> int:
     """No less than what the provider takes as JSON, without writing it: each part at its longest."""
     return (
-        700
+        740
         + 6 * len(provider.name)  # a character may be escaped
         + 300 * len(provider.inventories)
         + sum(map(len, provider.inventories))
@@ -45,7 +45,7 @@ def how_many_usages_fit(usages: Iterable[ProviderUsage], room: int = ROOM) -> in
 
 
 def _bytes_of_usage(usage: ProviderUsage) -> int:
-    return 200 + 25 * len(usage.used) + sum(map(len, usage.used))
+    return 240 + 25 * len(usage.used) + sum(map(len, usage.used))
 
 
 def _how_many(sizes: Iterable[int], room: int) -> int:

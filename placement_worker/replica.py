@@ -117,6 +117,7 @@ class Replica:
                     known,
                     revision=usage.revision,
                     generation=usage.generation,
+                    consumers=usage.consumers,
                     inventories={
                         resource: structs.replace(inventory, used=usage.used.get(resource, 0))
                         for resource, inventory in known.inventories.items()

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from placement_worker.api.app import PlacementApp
 from placement_worker.api.auth import Authentication
+from placement_worker.api.connections import Connections
 from placement_worker.api.policy import Policy
 from placement_worker.api.routes import routes_of
 from placement_worker.api.server import HttpServer, Listen
@@ -40,8 +41,9 @@ class PlacementService:
         self._view = View(store)
         self._auth = serving.auth
         routes = routes_of(self._desk, self._view, store, STANDARD, serving.settings.search_limits)
-        app = PlacementApp(routes, serving.auth, serving.policy, serving.settings)
-        self._server = HttpServer(app, serving.listen, serving.settings, serving.tls)
+        connections = Connections(serving.settings)
+        app = PlacementApp(routes, serving.auth, serving.policy, serving.settings, connections)
+        self._server = HttpServer(app, serving.listen, serving.settings, serving.tls, connections=connections)
 
     @property
     def url(self) -> str:

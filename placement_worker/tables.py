@@ -98,6 +98,8 @@ providers = Table(
     # hold, kept since summing that up for each claim costs two to four times the claim; and it is kept here, since this
     # row is written by each claim anyway, and the inventories then by none.
     Column("used", Text, nullable=False, server_default="{}"),
+    # How many consumers live on it: they hold something, and this is their host. Kept for the same reasons.
+    Column("consumers", BigInteger, nullable=False, server_default="0"),
     Index(None, "root_id"),
     Index(None, "parent_id"),
     sqlite_autoincrement=True,

@@ -169,9 +169,11 @@ class Builder:
     async def _let_go(self, build: "_Build", late: LateTransaction) -> list[Said]:
         """Of what it found, if it was decided otherwise meanwhile."""
         found = [one for one in build.searches if isinstance(one.outcome, Holds)]
-        if found and isinstance(build.judged, BuildRejected):
-            return await self._let_go_of_what_nobody_has(build.asks[0].ask, late)
-        return [Tell(released(one.row), build.asks[0].ask) for one in found if not one.row.is_in_cell]
+        ask = build.asks[0].ask
+        # An earlier try of a rejected request may have claimed for it, and died before it let go.
+        if isinstance(build.judged, BuildRejected) and (found or ask.attempts):
+            return await self._let_go_of_what_nobody_has(ask, late)
+        return [Tell(released(one.row), ask) for one in found if not one.row.is_in_cell]
 
     async def _let_go_of_what_nobody_has(
         self, ask: Received[BuildInstance], late: LateTransaction

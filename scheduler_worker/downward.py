@@ -20,6 +20,7 @@ from bus.message import Message
 from bus.publisher import Outgoing, Publisher
 from bus.station import Station
 from bus.topology import CELL, address_of, in_cell
+from scheduler_worker.instances import InstanceRow
 from scheduler_worker.late import Confirmed, LateTransaction, LateTransactions, kept_messages
 from scheduler_worker.store import SchedulerStore
 
@@ -173,19 +174,15 @@ class Parting(LateTransactions):
             yield parted
             if clearing := [kept for some in confirmed.values() for kept in some]:
                 await self.clear(parted, clearing)
+        parted.committed()
         for way, cleared in confirmed.items():
             way.cleared(cleared)
         for way, said in parted.leaving.items():
             way.say(_by_row((each.kept, _outgoing(each)) for each in said if each.kept))
 
-    async def pending(self) -> Sequence[tuple[Kept, Message]]:
+    def _is_ours(self, row: InstanceRow) -> bool:
         """What goes by this broker alone: each way down has a sweep of its own."""
-        return [
-            each
-            async for row in self.unsaid()
-            if row.told.cell not in self._ways
-            for each in kept_messages(row)
-        ]
+        return row.told.cell not in self._ways
 
     def parted(self, handlers: Handlers) -> Handlers:
         """The same, without what goes another way: that leaves after the commit."""

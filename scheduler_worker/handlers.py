@@ -45,6 +45,8 @@ from scheduler_worker.store import InstanceQuery, SchedulerStore
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
+# Keys of the API that have a route already, and no message yet.
+PLANNED = ("move.request",)
 
 
 def on_requests(builder: Builder, registry: HostRegistry, clock: Clock) -> Handlers:
@@ -97,7 +99,7 @@ def on_requests(builder: Builder, registry: HostRegistry, clock: Clock) -> Handl
             first = registry.as_heard(hosts[named[0].id]) if named else None
             answers.append(Answer(ask, HostSet(host=first)))
         await transaction.save_hosts(list(hosts.values()), clock())
-        registry.learn(hosts.values())
+        late.learn(lambda: registry.learn(hosts.values()))
         return answers
 
     return {
@@ -109,25 +111,39 @@ def on_requests(builder: Builder, registry: HostRegistry, clock: Clock) -> Handl
 
 
 async def on_unreadable(asks: Sequence[Received[Unreadable]]) -> list[Said]:
-    """A build request that cannot be read is answered as one that makes no sense. What may not even be one is answered
-    so too, and kept for a person to look at.
+    """A build request that cannot be read is rejected as one that makes no sense. Anything else is kept for a person to
+    look at, and its sender is answered if it waits. A message without a type may be a build request.
     """
     said: list[Said] = []
     for ask in asks:
         wrong = ask.message
+        why = _why_not(wrong)
         if wrong.kind in (type_of(BuildInstance), ""):
-            said += rejected(
-                ask,
-                BuildRejected(
-                    request_id=None if wrong.request_id is None else RequestId(wrong.request_id),
-                    field=wrong.field or "message",
-                    value=wrong.value,
-                    reason=wrong.reason,
-                ),
-            )
+            said += rejected(ask, why)
+        else:
+            said.append(Answer(ask, why))
         if wrong.kind != type_of(BuildInstance):
-            said.append(Bury(ask, wrong.reason))
+            said.append(Bury(ask, why.reason))
     return said
+
+
+async def on_unreadable_questions(asks: Sequence[Received[Unreadable]]) -> list[Said]:
+    """Whoever waits for an answer is told why there is none."""
+    said: list[Said] = []
+    for ask in asks:
+        why = _why_not(ask.message)
+        said += [Answer(ask, why), Bury(ask, why.reason)]
+    return said
+
+
+def _why_not(wrong: Unreadable) -> BuildRejected:
+    is_planned = wrong.field == "type" and wrong.kind in PLANNED
+    return BuildRejected(
+        request_id=None if wrong.request_id is None else RequestId(wrong.request_id),
+        field=wrong.field or "message",
+        value=wrong.value,
+        reason=f"{wrong.kind} is not supported yet: {wrong.reason}" if is_planned else wrong.reason,
+    )
 
 
 def on_events(registry: HostRegistry, clock: Clock) -> Handlers:
@@ -185,9 +201,13 @@ def _hosts_reported(registry: HostRegistry, clock: Clock) -> Handler:
                     host = structs.replace(host, sequence=host.sequence + 1)
                     changed[host.id] = written[host.id] = host
         await transaction.save_hosts(list(changed.values()), clock())
-        registry.learn(changed.values())
-        for ask in asks:
-            registry.hear_beats(ask.message.cell, [host.id for host in ask.message.hosts])
+
+        def learn() -> None:
+            registry.learn(changed.values())
+            for ask in asks:
+                registry.hear_beats(ask.message.cell, [host.id for host in ask.message.hosts])
+
+        late.learn(learn)
         return []
 
     return on_hosts_reported
@@ -209,7 +229,11 @@ def on_questions(store: SchedulerStore, registry: HostRegistry) -> Handlers:
             said.append(Answer(ask, HostsFound(hosts=page, next=page[-1].name if len(found) > limit else "")))
         return said
 
-    return {AskInstances: Reading(on_ask_instances), AskHosts: Reading(on_ask_hosts)}
+    return {
+        AskInstances: Reading(on_ask_instances),
+        AskHosts: Reading(on_ask_hosts),
+        Unreadable: Reading(on_unreadable_questions),
+    }
 
 
 async def _instances(store: SchedulerStore, question: AskInstances) -> InstancesFound:

@@ -23,6 +23,8 @@ class KnowsHosts(Protocol):
 
     def know(self, hosts: Iterable[HostState]) -> None: ...
 
+    def unknow(self, hosts: Iterable[ProviderId]) -> None: ...
+
 
 def reported(
     host: HostState | None, facts: HostFacts, report: HostsReported, now: datetime
@@ -124,6 +126,17 @@ class HostRegistry:
     def disabled(self) -> list[ProviderId]:
         """As far as is known here: another worker may have written otherwise."""
         return [host.id for host in self._hosts.values() if not host.enabled]
+
+    def unheard_since(self, before: datetime) -> list[HostState]:
+        """Those of whom this process has heard nothing since. What it read at start counts as heard then."""
+        return [host for host in self._hosts.values() if self._heard[host.id] < before]
+
+    def forget(self, hosts: Iterable[ProviderId]) -> None:
+        """Their rows are gone. Whoever reports again is a new host."""
+        going = [host for host in hosts if self._hosts.pop(host, None) is not None]
+        for host in going:
+            self._heard.pop(host, None)
+        self._picture.unknow(going)
 
     def look(self) -> None:
         """Who was not heard of for too long?"""

@@ -142,6 +142,7 @@ class Judge:
 
 
 def _shortage(verdict: DoesNotFit) -> str:
-    return ", ".join(
-        f"{short.resource} asked {short.asked}, free {short.free}" for short in verdict.shortfalls
-    )
+    said = [f"{short.resource} asked {short.asked}, free {short.free}" for short in verdict.shortfalls]
+    if full := verdict.full:
+        said.append(f"has {full.instances} instances, at most {full.instances_max}")
+    return ", ".join(said)

@@ -8,9 +8,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from bus.handling import Kept
 from bus.message import Message
+from bus.messages.build import InstanceId
 from scheduler_worker.instances import InstanceRow, messages_of
 from scheduler_worker.store import SchedulerStore, SchedulerTransaction
 
@@ -28,6 +30,15 @@ class LateTransaction:
         self._store = store
         self._stack = stack
         self._transaction: SchedulerTransaction | None = None
+        self._learning: list[Callable[[], None]] = []
+
+    def learn(self, what: Callable[[], None]) -> None:
+        """What this process is to know when the transaction is committed, and never if it is not."""
+        self._learning.append(what)
+
+    def committed(self) -> None:
+        for what in self._learning:
+            what()
 
     async def begun(self) -> SchedulerTransaction:
         if self._transaction is None:
@@ -54,7 +65,9 @@ class LateTransactions:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[LateTransaction]:
         async with AsyncExitStack() as stack:
-            yield LateTransaction(self._store, stack)
+            late = LateTransaction(self._store, stack)
+            yield late
+        late.committed()
 
     async def clear(self, late: LateTransaction, said: Sequence[Kept]) -> None:
         """Not yet, but before a sweep finds them. Those that a failure keeps from being cleared it will say again."""
@@ -66,17 +79,27 @@ class LateTransactions:
         if waiting:
             await (await late.begun()).confirm(waiting)
 
-    async def pending(self) -> Sequence[tuple[Kept, Message]]:
-        return [each async for row in self.unsaid() for each in kept_messages(row)]
+    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+        async for page in self.pages(after):
+            if found := [each for row in page if self._is_ours(row) for each in kept_messages(row)]:
+                return found
+        return ()
+
+    def _is_ours(self, row: InstanceRow) -> bool:  # noqa: ARG002 - others leave some rows to a sweep of their own
+        return True
 
     async def unsaid(self) -> AsyncIterator[InstanceRow]:
-        """All that still have something to say, a page at a time."""
-        before, after = self._clock() - self.unsaid_after, None
-        confirmed = {kept for _, said in self.confirmed for kept in said}
-        while page := await self._store.unsaid(before, after, UNSAID_PAGE):
+        """All that still have something to say, read a page at a time."""
+        async for page in self.pages():
             for row in page:
-                if _kept(row) not in confirmed:
-                    yield row
+                yield row
+
+    async def pages(self, behind: Kept | None = None) -> AsyncIterator[Sequence[InstanceRow]]:
+        before = self._clock() - self.unsaid_after
+        after = InstanceId(UUID(behind.entity)) if behind else None
+        while page := await self._store.unsaid(before, after, UNSAID_PAGE):
+            confirmed = {kept for _, said in self.confirmed for kept in said}
+            yield [row for row in page if _kept(row) not in confirmed]
             after = page[-1].id
 
 
@@ -86,7 +109,7 @@ class Unswept:
     def __init__(self, rows: LateTransactions) -> None:
         self.clear = rows.clear
 
-    async def pending(self) -> Sequence[tuple[Kept, Message]]:
+    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:  # noqa: ARG002 - the port has it
         return ()
 
 

@@ -21,6 +21,8 @@ class SchedulerSettings(Struct, frozen=True):
     batches_in_flight: int = 2
     # A host that was not heard of for so long is down.
     host_down_s: float = 60.0
+    # A host that is down and whose provider is gone from placement, both for so long, is forgotten.
+    hosts_kept_s: float = 24 * 3600.0
     # How often other workers' word about hosts (enabled, disabled) is looked for.
     hosts_poll_s: float = 5.0
     # How often requests past their deadline are looked for.
@@ -48,7 +50,7 @@ class SchedulerSettings(Struct, frozen=True):
             raise ValueError(f"batches_in_flight is {self.batches_in_flight}, must be at least 1")
         if self.under_way_max < 1:
             raise ValueError(f"under_way_max is {self.under_way_max}, must be at least 1")
-        for field in ("verify_every_s", "horizon_s", "prune_every_s", "prune_rows_max"):
+        for field in ("hosts_kept_s", "verify_every_s", "horizon_s", "prune_every_s", "prune_rows_max"):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
         if not 0 < self.hosts_poll_s <= self.host_down_s:

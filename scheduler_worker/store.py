@@ -86,6 +86,9 @@ class SchedulerTransaction(Protocol):
     async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
         """Write these, new or locked; `up` and what follows from heartbeats is not kept."""
 
+    async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
+        """Delete these, which were locked."""
+
     async def confirm(self, said: Sequence[Kept]) -> None:
         """What these rows said by these sequences has reached the broker."""
 

@@ -130,6 +130,11 @@ class _Transaction:
             self._write(self._rows.hosts, host.id, host)
             self._write(self._rows.hosts_changed, host.id, at)
 
+    async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
+        for host in hosts:
+            self._delete(self._rows.hosts, host)
+            self._delete(self._rows.hosts_changed, host)
+
     async def confirm(self, said: Sequence[Kept]) -> None:
         for kept in said:
             row = self._rows.instances.get(_instance(kept))
@@ -144,6 +149,10 @@ class _Transaction:
         self._write(self._rows.instances, row.id, row)
         self._write(self._rows.open, row.id, None, there=row.is_open)
         self._write(self._rows.unsaid, row.id, None, there=row.unsaid)
+
+    def _delete(self, rows: dict[K, V], key: K) -> None:
+        self._undo.append(partial(_set, rows, key, rows.get(key), there=key in rows))
+        _set(rows, key, None, there=False)
 
     def _write(self, rows: dict[K, V], key: K, row: V, *, there: bool = True) -> None:
         before = rows.get(key)

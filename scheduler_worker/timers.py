@@ -59,19 +59,29 @@ class Deadlines:
             ended = [row for each in rows.values() if (row := overdue(each, self._clock())) is not None]
             await transaction.save(ended)
         said = [each for row in ended for each in kept_messages(row)]
-        await self._publisher.send_all([Outgoing(message) for _, message in said])
+        keys = [kept for kept, _ in said]
+        await self._publisher.send_all([Outgoing(message) for _, message in said], keys)
         async with self._store.transaction() as transaction:
-            await transaction.confirm([kept for kept, _ in said])
+            await transaction.confirm(keys)
         return len(late)
 
 
 class Forgetting:
-    """Forgets requests of which everything was deleted long ago."""
+    """Forgets requests of which everything was deleted long ago, and hosts that were removed."""
 
     def __init__(
-        self, store: SchedulerStore, settings: SchedulerSettings, clock: Callable[[], datetime]
+        self,
+        store: SchedulerStore,
+        registry: HostRegistry,
+        is_provided: Callable[[ProviderId], bool],
+        settings: SchedulerSettings,
+        clock: Callable[[], datetime],
     ) -> None:
         self._store = store
+        self._registry = registry
+        self._is_provided = is_provided
+        # Hosts that are down and have no provider, and since when this process knows of it.
+        self._removed_at: dict[ProviderId, datetime] = {}
         self._settings = settings
         self._clock = clock
         self._stopping = asyncio.Event()
@@ -83,12 +93,32 @@ class Forgetting:
                 before = self._clock() - 2 * settings.horizon
                 while await self._store.prune(before, settings.prune_rows_max) >= settings.prune_rows_max:
                     pass
+                await self._forget_hosts()
             except Transient as problem:
                 log.warning("could not prune, trying again later: %s", problem)
             await pause(self._stopping, settings.prune_every_s)
 
     async def stop(self) -> None:
         self._stopping.set()
+
+    async def _forget_hosts(self) -> None:
+        """A host that is down may come back; one that is down and has no provider either was removed."""
+        now = self._clock()
+        down = self._registry.unheard_since(now - timedelta(seconds=self._settings.host_down_s))
+        removed = {host.id: host.sequence for host in down if not self._is_provided(host.id)}
+        self._removed_at = {host: self._removed_at.get(host, now) for host in removed}
+        before = now - timedelta(seconds=self._settings.hosts_kept_s)
+        known = {host: removed[host] for host, at in self._removed_at.items() if at <= before}
+        if not known:
+            return
+        async with self._store.transaction() as transaction:
+            rows = await transaction.lock_hosts(sorted(known, key=lambda id_: id_.int), ())
+            # Another worker may have heard of it since.
+            later = {row.id for row in rows if row.sequence > known[row.id]}
+            await transaction.forget_hosts([row.id for row in rows if row.id not in later])
+        forgotten = [host for host in known if host not in later]
+        self._registry.forget(forgotten)
+        log.info("forgot %d hosts that were removed", len(forgotten))
 
 
 class HostWatch:

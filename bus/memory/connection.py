@@ -1,5 +1,6 @@
 """A connection to the memory broker, as one user: what it may do, and what goes with it when it ends."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
@@ -37,10 +38,16 @@ class MemoryConnection:
         self._watcher = watcher
         self._wire = Wire(host)
         self._consumings: dict[MemoryConsuming, None] = {}
+        self._unblocked = asyncio.Event()
 
     @property
     def blocked(self) -> str:
-        return self._host.blocked
+        return "" if self._wire.is_cut else self._host.blocked
+
+    async def until_unblocked(self) -> None:
+        while self.blocked:
+            self._unblocked.clear()
+            await self._unblocked.wait()
 
     async def declare(self, objects: Objects) -> None:
         await self._wire.tell(partial(self._declare, objects))
@@ -72,6 +79,7 @@ class MemoryConnection:
     def alarm_changed(self) -> None:
         if not self._host.blocked:
             self._wire.hear()
+            self._unblocked.set()
         if self._watcher is not None:
             self._watcher.blocked_changed(self._host.blocked)
 
@@ -80,6 +88,7 @@ class MemoryConnection:
         if self._wire.is_cut:
             return []
         self._wire.cut(why)
+        self._unblocked.set()
         held = [(consuming.queue, consuming.let_go(ConnectionLost(why))) for consuming in self._consumings]
         self._consumings.clear()
         self._ended(self)

@@ -33,7 +33,7 @@ Inventories = Annotated[dict[ResourceClass, ReportedInventory], Meta(max_length=
 Traits = Annotated[tuple[Trait, ...], Meta(max_length=400)]
 Aggregates = Annotated[tuple[AggregateId, ...], Meta(max_length=400)]
 # What an HTTP client calls its consumers; empty if nobody ever said.
-TypeName = Annotated[str, Meta(max_length=255)]
+TypeName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]*\Z", max_length=255)]
 KindOfNames = Literal["classes", "traits"]
 CellOrNone = Annotated[str, Meta(pattern=r"^([a-z0-9][a-z0-9_-]{0,39})?\Z")]
 

@@ -81,7 +81,7 @@ class DeleteInstance(Message, frozen=True, tag="instance.delete"):
 
 
 class FunnelStep(Value, frozen=True):
-    """How many hosts one step removed, and why the first of them was."""
+    """How many hosts one step removed, and why one of them was."""
 
     step: str
     removed: int
@@ -96,7 +96,9 @@ class Miss(Value, frozen=True):
 
 
 class NoValidHost(Value, frozen=True):
-    """Why nowhere: `steps` together removed all `hosts`."""
+    """Why nowhere: `steps` together removed all `hosts`. `nearest` are the hosts that were asked for by name; where none
+    were, those that lacked the least.
+    """
 
     hosts: int
     steps: tuple[FunnelStep, ...]

@@ -27,8 +27,11 @@ ProviderName = Annotated[str, Meta(min_length=1, max_length=200)]
 Cursor = Annotated[str, Meta(pattern=r"^[0-9:,]*\Z")]
 # A name to be looked up: on the hot path a wrong one is not found, which needs no pattern.
 Label = Annotated[str, Meta(max_length=255)]
-# An open vocabulary: instance, migration, cleanup, or what a client of the HTTP API calls it.
-ConsumerType = Annotated[str, Meta(min_length=1, max_length=255)]
+# An open vocabulary, spelled as the HTTP API takes it: INSTANCE and MIGRATION as Nova says them, CLEANUP, or another.
+ConsumerType = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
+# The project and the user of a consumer whose request named none. Placement's HTTP API has the same for consumers that
+# were made before it asked for them; it takes no empty ones.
+NO_OWNER = "00000000-0000-0000-0000-000000000000"
 
 
 class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -68,18 +71,21 @@ class Share(Value, frozen=True, array_like=True):
     """What a consumer is to hold: where, of which shapes, how much.
 
     `host` is the root provider of the tree the consumer lives on; amounts may come from any provider of that tree
-    and from sharing providers outside it.
+    and from sharing providers outside it. A claim or a swap is refused if the host has `instances_max` consumers
+    already; 0: any number.
     """
 
     host: ProviderId
     amounts: Annotated[tuple[ResourceAmount, ...], Meta(min_length=1, max_length=1000)]
     shapes: Annotated[tuple[ShapeSeen, ...], Meta(max_length=1000)] = ()
+    instances_max: Natural = 0
 
 
 class ClaimResources(Message, frozen=True, tag="claim"):
     """May this consumer have this share? Asked again with the same attempt, the answer is what it really holds.
 
-    `issued_at` is when the attempt was first made: it stays the same however often the question is repeated.
+    `issued_at` is when the attempt was first made: it stays the same however often the question is repeated. Without
+    `project` or `user` the consumer has `00000000-0000-0000-0000-000000000000` as its own.
     """
 
     cell: Label
@@ -87,7 +93,7 @@ class ClaimResources(Message, frozen=True, tag="claim"):
     attempt: Attempt
     issued_at: Moment
     share: Share
-    consumer_type: ConsumerType = "instance"
+    consumer_type: ConsumerType = "INSTANCE"
     project: Label = ""
     user: Label = ""
     group: ServerGroup | None = None
@@ -97,7 +103,8 @@ class SwapClaim(Message, frozen=True, tag="swap"):
     """Move what the consumer holds at one attempt to another share, as a later attempt: all, or nothing.
 
     With `cleanup`, what was held is not freed but handed to that consumer, which holds it until the host that
-    went silent has confirmed that nothing of the attempt is left on it.
+    went silent has confirmed that nothing of the attempt is left on it. That consumer is a CLEANUP, of the same project and
+    user.
     """
 
     cell: Label
@@ -148,7 +155,8 @@ class InventoryState(Value, frozen=True):
 class ProviderState(Value, frozen=True):
     """One provider, whole. `internal` is never reused; `revision` orders what is known about it.
 
-    `shape` is that of its tree, kept on the root and repeated on each of the tree's providers.
+    `shape` is that of its tree, kept on the root and repeated on each of the tree's providers. `consumers` is how many
+    live on it: they hold something, and their claims named it as their host.
     """
 
     internal: int
@@ -163,11 +171,12 @@ class ProviderState(Value, frozen=True):
     inventories: dict[str, InventoryState] = {}
     traits: tuple[str, ...] = ()
     aggregates: tuple[AggregateId, ...] = ()
+    consumers: int = 0
 
 
 class ProviderUsage(Value, frozen=True):
-    """What claims change of a provider, and nothing else: it stands at `revision`, and of each of its classes so much is
-    used. All else of it is as it was told with revision `base`: who has not heard that has missed something.
+    """What claims change of a provider, and nothing else: it stands at `revision`, so many consumers live on it, and of
+    each of its classes so much is used. All else of it is as it was told with revision `base`: who has not heard that has missed something.
     """
 
     internal: int
@@ -176,6 +185,7 @@ class ProviderUsage(Value, frozen=True):
     revision: int
     generation: int = 0
     used: dict[str, int] = {}
+    consumers: int = 0
 
 
 class Holder(Value, frozen=True, array_like=True):
@@ -196,8 +206,17 @@ class AlreadyClaimed(Variant, frozen=True, tag="already_claimed"):
     share: Share
 
 
+class HostFull(Value, frozen=True):
+    """As many consumers live on this host as the claim allows, or more."""
+
+    host: ProviderId
+    instances: int
+    instances_max: int
+
+
 class DoesNotFit(Variant, frozen=True, tag="does_not_fit"):
     shortfalls: tuple[Shortfall, ...]
+    full: HostFull | None = None
 
 
 class ShapeMoved(Variant, frozen=True, tag="shape_moved"):

@@ -34,6 +34,9 @@ class RabbitConnection:
     def blocked(self) -> str:
         return self._wire.blocked
 
+    async def until_unblocked(self) -> None:
+        await self._wire.until_unblocked()
+
     async def declare(self, objects: Objects) -> None:
         absent = {
             exchange.name

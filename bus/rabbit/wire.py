@@ -42,6 +42,8 @@ class Wire:
 
     @property
     def blocked(self) -> str:
+        if self._lost.done():
+            return ""
         # The client's `ready()` waits exactly while the broker blocks us, and has no other way of being asked.
         waiting: Coroutine[Any, Any, None] = self._client.ready()
         try:

@@ -10,6 +10,7 @@ wrong in a way that trying again may mend is raised as `Transient`. No table of 
     migrations.py   tables brought up to date, under a lock
     statements.py   what the two dialects say differently
     types.py        what columns are, beside the ordinary
+    settings.py     how long a database may keep us waiting
     errors.py       what may be tried again, and whether the server is away
 """
 
@@ -17,6 +18,7 @@ from bus.sql.database import Database, Transaction, open_database
 from bus.sql.errors import is_duplicate
 from bus.sql.migrations import upgrade, version_table
 from bus.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresSession, PostgresTransaction
+from bus.sql.settings import DatabaseSettings
 from bus.sql.sqlite import SqliteDatabase, SqliteTransaction, driver_of
 from bus.sql.statements import among, array_of, columns_of, insert
 from bus.sql.types import Id, Moment, moment_text
@@ -24,6 +26,7 @@ from bus.sql.types import Id, Moment, moment_text
 __all__ = [
     "POOL_SIZE",
     "Database",
+    "DatabaseSettings",
     "Id",
     "Moment",
     "PostgresDatabase",

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
 from bus.sql.postgresql import POOL_SIZE, PostgresDatabase
+from bus.sql.settings import DatabaseSettings
 from bus.sql.sqlite import SqliteDatabase
 
 P = ParamSpec("P")
@@ -28,22 +29,24 @@ class Database(Protocol):
     def dialect(self) -> str:
         """`postgresql` or `sqlite`."""
 
-    def writing(self) -> AbstractAsyncContextManager[Transaction]:
+    def writing(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[Transaction]:
         """Each statement sees what was committed before it (SQLite: there is no other writer)."""
 
-    def reading(self) -> AbstractAsyncContextManager[Transaction]:
+    def reading(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[Transaction]:
         """All statements see the same: what was committed before the first one."""
 
     async def close(self) -> None: ...
 
 
-def open_database(url: str, *, pool_size: int = POOL_SIZE) -> PostgresDatabase | SqliteDatabase:
+def open_database(
+    url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
+) -> PostgresDatabase | SqliteDatabase:
     """The database at a SQLAlchemy URL; nothing is connected yet."""
     parsed = make_url(url)
     match parsed.get_backend_name():
         case "postgresql":
-            return PostgresDatabase(parsed, pool_size=pool_size)
+            return PostgresDatabase(parsed, pool_size=pool_size, settings=settings)
         case "sqlite":
-            return SqliteDatabase(parsed)
+            return SqliteDatabase(parsed, settings=settings)
         case other:
             raise ValueError(f"database URL names {other!r}: moorage runs on postgresql and sqlite")

@@ -9,12 +9,15 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from bus.errors import Transient, Unavailable
+from bus.errors import Locked, TookTooLong, Transient, Unavailable
 
-# Classes of SQLSTATE: a deadlock or serialisation failure, or out of resources; a connection broke, or the server stops.
+# Classes of SQLSTATE: a deadlock or serialisation failure, or out of resources; a connection broke, the server stops, it
+# has no session left for us, or it ended a transaction in which we asked nothing.
 _TRANSIENT_CLASSES = ("40", "53")
-_AWAY_CLASSES = ("08", "57")
+_AWAY_CLASSES = ("08", "57", "53300", "25P03")
 _LOCK_NOT_AVAILABLE = "55P03"
+# A statement beyond its limit; also one that an operator cancelled.
+_CANCELED = "57014"
 _UNIQUE_VIOLATION = "23505"
 
 
@@ -25,9 +28,17 @@ def transients() -> Iterator[None]:
         yield
     except Exception as error:
         if is_transient(error):
-            kind = Unavailable if is_away(error) else Transient
-            raise kind(f"database: {error}") from error
+            raise _kind_of(error)(f"database: {error}") from error
         raise
+
+
+def _kind_of(error: BaseException) -> type[Transient]:
+    if is_away(error):
+        return Unavailable
+    original = _original(error)
+    if isinstance(original, sqlite3.Error) or _sqlstate(original) == _LOCK_NOT_AVAILABLE:
+        return Locked
+    return TookTooLong if _sqlstate(original) == _CANCELED else Transient
 
 
 @contextmanager
@@ -46,7 +57,11 @@ def is_transient(error: BaseException) -> bool:
     """Was this nobody's fault, so that the same may work when it is tried again?"""
     error = _original(error)
     if (state := _sqlstate(error)) is not None:
-        return is_away(error) or state.startswith(_TRANSIENT_CLASSES) or state == _LOCK_NOT_AVAILABLE
+        return (
+            is_away(error)
+            or state.startswith(_TRANSIENT_CLASSES)
+            or state in {_LOCK_NOT_AVAILABLE, _CANCELED}
+        )
     if isinstance(error, sqlite3.OperationalError):
         return _sqlite_code(error) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
     return is_away(error)
@@ -60,7 +75,9 @@ def is_away(error: BaseException) -> bool:
     """
     error = _original(error)
     state = _sqlstate(error)
-    return isinstance(error, ConnectionError) if state is None else state.startswith(_AWAY_CLASSES)
+    if state is None:
+        return isinstance(error, ConnectionError)
+    return state.startswith(_AWAY_CLASSES) and state != _CANCELED
 
 
 def is_duplicate(error: IntegrityError) -> bool:

@@ -14,47 +14,63 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from bus.sql.errors import connecting, transients
+from bus.sql.postgresql import connect_arguments, cut_after
+from bus.sql.settings import DatabaseSettings, milliseconds
 from bus.sql.sqlite import sqlite_engine
 
+# How long a migration waits for others: for those who write to a file, or to the tables that it changes. Whoever comes
+# to these tables meanwhile waits behind it, so this is not long.
 MIGRATION_TIMEOUT_S = 60.0
+SETTINGS = DatabaseSettings()
 
 # Alembic keeps what it works on in global variables.
 _alembic = threading.Lock()
 
 
-async def upgrade(url: str, package: str) -> tuple[str, str]:
+async def upgrade(url: str, package: str, settings: DatabaseSettings = SETTINGS) -> tuple[str, str]:
     """Bring this worker's tables up to date; from which revision ("" if there were no tables) to which.
 
     Any number of processes may do so at once: one does it while the others wait, and find it done.
     """
     with transients():
-        return await asyncio.to_thread(_upgrade, make_url(url), package)
+        return await asyncio.to_thread(_upgrade, make_url(url), package, settings)
 
 
-def _upgrade(url: URL, package: str) -> tuple[str, str]:
+def _upgrade(url: URL, package: str, settings: DatabaseSettings) -> tuple[str, str]:
     with _alembic:
         if url.get_backend_name() == "sqlite":
             return _upgrade_sqlite(url, package)
-        return asyncio.run(_upgrade_postgres(url, package))
+        return asyncio.run(_upgrade_postgres(url, package, settings))
 
 
-async def _upgrade_postgres(url: URL, package: str) -> tuple[str, str]:
-    engine = create_async_engine(url.set(drivername="postgresql+asyncpg"), poolclass=NullPool)
+async def _upgrade_postgres(url: URL, package: str, settings: DatabaseSettings) -> tuple[str, str]:
+    # Another migration may take as long as this one.
+    long = dict.fromkeys(("lock_timeout", "statement_timeout"), milliseconds(settings.long_s))
+    engine = create_async_engine(
+        url.set(drivername="postgresql+asyncpg"),
+        poolclass=NullPool,
+        connect_args=connect_arguments(settings.connect_s, settings.of_sessions | long),
+    )
     try:
         async with AsyncExitStack() as begun:
             with connecting():
-                connection = await begun.enter_async_context(engine.begin())
+                async with asyncio.timeout(2 * settings.connect_s):
+                    connection = await begun.enter_async_context(engine.connect())
+                    raw = await connection.get_raw_connection()
+            begun.enter_context(cut_after(raw.driver_connection, settings.long_s))
+            await begun.enter_async_context(connection.begin())
             await connection.execute(
                 sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"),
                 {"name": version_table(package)},
             )
+            await connection.execute(sa.text(f"SET LOCAL lock_timeout = {milliseconds(MIGRATION_TIMEOUT_S)}"))
             return await connection.run_sync(migrate, package)
     finally:
         await engine.dispose()
 
 
 def _upgrade_sqlite(url: URL, package: str) -> tuple[str, str]:
-    engine = sqlite_engine(url, busy_timeout_s=MIGRATION_TIMEOUT_S)
+    engine = sqlite_engine(url, MIGRATION_TIMEOUT_S)
     try:
         with engine.connect() as connection:
             connection.exec_driver_sql("BEGIN EXCLUSIVE")

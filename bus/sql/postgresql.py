@@ -1,8 +1,14 @@
 """Speaks to PostgreSQL, by asyncpg and by SQLAlchemy on the same connections."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import asyncpg
@@ -14,6 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from bus.errors import Bug, Unavailable
 from bus.sql.errors import connecting, transients
+from bus.sql.settings import DatabaseSettings, milliseconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,20 +35,21 @@ _BY_KEYS = """
 SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off;
 SET plan_cache_mode = force_generic_plan
 """
-_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED;"
 _READ = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on;
-SET LOCAL plan_cache_mode = auto
+SET LOCAL plan_cache_mode = auto;
 """
 
 
 class PostgresSession:
     """One connection, kept for many transactions one after the other, as SQLAlchemy has it and as asyncpg has it."""
 
-    def __init__(self, connection: AsyncConnection, driver: Any) -> None:
+    def __init__(self, connection: AsyncConnection, driver: Any, settings: DatabaseSettings) -> None:
         self.connection = connection
         self.driver = driver
+        self.settings = settings
 
     @property
     def is_usable(self) -> bool:
@@ -49,10 +57,10 @@ class PostgresSession:
         return not (self.driver.is_closed() or self.driver.is_in_transaction() or self.connection.invalidated)
 
     def writing(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
-        return _transaction(self._itself, _WRITE)
+        return _transaction(self._itself, _WRITE, self.settings.transaction_s)
 
     def reading(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
-        return _transaction(self._itself, _READ)
+        return _transaction(self._itself, _READ, self.settings.transaction_s)
 
     async def _itself(self, begin: str) -> "PostgresSession":
         return await _begin(self, begin)
@@ -60,7 +68,11 @@ class PostgresSession:
     async def close(self) -> None:
         if self.driver.is_closed():
             await self.discard()
-        else:
+            return
+        with (
+            cut_after(self.driver, self.settings.connect_s),
+            suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, DBAPIError),
+        ):
             await self.connection.close()
 
     async def discard(self) -> None:
@@ -73,10 +85,12 @@ class PostgresSession:
 class PostgresTransaction:
     """Takes a session and begins with its first statement: whoever asks nothing holds nothing."""
 
-    def __init__(self, take: "TakeSession", begin: str) -> None:
+    def __init__(self, take: "TakeSession", begin: str, limit_s: float) -> None:
         self._take = take
         self._begin = begin
+        self._limit_s = limit_s
         self._session: PostgresSession | None = None
+        self._end: asyncio.TimerHandle | None = None
 
     async def driver(self) -> Any:
         """The connection as asyncpg has it, in this transaction."""
@@ -91,7 +105,14 @@ class PostgresTransaction:
     async def _begun(self) -> PostgresSession:
         if self._session is None:
             self._session = await self._take(self._begin)
+            # The server has limits of its own; this is for a server, or a network, that says nothing any more.
+            loop = asyncio.get_running_loop()
+            self._end = loop.call_later(self._limit_s, self._session.driver.terminate)
         return self._session
+
+    def ended(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
 
     async def commit(self) -> None:
         if self._session is None:
@@ -106,7 +127,10 @@ class PostgresTransaction:
             return
         driver = self._session.driver
         if not driver.is_closed():
-            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            with (
+                cut_after(driver, self._session.settings.connect_s),
+                suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError),
+            ):
                 await driver.execute("ROLLBACK")
         # What asyncpg says of a connection that has gone depends on the moment; that it has gone does not.
         if driver.is_closed() and isinstance(error, asyncpg.InterfaceError | DBAPIError | OSError):
@@ -118,8 +142,8 @@ TakeSession = Callable[[str], Awaitable[PostgresSession]]
 
 
 @asynccontextmanager
-async def _transaction(take: TakeSession, begin: str) -> AsyncIterator[PostgresTransaction]:
-    transaction = PostgresTransaction(take, begin)
+async def _transaction(take: TakeSession, begin: str, limit_s: float) -> AsyncIterator[PostgresTransaction]:
+    transaction = PostgresTransaction(take, begin, limit_s)
     with transients():
         try:
             yield transaction
@@ -127,12 +151,25 @@ async def _transaction(take: TakeSession, begin: str) -> AsyncIterator[PostgresT
         except BaseException as error:
             await transaction.abandon(error)
             raise
+        finally:
+            transaction.ended()
+
+
+@contextmanager
+def cut_after(driver: Any, seconds: float) -> Iterator[None]:
+    """Whoever waits for an answer on this connection for longer is told that it is lost."""
+    cut = asyncio.get_running_loop().call_later(seconds, driver.terminate)
+    try:
+        yield
+    finally:
+        cut.cancel()
 
 
 async def _begin(session: PostgresSession, words: str) -> PostgresSession:
     """A session that does not even begin is of no use any more."""
     try:
-        await session.driver.execute(words)
+        with cut_after(session.driver, session.settings.connect_s):
+            await session.driver.execute(words)
     except (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
         await session.discard()
         raise Unavailable(f"database: connection lost: {error}") from error
@@ -150,32 +187,44 @@ class PostgresDatabase:
 
     dialect = "postgresql"
 
-    def __init__(self, url: URL, *, pool_size: int = POOL_SIZE) -> None:
+    def __init__(
+        self, url: URL, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
+    ) -> None:
+        self.settings = settings or DatabaseSettings()
         self._engine = create_async_engine(
-            url.set(drivername="postgresql+asyncpg"), isolation_level="AUTOCOMMIT", poolclass=NullPool
+            url.set(drivername="postgresql+asyncpg"),
+            isolation_level="AUTOCOMMIT",
+            poolclass=NullPool,
+            connect_args=connect_arguments(self.settings.connect_s, self.settings.of_sessions),
         )
+        self._pool_size = pool_size
         self._idle: list[PostgresSession] = []
         self._free = asyncio.Semaphore(pool_size)
 
-    def writing(self) -> AbstractAsyncContextManager[PostgresTransaction]:
-        return self._pooled(_WRITE)
+    def writing(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[PostgresTransaction]:
+        return self._pooled(_WRITE, takes_long=takes_long)
 
-    def reading(self) -> AbstractAsyncContextManager[PostgresTransaction]:
-        return self._pooled(_READ)
+    def reading(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[PostgresTransaction]:
+        return self._pooled(_READ, takes_long=takes_long)
 
     @asynccontextmanager
-    async def _pooled(self, begin: str) -> AsyncIterator[PostgresTransaction]:
+    async def _pooled(self, begin: str, *, takes_long: bool) -> AsyncIterator[PostgresTransaction]:
+        limit_s = self.settings.transaction_s
+        if takes_long:
+            limit_s = self.settings.long_s
+            begin += f" SET LOCAL statement_timeout = {milliseconds(limit_s)}"
         async with AsyncExitStack() as taken:
 
             async def take(begin: str) -> PostgresSession:
                 return await taken.enter_async_context(self._borrowed(begin))
 
-            async with _transaction(take, begin) as transaction:
+            async with _transaction(take, begin, limit_s) as transaction:
                 yield transaction
 
     @asynccontextmanager
     async def _borrowed(self, begin: str) -> AsyncIterator[PostgresSession]:
-        async with self._free:
+        await self._until_free()
+        try:
             session = await self._begun(begin)
             try:
                 yield session
@@ -183,7 +232,21 @@ class PostgresDatabase:
                 if session.is_usable:
                     self._idle.append(session)
                 else:
-                    await session.close()
+                    await session.discard()
+        finally:
+            self._free.release()
+
+    async def _until_free(self) -> None:
+        if not self._free.locked():
+            await self._free.acquire()
+            return
+        try:
+            async with asyncio.timeout(self.settings.pool_wait_s):
+                await self._free.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                f"database: none of {self._pool_size} sessions was free within {self.settings.pool_wait_s:g} s"
+            ) from None
 
     async def _begun(self, begin: str) -> PostgresSession:
         """One in which the transaction has begun. Those that broke while they were idle are found out by that."""
@@ -194,9 +257,11 @@ class PostgresDatabase:
 
     async def _connect(self) -> PostgresSession:
         with connecting():
-            connection = await self._engine.connect()
-        raw = await connection.get_raw_connection()
-        return await _begin(PostgresSession(connection, raw.driver_connection), _BY_KEYS)
+            # Twice: SQLAlchemy asks a new server what it is like, when asyncpg has connected.
+            async with asyncio.timeout(2 * self.settings.connect_s):
+                connection = await self._engine.connect()
+                raw = await connection.get_raw_connection()
+        return await _begin(PostgresSession(connection, raw.driver_connection, self.settings), _BY_KEYS)
 
     @asynccontextmanager
     async def dedicated(self) -> AsyncIterator[PostgresSession]:
@@ -213,3 +278,8 @@ class PostgresDatabase:
         while self._idle:
             await self._idle.pop().close()
         await self._engine.dispose()
+
+
+def connect_arguments(connect_s: float, of_session: Mapping[str, str]) -> dict[str, Any]:
+    """What SQLAlchemy hands on to asyncpg."""
+    return {"timeout": connect_s, "server_settings": dict(of_session)}

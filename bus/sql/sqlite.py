@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
@@ -19,16 +20,15 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import StaticPool
 
+from bus.errors import Locked
 from bus.sql.errors import transients
+from bus.sql.settings import DatabaseSettings
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 # Where those who write to a file queue up, for as long as there are any. Several rooms of one process may share a file.
 _queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-# How long one process waits for another that writes to the same file.
-BUSY_TIMEOUT_S = 5.0
 
 PAGE_BYTES = 16_384
 
@@ -40,8 +40,9 @@ sqlite3.register_adapter(type(None), lambda nothing: nothing)
 class _Session:
     """One connection, and a thread for what may take long."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, busy_s: float) -> None:
         self._engine = engine
+        self.busy_s = busy_s
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
         self._connection: Connection | None = None
 
@@ -94,7 +95,7 @@ class SqliteTransaction:
         self._is_begun = True
         if not self._session.here(_has_begun_at_once):
             # Another process writes to the file.
-            await self._session.aside(_begin_immediate)
+            await self._session.aside(partial(_begin_immediate, self._session.busy_s))
         self._written_before = self._session.here(_changes)
 
     def _all_of_it(
@@ -146,9 +147,9 @@ def _has_begun_at_once(connection: Connection) -> bool:
     return driver.in_transaction
 
 
-def _begin_immediate(connection: Connection) -> None:
+def _begin_immediate(busy_s: float, connection: Connection) -> None:
     driver = driver_of(connection)
-    driver.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
+    driver.execute(f"PRAGMA busy_timeout = {int(busy_s * 1000)}")
     driver.execute("BEGIN IMMEDIATE")
 
 
@@ -191,26 +192,28 @@ class SqliteDatabase:
 
     dialect = "sqlite"
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, *, settings: DatabaseSettings | None = None) -> None:
         if not url.database or url.database == ":memory:":
             raise ValueError("a SQLite database needs a file: sqlite:///PATH")
         self.path = url.database
-        self._writer = _Session(sqlite_engine(url))
-        self._reader = _Session(sqlite_engine(url))
+        self._settings = settings or DatabaseSettings()
+        busy_s = self._settings.busy_s
+        self._writer = _Session(sqlite_engine(url, busy_s), busy_s)
+        self._reader = _Session(sqlite_engine(url, busy_s), busy_s)
         self._writers = _queues.setdefault(os.path.realpath(self.path), asyncio.Lock())
         self._readers = asyncio.Lock()
 
-    def writing(self) -> AbstractAsyncContextManager[SqliteTransaction]:
+    def writing(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[SqliteTransaction]:  # noqa: ARG002 - no statement has a limit here
         return self._transaction(self._writer, self._writers, writes=True)
 
-    def reading(self) -> AbstractAsyncContextManager[SqliteTransaction]:
+    def reading(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[SqliteTransaction]:  # noqa: ARG002
         return self._transaction(self._reader, self._readers, writes=False)
 
     @asynccontextmanager
     async def _transaction(
         self, session: _Session, queue: asyncio.Lock, *, writes: bool
     ) -> AsyncIterator[SqliteTransaction]:
-        async with queue:
+        async with self._turn(queue):
             transaction = SqliteTransaction(session, writes=writes)
             try:
                 yield transaction
@@ -220,12 +223,28 @@ class SqliteDatabase:
                 await asyncio.shield(transaction.roll_back())
                 raise
 
+    @asynccontextmanager
+    async def _turn(self, queue: asyncio.Lock) -> AsyncIterator[None]:
+        if queue.locked():
+            try:
+                async with asyncio.timeout(self._settings.pool_wait_s):
+                    await queue.acquire()
+            except TimeoutError:
+                wait_s = self._settings.pool_wait_s
+                raise Locked(f"database: {self.path} was in use for more than {wait_s:g} s") from None
+        else:
+            await queue.acquire()
+        try:
+            yield
+        finally:
+            queue.release()
+
     async def close(self) -> None:
         await self._writer.close()
         await self._reader.close()
 
 
-def sqlite_engine(url: URL, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
+def sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:
     engine = sa.create_engine(
         url.set(drivername="sqlite+pysqlite"),
         isolation_level="AUTOCOMMIT",

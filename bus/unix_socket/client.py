@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from bus.broker import (
@@ -49,14 +50,20 @@ from bus.unix_socket.frames import (
 T = TypeVar("T")
 # The answer to `Hello` has this id, and no request.
 HELLO = 0
+# A broker that answers nothing for so long, and has no alarm, hangs: a socket alone would never tell.
+ANSWER_S_MAX = 30.0
+CLOSE_S_MAX = 5.0
 
 
 class UnixBroker:
     """A memory broker that another process serves at this path; a `Broker`."""
 
-    def __init__(self, path: str | os.PathLike[str], user: str = "") -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], user: str = "", *, answer_s_max: float = ANSWER_S_MAX
+    ) -> None:
         self._path = os.fspath(path)
         self._user = user
+        self._answer_s_max = answer_s_max
 
     @property
     def user(self) -> str:
@@ -67,7 +74,7 @@ class UnixBroker:
         return HandsOver.BYTES
 
     async def connect(self) -> "UnixConnection":
-        connection = UnixConnection()
+        connection = UnixConnection(self._answer_s_max)
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: connection.frames, self._path)
         except PermissionError as problem:
@@ -77,13 +84,14 @@ class UnixBroker:
         try:
             await connection.greet(self._user)
         except BaseException:
-            connection.frames.close("not connected")
+            connection.frames.cut("not connected")
             raise
         return connection
 
 
 class UnixConnection:
-    def __init__(self) -> None:
+    def __init__(self, answer_s_max: float = ANSWER_S_MAX) -> None:
+        self._answer_s_max = answer_s_max
         self.frames = Frames(self._received, self._connection_lost)
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(HELLO + 1)
@@ -93,10 +101,16 @@ class UnixConnection:
         self._blocked = ""
         self._lost = ""
         self._ended = asyncio.Event()
+        self._unblocked = asyncio.Event()
 
     @property
     def blocked(self) -> str:
         return self._blocked
+
+    async def until_unblocked(self) -> None:
+        while self._blocked:
+            self._unblocked.clear()
+            await self._unblocked.wait()
 
     async def greet(self, user: str) -> None:
         self._blocked = await self.ask(Hello(user), HELLO, str)
@@ -132,7 +146,10 @@ class UnixConnection:
     async def close(self) -> None:
         if not self._lost:
             self.tell(Goodbye())
-            await self._ended.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S_MAX):
+                    await self._ended.wait()
+            self.frames.cut("closed by this end")
 
     # What its channels need
 
@@ -149,14 +166,22 @@ class UnixConnection:
         self.frames.send(frame)
 
     async def ask(self, request: Request, number: int, _: type[T]) -> T:
+        answer: asyncio.Future[T] = self._ask(request, number)
+        while not (await asyncio.wait((answer,), timeout=self._answer_s_max))[0]:
+            if not self._blocked:
+                self.frames.cut(f"no answer within {self._answer_s_max:g} s")
+        return answer.result()
+
+    def _ask(self, request: Request, number: int) -> asyncio.Future[Any]:
         self.tell(request)
-        answer: asyncio.Future[T] = self._loop.create_future()
-        self._answers[number] = answer
-        return await answer
+        answer = self._answers[number] = self._loop.create_future()
+        return answer
 
     async def publish(self, channel: int, parcel: Parcel) -> Receipt:
+        """Waits for as long as the broker has an alarm."""
         request = next(self._ids)
-        return await self.ask(Publish(request, channel, parcel), request, Receipt)
+        receipt: Receipt = await self._ask(Publish(request, channel, parcel), request)
+        return receipt
 
     async def close_channel(self, channel: int) -> None:
         self._consumings.pop(channel, None)
@@ -192,6 +217,7 @@ class UnixConnection:
                 self._settle(number, depth)
             case BlockedChanged(why=why):
                 self._blocked = why
+                self._unblocked.set()
             case Cancelled(channel=channel, problem=problem, text=text):
                 consuming = self._consumings.pop(channel, None)
                 if consuming is not None:
@@ -208,7 +234,9 @@ class UnixConnection:
 
     def _connection_lost(self, why: str) -> None:
         self._lost = why
+        self._blocked = ""
         self._ended.set()
+        self._unblocked.set()
         for number in [*self._answers]:
             self._settle(number, ConnectionLost(why))
         for consuming in self._consumings.values():

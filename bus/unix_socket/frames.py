@@ -186,6 +186,12 @@ class Frames(asyncio.Protocol):
             self._why = why
             self._transport.close()
 
+    def cut(self, why: str) -> None:
+        """End now: the other end does not read, so nothing more can be written."""
+        if self._transport is not None:
+            self._why = why
+            self._transport.abort()
+
     def pause_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()

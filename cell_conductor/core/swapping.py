@@ -16,6 +16,7 @@ from bus.messages.placement import (
     Claimed,
     ClaimVerdict,
     DoesNotFit,
+    HostFull,
     NotAllowed,
     Released,
     ShapeMoved,
@@ -166,7 +167,8 @@ def why_not(
     """The refusal as one line for who reads why the instance failed."""
     match verdict:
         case DoesNotFit():
-            return "does not fit: " + "; ".join(_short(each) for each in verdict.shortfalls)
+            full = [verdict.full] if verdict.full else []
+            return "does not fit: " + "; ".join([*map(_short, verdict.shortfalls), *map(_full, full)])
         case ShapeMoved():
             moved = ", ".join(str(each) for each in (*verdict.roots, *verdict.gone))
             return f"no longer what it was when it was chosen: {moved}"
@@ -180,6 +182,10 @@ def why_not(
             return "placement answered a swap with a release"
         case _:
             assert_never(verdict)
+
+
+def _full(full: HostFull) -> str:
+    return f"host {full.host} has {full.instances} instances, at most {full.instances_max}"
 
 
 def _short(shortfall: Shortfall) -> str:

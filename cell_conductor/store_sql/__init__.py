@@ -7,7 +7,7 @@ On tables that stand: `bus.sql.upgrade(url, "cell_conductor")` makes them. A bat
     reading.py      what is rare, once for both
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Protocol
@@ -19,10 +19,10 @@ from bus.errors import Transient
 from bus.handling import Kept
 from bus.message import Message
 from bus.messages.build import InstanceId
-from bus.sql import POOL_SIZE, PostgresTransaction, SqliteTransaction, open_database
+from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
 from cell_conductor.bodies import Remembered, body_of, decoded, encoded_body
 from cell_conductor.core.instance import Instance
-from cell_conductor.store import JUST_SAID, ConductorTransaction, Spoken, left_of, now
+from cell_conductor.store import JUST_SAID, NAMES_PAGE, ConductorTransaction, Spoken, left_of, now
 from cell_conductor.store_sql import reading
 from cell_conductor.store_sql.postgresql import PostgresRows
 from cell_conductor.store_sql.rows import Values, microseconds, noted, said_in, values
@@ -153,9 +153,15 @@ class SqlConductorTransaction:
 
 class SqlConductorStore:
     def __init__(
-        self, url: str, cell: str, *, clock: Callable[[], datetime] = now, pool_size: int = POOL_SIZE
+        self,
+        url: str,
+        cell: str,
+        *,
+        clock: Callable[[], datetime] = now,
+        pool_size: int = POOL_SIZE,
+        settings: DatabaseSettings | None = None,
     ) -> None:
-        self._database = open_database(url, pool_size=pool_size)
+        self._database = open_database(url, pool_size=pool_size, settings=settings)
         self._cell = cell
         self._clock = clock
         self._remembered = Remembered()
@@ -173,16 +179,24 @@ class SqlConductorStore:
         assert isinstance(tx, SqlConductorTransaction), "a transaction of another store"
         tx.clear(each.sequence for each in said)
 
-    async def pending(self) -> Sequence[tuple[Kept, Message]]:
+    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+        number, found = after.sequence if after else 0, list[tuple[Kept, Message]]()
+        while not found and (said := await self._noted(number)):
+            found = await self._pending_of(said)
+            number = said[-1][0]
+        return found
+
+    async def _noted(self, after: int) -> list[tuple[int, Collection[Spoken]]]:
         before_us = microseconds(self._clock() - JUST_SAID) if self._has_started else None
         async with self._database.reading() as transaction:
-            notes = await transaction.run(reading.notes_of, self._cell, before_us)
-            said = [(number, said_in(note)) for number, note in notes]
-            ids = {id_ for _, each in said for id_, _ in each}
-            instances = [InstanceId(UUID(bytes=id_)) for id_ in sorted(ids)]
-            read = await transaction.run(reading.read, self._cell, instances)
-        self._has_started = True
-        rows = {row.id.bytes: row for row in read}
+            notes = await transaction.run(reading.notes_of, self._cell, before_us, after, NAMES_PAGE)
+        self._has_started |= len(notes) < NAMES_PAGE
+        return [(number, said_in(note)) for number, note in notes]
+
+    async def _pending_of(self, said: Sequence[tuple[int, Collection[Spoken]]]) -> list[tuple[Kept, Message]]:
+        ids = {id_ for _, each in said for id_, _ in each}
+        instances = [InstanceId(UUID(bytes=id_)) for id_ in sorted(ids)]
+        rows = {row.id.bytes: row for row in await self.read(instances)}
         found = [
             (number, pending.message)
             for number, each in said

@@ -26,9 +26,12 @@ def read(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> 
     return [left_of(row, unsaid) for row in rows]
 
 
-def notes_of(connection: Connection, cell: str, before_us: int | None) -> list[tuple[int, bytes]]:
-    """Those that are older, or all; each with its number, in their order."""
-    query = sa.select(notes.c.number, notes.c.said).where(notes.c.cell == cell).order_by(notes.c.number)
+def notes_of(
+    connection: Connection, cell: str, before_us: int | None, after: int, limit: int
+) -> list[tuple[int, bytes]]:
+    """The next of those that are older, or of all; each with its number, in their order."""
+    query = sa.select(notes.c.number, notes.c.said).where(notes.c.cell == cell, notes.c.number > after)
+    query = query.order_by(notes.c.number).limit(limit)
     if before_us is not None:
         query = query.where(notes.c.at_us < before_us)
     return [(number, said) for number, said in connection.execute(query)]

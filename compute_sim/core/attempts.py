@@ -110,11 +110,6 @@ def due(attempt: Attempted, condition: Condition) -> tuple[Attempted, Message | 
     return after, None if isinstance(condition, Silent) else answer_of(after)
 
 
-def said_again(attempt: Attempted, again_s: float) -> Attempted:
-    """The attempt whose answer was not confirmed. What has become due meanwhile is said at its own time."""
-    return attempt if attempt.due_s is not None else structs.replace(attempt, due_s=again_s)
-
-
 def answer_of(attempt: Attempted) -> Message:
     cell, instance, number, host = attempt.cell, attempt.instance, attempt.attempt, attempt.host
     match attempt.state:

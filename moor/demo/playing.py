@@ -187,14 +187,14 @@ async def _ask(client: Station, requests: Sequence[BuildInstance]) -> None:
     """Not all at once, but over a few seconds: hosts are to have the time to change between one and the next."""
     at_once = ceil(len(requests) / ASKING_TIMES)
     for at in range(0, len(requests), at_once):
-        client.publisher.send_all([Outgoing(each) for each in requests[at : at + at_once]])
+        await client.publisher.send_all([Outgoing(each) for each in requests[at : at + at_once]])
         await asyncio.sleep(ASKING_S / ASKING_TIMES)
 
 
 async def _tidy(client: Station, feed: Feed, tally: Tally) -> None:
     """These servers are somebody's: nothing of ours stays in use there."""
     out.print("[dim]deleting what was built …[/dim]")
-    client.publisher.send_all([Outgoing(DeleteInstance(instance=id_)) for id_ in tally.states])
+    await client.publisher.send_all([Outgoing(DeleteInstance(instance=id_)) for id_ in tally.states])
     while not tally.deleted >= tally.states.keys():
         for heard in await anext(feed):
             tally.hear(heard.message)

@@ -1,18 +1,21 @@
 """Does a client take this media type? By the Accept header, as far as it matters here: nothing is ranked."""
 
+import re
 from functools import lru_cache
 from typing import Final
 
 JSON: Final = "application/json"
 HTML: Final = "text/html"
 TEXT: Final = "text/plain"
+_WORD: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_RANGE: Final = re.compile(rf"\s*{_WORD}/{_WORD}(\s*;\s*{_WORD}=({_WORD}|\"[^\"]*\"))*\s*", re.ASCII)
 
 
 # There are few clients, and each says the same again and again.
 @lru_cache(maxsize=256)
 def accepts(header: str, media: str) -> bool:
-    """Who says nothing takes anything."""
-    if not header.strip():
+    """A client that says nothing takes any type; so does one whose header cannot be read, as in Placement."""
+    if not header.strip() or not all(_RANGE.fullmatch(part) for part in header.split(",") if part.strip()):
         return True
     whole = media.partition("/")[0] + "/*"
     named = dict(_ranges(header))

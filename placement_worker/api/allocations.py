@@ -13,7 +13,7 @@ from bus.messages.administration import (
     SetAllocations,
     UnknownConsumer,
 )
-from bus.messages.placement import ResourceAmount
+from bus.messages.placement import NO_OWNER, ResourceAmount
 from placement_worker.api import schemas
 from placement_worker.api.forms import Forms, uuid_in
 from placement_worker.api.problems import bad_request, not_found
@@ -42,8 +42,6 @@ OF_SEVERAL = Forms(
 _BY_PROVIDER: Version = (1, 12)
 _GENERATIONS: Version = (1, 28)
 _TYPES: Version = (1, 38)
-# Until 1.7 nobody was asked whose a consumer is. Placement's own name for nobody.
-_NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
 class Allocations:
@@ -129,8 +127,8 @@ def _consumer_in(consumer: UUID, said: dict[str, Any], version: Version) -> Cons
     return ConsumerAllocations(
         consumer=ConsumerId(consumer),
         amounts=_amounts_in(said["allocations"]),
-        project=said.get("project_id", _NOBODY),
-        user=said.get("user_id", _NOBODY),
+        project=said.get("project_id", NO_OWNER),
+        user=said.get("user_id", NO_OWNER),
         generation=None if generation is None else int(generation),
         type=said.get("consumer_type"),
         judges_generation=judges_generation,

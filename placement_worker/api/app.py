@@ -22,6 +22,7 @@ from placement_worker.api import access_log, describing, metrics
 from placement_worker.api.accepting import JSON, accepts
 from placement_worker.api.auth import Authentication
 from placement_worker.api.call import Call
+from placement_worker.api.connections import Connections
 from placement_worker.api.cors import Cors
 from placement_worker.api.headers import Headers
 from placement_worker.api.policy import Policy
@@ -46,13 +47,18 @@ from placement_worker.api.versions import (
 log = logging.getLogger(__name__)
 
 # The version document asks no policy: it is how clients find out what to ask.
-_ROOT = Route("GET", "/", version_document, rule="")
+_ROOT = Route("GET", "/", version_document, rule="", tells_json=False)
 _FOR_EVERYBODY: Final = (_ROOT.path, describing.PATH)
 
 
 class PlacementApp:
     def __init__(
-        self, routes: Iterable[Route], auth: Authentication, policy: Policy, settings: ApiSettings
+        self,
+        routes: Iterable[Route],
+        auth: Authentication,
+        policy: Policy,
+        settings: ApiSettings,
+        connections: Connections | None = None,
     ) -> None:
         self._described = (_ROOT, *routes)
         # It tells nothing that is not in the manual; and who writes a client has no token yet.
@@ -62,7 +68,7 @@ class PlacementApp:
         self._policy = policy
         self._settings = settings
         self._cors = Cors(settings.cors_origins)
-        self._metrics = metrics.Metrics()
+        self._metrics = metrics.Metrics(connections)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", f"the server offers {scope['type']}, and is set up for HTTP alone"
@@ -150,7 +156,8 @@ def _check_type_is_said(headers: Headers) -> None:
 
 
 def _check_media(route: Route, headers: Headers) -> None:
-    if route.method == "GET" and route is not _ROOT and not accepts(headers.get("accept", ""), JSON):
+    tells_json = route.method == "GET" and route.tells_json
+    if tells_json and not accepts(headers.get("accept", ""), JSON):
         raise ApiError(HTTPStatus.NOT_ACCEPTABLE, f"Only {JSON} is provided")
     if not route.reads_body:
         return

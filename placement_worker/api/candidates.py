@@ -2,11 +2,12 @@
 
 from collections.abc import Collection
 
+import numpy as np
 from msgspec import structs
 
 from bus.messages.candidates import TooCostly
 from placement_worker.api import query_schemas
-from placement_worker.api.candidates_text import Summaries, requests_text
+from placement_worker.api.candidates_text import TREES, Summaries, requests_text
 from placement_worker.api.forms import Forms
 from placement_worker.api.names import check_names
 from placement_worker.api.queries import candidates_query, traits_named
@@ -16,6 +17,8 @@ from placement_worker.api.request import Request
 from placement_worker.api.standing import View
 from placement_worker.api.versions import Version
 from placement_worker.core.candidates.budget import Budget
+from placement_worker.core.candidates.columns import Rows
+from placement_worker.core.candidates.found import Candidates as Found
 from placement_worker.core.candidates.query import CandidatesQuery
 from placement_worker.core.candidates.search import find_candidates
 from placement_worker.core.candidates.woods import Woods
@@ -67,7 +70,10 @@ class Candidates:
     ) -> bytes:
         found = find_candidates(woods, query, budget=budget)
         requests = [text.encode() for text in requests_text(found, woods, version, budget)]
-        told = [text.encode() for text in self._summaries.texts(found, woods, version, classes, budget)]
+        giving = found.giving
+        if version < TREES and len(found) == query.limit != CANDIDATES_MAX:
+            giving = _all_giving(found, woods, query, budget)
+        told = [text.encode() for text in self._summaries.texts(giving, woods, version, classes, budget)]
         parts = (
             b'{"allocation_requests":[',
             b",".join(requests),
@@ -75,3 +81,10 @@ class Candidates:
             b",".join(told),
         )
         return b"".join((*parts, b"}}"))
+
+
+def _all_giving(found: Found, woods: Woods, query: CandidatesQuery, budget: Budget) -> Rows:
+    """Until 1.28 a limit cuts candidates off, and not what is said of the others in the trees of those that are left."""
+    every = find_candidates(woods, structs.replace(query, limit=CANDIDATES_MAX), budget=budget)
+    giving: Rows = np.intersect1d(every.giving, woods.in_trees_of(found.giving))
+    return giving

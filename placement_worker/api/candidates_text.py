@@ -19,7 +19,7 @@ from placement_worker.core.candidates.woods import Woods
 _BY_PROVIDER: Version = (1, 12)
 _TRAITS: Version = (1, 17)
 _ALL_CLASSES: Version = (1, 27)
-_TREES: Version = (1, 29)
+TREES: Version = (1, 29)
 _MAPPINGS: Version = (1, 34)
 
 _PROVIDER = '"%s"'
@@ -92,15 +92,15 @@ class Summaries:
         self._lineage: object = None
 
     def texts(
-        self, found: Candidates, woods: Woods, version: Version, classes: Collection[str], budget: Budget
+        self, giving: Rows, woods: Woods, version: Version, classes: Collection[str], budget: Budget
     ) -> Iterator[str]:
         """In parts, between which there are commas: of all providers of the trees that give something; before there were
         trees, of those that do.
         """
-        if version < _TREES:
-            rows = found.giving.tolist()
+        if version < TREES:
+            rows = giving.tolist()
         else:
-            rows = woods.in_trees_of(found.giving).tolist()
+            rows = woods.in_trees_of(giving).tolist()
             if woods.lineage is not self._lineage or len(self._texts) < woods.rows:
                 self._begin(woods)
         # Between parts others may run, and write of a later state: nothing is looked up twice.
@@ -108,7 +108,7 @@ class Summaries:
             part = rows[start : start + _SUMMARIES_AT_ONCE]
             written, told = (
                 (len(part), [_summary(row, woods, version, classes) for row in part])
-                if version < _TREES
+                if version < TREES
                 else self._kept(part, woods, version)
             )
             text = ",".join(told)
@@ -148,7 +148,7 @@ def _summary(row: int, woods: Woods, version: Version, classes: Collection[str])
     }
     if version >= _TRAITS:
         said["traits"] = standard_first(state.traits)
-    if version >= _TREES:
+    if version >= TREES:
         said["parent_provider_uuid"] = state.parent
         said["root_provider_uuid"] = state.root
     return f'"{woods.uuids[row]}":{_json(said)}'

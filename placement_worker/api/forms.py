@@ -44,8 +44,9 @@ class Form:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise bad_request(f"Malformed JSON: {problem}") from None
         # Databases keep no such character.
-        if b"\\u0000" in text and (holder := next(_holding_nul(value), None)) is not None:
-            raise bad_request(f"{_BODY}: {holder!r} has the character NUL in it")
+        if b"\\u0000" in text and (holder := next(_holding_nul(value, "$"), None)) is not None:
+            where, what = holder
+            raise bad_request(f"{_BODY}: {where} is {what!r}, with the character NUL in it")
         self.check(value, len(text))
         return value
 
@@ -142,18 +143,19 @@ def is_uuid(text: object) -> bool:
     return isinstance(text, str) and uuid_in(text) is not None
 
 
-def _holding_nul(value: object) -> Iterator[str]:
+def _holding_nul(value: object, where: str) -> Iterator[tuple[str, str]]:
+    """Where it stands, as a path into the body, and the text it stands in."""
     match value:
         case str():
             if "\0" in value:
-                yield value
+                yield where, value
         case list():
-            for item in value:
-                yield from _holding_nul(item)
+            for position, item in enumerate(value):
+                yield from _holding_nul(item, f"{where}[{position}]")
         case dict():
             for key, item in value.items():
-                yield from _holding_nul(key)
-                yield from _holding_nul(item)
+                yield from _holding_nul(key, f"a key of {where}")
+                yield from _holding_nul(item, f"{where}.{key}")
         case _:
             pass
 

@@ -7,6 +7,7 @@ from typing import Any
 from bus.messages.administration import (
     Done,
     DropInventory,
+    GenerationMoved,
     InventoryAbsent,
     ProviderWritten,
     PutInventory,
@@ -64,13 +65,11 @@ class Inventories:
         provider = path_provider(request.params)
         said = await body_for_provider(ALL.at(request.version), request, self._view)
         doing = f"Unable to update inventory for resource provider {provider}"
-        inventories = inventories_in(said, request.version, doing)
+        generation = int(said["resource_provider_generation"])
+        inventories = inventories_in(said)
+        await self._check_capacity(inventories, request, generation, doing)
         verdict = await self._desk.ask(
-            SetInventories(
-                provider=provider,
-                generation=int(said["resource_provider_generation"]),
-                inventories=inventories,
-            )
+            SetInventories(provider=provider, generation=generation, inventories=inventories)
         )
         match verdict:
             case ProviderWritten(generation=generation):
@@ -87,7 +86,8 @@ class Inventories:
         said = await body_for_provider(NEW.at(request.version), request, self._view)
         resource = said["resource_class"]
         doing = f"Unable to create inventory for resource provider {provider}"
-        inventory = _inventory_in(resource, said, request.version, doing)
+        inventory = _inventory_in(said)
+        await self._check_capacity({resource: inventory}, request, None, doing)
         # Whatever generation is named: there is nothing yet that anyone could have changed meanwhile.
         verdict = await self._desk.ask(
             PutInventory(
@@ -104,14 +104,11 @@ class Inventories:
         said = await body_for_provider(ONE.at(request.version), request, self._view)
         resource = request.params["resource_class"]
         doing = f"Unable to update inventory for resource provider {provider}"
-        inventory = _inventory_in(resource, said, request.version, doing)
+        generation = int(said["resource_provider_generation"])
+        inventory = _inventory_in(said)
+        await self._check_capacity({resource: inventory}, request, generation, doing)
         verdict = await self._desk.ask(
-            PutInventory(
-                provider=provider,
-                generation=int(said["resource_provider_generation"]),
-                resource=resource,
-                inventory=inventory,
-            )
+            PutInventory(provider=provider, generation=generation, resource=resource, inventory=inventory)
         )
         match verdict:
             case ProviderWritten(generation=generation):
@@ -120,6 +117,9 @@ class Inventories:
                 raise bad_request(
                     f"No inventory record with resource class {resource}: {provider} has none to be changed"
                 )
+            case UnknownClass(names=names):
+                # The path names it, and not the body.
+                raise not_found(no_such_class(names))
             case _:
                 raise refusal(verdict, doing)
 
@@ -152,6 +152,18 @@ class Inventories:
             case _:
                 raise refusal(verdict, doing)
 
+    async def _check_capacity(
+        self, inventories: Mapping[str, ReportedInventory], request: Request, seen: int | None, doing: str
+    ) -> None:
+        """A client whose provider is gone, or was changed since the client read it, is told that first."""
+        wrong = _without_capacity(inventories, request.version)
+        if not wrong:
+            return
+        state = standing(await self._view.caught_up(), request.params)
+        if seen is not None and seen != state.generation:
+            raise refusal(GenerationMoved(provider=state.id, seen=seen, current=state.generation), doing)
+        raise bad_request(f"{doing}: {wrong}")
+
     async def _refusal_of_use(self, verdict: WriteVerdict, doing: str, kept: tuple[str, ...]) -> ApiError:
         """The verdict names one class that is held; here all are told, as they stand a moment later."""
         if isinstance(verdict, InventoryInUse):
@@ -163,29 +175,28 @@ class Inventories:
         return refusal(verdict, doing)
 
 
-def inventories_in(said: Any, version: Version, doing: str) -> dict[str, ReportedInventory]:
-    return {
-        resource: _inventory_in(resource, inventory, version, doing)
-        for resource, inventory in said["inventories"].items()
-    }
+def inventories_in(said: Any) -> dict[str, ReportedInventory]:
+    return {resource: _inventory_in(inventory) for resource, inventory in said["inventories"].items()}
 
 
-def _inventory_in(resource: str, said: dict[str, Any], version: Version, doing: str) -> ReportedInventory:
+def _inventory_in(said: dict[str, Any]) -> ReportedInventory:
     fields = {key: int(value) for key, value in said.items() if key in _WHOLE}
-    ratio = float(said.get("allocation_ratio", 1.0))
-    inventory = ReportedInventory(**fields, allocation_ratio=ratio)
-    capacity = int((inventory.total - inventory.reserved) * ratio)
-    if version >= _RESERVED_MAY_BE_ALL:
-        if capacity < 0:
-            raise bad_request(
-                f"{doing}: {resource} has a capacity of {capacity}: what is reserved is greater than total"
+    return ReportedInventory(**fields, allocation_ratio=float(said.get("allocation_ratio", 1.0)))
+
+
+def _without_capacity(inventories: Mapping[str, ReportedInventory], version: Version) -> str:
+    """What is wrong with the first that has no capacity; nothing if all have some."""
+    may_be_empty = version >= _RESERVED_MAY_BE_ALL
+    for resource, inventory in inventories.items():
+        capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
+        if may_be_empty and capacity < 0:
+            return f"{resource} has a capacity of {capacity}: what is reserved is greater than total"
+        if not may_be_empty and capacity <= 0:
+            return (
+                f"{resource} has a capacity of {capacity}, as if what is reserved were "
+                "greater than or equal to total"
             )
-    elif capacity <= 0:
-        raise bad_request(
-            f"{doing}: {resource} has a capacity of {capacity}, as if what is reserved were "
-            "greater than or equal to total"
-        )
-    return inventory
+    return ""
 
 
 def _held(state: ProviderState | None) -> tuple[str, ...]:

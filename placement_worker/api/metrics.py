@@ -1,9 +1,14 @@
 """What was answered and how long it took, for Prometheus. By route, never by path: there are millions of paths."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from placement_worker.api.connections import Closed, Connections
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PATH: Final = "/metrics"
@@ -11,8 +16,10 @@ _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 
 class Metrics:
-    def __init__(self) -> None:
+    def __init__(self, connections: Connections | None = None) -> None:
         self._registry = CollectorRegistry()
+        if connections is not None:
+            self._registry.register(_OfConnections(connections))
         self._requests = Counter(
             "moor_placement_http_requests",
             "Requests that were answered.",
@@ -44,3 +51,19 @@ class Metrics:
 
     def _made(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
         return self._requests.labels(method, route, str(status)), self._seconds.labels(method, route)
+
+
+class _OfConnections(Collector):
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "moor_placement_http_connections_open", "Connections that are open.", self._connections.open
+        )
+        closed = CounterMetricFamily(
+            "moor_placement_http_connections_closed", "Connections that the server closed.", labels=("why",)
+        )
+        for why in Closed:
+            closed.add_metric((why.value,), self._connections.closed[why])
+        yield closed

@@ -25,7 +25,7 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 class ApiError(Exception):
     """Ends a request with this status. Raised by handlers, and by whatever stands before them; rendered in one place.
 
-    `detail` is for people: what, which, the numbers. Its last line is all that some clients print. `extra` goes into the
+    `detail` is for people: what, which, the numbers; clients are told it in one line. `extra` goes into the
     error's body beside the usual keys.
     """
 

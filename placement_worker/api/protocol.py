@@ -3,8 +3,8 @@
 The application never sees these: the parser stops before there is a request.
 """
 
+import asyncio
 import sys
-from collections.abc import Iterator
 from http import HTTPStatus
 from uuid import uuid4
 
@@ -13,15 +13,15 @@ from uvicorn._types import (
     ASGI3Application,
     ASGIReceiveCallable,
     ASGISendCallable,
-    ASGISendEvent,
-    HTTPResponseStartEvent,
     Scope,
 )
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from placement_worker.api.connections import Closed, Connections
 from placement_worker.api.problems import ApiError, bad_request
 from placement_worker.api.rendering import REQUEST_ID, error_body
 from placement_worker.api.settings import ApiSettings
+from placement_worker.api.whole_answer import WholeAnswer
 
 
 class _TooLongError(Exception):
@@ -32,22 +32,140 @@ class _TooLongError(Exception):
         self.problem = ApiError(status, detail)
 
 
-def protocol_for(settings: ApiSettings) -> type[HttpToolsProtocol]:
+def protocol_for(settings: ApiSettings, shared: Connections) -> type[HttpToolsProtocol]:
     """The limits in a class: uvicorn makes one for each connection, and hands on nothing of ours."""
 
     class Limited(PlacementProtocol):
         limits = settings
+        open_connections = shared
 
     return Limited
 
 
 class PlacementProtocol(HttpToolsProtocol):
+    """uvicorn has a timer for kept-alive connections, which any byte stops. Here another one runs whenever that one does not
+    and no request is under way, so that no connection is open for nothing for long.
+    """
+
     limits = ApiSettings()
+    open_connections = Connections(limits)
+    address = ""
     _headers_bytes = 0
+    _in_message = False
+    _in_head = False
+    # Whether a whole head has ever come.
+    _has_asked = False
+    _head_due: asyncio.TimerHandle | None = None
+    _answer_due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self.timeout_keep_alive = self.limits.idle_s_max  # type: ignore[assignment]  # it goes to call_later
+        self.address = self.client[0] if self.client else ""
+        if self.open_connections.opened(self, self.loop.time()):
+            self._await_head(self.limits.head_s_max)
+        else:
+            self._refuse(_too_many_connections())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_head_due()
+        self._unset_answer_due()
+        self.open_connections.lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        is_waiting = not self._has_asked or self.cycle.response_complete
+        if is_waiting and self._head_due is None and self.timeout_keep_alive_task is None:
+            self._await_head(self.limits.head_s_max if self._in_message else self.limits.idle_s_max)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._headers_bytes = 0
+        self._in_message = self._in_head = True
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= self.limits.pipelined_max:
+            raise _TooLongError(
+                HTTPStatus.BAD_REQUEST,
+                f"More than {self.limits.pipelined_max} requests wait on this connection for their answers",
+            )
+        super().on_headers_complete()
+        self._in_head = False
+        self._has_asked = True
+        self._unset_head_due()
+        self.open_connections.is_busy(self)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_message = False
+        if self.cycle.response_complete:
+            # The rest of a body that nobody waited for: from here on the connection is kept alive as after any answer.
+            self._unset_head_due()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.timeout_keep_alive_task is not None:
+            self.open_connections.is_idle(self)
+
+    def close_idle(self) -> None:
+        self._close()
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self._answer_due is not None:
+            # Its client is still reading; how long it may take has a limit of its own.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        else:
+            self._close()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._answer_due is None:
+            self._answer_due = self.loop.call_later(self.limits.answer_s_max, self._answer_not_read)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unset_answer_due()
+
+    def _await_head(self, seconds: float) -> None:
+        self._head_due = self.loop.call_later(seconds, self._head_late)
+
+    def _head_late(self) -> None:
+        self._head_due = None
+        if self._in_message:
+            self.open_connections.note_closed(self, Closed.HEAD_LATE, self.loop.time())
+        if self._in_head:
+            self._refuse(
+                ApiError(
+                    HTTPStatus.REQUEST_TIMEOUT,
+                    f"The request's head was not whole after {self.limits.head_s_max:g} seconds",
+                )
+            )
+        else:
+            self._close()
+
+    def _answer_not_read(self) -> None:
+        self._answer_due = None
+        self.open_connections.note_closed(self, Closed.ANSWER_NOT_READ, self.loop.time())
+        self.transport.abort()
+
+    def _unset_head_due(self) -> None:
+        if self._head_due is not None:
+            self._head_due.cancel()
+            self._head_due = None
+
+    def _unset_answer_due(self) -> None:
+        if self._answer_due is not None:
+            self._answer_due.cancel()
+            self._answer_due = None
+
+    def _close(self) -> None:
+        """What is written is still sent, if its client reads it."""
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(self.limits.answer_s_max, self.transport.abort)
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -64,17 +182,24 @@ class PlacementProtocol(HttpToolsProtocol):
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
                 f"The headers are longer than {self.limits.headers_bytes_max} bytes",
             )
+        if len(self.headers) >= self.limits.headers_max:
+            raise _TooLongError(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                f"There are more than {self.limits.headers_max} headers",
+            )
         super().on_header(name, value)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         async def answered_at_once(scope: Scope, receive: ASGIReceiveCallable, _: ASGISendCallable) -> None:
-            await app(scope, receive, _WholeAnswer(cycle).send)
+            await app(scope, receive, WholeAnswer(cycle, self._close).send)
 
         super()._start_asgi_task(cycle, answered_at_once)
 
     def send_400_response(self, msg: str) -> None:
         """Called while the parser's error is handled; only that tells what is wrong."""
-        problem = _problem(sys.exception(), msg)
+        self._refuse(_problem(sys.exception(), msg))
+
+    def _refuse(self, problem: ApiError) -> None:
         request_id = f"req-{uuid4()}"
         body = error_body(request_id, problem, version=None)
         head = (
@@ -82,54 +207,19 @@ class PlacementProtocol(HttpToolsProtocol):
             "content-type: application/json\r\n"
             f"content-length: {len(body)}\r\n"
             f"{REQUEST_ID}: {request_id}\r\n"
-            "connection: close\r\n\r\n"
+            + "".join(f"{name}: {value}\r\n" for name, value in problem.headers.items())
+            + "connection: close\r\n\r\n"
         )
         self.transport.write(head.encode("ascii") + body)
-        self.transport.close()
+        self._close()
 
 
-class _WholeAnswer:
-    """Head and body in one write: a second one costs as much as all else of a small answer. Every answer of the application
-    is one body, whose length its head tells.
-    """
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._head: HTTPResponseStartEvent | None = None
-
-    async def send(self, message: ASGISendEvent) -> None:
-        if message["type"] == "http.response.start":
-            self._head = message
-            return
-        assert message["type"] == "http.response.body", f"nobody here says {message['type']}"
-        assert self._head is not None, "a body comes after its head"
-        cycle = self._cycle
-        if cycle.flow.write_paused:
-            await cycle.flow.drain()
-        if cycle.disconnected:
-            return
-        body = b"" if cycle.scope["method"] == "HEAD" else message["body"]
-        answer = b"".join((*self._lines(self._head), b"\r\n", body))
-        cycle.response_started = cycle.response_complete = True
-        cycle.message_event.set()
-        cycle.transport.write(answer)
-        if not cycle.keep_alive:
-            cycle.transport.close()
-        cycle.on_response()
-
-    def _lines(self, head: HTTPResponseStartEvent) -> Iterator[bytes]:
-        cycle = self._cycle
-        yield STATUS_LINE[head["status"]]
-        for name, value in head.get("headers", ()):
-            if name == b"connection":
-                # The only word that the application has for it is "close".
-                cycle.keep_alive = False
-                continue
-            # What a client sent may stand in it, and must not become a header of its own.
-            assert b"\n" not in value, f"{name!r} has a line break in {value!r}"
-            yield b"%b: %b\r\n" % (name, value)
-        if not cycle.keep_alive:
-            yield b"connection: close\r\n"
+def _too_many_connections() -> ApiError:
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "Too many connections are open, and a request is under way on each",
+        headers={"retry-after": "1"},
+    )
 
 
 def _problem(error: BaseException | None, said: str) -> ApiError:

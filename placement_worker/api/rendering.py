@@ -4,10 +4,12 @@ Errors are OpenStack's: `{"errors": [{status, title, detail, request_id, code}]}
 no JSON is told in HTML or in plain text.
 """
 
+import re
 from collections.abc import Mapping
 from email.utils import formatdate
 from html import escape
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -18,6 +20,24 @@ from placement_worker.api.problems import ApiError
 from placement_worker.api.reply import Reply
 from placement_worker.api.versions import HEADER, SERVICE, Version, told
 
+# The first line of a detail, by what went wrong in general. What went wrong in particular is the last one.
+_IN_GENERAL: Final[Mapping[HTTPStatus, str]] = MappingProxyType(
+    {
+        HTTPStatus.BAD_REQUEST: "The request is malformed, or asks for what cannot be.",
+        HTTPStatus.UNAUTHORIZED: "The server does not know who asks.",
+        HTTPStatus.FORBIDDEN: "The caller may not do this.",
+        HTTPStatus.NOT_FOUND: "The resource could not be found.",
+        HTTPStatus.METHOD_NOT_ALLOWED: "The resource does not have this method.",
+        HTTPStatus.NOT_ACCEPTABLE: "The server has nothing of a type or version that the client takes.",
+        HTTPStatus.REQUEST_TIMEOUT: "The request did not arrive in time.",
+        HTTPStatus.CONFLICT: "The request conflicts with what is there.",
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The request is too large.",
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The server does not read bodies of this type.",
+        HTTPStatus.INTERNAL_SERVER_ERROR: "The server failed.",
+        HTTPStatus.SERVICE_UNAVAILABLE: "The server cannot answer now.",
+    }
+)
+_LINE_BREAK: Final = re.compile(r"\s*[\r\n]\s*")
 CODES_SINCE: Final[Version] = (1, 23)
 FRESHNESS_SINCE: Final[Version] = (1, 15)
 REQUEST_ID: Final = "x-openstack-request-id"
@@ -69,13 +89,21 @@ def error_body(request_id: str, problem: ApiError, version: Version | None) -> b
     error: dict[str, object] = {
         "status": problem.status.value,
         "title": problem.status.phrase,
-        "detail": problem.detail,
+        "detail": laid_out(problem),
         "request_id": request_id,
         **problem.extra,
     }
     if version is not None and version >= CODES_SINCE:
         error["code"] = problem.code
     return _encode({"errors": [error]})
+
+
+def laid_out(problem: ApiError) -> str:
+    """As Placement lays it out: in general, an empty line, and in one last line what is wrong. The `openstack` client prints
+    the last line alone.
+    """
+    general = _IN_GENERAL.get(problem.status, f"{problem.status.phrase}.")
+    return f"{general}\n\n{_LINE_BREAK.sub(' ', problem.detail.strip())}"
 
 
 def _told(exchange: Exchange, problem: ApiError) -> tuple[str, bytes]:

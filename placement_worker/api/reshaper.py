@@ -13,7 +13,6 @@ from placement_worker.api.refusals import refusal
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
 from placement_worker.api.standing import Desk
-from placement_worker.api.versions import Version
 
 RESHAPE = Forms(
     ((1, 30), schemas.RESHAPE_1_30), ((1, 34), schemas.RESHAPE_1_34), ((1, 38), schemas.RESHAPE_1_38)
@@ -29,8 +28,7 @@ class Reshaper:
         verdict = await self._desk.ask(
             Reshape(
                 inventories=tuple(
-                    _inventories_of(named, body, request.version)
-                    for named, body in said["inventories"].items()
+                    _inventories_of(named, body) for named, body in said["inventories"].items()
                 ),
                 allocations=consumers_in(said["allocations"], request.version),
             )
@@ -42,10 +40,9 @@ class Reshaper:
                 raise refusal(verdict, "Unable to allocate inventory")
 
 
-def _inventories_of(named: str, said: dict[str, Any], version: Version) -> ProviderInventories:
-    provider = ProviderId(uuid_key(named))
+def _inventories_of(named: str, said: dict[str, Any]) -> ProviderInventories:
     return ProviderInventories(
-        provider=provider,
+        provider=ProviderId(uuid_key(named)),
         generation=int(said["resource_provider_generation"]),
-        inventories=inventories_in(said, version, f"Unable to reshape resource provider {provider}"),
+        inventories=inventories_in(said),
     )

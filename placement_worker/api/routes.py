@@ -104,7 +104,7 @@ def _of_traits(them: traits.Traits) -> tuple[Route, ...]:
         Route("PUT", _ITS_TRAITS, them.set_of, f"{of_provider}:update", (1, 6), body=traits.OF_PROVIDER),
         Route("DELETE", _ITS_TRAITS, them.delete_of, f"{of_provider}:delete", (1, 6)),
         Route("GET", "/traits", them.show_all, f"{rule}:list", (1, 6), query=traits.LISTED),
-        Route("GET", _TRAIT, them.show, f"{rule}:show", (1, 6)),
+        Route("GET", _TRAIT, them.show, f"{rule}:show", (1, 6), tells_json=False),
         Route("PUT", _TRAIT, them.create, f"{rule}:update", (1, 6)),
         Route("DELETE", _TRAIT, them.delete, f"{rule}:delete", (1, 6)),
     )

@@ -36,6 +36,8 @@ class Route(Struct, frozen=True):
     until: Version = NEWEST
     body: Forms | None = None
     query: Forms | None = None
+    # Whether its answer is JSON, so that a client that takes no JSON is refused before the handler runs.
+    tells_json: bool = True
 
     @property
     def reads_body(self) -> bool:

@@ -15,14 +15,12 @@ import uvicorn
 from msgspec import Struct, structs
 from starlette.types import ASGIApp
 
+from placement_worker.api.connections import Connections
 from placement_worker.api.protocol import protocol_for
 from placement_worker.api.settings import ApiSettings
 
 log = logging.getLogger(__name__)
 
-# Longer than clients keep an idle connection, so that they close it and not we: who sends a request into a connection
-# that is just closing cannot know whether it was heard.
-IDLE_CONNECTION_S = 75
 BACKLOG = 2_048
 PORT_MAX = 65_535
 
@@ -81,6 +79,7 @@ class HttpServer:
         settings: ApiSettings,
         tls: ssl.SSLContext | None = None,
         *,
+        connections: Connections | None = None,
         drain_s_max: int = 8,
     ) -> None:
         self._socket = _bound(listen)
@@ -88,7 +87,7 @@ class HttpServer:
         self.scheme = "http" if tls is None else "https"
         config = uvicorn.Config(
             app,
-            http=protocol_for(settings),
+            http=protocol_for(settings, connections or Connections(settings)),
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -98,7 +97,6 @@ class HttpServer:
             proxy_headers=True,
             forwarded_allow_ips="127.0.0.1,::1",
             server_header=False,
-            timeout_keep_alive=IDLE_CONNECTION_S,
             timeout_graceful_shutdown=drain_s_max,
         )
         config.load()

@@ -16,29 +16,32 @@ class ApiSettings(Struct, frozen=True):
     # The request's first line: nova's longest queries for candidates take some thousand bytes.
     target_bytes_max: int = 64 * 1024
     headers_bytes_max: int = 64 * 1024
+    headers_max: int = 200
     query_keys_max: int = 1_000
     # What one search for candidates may cost, and how long its answer may be.
     search_steps_max: int = DEFAULT_LIMITS.steps_max
     search_bytes_max: int = DEFAULT_LIMITS.bytes_max
     answer_bytes_max: int = DEFAULT_LIMITS.answer_bytes_max
+    # An idle connection is closed after so long. No longer than Apache keeps one: Nova's services fork after their first use
+    # of a connection, and parent and children then read each other's answers from it.
+    idle_s_max: float = 5.0
+    # How long a request's head may take to come, from its first byte, or from the connection's beginning.
+    head_s_max: float = 20.0
+    # How long a client may leave an answer unread.
+    answer_s_max: float = 60.0
+    # Open connections in all, well below the usual 1,024 files of a process; and of one address, but for this machine's.
+    connections_max: int = 800
+    connections_per_address_max: int = 200
+    # Requests that a client may send on one connection before it reads the first answer.
+    pipelined_max: int = 16
     # The path under which a proxy hands requests on without taking it off: "/placement". Empty: the root.
     prefix: str = ""
     # Browsers' origins that may read answers: "https://cloud.example.com"; "*" is any.
     cors_origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (
-            "body_bytes_max",
-            "body_values_max",
-            "body_s_max",
-            "target_bytes_max",
-            "headers_bytes_max",
-            "query_keys_max",
-            "search_steps_max",
-            "search_bytes_max",
-            "answer_bytes_max",
-        ):
-            if getattr(self, name) <= 0:
+        for name in self.__struct_fields__:
+            if name.partition("_max")[1] and getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be more than 0")
         if self.prefix and (not self.prefix.startswith("/") or self.prefix.endswith("/")):
             raise ValueError(f"prefix is {self.prefix!r}: it begins with a slash and does not end with one")

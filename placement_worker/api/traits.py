@@ -21,7 +21,7 @@ from placement_worker.api.problems import CONCURRENT_UPDATE, ApiError, bad_reque
 from placement_worker.api.refusals import no_such_trait, refusal
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
-from placement_worker.api.standing import Desk, View, body_for_provider, path_provider, standing
+from placement_worker.api.standing import Desk, View, path_provider, standing
 from placement_worker.known_names import KnownNames
 
 LISTED = Forms(((1, 6), query_schemas.TRAITS))
@@ -90,8 +90,9 @@ class Traits:
         return _of(state.traits, state.generation)
 
     async def set_of(self, request: Request) -> Reply:
+        # Placement looks at this body before it looks for the provider; with all other bodies it is the other way about.
+        said = OF_PROVIDER.at(request.version).body(request.body)
         provider = path_provider(request.params)
-        said = await body_for_provider(OF_PROVIDER.at(request.version), request, self._view)
         traits = tuple(dict.fromkeys(said["traits"]))
         verdict = await self._desk.ask(
             SetTraits(provider=provider, generation=int(said["resource_provider_generation"]), traits=traits)

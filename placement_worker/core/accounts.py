@@ -14,16 +14,17 @@ CAPACITY: Rule = ("capacity", 0)
 
 
 class Account:
-    """One provider, and what is used of it by now. Touched means that its revision moves; only who gains allocations moves
+    """One provider, what is used of it by now, and how many consumers live on it. Touched means that its revision moves; only who gains allocations moves
     its generation.
     """
 
-    __slots__ = ("generation", "row", "touched", "used")
+    __slots__ = ("consumers", "generation", "row", "touched", "used")
 
     def __init__(self, row: ProviderRow) -> None:
         self.row = row
         self.generation = row.generation
         self.used = {**row.used}
+        self.consumers = row.consumers
         self.touched = False
 
 

@@ -27,7 +27,7 @@ from bus.messages.administration import (
     UnknownProvider,
     WriteVerdict,
 )
-from bus.messages.placement import DoesNotFit, NotAllowed, Shortfall
+from bus.messages.placement import NO_OWNER, DoesNotFit, NotAllowed, Shortfall
 from placement_worker.core.accounts import Account, shortfalls_of
 from placement_worker.core.draft import Amounts, Draft, Life, amounts_in
 from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, NamedShares
@@ -66,8 +66,8 @@ def made_for(wish: ConsumerAllocations, cell: str) -> Consumer:
     return Consumer(
         id=wish.consumer,
         type=wish.type or "",
-        project=wish.project,
-        user=wish.user,
+        project=wish.project or NO_OWNER,
+        user=wish.user or NO_OWNER,
         cell=cell,
         generation=1,
     )
@@ -199,8 +199,8 @@ def _rewritten(draft: Draft, plan: _Plan) -> Consumer:
     return Consumer(
         id=row.id,
         type=kept_type if wish.type is None else wish.type,
-        project=wish.project,
-        user=wish.user,
+        project=wish.project or NO_OWNER,
+        user=wish.user or NO_OWNER,
         cell=cell,
         generation=row.generation + 1 if lives else 1,
         attempt=attempt,

@@ -3,6 +3,7 @@
 More in use than there is, is no contradiction: an inventory may shrink below what is held.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from bus.message import ConsumerId, ProviderId
@@ -13,10 +14,24 @@ from placement_worker.core.regrowth import depths_under
 Consumers = Mapping[ConsumerId, Consumer]
 Held = Mapping[ConsumerId, tuple[ResourceAmount, ...]]
 Trees = Mapping[ProviderId, TreeBook]
+# How many consumers live on each provider, as its own row says.
+Counted = Mapping[ProviderId, int]
 
 
-def contradictions(consumers: Consumers, held: Held, trees: Trees) -> tuple[str, ...]:
-    return (*_of_usage(held, trees), *_of_consumers(consumers, held), *_of_trees(trees))
+def contradictions(consumers: Consumers, held: Held, trees: Trees, counted: Counted) -> tuple[str, ...]:
+    return (
+        *_of_usage(held, trees),
+        *_of_consumers(consumers, held),
+        *_of_hosts(consumers, held, counted),
+        *_of_trees(trees),
+    )
+
+
+def _of_hosts(consumers: Consumers, held: Held, counted: Counted) -> Iterator[str]:
+    living = Counter(consumer.host for consumer in consumers.values() if held.get(consumer.id))
+    for provider, count in counted.items():
+        if count != living[provider]:
+            yield f"provider {provider} counts {count} consumers, but {living[provider]} live on it"
 
 
 def _of_usage(held: Held, trees: Trees) -> Iterator[str]:

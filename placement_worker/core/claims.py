@@ -22,6 +22,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from bus.messages.placement import (
+    NO_OWNER,
     AlreadyClaimed,
     Claimed,
     ClaimResources,
@@ -112,8 +113,8 @@ def granted(order: ClaimResources, generation: int) -> Consumer:
     return Consumer(
         id=order.consumer,
         type=order.consumer_type,
-        project=order.project,
-        user=order.user,
+        project=order.project or NO_OWNER,
+        user=order.user or NO_OWNER,
         cell=order.cell,
         generation=generation + 1,
         attempt=order.attempt,
@@ -159,7 +160,8 @@ def _swap(draft: Draft, life: Life, order: SwapClaim) -> ClaimJudgement:
         return heir
 
     held = draft.amounts_of(life.held)
-    wanted = weigh(draft, order.cell, order.share, {} if heir else held)
+    # Who inherits keeps the place on the host as well.
+    wanted = weigh(draft, order.cell, order.share, {} if heir else held, None if heir else row.host)
     if not isinstance(wanted, dict):
         return wanted
     draft.take(wanted)
@@ -230,7 +232,7 @@ def _hand_over(draft: Draft, life: Life, heir: Life) -> None:
     row = life.row
     inherited = Consumer(
         id=heir.row.id,
-        type="cleanup",
+        type="CLEANUP",
         project=row.project,
         user=row.user,
         cell=row.cell,

@@ -5,7 +5,7 @@ order by order, and turned into frozen changes once, at the end. Accounts are fo
 ledger.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import Holder, ResourceAmount, ServerGroup
@@ -25,11 +25,18 @@ def amounts_in(amounts: Amounts) -> tuple[ResourceAmount, ...]:
 
 
 class Life:
-    """One consumer: its row as it is by now, and what it holds."""
+    """One consumer: its row as it is by now, and what it holds. Its host's account counts it as long as it holds
+    something.
+    """
 
-    __slots__ = ("changed", "held", "is_gone", "loaded", "row")
+    __slots__ = ("_accounts", "_host", "changed", "held", "is_gone", "loaded", "row")
 
-    def __init__(self, row: Consumer, held: tuple[ResourceAmount, ...]) -> None:
+    def __init__(
+        self, row: Consumer, held: tuple[ResourceAmount, ...], accounts: Mapping[int, Account]
+    ) -> None:
+        self._accounts = accounts
+        # The number of the host it lives on; -1, which is no provider's, if of none.
+        self._host = row.host.int if held and row.host is not None else -1
         self.row = row
         self.held = self.loaded = held
         self.changed = False
@@ -50,10 +57,21 @@ class Life:
         return self.is_gone or not (self.changed or self.row.attempt or self.row.generation)
 
     def become(self, row: Consumer, held: tuple[ResourceAmount, ...]) -> None:
+        host = row.host.int if held and row.host is not None else -1
+        if host != self._host:
+            self._count(self._host, -1)
+            self._count(host, 1)
+            self._host = host
         self.row = row
         self.held = held
         self.changed = True
         self.is_gone = False
+
+    def _count(self, host: int, one: int) -> None:
+        # A host whose provider is gone counts nobody.
+        if (account := self._accounts.get(host)) is not None:
+            account.consumers += one
+            account.touched = True
 
     def vanish(self) -> None:
         """No attempt can ask for it any more: not even its row is kept."""
@@ -67,7 +85,8 @@ class Draft:
     def __init__(self, ledger: Ledger) -> None:
         self._accounts = {number: Account(row) for number, row in ledger.providers.items()}
         self._lives = {
-            number: Life(row, ledger.held.get(number, ())) for number, row in ledger.consumers.items()
+            number: Life(row, ledger.held.get(number, ()), self._accounts)
+            for number, row in ledger.consumers.items()
         }
         self._groups: dict[int, ServerGroup] = {}
         self._claimed: list[Holder] = []
@@ -132,7 +151,7 @@ class Draft:
             held=tuple([(life.row.id, life.held) for life in changed if life.held is not life.loaded]),
             touched=tuple(
                 [
-                    Touched(account.row.id, account.generation, account.used)
+                    Touched(account.row.id, account.generation, account.used, account.consumers)
                     for account in self._accounts.values()
                     if account.touched
                 ]

@@ -13,6 +13,7 @@ from msgspec import Struct
 from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
 from bus.messages.administration import ConsumerAllocations
 from bus.messages.placement import (
+    NO_OWNER,
     ClaimResources,
     Holder,
     InventoryState,
@@ -49,9 +50,9 @@ class Consumer(Struct, frozen=True, gc=False):
     """
 
     id: ConsumerId
-    type: str = "instance"
-    project: str = ""
-    user: str = ""
+    type: str = "INSTANCE"
+    project: str = NO_OWNER
+    user: str = NO_OWNER
     cell: str = ""
     generation: int = 0
     attempt: int = 0
@@ -62,7 +63,7 @@ class Consumer(Struct, frozen=True, gc=False):
 
 class ProviderRow(Struct, frozen=True, gc=False):
     """What claims must know of a provider. `shape` is that of its tree if it is a root, and None otherwise. `terms` are
-    those of its inventories, by class; `used` is what is used of each of these.
+    those of its inventories, by class; `used` is what is used of each of these. So many `consumers` live on it.
     """
 
     id: ProviderId
@@ -72,14 +73,15 @@ class ProviderRow(Struct, frozen=True, gc=False):
     shape: int | None = None
     terms: Mapping[str, Terms] = {}
     used: Mapping[str, int] = {}
+    consumers: int = 0
 
 
 class Ledger(Struct, frozen=True):
     """The part of the books that a batch of claims touches, locked.
 
     `consumers` has every consumer that the batch names, those made just now too; `held` only those that hold
-    something. `providers` has every provider that an order names or a consumer holds, and the roots that shapes name,
-    as far as they exist. All of them by the integer of their id: a UUID hashes and compares in Python, which for a
+    something. `providers` has every provider that an order names or a consumer holds or lives on, and the roots that
+    shapes name, as far as they exist. All of them by the integer of their id: a UUID hashes and compares in Python, which for a
     batch of claims would cost as much as deciding them. `classes` are the custom ones that exist of those that were asked
     for.
     """
@@ -103,25 +105,28 @@ class NamedShares(Struct, frozen=True):
 
 class Touched(Struct, frozen=True, gc=False):
     """A provider of which a claim took or gave back: its revision moves by one, and its generation is now this. So much is
-    used of each of its inventories.
+    used of each of its inventories, and so many consumers live on it.
     """
 
     provider: ProviderId
     generation: int
     used: Mapping[str, int]
+    consumers: int = 0
 
 
 class ClaimChanges(Struct, frozen=True):
     """What a batch of claims writes. Everything is the value after the batch, not a difference.
 
     `consumers` are rows to be kept as they are here; `forgotten` are to go: made just now for nothing, or of consumers that
-    no attempt can ask for. `held` replaces all that a consumer holds.
+    no attempt can ask for. `held` replaces all that a consumer holds. `counted` are providers that are written with their
+    trees, and how many consumers live on each.
     """
 
     consumers: tuple[Consumer, ...] = ()
     forgotten: tuple[ConsumerId, ...] = ()
     held: tuple[tuple[ConsumerId, tuple[ResourceAmount, ...]], ...] = ()
     touched: tuple[Touched, ...] = ()
+    counted: tuple[tuple[ProviderId, int], ...] = ()
     groups: tuple[ServerGroup, ...] = ()
     claimed: tuple[Holder, ...] = ()
     ended: tuple[Holder, ...] = ()

@@ -17,7 +17,7 @@ from bus.messages.placement import InventoryInUse, InventoryState, NotAllowed
 from placement_worker.core.allocating import allocate, shares_named_by_consumers
 from placement_worker.core.capacity import terms_in, used_in
 from placement_worker.core.draft import Draft
-from placement_worker.core.equipping import Words, moved_generation, nonsense_of, stocked
+from placement_worker.core.equipping import moved_generation, nonsense_of, stocked
 from placement_worker.core.ledger import (
     ClaimChanges,
     Forest,
@@ -56,15 +56,18 @@ def decide_reshape(
 ) -> ReshapeDecision:
     """All of it, or nothing."""
     grove = ForestDraft(forest)
-    words = Words(vocabulary, forest.classes)
-    refused = _flaw(grove, words, reshape.inventories)
+    refused = _flaw(grove, reshape.inventories)
     if refused:
         return _refusal(ledger, refused)
     books = [_book(grove, one.provider) for one in reshape.inventories]
     draft = Draft(_with_both(ledger, books, reshape.inventories))
     resources = {amount.resource for one in reshape.allocations for amount in one.amounts}
+    resources.update(resource for one in reshape.inventories for resource in one.inventories)
     unknown = unknown_classes(resources, vocabulary, ledger.classes | forest.classes)
     verdict = allocate(draft, reshape.allocations, unknown, now)
+    # What moved since the client read it is told before what its inventories lack, as Placement tells it.
+    if isinstance(verdict, Done):
+        verdict = _nonsense(reshape.inventories) or verdict
     if not isinstance(verdict, Done):
         return _refusal(ledger, verdict)
     for book, wanted in zip(books, reshape.inventories, strict=True):
@@ -74,7 +77,7 @@ def decide_reshape(
     return ReshapeDecision(verdict, grove.changes(), _without(draft.changes(), books))
 
 
-def _flaw(grove: ForestDraft, words: Words, wanted: Sequence[ProviderInventories]) -> WriteVerdict | None:
+def _flaw(grove: ForestDraft, wanted: Sequence[ProviderInventories]) -> WriteVerdict | None:
     named: set[ProviderId] = set()
     for position, one in enumerate(wanted):
         if grove.tree_of(one.provider) is None:
@@ -86,9 +89,11 @@ def _flaw(grove: ForestDraft, words: Words, wanted: Sequence[ProviderInventories
                 field=f"inventories[{position}].provider", reason=f"provider {one.provider} is named twice"
             )
         named.add(one.provider)
-        if refused := nonsense_of(one.inventories) or words.stranger_in(one.inventories):
-            return refused
     return None
+
+
+def _nonsense(wanted: Sequence[ProviderInventories]) -> NotAllowed | None:
+    return next((nonsense for one in wanted if (nonsense := nonsense_of(one.inventories))), None)
 
 
 def _book(grove: ForestDraft, provider: ProviderId) -> ProviderBook:
@@ -137,6 +142,7 @@ def _without(changes: ClaimChanges, written: Sequence[ProviderBook]) -> ClaimCha
     return structs.replace(
         changes,
         touched=tuple([one for one in changes.touched if one.provider not in by_trees]),
+        counted=tuple([(one.provider, one.consumers) for one in changes.touched if one.provider in by_trees]),
     )
 
 

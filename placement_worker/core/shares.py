@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from bus.message import ProviderId
-from bus.messages.placement import DoesNotFit, NotAllowed, ResourceAmount, Share, Shortfall
+from bus.messages.placement import DoesNotFit, HostFull, NotAllowed, ResourceAmount, Share, Shortfall
 from placement_worker.core.accounts import Account, shortfall_of
 from placement_worker.core.draft import Amounts, Draft, amounts_in
 
@@ -22,8 +22,12 @@ class MovedRoots(Struct, frozen=True):
 ShareRefused = DoesNotFit | MovedRoots | NotAllowed
 
 
-def weigh(draft: Draft, cell: str, share: Share, held: Amounts) -> Amounts | ShareRefused:
-    """What a share takes from each stock, if all of it may be had by someone who gives back `held`."""
+def weigh(
+    draft: Draft, cell: str, share: Share, held: Amounts, leaves: ProviderId | None = None
+) -> Amounts | ShareRefused:
+    """What a share takes from each stock, if all of it may be had by someone who gives back `held`, and its place on the
+    host that it `leaves`.
+    """
     host = draft.account(share.host)
     if host and host.row.cell not in ("", cell):
         return _foreign(host, cell)
@@ -39,7 +43,8 @@ def weigh(draft: Draft, cell: str, share: Share, held: Amounts) -> Amounts | Sha
     if host and (misplaced := _misplaced(host, wanted)):
         return misplaced
     short = _shortfalls(wanted, held)
-    return DoesNotFit(shortfalls=_as_asked(short, share)) if short else wanted
+    full = _full(host, share, leaves) if host and share.instances_max else None
+    return DoesNotFit(shortfalls=_as_asked(short, share), full=full) if short or full else wanted
 
 
 def as_held(share: Share, wanted: Amounts) -> tuple[ResourceAmount, ...]:
@@ -102,6 +107,13 @@ def _misplaced(host: Account, wanted: Amounts) -> NotAllowed | None:
     return NotAllowed(
         field="share.amounts", reason=f"nothing of it is taken from the tree of its host, {host.row.id}"
     )
+
+
+def _full(host: Account, share: Share, leaves: ProviderId | None) -> HostFull | None:
+    """Where the limit was lowered, nobody is added; who already lives there may stay."""
+    if host.consumers < share.instances_max or (leaves is not None and leaves.int == share.host.int):
+        return None
+    return HostFull(host=share.host, instances=host.consumers, instances_max=share.instances_max)
 
 
 def _shortfalls(wanted: Amounts, held: Amounts) -> list[Shortfall]:

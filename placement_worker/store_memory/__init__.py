@@ -170,7 +170,8 @@ class MemoryPlacementStore:
         async with self._lock:
             books = self._books
             trees = {root: books.tree_book(root) for root in books.trees}
-            return contradictions(books.consumers, books.held, trees)
+            counted = {provider: row.consumers for provider, row in books.providers.items()}
+            return contradictions(books.consumers, books.held, trees, counted)
 
     async def close(self) -> None:
         """Nothing to let go of."""

@@ -33,6 +33,8 @@ class ProviderEntry(Struct, frozen=True):
     base: int
     book: ProviderBook
     terms: Mapping[str, Terms]
+    # How many consumers live on it.
+    consumers: int = 0
 
 
 class TreeEntry(Struct, frozen=True):
@@ -109,6 +111,7 @@ class Books:
             inventories=dict(book.inventories),
             traits=tuple(sorted(book.traits | book.operator_traits)),
             aggregates=tuple(sorted(book.aggregates, key=lambda aggregate: aggregate.int)),
+            consumers=row.consumers,
         )
 
     def logged_after(self, number: int) -> Sequence[Logged]:
@@ -132,9 +135,14 @@ class Books:
                 revision=row.revision,
                 generation=row.book.generation,
                 used={resource: inventory.used for resource, inventory in row.book.inventories.items()},
+                consumers=row.consumers,
             )
             for row in sorted(rows, key=lambda row: row.internal)
         )
+
+    def living_on(self, provider: ProviderId) -> int:
+        """How many consumers that hold something have it for their host."""
+        return sum(self.consumers[consumer].host == provider for consumer in self.held)
 
     def ground(self, root: ProviderId) -> TreeBook | None:
         """The tree of this root, or its stump."""

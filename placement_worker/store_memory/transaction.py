@@ -59,11 +59,19 @@ class MemoryTransaction:
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         consumers, held = self._lock_consumers(_consumers_named(orders))
-        return Ledger(consumers, held, self._standing(_providers_named(orders, held)))
+        named = _providers_named(orders, held) | _hosts_of(consumers, held)
+        return Ledger(consumers, held, self._standing(named.values()))
 
     async def lock_shares(self, named: NamedShares) -> Ledger:
         consumers, held = self._lock_consumers(named.consumers)
-        touched = (*named.providers, *[amount.provider for amounts in held.values() for amount in amounts])
+        providers = self._books.providers
+        touched = (
+            *named.providers,
+            # Who is given something by name, and no host, may live on any of their roots from now on.
+            *[providers[one].root for one in named.providers if one in providers],
+            *[amount.provider for amounts in held.values() for amount in amounts],
+            *_hosts_of(consumers, held).values(),
+        )
         known = frozenset(name for name in named.classes if name in self._books.classes)
         return Ledger(consumers, held, self._standing(dict.fromkeys(touched)), known)
 
@@ -77,6 +85,8 @@ class MemoryTransaction:
             self._put(books.held, holder, amounts or None)
         for touched in changes.touched:
             self._rewrite(touched)
+        for provider, count in changes.counted:
+            self._put(books.providers, provider, structs.replace(books.providers[provider], consumers=count))
         self._claimed += changes.claimed
         self._ended += changes.ended
 
@@ -207,6 +217,7 @@ class MemoryTransaction:
             shape=self._books.trees[row.root].shape if row.root.int == book.id.int else None,
             terms=row.terms,
             used=used_in(book.inventories),
+            consumers=row.consumers,
         )
 
     def _put(self, rows: dict[K, V], key: K, row: V | None) -> None:
@@ -221,7 +232,7 @@ class MemoryTransaction:
             for resource, inventory in row.book.inventories.items()
         }
         book = structs.replace(row.book, generation=touched.generation, inventories=inventories)
-        rewritten = structs.replace(row, revision=row.revision + 1, book=book)
+        rewritten = structs.replace(row, revision=row.revision + 1, book=book, consumers=touched.consumers)
         self._put(self._books.providers, touched.provider, rewritten)
         self._used[touched.provider] = None
 
@@ -239,6 +250,7 @@ class MemoryTransaction:
             base=revision,
             book=book,
             terms=terms_in(book.inventories),
+            consumers=old.consumers if old else books.living_on(book.id),
         )
         self._put(books.providers, book.id, entry)
         self._put(books.internals, internal, book.id)
@@ -279,7 +291,7 @@ def _consumers_named(orders: Iterable[ClaimOrder]) -> Iterator[ConsumerId]:
 
 def _providers_named(
     orders: Iterable[ClaimOrder], held: Mapping[int, Iterable[ResourceAmount]]
-) -> Iterable[ProviderId]:
+) -> dict[int, ProviderId]:
     """Each once. Most are named several times by one order: they are told apart as integers, which hash faster."""
     named: dict[int, ProviderId] = {}
     for order in orders:
@@ -294,4 +306,10 @@ def _providers_named(
     for amounts in held.values():
         for amount in amounts:
             named[amount.provider.int] = amount.provider
-    return named.values()
+    return named
+
+
+def _hosts_of(consumers: Mapping[int, Consumer], held: Iterable[int]) -> dict[int, ProviderId]:
+    """Those that consumers live on who hold something."""
+    rows = [consumers[number] for number in held]
+    return {row.host.int: row.host for row in rows if row.host is not None}

@@ -16,7 +16,14 @@ from sqlalchemy import Connection
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.placement import ProviderState, RevisionsPage, SnapshotPage
-from bus.sql import POOL_SIZE, PostgresDatabase, SqliteDatabase, Transaction, open_database
+from bus.sql import (
+    POOL_SIZE,
+    DatabaseSettings,
+    PostgresDatabase,
+    SqliteDatabase,
+    Transaction,
+    open_database,
+)
 from placement_worker.core.ledger import (
     ClaimChanges,
     ClaimOrder,
@@ -105,8 +112,10 @@ class SqlPlacementStore:
     # Tests plant another one here, to see that they would notice.
     postgres_claims: type[PostgresClaims] = PostgresClaims
 
-    def __init__(self, url: str, *, pool_size: int = POOL_SIZE) -> None:
-        self._database = open_database(url, pool_size=pool_size)
+    def __init__(
+        self, url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
+    ) -> None:
+        self._database = open_database(url, pool_size=pool_size, settings=settings)
         self._known = KnownVocabulary()
         self._providers = KnownProviders()
 
@@ -199,11 +208,11 @@ class SqlPlacementStore:
                     _led.discard(file.path)
 
     async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
-        async with self._database.writing() as transaction:
+        async with self._database.writing(takes_long=True) as transaction:
             return await transaction.run(_prune, ended_before, logged_before)
 
     async def audit(self) -> tuple[str, ...]:
-        async with self._database.reading() as transaction:
+        async with self._database.reading(takes_long=True) as transaction:
             return await transaction.run(audit)
 
     async def close(self) -> None:

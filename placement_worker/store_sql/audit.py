@@ -25,7 +25,13 @@ Question = tuple[str, Select[Any]]
 
 
 def audit(connection: Connection) -> tuple[str, ...]:
-    questions = (*_of_usage(connection), *_of_holding(connection), *_OF_CONSUMERS, *_OF_TREES)
+    questions = (
+        *_of_usage(connection),
+        *_of_holding(connection),
+        *_OF_CONSUMERS,
+        *_OF_HOSTS,
+        *_OF_TREES,
+    )
     return tuple(
         sentence.format(*row) for sentence, question in questions for row in connection.execute(question)
     )
@@ -123,6 +129,22 @@ _OF_CONSUMERS: tuple[Question, ...] = (
         sa.select(consumers.c.uuid, consumers.c.host)
         .where(consumers.c.ended_at.is_(None), consumers.c.attempt > 0, consumers.c.host.is_(None))
         .order_by(consumers.c.id),
+    ),
+)
+
+_living = (
+    sa.select(consumers.c.host, sa.func.count().label("number"))
+    .where(_HOLDS, consumers.c.host.is_not(None))
+    .group_by(consumers.c.host)
+    .subquery("living")
+)
+_OF_HOSTS: tuple[Question, ...] = (
+    (
+        "provider {} counts {} consumers, but {} live on it",
+        sa.select(providers.c.uuid, providers.c.consumers, sa.func.coalesce(_living.c.number, 0))
+        .outerjoin(_living, _living.c.host == providers.c.uuid)
+        .where(providers.c.consumers != sa.func.coalesce(_living.c.number, 0))
+        .order_by(providers.c.id),
     ),
 )
 

@@ -31,8 +31,8 @@ from placement_worker.store_sql.names import Names
 
 # uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held
 ConsumerRow = tuple[UUID, int, str, str, str, str, int, int, datetime | None, UUID | None, UUID | None, str]
-# id, root's id, base, generation, shape, used
-StandingRow = tuple[int, int, int, int, int, str]
+# id, root's id, base, generation, shape, used, consumers
+StandingRow = tuple[int, int, int, int, int, str, int]
 # provider's id, consumer's id
 HolderRow = tuple[int, int]
 
@@ -128,6 +128,18 @@ class Books:
             if kept.held:
                 self._rows[consumer] = KeptConsumer(kept.row, tuple(self._amounts_of(kept.held)), kept.held)
 
+    def unknown_hosts(self) -> list[ProviderId]:
+        """Hosts that count somebody who is read here, and that are not known by number."""
+        ids = self.provider_ids
+        for kept in self._rows.values():
+            host = kept.row.host
+            if kept.held and host is not None and host.int not in ids:
+                known = self.providers.by_id(host.int)
+                if known is not None:
+                    ids[host.int] = known.number
+        hosts = {kept.row.host: None for kept in self._rows.values() if kept.held}
+        return [host for host in hosts if host is not None and host.int not in ids]
+
     def _amounts_of(self, held: Held) -> Iterator[ResourceAmount]:
         names = self._classes.names
         for number, of_class in held.items():
@@ -138,16 +150,30 @@ class Books:
             for class_id, amount in of_class.items():
                 yield ResourceAmount(provider=known.id, resource=names[class_id], amount=amount)
 
+    def add_roots(self, rows: Iterable[StandingRow]) -> list[int]:
+        """The roots of these that nobody named, by number. Who is given something by name, and no host, may live on any of
+        them from now on.
+        """
+        if not self.named.wishes:
+            return []
+        there = set(self.provider_ids.values())
+        roots = [root for root in dict.fromkeys([row[1] for row in rows]) if root not in there]
+        for root in roots:
+            self.provider_ids[self.providers.of(root).id.int] = root
+        return roots
+
     def add_standing(self, rows: Iterable[StandingRow]) -> None:
         of = self.providers.of
-        for number, root, _, generation, shape, text in rows:
+        for number, root, _, generation, shape, text, consumers in rows:
             known = of(number)
             by_class = decode_used(text)
             used = {name: by_class.get(class_id, 0) for class_id, name in known.classes.items()}
             self._standing[known.id.int] = (
-                ProviderRow(known.id, known.id, known.cell, generation, shape, known.terms, used)
+                ProviderRow(known.id, known.id, known.cell, generation, shape, known.terms, used, consumers)
                 if root == number
-                else ProviderRow(known.id, of(root).id, known.cell, generation, None, known.terms, used)
+                else ProviderRow(
+                    known.id, of(root).id, known.cell, generation, None, known.terms, used, consumers
+                )
             )
 
     def ledger(self) -> Ledger:
@@ -231,12 +257,16 @@ class Books:
             begun += [(provider, number) for provider in after if provider not in before]
         return ended, begun
 
-    def touched(self, changes: ClaimChanges) -> Iterator[tuple[int, int, str]]:
-        """Provider's id, generation, what is used of it."""
+    def touched(self, changes: ClaimChanges) -> Iterator[tuple[int, int, str, int]]:
+        """Provider's id, generation, what is used of it, how many consumers live on it."""
         ids, class_ids = self.provider_ids, self._classes.ids
         for one in changes.touched:
             used = {class_ids[name]: amount for name, amount in one.used.items()}
-            yield ids[one.provider.int], one.generation, encode_amounts(used)
+            yield ids[one.provider.int], one.generation, encode_amounts(used), one.consumers
+
+    def counted(self, changes: ClaimChanges) -> list[tuple[int, int]]:
+        """How many consumers live on it, and the provider's id."""
+        return [(count, self.provider_ids[provider.int]) for provider, count in changes.counted]
 
     def log_body(self, changes: ClaimChanges) -> bytes | None:
         ids = self.provider_ids

@@ -72,7 +72,8 @@ _FIND_BY_NUMBER = _FIND + "WHERE providers.id = ANY($1::text::bigint[])"
 # again: so what is asked for is only numbers. What it returns is that row as it is now: this may be decided on. All else
 # is read by later statements.
 _STANDING = (
-    "SELECT id, root_id, base, generation, shape, used FROM providers WHERE id = ANY($1::text::bigint[])"
+    "SELECT id, root_id, base, generation, shape, used, consumers FROM providers"
+    " WHERE id = ANY($1::text::bigint[])"
 )
 _LOCK_ROOTS = _STANDING + " ORDER BY id FOR NO KEY UPDATE"
 
@@ -84,6 +85,7 @@ WHERE providers.id = ANY($1::text::bigint[])
 ORDER BY providers.id, stock.class_id
 """
 
+_COUNT = "UPDATE providers SET consumers = $1 WHERE id = $2"
 _FORGET = "DELETE FROM consumers WHERE id = ANY($1)"
 
 _END_HOLDING = """
@@ -94,8 +96,11 @@ WHERE holders.provider_id = old.provider_id AND holders.consumer_id = old.consum
 # What it counts is compared with what it was to write: a row that is not there is an update lost.
 _WRITE = """
 WITH touched AS (
-    UPDATE providers SET generation = new.generation, revision = providers.revision + 1, used = new.used
-    FROM unnest($1::text::bigint[], $2::text::bigint[], $3::text::text[]) AS new (id, generation, used)
+    UPDATE providers
+    SET generation = new.generation, revision = providers.revision + 1, used = new.used,
+        consumers = new.consumers
+    FROM unnest($1::text::bigint[], $2::text::bigint[], $3::text::text[], $19::text::bigint[])
+         AS new (id, generation, used, consumers)
     WHERE providers.id = new.id
     RETURNING 1
 ), kept AS (
@@ -176,12 +181,16 @@ class PostgresClaims:
         if books.lacks_classes():
             await self._transaction.run(self._classes.load)
         books.find_held()
+        if hosts := books.unknown_hosts():
+            await self._find(driver, books, hosts)
 
     async def _lock_standing(self, driver: Any, books: Books) -> None:
         known, numbers = self._providers, books.provider_ids.values()
         roots = {known.of(number).root for number in numbers}
         standing = {row[0]: row for row in await self._lock_rows(driver, numbers, roots)}
         await self._look_for_lost(driver, books, standing, roots)
+        # They are locked and read already; `numbers` has them now, too.
+        books.add_roots([standing[number] for number in numbers])
         moved = {
             number: standing[number][2] for number in numbers if known.of(number).base != standing[number][2]
         }
@@ -220,6 +229,8 @@ class PostgresClaims:
             await driver.execute(_WRITE_GROUPS, *_group_columns(changes.groups))
         if changes.forgotten:
             await driver.execute(_FORGET, [books.consumer_ids[one.int] for one in changes.forgotten])
+        if changes.counted:
+            await driver.executemany(_COUNT, books.counted(changes))
         if not (changes.consumers or changes.held or changes.touched):
             return
         kept = books.kept(changes, self._made)
@@ -227,15 +238,17 @@ class PostgresClaims:
         if ended:
             await driver.execute(_END_HOLDING, *_number_columns(ended))
         touched, consumers = list(books.touched(changes)), kept.consumers
+        ids, generations, used, living = columns_of(touched, plain=4) or _NO_ROWS
         ((touched_rows, kept_rows),) = await driver.fetch(
             _WRITE,
-            *(columns_of(touched, plain=3) or _NO_ROWS[:3]),
+            *(ids, generations, used),
             array_of([books.consumer_ids[one.row.id.int] for one in consumers]),
             *_consumer_columns(consumers),
             _none_if_null([one.row.ended_at for one in consumers]),
             *_number_columns(begun),
             log.now(),
             books.log_body(changes),
+            living,
         )
         if (touched_rows, kept_rows) != (len(touched), len(consumers)):
             raise Bug(
@@ -244,7 +257,7 @@ class PostgresClaims:
             )
 
 
-_NO_ROWS = ("{}",) * 3
+_NO_ROWS = ("{}",) * 4
 
 
 def _group_columns(groups: Sequence[Any]) -> tuple[list[Any], list[str], list[int]]:

@@ -43,7 +43,7 @@ WHERE providers.id IN (SELECT value FROM json_each(?))
 """
 
 _READ_STANDING = """
-SELECT id, root_id, base, generation, shape, used
+SELECT id, root_id, base, generation, shape, used, consumers
 FROM providers
 WHERE id IN (SELECT value FROM json_each(?))
 """
@@ -77,7 +77,10 @@ SET type = ?, project_id = ?, user_id = ?, cell = ?, generation = ?, attempt = ?
 WHERE id = ?
 """
 
-_TOUCH = "UPDATE providers SET generation = ?2, revision = revision + 1, used = ?3 WHERE id = ?1"
+_TOUCH = """
+UPDATE providers SET generation = ?2, revision = revision + 1, used = ?3, consumers = ?4 WHERE id = ?1
+"""
+_COUNT = "UPDATE providers SET consumers = ? WHERE id = ?"
 _FORGET = "DELETE FROM consumers WHERE id = ?"
 _END_HOLDING = "DELETE FROM holders WHERE provider_id = ? AND consumer_id = ?"
 _HOLD = "INSERT INTO holders (provider_id, consumer_id) VALUES (?, ?)"
@@ -114,6 +117,7 @@ class SqliteClaims:
             if books.lacks_classes():
                 self._classes.load(connection)
             books.find_held()
+            self._find(driver, books, books.unknown_hosts())
         books.add_standing(self._standing(connection, books))
         return books.ledger()
 
@@ -132,6 +136,8 @@ class SqliteClaims:
                 del books.provider_ids[one.id.int]
             self._find(driver, books, [one.id for one in lost])
             rows = _rows(driver, _READ_STANDING, books.provider_ids.values())
+        if roots := books.add_roots(rows):
+            rows += _rows(driver, _READ_STANDING, roots)
         moved = {number: base for number, _, base, *_ in rows if known.of(number).base != base}
         if moved:
             stocks = _rows(driver, _READ_STOCKS, moved)
@@ -155,6 +161,7 @@ def _write(connection: Connection, books: Books, changes: ClaimChanges) -> None:
     kept = books.kept(changes, {})
     known = [one for one in kept.consumers if one.row.id.int in books.consumer_ids]
     _add_consumers(driver, books, [one for one in kept.consumers if one.row.id.int not in books.consumer_ids])
+    driver.executemany(_COUNT, books.counted(changes))
     touched = list(books.touched(changes))
     written = (
         driver.executemany(_TOUCH, touched).rowcount,

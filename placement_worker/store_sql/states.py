@@ -28,6 +28,7 @@ _PROVIDERS = (
         root.c.shape,
         providers.c.revision,
         providers.c.used,
+        providers.c.consumers,
     )
     .join(root, root.c.id == providers.c.root_id)
     .join(parent, parent.c.id == providers.c.parent_id, isouter=True)
@@ -110,8 +111,9 @@ def _read(
                 inventories=stocks.get(internal, {}),
                 traits=qualities.traits(internal),
                 aggregates=qualities.aggregates(internal),
+                consumers=living,
             )
-            for internal, uuid, name, root_uuid, parent_uuid, cell, generation, shape, revision, _ in rows
+            for internal, uuid, name, root_uuid, parent_uuid, cell, generation, shape, revision, _, living in rows
         ]
     )
 

@@ -12,12 +12,13 @@ from bus.messages.placement import ProviderGone
 from bus.sql import among, is_duplicate
 from placement_worker.core.ledger import ProviderBook, TreeBook, TreeChanges
 from placement_worker.store_sql import log
-from placement_worker.store_sql.amounts import encode_amounts
+from placement_worker.store_sql.amounts import NOTHING, encode_amounts
 from placement_worker.store_sql.log import LogEntry
 from placement_worker.store_sql.names import Vocabulary
 from placement_worker.store_sql.naming import revive
 from placement_worker.store_sql.stumps import clear_stumps, write_stumps
 from placement_worker.tables import (
+    consumers,
     inventories,
     provider_aggregates,
     provider_traits,
@@ -139,6 +140,7 @@ def _write_providers(
     ids: Mapping[ProviderId, int],
 ) -> None:
     changed = set(changes.changed)
+    living = _living_on(connection, [one for one in changed if one not in stored])
     new, known = [], []
     for tree in changes.trees:
         for book in tree.providers.values():
@@ -158,12 +160,27 @@ def _write_providers(
                 )
             else:
                 fresh = _revised(1) | {"shape": 0, "epoch": 0, "sequence": 0}
-                new.append(row | fresh | {"id": ids[book.id], "uuid": book.id})
+                lives = {"consumers": living.get(book.id, 0)}
+                new.append(row | fresh | lives | {"id": ids[book.id], "uuid": book.id})
     _free_names(connection, [row["key"] for row in known if row["name"] != row["old_name"]])
     if known:
         connection.execute(_by_key(providers), [{k: row[k] for k in row if k != "old_name"} for row in known])
     if new:
         connection.execute(sa.insert(providers), new)
+
+
+def _living_on(connection: Connection, new: Collection[ProviderId]) -> dict[ProviderId, int]:
+    """Those who lived on a host of this id before its provider was deleted, and hold something elsewhere in its tree, which
+    had moved under another root by then.
+    """
+    if not new:
+        return {}
+    rows = connection.execute(
+        sa.select(consumers.c.host, sa.func.count())
+        .where(among(connection, consumers.c.host, new), consumers.c.held != NOTHING)
+        .group_by(consumers.c.host)
+    )
+    return {row[0]: row[1] for row in rows}
 
 
 def _used_of(vocabulary: Vocabulary, book: ProviderBook) -> str:

@@ -12,7 +12,7 @@ from placement_worker.store_sql.amounts import decode_used
 from placement_worker.store_sql.names import Names
 from placement_worker.store_sql.raw import rows_of
 
-_READ = "SELECT id, uuid, base, revision, generation, used FROM providers "
+_READ = "SELECT id, uuid, base, revision, generation, used, consumers FROM providers "
 _ON_POSTGRESQL = _READ + "WHERE id = ANY(('{' || $1 || '}')::bigint[]) ORDER BY id"
 _ON_SQLITE = _READ + "WHERE id IN (SELECT value FROM json_each('[' || ? || ']')) ORDER BY id"  # noqa: S608 - no words but ours
 
@@ -38,7 +38,10 @@ async def read_usage(
                 revision=revision,
                 generation=generation,
                 used={names[class_id]: amount for class_id, amount in amounts.items()},
+                consumers=consumers,
             )
-            for (number, _, base, revision, generation, _), uuid, amounts in zip(rows, ids, used, strict=True)
+            for (number, _, base, revision, generation, _, consumers), uuid, amounts in zip(
+                rows, ids, used, strict=True
+            )
         ]
     )

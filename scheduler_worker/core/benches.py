@@ -82,8 +82,9 @@ class Choices(dict[int, Choice]):
     compound ones as they are when that is.
     """
 
-    def __init__(self, draft: Draft, wish: Wish, filling: Filling | None) -> None:
+    def __init__(self, draft: Draft, wish: Wish, filling: Filling | None, instances_max: int = 0) -> None:
         super().__init__()
+        self._instances_max = instances_max
         self.columns = draft.columns
         self._picture = draft.picture
         self._filling = filling
@@ -130,5 +131,5 @@ class Choices(dict[int, Choice]):
         columns = self.columns
         host = columns.ids[row]
         shapes = (ShapeSeen(root=host, shape=columns.shapes[row]), *others)
-        share = Share(host=host, amounts=tuple(amounts), shapes=shapes)
+        share = Share(host=host, amounts=tuple(amounts), shapes=shapes, instances_max=self._instances_max)
         return Choice(name=columns.names[row], share=share, qualities=columns.qualities[row])

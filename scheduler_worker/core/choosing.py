@@ -98,7 +98,7 @@ def stand_ins(
         return ()
     order = Order(Hosts(draft, rows), wish, plugins.weighers, picture.preferences(salt))
     best = rows[the_best(order.worths_at_first, BENCH)].tolist()
-    choices = Choices(draft, wish, draft.filling(wish))
+    choices = Choices(draft, wish, draft.filling(wish), plugins.instances_max)
     start = turn % len(best)
     return tuple([choices[row] for row in (*best[start:], *best[:start])[:count]])
 
@@ -133,7 +133,7 @@ def _choose_in_pool(batch: _Batch, wish: Wish, instances: int) -> tuple[list[Cho
     turns = _take_turns(heap, pool.tolist(), ladders, instances, filling)
     draft.take(pool, np.bincount(turns.places, minlength=len(pool)), dict(wish.amounts))
     still_open = pool[np.array([place for _, place in sorted(heap)], dtype=np.intp)]
-    choices = Choices(draft, wish, filling)
+    choices = Choices(draft, wish, filling, plugins.instances_max)
     benches = Benches(choices, Ranked(rows, worths, best), still_open, alternates)
     chosen = pool[np.array(turns.places, dtype=np.intp)]
     return _told(choices, chosen, turns.gifts, benches), not turns.is_cut_short

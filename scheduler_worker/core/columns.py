@@ -66,7 +66,8 @@ class Codes:
 class Columns:
     """`present`: the row is a host's. `registered`: the registry knows it. `provided`: placement has its tree.
     `consistent`: these two agree on its cell. `nested`: its tree has more than a root. `root` is the row of that in the
-    woods, -1 without a provider. `holding`: how many own choices on it are not answered yet.
+    woods, -1 without a provider. `holding`: how many own choices on it are not answered yet. `instances` is what the host
+    says it has, `consumers` what placement counts on it.
     """
 
     def __init__(self) -> None:
@@ -76,8 +77,8 @@ class Columns:
             np.zeros(self._length, dtype=np.bool_) for _ in range(7)
         )
         self.root = np.zeros(self._length, dtype=np.intp)
-        self.cell, self.zone, self.instances, self.io_ops, self.holding = (
-            np.zeros(self._length, dtype=np.int64) for _ in range(5)
+        self.cell, self.zone, self.instances, self.consumers, self.io_ops, self.holding = (
+            np.zeros(self._length, dtype=np.int64) for _ in range(6)
         )
         self.ids: list[ProviderId] = []
         self.names: list[str] = []
@@ -141,6 +142,7 @@ class Columns:
         self.cell = longer(self.cell, length)
         self.zone = longer(self.zone, length)
         self.instances = longer(self.instances, length)
+        self.consumers = longer(self.consumers, length)
         self.io_ops = longer(self.io_ops, length)
         self.holding = longer(self.holding, length)
         self.nested = longer(self.nested, length)

@@ -18,7 +18,7 @@ import numpy as np
 
 from bus.messages.placement import ProviderState
 from placement_worker.core.candidates.budget import SharedBudget
-from placement_worker.core.candidates.columns import Flags, Rows
+from placement_worker.core.candidates.columns import Flags, Ints, Rows
 from placement_worker.core.candidates.fitting import Scope
 from placement_worker.core.candidates.found import Block
 from placement_worker.core.candidates.query import CandidatesQuery, Group
@@ -147,6 +147,22 @@ class Compounds:
             state = woods.state(row)
             if not resource or resource in state.inventories:
                 yield Giver(state, self._free(row, resource) if resource else 0)
+
+    def shared(self, resource: str) -> Ints:
+        """For each host the most that is left of a class at one pool that it may use; -1 where no pool has any."""
+        columns, woods = self._picture.columns, self._woods
+        roots, cells = columns.root[: columns.rows], columns.cell[: columns.rows]
+        most = np.full(columns.rows, -1, dtype=np.int64)
+        for row in sorted(woods.sharing):
+            state = woods.state(row)
+            if resource in state.inventories:
+                reached = np.zeros(woods.rows, dtype=np.bool_)
+                reached[woods.reached_from(row)] = True
+                may_use = reached[roots] & (roots >= 0)
+                if state.cell:
+                    may_use &= np.equal(cells, columns.cells.find(state.cell))
+                most[may_use] = np.maximum(most[may_use], max(self._free(row, resource), 0))
+        return most
 
     def _free(self, row: int, resource: str) -> int:
         return int(self._woods.stocks[resource].free[row]) - self._taken.get(resource, {}).get(row, 0)

@@ -1,35 +1,64 @@
 """Why nowhere, or why not there? Asked once everything else is over: slow, and thorough."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from bus.messages.build import FunnelStep, Miss, NoValidHost
-from placement_worker.core.candidates.columns import Flags, Floats
+from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
 from scheduler_worker.core.hosts import Draft, Hosts
 from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.plugins import Plugins
+from scheduler_worker.core.plugins import Filter, Plugins
 from scheduler_worker.core.requests import Wish
 
 NEAREST = 3
+# Of the hosts that a request names itself.
+ASKED_MAX = 10
 
 
 def explain(draft: Draft, wish: Wish, plugins: Plugins) -> NoValidHost:
-    """The funnel: each step removes the hosts that passed all before it. Steps that remove nobody are not told."""
+    """The funnel: each step removes the hosts that passed all before it. Steps that remove nobody are not told. A request that asks for hosts by name is told about these, and about no others."""
     hosts = Hosts(draft)
     left = hosts.present.copy()
     failed = np.zeros(len(hosts), dtype=np.int64)
-    steps = []
+    removed_by = []
     for one in plugins.filters:
         passed = one.passes(hosts, wish)
         removed = np.flatnonzero(left & ~passed)
         if len(removed):
-            first = int(removed[0])
-            example = f"{hosts.name(first)}: {one.reason(hosts, wish, first)}"
-            steps.append(FunnelStep(step=one.name, removed=len(removed), example=example))
+            removed_by.append((one, removed))
         left &= passed
         failed += ~passed
-    nearest = _nearest(hosts, failed + _shortfall(hosts, wish))
-    misses = [Miss(host=hosts.name(at), reason=_reasons(hosts, wish, plugins, at)) for at in nearest]
+    lacking = np.zeros(len(hosts), dtype=np.int64)
+    for resource, _ in wish.amounts:
+        lacking += ~_has(hosts, resource)
+    steps = [_step(hosts, wish, one, removed, lacking) for one, removed in removed_by]
+    if wish.hosts:
+        misses = list(_asked(hosts, wish, plugins))[:ASKED_MAX]
+    else:
+        nearest = _nearest(hosts, failed + _shortfall(hosts, wish, lacking))
+        misses = [_miss(hosts, wish, plugins, at) for at in nearest]
     return NoValidHost(hosts=int(np.count_nonzero(hosts.present)), steps=tuple(steps), nearest=tuple(misses))
+
+
+def _step(hosts: Hosts, wish: Wish, one: Filter, removed: Rows, lacking: Ints) -> FunnelStep:
+    """Its example is the first that it removed, of those that lack the fewest classes altogether."""
+    first = int(removed[np.argmin(lacking[removed])])
+    example = f"{hosts.name(first)}: {one.reason(hosts, wish, first)}"
+    return FunnelStep(step=one.name, removed=len(removed), example=example)
+
+
+def _asked(hosts: Hosts, wish: Wish, plugins: Plugins) -> Iterator[Miss]:
+    for name in wish.hosts:
+        places = hosts.places_named(name)
+        if not places:
+            yield Miss(host=name, reason="no host of this name is known")
+        for at in places:
+            yield _miss(hosts, wish, plugins, at)
+
+
+def _miss(hosts: Hosts, wish: Wish, plugins: Plugins, at: int) -> Miss:
+    return Miss(host=hosts.name(at), reason=_reasons(hosts, wish, plugins, at))
 
 
 def why_not(picture: Picture, wish: Wish, plugins: Plugins) -> tuple[Miss, ...]:
@@ -54,12 +83,21 @@ def _nearest(hosts: Hosts, distance: Floats) -> list[int]:
     return nearest
 
 
-def _shortfall(hosts: Hosts, wish: Wish) -> Floats:
-    """What part of all that is asked is not there: less than 1, so that it only decides between equals."""
-    short = np.zeros(len(hosts))
+def _has(hosts: Hosts, resource: str) -> Flags:
+    """Which have an inventory of this class, of their own or shared with them, however much is left of it."""
+    has: Flags = hosts.stocked(resource) | (hosts.shared(resource) >= 0)
+    return has
+
+
+def _shortfall(hosts: Hosts, wish: Wish, lacking: Ints) -> Floats:
+    """What part of all that is asked is not there: less than 1, so that it only decides between equals. A host that lacks a
+    class altogether is farther away than one where that ran out.
+    """
+    short = lacking.astype(np.float64)
     for resource, amount in wish.amounts:
-        short += np.clip(amount - hosts.free(resource), 0, amount) / amount
-    return short / (len(wish.amounts) + 1)
+        free = np.maximum(hosts.free(resource), hosts.shared(resource))
+        short += np.clip(amount - free, 0, amount) / amount
+    return short / (2 * len(wish.amounts) + 1)
 
 
 def _reasons(hosts: Hosts, wish: Wish, plugins: Plugins, at: int) -> str:

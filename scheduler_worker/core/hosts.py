@@ -141,7 +141,20 @@ class Hosts:
             int(stock.step_size[row]),
         )
 
+    def stocked(self, resource: str) -> Flags:
+        """Which have an inventory of this class."""
+        stock = self._columns.stocks.get(resource)
+        # Where there is no inventory the step is 0.
+        return ~self.everyone() if stock is None else self._of(stock.step_size) > 0
+
     # What its providers may give.
+
+    def shared(self, resource: str) -> Ints:
+        """The most that is left of a class at one provider that shares with the host; -1 where none shares it."""
+        compounds = self._draft.compounds
+        if compounds is None:
+            return np.full(len(self), -1, dtype=np.int64)
+        return self._of(compounds.shared(resource))
 
     def decided(self, by_columns: Flags, needs: Needs) -> Flags:
         """What columns say of most hosts, and the search of compound ones. Of these nobody knows whether they could take
@@ -221,6 +234,10 @@ class Hosts:
                 named[row] = True
         return self._of(named)
 
+    def places_named(self, name: str) -> list[int]:
+        """Of all hosts, where those stand that bear this name, which is in lower case."""
+        return sorted(self._draft.picture.rows_named(name))
+
     def with_all(self, traits: tuple[str, ...]) -> Flags:
         """Borne by the root, or by different ones of its tree."""
         borne = [self.with_any((trait,)) for trait in traits]
@@ -236,16 +253,19 @@ class Hosts:
 
     @property
     def instances(self) -> Ints:
-        """Those it has said it has, and those that were chosen for it and are not answered."""
-        return self._busy(self._columns.instances)
+        """Those it has, and those that were chosen for it and are not answered. Placement knows of those that are still to
+        be built, and the host of those that nobody claimed for.
+        """
+        columns = self._columns
+        return self._busy(np.maximum(self._of(columns.instances), self._of(columns.consumers)))
 
     @property
     def io_ops(self) -> Ints:
         """Builds and the like under way, and those that were chosen for it and are not answered."""
-        return self._busy(self._columns.io_ops)
+        return self._busy(self._of(self._columns.io_ops))
 
-    def _busy(self, column: Ints) -> Ints:
-        busy = self._of(column) + self._of(self._draft.holding)
+    def _busy(self, already: Ints) -> Ints:
+        busy = already + self._of(self._draft.holding)
         return busy if self._taken is None else busy + self._taken
 
     # What to call it.

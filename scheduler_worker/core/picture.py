@@ -55,12 +55,15 @@ class Picture:
             merged = self._trees.merge(state)
             if merged.used is not None:
                 self._use(((merged.used, self._trees.used(state)),))
+                self._count_living(((merged.used, state.id, self._trees.living_on(state)),))
             for tree in merged.trees:
                 self._draw(tree)
 
     def use(self, usages: Collection[ProviderUsage]) -> bool:
         """Merge what claims have changed; whether all that they stand on is known."""
-        self._use((tree, usage.used) for tree, usage in self._trees.use(usages))
+        news = self._trees.use(usages)
+        self._use((tree, usage.used) for tree, usage in news)
+        self._count_living((tree, usage.id, usage.consumers) for tree, usage in news)
         return all(self._trees.stands(usage) for usage in usages)
 
     def remove(self, gone: Iterable[ProviderGone]) -> None:
@@ -117,6 +120,12 @@ class Picture:
             else:
                 self._draw(self._trees.by_root.get(host.id.int) or Tree(host.id))
 
+    def unknow(self, hosts: Iterable[ProviderId]) -> None:
+        """The registry has forgotten these."""
+        for host in hosts:
+            if self._registry.pop(host.int, None) is not None:
+                self._draw(self._trees.by_root.get(host.int) or Tree(host))
+
     # What we chose ourselves.
 
     def hold(self, consumer: ConsumerId, attempt: int, share: Share) -> None:
@@ -150,6 +159,11 @@ class Picture:
         """Empty if there is no such host."""
         row = self._rows.get(host.int)
         return "" if row is None else self.columns.cells.names[int(self.columns.cell[row])]
+
+    def has_provider(self, host: ProviderId) -> bool:
+        """Has placement told of its root?"""
+        row = self._rows.get(host.int)
+        return row is not None and bool(self.columns.provided[row])
 
     def unregistered(self) -> list[ProviderId]:
         """Hosts that placement has told of, and nobody else."""
@@ -203,6 +217,14 @@ class Picture:
         for stock, rows, amounts in gathered:
             stock.use(rows, amounts)
 
+    def _count_living(self, news: Iterable[tuple[Tree, ProviderId, int]]) -> None:
+        """On roots: nobody lives on a child."""
+        rows = {tree.row: count for tree, provider, count in news if tree.root.int == provider.int}
+        # Without a row it is a pool.
+        rows.pop(-1, None)
+        if rows:
+            self.columns.consumers[[*rows]] = [*rows.values()]
+
     def _draw(self, tree: Tree) -> None:
         """All of a host's row, since something of it is new beside what is used."""
         self._compound = None
@@ -228,6 +250,7 @@ class Picture:
         columns.shapes[row] = tree.shape
         columns.qualities[row] = qualities_of(tree.providers.values())
         columns.provided[row] = top is not None
+        columns.consumers[row] = 0 if top is None else self._trees.living_on(top)
         self._draw_registry(row, host)
         said, booked = host.cell if host else "", top.cell if top else ""
         columns.cell[row] = columns.cells.code(booked or said)

@@ -49,10 +49,13 @@ class Weigher(Protocol):
 
 
 class Plugins(Struct, frozen=True):
-    """What decides between hosts; filters in the order in which the funnel tells of them."""
+    """What decides between hosts; filters in the order in which the funnel tells of them. Claims name `instances_max`, so
+    that placement keeps it however many schedulers choose at once; 0: no limit.
+    """
 
     filters: tuple[Filter, ...]
     weighers: tuple[Weigher, ...]
+    instances_max: int = 0
 
     def __post_init__(self) -> None:
         total = sum(abs(weigher.multiplier) for weigher in self.weighers)
@@ -62,7 +65,7 @@ class Plugins(Struct, frozen=True):
 def standard_plugins(
     io_ops_max: int = filters.IO_OPS_PER_HOST_MAX, instances_max: int = filters.INSTANCES_PER_HOST_MAX
 ) -> Plugins:
-    """What a scheduler uses unless told otherwise. Without a number, builds under way are not limited."""
+    """What a scheduler uses unless told otherwise. Without a number, builds under way or instances are not limited."""
     return Plugins(
         filters=(
             filters.InRegistry(),
@@ -75,7 +78,7 @@ def standard_plugins(
             filters.Searched(),
             filters.Traits(),
             *((filters.IoOps(io_ops_max),) if io_ops_max else ()),
-            filters.Instances(instances_max),
+            *((filters.Instances(instances_max),) if instances_max else ()),
             filters.Capacity(),
         ),
         weighers=(
@@ -83,4 +86,5 @@ def standard_plugins(
             weighers.FreeAmount("ram", "MEMORY_MB"),
             weighers.FreeAmount("disk", "DISK_GB"),
         ),
+        instances_max=instances_max,
     )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from bus.messages.build import BuildInstance, BuildRejected, Flavor, InstanceId, RequestId
-from bus.messages.placement import INTEGER_MAX, ServerGroup
+from bus.messages.placement import INTEGER_MAX
 from placement_worker.core.vocabulary import CUSTOM, Vocabulary
 
 COUNT_MAX = 100
@@ -40,7 +40,6 @@ class Wish(Struct, frozen=True):
     availability_zone: str = ""
     hosts: tuple[str, ...] = ()
     ignore_hosts: tuple[str, ...] = ()
-    group: ServerGroup | None = None
     extra_specs: tuple[tuple[str, str], ...] = ()
     count: int = 1
 
@@ -88,7 +87,6 @@ def read_request(
         availability_zone=build.availability_zone,
         hosts=_lowered(build.hosts),
         ignore_hosts=_lowered(build.ignore_hosts),
-        group=build.group,
         extra_specs=tuple(sorted((spec.key, spec.value) for spec in specs if isinstance(spec, _ForPlugins))),
         count=build.count,
     )
@@ -111,6 +109,8 @@ def _problems_of(build: BuildInstance, specs: tuple[_Spec, ...]) -> Iterator[_Pr
     if build.flavor is None:
         yield _Problem("flavor", "", "there is none: it says how large an instance is")
     yield from _problems_of_counts(build)
+    if build.group is not None:
+        yield _Problem("group", build.group.id, "server groups are not supported yet")
     if build.flavor is not None:
         yield from _problems_of_flavor(build.flavor, specs)
     yield from (spec for spec in specs if isinstance(spec, _Problem))
@@ -160,10 +160,12 @@ def _specs_of(build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[st
     if build.flavor is not None:
         for key, value in build.flavor.extra_specs.items():
             yield _read_spec(f"flavor.extra_specs.{key}", key, value, vocabulary, scopes)
-    # Of the image only its traits concern us: its other properties are for whoever builds.
     for key, value in build.image_properties.items():
+        field = f"image_properties.{key}"
         if key.startswith("trait"):
-            yield _read_spec(f"image_properties.{key}", key, value, vocabulary, scopes)
+            yield _read_spec(field, key, value, vocabulary, scopes)
+        else:
+            yield _Problem(field, value, f"nothing here reads {key!r}: of an image only trait:TRAIT is read")
 
 
 def _read_spec(field: str, key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[str]) -> _Spec:

@@ -131,6 +131,11 @@ class Trees:
             return usage.used
         return {resource: inventory.used for resource, inventory in state.inventories.items()}
 
+    def living_on(self, state: ProviderState) -> int:
+        """How many consumers, as it was told last."""
+        usage = self._usages.get(state.internal)
+        return state.consumers if usage is None else usage.consumers
+
     def stocked(self, tree: Tree) -> dict[str, tuple[InventoryState, int]]:
         """How much of each class a tree has and uses: in all, where it has more than a root."""
         if tree.top is None:

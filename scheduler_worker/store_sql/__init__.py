@@ -20,7 +20,7 @@ from bus.handling import Kept
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
-from bus.sql import POOL_SIZE, PostgresTransaction, SqliteTransaction, open_database
+from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
 from scheduler_worker.instances import NO_REQUEST, CellsWord, InstanceRow
 from scheduler_worker.store import Acceptance, InstanceQuery, NewRequest, SchedulerTransaction
 from scheduler_worker.store_sql import reading
@@ -29,6 +29,7 @@ from scheduler_worker.store_sql.hosts import (
     find_hosts,
     find_hosts_changed,
     find_hosts_of,
+    forget_hosts,
     lock_hosts,
     save_hosts,
 )
@@ -101,14 +102,20 @@ class SqlSchedulerTransaction:
         if hosts:
             await self._transaction.run(save_hosts, hosts, at)
 
+    async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
+        if hosts:
+            await self._transaction.run(forget_hosts, hosts)
+
     async def confirm(self, said: Sequence[Kept]) -> None:
         if said:
             await self._instances.confirm(said)
 
 
 class SqlSchedulerStore:
-    def __init__(self, url: str, *, pool_size: int = POOL_SIZE) -> None:
-        self._database = open_database(url, pool_size=pool_size)
+    def __init__(
+        self, url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
+    ) -> None:
+        self._database = open_database(url, pool_size=pool_size, settings=settings)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[SchedulerTransaction]:

@@ -48,6 +48,10 @@ def save_hosts(connection: Connection, changed: Sequence[HostState], at: datetim
         )
 
 
+def forget_hosts(connection: Connection, ids: Sequence[ProviderId]) -> None:
+    connection.execute(sa.delete(table).where(among(connection, table.c.id, list(ids))))
+
+
 def find_hosts(connection: Connection, name: str, after: str, limit: int) -> list[HostState]:
     query = sa.select(table.c.body).where(table.c.name == name if name else table.c.name > after)
     return [_host(body) for body in connection.scalars(query.order_by(table.c.name, table.c.id).limit(limit))]

@@ -29,6 +29,7 @@ from tests.contracts.sql_stores import migrated_database
 PATIENCE_S = 100.0
 # Who each kind of worker is to the broker.
 OF_CELLS = ("conductor", "compute")
+DATABASE_AWAY_S = 2.0
 
 
 class RealCloud:
@@ -75,6 +76,20 @@ class RealCloud:
         assert victim.returncode is None, f"{name} died by itself, with {victim.returncode}"
         victim.kill()
         await victim.wait()
+
+    async def restart_database(self) -> None:
+        """As far as its clients see: every session ends in the middle of what it does, and for a while nobody gets in."""
+        url = make_url(self._database_url).set(drivername="postgresql")
+        name = url.database
+        admin = await asyncpg.connect(url.set(database="postgres").render_as_string(hide_password=False))
+        try:
+            await admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+            ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1"
+            await admin.execute(ended, name)
+            await asyncio.sleep(DATABASE_AWAY_S)
+            await admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+        finally:
+            await admin.close()
 
     async def end(self) -> None:
         await self.books.close()

@@ -239,7 +239,8 @@ def _lost(connection: Connection, revisions: dict[ProviderId, int]) -> list[str]
 
 
 _LOCK_AND_READ = """
-SELECT providers.id, providers.root_id, providers.base, providers.generation, providers.shape, providers.used
+SELECT providers.id, providers.root_id, providers.base, providers.generation, providers.shape, providers.used,
+       providers.consumers
 FROM providers JOIN providers AS root ON root.id = providers.root_id
 WHERE providers.id = ANY($1)
 ORDER BY root.id, providers.id

@@ -38,6 +38,7 @@ PLANTED = {
     "UPDATE consumers SET held = '{}', ended_at = NULL": f"{WEB} lives by attempt 1, and holds nothing",
     "UPDATE consumers SET ended_at = '2024-05-17T12:00:00.000000+00:00'": f"{WEB} ended with attempt 1, and still holds",
     "UPDATE consumers SET generation = 0": f"{WEB} holds something at generation 0",
+    "UPDATE providers SET consumers = consumers + 1": f"provider {HOST} counts 2 consumers, but 1 live on it",
     "UPDATE consumers SET host = NULL": f"{WEB} lives on host None",
     "UPDATE providers SET root_id = id WHERE parent_id IS NOT NULL": f"{NUMA} stands in another tree than its parent {HOST}",
     "UPDATE providers SET parent_id = NULL WHERE parent_id IS NOT NULL": f"{NUMA} has the root {HOST}, but no way leads there",

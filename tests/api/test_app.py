@@ -69,7 +69,7 @@ async def test_errors_have_codes_from_the_version_that_brought_them(version: str
 
     (error,) = answer.json()["errors"]
     assert (answer.status_code, error["title"], error.get("code")) == (409, "Conflict", code)
-    assert error["detail"] == "generation 3 was seen, it is 4"
+    assert error["detail"] == ("The request conflicts with what is there.\n\ngeneration 3 was seen, it is 4")
     assert answer.headers["openstack-api-version"] == f"placement {version}"
 
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from bus.errors import Unavailable
-from placement_worker.api.auth.basic import BadPasswordFileError, BasicAuthentication, users_in
+from placement_worker.api.auth.basic import BadPasswordFileError, BasicAuthentication, User, users_in
 from placement_worker.api.auth.keystone import KeystoneAccount, KeystoneAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
 from placement_worker.api.headers import Headers
@@ -79,7 +79,7 @@ class TestBelievedTokens:
 class TestBasic:
     @pytest.mark.asyncio
     async def test_lets_in_who_is_in_the_file_as_an_administrator(self) -> None:
-        auth = BasicAuthentication({"ann": HASHED})
+        auth = BasicAuthentication({"ann": User(HASHED)})
 
         caller = await auth.caller(basic_header("ann", "s3cret:with a colon"))
 
@@ -104,7 +104,7 @@ class TestBasic:
     )
     async def test_refuses_everyone_else_and_says_how_to_ask(self, headers: Headers) -> None:
         with pytest.raises(ApiError) as refused:
-            await BasicAuthentication({"ann": HASHED}).caller(headers)
+            await BasicAuthentication({"ann": User(HASHED)}).caller(headers)
 
         assert refused.value.status is HTTPStatus.UNAUTHORIZED
         assert refused.value.headers["www-authenticate"].startswith("Basic realm=")
@@ -112,7 +112,7 @@ class TestBasic:
     @pytest.mark.asyncio
     async def test_remembers_who_passed_for_a_while_and_never_who_did_not(self) -> None:
         clock = Clock()
-        users = {"ann": HASHED}
+        users = {"ann": User(HASHED)}
         auth = BasicAuthentication(users, clock)
         await auth.caller(basic_header("ann", "s3cret:with a colon"))
         del users["ann"]
@@ -127,9 +127,9 @@ class TestBasic:
 
     def test_reads_what_htpasswd_writes(self, tmp_path: Path) -> None:
         file = tmp_path / "users"
-        file.write_text(f"# operators\n\nann:{HASHED.decode()}\nbob:$2y${HASHED.decode()[4:]}\n")
+        file.write_text(f"# operators\n\nann:{HASHED.decode()}\nbob:$2y${HASHED.decode()[4:]}:shop\n")
 
-        assert users_in(file) == {"ann": HASHED, "bob": b"$2y$" + HASHED[4:]}
+        assert users_in(file) == {"ann": User(HASHED), "bob": User(b"$2y$" + HASHED[4:], "shop")}
 
     @pytest.mark.parametrize(
         ("text", "why"),
@@ -137,6 +137,7 @@ class TestBasic:
             ("ann", "line 1: write user:hash"),
             ("\nann:$apr1$abc$def", "line 2: the password of 'ann' is not hashed by bcrypt"),
             ("ann:$2y$05$short", "not hashed by bcrypt"),
+            (f"ann:{HASHED.decode()}:", "no project stands after the second colon"),
             ("# nobody", "names no user"),
         ],
     )

@@ -15,6 +15,7 @@ from placement_worker.api.routes import routes_of
 from placement_worker.api.settings import ApiSettings
 from placement_worker.api.versions import NEWEST, Version, told
 from placement_worker.desk import Desk
+from placement_worker.store import PlacementStore
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD
 from tests.contracts.stores import open_store
@@ -35,13 +36,13 @@ class Sent(NamedTuple):
 
 class Server:
     def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
+        self.client = client
 
     async def answer(self, sent: Sent) -> httpx.Response:
         headers = {"x-auth-token": "admin", "openstack-api-version": f"placement {told(sent.version)}"}
         if sent.body is not None:
             headers["content-type"] = "application/json"
-        return await self._client.request(sent.method, sent.target, headers=headers, content=sent.body)
+        return await self.client.request(sent.method, sent.target, headers=headers, content=sent.body)
 
     async def ask(
         self, method: str, target: str, body: Any = None, version: Version = NEWEST
@@ -58,10 +59,10 @@ class Server:
     async def reason(
         self, method: str, target: str, body: Any = None, version: Version = NEWEST
     ) -> tuple[int, str]:
-        """With what status it is refused, and why."""
+        """With what status it is refused, and why, as the `openstack` client prints it."""
         answer = await self.ask(method, target, body, version)
         (error,) = answer.json()["errors"]
-        return answer.status_code, error["detail"]
+        return answer.status_code, error["detail"].split("\n")[-1]
 
     async def fill(self) -> None:
         """A host with a network card, and somebody who holds something of it."""
@@ -90,16 +91,20 @@ def an_allocation(generation: int | None = None, **amounts: int) -> dict[str, An
 
 @asynccontextmanager
 async def a_server(kind: str, settings: ApiSettings | None = None) -> AsyncIterator[Server]:
+    async with open_store(kind) as store, server_over(store, settings=settings) as server:
+        await server.fill()
+        yield server
+
+
+@asynccontextmanager
+async def server_over(
+    store: PlacementStore, policy: str = "open", settings: ApiSettings | None = None
+) -> AsyncIterator[Server]:
     settings = settings or ApiSettings()
-    async with open_store(kind) as store:
-        desk, view = Desk(store, STANDARD, lambda: datetime.now(UTC)), View(store)
-        routes = routes_of(desk, view, store, STANDARD, settings.search_limits)
-        app = PlacementApp(routes, BelievedToken(), policy_named("open"), settings)
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://placement"
-        ) as client:
-            server = Server(client)
-            await server.fill()
-            yield server
-            await view.close()
-            await desk.close()
+    desk, view = Desk(store, STANDARD, lambda: datetime.now(UTC)), View(store)
+    routes = routes_of(desk, view, store, STANDARD, settings.search_limits)
+    app = PlacementApp(routes, BelievedToken(), policy_named(policy), settings)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://placement") as client:
+        yield Server(client)
+        await view.close()
+        await desk.close()

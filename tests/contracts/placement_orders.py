@@ -62,6 +62,7 @@ def a_share(
     host: ProviderId = HOST,
     asked: tuple[ResourceAmount, ...] = (),
     shapes: dict[ProviderId, int] | None = None,
+    instances_max: int = 0,
 ) -> Share:
     """On a host of which nothing changed since it was first reported, unless `shapes` says otherwise."""
     seen = {host: 1} if shapes is None else shapes
@@ -69,6 +70,7 @@ def a_share(
         host=host,
         amounts=asked or amounts(host, VCPU=1),
         shapes=tuple(ShapeSeen(root=root, shape=shape) for root, shape in seen.items()),
+        instances_max=instances_max,
     )
 
 

@@ -13,7 +13,7 @@ from bus.handling import Answer, Received, Said
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from bus.station import Station
 from tests.contracts.broker_under_test import BrokerUnderTest
-from tests.contracts.stage import SETTINGS, Remembering, declared, station, until
+from tests.contracts.stage import SETTINGS, Remembering, declared, order, station, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -25,10 +25,14 @@ class Answering(Remembering):
 
     def __init__(self, gate: asyncio.Event | None = None) -> None:
         super().__init__(gate=gate)
-        self.asked = 0
+        self.numbers: list[int] = []
+
+    @property
+    def asked(self) -> int:
+        return len(self.numbers)
 
     async def on_question(self, asks: Sequence[Received[AskSnapshot]], _: None) -> Sequence[Said]:
-        self.asked += len(asks)
+        self.numbers += [ask.message.after for ask in asks]
         if self._gate is not None:
             await self._gate.wait()
         return [
@@ -86,6 +90,67 @@ async def test_a_question_survives_a_cut_connection(under_test: BrokerUnderTest)
         await under_test.cut_connections()
         gate.set()
         assert await asking == [1, 2, 3]
+
+
+async def test_under_an_alarm_a_question_is_asked_once_and_one_that_was_given_up_never(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    answers = Answering()
+
+    async with answering(broker, answers), station(broker, asks=True) as client:
+        assert await ask(client, 1) == [1]
+        await under_test.set_alarm(on=True)
+        # RabbitMQ tells who publishes, once something was published.
+        telling = client.publisher.send(order(1))
+        await until(lambda: client.publisher.is_held)
+        before = client.publisher.waiting
+        patient = asyncio.ensure_future(ask(client, 2, 3))
+        given_up = asyncio.ensure_future(ask(client, 4, 5))
+        await until(lambda: client.publisher.waiting == before + 4)
+        given_up.cancel()
+        await until(lambda: client.publisher.waiting == before + 2)
+        # Longer than until they would be asked again.
+        await asyncio.wait((patient,), timeout=5 * SETTINGS.ask_again_ms / 1000)
+        assert client.asked_again == 0
+        await under_test.set_alarm(on=False)
+        assert await patient == [2, 3]
+        await telling
+        assert await ask(client, 6) == [6]
+
+    assert answers.numbers == [1, 2, 3, 6]
+
+
+async def test_a_question_that_was_given_up_while_the_broker_was_away_is_not_asked(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    answers = Answering()
+    await under_test.set_alarm(on=True)
+    impatient = Station(
+        broker,
+        "impatient",
+        settings=structs.replace(SETTINGS, ask_again_ms=20, answer_timeout_ms=200),
+        asks=True,
+    )
+    running = asyncio.create_task(impatient.run())
+    telling = impatient.publisher.send(order(1))
+    await until(lambda: impatient.publisher.is_held)
+
+    before = impatient.publisher.waiting
+    for number in range(10):
+        with pytest.raises(NoAnswer):
+            await ask(impatient, number)
+        assert impatient.publisher.waiting == before
+
+    await under_test.set_alarm(on=False)
+    await telling
+    async with answering(broker, answers), station(broker, asks=True) as client:
+        assert await ask(client, 77) == [77]
+    assert answers.numbers == [77]
+    await impatient.stop()
+    await running
+    await impatient.close()
 
 
 async def test_an_answer_whose_asker_has_gone_is_dropped_and_counted(under_test: BrokerUnderTest) -> None:

@@ -118,6 +118,32 @@ async def test_a_publish_that_waits_for_a_blocked_broker_is_lost_with_its_connec
         await under_test.set_alarm(on=False)
 
 
+async def test_who_waits_for_the_end_of_an_alarm_hears_of_it_and_of_a_cut(
+    under_test: BrokerUnderTest,
+) -> None:
+    for is_cut in (False, True):
+        async with connected(under_test.broker(), world()) as connection:
+            await within_patience(connection.until_unblocked())
+            await under_test.set_alarm(on=True)
+            publishing = asyncio.create_task(publish(connection, parcel(b"0")))
+            await until_blocked(connection)
+            waiting = asyncio.create_task(connection.until_unblocked())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+
+            if is_cut:
+                await under_test.cut_connections()
+            else:
+                await under_test.set_alarm(on=False)
+
+            await within_patience(waiting)
+            assert not connection.blocked
+            await asyncio.wait((publishing,))
+            assert isinstance(publishing.exception(), ConnectionLost if is_cut else type(None))
+            if is_cut:
+                await under_test.set_alarm(on=False)
+
+
 async def test_a_blocked_broker_lets_publishers_wait_and_consumers_go_on(under_test: BrokerUnderTest) -> None:
     async with (
         connected(under_test.broker(), world()) as connection,

@@ -100,6 +100,47 @@ async def take_and_fail(store: ComputeStore, at_s: float) -> None:
         raise ZeroDivisionError
 
 
+async def test_an_attempt_that_was_taken_is_due_again_only_when_it_could_not_be_said(
+    store: ComputeStore,
+) -> None:
+    building = an_attempt(1, due_s=5.0)
+    built = structs.replace(building, state=State.BUILT)
+    await save(store, building)
+    async with store.transaction() as tx:
+        assert await tx.due(5.0, 10) == [building]
+        await tx.remember([built])
+
+    # Counted as built, and not given out twice while its answer is under way.
+    assert await known(store, building) == {built}
+    assert await store.loads([HOST]) == {HOST: Load(instances=1, io_ops=0)}
+    assert await store.next_due_s() is None
+
+    woken: list[bool] = []
+    store.wake_with(lambda: woken.append(True))
+    store.due_again([built.key, an_attempt(9).key], 7.0)
+    assert (await store.next_due_s(), woken) == (7.0, [True])
+    async with store.transaction() as tx:
+        assert await tx.due(6.9, 10) == []
+        assert await tx.due(7.0, 10) == [built]
+        await tx.save([structs.replace(built, due_s=None)])
+    store.due_again([built.key], 8.0)
+    assert await store.next_due_s() is None
+
+
+async def test_what_was_not_confirmed_is_due_in_the_process_after(again: Again) -> None:
+    before = await again("c1")
+    building = an_attempt(1, due_s=5.0)
+    await save(before, building)
+    async with before.transaction() as tx:
+        await tx.due(5.0, 10)
+        await tx.remember([structs.replace(building, state=State.BUILT)])
+
+    after = await again("c1")
+
+    assert await known(after, building) == {structs.replace(building, due_s=0.0)}
+    assert await after.next_due_s() == 0.0
+
+
 async def test_what_was_over_for_long_is_forgotten(store: ComputeStore, clock: Clock) -> None:
     failed, destroyed, built = (
         an_attempt(1, State.FAILED),

@@ -15,6 +15,7 @@ from bus.link import Link
 from bus.listening import listen
 from bus.message import Message, ProviderId
 from bus.messages.placement import InventoryRefused, NotAllowed, ReleaseClaim
+from bus.publisher import Outgoing
 from bus.station import Station
 from bus.topology import EVENTS, Grant
 from tests.contracts.broker_under_test import BrokerUnderTest
@@ -33,6 +34,9 @@ from tests.contracts.stage import (
 
 pytestmark = pytest.mark.asyncio
 
+# How many of those that shine are found at once.
+PAGE = 3
+
 
 class Lamps:
     """Lamps that each order switches, once: a row a lamp, with what it has said and not yet been heard saying."""
@@ -42,6 +46,7 @@ class Lamps:
         self.kept: dict[Kept, Message] = {}
         self.transactions = 0
         self.clearings = 0
+        self.pages_read = 0
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["Lamps"]:
@@ -53,8 +58,10 @@ class Lamps:
         for each in said:
             del tx.kept[each]
 
-    async def pending(self) -> Sequence[tuple[Kept, Message]]:
-        return tuple(self.kept.items())
+    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+        self.pages_read += 1
+        kept = sorted(self.kept.items(), key=lambda each: each[0].entity)
+        return [each for each in kept if after is None or each[0].entity > after.entity][:PAGE]
 
 
 async def switch(orders: Sequence[Received[ReleaseClaim]], lamps: Lamps) -> Sequence[Said]:
@@ -137,6 +144,45 @@ async def test_rows_are_cleared_with_the_next_batch_and_by_no_write_of_its_own(
     assert (lamps.transactions, lamps.clearings) == (2, 1)
 
 
+async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    lamps = Lamps()
+    lamps.kept |= {Kept(f"lamp-{n}", 1): shining(n) for n in range(7)}
+    link = Link(broker, SETTINGS)
+    feed = listen(link, [Grant(EVENTS, ("#",))], process="ears", settings=SETTINGS, codec=CODEC)
+    await anext(feed)
+    here = Station(broker, "here", settings=structs.replace(SETTINGS, sweep_s=0.01))
+    await under_test.set_alarm(on=True)
+    # What another part of the process says just now is on its row as well.
+    own = Kept("lamp", 1)
+    lamps.kept[own] = shining(8)
+    saying = here.publisher.send_all([Outgoing(shining(8))], [own])
+    saying.add_done_callback(lambda _: lamps.kept.pop(own))
+    worker = here.worker(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: lamps.pages_read == 1)
+    await asyncio.wait((saying,), timeout=0.3)
+    assert lamps.pages_read == 1
+    assert here.publisher.waiting + here.publisher.parcels_under_way <= PAGE + 1
+    await under_test.set_alarm(on=False)
+    heard: list[int] = []
+    await until(lambda: lamps.pages_read > 20)
+    while len(heard) < 8:
+        heard += [
+            each.message.root.int for each in await anext(feed) if isinstance(each.message, InventoryRefused)
+        ]
+    await worker.stop()
+    await running
+    await here.close()
+    await feed.aclose()
+    await link.close()
+
+    assert [n for n in heard if n != 8] == [*range(7)]
+    assert heard.count(8) == 1
+
+
 async def test_a_sweep_that_fails_is_tried_again_and_nobody_minds(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     lamps = Lamps()
@@ -147,10 +193,10 @@ async def test_a_sweep_that_fails_is_tried_again_and_nobody_minds(under_test: Br
     await anext(feed)
     plain = lamps.pending
 
-    async def troubled() -> Sequence[tuple[Kept, Message]]:
+    async def troubled(after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
         if troubles:
             raise troubles.pop()
-        return await plain()
+        return await plain(after)
 
     lamps.pending = troubled  # type: ignore[method-assign]
     here = Station(broker, "here", settings=structs.replace(SETTINGS, sweep_s=0.01))

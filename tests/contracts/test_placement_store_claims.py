@@ -71,7 +71,7 @@ async def test_a_claim_is_granted_and_kept(desk: Desk) -> None:
     assert await desk.used(HOST) == {"VCPU": 2, "MEMORY_MB": 512}
     assert await desk.held(WEB) == frozenset(asked.amounts)
     row = await desk.row(WEB)
-    assert (row.type, row.project, row.user, row.cell) == ("instance", "shop", "ann", CELL)
+    assert (row.type, row.project, row.user, row.cell) == ("INSTANCE", "shop", "ann", CELL)
     assert (row.generation, row.attempt, row.ended_at) == (1, 1, None)
     assert (row.host, row.group) == (HOST, GROUP.id)
 
@@ -256,7 +256,7 @@ async def test_a_swap_with_cleanup_keeps_what_was_held_until_the_cleanup_is_rele
     assert await desk.used(HOST) == {"VCPU": 3, "MEMORY_MB": 0}
     assert await desk.used(OTHER_HOST) == {"VCPU": 3, "MEMORY_MB": 0}
     cleanup = await desk.row(CLEANUP)
-    assert (cleanup.type, cleanup.project, cleanup.user, cleanup.cell) == ("cleanup", "shop", "ann", CELL)
+    assert (cleanup.type, cleanup.project, cleanup.user, cleanup.cell) == ("CLEANUP", "shop", "ann", CELL)
     assert (cleanup.attempt, cleanup.host, cleanup.generation) == (1, HOST, 1)
     assert await desk.held(CLEANUP) == {*amounts(HOST, VCPU=3)}
     assert await desk.ask_one(swap) == AlreadyClaimed(

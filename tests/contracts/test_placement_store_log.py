@@ -162,6 +162,7 @@ async def test_the_feed_tells_of_claims_what_is_used_and_on_which_revision_that_
             revision=after.revision,
             generation=after.generation,
             used={resource: stock.used for resource, stock in after.inventories.items()},
+            consumers=1,
         ),
     )
     assert after.revision > before.revision

@@ -17,7 +17,7 @@ from bus.messages.placement import (
     NotAllowed,
     ProvidersChanged,
 )
-from bus.publisher import Undeliverable
+from bus.publisher import Overfull, Undeliverable
 from bus.station import Station
 from bus.topology import EVENTS, Grant, Limits, objects_of
 from tests.contracts.broker_under_test import BrokerUnderTest
@@ -134,6 +134,59 @@ async def test_an_alarm_holds_publishers_back_and_lets_consumers_work(under_test
         await under_test.set_alarm(on=False)
         await sending
         await until(lambda: memory.handled == [0, 1])
+
+
+async def test_under_an_alarm_what_waits_is_bounded_and_shares_parcels(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+    held = Station(broker, "held", settings=structs.replace(SETTINGS, messages_waiting_max=1000))
+    await held.publisher.send(order(0))
+    await under_test.set_alarm(on=True)
+    sending = [held.publisher.send(order(1))]
+    await until(lambda: held.publisher.is_held)
+    sent_before = held.publisher.parcels_sent
+
+    sending += [held.publisher.send(order(n)) for n in range(2, 1500)]
+    refused = [each for each in sending if each.done()]
+    with pytest.raises(Overfull, match="1000 messages wait for the broker, at most 1000 may: 1 more"):
+        await refused[0]
+    assert all(isinstance(each.exception(), Overfull) for each in refused)
+    taken = [each for each in sending if not each.done()]
+    assert 1000 <= len(taken) <= 1001
+    assert held.publisher.waiting == 1000
+    assert held.publisher.parcels_under_way <= 1
+    waiting_for_room = asyncio.ensure_future(held.publisher.until_room())
+    withdrawn = taken.pop()
+    held.publisher.withdraw(withdrawn)
+    assert withdrawn.cancelled()
+    assert held.publisher.waiting == 999
+    assert not waiting_for_room.done()
+
+    await under_test.set_alarm(on=False)
+    await asyncio.gather(waiting_for_room, *taken)
+    assert held.publisher.waiting == 0
+    assert held.publisher.parcels_sent - sent_before <= 7
+    async with working(broker, memory):
+        await until(lambda: len(memory.handled) == 1 + len(taken))
+    assert memory.handled == [*range(1 + len(taken))]
+    await held.close()
+
+
+async def test_a_publisher_that_was_closed_takes_nothing_and_forgets_nobody(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    impatient = Station(broker, "impatient", settings=structs.replace(SETTINGS, drain_ms_max=50))
+    await impatient.publisher.send(order(0))
+    await under_test.set_alarm(on=True)
+    sending = [impatient.publisher.send(order(n)) for n in range(1000)]
+
+    await impatient.close()
+
+    for each in (*sending, impatient.publisher.send(order(1))):
+        with pytest.raises(ConnectionLost):
+            await each
+    await under_test.set_alarm(on=False)
 
 
 async def test_nothing_confirmed_is_lost_when_connections_are_cut(under_test: BrokerUnderTest) -> None:

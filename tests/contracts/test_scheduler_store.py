@@ -404,6 +404,12 @@ async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed
         locked = await transaction.lock_hosts([host(1).id], ["host-3", "nobody"])
     assert sorted(each.name for each in locked) == ["host-1", "host-3"]
 
+    async with store.transaction() as transaction:
+        await transaction.lock_hosts([host(2).id], ())
+        await transaction.forget_hosts([host(2).id])
+    assert await store.hosts("", "", 3) == [host(1), host(3)]
+    assert await store.hosts_changed(LATER) == []
+
 
 async def test_an_instance_keeps_all_that_is_told_of_it(store: SchedulerStore) -> None:
     await accept(store, a_request(1))

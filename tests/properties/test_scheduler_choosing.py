@@ -303,7 +303,10 @@ def _check_refusal(wish: Wish, outcome: NoValidHost, cloud: Iterable[Host]) -> N
     failures = Counter(host.first_failure(wish) for host in cloud)
     assert {step.step: step.removed for step in outcome.steps} == failures
     assert outcome.hosts == sum(step.removed for step in outcome.steps)
-    assert len(outcome.nearest) == min(3, outcome.hosts)
+    if wish.hosts:
+        assert {miss.host.lower() for miss in outcome.nearest} == set(wish.hosts)
+    else:
+        assert len(outcome.nearest) == min(3, outcome.hosts)
     assert all(miss.reason for miss in outcome.nearest)
 
 

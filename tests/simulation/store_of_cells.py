@@ -37,9 +37,9 @@ class ConductorDoor:
         assert isinstance(tx, _CellTransaction), "a transaction of another store"
         await self._store.clear(tx.inner, said)
 
-    async def pending(self) -> Sequence[tuple[Kept, Message]]:
+    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
         await on_the_way(self._process)
-        return await self._store.pending()
+        return await self._store.pending(after)
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
         return await self._store.read(instances)

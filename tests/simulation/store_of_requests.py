@@ -107,6 +107,9 @@ class RequestsTransaction:
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         return await self._inner.lock_hosts(ids, names)
 
+    async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
+        await self._inner.forget_hosts(hosts)
+
     async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
         self.hosts += hosts
         await self._inner.save_hosts(hosts, at)

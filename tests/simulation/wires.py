@@ -85,6 +85,9 @@ class SimConnection:
     def blocked(self) -> str:
         return self._inner.blocked
 
+    async def until_unblocked(self) -> None:
+        await self._inner.until_unblocked()
+
     async def declare(self, objects: Objects) -> None:
         await self._inner.declare(objects)
 

@@ -47,14 +47,17 @@ from compute_sim.core.faults import (
     FallsSilent,
     FaultScript,
 )
-from compute_sim.core.hosts import Host, HostSize
+from compute_sim.core.hosts import Host, HostSize, Load
 from compute_sim.drivers import alike, root_of
+from compute_sim.fleet import Elapsed
 from compute_sim.settings import ComputeSettings
+from compute_sim.store import ComputeStore
 from compute_sim.wiring import compute_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.wiring import placement_parts
 from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.compute_stores import open_again
 from tests.contracts.stage import PATIENCE_S, SETTINGS, dead_letters, declared, until
 from tests.stories.test_placement_over_the_bus import under_test_of
 
@@ -118,11 +121,15 @@ class Scene:
 
     @asynccontextmanager
     async def computing(
-        self, hosts: Sequence[Host], faults: FaultScript | None = None, settings: ComputeSettings = QUICK
+        self,
+        hosts: Sequence[Host],
+        faults: FaultScript | None = None,
+        settings: ComputeSettings = QUICK,
+        store: ComputeStore | None = None,
     ) -> AsyncIterator[Station]:
         station = Station(self.broker, "compute", settings=SETTINGS, asks=True)
         told = asyncio.Event()
-        parts = compute_parts(station, hosts, settings, faults or FaultScript(spawn_ms=5))
+        parts = compute_parts(station, hosts, settings, faults or FaultScript(spawn_ms=5), store=store)
         running = asyncio.create_task(run_until(told, parts, drain_s_max=10))
         try:
             yield station
@@ -373,6 +380,32 @@ async def test_an_answer_that_no_queue_takes_is_said_again_until_one_does(bus: s
             assert here.answers == []
             await declared(here.under_test)
             await until(lambda: spawned(1, host) in here.answers)
+
+
+async def test_an_answer_that_was_not_confirmed_is_said_by_the_process_after_a_kill() -> None:
+    host = "c1-host-00001"
+    async with scene("memory") as here, open_again("sqlite", Elapsed()) as again:
+        killed = await again("c1")
+        async with here.computing(alike("c1", 1), FaultScript(spawn_ms=200), store=killed):
+            await here.order(spawn(1, host))
+            await _until_it_has(killed, host, Load(instances=1, io_ops=1))
+            await here.under_test.set_alarm(on=True)
+            await _until_it_has(killed, host, Load(instances=1, io_ops=0))
+            # What stands in the table while nothing is confirmed is all that a killed process leaves behind.
+            left = await again("c1")
+            # Closed in peace, since a test has no process to kill.
+            await here.under_test.set_alarm(on=False)
+            await until(lambda: here.answers == [spawned(1, host)])
+        here.answers.clear()
+
+        async with here.computing(alike("c1", 1), store=left):
+            await until(lambda: here.answers == [spawned(1, host)])
+
+
+async def _until_it_has(store: ComputeStore, host: str, load: Load) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while (await store.loads([root_of(host)]))[root_of(host)] != load:
+            await asyncio.sleep(0.005)
 
 
 @BUSES

@@ -51,13 +51,13 @@ async def test_an_operator_gives_a_host_a_device_and_asks_who_could_give_it(home
 
         await moor_json("boot", "--vcpus", "3", "--name", "web", "--project", "shop", **here)
         (used,) = await moor_json("usage", "shop", **here)
-        assert (used["type"], used["consumers"], used["used"]["VCPU"]) == ("instance", 1, 3)
+        assert (used["type"], used["consumers"], used["used"]["VCPU"]) == ("INSTANCE", 1, 3)
         held = [
             holder
             for host in (FIRST, SECOND)
             for holder in await moor_json("provider", "holders", host, **here)
         ]
-        assert [(holder["project"], holder["type"]) for holder in held] == [("shop", "instance")]
+        assert [(holder["project"], holder["type"]) for holder in held] == [("shop", "INSTANCE")]
 
 
 async def test_what_cannot_be_done_is_told_and_nothing_is(home: Path) -> None:

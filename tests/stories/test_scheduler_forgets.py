@@ -8,10 +8,12 @@ from msgspec import structs
 from bus.broker import PLAIN, Parcel
 from bus.codec import encode
 from bus.message import Envelope, Message
+from bus.messages.administration import DeleteProvider, WriteAnswered
 from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound
+from bus.messages.hosts import HostSet, SetHost
 from bus.topology import API
 from tests.contracts.stage import send, until
-from tests.stories.cloud import QUICK, a_build, cloud, instance_of, until_so
+from tests.stories.cloud import QUICK, a_build, cloud, host_id, instance_of, until_so
 
 pytestmark = pytest.mark.asyncio
 
@@ -64,6 +66,42 @@ async def test_what_was_deleted_is_forgotten_after_two_horizons_and_not_before(b
         state = await here.instance(instance_of(kept))
         assert state is not None
         assert state.state == "active"
+
+
+@STAGES
+async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_only_silent_is_not(
+    bus: str, books: str
+) -> None:
+    calendar, forgetting = Calendar(), structs.replace(QUICK, prune_every_s=0.02, horizon_s=10**9)
+    async with (
+        cloud(bus, books) as here,
+        here.placement(),
+        here.scheduler(clock=calendar.now, settings=forgetting),
+        here.scheduler("another", clock=calendar.now, settings=forgetting),
+    ):
+        for name in ("removed", "silent"):
+            await here.add_host(name)
+        await here.until_provided("removed", "silent")
+        assert await here.client.ask(SetHost(host="removed", enabled=False)) != HostSet(host=None)
+        assert isinstance(await here.client.ask(DeleteProvider(id=host_id("removed"))), WriteAnswered)
+
+        async def is_forgotten() -> bool:
+            calendar.ahead += timedelta(minutes=30)
+            return {host.name for host in await here.rows.hosts("", "", 9)} == {"silent"}
+
+        await until_so(is_forgotten, "it is forgotten")
+        assert calendar.ahead >= DAY
+        # Neither worker counts it among the hosts any more.
+        for number in range(1, 9):
+            await here.client.ask(a_build(number))
+            state = await here.until_state(instance_of(a_build(number)), "error")
+            assert state.no_valid_host is not None
+            assert [(step.step, step.removed) for step in state.no_valid_host.steps] == [("up", 1)]
+        # Whoever comes back is a new host.
+        await here.add_host("removed")
+        await here.until_provided("removed")
+        (back,) = await here.rows.hosts("removed", "", 1)
+        assert back.enabled
 
 
 @STAGES

@@ -94,6 +94,7 @@ from bus.messages.placement import (
     ClaimResources,
     DoesNotFit,
     Holder,
+    HostFull,
     InventoryInUse,
     InventoryRefused,
     InventoryState,
@@ -133,6 +134,7 @@ SHARE = Share(
         ResourceAmount(provider=NUMA, resource="VCPU", amount=4),
     ),
     shapes=(ShapeSeen(root=ROOT, shape=7),),
+    instances_max=50,
 )
 AFFINITY = ServerGroup(id=GROUP, policy="anti-affinity", max_per_host=2)
 INVENTORY = InventoryState(
@@ -300,7 +302,7 @@ EXAMPLES: tuple[Message, ...] = (
         attempt=1,
         issued_at=WHEN,
         share=SHARE,
-        consumer_type="migration",
+        consumer_type="MIGRATION",
         project="p",
         user="u",
         group=AFFINITY,
@@ -320,7 +322,10 @@ EXAMPLES: tuple[Message, ...] = (
         consumer=CONSUMER,
         attempt=1,
         verdict=DoesNotFit(
-            shortfalls=(Shortfall(provider=NUMA, resource="VCPU", asked=4, free=2, rule="max_unit", bound=3),)
+            shortfalls=(
+                Shortfall(provider=NUMA, resource="VCPU", asked=4, free=2, rule="max_unit", bound=3),
+            ),
+            full=HostFull(host=ROOT, instances=50, instances_max=50),
         ),
     ),
     ReportInventory(
@@ -361,7 +366,11 @@ EXAMPLES: tuple[Message, ...] = (
         at=LogPosition(term=1, position=41),
         providers=(PROVIDER,),
         gone=(ProviderGone(internal=11, id=ROOT, revision=5),),
-        usage=(ProviderUsage(internal=14, id=ROOT, base=9, revision=12, generation=4, used={"VCPU": 6}),),
+        usage=(
+            ProviderUsage(
+                internal=14, id=ROOT, base=9, revision=12, generation=4, used={"VCPU": 6}, consumers=3
+            ),
+        ),
         claimed=(Holder(consumer=CONSUMER, attempt=1),),
         ended=(Holder(consumer=CLEANUP, attempt=1),),
         cursor="758:764:",

@@ -183,8 +183,8 @@ def test_summaries_are_measured_too() -> None:
     world = devices(50, 5)
     found = find_candidates(world.woods, some_groups(1))
     whole = Budget()
-    list(Summaries().texts(found, world.woods, (1, 39), (), whole))
+    list(Summaries().texts(found.giving, world.woods, (1, 39), (), whole))
 
     limited = Budget(SearchLimits(answer_bytes_max=whole.answer_bytes - 1))
     with pytest.raises(CutError):
-        list(Summaries().texts(found, world.woods, (1, 39), (), limited))
+        list(Summaries().texts(found.giving, world.woods, (1, 39), (), limited))

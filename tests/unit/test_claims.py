@@ -66,6 +66,7 @@ def a_ledger(
                 shape=1 if which == root else None,
                 terms=terms_in(stock),
                 used=used_in(stock),
+                consumers=sum(one.host == which and one.id in (held or {}) for one in living),
             )
             for which, root in ROOTS.items()
         },
@@ -239,7 +240,7 @@ def test_what_is_written_is_absolute_and_only_what_changed() -> None:
     assert [row.id for row in changes.consumers] == [WEB]
     assert changes.forgotten == (CLEANUP,)
     assert changes.held == ((WEB, asked.amounts),)
-    assert changes.touched == (Touched(HOST, 6, {"VCPU": 3}), Touched(NUMA, 6, {"VCPU": 4}))
+    assert changes.touched == (Touched(HOST, 6, {"VCPU": 3}, consumers=1), Touched(NUMA, 6, {"VCPU": 4}))
     assert changes.groups == (GROUP,)
     assert (changes.claimed, changes.ended) == ((Holder(consumer=WEB, attempt=1),), ())
 
@@ -261,7 +262,11 @@ def test_a_swap_with_cleanup_moves_each_provider_by_one_generation() -> None:
 
     changes = decide(ledger, a_swap(asked, cleanup=CLEANUP)).changes
 
-    assert changes.touched == (Touched(HOST, 6, {"VCPU": 3}), Touched(OTHER_HOST, 6, {"VCPU": 4}))
+    # Who cleans up stays where the instance was.
+    assert changes.touched == (
+        Touched(HOST, 6, {"VCPU": 3}, consumers=1),
+        Touched(OTHER_HOST, 6, {"VCPU": 4}, consumers=1),
+    )
     assert changes.claimed == (Holder(consumer=CLEANUP, attempt=1), Holder(consumer=WEB, attempt=2))
 
 

@@ -30,7 +30,7 @@ from bus.messages.placement import (
 )
 from compute_sim.__main__ import main
 from compute_sim.contract import OPERATORS_TRAIT, STORAGE, breaches
-from compute_sim.core.attempts import State, destroyed, due, said_again, spawned
+from compute_sim.core.attempts import State, destroyed, due, spawned
 from compute_sim.core.differences import Refused, Reporting, Taken, Unknown, after_answer, difference
 from compute_sim.core.faults import (
     WELL,
@@ -337,15 +337,6 @@ def test_a_silent_host_works_unheard_a_late_one_keeps_what_it_has_to_say_a_dead_
     assert (kept.state, kept.due_s, nothing_yet) == (State.BUILT, 7.0, None)
     assert (lost.state, lost.due_s, nothing_ever) == (State.DESTROYED, None, None)
     assert isinstance(due(kept, WELL)[1], InstanceSpawned)
-
-
-def test_what_was_not_confirmed_is_said_again_unless_it_is_due_already() -> None:
-    built, _ = due(spawned(None, a_spawn(), Fate(1), 0.0), WELL)
-
-    again = said_again(built, 3.0)
-
-    assert again.due_s == 3.0
-    assert said_again(again, 9.0) is again
 
 
 # The fault script

@@ -5,7 +5,7 @@ import random
 import pytest
 from msgspec import structs
 
-from bus.errors import Bug, Poison, Transient, Unavailable
+from bus.errors import Bug, Locked, Poison, TookTooLong, Transient, Unavailable
 from bus.handling import GiveUp, OneByOne, PutBack, after_failure, backoff_ms, jittered_ms
 from bus.settings import BusSettings
 
@@ -27,6 +27,24 @@ def test_anything_else_goes_back_with_growing_pauses() -> None:
     verdicts = [after_failure(ValueError("x"), items=1, attempts=n, settings=SETTINGS) for n in range(3)]
 
     assert verdicts == [PutBack(10), PutBack(20), PutBack(40)]
+
+
+@pytest.mark.parametrize("problem", [Locked("by others"), Unavailable("no server")])
+def test_what_a_message_cannot_help_counts_no_attempt(problem: Exception) -> None:
+    verdict = after_failure(problem, items=1, attempts=3, settings=SETTINGS)
+
+    assert verdict == PutBack(SETTINGS.blameless_delay_ms, counts=False)
+
+
+def test_what_takes_too_long_counts_an_attempt_only_if_others_get_through() -> None:
+    problem = TookTooLong("60 s")
+
+    alone = after_failure(problem, items=1, attempts=3, settings=SETTINGS, others_succeed=False)
+    assert alone == PutBack(SETTINGS.blameless_delay_ms, counts=False)
+    first = after_failure(problem, items=1, attempts=0, settings=SETTINGS, others_succeed=True)
+    assert first == PutBack(10)
+    last = after_failure(problem, items=1, attempts=3, settings=SETTINGS, others_succeed=True)
+    assert last == GiveUp("60 s; 4 attempts, none is left")
 
 
 def test_the_last_attempt_is_the_last() -> None:

@@ -17,7 +17,7 @@ from tests.contracts.placement_orders import HOST, NOON, VOCABULARY, WEB, amount
 
 NUMBER, BASE = 7, 1
 EIGHT = Terms(capacity=8, min_unit=1, max_unit=8, step_size=1)
-HOST_ROW = (NUMBER, NUMBER, BASE, 0, 0, "{}")
+HOST_ROW = (NUMBER, NUMBER, BASE, 0, 0, "{}", 0)
 
 
 def written_of(writes: Sequence[SetAllocations]) -> tuple[list[KeptConsumer], Kept]:

@@ -6,7 +6,7 @@ import bcrypt
 import pytest
 import typer
 
-from moor.placement_api_options import ApiFlags, Auth, KeystoneFlags, serving_of
+from moor.placement_api_options import ApiFlags, Auth, ConnectionFlags, KeystoneFlags, serving_of
 from placement_worker.api.auth.basic import BasicAuthentication
 from placement_worker.api.auth.keystone import KeystoneAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
@@ -41,6 +41,16 @@ def test_who_lets_anyone_in_does_so_from_other_machines_only_when_told(auth: Aut
         serving_of(ApiFlags(auth=auth, listen=listen))
 
     assert str(serving_of(ApiFlags(auth=auth, listen=listen, allow_anyone=True)).listen) == listen
+
+
+def test_limits_of_connections_are_those_of_the_flags() -> None:
+    usual = serving_of(ApiFlags()).settings
+    assert (usual.idle_s_max, usual.head_s_max, usual.body_s_max) == (5, 20, 60)
+    assert (usual.connections_max, usual.connections_per_address_max) == (800, 200)
+
+    said = serving_of(ApiFlags(connections=ConnectionFlags(1, 2, 3, 4, 5))).settings
+    assert (said.idle_s_max, said.head_s_max, said.body_s_max) == (1, 2, 3)
+    assert (said.connections_max, said.connections_per_address_max) == (4, 5)
 
 
 def test_each_way_of_authentication_is_had_by_its_name(tmp_path: Path) -> None:

@@ -95,9 +95,8 @@ def requests(found: Candidates, replica: Replica, version: tuple[int, int]) -> l
 def summaries(
     of: Summaries, found: Candidates, replica: Replica, version: tuple[int, int], *classes: str
 ) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(
-        f"{{{','.join(of.texts(found, replica.woods, version, classes, Budget()))}}}"
-    )
+    texts = of.texts(found.giving, replica.woods, version, classes, Budget())
+    said: dict[str, Any] = json.loads(f"{{{','.join(texts)}}}")
     return said
 
 

@@ -19,7 +19,7 @@ from scheduler_worker.core.plugins import Plugins, standard_plugins
 from scheduler_worker.core.requests import Wish
 from scheduler_worker.core.weighers import FreeAmount
 from tests.contracts.placement_orders import an_id, consumer, provider
-from tests.unit.scheduler_worlds import a_host, a_picture, a_state, a_wish, vcpus
+from tests.unit.scheduler_worlds import a_host, a_picture, a_state, a_wish, usage_of, vcpus
 
 PLUGINS = standard_plugins()
 
@@ -266,6 +266,47 @@ def test_asked_hosts_are_matched_without_regard_to_case() -> None:
     wish = structs.replace(a_wish(), hosts=("rack-a",))
 
     assert names(chosen(picture, wish)) == ["Rack-A"]
+
+
+def test_who_asks_for_hosts_by_name_is_told_of_these_and_of_no_others() -> None:
+    picture = a_picture(a_state("off"), a_state("Small", vcpus(2)), a_state("roomy"))
+    picture.know([a_host("off", enabled=False, disabled_reason="broken fan", sequence=2)])
+    wish = structs.replace(a_wish(4), hosts=("off", "small", "unheard-of"))
+
+    found = refusal(picture, wish)
+
+    assert found.nearest == (
+        Miss(host="off", reason="is disabled: broken fan"),
+        Miss(host="Small", reason="VCPU asked 4, gives at most 2"),
+        Miss(host="unheard-of", reason="no host of this name is known"),
+    )
+
+
+def test_claims_name_how_many_instances_a_host_may_have() -> None:
+    plugins = standard_plugins(instances_max=2)
+
+    (one,) = chosen(equals(3), a_wish(), plugins=plugins)
+
+    shares = [one.choice.share, *[other.share for other in one.alternates]]
+    assert [share.instances_max for share in shares] == [2, 2, 2]
+
+
+def test_a_host_has_those_that_placement_counts_and_those_that_it_says_it_has() -> None:
+    plugins = standard_plugins(instances_max=3)
+    crowded = structs.replace(a_state("crowded"), consumers=3)
+    picture = a_picture(crowded, a_state("busy"), a_state("free"), hosts=(a_host("crowded"), a_host("free")))
+    picture.know([a_host("busy", instances=3)])
+
+    (one,) = chosen(picture, a_wish(), plugins=plugins)
+    assert (one.choice.name, one.alternates) == ("free", ())
+    reasons = {miss.host: miss.reason for miss in why_not(picture, a_wish(), plugins)}
+    assert set(reasons.values()) == {"instances: has 3 instances, at most 3"}
+
+    # Claims come and go without anything else of the host being told.
+    free, crowd = a_state("free"), crowded
+    picture.use([structs.replace(usage_of(free, 1, 2), consumers=3), usage_of(crowd, 0, 2)])
+    (one,) = chosen(picture, a_wish(), plugins=plugins)
+    assert one.choice.name == "crowded"
 
 
 class OddOnesOnly:

@@ -185,6 +185,32 @@ def test_disk_of_a_pool_is_named_with_the_shape_of_the_pool() -> None:
     assert refusal(found).steps[0].example == "h: DISK_GB asked 5, has none"
 
 
+def test_who_finds_a_pool_used_up_is_told_of_the_pool_and_not_of_a_host_outside_it() -> None:
+    outside = [a_state(name, some(VCPU=8)) for name in ("flat1", "flat2", "k")]
+    picture = a_cloud(*outside, a_diskless_host("h"), a_diskless_host("g"), a_pool(14))
+
+    found = choose(picture, [a_wish(1, DISK_GB=5)] * 3, PLUGINS, salt=0)
+
+    used_up = "DISK_GB asked 5, free 4 of 14 at pool"
+    none = refusal(found[2])
+    assert [(step.step, step.removed, step.example) for step in none.steps] == [
+        ("capacity", 5, f"h: {used_up}")
+    ]
+    assert [(miss.host, miss.reason) for miss in none.nearest] == [
+        ("h", used_up),
+        ("g", used_up),
+        ("flat1", "DISK_GB asked 5, has none"),
+    ]
+
+
+def test_a_pool_of_another_cell_is_not_near() -> None:
+    picture = a_cloud(a_state("flat1", some(VCPU=8)), a_diskless_host("h", cell="c2"), a_pool(4, cell="c1"))
+
+    (found,) = choose(picture, [a_wish(1, DISK_GB=5)], PLUGINS, salt=0)
+
+    assert {miss.reason for miss in refusal(found).nearest} == {"DISK_GB asked 5, has none"}
+
+
 def test_what_one_host_takes_of_a_pool_another_cannot_take() -> None:
     picture = a_cloud(a_diskless_host("h"), a_diskless_host("g"), a_pool(14))
     wish = a_wish(1, DISK_GB=5)

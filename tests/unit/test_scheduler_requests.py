@@ -66,7 +66,7 @@ def test_traits_come_from_flavor_and_image_each_once_and_in_order() -> None:
             "trait:CUSTOM_GOLD": "required",
             "trait:CUSTOM_OLD": "forbidden",
         },
-        image_properties={"trait:HW_CPU_X86_VMX": "required", "trait:CUSTOM_GOLD": "required", "os": "any"},
+        image_properties={"trait:HW_CPU_X86_VMX": "required", "trait:CUSTOM_GOLD": "required"},
     )
 
     wish = the_wish(build)
@@ -75,14 +75,12 @@ def test_traits_come_from_flavor_and_image_each_once_and_in_order() -> None:
     assert wish.forbidden == ("CUSTOM_OLD",)
 
 
-def test_zone_hosts_group_and_count_are_carried_along() -> None:
-    build = a_build(
-        availability_zone="z1", hosts=("Host-2", "host-1"), ignore_hosts=("HOST-9",), group=GROUP, count=3
-    )
+def test_zone_hosts_and_count_are_carried_along() -> None:
+    build = a_build(availability_zone="z1", hosts=("Host-2", "host-1"), ignore_hosts=("HOST-9",), count=3)
 
     wish = the_wish(build)
 
-    assert (wish.availability_zone, wish.group, wish.count) == ("z1", GROUP, 3)
+    assert (wish.availability_zone, wish.count) == ("z1", 3)
     assert (wish.hosts, wish.ignore_hosts) == (("host-1", "host-2"), ("host-9",))
 
 
@@ -132,6 +130,9 @@ def test_keys_that_plugins_read_are_left_to_them() -> None:
             "image_properties.trait:NO_SUCH",
             "NO_SUCH",
         ),
+        (a_build(image_properties={"hw_vif_model": "e1000"}), "image_properties.hw_vif_model", "e1000"),
+        (a_build(image_properties={"resources:VGPU": "1"}), "image_properties.resources:VGPU", "1"),
+        (a_build(group=GROUP), "group", str(GROUP.id)),
         (a_build(count=0), "count", "0"),
         (a_build(count=101), "count", "101"),
         (a_build(instance_ids=(InstanceId(an_id("a")),), count=2), "instance_ids", "1"),

@@ -143,11 +143,16 @@ class Noticing:
         self.now = NOON
         self.up: list[bool] = []
         self.sequences: list[int] = []
+        self.forgotten: list[ProviderId] = []
 
     def know(self, hosts: object) -> None:
         assert isinstance(hosts, list)
         self.up += [host.up for host in hosts]
         self.sequences += [host.sequence for host in hosts]
+
+    def unknow(self, hosts: object) -> None:
+        assert isinstance(hosts, list)
+        self.forgotten += hosts
 
     def clock(self) -> datetime:
         return self.now

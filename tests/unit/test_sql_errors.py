@@ -70,6 +70,10 @@ async def test_it_leaves_a_piece_of_work_as_what_it_is(tmp_path: Path) -> None:
         asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"),
         asyncpg.AdminShutdownError("terminating connection due to administrator command"),
         asyncpg.CannotConnectNowError("the database system is starting up"),
+        asyncpg.TooManyConnectionsError("sorry, too many clients already"),
+        asyncpg.IdleInTransactionSessionTimeoutError(
+            "terminating connection due to idle-in-transaction timeout"
+        ),
     ],
     ids=repr,
 )
@@ -87,7 +91,7 @@ def test_a_broken_connection_and_a_server_that_stops_are_its_absence(error: Exce
         asyncpg.DeadlockDetectedError("deadlock detected"),
         asyncpg.SerializationError("could not serialize access"),
         asyncpg.LockNotAvailableError("could not obtain lock"),
-        asyncpg.TooManyConnectionsError("sorry, too many clients already"),
+        asyncpg.QueryCanceledError("canceling statement due to statement timeout"),
     ],
     ids=repr,
 )

@@ -203,3 +203,37 @@ async def test_a_client_with_too_much_under_way_is_heard_again_when_half_of_it_i
             while len(bodies) < count:
                 bodies += [delivery.parcel.body for delivery in await consuming.receive()]
         assert bodies == [b"%d" % number * 100 for number in range(count)]
+
+
+async def test_a_broker_that_says_nothing_is_lost_and_not_waited_for(place: Path) -> None:
+    over = asyncio.Event()
+
+    async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    async with await asyncio.start_unix_server(say_nothing, place):
+        with pytest.raises(ConnectionLost, match=r"no answer within 0\.05 s"):
+            await UnixBroker(place, answer_s_max=0.05).connect()
+        over.set()
+
+
+async def test_a_broker_with_an_alarm_is_waited_for(place: Path) -> None:
+    memory = MemoryBroker()
+    async with serve_unix(memory, place):
+        connection = await UnixBroker(place, answer_s_max=0.02).connect()
+        await connection.declare(
+            Objects((Exchange("x"),), (Queue("q", QueueKind.WORK, (Binding("x", "#"),)),))
+        )
+        publishing = await connection.open_publishing()
+        memory.set_alarm()
+        sent = asyncio.create_task(publishing.publish(Parcel("x", "k", b"1")))
+        while not connection.blocked:
+            await asyncio.sleep(0)
+        # On a connection that publishes, a broker with an alarm hears nothing else either.
+        asking = asyncio.create_task(connection.depth("q"))
+        assert not (await asyncio.wait((asking,), timeout=0.1))[0]
+        memory.end_alarm()
+        assert await asking == 1
+        assert await sent is Receipt.CONFIRMED
+        await connection.close()

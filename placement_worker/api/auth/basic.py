@@ -1,4 +1,5 @@
-"""`basic`: user and password, against a file as `htpasswd -B` writes it. Who is in the file is an administrator.
+"""`basic`: user and password, against a file as `htpasswd -B` writes it. A user of the file is an administrator, or a reader of
+the one project that stands behind the password.
 
 Only bcrypt is read. A check costs tens of milliseconds of CPU, which is what it is for; so it is done beside the loop,
 few at once, and whoever passed is remembered for a while, by a digest that no other process can compute.
@@ -19,12 +20,15 @@ from pathlib import Path
 from typing import Final
 
 import bcrypt
+from msgspec import Struct
 
 from placement_worker.api.auth.nobody import ALL_ROLES
 from placement_worker.api.headers import Headers
 from placement_worker.api.problems import ApiError
 from placement_worker.api.request import Caller
 
+# Of a user who is bound to a project: by every policy of ours it may read what the project uses, and nothing else.
+READER_ROLES: Final = frozenset(("reader",))
 REMEMBERED_S: Final = 300.0
 REMEMBERED_MAX: Final = 10_000
 CHECKED_AT_ONCE: Final = 2
@@ -40,8 +44,14 @@ class BadPasswordFileError(ValueError):
     """A file of users that cannot be: which line, and why."""
 
 
+class User(Struct, frozen=True):
+    hashed: bytes
+    # Empty for an administrator.
+    project: str = ""
+
+
 class BasicAuthentication:
-    def __init__(self, users: Mapping[str, bytes], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, users: Mapping[str, User], clock: Callable[[], float] = time.monotonic) -> None:
         self._users = users
         self._clock = clock
         self._key = secrets.token_bytes(32)
@@ -54,11 +64,13 @@ class BasicAuthentication:
         known = self._passed.get(digest)
         if known is not None and self._clock() < known[1]:
             return known[0]
-        user, password = _credentials(header)
+        name, password = _credentials(header)
+        user = self._users.get(name)
         async with self._checking:
-            if not await asyncio.to_thread(_matches, self._users.get(user), password):
-                raise _refused("The user is not known, or the password is wrong")
-        caller = Caller(user=user, project=user, roles=ALL_ROLES)
+            is_theirs = await asyncio.to_thread(_matches, user.hashed if user else None, password)
+        if user is None or not is_theirs:
+            raise _refused("The user is not known, or the password is wrong")
+        caller = _caller(name, user)
         self._passed[digest] = (caller, self._clock() + REMEMBERED_S)
         if len(self._passed) > REMEMBERED_MAX:
             self._passed.popitem(last=False)
@@ -68,9 +80,9 @@ class BasicAuthentication:
         pass
 
 
-def users_in(path: Path) -> Mapping[str, bytes]:
+def users_in(path: Path) -> Mapping[str, User]:
     """The users of an htpasswd file. Raises BadPasswordFileError."""
-    users: dict[str, bytes] = {}
+    users: dict[str, User] = {}
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as problem:
@@ -78,17 +90,29 @@ def users_in(path: Path) -> Mapping[str, bytes]:
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
-        user, colon, hashed = line.strip().partition(":")
+        user, colon, rest = line.strip().partition(":")
+        hashed, bound, project = rest.partition(":")
         if not colon or not user:
             raise BadPasswordFileError(f"{path}, line {number}: write user:hash, as `htpasswd -B` does")
+        if bound and not project:
+            raise BadPasswordFileError(
+                f"{path}, line {number}: no project stands after the second colon; write user:hash:project, or user:hash for "
+                "an administrator"
+            )
         if not _BCRYPT.fullmatch(hashed):
             raise BadPasswordFileError(
                 f"{path}, line {number}: the password of {user!r} is not hashed by bcrypt; `htpasswd -B` does that"
             )
-        users[user] = hashed.encode()
+        users[user] = User(hashed.encode(), project)
     if not users:
         raise BadPasswordFileError(f"{path} names no user: nobody could come in")
     return users
+
+
+def _caller(name: str, user: User) -> Caller:
+    if user.project:
+        return Caller(user=name, project=user.project, roles=READER_ROLES)
+    return Caller(user=name, project=name, roles=ALL_ROLES)
 
 
 def _credentials(header: str) -> tuple[str, bytes]:

@@ -21,6 +21,7 @@ BY_NAME: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 
 # As many judgements as are kept: of these rules, of these callers.
 JUDGED_MAX: Final = 4_096
+PROJECT_CHARACTERS_MAX: Final = 255
 
 
 class BadPolicyError(ValueError):
@@ -44,17 +45,23 @@ class Policy:
     def check(self, rule: str, caller: Caller, query: Sequence[tuple[str, str]]) -> None:
         """Raises ApiError 403 where it does not hold.
 
-        What is asked about is the project that the query names, as GET /usages does; else the caller's own. Who acts on
-        the whole system acts on no project, and all that placement has are projects' things: it is refused.
+        The request is about the project that the query names, as GET /usages does; else about the caller's own. Where a
+        query names several, the caller must be allowed all of them: handlers read one of them, whichever that is. A caller
+        who acts on the whole system acts on no project, and all that placement has belongs to projects: it is refused.
         """
-        project = next((value for key, value in query if key == "project_id"), caller.project)
-        if not self._allows(rule, caller, project):
+        named = [value for key, value in query if key == "project_id"] or [caller.project]
+        if not all(self._is_allowed(rule, caller, project) for project in named):
             roles = ", ".join(sorted(caller.roles)) or "no role"
             raise ApiError(
                 HTTPStatus.FORBIDDEN,
                 f"Policy does not allow {rule} to user {caller.user!r} with {roles}"
                 + (" and a token for the system" if caller.system_scope else ""),
             )
+
+    def _is_allowed(self, rule: str, caller: Caller, project: str) -> bool:
+        """A name that no project has is not remembered: it may be as long as a request."""
+        allows = self._allows if len(project) <= PROJECT_CHARACTERS_MAX else self._judged
+        return allows(rule, caller, project)
 
     def _judged(self, rule: str, caller: Caller, project: str) -> bool:
         target = {"project_id": project, "user_id": caller.user}

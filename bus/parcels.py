@@ -1,0 +1,113 @@
+"""Messages for one address gathered, and put into as few parcels as may be; who waits for each of them is known."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from bus.broker import LINES, PLAIN, HandsOver, Parcel
+from bus.codec import encode_lines
+from bus.message import Envelope, Message
+from bus.topology import Address, Kind
+
+
+class Outgoing(Struct, frozen=True, gc=False):
+    """A message on its way out. An answer has the asker's queue in `to`; a question has where its answer goes."""
+
+    message: Message
+    cause: str = ""
+    trace: str = ""
+    to: str = ""
+    reply_to: str = ""
+    # Given by who must recognise the answer; else the publisher makes one up.
+    id: str = ""
+
+
+class Waiter:
+    """One call's messages: its future is done when the last of them is confirmed."""
+
+    __slots__ = ("done", "is_withdrawn", "left")
+
+    def __init__(self, count: int, done: asyncio.Future[None]) -> None:
+        self.left = count
+        self.done = done
+        self.is_withdrawn = False
+
+    def settle(self, count: int, problem: Exception | None) -> None:
+        self.left -= count
+        if self.done.done():
+            return
+        if problem is not None:
+            self.done.set_exception(problem)
+        elif self.left == 0:
+            self.done.set_result(None)
+
+
+# Whom it is for, which is the queue of who asked or everybody whom this kind of message concerns; the cell; and where
+# answers go.
+Key = tuple[str | type[Message], str, str]
+
+
+class Bucket:
+    """Messages for one address that have not left yet, all of one kind or answers, and who waits for each of them."""
+
+    __slots__ = ("address", "envelopes", "key", "reply_to", "waiters")
+
+    def __init__(self, key: Key, address: Address, reply_to: str) -> None:
+        self.key = key
+        self.address = address
+        self.reply_to = reply_to
+        self.envelopes: list[Envelope[Message]] = []
+        self.waiters: list[Waiter] = []
+
+    def drop(self, sent: asyncio.Future[None]) -> int:
+        """Forget the messages of the call that returned this future; returns how many they were."""
+        kept = [n for n, each in enumerate(self.waiters) if each.done is not sent]
+        dropped = len(self.waiters) - len(kept)
+        if dropped:
+            self.envelopes = [self.envelopes[n] for n in kept]
+            self.waiters = [self.waiters[n] for n in kept]
+        return dropped
+
+    def parcels(self, bytes_max: int, hands_over: HandsOver) -> Iterator[tuple[Parcel, Mapping[Waiter, int]]]:
+        """As few as may be, and who waits for how much of each."""
+        if self.envelopes[0].message.IS_STRICT:
+            # What people may write is looked at by whoever reads it.
+            hands_over = HandsOver.BYTES
+        body = b"" if hands_over is HandsOver.MESSAGES else encode_lines(self.envelopes)
+        is_handed_over = hands_over is not HandsOver.BYTES
+        if len(body) <= bytes_max or len(self.envelopes) == 1:
+            yield self._parcel(body, 0, len(self.envelopes), is_handed_over=is_handed_over)
+            return
+        lines = body.split(b"\n")
+        for first, last in _chunks(lines, bytes_max):
+            part = b"\n".join(lines[first:last])
+            yield self._parcel(part, first, last, is_handed_over=is_handed_over)
+
+    def _parcel(
+        self, body: bytes, first: int, last: int, *, is_handed_over: bool
+    ) -> tuple[Parcel, Mapping[Waiter, int]]:
+        envelopes = self.envelopes[first:last]
+        parcel = Parcel(
+            exchange=self.address.exchange,
+            routing_key=self.address.routing_key,
+            body=body,
+            content_type=PLAIN if len(envelopes) == 1 else LINES,
+            persistent=self.address.kind.is_kept,
+            mandatory=self.address.kind is not Kind.EVENT,
+            reply_to=self.reply_to,
+            envelopes=tuple(envelopes) if is_handed_over else (),
+        )
+        return parcel, Counter(self.waiters[first:last])
+
+
+def _chunks(lines: Sequence[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
+    """From where to where the lines share a parcel; one that is too long has one to itself."""
+    first = size = 0
+    for n, line in enumerate(lines):
+        size += len(line) + 1
+        if size > bytes_max and n > first:
+            yield first, n
+            first, size = n, len(line) + 1
+    yield first, len(lines)

@@ -1,0 +1,125 @@
+"""The open connections of one server: how many there may be, and which is closed when there are more.
+
+A connection is idle while no whole request of it is under way: it was just opened, is kept alive, or has sent a part of a
+request's head. When there are too many, in all or from one address, the one that has been idle longest is closed; when none
+is idle, the new one is refused. Addresses of this machine have no limit of their own, since a proxy may stand there.
+"""
+
+import ipaddress
+import logging
+from collections import Counter
+from enum import StrEnum
+from functools import lru_cache
+from typing import Protocol
+
+from placement_worker.api.settings import ApiSettings
+
+log = logging.getLogger(__name__)
+
+LOGGED_EVERY_S = 10.0
+ADDRESSES_JUDGED_MAX = 4_096
+
+
+class Closed(StrEnum):
+    """Why the server closed a connection, as the metric names it."""
+
+    IDLE_TOO_MANY = "too_many"
+    IDLE_TOO_MANY_OF_ADDRESS = "too_many_of_address"
+    REFUSED = "refused"
+    HEAD_LATE = "head_late"
+    ANSWER_NOT_READ = "answer_not_read"
+
+
+class Connection(Protocol):
+    address: str
+
+    def close_idle(self) -> None: ...
+
+
+class Connections:
+    def __init__(self, settings: ApiSettings) -> None:
+        self._settings = settings
+        self._idle: dict[Connection, None] = {}
+        self._of_address: Counter[str] = Counter()
+        self._open = 0
+        self.closed: Counter[Closed] = Counter()
+        self._logged_at = float("-inf")
+        self._unlogged = 0
+
+    @property
+    def open(self) -> int:
+        return self._open
+
+    def opened(self, connection: Connection, now: float) -> bool:
+        """Whether it may stay; another that is idle is closed for it if need be."""
+        address = connection.address
+        self._open += 1
+        self._of_address[address] += 1
+        self._idle[connection] = None
+        of_address = self._settings.connections_per_address_max
+        if self._of_address[address] > of_address and not _is_of_this_machine(address):
+            may_stay = self._close_oldest(connection, Closed.IDLE_TOO_MANY_OF_ADDRESS, now, address)
+        elif self._open > self._settings.connections_max:
+            may_stay = self._close_oldest(connection, Closed.IDLE_TOO_MANY, now)
+        else:
+            return True
+        if not may_stay:
+            del self._idle[connection]
+            self.note_closed(connection, Closed.REFUSED, now)
+        return may_stay
+
+    def lost(self, connection: Connection) -> None:
+        self._idle.pop(connection, None)
+        self._open -= 1
+        self._of_address[connection.address] -= 1
+        if not self._of_address[connection.address]:
+            del self._of_address[connection.address]
+
+    def is_busy(self, connection: Connection) -> None:
+        """A whole head of it has come."""
+        self._idle.pop(connection, None)
+
+    def is_idle(self, connection: Connection) -> None:
+        """All of its requests are answered."""
+        self._idle[connection] = None
+
+    def note_closed(self, connection: Connection, why: Closed, now: float) -> None:
+        """Counted each time, and logged now and then: an attacker must not fill the log, too."""
+        self.closed[why] += 1
+        self._unlogged += 1
+        if now - self._logged_at < LOGGED_EVERY_S:
+            return
+        log.warning(
+            "closed %d connection(s), the last from %s: %s; %d are open, of %d at most (%d from one address)",
+            *(self._unlogged, connection.address, _WORDS[why], self._open),
+            *(self._settings.connections_max, self._settings.connections_per_address_max),
+        )
+        self._logged_at, self._unlogged = now, 0
+
+    def _close_oldest(self, new: Connection, why: Closed, now: float, address: str | None = None) -> bool:
+        for oldest in self._idle:
+            if oldest is not new and (address is None or oldest.address == address):
+                del self._idle[oldest]
+                self.note_closed(oldest, why, now)
+                oldest.close_idle()
+                return True
+        return False
+
+
+_WORDS = {
+    Closed.IDLE_TOO_MANY: "too many are open, and it had been idle longest",
+    Closed.IDLE_TOO_MANY_OF_ADDRESS: "too many are open from its address, and it had been idle longest",
+    Closed.REFUSED: "too many are open, and none of them is idle",
+    Closed.HEAD_LATE: "the head of its request was not whole in time",
+    Closed.ANSWER_NOT_READ: "its client does not read the answer",
+}
+
+
+@lru_cache(maxsize=ADDRESSES_JUDGED_MAX)
+def _is_of_this_machine(address: str) -> bool:
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return (mapped or parsed).is_loopback

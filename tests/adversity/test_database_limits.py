@@ -1,0 +1,324 @@
+"""A PostgreSQL that says nothing, or lets nobody through, holds nobody up for ever; and nothing is lost, doubled or buried.
+
+Each trouble befalls a placement worker under way. Its limits are short, and so is the number of attempts that a message
+has: were those counted that fail by no fault of the message, all of them would be dead letters.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+
+import asyncpg
+import pytest
+import pytest_asyncio
+import sqlalchemy as sa
+from sqlalchemy import Connection
+from sqlalchemy.engine import make_url
+
+from bus.errors import Locked, TookTooLong, Unavailable
+from bus.messages.placement import ClaimAnswered, Claimed
+from bus.process import Part, run_until
+from bus.settings import BusSettings
+from bus.sql import DatabaseSettings, open_database, upgrade
+from bus.station import Station
+from bus.topology import DEAD_QUEUE
+from placement_worker.settings import PlacementSettings
+from placement_worker.store_sql import SqlPlacementStore, SqlPlacementTransaction
+from placement_worker.wiring import now, placement_parts
+from tests.contracts.desk import Desk
+from tests.contracts.memory_under_test import MemoryUnderTest
+from tests.contracts.placement_orders import a_claim, a_host, a_release, consumer
+from tests.contracts.sql_stores import migrated_database
+from tests.contracts.stage import declared, until
+from tests.servers.postgres import PrivatePostgres
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+
+LIMITS = DatabaseSettings(
+    connect_s=0.5,
+    pool_wait_s=1.0,
+    lock_s=0.05,
+    statement_s=0.3,
+    idle_in_transaction_s=0.5,
+    transaction_s=0.6,
+    long_s=5.0,
+)
+BUS = BusSettings(
+    attempts_max=2,
+    tries_in_place_max=2,
+    retry_delay_ms_first=5,
+    retry_delay_ms_max=50,
+    blameless_delay_ms=20,
+    ask_again_ms=60_000,
+    answer_timeout_ms=60_000,
+)
+CLAIMS, TRIES = 20, 12
+
+
+class CountingStore(SqlPlacementStore):
+    """Counts the transactions that were begun."""
+
+    begun = 0
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[SqlPlacementTransaction]:
+        self.begun += 1
+        async with super().transaction() as transaction:
+            yield transaction
+
+
+class Scene:
+    """A placement worker on this database, and who asks it."""
+
+    def __init__(self, stack: AsyncExitStack, url: str) -> None:
+        self._stack = stack
+        self.store = CountingStore(url, settings=LIMITS)
+        stack.push_async_callback(self.store.close)
+
+    async def open(self) -> None:
+        self.broker = await declared(MemoryUnderTest())
+        here, self.client = self._station("placement"), self._station("client", asks=True)
+        self._run(*placement_parts((here,), self.store, PlacementSettings(feed_lead_again_ms=50)))
+        self._run(self.client)
+        await Desk(self.store).report_one(a_host(VCPU=4 * CLAIMS))
+        await self.claim(0)
+
+    async def claim(self, *numbers: int) -> None:
+        claims = [a_claim(who=consumer(f"web-{n}"), issued_at=now()) for n in numbers]
+        for answer in await self.client.ask_all(claims):
+            assert isinstance(answer, ClaimAnswered)
+            assert isinstance(answer.verdict, Claimed), answer
+
+    async def release(self, number: int) -> None:
+        await self.client.publisher.send(a_release(consumer(f"web-{number}"), issued_at=now()))
+
+    async def work_through(self, trouble: AbstractAsyncContextManager[None]) -> None:
+        """In the trouble nothing is done; after it, all of it, once."""
+        async with trouble:
+            begun = self.store.begun
+            claiming = asyncio.create_task(self.claim(*range(1, CLAIMS)))
+            await self.release(0)
+            await until(lambda: self.store.begun >= begun + TRIES, "the worker tries again and again")
+            assert not claiming.done()
+        async with asyncio.timeout(30):
+            await claiming
+            while await self.used() != CLAIMS - 1:
+                await asyncio.sleep(0.02)
+        assert await self.store.audit() == ()
+        assert await self.dead() == 0
+
+    async def used(self) -> int:
+        (host,) = (await self.store.snapshot_page(0, 10)).providers
+        return host.inventories["VCPU"].used
+
+    async def dead(self) -> int:
+        connection = await self.broker.connect()
+        depth = await connection.depth(DEAD_QUEUE)
+        await connection.close()
+        return depth
+
+    def _station(self, name: str, *, asks: bool = False) -> Station:
+        station = Station(self.broker, name, settings=BUS, asks=asks)
+        self._stack.push_async_callback(station.close)
+        return station
+
+    def _run(self, *parts: Part) -> None:
+        told = asyncio.Event()
+        running = asyncio.create_task(run_until(told, parts, drain_s_max=10))
+
+        async def end() -> None:
+            told.set()
+            await running
+
+        self._stack.push_async_callback(end)
+
+
+@asynccontextmanager
+async def scene(url: str) -> AsyncIterator[Scene]:
+    async with AsyncExitStack() as stack:
+        opened = Scene(stack, url)
+        await opened.open()
+        yield opened
+
+
+@pytest_asyncio.fixture
+async def url() -> AsyncIterator[str]:
+    async with migrated_database("postgresql") as url:
+        yield url
+
+
+@asynccontextmanager
+async def a_session(url: str) -> AsyncIterator[asyncpg.Connection]:
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    connection = await asyncpg.connect(plain)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+# The server's own limits
+
+
+async def test_the_server_ends_what_takes_too_long_and_what_takes_long_by_its_nature_may(url: str) -> None:
+    database = open_database(url, settings=LIMITS)
+    try:
+        with pytest.raises(TookTooLong, match="statement timeout"):
+            async with database.writing() as transaction:
+                await transaction.run(sleep, 3 * LIMITS.statement_s)
+        async with database.reading(takes_long=True) as transaction:
+            await transaction.run(sleep, 3 * LIMITS.statement_s)
+        # Of a session that is used again, the limits are as they were.
+        with pytest.raises(TookTooLong, match="statement timeout"):
+            async with database.reading() as transaction:
+                await transaction.run(sleep, 3 * LIMITS.statement_s)
+        async with a_session(url) as other, other.transaction():
+            await other.execute("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE")
+            with pytest.raises(Locked, match="lock timeout"):
+                async with database.writing() as transaction:
+                    await transaction.run(look)
+    finally:
+        await database.close()
+
+
+async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has_locked(url: str) -> None:
+    database = open_database(url, settings=LIMITS)
+
+    async def forgetful() -> None:
+        async with database.writing() as transaction:
+            await transaction.run(lock)
+            async with a_session(url) as other, other.transaction():
+                # Waits for the lock, and has it when the transaction was ended.
+                await other.execute("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE")
+            await transaction.run(look)
+
+    try:
+        with pytest.raises(Unavailable):
+            await forgetful()
+        async with database.writing() as transaction:
+            await transaction.run(look)
+    finally:
+        await database.close()
+
+
+def sleep(connection: Connection, seconds: float) -> None:
+    connection.execute(sa.select(sa.func.pg_sleep(seconds)))
+
+
+def look(connection: Connection) -> None:
+    connection.execute(sa.text("SELECT count(*) FROM consumers"))
+
+
+def lock(connection: Connection) -> None:
+    connection.execute(sa.text("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE"))
+
+
+# What somebody else has locked
+
+
+async def test_a_table_that_somebody_else_has_locked(url: str) -> None:
+    @asynccontextmanager
+    async def locked() -> AsyncIterator[None]:
+        async with a_session(url) as other, other.transaction():
+            await other.execute("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE")
+            yield
+
+    async with scene(url) as here:
+        await here.work_through(locked())
+
+
+# Sessions that are ended, again and again
+
+
+async def test_sessions_that_an_operator_ends(url: str) -> None:
+    @asynccontextmanager
+    async def ended() -> AsyncIterator[None]:
+        # The lock keeps what is asked between two ends from being done.
+        async with a_session(url) as ends, a_session(url) as locks, locks.transaction():
+            await locks.execute("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE")
+            ending = asyncio.create_task(end_sessions(ends, spared=locks.get_server_pid()))
+            yield
+            ending.cancel()
+            await asyncio.wait((ending,))
+
+    async def end_sessions(by: asyncpg.Connection, spared: int) -> None:
+        while True:
+            await by.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid() AND pid <> $1",
+                spared,
+            )
+            await asyncio.sleep(0.01)
+
+    async with scene(url) as here:
+        await here.work_through(ended())
+
+
+# A network that says nothing
+
+
+class Proxy:
+    """Between us and the server. While it is silent it takes what is said, and passes nothing on."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._speaks = asyncio.Event()
+        self._speaks.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def silent(self) -> AsyncIterator[None]:
+        self._speaks.clear()
+        try:
+            yield
+        finally:
+            self._speaks.set()
+
+    async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._speaks.wait()
+        far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
+        passing = [self._pass_on(reader, far_writer), self._pass_on(far_reader, writer)]
+        await asyncio.gather(*passing, return_exceptions=True)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                await self._speaks.wait()
+                writer.write(data)
+        writer.close()
+
+
+async def test_a_network_that_says_nothing(url: str) -> None:
+    there = make_url(url)
+    proxy = Proxy(there.host or "", there.port or 0)
+    async with await asyncio.start_server(proxy.meet, "127.0.0.1", 0) as server:
+        by_proxy = there.set(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+        async with scene(by_proxy.render_as_string(hide_password=False)) as here:
+            await here.work_through(proxy.silent())
+
+
+# A server that does not move
+
+
+async def test_a_server_that_was_stopped_in_its_tracks() -> None:
+    @asynccontextmanager
+    async def stopped(server: PrivatePostgres) -> AsyncIterator[None]:
+        processes = server.processes()
+        for number in processes:
+            os.kill(number, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for number in processes:
+                os.kill(number, signal.SIGCONT)
+
+    starting = PrivatePostgres()
+    server = await asyncio.to_thread(starting.__enter__)
+    try:
+        await upgrade(server.url, "placement_worker")
+        async with scene(server.url) as here:
+            await here.work_through(stopped(server))
+    finally:
+        await asyncio.to_thread(server.stop)

@@ -1,0 +1,190 @@
+"""Bytes that hostile clients send to the socket: none stops the server, fails it, or keeps it from others."""
+
+import asyncio
+import gzip
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pytest
+
+from placement_worker.api.app import PlacementApp
+from placement_worker.api.auth.noauth2 import BelievedToken
+from placement_worker.api.connections import Connections
+from placement_worker.api.policy import policy_named
+from placement_worker.api.routes import routes_of
+from placement_worker.api.server import HttpServer, Listen
+from placement_worker.api.settings import ApiSettings
+from placement_worker.desk import Desk
+from placement_worker.view import View
+from placement_worker.wiring import STANDARD
+from tests.contracts.stores import open_store
+
+pytestmark = pytest.mark.asyncio
+
+MUTATED: Final = 1_000
+SEED: Final = 7
+PATIENCE_S: Final = 20
+# So much does the server not read at once.
+RESET_BYTES_MIN: Final = 16 * 1024
+SETTINGS: Final = ApiSettings(body_s_max=0.2, head_s_max=0.2, idle_s_max=0.2)
+HEAD: Final = b"x-auth-token: admin\r\nopenstack-api-version: placement 1.39\r\n"
+JSON: Final = b"content-type: application/json\r\n"
+CHUNKED: Final = (
+    b"POST /resource_providers HTTP/1.1\r\n" + HEAD + JSON + b"transfer-encoding: chunked\r\n\r\n"
+)
+PROVIDER: Final = b'{"name": "a", "uuid": "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0001"}'
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[HttpServer]:
+    async with open_store("sqlite") as store:
+        desk, view = Desk(store, STANDARD, lambda: datetime.now(UTC)), View(store)
+        connections = Connections(SETTINGS)
+        app = PlacementApp(
+            routes_of(desk, view, store, STANDARD),
+            BelievedToken(),
+            policy_named("legacy"),
+            SETTINGS,
+            connections,
+        )
+        server = HttpServer(app, Listen("127.0.0.1", 0), SETTINGS, connections=connections)
+        running = asyncio.create_task(server.run())
+        try:
+            yield server
+        finally:
+            await server.stop()
+            await running
+            await view.close()
+            await desk.close()
+
+
+async def heard_from(server: HttpServer, text: bytes) -> bytes:
+    """All that is answered until the server closes, which it does: by its deadlines at last."""
+    reader, writer = await asyncio.open_connection(server.listen.host, server.listen.port)
+    try:
+        writer.write(text)
+        async with asyncio.timeout(PATIENCE_S):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def statuses_in(heard: bytes) -> list[int]:
+    return [int(part[:3]) for part in heard.split(b"HTTP/1.1 ")[1:]]
+
+
+def post(body: bytes, headers: bytes = JSON, path: bytes = b"/resource_providers") -> bytes:
+    length = b"content-length: %d\r\n" % len(body)
+    return b"POST %b HTTP/1.1\r\n" % path + HEAD + headers + length + b"\r\n" + body
+
+
+def get(target: bytes, headers: bytes = b"", version: bytes = b"HTTP/1.1") -> bytes:
+    return b"GET %b %b\r\n" % (target, version) + HEAD + headers + b"\r\n"
+
+
+HOSTILE: Final[dict[str, tuple[bytes, list[int]]]] = {
+    "many headers": (get(b"/traits", b"".join(b"x-%d: a\r\n" % n for n in range(1_000))), [431]),
+    "the same header many times": (get(b"/traits", b"accept: application/json\r\n" * 5_000), [431]),
+    "empty headers": (get(b"/traits", b"a:\r\n" * 50_000), [431]),
+    "a header of megabytes": (get(b"/traits", b"x-a: " + b"a" * 2_000_000 + b"\r\n"), [431]),
+    "many versions": (get(b"/traits", b"openstack-api-version: placement 1.1\r\n" * 150), [404]),
+    "a query of megabytes": (get(b"/traits?name=" + b"a" * 3_000_000), [414]),
+    "many query keys": (get(b"/traits?" + b"a=b&" * 5_000), [400]),
+    "bad percent-encoding": (get(b"/resource_classes/%zz%f"), [404]),
+    "percent-encoding that is no UTF-8": (get(b"/traits?name=%ff%fe"), [400]),
+    "a lone surrogate in a query": (get(b"/traits?name=in:%ED%A0%80"), [400]),
+    "a lone surrogate in a path": (get(b"/traits/%ED%A0%80"), [404]),
+    "NUL in a path": (get(b"/traits/%00"), [400]),
+    "NUL in a query": (get(b"/resource_providers?name=%00"), [400]),
+    "bytes that are no ASCII in a path": (get(b"/traits/\xff\xfe"), [400]),
+    "another host's path": (get(b"http://192.0.2.1/traits"), [200]),
+    "CONNECT": (b"CONNECT 192.0.2.1:80 HTTP/1.1\r\n" + HEAD + b"\r\n", [400]),
+    "an asterisk": (b"OPTIONS * HTTP/1.1\r\n" + HEAD + b"\r\n", [404]),
+    "another protocol": (get(b"/traits", b"connection: upgrade\r\nupgrade: h2c\r\n"), [200]),
+    "HTTP/1.0": (get(b"/traits", version=b"HTTP/1.0"), [200]),
+    "HTTP/9.9": (get(b"/traits", version=b"HTTP/9.9"), [400]),
+    "HTTP/2's first words": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", [400]),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 500, [400]),
+    "pipelined": (get(b"/traits") * 10, [200] * 10),
+    "pipelined without end": (get(b"/traits") * 2_000, [400]),
+    "two lengths": (post(b"{}", JSON + b"content-length: 5\r\n"), [400]),
+    "a length and chunks": (post(b"{}", JSON + b"transfer-encoding: chunked\r\n"), [400]),
+    "a length of many digits": (get(b"/traits", b"content-length: " + b"9" * 400 + b"\r\n"), [400]),
+    "a negative chunk": (CHUNKED + b"-5\r\n", [400]),
+    "a chunk's extension without end": (CHUNKED + b"5;" + b"a" * 500_000, [408]),
+    "chunks without end": (CHUNKED + b"1\r\n \r\n" * 10_000, [408]),
+    "a body that does not come": (post(b"")[:-2].replace(b": 0", b": 90") + b"\r\n", [408]),
+    "gzip": (post(gzip.compress(PROVIDER), JSON + b"content-encoding: gzip\r\n"), [400]),
+    "NUL in a body": (post(b'{"name": "a\\u0000"}'), [400]),
+    "a lone surrogate in a body": (post(b'{"name": "\\ud800"}'), [400]),
+    "a surrogate as bytes in a body": (post(b'{"name": "\xed\xa0\x80"}'), [400]),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+async def test_what_a_hostile_client_sends_is_refused_and_others_are_served(what: str) -> None:
+    text, expected = HOSTILE[what]
+    async with serving() as server:
+        heard = await heard_from(server, text)
+        found = statuses_in(heard)
+        # A client that sends on after the refusal may find its connection reset before it has read why.
+        was_reset = not heard and len(text) > RESET_BYTES_MIN
+        # Of a pipeline that is too long some may be answered before the refusal.
+        assert was_reset or found[-len(expected) :] == expected, heard[:500]
+        assert statuses_in(await heard_from(server, get(b"/", b"connection: close\r\n"))) == [200]
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        ({"name": "a\0"}, "$.name"),
+        ({"name": "a", "uuid": "\0"}, "$.uuid"),
+        ({"name": "a", "b\0": 1}, "a key of $"),
+        ([{"a": ["\0"]}], "$[0].a[0]"),
+    ],
+)
+async def test_the_field_that_has_the_character_nul_is_named(body: Any, where: str) -> None:
+    async with serving() as server:
+        heard = await heard_from(server, post(json.dumps(body).encode(), JSON + b"connection: close\r\n"))
+
+    (error,) = json.loads(heard.partition(b"\r\n\r\n")[2])["errors"]
+    assert error["status"] == 400
+    assert error["detail"].split("\n")[-1].startswith(f"JSON does not validate: {where} is ")
+    assert error["detail"].endswith("with the character NUL in it")
+
+
+async def test_requests_that_were_changed_by_chance_neither_fail_the_server_nor_stop_it() -> None:
+    draw = random.Random(SEED)
+    samples = [text for text, _ in HOSTILE.values() if len(text) < 2_000] + [post(PROVIDER)]
+    async with serving() as server:
+        for _ in range(MUTATED // 50):
+            texts = [mutated(draw, draw.choice(samples)) for _ in range(50)]
+            for text, heard in zip(
+                texts, await asyncio.gather(*[heard_from(server, one) for one in texts]), strict=True
+            ):
+                assert not any(status in (500, 503) for status in statuses_in(heard)), (text, heard)
+        assert statuses_in(await heard_from(server, get(b"/", b"connection: close\r\n"))) == [200]
+
+
+def mutated(draw: random.Random, text: bytes) -> bytes:
+    changed = bytearray(text)
+    for _ in range(draw.randint(1, 4)):
+        at = draw.randrange(len(changed))
+        match draw.randrange(4):
+            case 0:
+                changed[at] = draw.randrange(256)
+            case 1:
+                del changed[at : at + draw.randint(1, 20)]
+            case 2:
+                changed[at:at] = draw.choice((b"\r\n", b"\0", b"%00", b":", b"\xff", b" ", b"9" * 20))
+            case _:
+                changed[at:at] = changed[at : at + 50]
+        if not changed:
+            return b"\0"
+    return bytes(changed)

@@ -1,0 +1,245 @@
+"""Requests that are wrong in several ways at once: ours and the real openstack-placement say the same status and code.
+
+Both hold the same at each request: what one of them does, the other has done too. Left out is what is listed in
+docs/placement-api.md as a difference.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import msgspec
+import pytest
+
+from tests.api.whole_app import Server, server_over
+from tests.conformance.requests_asked import Asked, Told
+from tests.conformance.wrong_requests import HOST, NEW, NIC, OTHER, WEB, Wrongs
+from tests.contracts.stores import open_store
+
+SEEDS: Final = range(1, 31)
+REQUESTS: Final = 50
+# So many at least of all requests must have been refused, and so many done.
+REFUSED_MIN, DONE_MIN = 800, 250
+_DONE: Final = 300
+# Of a detail: in general, nothing, in particular.
+LINES: Final = 3
+_HEADERS: Final = (
+    ("x-auth-token", "admin"),
+    ("openstack-api-version", "placement 1.39"),
+    ("content-type", "application/json"),
+)
+
+
+class Upstream:
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def ask(self, *asked: Asked) -> list[Told]:
+        return msgspec.json.decode(self._answer(msgspec.json.encode(asked).decode()), type=list[Told])
+
+    def wipe(self) -> None:
+        self._answer("")
+
+    def _answer(self, line: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, "the real placement has ended: its words are above"
+        return answer
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Upstream]:
+    command = [sys.executable, "-m", "tests.conformance.upstream_requests"]
+    with subprocess.Popen(
+        command, cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield Upstream(process)
+        process.terminate()
+
+
+def test_of_several_things_that_are_wrong_both_name_the_same_one(upstream: Upstream) -> None:
+    refused = done = 0
+    differences: list[str] = []
+    for seed in SEEDS:
+        for asked, theirs, ours in asyncio.run(both_asked(upstream, seed)):
+            refused += theirs.status >= HTTPStatus.BAD_REQUEST
+            done += theirs.status < _DONE
+            if not is_alike(theirs, ours) and not is_listed(asked, theirs, ours):
+                differences.append(f"seed {seed}: {asked}\n  theirs: {theirs}\n  ours: {ours}")
+
+    assert not differences, f"{len(differences)}:\n" + "\n".join(differences[:5])
+    assert refused >= REFUSED_MIN
+    assert done >= DONE_MIN
+
+
+def test_before_trees_a_limit_leaves_what_is_said_of_the_same_trees(upstream: Upstream) -> None:
+    upstream.wipe()
+    upstream.ask(*FIXTURES)
+    stocked = _fixture(
+        "PUT",
+        f"/resource_providers/{NIC}/inventories",
+        {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}},
+    )
+    # Which of two trees it leaves is chance.
+    emptied = _fixture("DELETE", f"/resource_providers/{OTHER}/inventories")
+    upstream.ask(stocked, emptied)
+    asked = Asked("GET", "/allocation_candidates?resources=VCPU:1&limit=1", old_version("1.28"))
+    (theirs,) = upstream.ask(asked)
+
+    async def ask_ours() -> Told:
+        async with ours() as server:
+            for one in (*FIXTURES, stocked, emptied):
+                await our_answer(server, one)
+            return await our_answer(server, asked)
+
+    said = json.loads(asyncio.run(ask_ours()).body)
+    assert len(said["allocation_requests"]) == 1
+    assert set(said["provider_summaries"]) == set(json.loads(theirs.body)["provider_summaries"])
+    assert set(said["provider_summaries"]) == {HOST, NIC}
+
+
+def old_version(version: str) -> tuple[tuple[str, str], ...]:
+    return ("x-auth-token", "admin"), ("openstack-api-version", f"placement {version}")
+
+
+async def both_asked(upstream: Upstream, seed: int) -> list[tuple[Asked, Told, Told]]:
+    """Until one does what the other does not: from then on they would hold different things."""
+    upstream.wipe()
+    upstream.ask(*FIXTURES)
+    answered = []
+    wrongs = Wrongs(seed)
+    async with ours() as server:
+        for one in FIXTURES:
+            assert (await our_answer(server, one)).status < _DONE
+        await note_generations(server, wrongs)
+        for _ in range(REQUESTS):
+            asked = wrongs.request()
+            (theirs,) = upstream.ask(asked)
+            answer = await our_answer(server, asked)
+            answered.append((asked, theirs, answer))
+            if (theirs.status < _DONE) != (answer.status < _DONE):
+                break
+            if answer.status < _DONE and asked.method != "GET":
+                await note_generations(server, wrongs)
+    return answered
+
+
+@asynccontextmanager
+async def ours() -> AsyncIterator[Server]:
+    async with open_store("memory") as store, server_over(store, policy="legacy") as server:
+        server.client.headers.clear()
+        yield server
+
+
+async def our_answer(server: Server, asked: Asked) -> Told:
+    content = None if asked.body is None else asked.body.encode()
+    request = httpx.Request(
+        asked.method, f"http://localhost{asked.target}", headers=list(asked.headers), content=content
+    )
+    answer = await server.client.send(request)
+    return Told(
+        status=answer.status_code,
+        media=answer.headers.get("content-type", "").partition(";")[0],
+        body=answer.text,
+    )
+
+
+async def note_generations(server: Server, wrongs: Wrongs) -> None:
+    providers: dict[str, int] = {}
+    consumers: dict[str, int] = {}
+    for provider in (HOST, NIC, OTHER):
+        found = await server.ask("GET", f"/resource_providers/{provider}")
+        if found.is_success:
+            providers[provider] = found.json()["generation"]
+    for consumer in (WEB, NEW):
+        found = await server.ask("GET", f"/allocations/{consumer}")
+        if "consumer_generation" in found.json():
+            consumers[consumer] = found.json()["consumer_generation"]
+    wrongs.generations, wrongs.consumer_generations = providers, consumers
+
+
+def is_alike(theirs: Told, ours: Told) -> bool:
+    if theirs.status != ours.status:
+        return False
+    if theirs.status < HTTPStatus.BAD_REQUEST:
+        return True
+    their_error, our_error = error_in(theirs), error_in(ours)
+    if their_error is None or our_error is None:
+        return True
+    # What the `openstack` client prints is the last line of it.
+    said = our_error["detail"].split("\n")
+    return their_error.get("code") == our_error.get("code") and len(said) == LINES and bool(said[-1])
+
+
+def error_in(told: Told) -> dict[str, Any] | None:
+    if told.media != "application/json":
+        return None
+    errors = json.loads(told.body).get("errors")
+    # Its 401 has another form.
+    return None if errors is None else dict(errors[0])
+
+
+def is_listed(asked: Asked, theirs: Told, ours: Told) -> bool:
+    """The differences that docs/placement-api.md tells of."""
+    statuses = (theirs.status, ours.status)
+    path, _, query = asked.target.partition("?")
+    return (
+        theirs.status == HTTPStatus.INTERNAL_SERVER_ERROR
+        # A refused write: Placement keeps a consumer that holds nothing, at generation 0.
+        or "expected 0 but got None" in theirs.body
+        # A class that does not exist, beside an aggregate that nobody is in: Placement does not look at the class.
+        or (statuses == (200, 400) and "NONE" in query and "member_of" in query)
+        # A version that does not have the path: Placement looks at the type of the body first, of this path alone.
+        or (statuses == (415, 404) and path.endswith("/aggregates"))
+        # Inventories of a reshape that could never give anything.
+        or (path == "/reshaper" and statuses == (204, 400) and "more than the total" in ours.body)
+    )
+
+
+def _fixture(method: str, target: str, body: object = None) -> Asked:
+    return Asked(method, target, _HEADERS, None if body is None else json.dumps(body))
+
+
+FIXTURES: Final = (
+    _fixture("POST", "/resource_providers", {"name": "host", "uuid": HOST}),
+    _fixture("POST", "/resource_providers", {"name": "nic", "uuid": NIC, "parent_provider_uuid": HOST}),
+    _fixture("POST", "/resource_providers", {"name": "other", "uuid": OTHER}),
+    _fixture("PUT", "/resource_classes/CUSTOM_RARE"),
+    _fixture("PUT", "/traits/CUSTOM_FAST"),
+    _fixture(
+        "PUT",
+        f"/resource_providers/{HOST}/inventories",
+        {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}, "DISK_GB": {"total": 9}}},
+    ),
+    _fixture(
+        "PUT",
+        f"/resource_providers/{OTHER}/inventories",
+        {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}},
+    ),
+    _fixture(
+        "PUT",
+        f"/resource_providers/{HOST}/traits",
+        {"resource_provider_generation": 1, "traits": ["CUSTOM_FAST"]},
+    ),
+    _fixture(
+        "PUT",
+        f"/allocations/{WEB}",
+        {
+            "allocations": {HOST: {"resources": {"VCPU": 2}}},
+            "project_id": "shop",
+            "user_id": "ann",
+            "consumer_generation": None,
+            "consumer_type": "INSTANCE",
+        },
+    ),
+)

@@ -1,0 +1,100 @@
+"""Whatever is claimed, swapped and released, in whatever batches: each host counts who lives on it, and takes nobody beyond
+the limit that the claim names.
+"""
+
+import asyncio
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bus.message import ProviderId
+from bus.messages.placement import Claimed, ClaimResources, DoesNotFit, SwapClaim
+from placement_worker.core.ledger import ClaimOrder
+from placement_worker.store_memory import MemoryPlacementStore
+from tests.contracts.desk import Desk
+from tests.contracts.placement_orders import a_claim, a_host, a_release, a_share, a_swap, consumer, provider
+from tests.properties.bounds import THOROUGH
+
+HOSTS = tuple(provider(f"host-{number}") for number in (1, 2))
+WHO = tuple(consumer(f"vm-{number}") for number in range(4))
+HEIRS = {who: consumer(f"cleanup of {who}") for who in WHO}
+
+hosts, who = st.sampled_from(HOSTS), st.sampled_from(WHO)
+limits = st.sampled_from((0, 1, 1, 2))
+attempts = st.integers(1, 2)
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> ClaimOrder:
+    one, attempt = draw(who), draw(attempts)
+    share = a_share(draw(hosts), instances_max=draw(limits))
+    match draw(st.sampled_from(("claim", "claim", "swap", "release", "release of who cleans up"))):
+        case "claim":
+            return a_claim(share, one, attempt)
+        case "swap":
+            heir = HEIRS[one] if draw(st.booleans()) else None
+            return a_swap(share, one, attempt, attempt + 1, cleanup=heir)
+        case "release":
+            return a_release(one, attempt)
+        case _:
+            return a_release(HEIRS[one], attempt)
+
+
+def batches() -> st.SearchStrategy[list[ClaimOrder]]:
+    """Mostly single orders: of these it is known what they may have changed."""
+    return st.one_of(*[st.lists(orders(), min_size=1, max_size=size) for size in (1, 1, 3)])
+
+
+met: Counter[str] = Counter()
+
+
+@THOROUGH
+@given(st.lists(batches(), min_size=6, max_size=16))
+def search(played: list[list[ClaimOrder]]) -> None:
+    asyncio.run(_play(played))
+
+
+def test_each_host_counts_who_lives_on_it_and_nobody_is_added_beyond_the_limit() -> None:
+    met.clear()
+    search()
+    # The worlds are wild enough to mean something.
+    assert min(met[what] for what in ("claimed", "swapped", "full for a claim", "full for a swap")) > 5
+
+
+async def _play(played: list[list[ClaimOrder]]) -> None:
+    desk = Desk(MemoryPlacementStore())
+    await desk.report(*[a_host(f"host-{number}", VCPU=100) for number in (1, 2)])
+    for batch in played:
+        before = await _living(desk)
+        verdicts = await desk.ask(*batch)
+        # The audit counts anew who lives where.
+        assert await desk.store.audit() == ()
+        after = await _living(desk)
+        for order, verdict in zip(batch, verdicts, strict=True):
+            if len(batch) == 1:
+                _judge(order, verdict, before, after)
+
+
+def _judge(
+    order: ClaimOrder, verdict: object, before: dict[ProviderId, int], after: dict[ProviderId, int]
+) -> None:
+    """One order by itself: what it may have changed."""
+    if not isinstance(order, ClaimResources | SwapClaim):
+        assert all(after[host] <= before[host] for host in HOSTS)
+        return
+    share = order.share
+    kind = "claim" if isinstance(order, ClaimResources) else "swap"
+    if isinstance(verdict, Claimed):
+        met["claimed" if kind == "claim" else "swapped"] += 1
+        assert not share.instances_max or after[share.host] <= max(share.instances_max, before[share.host])
+    elif isinstance(verdict, DoesNotFit):
+        met[f"full for a {kind}"] += 1
+        assert verdict.full is not None
+        assert verdict.full.instances == before[share.host] >= share.instances_max > 0
+        assert after == before
+
+
+async def _living(desk: Desk) -> dict[ProviderId, int]:
+    states = await desk.providers()
+    return {host: states[host].consumers for host in HOSTS}

@@ -1,0 +1,260 @@
+"""A broker's alarm of ten minutes under 200 boots a second: what waits is bounded, nothing is asked twice, all ends."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import pytest
+from msgspec import Struct, field, structs
+
+from bus.broker import Broker, Parcel
+from bus.codec import CODEC, known_messages
+from bus.link import Link
+from bus.listening import listen
+from bus.memory import MemoryBroker
+from bus.messages.build import BuildInstance, Flavor, InstanceActive, InstanceFailed, RequestId
+from bus.messages.hosts import AskHosts, HostsAlive, HostsFound
+from bus.messages.placement import ClaimResources
+from bus.process import Part, run_until
+from bus.publisher import Overfull, now
+from bus.settings import BusSettings
+from bus.station import Station
+from bus.topology import EVENTS, Grant, objects_of
+from cell_conductor.settings import ConductorSettings
+from cell_conductor.store_memory import MemoryConductorStore
+from cell_conductor.wiring import conductor_parts
+from compute_sim.core.faults import FaultScript
+from compute_sim.drivers import alike
+from compute_sim.settings import ComputeSettings
+from compute_sim.wiring import compute_parts
+from placement_worker.settings import PlacementSettings
+from placement_worker.store_memory import MemoryPlacementStore
+from placement_worker.wiring import placement_parts
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store_memory import MemorySchedulerStore
+from scheduler_worker.wiring import scheduler_parts
+from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
+from tests.contracts.stage import until
+from tests.simulation.loop import live
+from tests.simulation.process import EPOCH
+
+BOOTS_PER_S = 200
+BEFORE_S, ALARM_S, DEADLINE_S = 5.0, 600.0, 200
+HOSTS = 100
+TICK_S = 0.05
+BUS = BusSettings(messages_waiting_max=2_000)
+# A batch that was under way when its publisher reached the bound, and one more, of the messages of several workers.
+WAITING_MAX = BUS.messages_waiting_max + 2 * BUS.batch_items_max
+SMALL = Flavor(name="small", vcpus=1, ram_mb=512, root_gb=1)
+
+
+def clock() -> datetime:
+    return EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
+
+
+class Asked(Struct):
+    """What the client asked for, and what became of it."""
+
+    accepted: set[RequestId] = field(default_factory=set)
+    refused: int = 0
+    ended: Counter[RequestId] = field(default_factory=Counter)
+
+
+class Stored:
+    """What the broker has taken since the alarm ended, or before it."""
+
+    def __init__(self, memory: MemoryBroker) -> None:
+        self.questions: Counter[str] = Counter()
+        self.claims: Counter[tuple[int, int]] = Counter()
+        self.beats = 0
+        memory.on_stored(self._stored)
+
+    def forget(self) -> None:
+        self.questions.clear()
+        self.claims.clear()
+        self.beats = 0
+
+    def _stored(self, parcel: Parcel) -> None:
+        for envelope in known_messages(parcel, CODEC):
+            message = envelope.message
+            self.beats += isinstance(message, HostsAlive)
+            if parcel.reply_to:
+                self.questions[envelope.id] += 1
+            if isinstance(message, ClaimResources):
+                self.claims[message.consumer.int, message.attempt] += 1
+
+
+class Cloud:
+    """Every worker on one broker, and a client."""
+
+    def __init__(
+        self, stack: AsyncExitStack, broker: Broker, bus: BusSettings, clock: Callable[[], datetime]
+    ) -> None:
+        self.stations: dict[str, Station] = {}
+        self._broker = broker
+        self._bus = bus
+        self._clock = clock
+        self._stack = stack
+
+    async def open(self) -> None:
+        clock = self._clock
+        connection = await self._broker.connect()
+        await connection.declare(objects_of(("c1",)))
+        await connection.close()
+        books = MemoryPlacementStore()
+        rows = MemorySchedulerStore()
+        self._start(placement_parts((self.station("placement"),), books, PlacementSettings(), clock))
+        scheduler = self.station("scheduler")
+        self._start(scheduler_parts(scheduler, rows, SchedulerSettings(), clock, random.Random(3)))
+        conductor = self.station("conductor")
+        own = conductor_parts(
+            conductor, MemoryConductorStore(clock), ConductorSettings(), "c1", conductor.ask_all, clock=clock
+        )
+        self._start((*own, conductor))
+        self._start(
+            compute_parts(
+                self.station("compute"),
+                alike("c1", HOSTS),
+                ComputeSettings(),
+                FaultScript(spawn_ms=500.0),
+                clock,
+                clock_s=asyncio.get_running_loop().time,
+            )
+        )
+
+    def station(self, name: str) -> Station:
+        station = Station(
+            self._broker,
+            name,
+            settings=self._bus,
+            asks=True,
+            clock=self._clock,
+            chance=random.Random(name),
+        )
+        self.stations[name] = station
+        self._stack.push_async_callback(station.close)
+        return station
+
+    def _start(self, parts: tuple[Part, ...]) -> None:
+        told = asyncio.Event()
+        running = asyncio.create_task(run_until(told, parts, drain_s_max=10))
+
+        async def end() -> None:
+            told.set()
+            await running
+
+        self._stack.push_async_callback(end)
+
+    def waiting(self) -> Mapping[str, int]:
+        return {name: station.publisher.waiting for name, station in self.stations.items()}
+
+    def under_way(self) -> Mapping[str, int]:
+        return {name: station.publisher.parcels_under_way for name, station in self.stations.items()}
+
+
+@asynccontextmanager
+async def a_cloud(broker: Broker, bus: BusSettings, clock: Callable[[], datetime]) -> AsyncIterator[Cloud]:
+    async with AsyncExitStack() as stack:
+        cloud = Cloud(stack, broker, bus, clock)
+        await cloud.open()
+        client = cloud.station("client")
+        running = asyncio.create_task(client.run())
+        known = 0
+        while known < HOSTS:
+            await asyncio.sleep(0.2)
+            found = await client.ask(AskHosts(limit=500))
+            assert isinstance(found, HostsFound)
+            known = sum(host.up for host in found.hosts)
+        await client.stop()
+        await running
+        yield cloud
+
+
+async def boot(client: Station, asked: Asked, seconds: float) -> None:
+    """200 a second, whether the broker takes them or not; what the publisher refuses was not accepted."""
+    numbers = random.Random(seconds)
+    for _ in range(int(seconds / TICK_S)):
+        for _ in range(int(BOOTS_PER_S * TICK_S)):
+            id_ = RequestId(UUID(int=numbers.getrandbits(128), version=4))
+            order = BuildInstance(request_id=id_, flavor=SMALL, deadline_s=DEADLINE_S)
+            sent = client.publisher.send(order)
+            if sent.done() and isinstance(sent.exception(), Overfull):
+                asked.refused += 1
+            else:
+                asked.accepted.add(id_)
+        await asyncio.sleep(TICK_S)
+
+
+async def hear(client: Station, asked: Asked) -> None:
+    link = Link(client.consuming.broker, client.settings)
+    keys = ("instance.active.#", "instance.error.#")
+    async for batch in listen(
+        link, [Grant(EVENTS, keys)], process="ears", settings=client.settings, codec=CODEC
+    ):
+        for each in batch:
+            if isinstance(each.message, InstanceActive | InstanceFailed):
+                asked.ended[each.message.instance.request_id] += 1
+
+
+async def the_alarm() -> None:
+    memory = MemoryBroker()
+    stored = Stored(memory)
+    async with a_cloud(memory.as_user(), BUS, clock) as cloud, asyncio.TaskGroup() as beside:
+        asked, client = Asked(), cloud.stations["client"]
+        hearing = beside.create_task(hear(client, asked))
+        await boot(client, asked, BEFORE_S)
+        memory.set_alarm()
+        stored.forget()
+        booting = beside.create_task(boot(client, asked, ALARM_S))
+        while not booting.done():
+            await asyncio.sleep(5)
+            assert max(cloud.waiting().values()) <= WAITING_MAX, cloud.waiting()
+            assert max(cloud.under_way().values()) <= BUS.parcels_unconfirmed_max, cloud.under_way()
+        assert not stored.questions
+        assert asked.refused > 0, "the client was never held back"
+        asked_again = {name: station.asked_again for name, station in cloud.stations.items()}
+
+        memory.end_alarm()
+        await asyncio.sleep(1)  # of the simulated clock: less than what a question waits for its answer
+
+        assert stored.beats <= 1, "beats were piled up"
+        assert {*stored.questions.values()} == {1}
+        assert {*stored.claims.values()} == {1}
+        assert asked_again == {name: station.asked_again for name, station in cloud.stations.items()}
+        while not asked.ended.keys() >= asked.accepted:
+            await asyncio.sleep(5)
+            assert asyncio.get_running_loop().time() < 2 * ALARM_S, "some requests do not end"
+        hearing.cancel()
+
+
+def test_an_alarm_of_ten_minutes_ends_with_one_copy_of_each_question_and_every_request_ended() -> None:
+    live(the_alarm())
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.asyncio
+async def test_an_alarm_of_some_seconds_on_the_real_broker() -> None:
+    under_test = await RabbitMQUnderTest.start()
+    bus = structs.replace(BUS, ask_again_ms=300, answer_timeout_ms=1_500)
+    try:
+        async with a_cloud(under_test.broker(), bus, now) as cloud, asyncio.TaskGroup() as beside:
+            asked, client = Asked(), cloud.stations["client"]
+            hearing = beside.create_task(hear(client, asked))
+            await boot(client, asked, 2)
+            await under_test.set_alarm(on=True)
+            await boot(client, asked, 3)
+            # Who publishes hears of the alarm then; the others may have nothing to say.
+            await until(lambda: client.publisher.is_held)
+            asked_again = {name: station.asked_again for name, station in cloud.stations.items()}
+            await boot(client, asked, 3)
+            assert asked_again == {name: station.asked_again for name, station in cloud.stations.items()}
+            assert max(cloud.waiting().values()) <= WAITING_MAX, cloud.waiting()
+            await under_test.set_alarm(on=False)
+            await until(lambda: asked.ended.keys() >= asked.accepted, "every request ends")
+            hearing.cancel()
+    finally:
+        await under_test.close()

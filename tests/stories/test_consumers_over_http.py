@@ -1,0 +1,80 @@
+"""Consumers that the bus made, read over HTTP: Placement's clients may write back what they read."""
+
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.message import ConsumerId
+from bus.messages.placement import NO_OWNER, ClaimAnswered, Claimed, ResourceAmount, Share, SwapClaim
+from tests.api.whole_app import Server, server_over
+from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of
+from tests.stories.layouts import STAGES
+
+pytestmark = pytest.mark.asyncio
+
+CLEANUP = ConsumerId(UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a02"))
+
+
+@STAGES
+async def test_what_a_boot_and_a_swap_with_cleanup_made_is_accepted_as_it_was_read(
+    bus: str, books: str
+) -> None:
+    async with AsyncExitStack() as stack:
+        here = await stack.enter_async_context(cloud(bus, books))
+        await stack.enter_async_context(here.placement())
+        await stack.enter_async_context(here.scheduler())
+        server = await stack.enter_async_context(server_over(here.books))
+        await here.add_host("first", vcpu=2)
+        await here.until_known("first")
+        owned = structs.replace(a_build(1), project="shop", user="ann")
+        nobodys = structs.replace(a_build(2), project="", user="")
+        for build in (owned, nobodys):
+            await here.client.ask(build)
+            await here.until_state(instance_of(build), "active")
+        await here.add_host("second", vcpu=2)
+        await swap_from_a_silent_host(here, ConsumerId(instance_of(owned)))
+
+        instance = await read_and_written_back(server, ConsumerId(instance_of(owned)))
+        cleanup = await read_and_written_back(server, CLEANUP)
+        other = await read_and_written_back(server, ConsumerId(instance_of(nobodys)))
+
+    assert instance == ("INSTANCE", "shop", "ann")
+    assert cleanup == ("CLEANUP", "shop", "ann")
+    assert other == ("INSTANCE", NO_OWNER, NO_OWNER)
+
+
+async def swap_from_a_silent_host(here: Cloud, consumer: ConsumerId) -> None:
+    swap = SwapClaim(
+        cell="c1",
+        consumer=consumer,
+        held_attempt=1,
+        attempt=2,
+        issued_at=datetime.now(UTC),
+        share=Share(
+            host=host_id("second"),
+            amounts=(ResourceAmount(provider=host_id("second"), resource="VCPU", amount=1),),
+        ),
+        cleanup=CLEANUP,
+    )
+    answer = await here.stations_in["c1"].ask(swap)
+    assert isinstance(answer, ClaimAnswered)
+    assert answer.verdict == Claimed()
+
+
+async def read_and_written_back(server: Server, consumer: ConsumerId) -> tuple[str, str, str]:
+    """Its type, project and user; all that was read is put as it is, as a client does that moves a part of it."""
+    path = f"/allocations/{consumer}"
+    read: dict[str, Any] = await server.done("GET", path)
+    assert read["allocations"], "it holds something"
+    await server.done("PUT", path, read)
+    again = await server.done("GET", path)
+    assert {**again, "consumer_generation": 0, "allocations": {}} == {
+        **read,
+        "consumer_generation": 0,
+        "allocations": {},
+    }
+    return read["consumer_type"], read["project_id"], read["user_id"]

@@ -1,0 +1,122 @@
+"""No database keeps anybody waiting without a limit. What a real server may do is in tests/adversity."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from msgspec import structs
+from sqlalchemy import Connection
+
+from bus.errors import Locked, Unavailable
+from bus.sql import Database, DatabaseSettings, PostgresDatabase, open_database, upgrade
+from bus.sql.settings import CONSUMER_TIMEOUT_S
+
+SHORT = DatabaseSettings(
+    connect_s=0.1,
+    pool_wait_s=0.1,
+    lock_s=0.1,
+    statement_s=0.2,
+    idle_in_transaction_s=0.2,
+    transaction_s=0.3,
+    long_s=0.5,
+    busy_s=0.05,
+)
+
+
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[str]:
+    """It accepts connections, and never says a word."""
+    over = asyncio.Event()
+
+    async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+        yield f"postgresql+asyncpg://moor@127.0.0.1:{server.sockets[0].getsockname()[1]}/moor?ssl=disable"
+        over.set()
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_accepts_and_says_nothing_is_away() -> None:
+    async with silent_server() as url:
+        database = open_database(url, settings=SHORT)
+        assert isinstance(database, PostgresDatabase)
+        with pytest.raises(Unavailable, match="cannot connect"):
+            async with database.writing() as transaction:
+                await transaction.run(ask)
+        with pytest.raises(Unavailable, match="cannot connect"):
+            async with database.dedicated():
+                pass
+        with pytest.raises(Unavailable, match="cannot connect"):
+            await upgrade(url, "placement_worker", SHORT)
+        await database.close()
+
+
+@pytest.mark.asyncio
+async def test_who_waits_too_long_for_a_session_is_told_how_many_there_are() -> None:
+    async with silent_server() as url:
+        database = open_database(url, pool_size=1, settings=structs.replace(SHORT, connect_s=20.0))
+        first = asyncio.create_task(one_question(database))
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match=r"none of 1 sessions was free within 0\.1 s"):
+            await one_question(database)
+        first.cancel()
+        await asyncio.wait((first,))
+        await database.close()
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_another_process_has_locked_is_locked(tmp_path: Path) -> None:
+    database = open_database(f"sqlite:///{tmp_path / 'books.db'}", settings=SHORT)
+    await one_question(database)
+    with closing(sqlite3.connect(tmp_path / "books.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Locked, match="database is locked"):
+            await one_question(database)
+        other.execute("ROLLBACK")
+    await one_question(database)
+    await database.close()
+
+
+@pytest.mark.asyncio
+async def test_a_writer_of_the_same_process_is_waited_for_so_long_and_no_longer(tmp_path: Path) -> None:
+    database = open_database(f"sqlite:///{tmp_path / 'books.db'}", settings=SHORT)
+    async with database.writing() as transaction:
+        await transaction.run(ask)
+        with pytest.raises(Locked, match=r"was in use for more than 0\.1 s"):
+            await one_question(database)
+    await one_question(database)
+    await database.close()
+
+
+async def one_question(database: Database) -> None:
+    async with database.writing() as transaction:
+        await transaction.run(ask)
+
+
+def ask(connection: Connection) -> None:
+    connection.execute(sa.text("SELECT 1"))
+
+
+def test_limits_that_contradict_each_other_are_refused() -> None:
+    settings = DatabaseSettings()
+    assert settings.transaction_s < CONSUMER_TIMEOUT_S
+    for field, value, what in (
+        ("lock_s", 61.0, "lock_s must be at most statement_s"),
+        ("statement_s", 121.0, "statement_s must be at most transaction_s"),
+        ("transaction_s", 3601.0, "transaction_s must be at most long_s"),
+        ("idle_in_transaction_s", 121.0, "idle_in_transaction_s must be at most transaction_s"),
+        ("transaction_s", 1800.0, "must be less than the 1800 s for which a consumer may hold a delivery"),
+        ("connect_s", 0.0, "connect_s must be more than 0"),
+    ):
+        with pytest.raises(ValueError, match=what):
+            structs.replace(settings, **{field: value})
+
+
+def test_no_limit_becomes_none_by_rounding() -> None:
+    assert structs.replace(SHORT, lock_s=0.0001).of_sessions["lock_timeout"] == "1"

@@ -1,0 +1,178 @@
+"""What a scheduler answers, lets go of, and has learnt by when."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.handling import Answer, Bury, Handler, Handlers, Reading, Received, Said, Tell
+from bus.message import Message, ProviderId
+from bus.messages.build import AskInstances, BuildInstance, BuildRejected, Flavor, RequestId
+from bus.messages.hosts import AskHosts, HostFacts, HostsReported, HostState, SetHost
+from bus.messages.placement import ReleaseClaim
+from bus.unreadable import Unreadable
+from scheduler_worker.building import Builder
+from scheduler_worker.core.picture import Picture
+from scheduler_worker.handlers import on_events, on_questions, on_requests
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.instances import accepted, instance_id_of
+from scheduler_worker.late import LateTransactions
+from scheduler_worker.searching import Search
+from scheduler_worker.store import NewRequest
+from scheduler_worker.store_memory import MemorySchedulerStore
+from scheduler_worker.wiring import STANDARD
+
+pytestmark = pytest.mark.asyncio
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+HOST = ProviderId(UUID(int=7))
+REQUEST = RequestId(UUID(int=9 << 80))
+
+
+class NoClaims:
+    """Nothing is left to be claimed for."""
+
+    async def find_hosts(self, searches: Sequence[Search]) -> None:
+        assert not searches
+
+
+class Desk:
+    """A scheduler's rows, what it knows of hosts, and its handlers."""
+
+    def __init__(self) -> None:
+        self.store = MemorySchedulerStore()
+        self.registry = HostRegistry(Picture(), timedelta(seconds=60), lambda: NOON)
+        self.transactions = LateTransactions(self.store, timedelta(seconds=5), lambda: NOON)
+        builder = Builder(self.store, NoClaims(), STANDARD, lambda: NOON, DAY)  # type: ignore[arg-type]
+        self.handlers: Handlers = {
+            **on_requests(builder, self.registry, lambda: NOON),
+            **on_events(self.registry, lambda: NOON),
+        }
+
+    async def handle(self, *messages: Message, attempts: int = 0, dies: bool = False) -> Sequence[Said]:
+        handler = self.handlers[type(messages[0])]
+        assert not isinstance(handler, Reading)
+        async with self.transactions.transaction() as late:
+            said = await _handled(handler, messages, late, attempts)
+            if dies:
+                raise ZeroDivisionError
+        return said
+
+
+async def _handled(
+    handler: Handler, messages: Sequence[Message], late: object, attempts: int
+) -> Sequence[Said]:
+    return await handler([an_ask(message, attempts=attempts) for message in messages], late)
+
+
+def an_ask(message: Message, *, reply_to: str = "", attempts: int = 0) -> Received[Message]:
+    return Received(message=message, id="7", trace="", sender="", reply_to=reply_to, attempts=attempts)
+
+
+def a_report(name: str = "h1") -> HostsReported:
+    return HostsReported(cell="c1", hosts=(HostFacts(id=HOST, name=name),), sequence=1)
+
+
+def known(desk: Desk) -> HostState | None:
+    return desk.registry.get(HOST)
+
+
+async def test_a_report_that_is_not_committed_is_not_learnt() -> None:
+    desk = Desk()
+
+    with pytest.raises(ZeroDivisionError):
+        await desk.handle(a_report(), dies=True)
+    assert known(desk) is None
+
+    await desk.handle(a_report())
+    host = known(desk)
+    assert host is not None
+    assert host.up
+
+
+async def test_an_operators_word_that_is_not_committed_is_not_learnt() -> None:
+    desk = Desk()
+    await desk.handle(a_report())
+    off = SetHost(host="h1", enabled=False, reason="broken fan")
+
+    with pytest.raises(ZeroDivisionError):
+        await desk.handle(off, dies=True)
+    host = known(desk)
+    assert host is not None
+    assert host.enabled
+
+    await desk.handle(off)
+    host = known(desk)
+    assert host is not None
+    assert (host.enabled, host.disabled_reason) == (False, "broken fan")
+
+
+async def test_a_rejected_request_that_comes_back_lets_go_of_what_it_may_have_claimed() -> None:
+    desk = Desk()
+    small = BuildInstance(request_id=REQUEST, flavor=Flavor(vcpus=1))
+    await accept_another(desk, small)
+
+    # The first try of this one claimed for two, found that the id is taken, and died before it let go.
+    said = await desk.handle(structs.replace(small, count=2), attempts=1)
+
+    assert [type(each.message) for each in said if isinstance(each, Answer)] == [BuildRejected]
+    released = [each.message for each in said if isinstance(each, Tell)]
+    assert [each.consumer for each in released if isinstance(each, ReleaseClaim)] == [
+        instance_id_of(REQUEST, 1)
+    ]
+
+
+async def accept_another(desk: Desk, build: BuildInstance) -> None:
+    """A request with the id of this one was accepted before."""
+    rows = accepted(build, [instance_id_of(REQUEST, 0)], NOON, NOON + DAY)
+    async with desk.store.transaction() as transaction:
+        await transaction.accept([NewRequest(REQUEST, b"another digest", rows)])
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "reason"),
+    [
+        (
+            Unreadable(b"", "unknown message type 'move.request'", kind="move.request", field="type"),
+            "move.request is not supported yet: unknown message type 'move.request'",
+        ),
+        (
+            Unreadable(b"", "unknown message type 'group.create'", kind="group.create", field="type"),
+            "unknown message type 'group.create'",
+        ),
+        (Unreadable(b"", "Expected `uuid`", kind="instance.delete", field="instance"), "Expected `uuid`"),
+    ],
+)
+async def test_whoever_waits_is_told_why_its_order_cannot_be_read_and_a_person_keeps_it(
+    unreadable: Unreadable, reason: str
+) -> None:
+    handler = Desk().handlers[Unreadable]
+    assert isinstance(handler, Reading)
+
+    answer, letter = await handler.handle([an_ask(unreadable, reply_to="answers.moor-client.1")])
+
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.message, BuildRejected)
+    assert (answer.message.field, answer.message.reason) == (unreadable.field, reason)
+    assert isinstance(letter, Bury)
+    assert letter.reason == reason
+
+
+async def test_whoever_waits_is_told_why_its_question_cannot_be_read() -> None:
+    desk = Desk()
+    handlers = on_questions(desk.store, desk.registry)
+    assert {AskInstances, AskHosts, Unreadable} == handlers.keys()
+    handler = handlers[Unreadable]
+    assert isinstance(handler, Reading)
+    wrong = Unreadable(b"", "Expected `int`, got `str`", kind="instance.query", field="limit", value="many")
+
+    answer, letter = await handler.handle([an_ask(wrong, reply_to="answers.moor-client.1")])
+
+    assert isinstance(answer, Answer)
+    assert answer.message == BuildRejected(
+        request_id=None, field="limit", value="many", reason="Expected `int`, got `str`"
+    )
+    assert isinstance(letter, Bury)
