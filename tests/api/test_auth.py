@@ -140,6 +140,8 @@ class TestBasic:
             (f"ann:{HASHED.decode()}:", "no project stands after the second colon"),
             ("# nobody", "names no user"),
         ],
+        # A hash is another one in each process, and processes that share the tests must name them alike.
+        ids=["no hash", "another hash", "a short hash", "no project", "nobody"],
     )
     def test_refuses_a_file_with_anything_else_in_it(self, tmp_path: Path, text: str, why: str) -> None:
         file = tmp_path / "users"
