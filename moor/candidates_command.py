@@ -14,6 +14,7 @@ from bus.messages.candidates import (
     Candidates,
     CandidatesFound,
     StartAgain,
+    TooCostly,
 )
 from bus.messages.placement import NotAllowed
 from moor.client import Client, client
@@ -138,6 +139,11 @@ async def _page(asking: Client, question: AskCandidates | AskMoreCandidates) -> 
         fail("the answer was forgotten before all of it was read: ask again")
     if isinstance(verdict, NotAllowed):
         fail(f"{verdict.field}: {verdict.reason}", 2)
+    if isinstance(verdict, TooCostly):
+        fail(
+            f"the search came to {verdict.spent} {verdict.what}, {verdict.budget} are the most: ask for fewer groups, or "
+            "for fewer candidates by --limit"
+        )
     if not isinstance(verdict, Candidates):
         fail(f"there is no such name: {', '.join(verdict.names)}", 2)
     return verdict

@@ -169,7 +169,8 @@ _BY_TYPE: dict[str, dict[str, str]] = {
     "AskMoreCandidates": {"answer": "which, as its `next` says", "page": "which of its pages"},
     "CandidatesFound": {
         "verdict": "`candidates` with some of them and `next`, null on the last page; `start_again` if the answer is"
-        " forgotten; or what is wrong with the question: `unknown_class`, `unknown_trait`, `not_allowed`",
+        " forgotten; what is wrong with the question: `unknown_class`, `unknown_trait`, `not_allowed`; or `too_costly`: the"
+        " search, or its answer, was cut when it had `spent` more `steps`, `bytes` or `answer_bytes` than its `budget`",
     },
     "Candidate": {
         "share": "what a claim for it would name",

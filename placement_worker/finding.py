@@ -4,10 +4,11 @@ What does not fit into one message is kept in the books, page by page and under 
 next page can be had from any placement worker, and after a restart; for as long as the change log is kept.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Protocol
-from uuid import NAMESPACE_OID, uuid5
+from typing import NamedTuple, Protocol
+from uuid import NAMESPACE_OID, UUID
 
 import msgspec
 
@@ -23,8 +24,10 @@ from bus.messages.candidates import (
     NextPage,
     RequestGroup,
     StartAgain,
+    TooCostly,
 )
 from bus.messages.placement import NotAllowed, ProviderState, ShapeSeen, Share
+from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.found import Candidate as Found
 from placement_worker.core.candidates.query import CandidatesQuery, Group, Preferred
 from placement_worker.core.candidates.search import find_candidates
@@ -32,9 +35,14 @@ from placement_worker.core.candidates.woods import SHARES, Woods
 from placement_worker.known_names import KnownNames
 from placement_worker.paging import ROOM
 from placement_worker.replica import Replica
+from placement_worker.searching import Searcher
 from placement_worker.store import KeptAnswers
 
-Verdict = Candidates | StartAgain | UnknownClass | UnknownTrait | NotAllowed
+Verdict = Candidates | StartAgain | UnknownClass | UnknownTrait | NotAllowed | TooCostly
+
+# What a candidate costs to be written as values, and then as text; and how fast text is read once more.
+_STEPS_PER_CANDIDATE, _STEPS_PER_SLOT = 60, 20
+_BYTES_PER_STEP = 128
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[Candidate, ...]).decode
@@ -45,10 +53,10 @@ class Viewed(Protocol):
         """All providers, with whatever was committed before the call."""
 
 
-def candidate_handlers(view: Viewed, names: KnownNames, kept: KeptAnswers) -> Handlers:
+def candidate_handlers(view: Viewed, names: KnownNames, kept: KeptAnswers, searcher: Searcher) -> Handlers:
     async def on_asked(asks: Sequence[Received[AskCandidates]]) -> list[Said]:
         return [
-            Answer(ask, CandidatesFound(verdict=await first_page(view, names, kept, ask.message)))
+            Answer(ask, CandidatesFound(verdict=await first_page(view, names, kept, searcher, ask.message)))
             for ask in asks
         ]
 
@@ -58,7 +66,9 @@ def candidate_handlers(view: Viewed, names: KnownNames, kept: KeptAnswers) -> Ha
     return {AskCandidates: Reading(on_asked), AskMoreCandidates: Reading(on_asked_for_more)}
 
 
-async def first_page(view: Viewed, names: KnownNames, kept: KeptAnswers, ask: AskCandidates) -> Verdict:
+async def first_page(
+    view: Viewed, names: KnownNames, kept: KeptAnswers, searcher: Searcher, ask: AskCandidates
+) -> Verdict:
     if flaw := flaw_in(ask):
         return flaw
     replica = await view.caught_up()
@@ -66,15 +76,40 @@ async def first_page(view: Viewed, names: KnownNames, kept: KeptAnswers, ask: As
         return UnknownClass(names=unknown)
     if unknown := await names.unknown_traits(replica, _traits_in(ask)):
         return UnknownTrait(names=unknown)
-    # From here on nothing is waited for until all is found: the answer is of one moment.
-    woods = replica.woods
-    found = find_candidates(woods, _query(ask)).written_out(woods)
-    first, *others = pages_of(_candidate(woods, one) for one in found)
+    query = _query(ask)
+    pages = await searcher.done(replica, lambda woods, budget: _found_pages(woods, budget, query))
+    if isinstance(pages, TooCostly):
+        return pages
+    first, *others = pages.pages
     if not others:
         return Candidates(candidates=_decode(first))
-    answer = uuid5(NAMESPACE_OID, (first + b"".join(others)).decode())
-    await kept.keep_answer(answer, others)
-    return Candidates(candidates=_decode(first), next=NextPage(answer=answer, page=1))
+    await kept.keep_answer(pages.name, others)
+    return Candidates(candidates=_decode(first), next=NextPage(answer=pages.name, page=1))
+
+
+class _Pages(NamedTuple):
+    """An answer, page by page, and the name made of its content."""
+
+    name: UUID
+    pages: Sequence[bytes]
+
+
+def _found_pages(woods: Woods, budget: Budget, query: CandidatesQuery) -> _Pages:
+    found = find_candidates(woods, query, budget=budget)
+    slots = sum(max(1, len(group.resources)) for group in query.groups)
+
+    def told() -> Iterator[Candidate]:
+        for one in found.written_out(woods):
+            budget.spend(_STEPS_PER_CANDIDATE + _STEPS_PER_SLOT * slots)
+            yield _candidate(woods, one)
+
+    pages = pages_of(told(), tell=budget.tell)
+    # That of uuid5, a page at a time: to name all of a long answer in one piece takes long.
+    digest = hashlib.sha1(NAMESPACE_OID.bytes, usedforsecurity=False)
+    for page in pages:
+        digest.update(page)
+        budget.spend(len(page) // _BYTES_PER_STEP)
+    return _Pages(UUID(bytes=digest.digest()[:16], version=5), pages)
 
 
 async def later_page(kept: KeptAnswers, ask: AskMoreCandidates) -> Verdict:
@@ -85,12 +120,15 @@ async def later_page(kept: KeptAnswers, ask: AskMoreCandidates) -> Verdict:
     return Candidates(candidates=_decode(page.body), next=goes_on)
 
 
-def pages_of(candidates: Iterable[Candidate], room: int = ROOM) -> list[bytes]:
-    """Each as large as a message may be; the first is there even if it is empty."""
+def pages_of(
+    candidates: Iterable[Candidate], room: int = ROOM, tell: Callable[[int], None] = lambda _: None
+) -> list[bytes]:
+    """Each as large as a message may be; the first is there even if it is empty. What is written is told to `tell`."""
     pages: list[bytes] = []
     page: list[bytes] = []
     size = 0
     for text in map(_encode, candidates):
+        tell(len(text))
         if page and size + len(text) + 1 > room:
             pages.append(_page(page))
             page, size = [], 0
@@ -113,14 +151,13 @@ def flaw_in(ask: AskCandidates) -> NotAllowed | None:
 
 def _flaws(ask: AskCandidates) -> Iterator[NotAllowed]:
     seen: set[str] = set()
+    in_subtrees = {suffix for each in ask.same_subtree for suffix in each}
     for place, group in enumerate(ask.groups):
         if group.suffix in seen:
             reason = f"there are two groups of suffix {group.suffix!r}"
             yield NotAllowed(field=f"groups[{place}].suffix", reason=reason)
         seen.add(group.suffix)
-        yield from _flaws_of(
-            group, f"groups[{place}]", {suffix for each in ask.same_subtree for suffix in each}
-        )
+        yield from _flaws_of(group, f"groups[{place}]", in_subtrees)
     if not any(group.resources for group in ask.groups):
         yield NotAllowed(field="groups", reason="no group asks for any resource")
     apart = seen - {""}
@@ -141,8 +178,9 @@ def _flaws_of(group: RequestGroup, field: str, in_subtrees: AbstractSet[str]) ->
             field=f"{field}.resources",
             reason="nothing is asked for: only a group that same_subtree names may ask for a place alone",
         )
+    forbidden = set(group.forbidden)
     for any_of in group.required:
-        if set(any_of) <= set(group.forbidden):
+        if forbidden.issuperset(any_of):
             yield NotAllowed(field=f"{field}.forbidden", reason=f"{any_of[0]} is required, too")
 
 

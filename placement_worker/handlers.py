@@ -36,6 +36,7 @@ from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.finding import Viewed, candidate_handlers
 from placement_worker.known_names import KnownNames
 from placement_worker.paging import ROOM, how_many_fit
+from placement_worker.searching import Searcher
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import KeptAnswers, PlacementTransaction, Records
 
@@ -98,7 +99,7 @@ def handlers(
         AskRevisions: Reading(on_revisions),
         **write_handlers(vocabulary, clock),
         **question_handlers(pages),
-        **candidate_handlers(view, KnownNames(vocabulary, pages), pages),
+        **candidate_handlers(view, KnownNames(vocabulary, pages), pages, Searcher(settings.search_limits)),
     }
 
 

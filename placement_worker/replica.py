@@ -7,6 +7,7 @@ and moves nothing else.
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 
 from msgspec import structs
 
@@ -24,8 +25,23 @@ class Replica:
         self._ids: dict[int, int] = {}
         self._by_name: dict[str, int] = {}
         self._trees: dict[int, dict[int, None]] = {}
+        # Of the woods as they are now.
+        self._readers = 0
 
     # Reading
+
+    @contextmanager
+    def reading(self) -> Iterator[Woods]:
+        """The woods as they are now, for a reader that lets others run meanwhile: they stay so, and what is written before
+        it is done is written into a copy.
+        """
+        woods = self.woods
+        self._readers += 1
+        try:
+            yield woods
+        finally:
+            if self.woods is woods:
+                self._readers -= 1
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -55,12 +71,17 @@ class Replica:
 
     def has_trait(self, name: str) -> bool:
         """Does any provider have it?"""
-        return bool(self.woods.traits.bearing_any((name,), self.woods.rows).any())
+        return name in self.woods.traits
 
     def internals(self) -> AbstractSet[int]:
         return self._ids.keys()
 
     # Following the books
+
+    def _writable(self) -> Woods:
+        if self._readers:
+            self.woods, self._readers = self.woods.copy(), 0
+        return self.woods
 
     def tell(self, states: Iterable[ProviderState]) -> None:
         """These are so, unless something later is known of them."""
@@ -69,18 +90,18 @@ class Replica:
             if known is not None and known.internal == state.internal:
                 if known.revision >= state.revision:
                     continue
-                self.woods.put(state)
+                self._writable().put(state)
                 if _is_found_alike(known, state):
                     self._by_id[state.id.int] = state
                     continue
                 self._take_out(known)
             elif known is not None:
                 # Who bore this id before is gone, though the log has not told so yet.
-                self.woods.drop(known.internal)
+                self._writable().drop(known.internal)
                 self._take_out(known)
-                self.woods.put(state)
+                self._writable().put(state)
             else:
-                self.woods.put(state)
+                self._writable().put(state)
             self._put_in(state)
 
     def use(self, usages: Iterable[ProviderUsage]) -> bool:
@@ -91,7 +112,7 @@ class Replica:
             if known is None or known.internal != usage.internal or known.revision < usage.base:
                 all_stand = False
             elif known.revision < usage.revision:
-                self.woods.use(usage.internal, usage.used)
+                self._writable().use(usage.internal, usage.used)
                 self._by_id[usage.id.int] = structs.replace(
                     known,
                     revision=usage.revision,
@@ -108,13 +129,13 @@ class Replica:
         for one in gone:
             known = self._by_id.get(one.id.int)
             if known is not None and known.internal == one.internal:
-                self.woods.drop(one.internal)
+                self._writable().drop(one.internal)
                 self._take_out(known)
 
     def keep_only(self, internals: AbstractSet[int]) -> None:
         """All others are no more."""
         for internal in self._ids.keys() - internals:
-            self.woods.drop(internal)
+            self._writable().drop(internal)
             self._take_out(self._by_id[self._ids[internal]])
 
     def _put_in(self, state: ProviderState) -> None:

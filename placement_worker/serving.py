@@ -40,7 +40,7 @@ class PlacementService:
         self._desk = Desk(store, STANDARD, clock)
         self._view = View(store)
         self._auth = serving.auth
-        routes = routes_of(self._desk, self._view, store, STANDARD)
+        routes = routes_of(self._desk, self._view, store, STANDARD, serving.settings.search_limits)
         connections = Connections(serving.settings)
         app = PlacementApp(routes, serving.auth, serving.policy, serving.settings, connections)
         self._server = HttpServer(app, serving.listen, serving.settings, serving.tls, connections=connections)

@@ -4,6 +4,8 @@ from datetime import timedelta
 
 from msgspec import Struct
 
+from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
+
 
 class PlacementSettings(Struct, frozen=True):
     # A claim, swap or release made longer ago than this is refused if nothing is known of its consumer any more.
@@ -17,10 +19,21 @@ class PlacementSettings(Struct, frozen=True):
     feed_rest_ms: float = 20.0
     feed_lead_again_ms: float = 1_000.0
     prune_every_s: float = 300.0
+    # What one search for candidates may cost, and how long its answer may be: later pages of it are kept in the database.
+    search_steps_max: int = DEFAULT_LIMITS.steps_max
+    search_bytes_max: int = DEFAULT_LIMITS.bytes_max
+    answer_bytes_max: int = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:
         if self.horizon_s <= 0:
             raise ValueError(f"horizon_s is {self.horizon_s}, must be more than 0")
+        for name in ("search_steps_max", "search_bytes_max", "answer_bytes_max"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be more than 0")
+
+    @property
+    def search_limits(self) -> SearchLimits:
+        return SearchLimits(self.search_steps_max, self.search_bytes_max, self.answer_bytes_max)
 
     @property
     def horizon(self) -> timedelta:

@@ -51,7 +51,9 @@ class AskCandidates(Message, frozen=True, tag="candidates"):
 
     groups: Annotated[tuple[RequestGroup, ...], Meta(min_length=1, max_length=64)]
     group_policy: Literal["none", "isolate"] | None = None
-    same_subtree: Annotated[tuple[tuple[Suffix, ...], ...], Meta(max_length=64)] = ()
+    same_subtree: Annotated[
+        tuple[Annotated[tuple[Suffix, ...], Meta(max_length=64)], ...], Meta(max_length=64)
+    ] = ()
     root_required: Traits = ()
     root_forbidden: Traits = ()
     limit: Annotated[int, Meta(ge=1, le=CANDIDATES_MAX)] = 1_000
@@ -94,5 +96,15 @@ class StartAgain(Variant, frozen=True, tag="start_again"):
     """That answer is not kept any more: ask anew."""
 
 
+class TooCostly(Variant, frozen=True, tag="too_costly"):
+    """The search was cut: it had come to `spent` of what is counted, and `budget` is the most. Nothing is known of whether
+    there are candidates, so a smaller question, or a smaller limit, may have an answer.
+    """
+
+    what: Literal["steps", "bytes", "answer_bytes"]
+    spent: int
+    budget: int
+
+
 class CandidatesFound(Message, frozen=True, tag="candidates.found"):
-    verdict: Candidates | StartAgain | UnknownClass | UnknownTrait | NotAllowed
+    verdict: Candidates | StartAgain | UnknownClass | UnknownTrait | NotAllowed | TooCostly

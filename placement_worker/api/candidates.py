@@ -1,22 +1,29 @@
 """Allocation candidates: who could give what is asked for, and how."""
 
+from collections.abc import Collection
+
 import numpy as np
 from msgspec import structs
 
+from bus.messages.candidates import TooCostly
 from placement_worker.api import query_schemas
 from placement_worker.api.candidates_text import TREES, Summaries, requests_text
 from placement_worker.api.forms import Forms
 from placement_worker.api.names import check_names
 from placement_worker.api.queries import candidates_query, traits_named
+from placement_worker.api.refusals import too_costly
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
 from placement_worker.api.standing import View
+from placement_worker.api.versions import Version
+from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.columns import Rows
 from placement_worker.core.candidates.found import Candidates as Found
 from placement_worker.core.candidates.query import CandidatesQuery
 from placement_worker.core.candidates.search import find_candidates
 from placement_worker.core.candidates.woods import Woods
 from placement_worker.known_names import KnownNames
+from placement_worker.searching import Searcher
 
 QUERY = Forms(
     ((1, 10), query_schemas.CANDIDATES_1_10),
@@ -35,32 +42,49 @@ CANDIDATES_MAX = 100_000
 
 
 class Candidates:
-    def __init__(self, view: View, names: KnownNames) -> None:
+    def __init__(self, view: View, names: KnownNames, searcher: Searcher) -> None:
         self._view = view
         self._names = names
+        self._searcher = searcher
         self._summaries = Summaries()
 
     async def show(self, request: Request) -> Reply:
         version = request.version
         QUERY.at(version).query(request.query)
         query = candidates_query(request.query, version)
+        query = structs.replace(query, limit=min(query.limit or CANDIDATES_MAX, CANDIDATES_MAX))
         classes = {resource: None for group in query.groups for resource in group.resources}
         replica = await self._view.caught_up()
         await check_names(self._names, replica, classes, traits_named(query))
-        # From here on nothing is waited for: what is found, and what is said of it, is of one moment.
-        limit = min(query.limit or CANDIDATES_MAX, CANDIDATES_MAX)
-        found = find_candidates(replica.woods, structs.replace(query, limit=limit))
-        requests = requests_text(found, replica.woods, version)
+
+        def search(woods: Woods, budget: Budget) -> bytes:
+            return self._body(woods, budget, query, version, classes)
+
+        body = await self._searcher.done(replica, search)
+        if isinstance(body, TooCostly):
+            raise too_costly(body)
+        return Reply(body=body, is_fresh=True)
+
+    def _body(
+        self, woods: Woods, budget: Budget, query: CandidatesQuery, version: Version, classes: Collection[str]
+    ) -> bytes:
+        found = find_candidates(woods, query, budget=budget)
+        requests = [text.encode() for text in requests_text(found, woods, version, budget)]
         giving = found.giving
-        if version < TREES and len(found) == limit < CANDIDATES_MAX:
-            giving = _all_giving(found, replica.woods, query)
-        summaries = self._summaries.text(giving, replica.woods, version, classes)
-        body = f'{{"allocation_requests":[{requests}],"provider_summaries":{{{summaries}}}}}'
-        return Reply(body=body.encode(), is_fresh=True)
+        if version < TREES and len(found) == query.limit != CANDIDATES_MAX:
+            giving = _all_giving(found, woods, query, budget)
+        told = [text.encode() for text in self._summaries.texts(giving, woods, version, classes, budget)]
+        parts = (
+            b'{"allocation_requests":[',
+            b",".join(requests),
+            b'],"provider_summaries":{',
+            b",".join(told),
+        )
+        return b"".join((*parts, b"}}"))
 
 
-def _all_giving(found: Found, woods: Woods, query: CandidatesQuery) -> Rows:
+def _all_giving(found: Found, woods: Woods, query: CandidatesQuery, budget: Budget) -> Rows:
     """Until 1.28 a limit cuts candidates off, and not what is said of the others in the trees of those that are left."""
-    every = find_candidates(woods, structs.replace(query, limit=CANDIDATES_MAX))
+    every = find_candidates(woods, structs.replace(query, limit=CANDIDATES_MAX), budget=budget)
     giving: Rows = np.intersect1d(every.giving, woods.in_trees_of(found.giving))
     return giving

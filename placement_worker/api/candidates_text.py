@@ -5,14 +5,15 @@ provider is written once, and kept until the provider changes. Nothing here need
 are letters, digits, hyphens and underscores.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
 from placement_worker.api.names import standard_first
 from placement_worker.api.versions import Version
+from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.columns import Rows
-from placement_worker.core.candidates.found import Block, Candidates, Shape
+from placement_worker.core.candidates.found import Candidates, Shape
 from placement_worker.core.candidates.woods import Woods
 
 _BY_PROVIDER: Version = (1, 12)
@@ -22,18 +23,44 @@ TREES: Version = (1, 29)
 _MAPPINGS: Version = (1, 34)
 
 _PROVIDER = '"%s"'
+# What a UUID is longer than the place where it goes.
+_UUID_MORE = 34
+_NAMES_AT_ONCE = 5_000
+# To write a summary takes as long as so many steps.
+_STEPS_PER_SUMMARY = 40
+_SUMMARIES_AT_ONCE = 250
 _encode = msgspec.json.encode
 
 
-def requests_text(found: Candidates, woods: Woods, version: Version) -> str:
-    return ",".join(_block_text(block, woods, version) for block in found.blocks)
+def requests_text(found: Candidates, woods: Woods, version: Version, budget: Budget) -> Iterator[str]:
+    """In parts, between which there are commas. How long it will be is told to the budget before any of it is written."""
+    blocks = list(_templates(found, version, budget))
+    budget.tell(
+        sum(len(rows) * (len(template) + _UUID_MORE * len(columns)) for rows, template, columns in blocks)
+    )
+    for rows, template, columns in blocks:
+        lines = max(1, _NAMES_AT_ONCE // max(1, len(columns)))
+        for start in range(0, len(rows), lines):
+            yield _block_text(rows[start : start + lines], template, columns, woods, budget)
 
 
-def _block_text(block: Block, woods: Woods, version: Version) -> str:
-    template, columns = _template(block.shape, version)
+def _templates(found: Candidates, version: Version, budget: Budget) -> Iterator[tuple[Rows, str, list[int]]]:
+    known: dict[int, tuple[str, list[int]]] = {}
+    for block in found.blocks:
+        made = known.get(id(block.shape))
+        if made is None:
+            made = known[id(block.shape)] = _template(block.shape, version)
+            budget.spend(10 * len(made[1]))
+            budget.hold(len(made[0]))
+        yield block.rows, *made
+
+
+def _block_text(rows: Rows, template: str, columns: list[int], woods: Woods, budget: Budget) -> str:
     uuids = woods.uuids
-    named = [uuids[row] for row in block.rows[:, columns].ravel().tolist()]
-    return ",".join([template] * len(block.rows)) % tuple(named)
+    named = [uuids[row] for row in rows[:, columns].ravel().tolist()]
+    text = ",".join([template] * len(rows)) % tuple(named)
+    budget.spend(len(named))
+    return text
 
 
 def _template(shape: Shape, version: Version) -> tuple[str, list[int]]:
@@ -62,27 +89,46 @@ class Summaries:
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._changes: list[int] = []
-        self._woods: Woods | None = None
+        self._lineage: object = None
 
-    def text(self, giving: Rows, woods: Woods, version: Version, classes: Collection[str]) -> str:
-        """Of all providers of the trees that give something; before there were trees, of those that do."""
+    def texts(
+        self, giving: Rows, woods: Woods, version: Version, classes: Collection[str], budget: Budget
+    ) -> Iterator[str]:
+        """In parts, between which there are commas: of all providers of the trees that give something; before there were
+        trees, of those that do.
+        """
         if version < TREES:
-            told = [_summary(row, woods, version, classes) for row in giving.tolist()]
-            return ",".join(told)
-        rows = woods.in_trees_of(giving).tolist()
-        if woods is not self._woods or len(self._texts) < woods.rows:
-            self._begin(woods)
+            rows = giving.tolist()
+        else:
+            rows = woods.in_trees_of(giving).tolist()
+            if woods.lineage is not self._lineage or len(self._texts) < woods.rows:
+                self._begin(woods)
+        # Between parts others may run, and write of a later state: nothing is looked up twice.
+        for start in range(0, len(rows), _SUMMARIES_AT_ONCE):
+            part = rows[start : start + _SUMMARIES_AT_ONCE]
+            written, told = (
+                (len(part), [_summary(row, woods, version, classes) for row in part])
+                if version < TREES
+                else self._kept(part, woods, version)
+            )
+            text = ",".join(told)
+            budget.tell(len(text))
+            budget.spend(len(part) + _STEPS_PER_SUMMARY * written)
+            yield text
+
+    def _kept(self, rows: list[int], woods: Woods, version: Version) -> tuple[int, list[str]]:
+        """How many were written anew, and all of them."""
         texts, written, changes = self._texts, self._changes, woods.changes
-        for row in rows:
-            if written[row] != changes[row]:
-                texts[row] = _summary(row, woods, version, ())
-                written[row] = changes[row]
-        return ",".join([texts[row] for row in rows])
+        changed = [row for row in rows if written[row] != changes[row]]
+        for row in changed:
+            texts[row] = _summary(row, woods, version, ())
+            written[row] = changes[row]
+        return len(changed), [texts[row] for row in rows]
 
     def _begin(self, woods: Woods) -> None:
         """Of other woods nothing is known; of these there may be more rows than before."""
-        if woods is not self._woods:
-            self._texts, self._changes, self._woods = [], [], woods
+        if woods.lineage is not self._lineage:
+            self._texts, self._changes, self._lineage = [], [], woods.lineage
         more = woods.rows - len(self._texts)
         self._texts += [""] * more
         self._changes += [-1] * more

@@ -19,12 +19,16 @@ from placement_worker.api.problems import ApiError, bad_request
 from placement_worker.api.schemas import Schema
 from placement_worker.api.versions import Version
 
-# What is wrong with a large body is said without the body: to lay one out for reading takes a thousand times as long as
-# to judge it.
+# What is wrong with a large body is said by whoever judged it, in fewer words: to look for the best ones, and to lay out a
+# body for reading, takes a thousand times as long as to judge it.
 LAID_OUT_BYTES_MAX = 8_192
 DETAIL_CHARACTERS_MAX = 4_000
+SHOWN_CHARACTERS_MAX = 200
 _BODY = "JSON does not validate"
 _QUERY = "Invalid query string parameters"
+
+
+_Problem = fastjsonschema.JsonSchemaValueException
 
 
 class Form:
@@ -48,8 +52,8 @@ class Form:
 
     def check(self, value: object, size: int = 0) -> None:
         """The same of what is JSON no more."""
-        if not self.allows(value):
-            raise self._refusal(value, _BODY, size)
+        if (problem := self._problem(value)) is not None:
+            raise self._refusal(value, problem, _BODY, size)
 
     def query(self, query: Sequence[tuple[str, str]]) -> dict[str, str]:
         """The keys and values of a query; of a key that is repeated the last."""
@@ -57,22 +61,26 @@ class Form:
         for key, text in query:
             if "\0" in key or "\0" in text:
                 raise bad_request(f"{_QUERY}: {key!r} is {text!r}, with the character NUL in it")
-        if not self.allows(value):
-            raise self._refusal(value, _QUERY, sum(len(text) for _, text in query))
+        if (problem := self._problem(value)) is not None:
+            raise self._refusal(value, problem, _QUERY, sum(len(text) for _, text in query))
         return value
 
     def allows(self, value: object) -> bool:
+        return self._problem(value) is None
+
+    def _problem(self, value: object) -> _Problem | RecursionError | None:
         try:
             self._judge(value)
-        except (fastjsonschema.JsonSchemaValueException, RecursionError):
-            return False
-        return True
+        except (_Problem, RecursionError) as problem:
+            return problem
+        return None
 
-    def _refusal(self, value: object, saying: str, size: int) -> ApiError:
+    def _refusal(self, value: object, problem: _Problem | RecursionError, saying: str, size: int) -> ApiError:
         try:
-            problem = next(self._explainer.iter_errors(value), _AT_ITS_END)
             said = (
-                str(problem) if size <= LAID_OUT_BYTES_MAX else f"{problem.message} (at {problem.json_path})"
+                str(next(self._explainer.iter_errors(value), _AT_ITS_END))
+                if size <= LAID_OUT_BYTES_MAX or isinstance(problem, RecursionError)
+                else _briefly(problem)
             )
         except RecursionError:
             return bad_request(f"{saying}: it goes too deep")
@@ -106,6 +114,21 @@ class Forms:
             form = [form for since, form in self.by_version if since <= version][-1]
             self._found[version] = form
         return form
+
+
+def _briefly(problem: _Problem) -> str:
+    value = problem.value
+    if problem.rule == "additionalProperties":
+        # Its message has all of them, in the order of a set.
+        return f"{problem.name} has properties that are not allowed"
+    match value:
+        case list() | dict():
+            got = f"{len(value)} of them"
+        case str():
+            got = repr(value[:SHOWN_CHARACTERS_MAX])
+        case _:
+            got = repr(value)[:SHOWN_CHARACTERS_MAX]
+    return f"{problem.message[:DETAIL_CHARACTERS_MAX]}. Got: {got}"
 
 
 def uuid_in(text: str) -> UUID | None:

@@ -16,6 +16,8 @@ PROVIDER_NOT_FOUND: Final = "placement.resource_provider.not_found"
 DUPLICATE_KEY: Final = "placement.query.duplicate_key"
 BAD_VALUE: Final = "placement.query.bad_value"
 MISSING_VALUE: Final = "placement.query.missing_value"
+# Placement itself has no such code: it takes as long as it takes.
+TOO_COSTLY: Final = "placement.query.too_costly"
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -14,7 +14,7 @@ word (from 1.33 on). Which keys there are at which version is for query_schemas.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 from uuid import UUID
 
@@ -107,15 +107,19 @@ def candidates_query(query: Query, version: Version) -> CandidatesQuery:
 def _groups(query: Query, version: Version) -> tuple[Group, ...]:
     pattern = _WORDY if version >= _WORDY_SUFFIXES else _NUMBERED
     suffixes = {match[2] or "" for key, _ in query if (match := pattern.fullmatch(key))}
-    return tuple(_group(query, suffix, version) for suffix in sorted(suffixes))
+    # There may be as many groups as keys: each looks up its own.
+    values: dict[str, list[str]] = {}
+    for key, value in query:
+        values.setdefault(key, []).append(value)
+    return tuple([_group(values, suffix, version) for suffix in sorted(suffixes)])
 
 
-def _group(query: Query, suffix: str, version: Version) -> Group:
-    resources = [resources_in(value) for value in values_of(query, f"resources{suffix}")]
-    required, forbidden = traits_in(values_of(query, f"required{suffix}"), version)
+def _group(values: Mapping[str, list[str]], suffix: str, version: Version) -> Group:
+    resources = [resources_in(value) for value in values.get(f"resources{suffix}", ())]
+    required, forbidden = traits_in(values.get(f"required{suffix}", []), version)
     of_aggregates = f"member_of{suffix}"
-    member_of, forbidden_aggregates = member_of_in(of_aggregates, values_of(query, of_aggregates), version)
-    in_tree = [tree_in(value) for value in values_of(query, f"in_tree{suffix}")]
+    member_of, forbidden_aggregates = member_of_in(of_aggregates, values.get(of_aggregates, []), version)
+    in_tree = [tree_in(value) for value in values.get(f"in_tree{suffix}", ())]
     return Group(
         suffix=suffix,
         resources=resources[-1] if resources else {},
@@ -230,8 +234,9 @@ def _check_conflicts(groups: Iterable[Group]) -> None:
     conflicts = [
         f"required{group.suffix}: ({', '.join(any_of)})"
         for group in groups
+        for forbidden in (set(group.forbidden),)
         for any_of in group.required
-        if set(any_of) <= set(group.forbidden)
+        if forbidden.issuperset(any_of)
     ]
     if conflicts:
         raise bad_request(

@@ -57,13 +57,15 @@ async def body_of(headers: Headers, receive: Receive, settings: ApiSettings) -> 
     _check_length(_stated_length(headers.get("content-length", "0")), settings)
     try:
         async with asyncio.timeout(settings.body_s_max):
-            return await _whole_body(receive, settings)
+            body = await _whole_body(receive, settings)
     except TimeoutError:
         raise ApiError(
             HTTPStatus.REQUEST_TIMEOUT,
             f"The body was not whole after {settings.body_s_max:g} seconds",
             headers=_LAST_ANSWER,
         ) from None
+    _check_values(body, settings)
+    return body
 
 
 async def _whole_body(receive: Receive, settings: ApiSettings) -> bytes:
@@ -93,4 +95,16 @@ def _check_length(length: int, settings: ApiSettings) -> None:
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             f"The body has {length} bytes, and {settings.body_bytes_max} are read at most",
             headers=_LAST_ANSWER,
+        )
+
+
+def _check_values(body: bytes, settings: ApiSettings) -> None:
+    """Before anything reads them: what stands between two values is counted a thousand times as fast as they are."""
+    if len(body) <= settings.body_values_max:
+        return
+    values = body.count(b",") + 1
+    if values > settings.body_values_max:
+        raise ApiError(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"The body has {values} values, and {settings.body_values_max} are read at most",
         )

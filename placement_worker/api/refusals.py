@@ -22,6 +22,7 @@ from bus.messages.administration import (
     UnknownTrait,
     WriteVerdict,
 )
+from bus.messages.candidates import TooCostly
 from bus.messages.placement import DoesNotFit, InventoryInUse, NotAllowed, Shortfall
 from placement_worker.api.problems import (
     CANNOT_DELETE_PARENT,
@@ -29,6 +30,7 @@ from placement_worker.api.problems import (
     DUPLICATE_NAME,
     INVENTORY_IN_USE,
     PROVIDER_NOT_FOUND,
+    TOO_COSTLY,
     ApiError,
     bad_request,
     conflict,
@@ -93,6 +95,19 @@ def refusal(verdict: WriteVerdict, doing: str) -> ApiError:  # noqa: C901, PLR09
             return bad_request(f"{doing}: {field}: {reason}")
         case _:
             raise AssertionError(f"{verdict!r} is no refusal")
+
+
+def too_costly(verdict: TooCostly) -> ApiError:
+    said = {
+        "steps": f"The search was cut after {verdict.spent} steps, {verdict.budget} are taken at most",
+        "bytes": f"The search was cut when it held {verdict.spent} bytes, {verdict.budget} are held at most",
+        "answer_bytes": f"What was found takes {verdict.spent} bytes to say, {verdict.budget} are said at most",
+    }[verdict.what]
+    return bad_request(
+        f"{said}. Whether there are more candidates is not known: ask for fewer groups, for less that other groups ask "
+        "for too, or for fewer candidates by limit",
+        TOO_COSTLY,
+    )
 
 
 def no_such_class(names: tuple[str, ...]) -> str:

@@ -13,8 +13,10 @@ from placement_worker.api import (
 )
 from placement_worker.api.routing import Route
 from placement_worker.api.standing import Desk, Records, View
+from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.known_names import KnownNames
+from placement_worker.searching import Searcher
 
 _PROVIDERS = "/resource_providers"
 _PROVIDER = "/resource_providers/{uuid}"
@@ -28,7 +30,13 @@ _TRAIT = "/traits/{name}"
 _CONSUMER = "/allocations/{consumer_uuid}"
 
 
-def routes_of(desk: Desk, view: View, records: Records, standard: Vocabulary) -> tuple[Route, ...]:
+def routes_of(
+    desk: Desk,
+    view: View,
+    records: Records,
+    standard: Vocabulary,
+    limits: SearchLimits = DEFAULT_LIMITS,
+) -> tuple[Route, ...]:
     names = KnownNames(standard, records)
     return (
         *_of_providers(providers.Providers(desk, view, names)),
@@ -41,7 +49,7 @@ def routes_of(desk: Desk, view: View, records: Records, standard: Vocabulary) ->
         Route(
             "GET",
             "/allocation_candidates",
-            candidates.Candidates(view, names).show,
+            candidates.Candidates(view, names, Searcher(limits)).show,
             "placement:allocation_candidates:list",
             (1, 10),
             query=candidates.QUERY,

@@ -5,6 +5,8 @@ None of them keeps a host that placement would refuse; those about the registry 
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from placement_worker.core.candidates.columns import Flags
 from placement_worker.core.capacity import capacity_of
 from scheduler_worker.core.compounds import Needs, needs_of
@@ -92,6 +94,22 @@ class AskedHosts:
     def reason(self, hosts: Hosts, wish: Wish, at: int) -> str:
         is_ignored = hosts.name(at).lower() in wish.ignore_hosts
         return "is to be ignored" if is_ignored else "is none of the hosts that were asked for"
+
+
+class Searched:
+    """Nothing is known of a compound host whose search was cut: it may have what is asked."""
+
+    name = "search"
+    is_per_instance = False
+
+    def passes(self, hosts: Hosts, wish: Wish) -> Flags:
+        cut = hosts.cut(needs_of(wish))
+        return hosts.everyone() if cut is None else np.equal(cut, 0)
+
+    def reason(self, hosts: Hosts, wish: Wish, at: int) -> str:
+        cut = hosts.cut(needs_of(wish))
+        assert cut is not None, "some host was searched"
+        return f"its search was cut after {cut[at]} steps: it may have what is asked, to find out would cost too much"
 
 
 class Traits:

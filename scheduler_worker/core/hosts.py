@@ -158,14 +158,20 @@ class Hosts:
 
     def decided(self, by_columns: Flags, needs: Needs) -> Flags:
         """What columns say of most hosts, and the search of compound ones. Of these nobody knows whether they could take
-        many: each is searched when it is its turn.
+        many: each is searched when it is its turn. Where the search was cut, nothing speaks against the host.
         """
         compounds = self._draft.compounds
         if compounds is None:
             return by_columns
         if self._taken is not None:
             return by_columns | self._of(compounds.flags)
-        return np.where(self._of(compounds.flags), self._of(compounds.found(needs).flags), by_columns)
+        found = compounds.found(needs)
+        return np.where(self._of(compounds.flags), self._of(found.flags | (found.cut > 0)), by_columns)
+
+    def cut(self, needs: Needs) -> Ints | None:
+        """After how many steps the search of each host was cut, 0 where it was not; None if none is searched."""
+        compounds = self._draft.compounds
+        return None if compounds is None else self._of(compounds.found(needs).cut)
 
     @property
     def some_are_compound(self) -> bool:

@@ -75,6 +75,7 @@ def standard_plugins(
             filters.OneCell(),
             filters.AvailabilityZone(),
             filters.AskedHosts(),
+            filters.Searched(),
             filters.Traits(),
             *((filters.IoOps(io_ops_max),) if io_ops_max else ()),
             *((filters.Instances(instances_max),) if instances_max else ()),

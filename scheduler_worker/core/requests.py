@@ -16,6 +16,9 @@ from placement_worker.core.vocabulary import CUSTOM, Vocabulary
 
 COUNT_MAX = 100
 DEADLINE_S_MAX = 86_400
+# Flavors have some dozens; each one is a pass over all hosts.
+EXTRA_SPECS_MAX = 400
+NAMED_HOSTS_MAX = 1_000
 MB_PER_GB = 1024
 
 _GROUPED = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
@@ -121,6 +124,12 @@ def _problems_of(build: BuildInstance, specs: tuple[_Spec, ...]) -> Iterator[_Pr
 def _problems_of_counts(build: BuildInstance) -> Iterator[_Problem]:
     if not 1 <= build.count <= COUNT_MAX:
         yield _Problem("count", build.count, f"a request builds 1 to {COUNT_MAX} instances")
+    for field, named in (("hosts", build.hosts), ("ignore_hosts", build.ignore_hosts)):
+        if len(named) > NAMED_HOSTS_MAX:
+            yield _Problem(field, len(named), f"at most {NAMED_HOSTS_MAX} hosts can be named")
+    if len(build.image_properties) > EXTRA_SPECS_MAX:
+        reason = f"an image has at most {EXTRA_SPECS_MAX} properties here"
+        yield _Problem("image_properties", len(build.image_properties), reason)
     given = build.instance_ids
     if given and len(given) != build.count:
         yield _Problem("instance_ids", len(given), f"{len(given)} ids are given for {build.count} instances")
@@ -132,6 +141,9 @@ def _problems_of_counts(build: BuildInstance) -> Iterator[_Problem]:
 
 
 def _problems_of_flavor(flavor: Flavor, specs: tuple[_Spec, ...]) -> Iterator[_Problem]:
+    if len(flavor.extra_specs) > EXTRA_SPECS_MAX:
+        reason = f"a flavor has at most {EXTRA_SPECS_MAX} extra specs"
+        yield _Problem("flavor.extra_specs", len(flavor.extra_specs), reason)
     for name in ("vcpus", "ram_mb", "root_gb", "ephemeral_gb", "swap_mb"):
         amount = getattr(flavor, name)
         if not 0 <= amount <= INTEGER_MAX:

@@ -90,17 +90,20 @@ def an_allocation(generation: int | None = None, **amounts: int) -> dict[str, An
 
 
 @asynccontextmanager
-async def a_server(kind: str) -> AsyncIterator[Server]:
-    async with open_store(kind) as store, server_over(store) as server:
+async def a_server(kind: str, settings: ApiSettings | None = None) -> AsyncIterator[Server]:
+    async with open_store(kind) as store, server_over(store, settings=settings) as server:
         await server.fill()
         yield server
 
 
 @asynccontextmanager
-async def server_over(store: PlacementStore, policy: str = "open") -> AsyncIterator[Server]:
+async def server_over(
+    store: PlacementStore, policy: str = "open", settings: ApiSettings | None = None
+) -> AsyncIterator[Server]:
+    settings = settings or ApiSettings()
     desk, view = Desk(store, STANDARD, lambda: datetime.now(UTC)), View(store)
-    routes = routes_of(desk, view, store, STANDARD)
-    app = PlacementApp(routes, BelievedToken(), policy_named(policy), ApiSettings())
+    routes = routes_of(desk, view, store, STANDARD, settings.search_limits)
+    app = PlacementApp(routes, BelievedToken(), policy_named(policy), settings)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://placement") as client:
         yield Server(client)
         await view.close()

@@ -44,11 +44,16 @@ class Upstream:
         self._process = process
         self.seen: Counter[str] = Counter()
 
-    def ask(self, states: Sequence[ProviderState], questions: Sequence[Question]) -> list[Any]:
+    def ask(
+        self,
+        states: Sequence[ProviderState],
+        questions: Sequence[Question],
+        traits: tuple[str, ...] = TRAITS,
+    ) -> list[Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(
-            msgspec.json.encode(World(TRAITS, tuple(states), tuple(questions))).decode() + "\n"
+            msgspec.json.encode(World(traits, tuple(states), tuple(questions))).decode() + "\n"
         )
         self._process.stdin.flush()
         line = self._process.stdout.readline()

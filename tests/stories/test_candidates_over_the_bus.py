@@ -1,5 +1,6 @@
 """Candidates asked for on the bus: they are what a claim is made of, and an answer of any length is whole."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from itertools import permutations
 from uuid import UUID, uuid5
@@ -16,17 +17,26 @@ from bus.messages.candidates import (
     CandidatesFound,
     RequestGroup,
     StartAgain,
+    TooCostly,
 )
 from bus.messages.placement import (
     Claimed,
     NotAllowed,
+    ReportAccepted,
     ReportedInventory,
     ReportedProvider,
     ReportInventory,
     ShapeMoved,
 )
+from placement_worker.settings import PlacementSettings
 from tests.stories.cloud import until_so
 from tests.stories.test_placement_over_the_bus import NAMES, STAGES, Scene, claim, host, scene
+from tests.unit.hard_questions import (
+    Asked,
+    a_tight_packing,
+    eleven_over_half_of_ten_nodes,
+    pairs_on_a_chain,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -185,3 +195,80 @@ async def test_a_question_that_makes_no_sense_is_told_which_field_and_why(bus: s
 
         unheard = AskCandidates(groups=(RequestGroup(resources={"VCPU": 1}, required=(("CUSTOM_X",),)),))
         assert await asked(here, unheard) == UnknownTrait(names=("CUSTOM_X",))
+
+
+async def told_and_asked(here: Scene, asked_of: Asked) -> AskCandidates:
+    """Placement is told of the world, and this is what is asked of it."""
+    world, query = asked_of
+    states = [world.woods.state(row) for row in range(world.woods.rows)]
+    report = ReportInventory(
+        cell="c1",
+        root=states[0].id,
+        providers=tuple(
+            ReportedProvider(
+                id=state.id,
+                name=state.name,
+                parent=state.parent,
+                inventories={
+                    resource: ReportedInventory(total=each.total)
+                    for resource, each in state.inventories.items()
+                },
+                traits=state.traits,
+            )
+            for state in states
+        ),
+    )
+    assert isinstance(await here.report(report), ReportAccepted)
+    return AskCandidates(
+        groups=tuple(
+            RequestGroup(suffix=group.suffix, resources=dict(group.resources), required=group.required)
+            for group in query.groups
+        ),
+        group_policy=query.group_policy,
+        same_subtree=query.same_subtree,
+        limit=query.limit or 1,
+    )
+
+
+@STAGES
+async def test_a_question_that_is_too_hard_is_cut_with_its_numbers_and_claims_are_answered_before(
+    bus: str, books: str
+) -> None:
+    settings = PlacementSettings(feed_lead_again_ms=20, search_steps_max=1_000_000)
+    async with scene(bus, books, settings=settings) as here:
+        await here.report(host("h1", 4))
+        (only,) = (await first_of(here, TWO_CPUS)).candidates
+        question = await told_and_asked(here, a_tight_packing())
+
+        hard = asyncio.ensure_future(asked(here, question))
+        assert await here.claim(claim(1, only.share)) == [Claimed()]
+        assert not hard.done(), "the claim waited for the search"
+        cut = await hard
+
+        assert isinstance(cut, TooCostly)
+        assert (cut.what, cut.budget) == ("steps", 1_000_000)
+        assert 1_000_000 < cut.spent < 1_010_000
+
+
+@STAGES
+async def test_what_only_looks_hard_is_answered(bus: str, books: str) -> None:
+    async with scene(bus, books) as here:
+        too_large = await told_and_asked(here, eleven_over_half_of_ten_nodes())
+        assert (await first_of(here, too_large)).candidates == ()
+
+    async with scene(bus, books) as here:
+        on_a_chain = await told_and_asked(here, pairs_on_a_chain())
+        (found,) = (await first_of(here, on_a_chain)).candidates
+        assert len(found.mappings) == 40
+
+
+@STAGES
+async def test_an_answer_that_is_too_long_is_refused_with_its_length(bus: str, books: str) -> None:
+    settings = PlacementSettings(feed_lead_again_ms=20, answer_bytes_max=500_000)
+    async with scene(bus, books, settings=settings) as here:
+        await here.report(a_host_with_devices("h1"))
+
+        cut = await asked(here, THREE_DEVICES)
+
+        assert isinstance(cut, TooCostly)
+        assert (cut.what, cut.budget) == ("answer_bytes", 500_000)

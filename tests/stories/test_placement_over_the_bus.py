@@ -102,7 +102,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(bus: str, books: str, user: str = "") -> AsyncIterator[Scene]:
+async def scene(
+    bus: str, books: str, user: str = "", settings: PlacementSettings = SETTLED
+) -> AsyncIterator[Scene]:
     async with AsyncExitStack() as stack:
         under_test = await under_test_of(bus)
         stack.push_async_callback(under_test.close)
@@ -115,7 +117,7 @@ async def scene(bus: str, books: str, user: str = "") -> AsyncIterator[Scene]:
         here = Scene(under_test, broker, client, store)
         told = asyncio.Event()
         running = asyncio.gather(
-            run_until(here.placement_told, placement_parts((placement,), store, SETTLED), drain_s_max=10),
+            run_until(here.placement_told, placement_parts((placement,), store, settings), drain_s_max=10),
             run_until(told, (client,), drain_s_max=10),
         )
         try:

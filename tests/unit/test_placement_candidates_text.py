@@ -10,6 +10,7 @@ from msgspec import structs
 from bus.message import AggregateId, ProviderId
 from bus.messages.placement import InventoryState, ProviderState, ProviderUsage
 from placement_worker.api.candidates_text import Summaries, requests_text
+from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.found import Candidates
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import find_candidates
@@ -87,14 +88,15 @@ def query(request: pytest.FixtureRequest) -> CandidatesQuery:
 
 
 def requests(found: Candidates, replica: Replica, version: tuple[int, int]) -> list[Any]:
-    said: list[Any] = json.loads(f"[{requests_text(found, replica.woods, version)}]")
+    said: list[Any] = json.loads(f"[{','.join(requests_text(found, replica.woods, version, Budget()))}]")
     return said
 
 
 def summaries(
     of: Summaries, found: Candidates, replica: Replica, version: tuple[int, int], *classes: str
 ) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(f"{{{of.text(found.giving, replica.woods, version, classes)}}}")
+    texts = of.texts(found.giving, replica.woods, version, classes, Budget())
+    said: dict[str, Any] = json.loads(f"{{{','.join(texts)}}}")
     return said
 
 

@@ -2,14 +2,26 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from random import Random
 
 from msgspec import structs
 
 from bus.messages.build import FunnelStep, NoValidHost
 from bus.messages.placement import InventoryState, ProviderGone, ProviderState, Share
+from placement_worker.core.candidates.budget import SharedBudget
+from placement_worker.core.candidates.fitting import Scope
+from placement_worker.core.candidates.search import CutInTrees, InTrees, find_one_in_each_tree
 from scheduler_worker.core.choosing import Chosen, choose, stand_ins
+from scheduler_worker.core.compounds import (
+    BYTES_PER_TREE,
+    STEPS_PER_BATCH,
+    STEPS_PER_TREE,
+    needs_of,
+    query_of,
+)
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.core.plugins import standard_plugins
+from scheduler_worker.core.requests import Wish
 from tests.contracts.placement_orders import DB, WEB, aggregate, provider
 from tests.unit.scheduler_worlds import a_host, a_picture, a_state, a_wish, usage_of
 
@@ -279,3 +291,80 @@ def test_stand_ins_are_given_the_shares_that_they_could_take() -> None:
     found = stand_ins(picture, a_wish(3), PLUGINS, cell="c1", salt=0, count=2, turn=0)
 
     assert sorted(in_words(each.share) for each in found) == ["VCPU:3@flat1", "VCPU:3@h-n0"]
+
+
+# What would cost too much
+
+
+def a_host_of_many_traits(name: str, parts: int = 30, classes: int = 7) -> list[ProviderState]:
+    """Each class may be had at each part, and each part bears a few of many traits: whether some of them bear all that is
+    required together is a set cover.
+    """
+    chance = Random(0)
+    root = a_state(name, some(DISK_GB=100), shape=3, internal=1_000)
+    given = some(**{f"CUSTOM_R{number}": 100 for number in range(classes)})
+    return [root] + [
+        a_state(
+            f"{name}-p{number}",
+            given,
+            internal=root.internal + 1 + number,
+            parent=root.id,
+            root=root.id,
+            shape=3,
+            traits=tuple(sorted(f"CUSTOM_T{trait}" for trait in chance.sample(range(24), 4))),
+        )
+        for number in range(parts)
+    ]
+
+
+def a_hard_wish(amount: int = 1, classes: int = 7) -> Wish:
+    return Wish(
+        amounts=tuple((f"CUSTOM_R{number}", amount) for number in range(classes)),
+        required=tuple(f"CUSTOM_T{number}" for number in range(24)),
+    )
+
+
+def test_a_host_whose_search_is_cut_is_removed_with_that_reason_and_others_are_chosen() -> None:
+    picture = a_cloud(*a_host_of_many_traits("hard"), *a_nested_host("h"))
+
+    hard, plain = choose(picture, [a_hard_wish(), a_wish(3)], PLUGINS, salt=0)
+
+    refused = refusal(hard)
+    (cut,) = [step for step in refused.steps if step.step == "search"]
+    assert cut.removed == 1
+    assert "its search was cut after" in cut.example
+    assert "it may have what is asked" in cut.example
+    assert isinstance(plain, Chosen)
+
+
+def test_all_searches_of_a_batch_together_have_a_budget() -> None:
+    """However many hard questions there are, and however many trees to ask them of."""
+    shared = SharedBudget(STEPS_PER_TREE, STEPS_PER_BATCH, BYTES_PER_TREE)
+    woods = a_cloud(*a_host_of_many_traits("hard")).woods
+    spent = questions = 0
+    for number in range(40):
+        wish = a_hard_wish(1 + number)
+        for cut in find_one_in_each_tree(woods, query_of(needs_of(wish)), Scope(), shared):
+            assert isinstance(cut, CutInTrees)
+            spent += cut.steps
+            questions += 1
+
+    assert questions == 40
+    assert spent < STEPS_PER_BATCH + 40 * (STEPS_PER_TREE + 16 * 7 * 7 + 1_000)
+
+
+def test_trees_where_nothing_is_hard_are_found_when_all_is_spent_that_is_shared() -> None:
+    shared = SharedBudget(STEPS_PER_TREE, 0, BYTES_PER_TREE)
+    woods = a_cloud(*[state for number in range(50) for state in a_nested_host_of_its_own(number)]).woods
+
+    found = list(find_one_in_each_tree(woods, query_of(needs_of(a_wish(3))), Scope(), shared))
+
+    assert sum(len(trees.roots) for trees in found if isinstance(trees, InTrees)) == 50
+
+
+def a_nested_host_of_its_own(number: int) -> list[ProviderState]:
+    """No other is quite the same."""
+    return [
+        structs.replace(state, internal=10_000 + 10 * number + place)
+        for place, state in enumerate(a_nested_host(f"own{number}", vcpu=3 + number))
+    ]

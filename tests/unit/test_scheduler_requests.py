@@ -176,3 +176,25 @@ def test_instances_are_called_as_given_or_by_their_place_in_the_request() -> Non
 
     assert instances_of(a_build(instance_ids=given), numbered) == given
     assert instances_of(a_build(count=2), numbered) == (numbered(REQUEST, 0), numbered(REQUEST, 1))
+
+
+@pytest.mark.parametrize(
+    ("build", "field", "limit"),
+    [
+        (a_build({f"resources:CUSTOM_{n}": "1" for n in range(401)}), "flavor.extra_specs", 400),
+        (
+            a_build(image_properties={f"trait:CUSTOM_{n}": "required" for n in range(401)}),
+            "image_properties",
+            400,
+        ),
+        (a_build(hosts=tuple(f"h{n}" for n in range(1_001))), "hosts", 1_000),
+        (a_build(ignore_hosts=tuple(f"h{n}" for n in range(1_001))), "ignore_hosts", 1_000),
+    ],
+)
+def test_what_takes_a_pass_over_all_hosts_each_is_counted(
+    build: BuildInstance, field: str, limit: int
+) -> None:
+    rejected = the_rejection(build)
+
+    assert (rejected.field, rejected.value) == (field, str(limit + 1))
+    assert str(limit) in rejected.reason

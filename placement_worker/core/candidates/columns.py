@@ -65,6 +65,15 @@ class Stock:
         self.max_unit = longer(self.max_unit, length)
         self.step_size = longer(self.step_size, length)
 
+    def copy(self) -> "Stock":
+        other = Stock(0)
+        other.capacity, other.used, other.free = self.capacity.copy(), self.used.copy(), self.free.copy()
+        other.min_unit, other.max_unit = self.min_unit.copy(), self.max_unit.copy()
+        other.step_size = self.step_size.copy()
+        other.has_min_unit, other.has_max_unit = self.has_min_unit, self.has_max_unit
+        other.has_step_size, other.providers = self.has_step_size, self.providers
+        return other
+
     def put(self, row: int, inventory: InventoryState) -> None:
         capacity = capacity_of(inventory)
         self.capacity[row] = capacity
@@ -138,6 +147,17 @@ class BitSets:
         self._length = length
         self._words = [longer(words, length) for words in self._words]
 
+    def copy(self) -> "BitSets":
+        other = BitSets(self._length)
+        other._codes, other._bearers = dict(self._codes), dict(self._bearers)
+        other._free_codes = list(self._free_codes)
+        other._words = [words.copy() for words in self._words]
+        return other
+
+    def __contains__(self, name: str) -> bool:
+        """Does any row bear it?"""
+        return name in self._codes
+
     @property
     def words(self) -> int:
         """How many each row has."""
@@ -191,6 +211,12 @@ class Members:
     def __init__(self) -> None:
         self.rows: set[int] = set()
         self._array: Rows | None = None
+
+    def copy(self) -> "Members":
+        other = Members()
+        # The array is never written into, only replaced.
+        other.rows, other._array = set(self.rows), self._array
+        return other
 
     def add(self, row: int) -> None:
         self.rows.add(row)

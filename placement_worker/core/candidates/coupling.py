@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from placement_worker.core.candidates.budget import ROWS_PER_STEP, Budget
 from placement_worker.core.candidates.columns import Ints
 from placement_worker.core.candidates.fitting import Slot, Taken
 from placement_worker.core.candidates.woods import Woods
@@ -24,13 +25,20 @@ class Coupling(Struct, frozen=True):
     room: Ints
 
 
-def couplings_of(woods: Woods, slots: Sequence[Slot], *, isolate: bool, taken: Taken) -> list[Coupling]:
+def couplings_of(
+    woods: Woods, slots: Sequence[Slot], budget: Budget, *, isolate: bool, taken: Taken
+) -> list[Coupling]:
     """With `isolate`, no two slots with suffixes take from one provider."""
     couplings = []
-    for resource in sorted({resource for slot in slots for resource, _ in slot.resources}):
-        amounts = tuple(dict(slot.resources).get(resource, 0) for slot in slots)
+    asked = [dict(slot.resources) for slot in slots]
+    for resource in sorted({resource for each in asked for resource in each}):
+        budget.spend(len(slots) + SUMS_MAX)
+        amounts = tuple([each.get(resource, 0) for each in asked])
         takers = [slot for slot, amount in zip(slots, amounts, strict=True) if amount]
         if len(takers) > 1 and not (isolate and all(slot.is_suffixed for slot in takers)):
+            # Beside the couplings stand numbers that are gone after them.
+            budget.hold(2 * 8 * woods.rows)
+            budget.spend(8 * woods.rows // ROWS_PER_STEP)
             room = woods.stocks[resource].room(woods.rows)
             for row, less in taken.get(resource, {}).items():
                 room[row] = min(room[row], woods.stocks[resource].free[row] - less)

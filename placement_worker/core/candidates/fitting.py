@@ -9,9 +9,13 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec import Struct
 
+from placement_worker.core.candidates.budget import ROWS_PER_STEP, Budget
 from placement_worker.core.candidates.columns import Flags, Floats, Rows
 from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, Group
 from placement_worker.core.candidates.woods import Woods
+
+# The forms of woods in which everybody is a root.
+_LONE_ROOTS = {(-1,)}
 
 # By class and row.
 Taken = Mapping[str, Mapping[int, int]]
@@ -59,14 +63,17 @@ class Scope(Struct, frozen=True):
 EVERYTHING = Scope()
 
 
-def fit(woods: Woods, query: CandidatesQuery, scope: Scope = EVERYTHING) -> Fitting | None:
+def fit(woods: Woods, query: CandidatesQuery, scope: Scope, budget: Budget) -> Fitting | None:
     """None if it takes no search to see that nothing is to be found."""
+    if any(resource not in woods.stocks for group in query.groups for resource in group.resources):
+        return None
     anchors = _may_anchor(woods, query)
     if scope.roots is not None:
         anchors &= scope.roots
     slots: list[Slot] = []
     together: tuple[Flags, ...] = ()
     for group in query.groups:
+        _account(woods, group, budget)
         if group.in_tree is not None and woods.row_of(group.in_tree) is None:
             return None
         if group.suffix == UNSUFFIXED:
@@ -84,6 +91,17 @@ def fit(woods: Woods, query: CandidatesQuery, scope: Scope = EVERYTHING) -> Fitt
     for slot in slots:
         anchors &= _served(woods, slot, pools)
     return Fitting(tuple(slots), together, anchors, pools) if anchors.any() else None
+
+
+def _account(woods: Woods, group: Group, budget: Budget) -> None:
+    """Each of its slots keeps flags, and what providers are worth; to find them out takes a pass for each thing asked."""
+    slots = 1 if group.suffix else len(group.resources)
+    passes = 4 + 4 * len(group.resources) + 2 * slots + len(group.required) + len(group.preferred)
+    named = sum(map(len, group.required)) + len(group.forbidden)
+    aggregates = len(group.forbidden_aggregates) + sum(map(len, group.member_of))
+    budget.spend(passes * (10 + woods.rows // ROWS_PER_STEP) + named + 10 * aggregates)
+    budget.hold(slots * woods.rows * (2 + 8 * bool(group.preferred)))
+    budget.hold(woods.rows * len(group.required) if not group.suffix else 0)
 
 
 def _may_anchor(woods: Woods, query: CandidatesQuery) -> Flags:
@@ -186,8 +204,11 @@ def _worth(woods: Woods, group: Group, slots: int) -> Floats | None:
 
 def _served(woods: Woods, slot: Slot, pools: Mapping[int, Rows]) -> Flags:
     """Under which roots is there anybody who will do?"""
-    served = np.zeros(woods.rows, dtype=np.bool_)
-    served[woods.root[: woods.rows][slot.fits]] = True
+    if woods.forms.keys() == _LONE_ROOTS:
+        served = slot.fits.copy()
+    else:
+        served = np.zeros(woods.rows, dtype=np.bool_)
+        served[woods.root[: woods.rows][slot.fits]] = True
     if slot.shared is not None:
         for row, reached in pools.items():
             if slot.shared[row]:

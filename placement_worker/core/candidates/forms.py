@@ -27,6 +27,11 @@ class Form:
         self._rows = np.zeros((TREES_AT_FIRST, len(parents)), dtype=np.intp)
         self._count = 0
 
+    def copy(self) -> "Form":
+        other = Form(self.parents)
+        other._rows, other._count = self._rows.copy(), self._count
+        return other
+
     def __len__(self) -> int:
         """How many trees there are of it."""
         return self._count

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from placement_worker.core.candidates.budget import Budget
+
 
 def places_in(places: int) -> Iterator[int]:
     """Lowest first."""
@@ -11,29 +13,47 @@ def places_in(places: int) -> Iterator[int]:
         places ^= lowest
 
 
-def can_all_differ(domains: Sequence[int]) -> bool:
+def can_all_differ(domains: Sequence[int], budget: Budget) -> bool:
     """Could each be given a place out of its own set that nobody else is given?"""
     if all(domain.bit_count() >= len(domains) for domain in domains):
         return True
+    budget.spend(len(domains))
     holders: dict[int, int] = {}
     seats: dict[int, int] = {}
-    return all(_seat(index, domains, holders, seats) for index in range(len(domains)))
+    taken = 0
+    for index, domain in enumerate(domains):
+        free = domain & ~taken
+        if free:
+            seats[index] = (free & -free).bit_length() - 1
+            holders[seats[index]] = index
+            taken |= free & -free
+        else:
+            more = _seat(index, domains, holders, seats, budget)
+            if not more:
+                return False
+            taken |= more
+    return True
 
 
-def _seat(index: int, domains: Sequence[int], holders: dict[int, int], seats: dict[int, int]) -> bool:
-    """Give it a place; if need be, whoever has one moves to another, and whoever has that."""
+def _seat(
+    index: int, domains: Sequence[int], holders: dict[int, int], seats: dict[int, int], budget: Budget
+) -> int:
+    """All its places have somebody: one of these moves to another, and whoever has that. The place that was free, as a bit;
+    0 if there is none.
+    """
     looked_at_by: dict[int, int] = {}
     looking = [index]
     for each in looking:
+        budget.spend(domains[each].bit_count())
         for place in places_in(domains[each]):
             if place in looked_at_by:
                 continue
             looked_at_by[place] = each
             if place not in holders:
                 _move_up(place, looked_at_by, holders, seats)
-                return True
+                return 1 << place
             looking.append(holders[place])
-    return False
+    return 0
 
 
 def _move_up(

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import structs
 
 from placement_worker.core.candidates.blocks import BlockMaker
+from placement_worker.core.candidates.budget import Budget, CutError, SharedBudget
 from placement_worker.core.candidates.columns import Rows
 from placement_worker.core.candidates.coupling import couplings_of
 from placement_worker.core.candidates.fitting import EVERYTHING, Fitting, Scope, fit
@@ -31,11 +32,15 @@ from placement_worker.core.candidates.woods import Woods
 _Turn = tuple[Stated, Iterator[tuple[int, ...]]]
 
 
-def find_candidates(woods: Woods, query: CandidatesQuery, skip: int = 0) -> Candidates:
-    """As many as the query allows, after the first `skip`: the order is the same while the woods are."""
+def find_candidates(
+    woods: Woods, query: CandidatesQuery, skip: int = 0, budget: Budget | None = None
+) -> Candidates:
+    """As many as the query allows, after the first `skip`: the order is the same while the woods are. Raises CutError when
+    the budget is spent, which is the default one where none is given.
+    """
     left = query.limit
     blocks: list[Block] = []
-    for block in _all_blocks(woods, query):
+    for block in _all_blocks(woods, query, budget or Budget()):
         rows = block.rows
         if skip:
             rows, skip = rows[skip:], max(0, skip - len(rows))
@@ -56,20 +61,36 @@ class InTrees(NamedTuple):
     block: Block
 
 
-def find_one_in_each_tree(woods: Woods, query: CandidatesQuery, scope: Scope) -> Iterator[InTrees]:
+class CutInTrees(NamedTuple):
+    """Trees of which nobody knows whether they have a candidate: the search of them would have cost too much."""
+
+    roots: Rows
+    steps: int
+
+
+def find_one_in_each_tree(
+    woods: Woods, query: CandidatesQuery, scope: Scope, shared: SharedBudget
+) -> Iterator[InTrees | CutInTrees]:
     """For who is to live in a tree, and so must take something from it: a candidate that does so, of each tree that has
     one. What the tree itself gives comes before what is shared with it.
     """
-    found = _state(woods, query, scope)
+    # What is said of all trees costs as many passes over columns as the question has parts, and no more.
+    found = _state(woods, query, scope, Budget())
     if found is None:
         return
     fitting, all_stated = found
-    making = BlockMaker(woods, fitting.slots)
     for stated in all_stated:
         own = (1 << len(stated.stand.form.parents)) - 1
-        solution = next(solutions(structs.replace(stated.puzzle, needs=own)), None)
-        if solution is not None:
-            yield InTrees(stated.stand.rows[:, 0], making.whole(stated, solution))
+        budget = shared.for_a_tree(len(fitting.slots))
+        roots = stated.stand.rows[:, 0]
+        try:
+            solution = next(solutions(structs.replace(stated.puzzle, needs=own), budget), None)
+        except CutError:
+            yield CutInTrees(roots, budget.steps)
+        else:
+            if solution is not None:
+                yield InTrees(roots, BlockMaker(woods, fitting.slots, budget).whole(stated, solution))
+        shared.settle(budget, len(fitting.slots))
 
 
 def _joined(blocks: Iterable[Block]) -> tuple[Block, ...]:
@@ -86,32 +107,35 @@ def _joined(blocks: Iterable[Block]) -> tuple[Block, ...]:
     return tuple(joined)
 
 
-def _all_blocks(woods: Woods, query: CandidatesQuery) -> Iterator[Block]:
-    found = _state(woods, query, EVERYTHING)
+def _all_blocks(woods: Woods, query: CandidatesQuery, budget: Budget) -> Iterator[Block]:
+    found = _state(woods, query, EVERYTHING, budget)
     if found is None:
         return
     fitting, stated = found
     if any(group.preferred for group in query.groups):
         stated = sorted(stated, key=lambda each: -each.worth_at_most)
-    making = BlockMaker(woods, fitting.slots)
-    for each, solution in _rounds(stated):
+    making = BlockMaker(woods, fitting.slots, budget)
+    for each, solution in _rounds(stated, budget):
         yield making.block(each, solution)
 
 
-def _state(woods: Woods, query: CandidatesQuery, scope: Scope) -> tuple[Fitting, Iterable[Stated]] | None:
+def _state(
+    woods: Woods, query: CandidatesQuery, scope: Scope, budget: Budget
+) -> tuple[Fitting, Iterable[Stated]] | None:
     """The puzzle of each stand, stated when it is its turn; None if there is nobody to be found."""
     woods.plant()
-    fitting = fit(woods, query, scope)
+    fitting = fit(woods, query, scope, budget)
     if fitting is None:
         return None
-    couplings = couplings_of(woods, fitting.slots, isolate=query.group_policy == "isolate", taken=scope.taken)
-    stating = Stating(woods, query, fitting, couplings)
-    return fitting, map(stating.state, stands(woods, fitting, couplings))
+    isolate = query.group_policy == "isolate"
+    couplings = couplings_of(woods, fitting.slots, budget, isolate=isolate, taken=scope.taken)
+    stating = Stating(woods, query, fitting, couplings, budget)
+    return fitting, map(stating.state, stands(woods, fitting, couplings, budget))
 
 
-def _rounds(stated: Iterable[Stated]) -> Iterator[tuple[Stated, tuple[int, ...]]]:
+def _rounds(stated: Iterable[Stated], budget: Budget) -> Iterator[tuple[Stated, tuple[int, ...]]]:
     """A solution of each, then another of each that has more. None is looked at before it is its turn."""
-    waiting: Iterator[_Turn] = ((each, solutions(each.puzzle)) for each in stated)
+    waiting: Iterator[_Turn] = ((each, solutions(each.puzzle, budget)) for each in stated)
     while True:
         stayed = []
         for each, found in waiting:
@@ -119,6 +143,8 @@ def _rounds(stated: Iterable[Stated]) -> Iterator[tuple[Stated, tuple[int, ...]]
             if solution is not None:
                 yield each, solution
                 stayed.append((each, found))
+            else:
+                budget.let_go(each.size)
         if not stayed:
             return
         waiting = iter(stayed)

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
+from placement_worker.core.candidates.budget import ROWS_PER_STEP, Budget
 from placement_worker.core.candidates.columns import Flags, Ints, Rows
 from placement_worker.core.candidates.coupling import Coupling
 from placement_worker.core.candidates.fitting import Fitting
@@ -30,12 +31,14 @@ class Stand(Struct, frozen=True):
     pools: tuple[int, ...]
 
 
-def stands(woods: Woods, fitting: Fitting, couplings: Sequence[Coupling]) -> Iterator[Stand]:
+def stands(woods: Woods, fitting: Fitting, couplings: Sequence[Coupling], budget: Budget) -> Iterator[Stand]:
     """All trees in which each slot has somebody, each in one stand."""
     reach = _reach(woods, fitting)
     for form in list(woods.forms.values()):
         rows = form.rows[fitting.anchors[form.rows[:, 0]]]
         if len(rows):
+            told = len(fitting.slots) + len(fitting.together) + len(couplings) + len(reach)
+            budget.spend(told * (20 + 4 * rows.size // ROWS_PER_STEP))
             yield from _of_form(form, rows, fitting, couplings, reach)
 
 

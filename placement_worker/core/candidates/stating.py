@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.coupling import Coupling
 from placement_worker.core.candidates.fitting import Fitting, Slot
 from placement_worker.core.candidates.matching import places_in
@@ -14,20 +15,27 @@ from placement_worker.core.candidates.woods import Woods
 
 
 class Stated(Struct, frozen=True):
-    """`worth_at_most` is what a solution could be worth if every slot had its best place."""
+    """`worth_at_most` is what a solution could be worth if every slot had its best place; `size` is what all this takes."""
 
     stand: Stand
     puzzle: Puzzle
     worth_at_most: float
+    size: int
 
 
 class Stating:
     """For all stands of one question. Places of a stand are those of its form, and after them its pools."""
 
     def __init__(
-        self, woods: Woods, query: CandidatesQuery, fitting: Fitting, couplings: Sequence[Coupling]
+        self,
+        woods: Woods,
+        query: CandidatesQuery,
+        fitting: Fitting,
+        couplings: Sequence[Coupling],
+        budget: Budget,
     ) -> None:
         slots = fitting.slots
+        self._budget = budget
         self._woods = woods
         self._slots = slots
         self._bearing = fitting.together
@@ -47,6 +55,7 @@ class Stating:
         # All trees of a stand are alike: the first speaks for them.
         rows = (*stand.rows[0].tolist(), *stand.pools)
         own = (1 << len(stand.form.parents)) - 1
+        size = self._account(stand, len(rows))
         domains = tuple(self._domain(slot, rows, own) for slot in self._slots)
         worth = self._worth(rows)
         puzzle = Puzzle(
@@ -68,7 +77,19 @@ class Stating:
             needs=self._needs(domains, rows, own),
             worth=worth,
         )
-        return Stated(stand, puzzle, self._worth_at_most(domains, worth))
+        return Stated(stand, puzzle, self._worth_at_most(domains, worth), size)
+
+    def _account(self, stand: Stand, places: int) -> int:
+        """Every slot looks at every place, and pools at each other."""
+        slots, pools = len(self._slots), len(stand.pools)
+        looks = slots * places + pools * pools + places * (len(self._bearing) + 2 * len(self._couplings))
+        size = 1_000 + 40 * slots + stand.rows.nbytes + places * (100 + 40 * len(self._couplings))
+        if any(slot.worth is not None for slot in self._slots):
+            looks += slots * places
+            size += 32 * slots * places
+        self._budget.spend(looks)
+        self._budget.hold(size)
+        return size
 
     def _domain(self, slot: Slot, rows: Sequence[int], own: int) -> int:
         domain = 0

@@ -21,7 +21,8 @@ ROWS_AT_FIRST = 64
 
 class Woods:
     """`planted` says of each row whether it stands in a whole tree; of those, `root` and `parent` have the rows of
-    these (-1: the row is a root itself). `changes` counts the changes of a row, for whoever keeps what was made of it.
+    these (-1: the row is a root itself). `changes` counts the changes of a row, for whoever keeps what was made of it;
+    copies have the same `lineage`, and in it a row with as many changes is the same, as only one of them goes on changing.
     """
 
     def __init__(self) -> None:
@@ -45,6 +46,27 @@ class Woods:
         self._planted: dict[int, Planted] = {}
         self._unplanted: set[int] = set()
         self._free_rows: list[int] = []
+        self.lineage = object()
+
+    def copy(self) -> "Woods":
+        """The same, to be written on while this one stays as it is for whoever reads it."""
+        other = Woods()
+        other.rows, other._length, other.lineage = self.rows, self._length, self.lineage
+        other.planted, other.shares = self.planted.copy(), self.shares.copy()
+        other.root, other.parent = self.root.copy(), self.parent.copy()
+        other.states, other.uuids, other.changes = list(self.states), list(self.uuids), list(self.changes)
+        other.stocks = {name: stock.copy() for name, stock in self.stocks.items()}
+        other.traits = self.traits.copy()
+        other.forms = {parents: form.copy() for parents, form in self.forms.items()}
+        other.sharing = set(self.sharing)
+        other._members = {aggregate: members.copy() for aggregate, members in self._members.items()}
+        other._row_of_internal, other._row_of_id = dict(self._row_of_internal), dict(self._row_of_id)
+        other._trees = {root: set(rows) for root, rows in self._trees.items()}
+        other._planted = {
+            root: Planted(other.forms[form.parents], line) for root, (form, line) in self._planted.items()
+        }
+        other._unplanted, other._free_rows = set(self._unplanted), list(self._free_rows)
+        return other
 
     # What happens to providers.
 

@@ -1,0 +1,53 @@
+"""Questions that are hard: by how many ways there are to be wrong, or by how well they hide that there is no way at all."""
+
+from random import Random
+
+from msgspec import structs
+
+from placement_worker.core.candidates.query import CandidatesQuery
+from tests.unit.candidate_worlds import World, asking
+
+Asked = tuple[World, CandidatesQuery]
+
+
+def eleven_over_half_of_ten_nodes() -> Asked:
+    """No node holds two of the large groups, and there is a node too few; small groups hide it from sums."""
+    chance = Random(0)
+    world = World()
+    world.has("host")
+    for number in range(10):
+        world.has(f"node-{number}", under="host", PGPU=1_000 + chance.randrange(90))
+    large = [asking(f"_L{number}", PGPU=560 + chance.randrange(100)) for number in range(11)]
+    small = [asking(f"_S{number}", PGPU=chance.randrange(20, 90)) for number in range(4)]
+    return world, CandidatesQuery(groups=(*large, *small), group_policy="none", limit=1)
+
+
+def pairs_on_a_chain(providers: int = 60, groups: int = 40) -> Asked:
+    """Groups with traits, each in one subtree with the next; and all providers stand under one another."""
+    world = World()
+    world.has("p0", VCPU=100)
+    for number in range(1, providers):
+        world.has(f"p{number}", under=f"p{number - 1}", VCPU=7, traits=(f"CUSTOM_T{number % 5}",))
+    asked = [
+        structs.replace(asking(f"_{number}", VCPU=2 + number % 5), required=((f"CUSTOM_T{number % 5}",),))
+        for number in range(groups)
+    ]
+    pairs = tuple((f"_{number}", f"_{number + 1}") for number in range(groups - 1))
+    return world, CandidatesQuery(groups=tuple(asked), group_policy="none", same_subtree=pairs, limit=1)
+
+
+def a_tight_packing() -> Asked:
+    """Thirty-six amounts for twelve nodes: all amounts are even and all rooms odd, so that each node wastes one; and by that
+    it is too much, however it is packed. Nothing known is quick at this.
+    """
+    chance = Random(2)
+    world = World()
+    world.has("host")
+    rooms = [2 * chance.randrange(485, 515) + 1 for _ in range(12)]
+    for number, room in enumerate(rooms):
+        world.has(f"node-{number}", under="host", PGPU=room)
+    amounts = [2 * chance.randrange(124, 208) for _ in range(35)]
+    amounts.append(sum(rooms) - len(rooms) + 2 - sum(amounts))
+    assert 248 < amounts[-1] < 420, amounts[-1]
+    groups = tuple(asking(f"_{number}", PGPU=amount) for number, amount in enumerate(amounts))
+    return world, CandidatesQuery(groups=groups, group_policy="none", limit=1)
