@@ -4,6 +4,8 @@ from datetime import timedelta
 
 from msgspec import Struct
 
+from bus.tuning import Section
+
 
 class PlacementSettings(Struct, frozen=True):
     # A claim, swap or release made longer ago than this is refused if nothing is known of its consumer any more.
@@ -19,9 +21,13 @@ class PlacementSettings(Struct, frozen=True):
     prune_every_s: float = 300.0
 
     def __post_init__(self) -> None:
-        if self.horizon_s <= 0:
-            raise ValueError(f"horizon_s is {self.horizon_s}, must be more than 0")
+        for field in ("horizon_s", "log_kept_s", "feed_poll_ms", "feed_lead_again_ms", "prune_every_s"):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
 
     @property
     def horizon(self) -> timedelta:
         return timedelta(seconds=self.horizon_s)
+
+
+SECTION = Section("placement", PlacementSettings, others=("db_url", "api_"))

@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from bus.tuning import Section
+
 
 class ApiSettings(Struct, frozen=True):
     # The largest reshape of a whole cloud's tree stays far below; who sends more is cut off while sending.
@@ -36,3 +38,11 @@ class ApiSettings(Struct, frozen=True):
                 raise ValueError(f"{name} is {getattr(self, name)}, must be more than 0")
         if self.prefix and (not self.prefix.startswith("/") or self.prefix.endswith("/")):
             raise ValueError(f"prefix is {self.prefix!r}: it begins with a slash and does not end with one")
+
+
+# These have flags, with variables of their own.
+_WITH_FLAGS = (
+    *("prefix", "cors_origins", "idle_s_max", "head_s_max", "body_s_max"),
+    *("connections_max", "connections_per_address_max"),
+)
+SECTION = Section("placement_api", ApiSettings, omitted=_WITH_FLAGS)
