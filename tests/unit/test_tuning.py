@@ -132,7 +132,8 @@ def test_variables_of_something_else_that_begin_the_same_are_left_alone() -> Non
         "MOOR_SCHEDULER_CLAIMS_MAX": " ",
     }
 
-    for section in (BUS, PLACEMENT, COMPUTE, SCHEDULER):
+    sections: tuple[Section[Any], ...] = (BUS, PLACEMENT, COMPUTE, SCHEDULER)
+    for section in sections:
         assert settings_in(environment, section) == section.kind()
 
 
