@@ -207,6 +207,10 @@ ROUTES: dict[str, Route] = {
     "host.was_set": _ANSWER,
     "host.query": Route(API, Kind.QUESTION, answer="host.found"),
     "host.found": _ANSWER,
+    "application.set": Route(API, Kind.ORDER, answer="application.was_set"),
+    "application.was_set": _ANSWER,
+    "application.query": Route(API, Kind.QUESTION, answer="application.found"),
+    "application.found": _ANSWER,
     "claim": Route(PLACEMENT, Kind.QUESTION, Scope.CELL, "claim.answered"),
     "swap": Route(PLACEMENT, Kind.QUESTION, Scope.CELL, "claim.answered"),
     "release": Route(PLACEMENT, Kind.ORDER, Scope.CELL, "claim.answered"),
@@ -275,6 +279,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(API, "group.query.*"),
             Binding(API, "aggregate.query"),
             Binding(API, "host.query"),
+            Binding(API, "application.query"),
         ),
     ),
     # What schedulers must not miss, however long they are away: how instances end, and what hosts are.
@@ -426,7 +431,7 @@ ROLES: tuple[Role, ...] = (
     Role(
         "operator",
         writes=(
-            Grant(API, ("host.set", "application.set")),
+            Grant(API, ("host.set", "application.set", "application.query")),
             *(
                 Grant(grant.exchange, tuple(each.replace("{project}", "*") for each in grant.patterns))
                 for grant in OF_PROJECTS
