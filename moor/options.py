@@ -72,6 +72,15 @@ Cells = Annotated[
         help=r"The cells that there are. [dim]\[MOOR_CELLS][/dim]",
     ),
 ]
+Project = Annotated[
+    str,
+    typer.Option(
+        envvar="MOOR_PROJECT",
+        metavar="NAME",
+        show_default=False,
+        help="Whose instances; an application must say for which of its projects it speaks.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 

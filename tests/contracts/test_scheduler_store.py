@@ -505,9 +505,13 @@ async def test_applications_are_written_over_found_in_order_and_forgotten(store:
 
     async with store.transaction() as transaction:
         await transaction.remove_application("a-1")
-    with pytest.raises(ZeroDivisionError):
+
+    async def fail() -> None:
         async with store.transaction() as transaction:
             await transaction.remove_application("shop")
             await transaction.save_application(admin)
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
     assert await store.applications() == [fewer]

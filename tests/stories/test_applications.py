@@ -176,5 +176,6 @@ async def unsaid(here: Cloud, build: BuildInstance) -> None:
     assert build.request_id is not None
     (row,) = accepted(build, [instance_of(build)], then, then + timedelta(minutes=10))
     failed_row = failed(row, then, reason="no valid host")
+    assert failed_row is not None
     async with here.rows.transaction() as transaction:
         await transaction.accept([NewRequest(build.request_id, b"digest", (failed_row,))])
