@@ -549,6 +549,13 @@ def address_of(message: Message) -> Address:
     return _address(kind, said.cell if scope is Scope.CELL else said.project or NO_PROJECT)
 
 
+def project_of_key(routing_key: str) -> str:
+    """The project that ends a key; empty if it names none."""
+    name, _, end = routing_key.rpartition(".")
+    route = ROUTES.get(name)
+    return end if route is not None and route.scope is Scope.PROJECT and end != NO_PROJECT else ""
+
+
 # Looking a message's type up by its name at each message would cost as much as all else here.
 _SCOPES: dict[type[Message], Scope] = {}
 

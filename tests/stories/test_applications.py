@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
+import msgspec
 import pytest
 from msgspec import structs
 
+from bus.broker import Parcel
 from bus.message import Message, type_of
 from bus.messages.applications import (
     ApplicationSet,
@@ -16,7 +19,7 @@ from bus.messages.applications import (
     SetApplication,
 )
 from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, DeleteInstance, InstanceId
-from bus.topology import FEED
+from bus.topology import API, FEED
 from scheduler_worker.instances import accepted, failed
 from scheduler_worker.store import NewRequest
 from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, cloud, instance_of, until_so
@@ -167,6 +170,32 @@ async def test_what_is_said_again_after_a_crash_is_said_again_to_it(bus: str, bo
                 return "instance.error" in types_of(instance_of(build), heard)
 
             await until_so(is_heard, "it is heard", heard)
+
+
+async def test_it_hears_of_a_request_that_cannot_be_read_by_the_key_that_it_came_under() -> None:
+    async with (
+        cloud("memory", "memory") as here,
+        here.placement(),
+        here.scheduler(),
+        here.listening("*", FEED) as heard,
+    ):
+        await register(here, "shop", "p1", "p2")
+        await until_fed(here, "p1", heard)
+        heard.clear()
+        for message in (
+            {"type": "build.request", "flavor": {"vcpus": "two"}, "project": "p1"},
+            # What is said of another project under one's own key is heard by oneself.
+            {"type": "build.request", "request_id": str(UUID(int=5)), "flavor": {}, "project": "p2"},
+        ):
+            body = msgspec.json.encode({"message": message})
+            await here.client.publisher.send_parcel(Parcel(API, "build.request.p1", body))
+
+        async def are_told() -> bool:
+            told = [each for each in heard if isinstance(each, BuildRejected) and each.project == "p1"]
+            return {each.field for each in told} >= {"flavor.vcpus", "routing key"}
+
+        await until_so(are_told, "both are told", heard)
+        assert {each.project for each in heard if isinstance(each, BuildRejected)} == {"p1"}
 
 
 async def unsaid(here: Cloud, build: BuildInstance) -> None:
