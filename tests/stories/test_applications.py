@@ -23,10 +23,14 @@ from bus.topology import API, FEED
 from scheduler_worker.instances import accepted, failed
 from scheduler_worker.store import NewRequest
 from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, cloud, instance_of, until_so
-from tests.stories.layouts import STAGES
+from tests.stories.layouts import APART, STAGES
 
 pytestmark = pytest.mark.asyncio
 
+# What real servers do with a feed, the first story shows.
+IN_MEMORY = pytest.mark.parametrize(
+    ("bus", "books"), [("memory", "memory"), ("memory", "sqlite"), (f"memory{APART}", "memory")]
+)
 WHOLE_LIFE = ["build.accepted", "instance.placed", "instance.active", "instance.deleted"]
 
 
@@ -99,7 +103,7 @@ async def test_it_hears_of_its_own_projects_and_of_no_others(bus: str, books: st
         assert types_of(ids["p2"], heard_of_one) == []
 
 
-@STAGES
+@IN_MEMORY
 async def test_it_is_told_why_its_request_was_rejected_and_why_nothing_was_found(
     bus: str, books: str
 ) -> None:
@@ -123,7 +127,7 @@ async def test_it_is_told_why_its_request_was_rejected_and_why_nothing_was_found
         await until_so(both, "a rejection and an error are heard", heard)
 
 
-@STAGES
+@IN_MEMORY
 async def test_other_schedulers_learn_of_it_and_one_that_is_removed_is_said_nothing(
     bus: str, books: str
 ) -> None:
@@ -153,7 +157,7 @@ async def test_other_schedulers_learn_of_it_and_one_that_is_removed_is_said_noth
             assert types_of(gone, heard) == []
 
 
-@STAGES
+@IN_MEMORY
 async def test_what_is_said_again_after_a_crash_is_said_again_to_it(bus: str, books: str) -> None:
     """The row keeps what was not confirmed, and the sweep of another scheduler says it, on the feed too."""
     async with cloud(bus, books) as here, here.placement():
