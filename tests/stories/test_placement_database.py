@@ -92,7 +92,9 @@ async def test_tables_are_made_only_where_they_belong(kind: str) -> None:
 async def test_moor_up_has_placement_s_tables_where_it_is_told(home: Path) -> None:
     apart = f"sqlite:///{home / 'placement.db'}"
     async with up(home, "--hosts", "2", MOOR_PLACEMENT_DB_URL=apart):
-        booted = await moor_json("boot", "--vcpus", "1", "--count", "3", MOOR_DATA=str(home))
+        booted = await moor_json(
+            "boot", "--vcpus", "1", "--count", "3", "--project", "p1", MOOR_DATA=str(home)
+        )
         ids = [each["id"] for each in booted["instances"]]
         assert [each["state"] for each in booted["instances"]] == ["active"] * 3
         deleted = await moor_json("delete", "--wait", ids[0], MOOR_DATA=str(home))
