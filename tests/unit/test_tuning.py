@@ -38,6 +38,7 @@ ZERO_SAYS_SOMETHING = {
     "bus.linger_ms",
     "bus.retry_delay_ms_first",
     "bus.newer_delay_ms",
+    "bus.blameless_delay_ms",
     "bus.connect_delay_ms_first",
     "bus.drain_ms_max",
 }
