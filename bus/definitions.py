@@ -10,6 +10,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from bus.permissions import Rights, rights_of, rights_of_application
 from bus.topology import DEAD, ROLES, Application, Exchange, Limits, Queue, QueueKind, Site, user_of
 
@@ -41,6 +43,36 @@ def definitions_of(
         "permissions": [_permission(each, virtual_host) for each in wanted],
         "topic_permissions": [entry for each in wanted for entry in _topic_permissions(each, virtual_host)],
     }
+
+
+class UserLimits(Struct, frozen=True):
+    """How much of the broker one user may take up."""
+
+    connections_max: int
+    channels_max: int
+
+
+def definitions_of_application(
+    application: Application,
+    exchanges: Iterable[Exchange],
+    password: str,
+    *,
+    salt: bytes,
+    virtual_host: str,
+    limits: UserLimits,
+) -> dict[str, list[dict[str, Any]]]:
+    """An application's user, its rights on a broker with these exchanges, and its limits."""
+    definitions = definitions_of(
+        exchanges,
+        (),
+        {application.user: password},
+        salt=salt,
+        virtual_host=virtual_host,
+        applications=(application,),
+    )
+    (user,) = definitions["users"]
+    user["limits"] = {"max-connections": limits.connections_max, "max-channels": limits.channels_max}
+    return definitions
 
 
 def rights_by_user(

@@ -59,6 +59,8 @@ class Tell(Struct, frozen=True, gc=False):
     message: Message
     cause: Received[Message] | None = None
     kept: "Kept | None" = None
+    # The project on whose feed it is said, and nowhere else.
+    feed: str = ""
 
 
 class Bury(Struct, frozen=True):

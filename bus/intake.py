@@ -27,7 +27,7 @@ from bus.message import Envelope, Message, type_of
 from bus.origin import Origin, origin_of
 from bus.publisher import Publisher
 from bus.settings import BusSettings
-from bus.topology import speaker_of
+from bus.topology import project_of_key, speaker_of
 from bus.unreadable import Unreadable
 
 log = logging.getLogger(__name__)
@@ -250,7 +250,9 @@ class Intake:
         if refused is None:
             return received(envelope, held.origin, returns, held.cell)
         if refused.is_told:
-            envelope = structs.replace(envelope, message=_told(message, refused, envelope.id))
+            envelope = structs.replace(
+                envelope, message=_told(message, refused, envelope.id, held.origin.key)
+            )
             return received(envelope, held.origin, returns, held.cell)
         self._set_aside(self.bury(Item(place, held, NOTHING_READ), refused.reason))
         return None
@@ -262,6 +264,7 @@ class Intake:
             self._leave_for_newer(read, place, held)
             return None
         if isinstance(read, Unreadable):
+            read = structs.replace(read, project=project_of_key(held.origin.key))
             read = Envelope[Message](message=read, id=read.id, attempts=attempts_of(line))
         if read.attempts + returns >= self._settings.attempts_max:
             why = f"came back {read.attempts + returns} times: whoever had it in hand died or was cut off"
@@ -358,7 +361,7 @@ class Intake:
             log.error("could not be put back or buried, and stays unacknowledged: %s", problem)
 
 
-def _told(message: Message, refused: Refused, id_: str) -> Unreadable:
+def _told(message: Message, refused: Refused, id_: str, key: str) -> Unreadable:
     return Unreadable(
         b"",
         refused.reason,
@@ -367,4 +370,5 @@ def _told(message: Message, refused: Refused, id_: str) -> Unreadable:
         request_id=getattr(message, "request_id", None),
         field=refused.field,
         value=refused.value,
+        project=project_of_key(key),
     )

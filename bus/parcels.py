@@ -22,6 +22,8 @@ class Outgoing(Struct, frozen=True, gc=False):
     reply_to: str = ""
     # Given by who must recognise the answer; else the publisher makes one up.
     id: str = ""
+    # The project on whose feed it is said, and nowhere else.
+    feed: str = ""
 
 
 class Waiter:

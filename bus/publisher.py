@@ -19,6 +19,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 import tenacity
+from msgspec import structs
 
 from bus.broker import (
     Connection,
@@ -34,7 +35,7 @@ from bus.link import Link
 from bus.message import Envelope, Message
 from bus.parcels import Bucket, Key, Outgoing, Waiter
 from bus.settings import BusSettings
-from bus.topology import REPLY, Address, Kind, address_of
+from bus.topology import FEED, REPLY, Address, Kind, address_of
 
 __all__ = ["Outgoing", "Overfull", "Publisher", "Undeliverable", "now"]
 
@@ -54,6 +55,20 @@ class Undeliverable(Failure):
 
 class Overfull(Unavailable):
     """Too many messages wait for the broker already: none of these was taken."""
+
+
+# The project on whose feed an event is said again; empty if it is on none.
+ProjectOf = Callable[[Message], str]
+
+
+def _with_copies(outgoing: Sequence[Outgoing], project_of: ProjectOf) -> Sequence[Outgoing]:
+    """These, and the copies of events for the feeds of their projects."""
+    copies = [
+        structs.replace(each, feed=project, id="")
+        for each in outgoing
+        if not each.to and not each.feed and (project := project_of(each.message))
+    ]
+    return [*outgoing, *copies] if copies else outgoing
 
 
 class Publisher:
@@ -91,6 +106,7 @@ class Publisher:
         self._kept: dict[asyncio.Future[None], Sequence[Hashable]] = {}
         # When the last alarm ended, by the loop's clock.
         self.free_since_s = 0.0
+        self._project_of: ProjectOf | None = None
         self.answers_dropped = 0
         self.held_back = 0
         self.parcels_sent = 0
@@ -101,6 +117,8 @@ class Publisher:
 
     def send_all(self, outgoing: Sequence[Outgoing], kept: Sequence[Hashable] = ()) -> asyncio.Future[None]:
         """Say many things; one future for all. `kept` names the rows that keep them: `is_on_the_way` knows of these."""
+        if self._project_of is not None:
+            outgoing = _with_copies(outgoing, self._project_of)
         waiter = Waiter(len(outgoing), asyncio.get_running_loop().create_future())
         if not outgoing:
             waiter.done.set_result(None)
@@ -131,6 +149,10 @@ class Publisher:
                 self._full.append(self._buckets.pop(bucket.key))
         self._schedule()
         return waiter.done
+
+    def feed_by(self, project_of: ProjectOf | None) -> None:
+        """From now on, say events again on the feed of their project, where this names one."""
+        self._project_of = project_of
 
     def send_parcel(self, parcel: Parcel) -> asyncio.Future[None]:
         """Send something as it is, by itself: an item that goes back to its queue, or to the dead letters."""
@@ -199,11 +221,20 @@ class Publisher:
 
     def _bucket_for(self, outgoing: Outgoing) -> Bucket:
         message, to = outgoing.message, outgoing.to
+        if outgoing.feed:
+            return self._feed_bucket(outgoing.feed)
         key = (to, "", "") if to else (type(message), getattr(message, "cell", ""), outgoing.reply_to)
         bucket = self._buckets.get(key)
         if bucket is None:
             address = Address(REPLY, to, Kind.ANSWER) if to else address_of(message)
             bucket = self._buckets[key] = Bucket(key, address, outgoing.reply_to)
+        return bucket
+
+    def _feed_bucket(self, project: str) -> Bucket:
+        """Events of all types share a parcel here."""
+        key = ("", project, FEED)
+        if (bucket := self._buckets.get(key)) is None:
+            bucket = self._buckets[key] = Bucket(key, Address(FEED, project, Kind.EVENT), "")
         return bucket
 
     def _why_not_taken(self, count: int) -> Exception | None:

@@ -51,9 +51,22 @@ class BusSettings(Struct, frozen=True):
             "messages_waiting_max",
             f"at least two parcels ({2 * self.parcel_items_max})",
         )
-        _require(self.prefetch >= 1, "prefetch", "at least 1")
-        _require(self.batch_items_max >= 1, "batch_items_max", "at least 1")
-        _require(self.attempts_max >= 1, "attempts_max", "at least 1")
+        for count in (
+            "prefetch",
+            "batch_items_max",
+            "attempts_max",
+            "parcels_unconfirmed_max",
+            "batches_unsaid_max",
+            "tries_in_place_max",
+        ):
+            _require(getattr(self, count) >= 1, count, "at least 1")
+        for period in ("sweep_s", "ask_again_ms", "connect_delay_ms_max"):
+            _require(getattr(self, period) > 0, period, "more than 0")
+        _require(
+            self.connect_delay_ms_first <= self.connect_delay_ms_max,
+            "connect_delay_ms_first",
+            f"at most connect_delay_ms_max ({self.connect_delay_ms_max})",
+        )
         _require(
             self.retry_delay_ms_first <= self.retry_delay_ms_max,
             "retry_delay_ms_first",

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 
+from msgspec import structs
+
 from bus.asking import Asker
 from bus.authority import post_of
 from bus.broker import Broker, Refusal
@@ -28,7 +30,7 @@ from bus.worker import Outbox, Transactions, Worker
 
 # For a station on a cell's broker. What is not confirmed there by the end is on a row, or comes again from a queue: a
 # broker that is away need not hold up the end.
-BELOW = BusSettings(drain_ms_max=2_000)
+DRAIN_BELOW_MS_MAX = 2_000.0
 
 
 class Station:
@@ -137,15 +139,19 @@ class Station:
         await self._publishing.close()
 
 
-def stations_at(places: Places, role: str, *, asks: bool = False) -> tuple[Station, dict[str, Station]]:
+def stations_at(
+    places: Places, role: str, *, asks: bool = False, settings: BusSettings | None = None
+) -> tuple[Station, dict[str, Station]]:
     """One on the API level's broker, and one on each other broker that has cells; a cell that is not named is on the first."""
     name = process_name(role)
-    api = Station(broker_at(places.bus_url), name, asks=asks)
+    api = Station(broker_at(places.bus_url), name, asks=asks, settings=settings)
+    drain_ms_max = min(api.settings.drain_ms_max, DRAIN_BELOW_MS_MAX)
+    below = structs.replace(api.settings, drain_ms_max=drain_ms_max)
     at = {places.bus_url: api}
     for url in places.cell_bus_urls.values():
         if url not in at:
             cells = [cell for cell, theirs in places.cell_bus_urls.items() if theirs == url]
-            at[url] = Station(broker_at(url), name, settings=BELOW, cells=cells)
+            at[url] = Station(broker_at(url), name, settings=below, cells=cells)
     return api, {cell: at[url] for cell, url in places.cell_bus_urls.items() if at[url] is not api}
 
 

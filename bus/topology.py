@@ -207,6 +207,10 @@ ROUTES: dict[str, Route] = {
     "host.was_set": _ANSWER,
     "host.query": Route(API, Kind.QUESTION, answer="host.found"),
     "host.found": _ANSWER,
+    "application.set": Route(API, Kind.ORDER, answer="application.was_set"),
+    "application.was_set": _ANSWER,
+    "application.query": Route(API, Kind.QUESTION, answer="application.found"),
+    "application.found": _ANSWER,
     "claim": Route(PLACEMENT, Kind.QUESTION, Scope.CELL, "claim.answered"),
     "swap": Route(PLACEMENT, Kind.QUESTION, Scope.CELL, "claim.answered"),
     "release": Route(PLACEMENT, Kind.ORDER, Scope.CELL, "claim.answered"),
@@ -275,6 +279,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(API, "group.query.*"),
             Binding(API, "aggregate.query"),
             Binding(API, "host.query"),
+            Binding(API, "application.query"),
         ),
     ),
     # What schedulers must not miss, however long they are away: how instances end, and what hosts are.
@@ -426,7 +431,7 @@ ROLES: tuple[Role, ...] = (
     Role(
         "operator",
         writes=(
-            Grant(API, ("host.set", "application.set")),
+            Grant(API, ("host.set", "application.set", "application.query")),
             *(
                 Grant(grant.exchange, tuple(each.replace("{project}", "*") for each in grant.patterns))
                 for grant in OF_PROJECTS
@@ -542,6 +547,13 @@ def address_of(message: Message) -> Address:
     # A test sees that each of these has the field.
     said: Any = message
     return _address(kind, said.cell if scope is Scope.CELL else said.project or NO_PROJECT)
+
+
+def project_of_key(routing_key: str) -> str:
+    """The project that ends a key; empty if it names none."""
+    name, _, end = routing_key.rpartition(".")
+    route = ROUTES.get(name)
+    return end if route is not None and route.scope is Scope.PROJECT and end != NO_PROJECT else ""
 
 
 # Looking a message's type up by its name at each message would cost as much as all else here.

@@ -35,6 +35,8 @@ class Unreadable(Message, frozen=True, kw_only=False, tag="unreadable"):
     request_id: UUID | None = None
     field: str = ""
     value: str = ""
+    # The project of the key that it came under, which is one that its sender may speak for.
+    project: str = ""
 
 
 class Culprit(NamedTuple):

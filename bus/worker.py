@@ -17,6 +17,7 @@ from itertools import groupby
 from typing import Generic, Protocol, TypeVar
 
 import tenacity
+from msgspec import structs
 
 from bus.codec import Codec
 from bus.errors import Failure, TookTooLong, Transient, Unavailable
@@ -295,6 +296,8 @@ class _Leaving:
             if isinstance(each, Tell):
                 cause = each.cause
                 out = Outgoing(each.message, cause.id, cause.trace) if cause else Outgoing(each.message)
+                if each.feed:
+                    out = structs.replace(out, feed=each.feed)
                 self.outgoing.append(out)
                 # What is kept in one place is mostly said in a row.
                 if each.kept and not (self.kept and self.kept[-1] is each.kept):

@@ -6,18 +6,22 @@ from collections.abc import Mapping
 
 from bus.places import places_told
 from bus.process import run_process, run_until_told
+from bus.settings import BusSettings
 from bus.sql import upgrade
 from bus.station import Station, process_name
+from bus.tuning import settings_told
 from bus.urls import broker_at
-from cell_conductor.settings import ConductorSettings
+from cell_conductor.settings import SECTION, ConductorSettings
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
 
 
-async def run(cell: str, bus_url: str, database_url: str, settings: ConductorSettings) -> None:
+async def run(
+    cell: str, bus_url: str, database_url: str, settings: ConductorSettings, bus: BusSettings | None = None
+) -> None:
     await upgrade(database_url, "cell_conductor")
     store = SqlConductorStore(database_url, cell)
-    station = Station(broker_at(bus_url), process_name(f"conductor-{cell}"), asks=True)
+    station = Station(broker_at(bus_url), process_name(f"conductor-{cell}"), asks=True, settings=bus)
     try:
         await run_until_told(
             (*conductor_parts(station, store, settings, cell, station.ask_all), station),
@@ -30,20 +34,16 @@ async def run(cell: str, bus_url: str, database_url: str, settings: ConductorSet
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
     """MOOR_CELL, MOOR_BUS_URL and MOOR_DB_URL must be set; where MOOR_CELL_BUS_URLS or MOOR_CELL_DB_URLS name this cell, it
-    has these instead. MOOR_ATTEMPT_TIMEOUT_S says how long a host may build without a
-    word before the next one is tried, and how often it is reminded then of what it has to clean up.
+    has these instead. MOOR_CONDUCTOR_* and MOOR_BUS_* are the settings. MOOR_ATTEMPT_TIMEOUT_S sets two of them: how
+    long a host may build without a word before the next one is tried, and how often the host is told again what it has to
+    clean up.
     """
     if (places := places_told(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")) is None:
         return 2
-    settings = ConductorSettings()
-    if timeout := environment.get("MOOR_ATTEMPT_TIMEOUT_S"):
-        try:
-            settings = ConductorSettings(attempt_timeout_s=float(timeout), remind_every_s=float(timeout))
-        except ValueError as wrong:
-            sys.stderr.write(f"MOOR_ATTEMPT_TIMEOUT_S is {timeout!r}: {wrong}\n")
-            return 2
+    if (settings := settings_told(environment, SECTION)) is None:
+        return 2
     cell = environment["MOOR_CELL"]
-    run_process(run(cell, places.bus_of(cell), places.db_of(cell), settings))
+    run_process(run(cell, places.bus_of(cell), places.db_of(cell), *settings))
     return 0
 
 

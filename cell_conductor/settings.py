@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from bus.tuning import Section
+
 
 class ConductorSettings(Struct, frozen=True):
     # How long a host may build without a word before the next one is tried.
@@ -25,10 +27,17 @@ class ConductorSettings(Struct, frozen=True):
     due_rows_max: int = 200
 
     def __post_init__(self) -> None:
-        if min(self.attempt_timeout_s, self.destroy_timeout_s, self.remind_every_s, self.ask_lease_s) <= 0:
-            raise ValueError(
-                "attempt_timeout_s, destroy_timeout_s, remind_every_s and ask_lease_s must be more than 0"
-            )
+        for field in (
+            "attempt_timeout_s",
+            "destroy_timeout_s",
+            "remind_every_s",
+            "ask_lease_s",
+            "kept_after_end_s",
+            "poll_ms",
+            "look_s",
+        ):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
         if self.retry_delay_s_first > self.retry_delay_s_max:
             raise ValueError(
                 f"retry_delay_s_first is {self.retry_delay_s_first}, must be at most retry_delay_s_max "
@@ -36,3 +45,10 @@ class ConductorSettings(Struct, frozen=True):
             )
         if self.due_rows_max < 1:
             raise ValueError(f"due_rows_max is {self.due_rows_max}, must be at least 1")
+
+
+SECTION = Section(
+    "conductor",
+    ConductorSettings,
+    aliases={"MOOR_ATTEMPT_TIMEOUT_S": ("attempt_timeout_s", "remind_every_s")},
+)

@@ -5,22 +5,32 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from msgspec import structs
+
 from bus.places import places_told
 from bus.process import run_process, run_until_told
+from bus.settings import BusSettings
 from bus.station import Station, process_name
+from bus.tuning import settings_told
 from bus.urls import broker_at
 from compute_sim.core.faults import FaultScript
 from compute_sim.core.hosts import Host
 from compute_sim.drivers import alike
 from compute_sim.faults import load_faults
-from compute_sim.settings import ComputeSettings
+from compute_sim.settings import SECTION, ComputeSettings
 from compute_sim.wiring import compute_parts
 
 HOSTS_COUNT = 100
 
 
-async def run(bus_url: str, hosts: Sequence[Host], settings: ComputeSettings, faults: FaultScript) -> None:
-    station = Station(broker_at(bus_url), process_name(f"compute-{settings.cell}"), asks=True)
+async def run(
+    bus_url: str,
+    hosts: Sequence[Host],
+    settings: ComputeSettings,
+    faults: FaultScript,
+    bus: BusSettings | None = None,
+) -> None:
+    station = Station(broker_at(bus_url), process_name(f"compute-{settings.cell}"), asks=True, settings=bus)
     try:
         await run_until_told(
             compute_parts(station, hosts, settings, faults), station.settings.drain_ms_max / 1000
@@ -31,7 +41,8 @@ async def run(bus_url: str, hosts: Sequence[Host], settings: ComputeSettings, fa
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
     """MOOR_BUS_URL and MOOR_CELL must be set; where MOOR_CELL_BUS_URLS names this cell, it has that instead.
-    MOOR_COMPUTE_HOSTS says how many, MOOR_COMPUTE_FAULTS names a script.
+    MOOR_COMPUTE_HOSTS says how many, MOOR_COMPUTE_FAULTS names a script, and the other
+    MOOR_COMPUTE_* and MOOR_BUS_* are the settings.
     """
     if (places := places_told(environment, "MOOR_BUS_URL", "MOOR_CELL")) is None:
         return 2
@@ -40,13 +51,16 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         sys.stderr.write(f"MOOR_COMPUTE_HOSTS is {count!r}, must be a number\n")
         return 2
     cell, script = environment["MOOR_CELL"], environment.get("MOOR_COMPUTE_FAULTS")
+    if (told := settings_told(environment, SECTION)) is None:
+        return 2
+    settings, bus = told
     try:
-        settings = ComputeSettings(cell=cell)
+        settings = structs.replace(settings, cell=cell)
         faults = load_faults(Path(script)) if script else FaultScript()
     except ValueError as wrong:
         sys.stderr.write(f"{wrong}\n")
         return 2
-    run_process(run(places.bus_of(cell), alike(cell, int(count)), settings, faults))
+    run_process(run(places.bus_of(cell), alike(cell, int(count)), settings, faults, bus))
     return 0
 
 

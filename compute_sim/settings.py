@@ -4,6 +4,7 @@ import msgspec
 from msgspec import Struct
 
 from bus.message import CellName
+from bus.tuning import Section
 
 
 class ComputeSettings(Struct, frozen=True):
@@ -31,3 +32,6 @@ class ComputeSettings(Struct, frozen=True):
         for field in ("reports_at_once_max", "due_at_once_max"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} is {getattr(self, field)}, must be at least 1")
+
+
+SECTION = Section("compute", ComputeSettings, omitted=("cell",), others=("hosts", "faults"))

@@ -26,6 +26,7 @@ COMMANDS = {
     "candidates": (OPERATING, "candidates_command", "candidates"),
     "usage": (OPERATING, "usage_command", "usage"),
     "run": (OPERATING, "run_command", "app"),
+    "settings": (OPERATING, "settings_command", "settings"),
     "broker": (OPERATING, "broker_command", "app"),
     "dead": (OPERATING, "dead_command", "app"),
     "db": (OPERATING, "db_command", "app"),

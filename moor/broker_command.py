@@ -1,12 +1,10 @@
 """`moor broker`: what must stand on each broker, and who may do what there."""
 
 import json
-import os
 import secrets
 import shlex
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +18,8 @@ from bus.broker import Connection, NotFound
 from bus.definitions import SALT_BYTES, definitions_of
 from bus.places import without_password
 from bus.topology import ROUTES, Objects, Queue, Site
+from moor.applications_command import app as applications
+from moor.credentials import known_passwords, write_private
 from moor.options import AsJson, BusUrl, Cells, fail, out, settled, with_connection
 from moor.reference import asyncapi, reference
 from moor.settings import Settings
@@ -28,6 +28,8 @@ from moor.standing import Standing, standings_of
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="What stands on the broker, and who may do what there."
 )
+
+app.add_typer(applications, name="user")
 
 
 @app.command()
@@ -120,8 +122,8 @@ def _chosen(standings: Sequence[Standing], only: str) -> Sequence[Standing]:
 
 def _create_users(standing: Standing, file: Path, ctl: list[str]) -> None:
     names = sorted(standing.rights())
-    known = tomllib.loads(file.read_text()) if file.exists() else {}
-    passwords = {name: str(known.get(name) or secrets.token_urlsafe(24)) for name in names}
+    known = known_passwords(file)
+    passwords = {name: known.get(name) or secrets.token_urlsafe(24) for name in names}
     definitions = definitions_of(
         standing.objects().exchanges,
         standing.cells,
@@ -131,7 +133,7 @@ def _create_users(standing: Standing, file: Path, ctl: list[str]) -> None:
         sites=standing.sites,
     )
     # First on disk, then on the broker: a password that nobody knows is worth nothing.
-    _write_private(file, {**known, **passwords})
+    write_private(file, {**known, **passwords})
     told = subprocess.run(  # noqa: S603 - the operator's own command
         [*ctl, "import_definitions"],
         input=json.dumps(definitions),
@@ -142,16 +144,6 @@ def _create_users(standing: Standing, file: Path, ctl: list[str]) -> None:
     if told.returncode:
         fail(f"{shlex.join(ctl)} import_definitions failed: {(told.stderr or told.stdout).strip()}")
     out.print(f"[green]created[/green] {len(names)} users; their passwords are in {file}")
-
-
-def _write_private(file: Path, passwords: dict[str, str]) -> None:
-    lines = "".join(
-        f"{json.dumps(name)} = {json.dumps(password)}\n" for name, password in sorted(passwords.items())
-    )
-    beside = file.with_name(file.name + ".new")
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as opened:
-        opened.write(lines)
-    beside.replace(file)
 
 
 def _depths(bus: str, queues: Iterable[Queue]) -> dict[str, int | None]:

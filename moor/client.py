@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import structs
 
-from bus.broker import Refusal
+from bus.broker import AccessRefused, Refusal
 from bus.codec import CODEC
 from bus.link import Link
 from bus.listening import listen
@@ -23,10 +23,11 @@ from bus.messages.build import (
     InstanceState,
 )
 from bus.messages.hosts import AskHosts, HostsFound, HostState
+from bus.permissions import key_pattern
 from bus.process import run_until
 from bus.settings import BusSettings
 from bus.station import Station, process_name
-from bus.topology import EVENTS, Application, Grant, user_of
+from bus.topology import EVENTS, FEED, Application, Grant, address_of, speaker_of, user_of
 from moor.options import broker_of
 from moor.settings import Settings
 
@@ -88,12 +89,30 @@ class Client:
                 return
             question = structs.replace(question, after=found.next)
 
-    async def listen(self, *patterns: str) -> AsyncGenerator[Sequence[Message], None]:
-        """Facts with these keys, from now on; the first batch is empty, and tells that we listen."""
+    async def listen(self, *patterns: str, project: str = "") -> AsyncGenerator[Sequence[Message], None]:
+        """Facts with these keys, from now on; the first batch is empty, and tells that we listen. With a project, only
+        facts about its instances: to an application the schedulers say them on the feed of the project.
+        """
+        if project and self._is_application:
+            # An admin has no feed, and hears all events.
+            with suppress(AccessRefused):
+                async with aclosing(self._listen(Grant(FEED, (project,)))) as heard:
+                    async for batch in heard:
+                        yield [each for each in batch if _has_key(each, patterns)]
+        async with aclosing(self._listen(Grant(EVENTS, patterns))) as heard:
+            async for batch in heard:
+                yield [each for each in batch if project in ("", _project_of(each))]
+
+    @property
+    def _is_application(self) -> bool:
+        speaker = speaker_of(self._station.consuming.broker.user)
+        return speaker is not None and bool(speaker.application)
+
+    async def _listen(self, grant: Grant) -> AsyncGenerator[Sequence[Message], None]:
         link = Link(self._station.consuming.broker, self._station.settings)
         heard = listen(
             link,
-            (Grant(EVENTS, patterns),),
+            (grant,),
             process=self._station.name,
             settings=self._station.settings,
             codec=CODEC,
@@ -137,11 +156,12 @@ class Following:
     clock has it.
     """
 
-    def __init__(self, client: Client, ids: Collection[InstanceId], by_s: float) -> None:
+    def __init__(self, client: Client, ids: Collection[InstanceId], by_s: float, project: str = "") -> None:
         self._by_s = by_s
         self.states: States = {}
         self._client = client
         self._ids = tuple(ids)
+        self._project = project
         self._changed = asyncio.Event()
         self._listening = asyncio.Event()
 
@@ -179,7 +199,7 @@ class Following:
         return all(id_ in self.states and is_over(self.states[id_]) for id_ in self._ids)
 
     async def _hear(self) -> None:
-        async with aclosing(self._client.listen("instance.#")) as heard:
+        async with aclosing(self._client.listen("instance.#", project=self._project)) as heard:
             async for batch in heard:
                 self._listening.set()
                 self.take(each.instance for each in batch if isinstance(each, InstanceEvent))
@@ -190,8 +210,18 @@ class Following:
         while True:
             for start in range(0, len(self._ids), FOUND_AT_ONCE_MAX):
                 some = self._ids[start : start + FOUND_AT_ONCE_MAX]
-                self.take(await self._client.instances(AskInstances(instances=some, limit=FOUND_AT_ONCE_MAX)))
+                question = AskInstances(instances=some, limit=FOUND_AT_ONCE_MAX, project=self._project)
+                self.take(await self._client.instances(question))
             await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _has_key(message: Message, patterns: Sequence[str]) -> bool:
+    """Would these patterns find it among the events?"""
+    return key_pattern(Grant(EVENTS, tuple(patterns))).fullmatch(address_of(message).routing_key) is not None
+
+
+def _project_of(message: Message) -> str:
+    return getattr(message, "project", "") or getattr(getattr(message, "instance", None), "project", "")
 
 
 def _as_user(url: str, user: str) -> str:

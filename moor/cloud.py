@@ -4,30 +4,29 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from msgspec import structs
+
 from bus.broker import Broker
 from bus.process import Part, run_until
-from bus.settings import BusSettings
 from bus.sql import upgrade
 from bus.station import Station
 from bus.topology import objects_of, user_of
-from cell_conductor.settings import ConductorSettings
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.core.faults import FaultScript
 from compute_sim.core.hosts import Host
 from compute_sim.fleet import Elapsed
-from compute_sim.settings import ComputeSettings
 from compute_sim.store_sql import open_compute_store
 from compute_sim.wiring import compute_parts
-from placement_worker.settings import PlacementSettings
+from moor.tuning import CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import placement_parts
-from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_sql import SqlSchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 
 # The rooms that have tables.
-OWNERS = ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim")
+PLACEMENT = "placement_worker"
+OTHERS = ("scheduler_worker", "cell_conductor", "compute_sim")
 DRAIN_S_MAX = 10.0
 
 
@@ -37,10 +36,9 @@ async def cloud(
     database_url: str,
     hosts: Mapping[str, Sequence[Host]],
     *,
+    placement_url: str = "",
     faults: FaultScript | None = None,
-    scheduler: SchedulerSettings | None = None,
-    conductor: ConductorSettings | None = None,
-    bus: BusSettings | None = None,
+    settings: CloudSettings | None = None,
     hosts_are_kept: bool = False,
     beside: Callable[[SqlPlacementStore], Part] | None = None,
     ended: asyncio.Event | None = None,
@@ -48,35 +46,36 @@ async def cloud(
 ) -> AsyncIterator[SqlPlacementStore]:
     """All workers, with the pretended hosts of each cell, for as long as this is open; then all of them drain.
 
-    With `as_user`, the broker has users, and each worker comes as its own.
+    With `as_user`, the broker has users, and each worker comes as its own. With a `placement_url`, placement's tables are there.
     With `hosts_are_kept`, what is on the hosts is in the database too, and still there for the next cloud on it. `beside`
     makes one part more, which works on placement's books. `ended` is set when the workers end by themselves, which they do only by failing; leaving raises what it was.
     """
+    settings = settings or CloudSettings()
+
     connection = await broker.connect()
     await connection.declare(objects_of(hosts))
     await connection.close()
-    for owner in OWNERS:
-        await upgrade(database_url, owner)
+    await upgrade_all(database_url, placement_url)
     async with AsyncExitStack() as stack:
-        store = SqlPlacementStore(database_url)
+        store = SqlPlacementStore(placement_url or database_url)
         stack.push_async_callback(store.close)
         api = SqlSchedulerStore(database_url)
         stack.push_async_callback(api.close)
 
         def station(role: str, cell: str = "") -> Station:
             way_in = as_user(user_of(role, cell)) if as_user else broker
-            there = Station(way_in, f"{role}-{cell}" if cell else role, settings=bus, asks=True)
+            there = Station(way_in, f"{role}-{cell}" if cell else role, settings=settings.bus, asks=True)
             stack.push_async_callback(there.close)
             return there
 
         placement = station("placement")
-        parts: list[Part] = [*placement_parts((placement,), store, PlacementSettings())]
-        parts += scheduler_parts(station("scheduler"), api, scheduler or SchedulerSettings())
+        parts: list[Part] = [*placement_parts((placement,), store, settings.placement)]
+        parts += scheduler_parts(station("scheduler"), api, settings.scheduler)
         for cell, of_cell in hosts.items():
             rows = SqlConductorStore(database_url, cell)
             stack.push_async_callback(rows.close)
             place = station("conductor", cell)
-            parts += conductor_parts(place, rows, conductor or ConductorSettings(), cell, place.ask_all)
+            parts += conductor_parts(place, rows, settings.conductor, cell, place.ask_all)
             parts.append(place)
             clock_s, kept = Elapsed(), None
             if hosts_are_kept:
@@ -85,7 +84,7 @@ async def cloud(
             parts += compute_parts(
                 station("compute", cell),
                 of_cell,
-                ComputeSettings(cell=cell),
+                structs.replace(settings.compute, cell=cell),
                 faults,
                 clock_s=clock_s,
                 store=kept,
@@ -101,3 +100,10 @@ async def cloud(
         finally:
             told.set()
             await running
+
+
+async def upgrade_all(database_url: str, placement_url: str = "") -> None:
+    """The tables of every room, where they belong."""
+    await upgrade(placement_url or database_url, PLACEMENT)
+    for owner in OTHERS:
+        await upgrade(database_url, owner)

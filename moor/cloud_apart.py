@@ -14,10 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from bus.broker import Broker
-from bus.sql import upgrade
 from bus.topology import objects_of
 from compute_sim.core.faults import FaultScript
-from moor.cloud import OWNERS
+from moor.cloud import upgrade_all
 
 T = TypeVar("T")
 
@@ -32,6 +31,26 @@ class Duty(Struct, frozen=True):
     name: str
     room: str
     environment: Mapping[str, str]
+
+
+class Servers(Struct, frozen=True):
+    """Where the workers find the broker and the databases, and the variables that state their settings."""
+
+    bus_url: str
+    database_url: str
+    placement_url: str = ""
+    settings: Mapping[str, str] = {}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **self.settings,
+            "MOOR_BUS_URL": self.bus_url,
+            "MOOR_DB_URL": self.database_url,
+            # Empty states nothing: what the shell has for other servers does not count here.
+            "MOOR_PLACEMENT_DB_URL": self.placement_url,
+            "MOOR_LOG_LEVEL": "WARNING",
+        }
 
 
 class WorkerEnded(RuntimeError):  # noqa: N818 - named for what happened
@@ -133,8 +152,7 @@ async def cloud_apart(
         await connection.declare(objects_of(cells))
     finally:
         await connection.close()
-    for owner in OWNERS:
-        await upgrade(urls["MOOR_DB_URL"], owner)
+    await upgrade_all(urls["MOOR_DB_URL"], urls["MOOR_PLACEMENT_DB_URL"])
     async with AsyncExitStack() as stack:
         stack.enter_context(_ending_on_sigterm())
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-workers-")))

@@ -3,12 +3,13 @@
 import typer
 
 from bus.sql import upgrade as bring_up
-from moor.options import DatabaseUrl, out, run, settled
+from moor.options import DatabaseUrl, PlacementDatabaseUrl, out, run, settled
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The database's tables.")
 
-# Every package with migrations; they may share one database, or have one each.
-OWNERS = ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim")
+# Every package with migrations; placement's tables may be in a database of their own.
+PLACEMENT = "placement_worker"
+OTHERS = ("scheduler_worker", "cell_conductor", "compute_sim")
 # Those that a cell with a database of its own has there.
 OF_CELLS = ("cell_conductor", "compute_sim")
 
@@ -19,14 +20,16 @@ def _group() -> None:
 
 
 @app.command()
-def upgrade(db: DatabaseUrl = "") -> None:
+def upgrade(db: DatabaseUrl = "", placement_db: PlacementDatabaseUrl = "") -> None:
     """Create or alter what this release needs, in every database that is named. Safe to repeat, and while others do it."""
-    places = settled(db=db).places
-    if not places.db_url and not places.cell_db_urls:
+    places = settled(db=db, placement_db=placement_db).places
+    if not places.placement_db and not places.cell_db_urls:
         raise typer.BadParameter("no database is named: give --db, MOOR_DB_URL or db_url in a file")
 
     async def work() -> None:
-        for owner in OWNERS if places.db_url else ():
+        if places.placement_db:
+            await _bring_up(places.placement_db, PLACEMENT, PLACEMENT)
+        for owner in OTHERS if places.db_url else ():
             await _bring_up(places.db_url, owner, owner)
         for cell, url in places.cell_db_urls.items():
             for owner in OF_CELLS:

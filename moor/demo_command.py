@@ -8,9 +8,9 @@ import typer
 from bus.broker import ConnectionLost, Refusal
 from bus.errors import Failure
 from bus.process import run_process
-from moor.cloud_apart import WorkerEnded
-from moor.demo.playing import PATIENCE_S, Play, play_apart, play_embedded
-from moor.options import fail
+from moor.cloud_apart import Servers, WorkerEnded
+from moor.demo.playing import DEFAULTS, PATIENCE_S, Play, play_apart, play_embedded
+from moor.options import PlacementDatabaseUrl, fail, tuned_cloud, tuning
 
 # With fewer there may be no conflict to be won.
 BOOTS_MIN = 300
@@ -27,6 +27,7 @@ def demo(
     db: Annotated[
         str, typer.Option(metavar="URL", help="A real database: postgresql+asyncpg://user:password@host/name")
     ] = "",
+    placement_db: PlacementDatabaseUrl = "",
 ) -> None:
     """A thousand boots over two hundred hosts in two cells, some of which misbehave; watch them find their homes.
 
@@ -36,9 +37,16 @@ def demo(
         raise typer.BadParameter(
             "a real broker wants a real database, and the other way round: --bus and --db, or neither"
         )
+    if placement_db and not db:
+        raise typer.BadParameter("--placement-db: without --db everything is in one SQLite file")
     play = Play(boots, hosts)
+    settings, variables = tuned_cloud(DEFAULTS), tuning().variables()
     try:
-        run_process(play_apart(play, bus, db) if bus else play_embedded(play))
+        run_process(
+            play_apart(play, Servers(bus, db, placement_db, variables))
+            if bus
+            else play_embedded(play, settings)
+        )
     except TimeoutError:
         fail(f"not everything ended within {PATIENCE_S:.0f} s")
     except asyncio.CancelledError:

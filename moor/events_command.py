@@ -17,7 +17,7 @@ from bus.messages.hosts import HostsReported
 from bus.messages.placement import ProvidersChanged
 from bus.topology import FACTS
 from moor.client import client
-from moor.options import BusUrl, err, fail, out, run, settled
+from moor.options import BusUrl, Project, err, fail, out, run, settled
 from moor.showing import COLOURS
 
 # What becomes of builds and instances, and what hosts are. Heartbeats and the feed of the books are loud.
@@ -38,6 +38,7 @@ def events(
     ] = None,
     bus: BusUrl = "",
     *,
+    project: Project = "",
     count: Annotated[
         int, typer.Option(metavar="N", min=0, help="End after so many; 0 goes on until Ctrl-C.")
     ] = 0,
@@ -56,7 +57,10 @@ def events(
 
     async def work() -> None:
         told = 0
-        async with client(settings, operates=True) as asking, aclosing(asking.listen(*wanted)) as heard:
+        async with (
+            client(settings, operates=True) as asking,
+            aclosing(asking.listen(*wanted, project=project)) as heard,
+        ):
             async for batch in heard:
                 if not batch:
                     # Said again after a break: what was said meanwhile, nobody kept for us.
@@ -79,7 +83,9 @@ async def _refused_with_hint(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except AccessRefused as refused:
-        fail(f"the broker refused: {refused}; clients may hear {', '.join(FACTS)}")
+        fail(
+            f"the broker refused: {refused}; operators may hear {', '.join(FACTS)}, and an application its projects: --project NAME"
+        )
 
 
 def _print(message: Message, *, as_json: bool) -> None:

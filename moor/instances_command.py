@@ -23,7 +23,7 @@ from bus.messages.build import (
     RequestId,
 )
 from moor.client import Client, Following, client
-from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, err, fail, out, run, settled
+from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, err, fail, out, run, settled
 from moor.request_ids import new_request_ids
 from moor.settings import Settings
 from moor.showing import followed, instances_table, plain, print_instance, print_json, print_no_valid_host
@@ -66,7 +66,7 @@ def boot(
     ] = None,
     count: Annotated[int, typer.Option(help="How many alike.")] = 1,
     name: Annotated[str, typer.Option(help="What to call it; several are numbered.")] = "",
-    project: Annotated[str, typer.Option(help="Whose it is.")] = "",
+    project: Project = "",
     deadline: Annotated[
         int, typer.Option(metavar="S", help="It has ended by then, one way or another.")
     ] = 600,
@@ -114,8 +114,12 @@ async def _boot(
                 )
             fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
         assert isinstance(answer, BuildAccepted), f"a request was answered by {answer!r}"
-        following = Following(asking, answer.instances, by_s)
-        following.take(await asking.instances(AskInstances(instances=answer.instances, limit=PAGE)))
+        following = Following(asking, answer.instances, by_s, request.project)
+        following.take(
+            await asking.instances(
+                AskInstances(instances=answer.instances, limit=PAGE, project=request.project)
+            )
+        )
         in_time = not wait or await _followed(following, lambda each: each.state in ENDED, quiet=for_programs)
     states = [following.states[id_] for id_ in answer.instances if id_ in following.states]
     if for_programs:
@@ -136,14 +140,16 @@ def show(
     id_: Annotated[UUID, typer.Argument(metavar="ID", help="An instance, or a request.")],
     bus: BusUrl = "",
     *,
+    project: Project = "",
     as_json: AsJson = False,
 ) -> None:
     """What has become of an instance, or of all instances of a request."""
 
     async def work() -> Sequence[InstanceState]:
         async with client(settled_) as asking:
-            found = await asking.instances(AskInstances(instances=(InstanceId(id_),)))
-            return found or await asking.instances(AskInstances(request_id=RequestId(id_), limit=PAGE))
+            found = await asking.instances(AskInstances(instances=(InstanceId(id_),), project=project))
+            of_request = AskInstances(request_id=RequestId(id_), limit=PAGE, project=project)
+            return found or await asking.instances(of_request)
 
     settled_ = settled(bus=bus)
     states = run(work())
@@ -164,7 +170,7 @@ def list_instances(
     ] = "",
     cell: Annotated[str, typer.Option(help="Only those of this cell.")] = "",
     host: Annotated[str, typer.Option(help="Only those on this host.")] = "",
-    project: Annotated[str, typer.Option(help="Only those of this project.")] = "",
+    project: Project = "",
     name: Annotated[str, typer.Option(help="Only those of this name.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="So many at most.")] = 1000,
     as_json: AsJson = False,
@@ -201,31 +207,38 @@ def delete(
     ids: Ids,
     bus: BusUrl = "",
     *,
+    project: Project = "",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until they are gone.")] = False,
     timeout: Timeout = 120.0,
     as_json: AsJson = False,
 ) -> None:
     """Delete instances, whatever state they are in; one that is gone already stays so."""
     wanted = [InstanceId(id_) for id_ in dict.fromkeys(ids)]
-    run(_delete(settled(bus=bus), wanted, timeout_s=timeout, wait=wait, for_programs=as_json))
+    run(_delete(settled(bus=bus), wanted, project, timeout_s=timeout, wait=wait, for_programs=as_json))
 
 
 async def _delete(
-    settings: Settings, ids: Sequence[InstanceId], *, timeout_s: float, wait: bool, for_programs: bool
+    settings: Settings,
+    ids: Sequence[InstanceId],
+    project: str,
+    *,
+    timeout_s: float,
+    wait: bool,
+    for_programs: bool,
 ) -> None:
     by_s = asyncio.get_running_loop().time() + timeout_s
     async with client(settings, patience_s=timeout_s) as asking:
-        following = Following(asking, ids, by_s)
+        following = Following(asking, ids, by_s, project)
         for start in range(0, len(ids), PAGE):
             some = tuple(ids[start : start + PAGE])
-            following.take(await asking.instances(AskInstances(instances=some, limit=PAGE)))
+            following.take(await asking.instances(AskInstances(instances=some, limit=PAGE, project=project)))
         # A delete that overtakes its request is obeyed: so a slip of the pen would keep some later request from being built.
         if unknown := [str(id_) for id_ in ids if id_ not in following.states]:
             fail(
                 f"there is no instance {', '.join(unknown)}: nothing was done; `moor list` shows what there is"
             )
         for id_ in ids:
-            following.take(await _deleted(asking, id_))
+            following.take(await _deleted(asking, id_, project))
         in_time = not wait or await _followed(
             following, lambda each: each.state == "deleted", quiet=for_programs
         )
@@ -238,8 +251,8 @@ async def _delete(
         fail(f"not all of them are gone within {timeout_s:.0f} s; they will be", NOT_IN_TIME)
 
 
-async def _deleted(asking: Client, id_: InstanceId) -> Sequence[InstanceState]:
-    answer = await asking.ask(DeleteInstance(instance=id_))
+async def _deleted(asking: Client, id_: InstanceId, project: str) -> Sequence[InstanceState]:
+    answer = await asking.ask(DeleteInstance(instance=id_, project=project))
     assert isinstance(answer, InstancesFound), f"a delete was answered by {answer!r}"
     return answer.instances
 

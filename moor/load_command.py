@@ -11,11 +11,12 @@ import typer
 from bus.broker import ConnectionLost, Refusal
 from bus.errors import Failure
 from bus.process import run_process
-from moor.cloud_apart import WorkerEnded
+from moor.cloud_apart import Servers, WorkerEnded
 from moor.load.firing import Silence
 from moor.load.results import LoadResult, as_json, as_table
 from moor.load.running import Plan, run_apart, run_embedded
-from moor.options import BusUrl, DatabaseUrl, fail, out
+from moor.options import BusUrl, DatabaseUrl, PlacementDatabaseUrl, fail, out, tuned_cloud, tuning
+from moor.tuning import CloudSettings
 
 # So many of each in a run, conductors in each cell; there is one compute a cell.
 COUNTS = {"placement": 1, "scheduler": 1, "conductor": 1}
@@ -28,6 +29,7 @@ def load(
     cells: Annotated[int, typer.Option(min=1, max=100, help="In how many cells.")] = 2,
     bus: BusUrl = "",
     db: DatabaseUrl = "",
+    placement_db: PlacementDatabaseUrl = "",
     failing: Annotated[float, typer.Option(min=0, max=1, help="How many of the spawns fail, of 1.")] = 0.05,
     in_flight: Annotated[int, typer.Option(min=1, help="How many boots are under way at most.")] = 2000,
     workers: Annotated[
@@ -49,10 +51,13 @@ def load(
         raise typer.BadParameter(
             "a real broker wants a real database, and the other way round: both --bus and --db, or neither"
         )
+    if placement_db and not db:
+        raise typer.BadParameter("--placement-db: without --db everything is in one SQLite file")
     if hosts < cells:
         raise typer.BadParameter(f"--hosts is {hosts}, must be at least --cells, which is {cells}")
     plan = Plan(boots=boots, cells=_spread(hosts, cells), failing=failing, in_flight=in_flight)
-    result = _run(plan, bus, db, workers or [])
+    servers = Servers(bus, db, placement_db, tuning().variables()) if bus else None
+    result = _run(plan, servers, tuned_cloud(), workers or [])
     if json is not None:
         json.write_bytes(as_json(result))
     out.print(as_table(result))
@@ -60,14 +65,14 @@ def load(
         raise typer.Exit(1)
 
 
-def _run(plan: Plan, bus: str, db: str, workers: Sequence[str]) -> LoadResult:
+def _run(plan: Plan, servers: Servers | None, settings: CloudSettings, workers: Sequence[str]) -> LoadResult:
     try:
-        if bus:
-            return run_process(run_apart(plan, bus, db, counts_of(workers)))
+        if servers is not None:
+            return run_process(run_apart(plan, servers, counts_of(workers)))
         if workers:
             raise typer.BadParameter("--workers: embedded, all workers are in this process, one of each kind")
         with tempfile.TemporaryDirectory(prefix="moor-load-") as place:
-            return run_process(run_embedded(plan, f"sqlite+aiosqlite:///{Path(place) / 'moor.db'}"))
+            return run_process(run_embedded(plan, f"sqlite+aiosqlite:///{Path(place) / 'moor.db'}", settings))
     except asyncio.CancelledError:
         fail("told to end")
     except ConnectionLost as lost:

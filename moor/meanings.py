@@ -56,6 +56,13 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "project": "only those of this project; the key names it too, or `-`",
     },
     "AskHosts": {**_PAGE, "name": "this one"},
+    "AskApplications": {},
+    "SetApplication": {
+        "name": "its name; its user is `moor-app-NAME`",
+        "projects": "those that it speaks for and hears of, and no others",
+        "admin": "speaks for all projects",
+        "removed": "there is none of this name",
+    },
     "SetHost": {"host": "its name", "enabled": "may it be chosen", "reason": "why not"},
     "ReportInventory": {
         "cell": "whose host it is; your user must be this cell's",
@@ -197,12 +204,13 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "consumers": "how many there are",
         "used": "what all of them hold together, by resource class",
     },
-    "BuildAccepted": {"request_id": "yours", "instances": "their ids, in order"},
+    "BuildAccepted": {"request_id": "yours", "instances": "their ids, in order", "project": "the request's"},
     "BuildRejected": {
         "request_id": "yours; none if it had none, or no uuid",
         "field": "what is wrong: a path such as `flavor.vcpus`; `message` if it is no message at all",
         "value": "its value; empty if it is missing",
         "reason": "why",
+        "project": "the request's, where it could be read",
     },
     "InstancePlaced": _CELL_EVENT,
     "InstanceActive": _CELL_EVENT,
@@ -210,6 +218,13 @@ _BY_TYPE: dict[str, dict[str, str]] = {
     "InstanceDeleted": _CELL_EVENT,
     "InstancesFound": {**_PAGE, "instances": "each as it is now"},
     "HostsFound": {**_PAGE, "hosts": "each as it is now"},
+    "ApplicationSet": {"application": "as it is now; none if it was removed"},
+    "ApplicationsFound": {"applications": "all of them, in the order of their names"},
+    "KnownApplication": {
+        "name": "its name; its user is `moor-app-NAME`",
+        "projects": "those that it speaks for and hears of",
+        "admin": "speaks for all projects, and has none of its own",
+    },
     "HostSet": {"host": "as it is now; none if there is none of this name"},
     "ReportAnswered": {
         "root": "which tree",

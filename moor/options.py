@@ -11,16 +11,20 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
+from msgspec import Struct
 from rich.console import Console
 
 from bus.asking import NoAnswer
 from bus.broker import Broker, Connection, ConnectionLost, Refusal
 from bus.errors import Failure
 from bus.places import BadSetting
+from bus.tuning import Section, Tuned
 from bus.urls import broker_at
-from moor.settings import Settings, of_commands, settings_from
+from moor.settings import Settings, of_commands, settings_from, tuning_from
+from moor.tuning import CloudSettings, Tuning
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Struct)
 
 out = Console()
 err = Console(stderr=True)
@@ -50,6 +54,15 @@ DatabaseUrl = Annotated[
         help=r"The database: postgresql+asyncpg://user:password@host/name or sqlite:///path. [dim]\[MOOR_DB_URL][/dim]",
     ),
 ]
+PlacementDatabaseUrl = Annotated[
+    str,
+    typer.Option(
+        "--placement-db",
+        metavar="URL",
+        show_default=False,
+        help=r"The database of placement's tables, if it is another. [dim]\[MOOR_PLACEMENT_DB_URL][/dim]",
+    ),
+]
 Cells = Annotated[
     str,
     typer.Option(
@@ -57,6 +70,15 @@ Cells = Annotated[
         metavar="NAME,NAME",
         show_default=False,
         help=r"The cells that there are. [dim]\[MOOR_CELLS][/dim]",
+    ),
+]
+Project = Annotated[
+    str,
+    typer.Option(
+        envvar="MOOR_PROJECT",
+        metavar="NAME",
+        show_default=False,
+        help="Whose instances; an application must say for which of its projects it speaks.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
@@ -91,13 +113,44 @@ def key_of(flag: Any) -> str:
     return str(variable).removeprefix("MOOR_").lower() if variable else ""
 
 
-def settled(*, bus: str = "", db: str = "", cells: str = "", data: str = "") -> Settings:
+def settled(
+    *, bus: str = "", db: str = "", placement_db: str = "", cells: str = "", data: str = ""
+) -> Settings:
     """The settings of the command that runs: its flags, and what lies beneath them."""
-    flags = {"bus_url": bus, "db_url": db, "cells": cells, "data": data}
+    flags = {"bus_url": bus, "db_url": db, "placement_db_url": placement_db, "cells": cells, "data": data}
     try:
         return settings_from(flags, os.environ, config=_config.get(), here=Path.cwd())
     except BadSetting as wrong:
         raise typer.BadParameter(str(wrong)) from None
+
+
+def tuning() -> Tuning:
+    """What the variables and the file state of workers' settings."""
+    try:
+        return tuning_from(os.environ, config=_config.get(), here=Path.cwd())
+    except BadSetting as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
+def tuned(section: Section[S], base: S | None = None, **flags: object) -> S:
+    """The settings of a worker. The flags are named as its fields are; one that is None was not given."""
+    given = {field: Tuned(value, flag_of(field)) for field, value in flags.items() if value is not None}
+    try:
+        return tuning().of(section, base, given)
+    except BadSetting as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
+def tuned_cloud(base: CloudSettings | None = None) -> CloudSettings:
+    """The settings of all workers of a process; the base holds the defaults of the command."""
+    try:
+        return tuning().of_cloud(base or CloudSettings())
+    except BadSetting as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
+def flag_of(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
 
 
 def broker_of(url: str) -> Broker:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from placement_worker.api.auth import Authentication
 from placement_worker.api.auth.basic import BadPasswordFileError, BasicAuthentication, users_in
@@ -220,6 +220,8 @@ class ApiFlags(Struct, frozen=True, kw_only=True):
     tls_key: Path | None = None
     keystone: KeystoneFlags | None = None
     connections: ConnectionFlags = ConnectionFlags()
+    # What has no flag.
+    settings: ApiSettings = ApiSettings()
 
 
 def serving_of(flags: ApiFlags) -> Serving:
@@ -244,7 +246,8 @@ def serving_of(flags: ApiFlags) -> Serving:
 
 def _settings(flags: ApiFlags) -> ApiSettings:
     connections = flags.connections
-    return ApiSettings(
+    return structs.replace(
+        flags.settings,
         cors_origins=flags.cors_origins,
         prefix=flags.prefix,
         idle_s_max=connections.idle_s,

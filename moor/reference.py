@@ -9,7 +9,7 @@ import msgspec
 from msgspec import inspect
 
 from bus.message import Envelope, Message, type_of
-from bus.messages import ALL, administration, build, candidates, hosts, placement
+from bus.messages import ALL, administration, applications, build, candidates, hosts, placement
 from bus.topology import NO_PROJECT, QUEUES, ROUTES, Binding, Kind, Scope
 from moor.meanings import MEANINGS
 
@@ -20,6 +20,8 @@ SAID: tuple[type[Message], ...] = (
     build.AskInstances,
     hosts.AskHosts,
     hosts.SetHost,
+    applications.SetApplication,
+    applications.AskApplications,
     placement.ReportInventory,
     *get_args(administration.Write),
     administration.AskConsumer,
@@ -39,6 +41,8 @@ HEARD: tuple[type[Message], ...] = (
     build.InstancesFound,
     hosts.HostsFound,
     hosts.HostSet,
+    applications.ApplicationSet,
+    applications.ApplicationsFound,
     placement.ReportAnswered,
     placement.InventoryRefused,
     administration.WriteAnswered,

@@ -10,13 +10,11 @@ from msgspec import structs
 from bus.places import Places
 from bus.process import LOG_FORMAT, run_process
 from cell_conductor.__main__ import run as run_conductor
-from cell_conductor.settings import ConductorSettings
 from compute_sim.__main__ import run as run_compute
 from compute_sim.core.faults import FaultScript
 from compute_sim.drivers import alike
 from compute_sim.faults import BadScript, load_faults
-from compute_sim.settings import ComputeSettings
-from moor.options import BusUrl, DatabaseUrl, settled
+from moor.options import BusUrl, DatabaseUrl, PlacementDatabaseUrl, settled, tuned
 from moor.placement_api_options import (
     BODY_S,
     CONNECTIONS,
@@ -51,12 +49,11 @@ from moor.placement_api_options import (
     Users,
     serving_of,
 )
+from moor.tuning import BUS, COMPUTE, CONDUCTOR, PLACEMENT, PLACEMENT_API, SCHEDULER
 from placement_worker.__main__ import run as run_placement
 from placement_worker.__main__ import serve as serve_placement
 from placement_worker.api.server import BadListenError
-from placement_worker.settings import PlacementSettings
 from scheduler_worker.__main__ import run as run_scheduler
-from scheduler_worker.settings import SchedulerSettings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -72,22 +69,47 @@ Cell = Annotated[
 
 
 @app.command()
-def placement(bus: BusUrl = "", db: DatabaseUrl = "") -> None:
+def placement(bus: BusUrl = "", db: DatabaseUrl = "", placement_db: PlacementDatabaseUrl = "") -> None:
     """The books: claims, swaps, inventories, and the feed of changes."""
-    run_process(run_placement(_places("placement", bus, db), PlacementSettings()))
+    places = _stated(bus, db, placement_db=placement_db)
+    _require_database("placement", places.placement_db)
+    run_process(run_placement(places, tuned(PLACEMENT), tuned(BUS)))
 
 
 @app.command()
-def scheduler(bus: BusUrl = "", db: DatabaseUrl = "") -> None:
-    """Chooses hosts, and hands over to the cells."""
-    run_process(run_scheduler(_places("scheduler", bus, db), SchedulerSettings()))
+def scheduler(
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    instances_per_host_max: Annotated[
+        int | None, typer.Option(min=0, show_default=False, help="Instances that a host may have.")
+    ] = None,
+    io_ops_per_host_max: Annotated[
+        int | None,
+        typer.Option(
+            min=0, show_default=False, help="Builds and the like under way on a host; 0: any number."
+        ),
+    ] = None,
+    alternates_max: Annotated[
+        int | None,
+        typer.Option(min=0, show_default=False, help="Hosts that the cell may go on to when one fails."),
+    ] = None,
+) -> None:
+    """Chooses hosts, and hands over to the cells. Every setting has a variable, MOOR_SCHEDULER_..., too."""
+    settings = tuned(
+        SCHEDULER,
+        instances_per_host_max=instances_per_host_max,
+        io_ops_per_host_max=io_ops_per_host_max,
+        alternates_max=alternates_max,
+    )
+    run_process(run_scheduler(_places("scheduler", bus, db), settings, tuned(BUS)))
 
 
 @app.command()
 def conductor(bus: BusUrl = "", db: DatabaseUrl = "", *, cell: Cell = "") -> None:
     """Owns the instances of one cell."""
     places = _places("conductor", bus, db, _one(cell, "conductor"))
-    run_process(run_conductor(cell, places.bus_of(cell), places.db_of(cell), ConductorSettings()))
+    run_process(run_conductor(cell, places.bus_of(cell), places.db_of(cell), tuned(CONDUCTOR), tuned(BUS)))
 
 
 @app.command()
@@ -111,13 +133,15 @@ def compute(
     except BadScript as wrong:
         raise typer.BadParameter(str(wrong)) from None
     url = _stated(bus, db, cell).bus_of(_one(cell, "compute"))
-    run_process(run_compute(url, alike(cell, hosts), ComputeSettings(cell=cell), script))
+    settings = structs.replace(tuned(COMPUTE), cell=cell)
+    run_process(run_compute(url, alike(cell, hosts), settings, script, tuned(BUS)))
 
 
 @app.command("placement-api")
 def placement_api(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
+    placement_db: PlacementDatabaseUrl = "",
     *,
     listen: ListenAt = USUAL_LISTEN,
     share_port: SharePort = False,
@@ -144,7 +168,8 @@ def placement_api(
     """Placement over HTTP, as OpenStack's clients know it. It needs the database alone: what it writes is told to the
     bus by the placement workers.
     """
-    places = _places("placement-api", bus, db)
+    places = _stated(bus, db, placement_db=placement_db)
+    _require_database("placement-api", places.placement_db)
     serving = serving_of(
         ApiFlags(
             listen=listen,
@@ -155,6 +180,7 @@ def placement_api(
             policy=policy,
             cors_origins=tuple(cors_origin or ()),
             prefix=prefix,
+            settings=tuned(PLACEMENT_API),
             tls_cert=tls_cert,
             tls_key=tls_key,
             keystone=KeystoneFlags(
@@ -166,7 +192,7 @@ def placement_api(
         )
     )
     try:
-        run_process(serve_placement(places.db_url, serving))
+        run_process(serve_placement(places.placement_db, serving))
     except BadListenError as wrong:
         raise typer.BadParameter(str(wrong)) from None
 
@@ -174,14 +200,18 @@ def placement_api(
 def _places(worker: str, bus: str, db: str, cell: str = "") -> Places:
     """Where the broker and the database are, for who needs a database."""
     places = _stated(bus, db, cell)
-    if not (places.db_of(cell) if cell else places.db_url):
-        raise typer.BadParameter(f"a {worker} worker needs --db, or MOOR_DB_URL")
+    _require_database(worker, places.db_of(cell) if cell else places.db_url)
     return places
 
 
-def _stated(bus: str, db: str, cell: str) -> Places:
+def _require_database(worker: str, url: str) -> None:
+    if not url:
+        raise typer.BadParameter(f"a {worker} worker needs --db, or MOOR_DB_URL")
+
+
+def _stated(bus: str, db: str, cell: str = "", *, placement_db: str = "") -> Places:
     logging.basicConfig(level="INFO", format=LOG_FORMAT)
-    settings = settled(bus=bus, db=db, cells=cell)
+    settings = settled(bus=bus, db=db, placement_db=placement_db, cells=cell)
     return structs.replace(settings.places, bus_url=settings.bus_url)
 
 

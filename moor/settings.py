@@ -2,10 +2,14 @@
 
     bus_url = "amqp://moorage:...@localhost/"
     db_url = "postgresql+asyncpg://moorage:...@localhost/moorage"
+    placement_db_url = "postgresql+asyncpg://moorage:...@localhost/placement"      # else in the other database
     cells = ["harbour", "island"]
     data = "/var/lib/moorage"               # where `moor up` keeps everything
 
     listen = "127.0.0.1:8780"               # and whatever else a flag has a variable for, named as that is
+
+    [scheduler]                             # and every other section of moor/tuning.py: the settings of workers
+    instances_per_host_max = 60
 
     [cell_bus_urls]
     island = "amqp://moorage:...@island/"
@@ -23,8 +27,16 @@ from typing import Any
 from msgspec import Struct
 
 from bus.places import READERS, BadSetting, Places, Stated, Value, from_text, places_of, stated_in
+from bus.tuning import Tuned, tuned_by
+from moor.tuning import SECTIONS, Tuning
 
-FLAGS = {"bus_url": "--bus", "db_url": "--db", "cells": "--cells", "data": "--data"}
+FLAGS = {
+    "bus_url": "--bus",
+    "db_url": "--db",
+    "placement_db_url": "--placement-db",
+    "cells": "--cells",
+    "data": "--data",
+}
 DATA_VARIABLE = "MOOR_DATA"
 CONFIG_VARIABLE = "MOOR_CONFIG"
 SOCKET = "bus.sock"
@@ -34,6 +46,7 @@ _TEXT = (str, "a text")
 _SHAPES: Mapping[str, tuple[type, str]] = {
     "bus_url": _TEXT,
     "db_url": _TEXT,
+    "placement_db_url": _TEXT,
     "data": _TEXT,
     "cells": (list, "a list of texts"),
     "cell_bus_urls": (dict, "a table of texts"),
@@ -41,7 +54,7 @@ _SHAPES: Mapping[str, tuple[type, str]] = {
 }
 # The keys of single commands' flags, each named as the flag's variable is, but for MOOR_.
 OF_COMMANDS: Mapping[str, tuple[type, str]] = {
-    **dict.fromkeys(("cell", "compute_faults", "broker_ctl"), _TEXT),
+    **dict.fromkeys(("cell", "compute_faults", "broker_ctl", "project"), _TEXT),
     **dict.fromkeys(("listen", "prefix", "auth", "users", "policy", "tls_cert", "tls_key"), _TEXT),
     **dict.fromkeys(("keystone_url", "keystone_user", "keystone_password", "keystone_project"), _TEXT),
     **dict.fromkeys(("keystone_domain", "keystone_ca"), _TEXT),
@@ -51,7 +64,7 @@ OF_COMMANDS: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("http_connections", "http_connections_per_address"), (int, "a whole number")),
     "cors_origins": (list, "a list of texts"),
 }
-_KNOWN = {**_SHAPES, **OF_COMMANDS}
+_KNOWN = {**_SHAPES, **OF_COMMANDS, **dict.fromkeys(SECTIONS, (dict, "a table"))}
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -104,6 +117,13 @@ def of_commands(
     return {key: value for key, value in written.items() if key in OF_COMMANDS}
 
 
+def tuning_from(environment: Mapping[str, str], *, config: Path | None = None, here: Path) -> Tuning:
+    """What is stated of workers' settings."""
+    file = _file(config, environment, here)
+    written = {} if file is None else _written(file)
+    return Tuning(environment, {key: value for key, value in written.items() if key in SECTIONS})
+
+
 def _file(config: Path | None, environment: Mapping[str, str], here: Path) -> Path | None:
     named = config or (Path(text) if (text := environment.get(CONFIG_VARIABLE, "")) else None)
     if named is not None:
@@ -134,13 +154,15 @@ def _written(file: Path) -> dict[str, Any]:
     return {key: _value(key, value, where) for key, value in written.items()}
 
 
-def _value(key: str, value: object, where: str) -> Value | bool | int:
+def _value(key: str, value: object, where: str) -> Value | bool | int | dict[str, Tuned]:
     if key not in _KNOWN:
         near = get_close_matches(key, _KNOWN, 1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(_KNOWN))}"
         raise BadSetting(key, value, where, f"there is no such setting; {hint}")
     kind, called = _KNOWN[key]
     match value:
+        case dict() if key in SECTIONS:
+            return tuned_by(SECTIONS[key], value, where)
         case bool() if kind is bool:
             return value
         case int() if kind is int and not isinstance(value, bool):

@@ -33,9 +33,21 @@ from compute_sim.drivers import alike
 from compute_sim.faults import BadScript, load_faults
 from moor.client import LOCAL, client
 from moor.cloud import cloud
-from moor.options import BusUrl, Cells, DatabaseUrl, fail, out, run, settled
+from moor.options import (
+    BusUrl,
+    Cells,
+    DatabaseUrl,
+    PlacementDatabaseUrl,
+    fail,
+    out,
+    run,
+    settled,
+    tuned,
+    tuned_cloud,
+)
 from moor.placement_api_options import USUAL_LISTEN, ApiFlags, ListenAt, serving_of
 from moor.settings import Settings
+from moor.tuning import PLACEMENT_API, CloudSettings
 from placement_worker.api.server import BadListenError
 from placement_worker.serving import PlacementService, Serving
 from placement_worker.store_sql import SqlPlacementStore
@@ -48,8 +60,10 @@ DATABASE = "moor.db"
 
 # Whoever is asked is in this process, and nobody else asks: what the process before was asking when it was killed is soon
 # asked again.
-BUS = BusSettings(ask_again_ms=1_000.0, answer_timeout_ms=4_000.0)
-CONDUCTOR = ConductorSettings(ask_lease_s=5.0)
+ALONE = CloudSettings(
+    bus=BusSettings(ask_again_ms=1_000.0, answer_timeout_ms=4_000.0),
+    conductor=ConductorSettings(ask_lease_s=5.0),
+)
 
 Cloud = dict[str, tuple[Host, ...]]
 
@@ -58,6 +72,7 @@ def up(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
     cells: Cells = "",
+    placement_db: PlacementDatabaseUrl = "",
     *,
     hosts: Annotated[
         int,
@@ -82,14 +97,23 @@ def up(
 ) -> None:
     """A whole cloud in this process: bus, books, schedulers, cells and pretended hosts. It keeps what it did."""
     logging.basicConfig(level="INFO" if verbose else "WARNING", format=LOG_FORMAT)
-    settings = settled(bus=bus, db=db, cells=cells, data=data)
+    settings = settled(bus=bus, db=db, placement_db=placement_db, cells=cells, data=data)
     socket = _socket(settings)
     script = _script(faults)
-    serving = serving_of(ApiFlags(listen=listen))
-    run(_up(settings, socket, _hosts(settings, hosts), script, serving))
+    serving = serving_of(ApiFlags(listen=listen, settings=tuned(PLACEMENT_API)))
+    workers = tuned_cloud(ALONE)
+    run(_up(settings, workers, socket, _hosts(settings, hosts), script=script, serving=serving))
 
 
-async def _up(settings: Settings, socket: Path, hosts: Cloud, script: FaultScript, serving: Serving) -> None:
+async def _up(
+    settings: Settings,
+    workers: CloudSettings,
+    socket: Path,
+    hosts: Cloud,
+    *,
+    script: FaultScript,
+    serving: Serving,
+) -> None:
     out.print(
         f"[bold]Moorage[/bold]: {sum(map(len, hosts.values()))} pretended hosts in "
         f"{len(hosts)} {'cell' if len(hosts) == 1 else 'cells'} ({', '.join(hosts)}), kept in {settings.data}",
@@ -103,7 +127,7 @@ async def _up(settings: Settings, socket: Path, hosts: Cloud, script: FaultScrip
     with _kept(settings.data / JOURNAL, hosts) as broker:
         try:
             async with serve_unix(broker, socket):
-                await _serve(settings, broker, hosts, script, serving, told=told)
+                await _serve(settings, workers, broker, hosts, script=script, serving=serving, told=told)
         except SocketTakenError as taken:
             fail(f"no bus: {taken}")
         except BadListenError as taken:
@@ -113,11 +137,12 @@ async def _up(settings: Settings, socket: Path, hosts: Cloud, script: FaultScrip
 
 async def _serve(
     settings: Settings,
+    workers: CloudSettings,
     broker: MemoryBroker,
     hosts: Cloud,
+    *,
     script: FaultScript,
     serving: Serving,
-    *,
     told: asyncio.Event,
 ) -> None:
     """Until it is told to stop, or a worker fails; that is raised on the way out."""
@@ -127,9 +152,9 @@ async def _serve(
         broker.as_user(),
         url,
         hosts,
+        placement_url=settings.places.placement_db_url,
         faults=script,
-        conductor=CONDUCTOR,
-        bus=BUS,
+        settings=workers,
         hosts_are_kept=True,
         as_user=broker.as_user,
         beside=partial(_placement_api, serving),

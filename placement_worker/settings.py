@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from msgspec import Struct
 
+from bus.tuning import Section
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 
 
@@ -25,11 +26,12 @@ class PlacementSettings(Struct, frozen=True):
     answer_bytes_max: int = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        if self.horizon_s <= 0:
-            raise ValueError(f"horizon_s is {self.horizon_s}, must be more than 0")
-        for name in ("search_steps_max", "search_bytes_max", "answer_bytes_max"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be more than 0")
+        for field in (
+            *("horizon_s", "log_kept_s", "feed_poll_ms", "feed_lead_again_ms", "prune_every_s"),
+            *("search_steps_max", "search_bytes_max", "answer_bytes_max"),
+        ):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
 
     @property
     def search_limits(self) -> SearchLimits:
@@ -38,3 +40,6 @@ class PlacementSettings(Struct, frozen=True):
     @property
     def horizon(self) -> timedelta:
         return timedelta(seconds=self.horizon_s)
+
+
+SECTION = Section("placement", PlacementSettings, others=("db_url", "api_"))

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from datetime import timedelta
 
+from msgspec import structs
+
 from bus.handling import Answer, Received, Said, Tell
 from bus.message import Message
 from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, InstanceId, RequestId
@@ -31,6 +33,8 @@ def other_content(ask: Received[BuildInstance]) -> BuildRejected:
 
 
 def rejected(ask: Received[Message], why: BuildRejected) -> tuple[Said, ...]:
+    if isinstance(ask.message, BuildInstance):
+        why = structs.replace(why, project=ask.message.project)
     return (Answer(ask, why), Tell(why, ask))
 
 
@@ -38,5 +42,5 @@ def taken(
     ask: Received[BuildInstance], request: RequestId, instances: Iterable[InstanceId]
 ) -> tuple[Said, ...]:
     """To whoever asked, and to whoever listens: a client with a plain AMQP library waits for no answer."""
-    told = BuildAccepted(request_id=request, instances=tuple(instances))
+    told = BuildAccepted(request_id=request, instances=tuple(instances), project=ask.message.project)
     return (Answer(ask, told), Tell(told, ask))

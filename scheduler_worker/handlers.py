@@ -143,6 +143,7 @@ def _why_not(wrong: Unreadable) -> BuildRejected:
         field=wrong.field or "message",
         value=wrong.value,
         reason=f"{wrong.kind} is not supported yet: {wrong.reason}" if is_planned else wrong.reason,
+        project=wrong.project,
     )
 
 

@@ -4,6 +4,8 @@ from datetime import timedelta
 
 from msgspec import Struct
 
+from bus.tuning import Section
+
 
 class SchedulerSettings(Struct, frozen=True):
     # How often one host is tried again whose shape moved between choice and claim, and how long at most between.
@@ -50,7 +52,15 @@ class SchedulerSettings(Struct, frozen=True):
             raise ValueError(f"batches_in_flight is {self.batches_in_flight}, must be at least 1")
         if self.under_way_max < 1:
             raise ValueError(f"under_way_max is {self.under_way_max}, must be at least 1")
-        for field in ("hosts_kept_s", "verify_every_s", "horizon_s", "prune_every_s", "prune_rows_max"):
+        for field in (
+            "deadline_poll_s",
+            "snapshot_page",
+            "hosts_kept_s",
+            "verify_every_s",
+            "horizon_s",
+            "prune_every_s",
+            "prune_rows_max",
+        ):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
         if not 0 < self.hosts_poll_s <= self.host_down_s:
@@ -61,3 +71,6 @@ class SchedulerSettings(Struct, frozen=True):
     @property
     def horizon(self) -> timedelta:
         return timedelta(seconds=self.horizon_s)
+
+
+SECTION = Section("scheduler", SchedulerSettings)

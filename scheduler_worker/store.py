@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from bus.handling import Kept
 from bus.message import ProviderId
+from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
 from scheduler_worker.instances import CellsWord, InstanceRow
@@ -89,6 +90,12 @@ class SchedulerTransaction(Protocol):
     async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
         """Delete these, which were locked."""
 
+    async def save_application(self, application: KnownApplication) -> None:
+        """Write it, new or over what is known of it."""
+
+    async def remove_application(self, name: str) -> None:
+        """Forget it, if there is one of this name."""
+
     async def confirm(self, said: Sequence[Kept]) -> None:
         """What these rows said by these sequences has reached the broker."""
 
@@ -112,6 +119,9 @@ class SchedulerStore(Protocol):
 
     async def hosts_of(self, ids: Sequence[ProviderId]) -> Sequence[HostState]:
         """Those of them that there are, as they are now."""
+
+    async def applications(self) -> Sequence[KnownApplication]:
+        """All of them, in the order of their names."""
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
         """Forget up to so many requests of which every instance was deleted before, and has said so, with their

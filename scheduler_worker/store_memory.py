@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 
 from bus.handling import Kept
 from bus.message import ProviderId
+from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
 from scheduler_worker.instances import (
@@ -52,6 +53,7 @@ class _Rows:
         self.instances: dict[InstanceId, InstanceRow] = {}
         self.hosts: dict[ProviderId, HostState] = {}
         self.hosts_changed: dict[ProviderId, datetime] = {}
+        self.applications: dict[str, KnownApplication] = {}
         # Those with something to do, so that looking for them costs nothing when there is nothing.
         self.open: dict[InstanceId, None] = {}
         self.unsaid: dict[InstanceId, None] = {}
@@ -134,6 +136,14 @@ class _Transaction:
         for host in hosts:
             self._delete(self._rows.hosts, host)
             self._delete(self._rows.hosts_changed, host)
+
+    async def save_application(self, application: KnownApplication) -> None:
+        self._write(self._rows.applications, application.name, application)
+
+    async def remove_application(self, name: str) -> None:
+        known = self._rows.applications.get(name)
+        if known is not None:
+            self._write(self._rows.applications, name, known, there=False)
 
     async def confirm(self, said: Sequence[Kept]) -> None:
         for kept in said:
@@ -237,6 +247,10 @@ class MemorySchedulerStore:
         async with self._lock:
             rows = self._rows
             return [host for host in rows.hosts.values() if rows.hosts_changed[host.id] >= since]
+
+    async def applications(self) -> Sequence[KnownApplication]:
+        async with self._lock:
+            return [each for _, each in sorted(self._rows.applications.items())]
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
         async with self._lock:

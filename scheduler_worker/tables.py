@@ -82,6 +82,13 @@ instances = Table(
     postgresql_with={"fillfactor": 70},
 )
 
+applications = Table(
+    "known_applications",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+)
+
 hosts = Table(
     "known_hosts",
     metadata,

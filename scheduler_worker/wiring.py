@@ -12,6 +12,7 @@ import os_traits
 from bus.process import Part
 from bus.station import Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
+from scheduler_worker.applications import Applications
 from scheduler_worker.building import Builder
 from scheduler_worker.claiming import Claimer
 from scheduler_worker.core.picture import Picture
@@ -81,9 +82,9 @@ def scheduler_parts(
         for down, there in apart.items()
     ]
     parting = Parting(store, unsaid_after, clock, ways, rows.confirmed)
-    requests = parting.parted(
-        on_requests(Builder(store, claimer, STANDARD, clock, settings.horizon), registry, clock)
-    )
+    applications = Applications(store, station.publisher, settings.hosts_poll_s)
+    builder = Builder(store, claimer, STANDARD, clock, settings.horizon)
+    requests = parting.parted({**on_requests(builder, registry, clock), **applications.ordered()})
     here = on_events(registry, clock)
     # One of them looks for what is unsaid; all of them clear what they have said.
     outboxes: list[Parting | Unswept] = [parting, *[Unswept(parting)] * (settings.batches_in_flight - 1)]
@@ -93,6 +94,7 @@ def scheduler_parts(
                 station,
                 replica,
                 watch,
+                applications,
                 Deadlines(store, station.publisher, settings.deadline_poll_s, clock),
                 Forgetting(
                     store,
@@ -105,13 +107,18 @@ def scheduler_parts(
                 *ways,
                 *[CellEars(down, registry) for down in apart],
             ),
-            (replica.whole, watch.read),
+            (replica.whole, watch.read, applications.read),
             (
                 *[
                     station.worker("scheduler.requests", requests, parting, outbox=outbox, chance=chance)
                     for outbox in outboxes
                 ],
-                station.worker("scheduler.events", without_relayed(here, cells or {}), rows, chance=chance),
+                station.worker(
+                    "scheduler.events",
+                    without_relayed(applications.fed(here), cells or {}),
+                    rows,
+                    chance=chance,
+                ),
                 *[
                     down.worker(
                         "scheduler.events",
@@ -122,7 +129,12 @@ def scheduler_parts(
                     )
                     for down in apart
                 ],
-                station.worker("scheduler.questions", on_questions(store, registry), rows, chance=chance),
+                station.worker(
+                    "scheduler.questions",
+                    {**on_questions(store, registry), **applications.asked()},
+                    rows,
+                    chance=chance,
+                ),
             ),
         ),
     )

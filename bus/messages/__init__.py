@@ -3,7 +3,7 @@
 from typing import get_args
 
 from bus.message import Message
-from bus.messages import administration, build, candidates, cell, hosts, placement
+from bus.messages import administration, applications, build, candidates, cell, hosts, placement
 
 ALL: tuple[type[Message], ...] = (
     build.BuildInstance,
@@ -29,6 +29,10 @@ ALL: tuple[type[Message], ...] = (
     hosts.HostSet,
     hosts.AskHosts,
     hosts.HostsFound,
+    applications.SetApplication,
+    applications.ApplicationSet,
+    applications.AskApplications,
+    applications.ApplicationsFound,
     placement.ClaimResources,
     placement.SwapClaim,
     placement.ReleaseClaim,

@@ -58,6 +58,7 @@ class BuildRejected(Message, frozen=True, tag="build.rejected"):
     field: str
     value: str
     reason: str
+    project: Label = ""
 
 
 class BuildAccepted(Message, frozen=True, tag="build.accepted"):
@@ -65,6 +66,7 @@ class BuildAccepted(Message, frozen=True, tag="build.accepted"):
 
     request_id: RequestId
     instances: tuple[InstanceId, ...]
+    project: Label = ""
 
 
 class DeleteInstance(Message, frozen=True, tag="instance.delete"):

@@ -61,9 +61,10 @@ class RabbitBroker:
             case aiormq.exceptions.ProbableAuthenticationError():
                 return AccessRefused(f"{self._name}: wrong password, or no such user")
             case aiormq.exceptions.InvalidFrameError() if "Connection.OpenOk" in str(problem):
-                # The client does not tell a wrong virtual host from a broker that is just stopping.
+                # The client does not tell a wrong virtual host from a broker that is just stopping, or a limit on connections.
                 return ConnectionLost(
-                    f"{self._name}: closed on entering the virtual host; is it there, and allowed?"
+                    f"{self._name}: closed on entering the virtual host; is it there, and allowed, "
+                    "or has this user as many connections as it may have?"
                 )
             case StopAsyncIteration():
                 # So the client says that there was nothing more to read.

@@ -27,13 +27,14 @@ from cell_conductor.settings import ConductorSettings
 from compute_sim.core.faults import Changes, FailsToBuild, FallsSilent, FaultScript
 from compute_sim.drivers import alike
 from moor.cloud import cloud
-from moor.cloud_apart import cloud_apart
+from moor.cloud_apart import Servers, cloud_apart
 from moor.demo.concluding import conclude
 from moor.demo.picture import CELLS, TINKERED, picture
 from moor.demo.tally import Tally
 from moor.load.auditing import all_hosts, all_providers
 from moor.options import out
 from moor.request_ids import new_request_ids
+from moor.tuning import CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
 
 SMALL = Flavor(name="small", vcpus=12, ram_mb=8192, root_gb=20)
@@ -53,6 +54,11 @@ MISFORTUNES = FaultScript(
     ),
 )
 ATTEMPT_TIMEOUT_S = 3.0
+DEFAULTS = CloudSettings(
+    conductor=ConductorSettings(
+        attempt_timeout_s=ATTEMPT_TIMEOUT_S, remind_every_s=ATTEMPT_TIMEOUT_S, poll_ms=100.0
+    )
+)
 WORKERS = {"placement": 1, "scheduler": 2, "conductor": 1}
 ASKING_S, ASKING_TIMES = 3.0, 60
 PATIENCE_S = 90.0
@@ -69,36 +75,29 @@ class Play:
         self.hosts = {cell: hosts // len(CELLS) + (n < hosts % len(CELLS)) for n, cell in enumerate(CELLS)}
 
 
-async def play_embedded(play: Play) -> None:
+async def play_embedded(play: Play, settings: CloudSettings) -> None:
     """All in this process; what it leaves is thrown away."""
     broker = MemoryBroker(alone=True).as_user()
     hosts = {cell: alike(cell, count) for cell, count in play.hosts.items()}
-    settings = ConductorSettings(
-        attempt_timeout_s=ATTEMPT_TIMEOUT_S, remind_every_s=ATTEMPT_TIMEOUT_S, poll_ms=100.0
-    )
     with tempfile.TemporaryDirectory(prefix="moor-demo-") as place:
         url = f"sqlite+aiosqlite:///{Path(place) / 'moor.db'}"
         async with (
-            cloud(broker, url, hosts, faults=MISFORTUNES, conductor=settings) as store,
+            cloud(broker, url, hosts, faults=MISFORTUNES, settings=settings) as store,
             _client(broker) as client,
         ):
             await _play(play, client, store, "a bus in memory and SQLite")
 
 
-async def play_apart(play: Play, bus_url: str, database_url: str) -> None:
+async def play_apart(play: Play, servers: Servers) -> None:
     """Each worker in a process of its own, on these servers; what was built is deleted again."""
-    broker = broker_at(bus_url)
-    environment = {
-        "MOOR_BUS_URL": bus_url,
-        "MOOR_DB_URL": database_url,
-        "MOOR_LOG_LEVEL": "WARNING",
-        "MOOR_ATTEMPT_TIMEOUT_S": str(ATTEMPT_TIMEOUT_S),
-    }
+    broker = broker_at(servers.bus_url)
+    # What is stated of each of them by its own variable goes before this.
+    environment = {"MOOR_ATTEMPT_TIMEOUT_S": str(ATTEMPT_TIMEOUT_S), **servers.environment}
     out.print("[dim]starting a process for each worker …[/dim]")
     async with cloud_apart(broker, environment, play.hosts, WORKERS, MISFORTUNES) as crew:
         names = ", ".join(worker.name for worker in crew.workers)
         out.print(f"[dim]{names}[/dim]\n", highlight=False)
-        store = SqlPlacementStore(database_url)
+        store = SqlPlacementStore(servers.placement_url or servers.database_url)
         try:
             async with _client(broker) as client:
                 await crew.during(_play(play, client, store, "RabbitMQ and PostgreSQL", tidies=True))

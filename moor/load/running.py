@@ -18,7 +18,7 @@ from bus.urls import broker_at
 from compute_sim.core.faults import FailsToBuild, FaultScript
 from compute_sim.drivers import alike
 from moor.cloud import cloud
-from moor.cloud_apart import cloud_apart
+from moor.cloud_apart import Servers, cloud_apart
 from moor.load.auditing import all_hosts, all_providers, audit, until_quiet
 from moor.load.cpu import family_spent_s, process_spent_s
 from moor.load.firing import Fired, fire, hearing
@@ -26,6 +26,7 @@ from moor.load.listeners import Unseen, listener_of
 from moor.load.measuring import Meter
 from moor.load.results import Audited, Latency, LoadResult
 from moor.options import err
+from moor.tuning import CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
 
 SPAWN_MS = 50.0
@@ -57,32 +58,36 @@ class Occupied(Failure):
     """There is something on these servers already, and the figures would be about that, too."""
 
 
-async def run_embedded(plan: Plan, database_url: str) -> LoadResult:
+async def run_embedded(plan: Plan, database_url: str, settings: CloudSettings) -> LoadResult:
     """All in this process, the load generator too."""
     broker = MemoryBroker(alone=True).as_user()
     hosts = {cell: alike(cell, count) for cell, count in plan.cells.items()}
     meter = Meter({"embedded": partial(process_spent_s, os.getpid())}, plan.boots)
     notes = ("embedded: the load generator is in the same process, and so in the total",)
-    async with cloud(broker, database_url, hosts, faults=plan.faults) as store:
+    async with cloud(broker, database_url, hosts, faults=plan.faults, settings=settings) as store:
         fired, problems = await _measured(plan, broker, meter, store.audit)
     return _result(plan, meter, fired, problems, mode="embedded", workers={}, notes=notes)
 
 
-async def run_apart(plan: Plan, bus_url: str, database_url: str, counts: Mapping[str, int]) -> LoadResult:
+async def run_apart(plan: Plan, servers: Servers, counts: Mapping[str, int]) -> LoadResult:
     """Each worker in a process of its own, on these servers."""
-    broker = broker_at(bus_url)
-    urls = {"MOOR_BUS_URL": bus_url, "MOOR_DB_URL": database_url, "MOOR_LOG_LEVEL": "WARNING"}
-    async with cloud_apart(broker, urls, plan.cells, counts, plan.faults) as crew:
+    broker = broker_at(servers.bus_url)
+    async with cloud_apart(broker, servers.environment, plan.cells, counts, plan.faults) as crew:
         spenders = {worker.name: partial(process_spent_s, worker.pid) for worker in crew.workers}
         notes = []
-        for name, url, programs in (("broker", bus_url, BROKER), ("database", database_url, DATABASE)):
+        seen: set[int] = set()
+        spending = [("broker", servers.bus_url, BROKER), ("database", servers.database_url, DATABASE)]
+        if servers.placement_url:
+            spending.append(("placement_database", servers.placement_url, DATABASE))
+        for name, url, programs in spending:
             match listener_of(url, programs):
                 case Unseen(why):
                     notes.append(f"{name}: {why}, and so not in the total")
-                case pid:
+                case pid if pid not in seen:
+                    seen.add(pid)
                     spenders[name] = partial(family_spent_s, pid)
         meter = Meter(spenders, plan.boots, partial(process_spent_s, os.getpid()))
-        store = SqlPlacementStore(database_url)
+        store = SqlPlacementStore(servers.placement_url or servers.database_url)
         try:
             fired, problems = await crew.during(_measured(plan, broker, meter, store.audit))
         finally:

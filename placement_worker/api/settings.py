@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from bus.tuning import Section
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 
 
@@ -49,3 +50,11 @@ class ApiSettings(Struct, frozen=True):
     @property
     def search_limits(self) -> SearchLimits:
         return SearchLimits(self.search_steps_max, self.search_bytes_max, self.answer_bytes_max)
+
+
+# These have flags, with variables of their own.
+_WITH_FLAGS = (
+    *("prefix", "cors_origins", "idle_s_max", "head_s_max", "body_s_max"),
+    *("connections_max", "connections_per_address_max"),
+)
+SECTION = Section("placement_api", ApiSettings, omitted=_WITH_FLAGS)

@@ -7,6 +7,7 @@ On tables that stand: `bus.sql.upgrade(url, "scheduler_worker")` makes them. A b
     rows.py         an instance between columns and value
     reading.py      questions about instances, and what is forgotten of them
     hosts.py        the registry's rows
+    applications.py the rows of applications
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from uuid import UUID
 from bus.errors import Bug, Transient
 from bus.handling import Kept
 from bus.message import ProviderId
+from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
@@ -25,6 +27,7 @@ from scheduler_worker.instances import NO_REQUEST, CellsWord, InstanceRow
 from scheduler_worker.store import Acceptance, InstanceQuery, NewRequest, SchedulerTransaction
 from scheduler_worker.store_sql import reading
 from scheduler_worker.store_sql.accepting import Rows, accept
+from scheduler_worker.store_sql.applications import find_applications, remove_application, save_application
 from scheduler_worker.store_sql.hosts import (
     find_hosts,
     find_hosts_changed,
@@ -106,6 +109,12 @@ class SqlSchedulerTransaction:
         if hosts:
             await self._transaction.run(forget_hosts, hosts)
 
+    async def save_application(self, application: KnownApplication) -> None:
+        await self._transaction.run(save_application, application)
+
+    async def remove_application(self, name: str) -> None:
+        await self._transaction.run(remove_application, name)
+
     async def confirm(self, said: Sequence[Kept]) -> None:
         if said:
             await self._instances.confirm(said)
@@ -145,6 +154,10 @@ class SqlSchedulerStore:
     async def hosts_of(self, ids: Sequence[ProviderId]) -> Sequence[HostState]:
         async with self._database.reading() as transaction:
             return await transaction.run(find_hosts_of, ids)
+
+    async def applications(self) -> Sequence[KnownApplication]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(find_applications)
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
         async with self._database.writing() as transaction:

@@ -10,16 +10,17 @@ from bus.broker import ConnectionLost
 from bus.codec import CODEC
 from bus.link import Link
 from bus.listening import listen
-from bus.message import ProviderId
+from bus.message import ConsumerId, Message, ProviderId
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceState, RequestId
 from bus.messages.placement import (
     InventoryRefused,
     LogPosition,
     NotAllowed,
     ProvidersChanged,
 )
-from bus.publisher import Overfull, Undeliverable
+from bus.publisher import Outgoing, Overfull, Undeliverable
 from bus.station import Station
-from bus.topology import EVENTS, Grant, Limits, objects_of
+from bus.topology import EVENTS, FEED, Grant, Limits, objects_of
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.stage import (
     CELLS,
@@ -268,3 +269,52 @@ def refusal() -> InventoryRefused:
     return InventoryRefused(
         cell="c1", root=ProviderId(UUID(int=1)), verdict=NotAllowed(field="cell", reason="no such cell")
     )
+
+
+async def test_events_are_said_again_on_the_feeds_of_their_projects_in_a_parcel_each(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    link = Link(broker, SETTINGS)
+    events = [
+        kind(cell="c1", instance=told(number, project))
+        for number in range(40)
+        for project in ("p1", "p2", "p3")
+        for kind in (InstanceActive, InstanceDeleted)
+    ]
+
+    async with station(broker) as client:
+        feed = listen(link, [Grant(FEED, ("p1",))], process="app", settings=SETTINGS, codec=CODEC)
+        assert await anext(feed) == ()
+        await client.publisher.send_all([Outgoing(each) for each in events])
+        without_feeds = client.publisher.parcels_sent
+        client.publisher.feed_by(lambda event: project_of(event, "p1", "p2"))
+        await client.publisher.send_all([Outgoing(each) for each in events])
+        # The workers' parcels are what they were, and each project has one more.
+        assert client.publisher.parcels_sent - without_feeds == without_feeds + 2
+
+        heard: list[Message] = []
+        while len(heard) < 80:
+            heard += [each.message for each in await anext(feed)]
+        client.publisher.feed_by(None)
+        await client.publisher.send_all([Outgoing(each) for each in events])
+        await client.publisher.send_all([Outgoing(events[0], feed="p1")])
+        while len(heard) < 81:
+            heard += [each.message for each in await anext(feed)]
+        await feed.aclose()
+        await link.close()
+
+    of_project = [each for each in events if project_of(each, "p1")]
+    assert heard == [*of_project, events[0]]
+
+
+def told(number: int, project: str) -> InstanceState:
+    id_ = ConsumerId(UUID(int=number))
+    return InstanceState(
+        id=id_, request_id=RequestId(id_), sequence=1, state="active", cell="c1", project=project
+    )
+
+
+def project_of(event: Message, *projects: str) -> str:
+    assert isinstance(event, InstanceActive | InstanceDeleted)
+    return event.instance.project if event.instance.project in projects else ""

@@ -12,6 +12,7 @@ from msgspec import structs
 from bus.errors import Transient
 from bus.handling import Kept
 from bus.message import ProviderId
+from bus.messages.applications import KnownApplication
 from bus.messages.build import (
     BuildInstance,
     ClaimRefused,
@@ -488,3 +489,29 @@ async def delete_while_it_is_accepted(store: SchedulerStore) -> None:
         async with store.transaction() as accepting:
             await accepting.accept([a_request(1)])
         await deleting.save([deleted_unseen(instance(1), NOON)])
+
+
+async def test_applications_are_written_over_found_in_order_and_forgotten(store: SchedulerStore) -> None:
+    shop, admin = KnownApplication(name="shop", projects=("p", "q")), KnownApplication(name="a-1", admin=True)
+    async with store.transaction() as transaction:
+        await transaction.save_application(shop)
+        await transaction.save_application(admin)
+    fewer = structs.replace(shop, projects=("q",))
+    async with store.transaction() as transaction:
+        await transaction.save_application(fewer)
+        await transaction.remove_application("nobody")
+
+    assert await store.applications() == [admin, fewer]
+
+    async with store.transaction() as transaction:
+        await transaction.remove_application("a-1")
+
+    async def fail() -> None:
+        async with store.transaction() as transaction:
+            await transaction.remove_application("shop")
+            await transaction.save_application(admin)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert await store.applications() == [fewer]

@@ -1,6 +1,7 @@
 """Those who want something of the cloud: clients who boot, ask, repeat and delete, and an operator. They play the plan."""
 
 import asyncio
+from typing import Any
 
 from msgspec import structs
 
@@ -8,6 +9,7 @@ from bus.broker import Broker
 from bus.errors import Failure
 from bus.listening import listen
 from bus.message import Message
+from bus.messages.applications import AskApplications, SetApplication
 from bus.messages.build import (
     AskInstances,
     BuildAccepted,
@@ -26,7 +28,7 @@ from bus.messages.build import (
 )
 from bus.messages.hosts import AskHosts, SetHost
 from bus.station import Station
-from bus.topology import EVENTS, Grant
+from bus.topology import EVENTS, FEED, Grant
 from scheduler_worker.instances import instance_id_of
 from tests.simulation.findings import Findings
 from tests.simulation.hosts_seen import short
@@ -35,6 +37,9 @@ from tests.simulation.plan import GOLD, Boot, Delete, Nonsense, Plan, Switch
 from tests.simulation.process import SimProcess
 from tests.simulation.workers import BUS
 
+# Whose all instances are.
+PROJECT = "shop"
+OF_ALL_FEEDS = (Grant(FEED, ("*",)),)
 HEARD = (Grant(EVENTS, ("instance.*.*", "build.*")),)
 ENDS = (InstanceActive, InstanceFailed, InstanceDeleted)
 
@@ -120,7 +125,7 @@ class Client:
 
 
 class Operator:
-    """Disables hosts, and enables them again."""
+    """Disables hosts, and enables them again; registers an application, and hears what it is told."""
 
     def __init__(self, plan: Plan, findings: Findings) -> None:
         self._plan = plan
@@ -132,8 +137,23 @@ class Operator:
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(station.run())
+            tasks.create_task(self._register(station))
+            tasks.create_task(self._listen(station))
             for switch in self._plan.switches:
                 tasks.create_task(self._switch(station, switch))
+
+    async def _register(self, station: Station) -> None:
+        await _patiently(station, SetApplication(name="shop", projects=(PROJECT,)))
+        await _patiently(station, AskApplications())
+
+    async def _listen(self, station: Station) -> None:
+        feed = listen(station.consuming, OF_ALL_FEEDS, process="feeds", settings=BUS, codec=station.codec)
+        async for batch in feed:
+            for each in batch:
+                said: Any = each.message
+                project = said.instance.project if isinstance(said, (InstancePlaced, *ENDS)) else said.project
+                if project != PROJECT:
+                    self._findings.breaks("an application hears of its own projects", f"it heard {said!r}")
 
     async def _switch(self, station: Station, switch: Switch) -> None:
         await until_s(switch.at_s)
@@ -151,6 +171,7 @@ def build_of(boot: Boot) -> BuildInstance:
         flavor=Flavor(name="f", vcpus=boot.vcpus, ram_mb=boot.ram_mb, root_gb=1, extra_specs=specs),
         count=boot.count,
         name=boot.name,
+        project=PROJECT,
         hosts=(boot.host,) if boot.host else (),
         deadline_s=boot.deadline_s,
     )

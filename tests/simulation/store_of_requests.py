@@ -6,6 +6,7 @@ from datetime import datetime
 
 from bus.handling import Kept
 from bus.message import ProviderId
+from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from scheduler_worker.instances import CellsWord, InstanceRow
@@ -68,6 +69,9 @@ class SchedulerDoor:
         await on_the_way(self._process)
         return await self._store.hosts_changed(since)
 
+    async def applications(self) -> Sequence[KnownApplication]:
+        return await self._store.applications()
+
     async def close(self) -> None: ...
 
 
@@ -113,6 +117,12 @@ class RequestsTransaction:
     async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
         self.hosts += hosts
         await self._inner.save_hosts(hosts, at)
+
+    async def save_application(self, application: KnownApplication) -> None:
+        await self._inner.save_application(application)
+
+    async def remove_application(self, name: str) -> None:
+        await self._inner.remove_application(name)
 
     async def confirm(self, said: Sequence[Kept]) -> None:
         await self._inner.confirm(said)

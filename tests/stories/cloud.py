@@ -1,6 +1,7 @@
 """A small cloud for stories about scheduling: real placement and scheduler workers, and cells that play a script."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -65,6 +66,9 @@ QUICK = SchedulerSettings(hosts_poll_s=0.2, deadline_poll_s=0.05, unsaid_s=0.05,
 SMALL = Flavor(name="small", vcpus=1, ram_mb=1024, root_gb=1)
 
 
+_ears = itertools.count(1)
+
+
 class ScriptedCell:
     """A conductor that says at once that what it was given is active, unless it is told to say nothing."""
 
@@ -115,6 +119,8 @@ class ScriptedCell:
             cell=self.cell,
             host=order.chosen.name,
             attempt=order.attempt,
+            name=order.name,
+            project=order.project,
         )
 
 
@@ -229,10 +235,12 @@ class Cloud:
         }
 
     @asynccontextmanager
-    async def listening(self, keys: str) -> AsyncIterator[list[Message]]:
+    async def listening(self, keys: str, exchange: str = EVENTS) -> AsyncIterator[list[Message]]:
         """What is said with these keys, as it comes."""
         link = Link(self.brokers.at_api("operator"), SETTINGS)
-        feed = listen(link, [Grant(EVENTS, (keys,))], process="ears", settings=SETTINGS, codec=CODEC)
+        feed = listen(
+            link, [Grant(exchange, (keys,))], process=f"ears-{next(_ears)}", settings=SETTINGS, codec=CODEC
+        )
         await anext(feed)
         heard: list[Message] = []
 

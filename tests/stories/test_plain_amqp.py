@@ -13,10 +13,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from bus.messages.applications import SetApplication
 from bus.messages.build import InstanceId, RequestId
 from scheduler_worker.instances import instance_id_of
-from tests.adversity.real_cloud import PATIENCE_S, RealCloud, real_cloud
-from tests.contracts.broker_under_test import ADMIN
+from tests.adversity.real_cloud import PATIENCE_S, RealCloud, real_cloud, until_so
+from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.stage import dead_letters, until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(240)]
@@ -39,7 +40,7 @@ async def a_cloud(**sizes: str) -> AsyncIterator[RealCloud]:
         yield here
 
 
-async def start(program: str, url: str, *arguments: str) -> asyncio.subprocess.Process:
+async def start(program: str, url: str, *arguments: str, project: str = "") -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -47,27 +48,29 @@ async def start(program: str, url: str, *arguments: str) -> asyncio.subprocess.P
         *arguments,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        env={"PATH": os.environ["PATH"], "MOOR_BUS_URL": url},
+        env={"PATH": os.environ["PATH"], "MOOR_BUS_URL": url, "MOOR_PROJECT": project},
     )
 
 
-async def run(program: str, url: str, *arguments: str, stdin: object = None) -> str:
+async def run(program: str, url: str, *arguments: str, stdin: object = None, project: str = "") -> str:
     """A program of the page, run to its end: what it printed."""
-    process = await start(program, url, *arguments)
+    process = await start(program, url, *arguments, project=project)
     async with asyncio.timeout(PATIENCE_S):
         out, _ = await process.communicate(json.dumps(stdin).encode())
     assert process.returncode == 0
     return out.decode()
 
 
-async def ask(here: RealCloud, message: dict[str, Any]) -> Any:
-    return json.loads(await run("ask.py", here.under_test.url(ADMIN.user), stdin=message))
+async def ask(here: RealCloud, message: dict[str, Any], user: str = ADMIN.user) -> Any:
+    return json.loads(await run("ask.py", here.under_test.url(user), stdin=message))
 
 
 @asynccontextmanager
-async def listening(here: RealCloud) -> AsyncIterator[list[dict[str, Any]]]:
+async def listening(
+    here: RealCloud, user: str = ADMIN.user, project: str = ""
+) -> AsyncIterator[list[dict[str, Any]]]:
     """What the listening program of the page prints."""
-    process = await start("listen.py", here.under_test.url(ADMIN.user))
+    process = await start("listen.py", here.under_test.url(user), project=project)
     assert process.stdout is not None
     assert await process.stdout.readline() == b"listening\n"
     heard: list[dict[str, Any]] = []
@@ -99,6 +102,41 @@ async def test_one_plain_message_becomes_an_instance() -> None:
             "instance.active",
         ]
         assert heard[-1]["instance"]["host"] == active.host
+
+
+async def test_an_application_boots_asks_deletes_and_hears_of_its_project() -> None:
+    async with a_cloud() as here:
+        await here.under_test.add_users((SHOP.user,), (CELL,))
+        url = here.under_test.url(SHOP.user)
+        await here.client.ask(SetApplication(name="shop", projects=SHOP.projects))
+        async with listening(here, SHOP.user, "shop") as heard:
+
+            async def is_fed() -> bool:
+                wrong = {"type": "build.request", "project": "shop", "request_id": str(uuid4())}
+                assert (await ask(here, wrong, SHOP.user))["type"] == "build.rejected"
+                return bool(heard)
+
+            await until_so(is_fed, "the schedulers know of it")
+            heard.clear()
+            other = (await run("boot.py", here.under_test.url(ADMIN.user), project="p2")).strip()
+            request = (await run("boot.py", url, project="shop")).strip()
+            instance = str(instance_id_of(RequestId(UUID(request)), 0))
+            hidden = str(instance_id_of(RequestId(UUID(other)), 0))
+
+            def types() -> list[str]:
+                return [each["type"] for each in heard if each.get("request_id", request) == request]
+
+            await until(lambda: "instance.active" in types(), "heard as active")
+            question = {"type": "instance.query", "instances": [instance, hidden], "project": "shop"}
+            found = await ask(here, question, SHOP.user)
+            assert [each["id"] for each in found["instances"]] == [instance]
+            await ask(here, {"type": "instance.delete", "instance": instance, "project": "shop"}, SHOP.user)
+            await until(lambda: "instance.deleted" in types(), "heard as deleted")
+
+        assert [each for each in types() if each != "build.rejected"] == [
+            *("build.accepted", "instance.placed", "instance.active", "instance.deleted")
+        ]
+        assert {each.get("project") or each["instance"]["project"] for each in heard} == {"shop"}
 
 
 async def test_one_plain_report_changes_a_host_for_every_boot_after_it() -> None:

@@ -38,6 +38,13 @@ from bus.messages.administration import (
     UsagesFound,
     WriteAnswered,
 )
+from bus.messages.applications import (
+    ApplicationSet,
+    ApplicationsFound,
+    AskApplications,
+    KnownApplication,
+    SetApplication,
+)
 from bus.messages.build import (
     AskInstances,
     AttemptFailed,
@@ -223,6 +230,7 @@ HOLDS = ConsumerState(
     attempt=1,
     held=(ResourceAmount(provider=NUMA, resource="VCPU", amount=4),),
 )
+SHOP = KnownApplication(name="shop", projects=("p",), admin=True)
 EXAMPLES: tuple[Message, ...] = (
     BuildInstance(
         request_id=REQUEST,
@@ -239,8 +247,10 @@ EXAMPLES: tuple[Message, ...] = (
         ignore_hosts=("host-2",),
         deadline_s=300,
     ),
-    BuildRejected(request_id=REQUEST, field="flavor.vcpus", value="-1", reason="must not be negative"),
-    BuildAccepted(request_id=REQUEST, instances=(CONSUMER,)),
+    BuildRejected(
+        request_id=REQUEST, field="flavor.vcpus", value="-1", reason="must not be negative", project="p"
+    ),
+    BuildAccepted(request_id=REQUEST, instances=(CONSUMER,), project="p"),
     DeleteInstance(instance=CONSUMER),
     InstancePlaced(
         cell="c1",
@@ -296,6 +306,10 @@ EXAMPLES: tuple[Message, ...] = (
     HostSet(host=HOST),
     AskHosts(name="host-1", after="host-0", limit=10),
     HostsFound(hosts=(HOST,), next="host-1"),
+    SetApplication(name="shop", projects=("p", "q"), admin=True, removed=True),
+    ApplicationSet(application=SHOP),
+    AskApplications(),
+    ApplicationsFound(applications=(SHOP,)),
     ClaimResources(
         cell="c1",
         consumer=CONSUMER,

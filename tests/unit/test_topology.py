@@ -42,7 +42,7 @@ from tests.unit.examples import EXAMPLES
 CELLS = ("c1", "c2")
 RIGHTS = rights_by_user(objects_of(CELLS).exchanges, CELLS)
 # What only a person may say.
-FOR_OPERATORS = {"host.set", *BOOK_WRITES}
+FOR_OPERATORS = {"host.set", "application.set", "application.query", *BOOK_WRITES}
 ADMINS = rights_of_application(
     Application("admin", admin=True), [each.name for each in objects_of(CELLS).exchanges]
 )

@@ -1,0 +1,142 @@
+"""Reads the settings of workers from variables and from tables of a file.
+
+    MOOR_SCHEDULER_CLAIMS_MAX=20            [scheduler]
+                                            claims_max = 20
+
+The fields of the settings' struct are the keys: there is no second list of them. A key that does not exist, a value of
+another type and a broken relation between two limits are errors that name the key, the value and where it was stated.
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+from difflib import get_close_matches
+from math import isfinite
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct, structs
+
+from bus.places import BadSetting, without_password
+from bus.settings import BusSettings
+
+S = TypeVar("S", bound=Struct)
+
+_TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+class Section(Struct, Generic[S], frozen=True):
+    """One struct of settings, and the name of its table in a file."""
+
+    name: str
+    kind: type[S]
+    # Fields that are stated in another way.
+    omitted: tuple[str, ...] = ()
+    # Variables that begin as those of this section do and belong to something else, by what follows.
+    others: tuple[str, ...] = ()
+    # Variables that set several fields at once.
+    aliases: Mapping[str, tuple[str, ...]] = {}
+
+    @property
+    def types(self) -> dict[str, Any]:
+        fields = structs.fields(self.kind)
+        return {field.name: field.type for field in fields if field.name not in self.omitted}
+
+    def variable(self, field: str) -> str:
+        return f"MOOR_{self.name}_{field}".upper()
+
+
+class Tuned(Struct, frozen=True):
+    """A value of one field, and where it was stated: a flag, a variable, a file."""
+
+    value: object
+    where: str
+
+
+BUS = Section("bus", BusSettings, others=("url",))
+
+
+def tuned_in(section: Section[Any], environment: Mapping[str, str]) -> dict[str, Tuned]:
+    """The fields that the variables state; an empty variable states nothing."""
+    said = {name: text for name, each in environment.items() if (text := each.strip())}
+    stated = {
+        field: tuned_from(section, field, said[variable], variable)
+        for variable, fields in section.aliases.items()
+        for field in fields
+        if variable in said
+    }
+    prefix = section.variable("")
+    for variable in sorted(said):
+        field = variable.removeprefix(prefix).lower()
+        if variable.startswith(prefix) and not _is_of_another(section, field):
+            stated[field] = tuned_from(section, field, said[variable], variable)
+    return stated
+
+
+def tuned_by(section: Section[Any], table: Mapping[str, object], where: str) -> dict[str, Tuned]:
+    """The fields that a table of a file states."""
+    return {field: Tuned(_checked(section, field, value, where), where) for field, value in table.items()}
+
+
+def tuned_from(section: Section[Any], field: str, text: str, where: str) -> Tuned:
+    return Tuned(_checked(section, field, text, where, strict=False), where)
+
+
+def settings_of(base: S, section: Section[S], stated: Mapping[str, Tuned]) -> S:
+    """The base with what is stated in its place; limits that contradict each other are an error."""
+    try:
+        return structs.replace(base, **{field: each.value for field, each in stated.items()})
+    except ValueError as broken:
+        raise _contradiction(section, stated, str(broken)) from None
+
+
+def settings_in(environment: Mapping[str, str], section: Section[S]) -> S:
+    """By the variables alone."""
+    return settings_of(section.kind(), section, tuned_in(section, environment))
+
+
+def settings_told(environment: Mapping[str, str], section: Section[S]) -> tuple[S, BusSettings] | None:
+    """The settings of a worker and of its way to the bus, for a worker's main. None if one of them cannot be; stderr has
+    the reason.
+    """
+    try:
+        return settings_in(environment, section), settings_in(environment, BUS)
+    except BadSetting as wrong:
+        sys.stderr.write(f"{wrong}\n")
+        return None
+
+
+def _is_of_another(section: Section[Any], field: str) -> bool:
+    return any(
+        field == other or (other.endswith("_") and field.startswith(other)) for other in section.others
+    )
+
+
+def _checked(section: Section[Any], field: str, value: object, where: str, *, strict: bool = True) -> object:
+    key = f"{section.name}.{field}"
+    types = section.types
+    if field not in types:
+        near = get_close_matches(field, types, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(types)}"
+        raise BadSetting(key, value, where, f"there is no such setting; {hint}")
+    try:
+        read = msgspec.convert(value, types[field], strict=strict)
+    except msgspec.ValidationError:
+        raise BadSetting(key, value, where, f"must be {_TYPES.get(types[field], types[field])}") from None
+    # Every number here is a duration, a size or a count.
+    if isinstance(read, int | float) and not (isfinite(read) and read >= 0):
+        raise BadSetting(key, value, where, "must be at least 0, and finite")
+    return read
+
+
+def _contradiction(section: Section[Any], stated: Mapping[str, Tuned], broken: str) -> BadSetting:
+    """Of what was stated, name what the sentence is about; if it is about none of it, all."""
+    named = [field for field in dict.fromkeys(re.findall(r"\w+", broken)) if field in stated] or [*stated]
+    first, *others = named
+    beside = "".join(
+        f"; {section.name}.{field} is {without_password(repr(stated[field].value))} ({stated[field].where})"
+        for field in others
+    )
+    return BadSetting(
+        f"{section.name}.{first}", stated[first].value, stated[first].where, f"{broken}{beside}"
+    )

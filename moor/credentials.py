@@ -1,0 +1,24 @@
+"""The file that holds the passwords of the broker's users: a line of TOML for each, readable by its owner alone."""
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def known_passwords(file: Path | None) -> dict[str, str]:
+    """By user; none if there is no file yet."""
+    if file is None or not file.exists():
+        return {}
+    return {user: str(password) for user, password in tomllib.loads(file.read_text()).items()}
+
+
+def write_private(file: Path, passwords: Mapping[str, str]) -> None:
+    lines = "".join(
+        f"{json.dumps(name)} = {json.dumps(password)}\n" for name, password in sorted(passwords.items())
+    )
+    beside = file.with_name(file.name + ".new")
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as opened:
+        opened.write(lines)
+    beside.replace(file)

@@ -1,0 +1,49 @@
+"""`moor settings`: what every worker goes by, and where each value was stated."""
+
+from typing import Annotated
+
+import typer
+from msgspec import structs, to_builtins
+from rich.table import Table
+
+from moor.options import AsJson, out, tuned, tuning
+from moor.tuning import SECTIONS
+
+
+def settings(
+    section: Annotated[
+        str,
+        typer.Argument(show_default=False, help="Of these alone: " + ", ".join(SECTIONS)),
+    ] = "",
+    *,
+    json: AsJson = False,
+) -> None:
+    """The settings of every worker, with their values and where each was stated: a variable, a file, or nowhere."""
+    if section and section not in SECTIONS:
+        raise typer.BadParameter(f"no section is called {section!r}; there are {', '.join(SECTIONS)}")
+    rows = [row for name in SECTIONS if section in ("", name) for row in _rows(name)]
+    if json:
+        out.print_json(data=rows)
+        return
+    table = Table("variable", "value", "stated", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(
+            *(str(row[column]) for column in ("variable", "value")),
+            str(row["stated"]) or "[dim]default[/dim]",
+        )
+    out.print(table)
+
+
+def _rows(name: str) -> list[dict[str, object]]:
+    section = SECTIONS[name]
+    settings, stated = structs.asdict(tuned(section)), tuning().stated(section)
+    return [
+        {
+            "section": name,
+            "key": field,
+            "variable": section.variable(field),
+            "value": to_builtins(settings[field]),
+            "stated": stated[field].where if field in stated else "",
+        }
+        for field in section.types
+    ]

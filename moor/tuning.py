@@ -1,0 +1,78 @@
+"""The settings of every worker, as the `moor` command finds them: flags, then variables, then a file, then the defaults."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from bus.settings import BusSettings
+from bus.tuning import BUS, Section, Tuned, settings_of, tuned_in
+from cell_conductor.settings import SECTION as CONDUCTOR
+from cell_conductor.settings import ConductorSettings
+from compute_sim.settings import SECTION as COMPUTE
+from compute_sim.settings import ComputeSettings
+from placement_worker.api.settings import SECTION as PLACEMENT_API
+from placement_worker.settings import SECTION as PLACEMENT
+from placement_worker.settings import PlacementSettings
+from scheduler_worker.settings import SECTION as SCHEDULER
+from scheduler_worker.settings import SchedulerSettings
+
+__all__ = [
+    "BUS",
+    "COMPUTE",
+    "CONDUCTOR",
+    "PLACEMENT",
+    "PLACEMENT_API",
+    "SCHEDULER",
+    "SECTIONS",
+    "CloudSettings",
+    "Tuning",
+]
+
+S = TypeVar("S", bound=Struct)
+
+SECTIONS: Mapping[str, Section[Any]] = {
+    section.name: section for section in (SCHEDULER, CONDUCTOR, PLACEMENT, PLACEMENT_API, COMPUTE, BUS)
+}
+
+
+class CloudSettings(Struct, frozen=True, kw_only=True):
+    """Of all workers in one process."""
+
+    placement: PlacementSettings = PlacementSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    conductor: ConductorSettings = ConductorSettings()
+    compute: ComputeSettings = ComputeSettings()
+    bus: BusSettings = BusSettings()
+
+
+class Tuning(Struct, frozen=True):
+    """What a file and the variables state of workers' settings."""
+
+    environment: Mapping[str, str]
+    # By section.
+    written: Mapping[str, Mapping[str, Tuned]]
+
+    def stated(self, section: Section[Any]) -> dict[str, Tuned]:
+        return {**self.written.get(section.name, {}), **tuned_in(section, self.environment)}
+
+    def of(self, section: Section[S], base: S | None = None, flags: Mapping[str, Tuned] | None = None) -> S:
+        """Raises BadSetting. The base holds the defaults of this command, where they are not the worker's own."""
+        return settings_of(base or section.kind(), section, {**self.stated(section), **(flags or {})})
+
+    def of_cloud(self, base: CloudSettings) -> CloudSettings:
+        return CloudSettings(
+            placement=self.of(PLACEMENT, base.placement),
+            scheduler=self.of(SCHEDULER, base.scheduler),
+            conductor=self.of(CONDUCTOR, base.conductor),
+            compute=self.of(COMPUTE, base.compute),
+            bus=self.of(BUS, base.bus),
+        )
+
+    def variables(self) -> dict[str, str]:
+        """What the file states, for the environment of processes that read variables alone; variables go before it."""
+        return {
+            section.variable(field): str(stated.value)
+            for section in SECTIONS.values()
+            for field, stated in self.stated(section).items()
+        }

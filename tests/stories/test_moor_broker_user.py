@@ -1,0 +1,260 @@
+"""Applications on the real broker: what their users may do there, what they hear, and how they come and go."""
+
+import asyncio
+import json
+import os
+import secrets
+import tomllib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from bus.broker import Connection, Interrupted, Parcel, Publishing, Receipt, Refusal
+from bus.rabbit import RabbitBroker
+from bus.topology import API, EVENTS, FEED, NO_PROJECT, PLACEMENT, Grant, Objects, feed_queue, user_of
+from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, RabbitMQUnderTest, ctl
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of
+from tests.stories.moor_process import Ran, moor, moor_json, started
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.timeout(180)]
+
+STAGE = ("rabbitmq, a broker a cell", "memory")
+
+
+class Door:
+    """What an operator has: the broker of the API level, and the file of passwords."""
+
+    def __init__(self, here: Cloud, credentials: Path) -> None:
+        assert isinstance(here.brokers.api, RabbitMQUnderTest)
+        self.under_test = here.brokers.api
+        self.credentials = credentials
+
+    async def command(self, *arguments: str, user: str = user_of("operator"), ctl: bool = True) -> Ran:
+        how = ("--ctl", os.environ[CTL_VARIABLE], "--credentials", str(self.credentials)) if ctl else ()
+        return await moor("broker", "user", *arguments, *how, MOOR_BUS_URL=self.under_test.url(user))
+
+    async def add(self, name: str, *flags: str) -> str:
+        """The URL of the new application."""
+        ran = await self.command("add", name, *flags)
+        assert ran.code == 0, ran.err + ran.out
+        return self.url(name)
+
+    def url(self, name: str) -> str:
+        user = f"moor-app-{name}"
+        password = tomllib.loads(self.credentials.read_text())[user]
+        everyone = self.under_test.url().removeprefix("amqp://").partition("@")[0]
+        return self.under_test.url().replace(everyone, f"{user}:{password}")
+
+
+@asynccontextmanager
+async def a_door(tmp_path: Path) -> AsyncIterator[tuple[Cloud, Door, list[str]]]:
+    """A cloud of which each worker has its own user; the names that the test gives to applications are removed again."""
+    names: list[str] = []
+    async with cloud(*STAGE) as here, here.placement(), here.scheduler():
+        await here.add_host("h1", vcpu=16)
+        await here.until_provided("h1")
+        try:
+            yield here, Door(here, tmp_path / "credentials.toml"), names
+        finally:
+            for name in names:
+                listed = json.loads(
+                    await asyncio.to_thread(ctl, "list_users", "--silent", "--formatter", "json")
+                )
+                if f"moor-app-{name}" in {each["user"] for each in listed}:
+                    await asyncio.to_thread(ctl, "delete_user", f"moor-app-{name}")
+
+
+def a_name(names: list[str]) -> str:
+    """Users are the server's, and other tests are on it."""
+    names.append(f"t{secrets.token_hex(6)}")
+    return names[-1]
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Connection]:
+    connection = await RabbitBroker(url).connect()
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def until_cut_off(publishing: Publishing, key: str) -> None:
+    """Until the broker has closed this connection."""
+    with suppress(Interrupted, Refusal):
+        async with asyncio.timeout(30):
+            while True:
+                await publishing.publish(Parcel(API, key, b"{}"))
+
+
+async def may_publish(url: str, exchange: str, key: str) -> bool:
+    async with connected(url) as connection:
+        publishing = await connection.open_publishing()
+        try:
+            receipt = await publishing.publish(Parcel(exchange, key, b"{}"))
+        except Refusal:
+            return False
+        return receipt in (Receipt.CONFIRMED, Receipt.UNROUTABLE)
+
+
+async def may_hear(url: str, exchange: str, key: str) -> bool:
+    broker = RabbitBroker(url)
+    queue = feed_queue(broker.user, secrets.token_hex(4), [Grant(exchange, (key,))])
+    async with connected(url) as connection:
+        try:
+            await connection.declare(Objects(queues=(queue,)))
+        except Refusal:
+            return False
+        return True
+
+
+async def test_it_may_say_and_hear_what_is_of_its_projects_and_nothing_else(tmp_path: Path) -> None:
+    async with a_door(tmp_path) as (_, door, names):
+        url = await door.add(a_name(names), "--project", "p1", "--project", "p-2")
+
+        for key in ("build.request", "instance.delete", "instance.query"):
+            for project in ("p1", "p-2"):
+                assert await may_publish(url, API, f"{key}.{project}"), (key, project)
+            for project in ("p3", "p11", "xp1", NO_PROJECT, "p1.x", "*", "#"):
+                assert not await may_publish(url, API, f"{key}.{project}"), (key, project)
+        assert await may_publish(url, PLACEMENT, "usages.query.p1")
+        for key in (
+            *("usages.query.p3", "snapshot", "revisions", "holders.query", "consumer.query", "names.query"),
+            *("candidates", "provider.create", "claim.c1", "release.c1"),
+        ):
+            assert not await may_publish(url, PLACEMENT, key), key
+        for key in ("host.set", "host.query", "application.set", "application.query"):
+            assert not await may_publish(url, API, key), key
+        for exchange in (EVENTS, FEED, "", "moor.dead", "moor.cell.c1", "moor.retry.scheduler"):
+            assert not await may_publish(url, exchange, "p1"), exchange
+
+        assert await may_hear(url, FEED, "p1")
+        for exchange, key in ((FEED, "p3"), (FEED, "*"), (FEED, "#"), (EVENTS, "instance.#"), (EVENTS, "p1")):
+            assert not await may_hear(url, exchange, key), (exchange, key)
+
+
+async def test_commands_work_for_its_own_project_and_find_nothing_of_another(tmp_path: Path) -> None:
+    async with a_door(tmp_path) as (here, door, names):
+        url = await door.add(a_name(names), "--project", "p1")
+        other = a_build(1, project="p3")
+        await here.send(other)
+        await here.until_state(instance_of(other), "active")
+        mine = {"MOOR_BUS_URL": url, "MOOR_PROJECT": "p1"}
+
+        async with started("events", "instance.#", "build.accepted", "--json", **mine) as events:
+            await events.until_told_aside("listening")
+            booted = await moor_json("boot", "--vcpus", "1", **mine)
+            (instance,) = booted["instances"]
+            assert (instance["state"], instance["project"]) == ("active", "p1")
+            assert [each["id"] for each in await moor_json("list", **mine)] == [instance["id"]]
+            assert (await moor_json("show", instance["id"], **mine))[0]["state"] == "active"
+            (deleted,) = await moor_json("delete", instance["id"], "--wait", **mine)
+            assert deleted["state"] == "deleted"
+            heard = [json.loads(await events.until_told("")) for _ in range(4)]
+
+        hidden = await moor("show", str(instance_of(other)), **mine)
+        assert (hidden.code, "there is no instance" in hidden.err) == (1, True), hidden.err
+        untouched = await moor("delete", str(instance_of(other)), **mine)
+        assert untouched.code == 1
+        refused = await moor("list", MOOR_BUS_URL=url, MOOR_PROJECT="p3")
+        assert (refused.code, "the broker refused" in refused.err) == (1, True), refused.err
+        state = await here.instance(instance_of(other))
+        assert state is not None
+        assert state.state == "active"
+        assert {each["type"] for each in heard} >= {"build.accepted", "instance.active"}
+        projects = {each.get("project") or each["instance"]["project"] for each in heard}
+        assert projects == {"p1"}
+
+
+async def test_an_admin_speaks_for_all_projects_and_still_is_no_operator(tmp_path: Path) -> None:
+    async with a_door(tmp_path) as (here, door, names):
+        url = await door.add(a_name(names), "--admin")
+        build = a_build(1, project="p3")
+        await here.send(build)
+        await here.until_state(instance_of(build), "active")
+
+        listed = await moor_json("list", MOOR_BUS_URL=url)
+        booted = await moor_json("boot", "--vcpus", "1", "--project", "p9", MOOR_BUS_URL=url)
+
+        assert [each["id"] for each in listed] == [str(instance_of(build))]
+        assert booted["instances"][0]["state"] == "active"
+        assert not await may_publish(url, API, "host.set")
+        assert not await may_publish(url, PLACEMENT, "snapshot")
+
+
+async def test_one_that_is_removed_is_cut_off_and_may_not_come_back(tmp_path: Path) -> None:
+    async with a_door(tmp_path) as (_, door, names):
+        name = a_name(names)
+        url = await door.add(name, "--project", "p1")
+        # Lists what schedulers know.
+        listed = await door.command("list", "--json", ctl=False)
+        assert {"name": name, "projects": ["p1"]}.items() <= json.loads(listed.out)[0].items()
+        async with connected(url) as connection:
+            publishing = await connection.open_publishing()
+            assert await publishing.publish(Parcel(API, "build.request.p1", b"{}")) is Receipt.CONFIRMED
+
+            removed = await door.command("remove", name)
+
+            assert removed.code == 0, removed.err
+            await until_cut_off(publishing, "build.request.p1")
+        with pytest.raises((Interrupted, Refusal)):
+            await RabbitBroker(url).connect()
+        assert json.loads((await door.command("list", "--json", ctl=False)).out) == []
+        assert f"moor-app-{name}" not in tomllib.loads(door.credentials.read_text())
+        again = await door.command("remove", name)
+        assert (again.code, "there was no user" in again.out) == (0, True), again.err
+
+
+async def test_given_other_projects_it_keeps_its_password_and_loses_its_old_rights(tmp_path: Path) -> None:
+    async with a_door(tmp_path) as (_, door, names):
+        name = a_name(names)
+        url = await door.add(name, "--project", "p1")
+        async with connected(url) as connection:
+            publishing = await connection.open_publishing()
+            assert await publishing.publish(Parcel(API, "instance.delete.p1", b"{}")) is Receipt.CONFIRMED
+
+            assert await door.add(name, "--project", "p2") == url
+
+            # RabbitMQ would go on allowing what it allowed this channel before: so it is closed.
+            await until_cut_off(publishing, "instance.delete.p1")
+        assert not await may_publish(url, API, "instance.delete.p1")
+        assert await may_publish(url, API, "instance.delete.p2")
+
+
+async def test_it_may_have_ten_connections_and_no_eleventh(tmp_path: Path) -> None:
+    async with a_door(tmp_path) as (_, door, names):
+        url = await door.add(a_name(names), "--project", "p1", "--channels-max", "12")
+        connections = [await RabbitBroker(url).connect() for _ in range(10)]
+        try:
+            with pytest.raises((Interrupted, Refusal), match="as many connections as it may have"):
+                await RabbitBroker(url).connect()
+            channels = [await connections[0].open_publishing() for _ in range(11)]
+            assert channels
+            with pytest.raises((Interrupted, Refusal)):
+                await asyncio.gather(*[connections[1].open_publishing() for _ in range(12)])
+        finally:
+            for connection in connections:
+                await connection.close()
+
+
+async def test_what_cannot_be_an_application_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    async with a_door(tmp_path) as (_, door, _names):
+        for arguments, said in (
+            (("add", "x"), "either an admin or has projects"),
+            (("add", "x", "--admin", "--project", "p"), "either an admin or has projects"),
+            (("add", "X", "--project", "p"), "an application's name is"),
+            (("add", "x", "--project", "P.1"), "a project's name is"),
+            (("add", "x", "--project", "-"), "a project's name is"),
+            (("remove", "x.y"), "an application's name is"),
+        ):
+            ran = await door.command(*arguments)
+            assert ran.code == 2, ran.out
+            assert said in " ".join(ran.err.replace("│", " ").split()), ran.err
+        assert not door.credentials.exists()
+        ran = await moor("broker", "user", "add", "x", "--admin", MOOR_BUS_URL="unix:///nowhere")
+        assert (
+            ran.code,
+            "applications are users of RabbitMQ" in " ".join(ran.err.replace("│", " ").split()),
+        ) == (2, True)

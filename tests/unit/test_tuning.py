@@ -1,0 +1,250 @@
+"""Settings of workers, as variables and tables of a file state them."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from typer.testing import CliRunner
+
+from bus.places import BadSetting
+from bus.settings import BusSettings
+from bus.tuning import BUS, Section, settings_in
+from cell_conductor.__main__ import main as conductor_main
+from cell_conductor.settings import ConductorSettings
+from compute_sim.__main__ import main as compute_main
+from moor.__main__ import app
+from moor.options import use_config
+from moor.settings import tuning_from
+from moor.tuning import COMPUTE, CONDUCTOR, PLACEMENT, SCHEDULER, SECTIONS, CloudSettings
+from placement_worker.__main__ import main as placement_main
+from scheduler_worker.__main__ import main as scheduler_main
+from scheduler_worker.settings import SchedulerSettings
+
+HERE = Path("/nowhere")
+# For these, zero says something: none, at once, or any number.
+ZERO_SAYS_SOMETHING = {
+    "scheduler.shape_pause_ms_max",
+    "scheduler.alternates_max",
+    "scheduler.io_ops_per_host_max",
+    "scheduler.instances_per_host_max",
+    "scheduler.unsaid_s",
+    "conductor.retry_delay_s_first",
+    "conductor.rest_ms",
+    "placement.feed_rest_ms",
+    "compute.drain_s",
+    "bus.linger_ms",
+    "bus.retry_delay_ms_first",
+    "bus.newer_delay_ms",
+    "bus.blameless_delay_ms",
+    "bus.connect_delay_ms_first",
+    "bus.drain_ms_max",
+}
+
+
+def a_file(place: Path, text: str) -> Path:
+    place.write_text(text)
+    return place
+
+
+def every_field() -> list[tuple[Section[Any], str]]:
+    return [(section, field) for section in SECTIONS.values() for field in section.types]
+
+
+# What counts
+
+
+@pytest.mark.parametrize(("section", "field"), every_field(), ids=lambda each: getattr(each, "name", each))
+def test_every_setting_of_every_worker_has_a_variable_and_a_key(
+    section: Section[Any], field: str, tmp_path: Path
+) -> None:
+    default = getattr(section.kind(), field)
+    # So little more that no limit is broken.
+    value = default + (1 if section.types[field] is int else 0.5)
+    if section is BUS and field in ("parcel_items_max", "parcel_bytes_max"):
+        value = default - 1
+    file = a_file(tmp_path / "c.toml", f"[{section.name}]\n{field} = {value}\n")
+
+    by_variable = settings_in({section.variable(field): f" {value} "}, section)
+    by_file = tuning_from({}, config=file, here=HERE).of(section)
+
+    assert by_variable == by_file == structs.replace(section.kind(), **{field: value})
+
+
+def test_a_flag_goes_before_a_variable_and_a_variable_before_the_file(tmp_path: Path) -> None:
+    text = "[scheduler]\nclaims_max = 20\nalternates_max = 3\nio_ops_per_host_max = 4\n"
+    file = a_file(tmp_path / "c.toml", text)
+    environment = {"MOOR_SCHEDULER_ALTERNATES_MAX": "5", "MOOR_SCHEDULER_IO_OPS_PER_HOST_MAX": "6"}
+    tuning = tuning_from(environment, config=file, here=HERE)
+    use_config(file)
+    try:
+        shown = CliRunner().invoke(
+            app, ["--config", str(file), "settings", "scheduler", "--json"], env=environment
+        )
+    finally:
+        use_config(None)
+
+    assert tuning.of(SCHEDULER) == SchedulerSettings(claims_max=20, alternates_max=5, io_ops_per_host_max=6)
+    stated = {row["key"]: row["stated"] for row in json.loads(shown.output) if row["stated"]}
+    assert stated == {
+        "claims_max": str(file),
+        "alternates_max": "MOOR_SCHEDULER_ALTERNATES_MAX",
+        "io_ops_per_host_max": "MOOR_SCHEDULER_IO_OPS_PER_HOST_MAX",
+    }
+
+
+def test_the_defaults_of_a_command_count_where_nothing_is_stated() -> None:
+    own = CloudSettings(bus=BusSettings(ask_again_ms=5.0), conductor=ConductorSettings(ask_lease_s=7.0))
+    environment = {"MOOR_BUS_PREFETCH": "9", "MOOR_CONDUCTOR_ASK_LEASE_S": "8"}
+
+    found = tuning_from(environment, here=HERE).of_cloud(own)
+
+    assert found.bus == BusSettings(ask_again_ms=5.0, prefetch=9)
+    assert found.conductor == ConductorSettings(ask_lease_s=8.0)
+    assert found.placement == PLACEMENT.kind()
+
+
+def test_processes_that_read_variables_alone_are_told_what_the_file_says(tmp_path: Path) -> None:
+    file = a_file(tmp_path / "c.toml", "[bus]\nprefetch = 9\n[compute]\nbeat_s = 2\n")
+
+    variables = tuning_from({"MOOR_BUS_PREFETCH": "10"}, config=file, here=HERE).variables()
+
+    assert variables == {"MOOR_BUS_PREFETCH": "10", "MOOR_COMPUTE_BEAT_S": "2.0"}
+    assert settings_in(variables, COMPUTE) == structs.replace(COMPUTE.kind(), beat_s=2.0)
+
+
+def test_one_variable_states_how_long_an_attempt_may_take_and_when_the_host_is_told_again() -> None:
+    both = settings_in({"MOOR_ATTEMPT_TIMEOUT_S": "3"}, CONDUCTOR)
+    one = settings_in({"MOOR_ATTEMPT_TIMEOUT_S": "3", "MOOR_CONDUCTOR_REMIND_EVERY_S": "9"}, CONDUCTOR)
+
+    assert both == ConductorSettings(attempt_timeout_s=3.0, remind_every_s=3.0)
+    assert one == ConductorSettings(attempt_timeout_s=3.0, remind_every_s=9.0)
+
+
+def test_variables_of_something_else_that_begin_the_same_are_left_alone() -> None:
+    environment = {
+        "MOOR_BUS_URL": "amqp://h/",
+        "MOOR_PLACEMENT_DB_URL": "sqlite:////x",
+        "MOOR_PLACEMENT_API_BODY_S_MAX": "5",
+        "MOOR_COMPUTE_HOSTS": "5",
+        "MOOR_COMPUTE_FAULTS": "x",
+        "MOOR_SCHEDULER_CLAIMS_MAX": " ",
+    }
+
+    sections: tuple[Section[Any], ...] = (BUS, PLACEMENT, COMPUTE, SCHEDULER)
+    for section in sections:
+        assert settings_in(environment, section) == section.kind()
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("section", "variables", "what"),
+    [
+        (
+            SCHEDULER,
+            {"MOOR_SCHEDULER_CLAIM_MAX": "3"},
+            r"scheduler.claim_max is '3' \(MOOR_SCHEDULER_CLAIM_MAX\): there is no such setting; did you mean claims_max\?",
+        ),
+        (PLACEMENT, {"MOOR_PLACEMENT_X": "3"}, "placement.x is '3' .* known are horizon_s, log_kept_s"),
+        (COMPUTE, {"MOOR_COMPUTE_CELL": "c2"}, "compute.cell is 'c2' .* no such setting"),
+        (SCHEDULER, {"MOOR_SCHEDULER_CLAIMS_MAX": "1.5"}, "claims_max is '1.5' .* must be a whole number"),
+        (BUS, {"MOOR_BUS_LINGER_MS": "long"}, r"bus.linger_ms is 'long' \(MOOR_BUS_LINGER_MS\): must be a number"),
+        (BUS, {"MOOR_BUS_LINGER_MS": "nan"}, "bus.linger_ms is 'nan' .* must be at least 0, and finite"),
+        (BUS, {"MOOR_BUS_LINGER_MS": "-1"}, "bus.linger_ms is '-1' .* must be at least 0"),
+        (
+            BUS,
+            {"MOOR_BUS_PARCEL_ITEMS_MAX": "201"},
+            r"bus.parcel_items_max is 201 \(MOOR_BUS_PARCEL_ITEMS_MAX\): .* 1..200",
+        ),
+        (CONDUCTOR, {"MOOR_ATTEMPT_TIMEOUT_S": "soon"}, r"'soon' \(MOOR_ATTEMPT_TIMEOUT_S\): must be a number"),
+        (
+            SCHEDULER,
+            {"MOOR_SCHEDULER_CLAIMS_MAX": "2", "MOOR_SCHEDULER_SHAPE_TRIES_MAX": "3"},
+            r"shape_tries_max is 3 \(MOOR_SCHEDULER_SHAPE_TRIES_MAX\): .*; scheduler.claims_max is 2 \(MOOR_SCHEDULER_CLAIMS_MAX\)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_variable_is_named_with_its_value(
+    section: Section[Any], variables: Mapping[str, str], what: str
+) -> None:
+    with pytest.raises(BadSetting, match=what):
+        settings_in(variables, section)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[schedular]\nclaims_max = 3", "schedular is .* did you mean scheduler"),
+        ("scheduler = 3", "scheduler is 3 .* must be a table"),
+        ("[scheduler]\nclaim_max = 3", r"scheduler.claim_max is 3 \(.*c.toml\): .* did you mean claims_max"),
+        ("[scheduler]\nclaims_max = '3'", "scheduler.claims_max is '3' .* must be a whole number"),
+        ("[scheduler]\nclaims_max = 3.0", "scheduler.claims_max is 3.0 .* must be a whole number"),
+        ("[scheduler]\nclaims_max = true", "scheduler.claims_max is True .* must be a whole number"),
+        ("[bus]\nlinger_ms = inf", "bus.linger_ms is inf .* must be at least 0, and finite"),
+        (
+            "[conductor]\nretry_delay_s_first = 40",
+            r"conductor.retry_delay_s_first is 40.0 \(.*c.toml\): .* must be at most retry_delay_s_max \(30.0\)",
+        ),
+    ],
+)
+def test_a_wrong_table_is_named_with_its_key_and_value(tmp_path: Path, text: str, what: str) -> None:
+    file = a_file(tmp_path / "c.toml", text)
+
+    with pytest.raises(BadSetting, match=what):
+        tuning_from({}, config=file, here=HERE).of_cloud(CloudSettings())
+
+
+@pytest.mark.parametrize(("section", "field"), every_field(), ids=lambda each: getattr(each, "name", each))
+def test_zero_is_refused_wherever_it_says_nothing(section: Section[Any], field: str) -> None:
+    variable = section.variable(field)
+    if f"{section.name}.{field}" in ZERO_SAYS_SOMETHING:
+        settings_in({variable: "0"}, section)
+        return
+    with pytest.raises(BadSetting, match=rf"{section.name}.{field} is 0(.0)? \({variable}\)"):
+        settings_in({variable: "0"}, section)
+
+
+@pytest.mark.parametrize(
+    ("main", "variable"),
+    [
+        (scheduler_main, "MOOR_SCHEDULER_CLAIMS_MAX"),
+        (placement_main, "MOOR_PLACEMENT_HORIZON_S"),
+        (conductor_main, "MOOR_CONDUCTOR_POLL_MS"),
+        (compute_main, "MOOR_COMPUTE_BEAT_S"),
+        (scheduler_main, "MOOR_BUS_PREFETCH"),
+        (placement_main, "MOOR_BUS_PREFETCH"),
+        (conductor_main, "MOOR_BUS_PREFETCH"),
+        (compute_main, "MOOR_BUS_PREFETCH"),
+    ],
+)
+def test_a_worker_without_moor_reads_them_and_does_not_start_with_a_wrong_one(
+    main: Callable[[Mapping[str, str]], int], variable: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needed = {"MOOR_BUS_URL": "unix:///nowhere", "MOOR_DB_URL": "sqlite:////nowhere/x", "MOOR_CELL": "c1"}
+
+    assert main({**needed, variable: "0"}) == 2
+    said = capsys.readouterr().err
+    assert f"is 0 ({variable})" in said or f"is 0.0 ({variable})" in said
+
+
+@pytest.mark.parametrize("worker", ["scheduler", "placement", "conductor", "compute"])
+def test_a_worker_that_moor_runs_reads_them_and_does_not_start_with_a_wrong_one(worker: str) -> None:
+    command = ["run", worker, "--bus", "unix:///nowhere", "--db", "sqlite:////nowhere/x"]
+    cell = ["--cell", "c1"] if worker in ("conductor", "compute") else []
+
+    for variable in ("MOOR_BUS_PREFETCH", next(iter(variables_of(worker)))):
+        done = CliRunner().invoke(app, [*command, *cell], env={variable: "0", "TERMINAL_WIDTH": "300"})
+
+        assert done.exit_code == 2, done.output
+        assert f"({variable})" in done.output
+
+
+def variables_of(name: str) -> list[str]:
+    section = SECTIONS[name]
+    return [
+        section.variable(field) for field in section.types if f"{name}.{field}" not in ZERO_SAYS_SOMETHING
+    ]
