@@ -5,8 +5,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bus.health_server import VARIABLE
 from bus.places import places_told
-from bus.process import run_process, run_until_told
+from bus.running import about, run_main, run_worker, with_flags
 from bus.station import Station, process_name
 from bus.urls import broker_at
 from compute_sim.core.faults import FaultScript
@@ -19,20 +20,26 @@ from compute_sim.wiring import compute_parts
 HOSTS_COUNT = 100
 
 
-async def run(bus_url: str, hosts: Sequence[Host], settings: ComputeSettings, faults: FaultScript) -> None:
+async def run(
+    bus_url: str, hosts: Sequence[Host], settings: ComputeSettings, faults: FaultScript, health_at: str = ""
+) -> None:
     station = Station(broker_at(bus_url), process_name(f"compute-{settings.cell}"), asks=True)
     try:
-        await run_until_told(
-            compute_parts(station, hosts, settings, faults), station.settings.drain_ms_max / 1000
+        await run_worker(
+            about("compute", cell=settings.cell, brokers=(bus_url,)),
+            compute_parts(station, hosts, settings, faults),
+            station.settings.drain_ms_max / 1000,
+            health_at=health_at,
         )
     finally:
         await station.close()
 
 
-def main(environment: Mapping[str, str] = os.environ) -> int:
+def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
     """MOOR_BUS_URL and MOOR_CELL must be set; where MOOR_CELL_BUS_URLS names this cell, it has that instead.
     MOOR_COMPUTE_HOSTS says how many, MOOR_COMPUTE_FAULTS names a script.
     """
+    environment = with_flags(environment, arguments, "compute_sim")
     if (places := places_told(environment, "MOOR_BUS_URL", "MOOR_CELL")) is None:
         return 2
     count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
@@ -46,9 +53,9 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     except ValueError as wrong:
         sys.stderr.write(f"{wrong}\n")
         return 2
-    run_process(run(places.bus_of(cell), alike(cell, int(count)), settings, faults))
-    return 0
+    health_at = environment.get(VARIABLE, "")
+    return run_main(run(places.bus_of(cell), alike(cell, int(count)), settings, faults, health_at))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(arguments=sys.argv[1:]))

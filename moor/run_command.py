@@ -1,14 +1,16 @@
 """`moor run`: one worker in this process, on real brokers and a real database."""
 
-import logging
+import os
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from msgspec import structs
 
+from bus.health_server import BadAddressError
 from bus.places import Places
-from bus.process import LOG_FORMAT, run_process
+from bus.process import run_process
 from cell_conductor.__main__ import run as run_conductor
 from cell_conductor.settings import ConductorSettings
 from compute_sim.__main__ import run as run_compute
@@ -16,7 +18,7 @@ from compute_sim.core.faults import FaultScript
 from compute_sim.drivers import alike
 from compute_sim.faults import BadScript, load_faults
 from compute_sim.settings import ComputeSettings
-from moor.options import BusUrl, DatabaseUrl, settled
+from moor.options import BusUrl, DatabaseUrl, HealthListen, LogFormat, log_as, settled
 from moor.placement_api_options import (
     BODY_S,
     CONNECTIONS,
@@ -72,22 +74,36 @@ Cell = Annotated[
 
 
 @app.command()
-def placement(bus: BusUrl = "", db: DatabaseUrl = "") -> None:
+def placement(
+    bus: BusUrl = "", db: DatabaseUrl = "", health_listen: HealthListen = "", log_format: LogFormat = "text"
+) -> None:
     """The books: claims, swaps, inventories, and the feed of changes."""
-    run_process(run_placement(_places("placement", bus, db), PlacementSettings()))
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    _run(run_placement(_places("placement", bus, db), PlacementSettings(), health_listen))
 
 
 @app.command()
-def scheduler(bus: BusUrl = "", db: DatabaseUrl = "") -> None:
+def scheduler(
+    bus: BusUrl = "", db: DatabaseUrl = "", health_listen: HealthListen = "", log_format: LogFormat = "text"
+) -> None:
     """Chooses hosts, and hands over to the cells."""
-    run_process(run_scheduler(_places("scheduler", bus, db), SchedulerSettings()))
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    _run(run_scheduler(_places("scheduler", bus, db), SchedulerSettings(), health_listen))
 
 
 @app.command()
-def conductor(bus: BusUrl = "", db: DatabaseUrl = "", *, cell: Cell = "") -> None:
+def conductor(
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    cell: Cell = "",
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
+) -> None:
     """Owns the instances of one cell."""
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     places = _places("conductor", bus, db, _one(cell, "conductor"))
-    run_process(run_conductor(cell, places.bus_of(cell), places.db_of(cell), ConductorSettings()))
+    _run(run_conductor(cell, places.bus_of(cell), places.db_of(cell), ConductorSettings(), health_listen))
 
 
 @app.command()
@@ -104,14 +120,17 @@ def compute(
         Path | None,
         typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="What goes wrong on them: a TOML or JSON file."),
     ] = None,
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
 ) -> None:
     """Pretends to be the hosts of one cell."""
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     try:
         script = load_faults(faults) if faults else FaultScript()
     except BadScript as wrong:
         raise typer.BadParameter(str(wrong)) from None
     url = _stated(bus, db, cell).bus_of(_one(cell, "compute"))
-    run_process(run_compute(url, alike(cell, hosts), ComputeSettings(cell=cell), script))
+    _run(run_compute(url, alike(cell, hosts), ComputeSettings(cell=cell), script, health_listen))
 
 
 @app.command("placement-api")
@@ -140,10 +159,13 @@ def placement_api(
     http_body_s: BodySeconds = BODY_S,
     http_connections: ConnectionsMax = CONNECTIONS,
     http_connections_per_address: ConnectionsPerAddress = CONNECTIONS_PER_ADDRESS,
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
 ) -> None:
     """Placement over HTTP, as OpenStack's clients know it. It needs the database alone: what it writes is told to the
     bus by the placement workers.
     """
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     places = _places("placement-api", bus, db)
     serving = serving_of(
         ApiFlags(
@@ -166,8 +188,15 @@ def placement_api(
         )
     )
     try:
-        run_process(serve_placement(places.db_url, serving))
+        _run(serve_placement(places.db_url, serving, health_listen))
     except BadListenError as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        run_process(work)
+    except BadAddressError as wrong:
         raise typer.BadParameter(str(wrong)) from None
 
 
@@ -180,7 +209,6 @@ def _places(worker: str, bus: str, db: str, cell: str = "") -> Places:
 
 
 def _stated(bus: str, db: str, cell: str) -> Places:
-    logging.basicConfig(level="INFO", format=LOG_FORMAT)
     settings = settled(bus=bus, db=db, cells=cell)
     return structs.replace(settings.places, bus_url=settings.bus_url)
 

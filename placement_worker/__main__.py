@@ -2,10 +2,11 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from bus.health_server import VARIABLE
 from bus.places import Places, places_told
-from bus.process import run_process, run_until_told
+from bus.running import about, run_main, run_worker, tables_first, with_flags
 from bus.sql import upgrade
 from bus.station import close_all, stations_at
 from placement_worker.serving import PlacementService, Serving
@@ -16,36 +17,49 @@ from placement_worker.wiring import placement_parts
 SERVING_DRAIN_S_MAX = 30.0
 
 
-async def run(places: Places, settings: PlacementSettings) -> None:
-    await upgrade(places.db_url, "placement_worker")
+async def run(places: Places, settings: PlacementSettings, health_at: str = "") -> None:
     store = SqlPlacementStore(places.db_url)
     station, cells = stations_at(places, "placement")
     try:
-        await run_until_told(
-            placement_parts((station,), store, settings, cells=cells), station.settings.drain_ms_max / 1000
+        await run_worker(
+            about(
+                "placement",
+                brokers=(places.bus_url, *places.cell_bus_urls.values()),
+                database=places.db_url,
+            ),
+            placement_parts((station,), store, settings, cells=cells),
+            station.settings.drain_ms_max / 1000,
+            first=tables_first(upgrade, places.db_url, "placement_worker"),
+            stations=(station, *cells.values()),
+            health_at=health_at,
         )
     finally:
         await close_all((station, *cells.values()))
         await store.close()
 
 
-async def serve(db_url: str, serving: Serving) -> None:
+async def serve(db_url: str, serving: Serving, health_at: str = "") -> None:
     """Placement over HTTP, until it is told to stop."""
-    await upgrade(db_url, "placement_worker")
     store = SqlPlacementStore(db_url)
     try:
-        await run_until_told((PlacementService(store, serving),), SERVING_DRAIN_S_MAX)
+        await run_worker(
+            about("placement-api", database=db_url),
+            (PlacementService(store, serving),),
+            SERVING_DRAIN_S_MAX,
+            first=tables_first(upgrade, db_url, "placement_worker"),
+            health_at=health_at,
+        )
     finally:
         await store.close()
 
 
-def main(environment: Mapping[str, str] = os.environ) -> int:
+def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
     """MOOR_BUS_URL and MOOR_DB_URL must be set; MOOR_CELL_BUS_URLS names the cells that have a broker of their own."""
+    environment = with_flags(environment, arguments, "placement_worker")
     if (places := places_told(environment, "MOOR_BUS_URL", "MOOR_DB_URL")) is None:
         return 2
-    run_process(run(places, PlacementSettings()))
-    return 0
+    return run_main(run(places, PlacementSettings(), environment.get(VARIABLE, "")))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(arguments=sys.argv[1:]))

@@ -54,9 +54,14 @@ def scheduler_parts(
     picture = Picture() if picture is None else picture
     registry = HostRegistry(picture, timedelta(seconds=settings.host_down_s), clock)
     replica = Replica(
-        station, picture, registry, page=settings.snapshot_page, verify_every_s=settings.verify_every_s
+        station,
+        picture,
+        registry,
+        page=settings.snapshot_page,
+        verify_every_s=settings.verify_every_s,
+        chance=chance,
     )
-    watch = HostWatch(store, registry, settings.hosts_poll_s, clock)
+    watch = HostWatch(store, registry, settings.hosts_poll_s, clock, chance)
 
     async def make_sure() -> None:
         await replica.catch_up()
@@ -93,13 +98,14 @@ def scheduler_parts(
                 station,
                 replica,
                 watch,
-                Deadlines(store, station.publisher, settings.deadline_poll_s, clock),
+                Deadlines(store, station.publisher, settings.deadline_poll_s, clock, chance),
                 Forgetting(
                     store,
                     registry,
                     lambda host: not replica.whole.is_set() or picture.has_provider(host),
                     settings,
                     clock,
+                    chance=chance,
                 ),
                 *apart,
                 *ways,
@@ -137,6 +143,7 @@ class Staged:
         self._needed = needed
         self._ready = ready
         self._workers = workers
+        self.parts = (*needed, *workers)
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -162,3 +169,4 @@ class Staged:
         finally:
             ready.cancel()
             stopping.cancel()
+            await asyncio.gather(ready, stopping, return_exceptions=True)
