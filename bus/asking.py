@@ -12,18 +12,20 @@ withdrawn.
 import asyncio
 import itertools
 import logging
+import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from msgspec import Struct
 
 from bus.authority import judge_answer
-from bus.broker import ConnectionLost, Interrupted, Refusal
+from bus.broker import ConnectionLost, Refusal
 from bus.codec import Codec, known_messages
 from bus.errors import Unavailable
-from bus.link import Link
+from bus.link import Link, pauses_of
 from bus.message import Envelope, Message
 from bus.origin import Origin, origin_of
+from bus.parts import Supervised
 from bus.publisher import Outgoing, Publisher
 from bus.settings import BusSettings
 from bus.topology import Objects, answers_queue
@@ -61,6 +63,7 @@ class Asker:
         codec: Codec,
         name: str,
         secret: str,
+        chance: random.Random | None = None,
     ) -> None:
         self._link = link
         self._publisher = publisher
@@ -77,6 +80,9 @@ class Asker:
         self._on_refusal: Callable[[Refusal], None] | None = None
         self.asked_again = 0
         self.answers_refused = 0
+        self.taking_answers = Supervised(
+            "answers", self._take_answers, is_needed=True, pauses=pauses_of(settings), chance=chance
+        )
 
     def on_refusal(self, tell: Callable[[Refusal], None]) -> None:
         """Tell this, for those who have no right to ask: a worker goes on asking until it is given one, a person does not."""
@@ -84,28 +90,34 @@ class Asker:
 
     async def run(self) -> None:
         """Take in answers, over as many connections as it needs, until cancelled."""
-        while True:
-            connection = await self._link.connection()
-            try:
-                queue = answers_queue(self._link.broker.user or ANYONE, f"{self._name}-{next(self._queues)}")
-                await connection.declare(Objects(queues=(queue,)))
-                consuming = await connection.open_consuming(queue.name, self._settings.prefetch)
-                self._reply_to = queue.name
-                self._open.set()
-                self._ask_all_again()
-                while True:
-                    deliveries = await consuming.receive()
-                    for delivery in deliveries:
-                        origin = origin_of(delivery)
-                        for envelope in known_messages(delivery.parcel, self._codec):
-                            self._take(envelope, origin)
-                    await consuming.acknowledge(deliveries[-1].tag, multiple=True)
-            except ConnectionLost:
-                await self._link.broken(connection)
-            except Interrupted as cancelled:
-                log.warning("answers are no longer delivered, opening another queue: %s", cancelled)
-            finally:
-                self._open.clear()
+        await self.taking_answers.run()
+
+    async def _take_answers(self) -> None:
+        connection = await self._link.connection()
+        try:
+            queue = answers_queue(self._link.broker.user or ANYONE, f"{self._name}-{next(self._queues)}")
+            await connection.declare(Objects(queues=(queue,)))
+            consuming = await connection.open_consuming(queue.name, self._settings.prefetch)
+            self._reply_to = queue.name
+            self._open.set()
+            self.taking_answers.status.well()
+            self._ask_all_again()
+            while True:
+                deliveries = await consuming.receive()
+                for delivery in deliveries:
+                    origin = origin_of(delivery)
+                    for envelope in known_messages(delivery.parcel, self._codec):
+                        self._take(envelope, origin)
+                await consuming.acknowledge(deliveries[-1].tag, multiple=True)
+        except ConnectionLost:
+            await self._link.broken(connection)
+            raise
+        except Refusal as refused:
+            if self._on_refusal is not None:
+                self._on_refusal(refused)
+            raise
+        finally:
+            self._open.clear()
 
     async def ask(self, question: Message) -> Message:
         return (await self.ask_all((question,)))[0]

@@ -3,12 +3,7 @@
 It is honest rather than comfortable: connections break, confirms get lost, consumers are cancelled, and all of that is
 said. What makes it comfortable (reconnecting, batching, settling per item) is written once, above it, for every broker.
 
-    Refusal            what the broker says to a request
-    ├── AccessRefused      the user has no right to it
-    └── NotFound           no such exchange or queue
-    Interrupted        something that worked no longer does; open it anew
-    ├── ConnectionLost     and with it what was not confirmed or acknowledged
-    └── ConsumerCancelled  the broker stopped delivering: queue deleted, or a delivery held too long
+What it may say instead of doing it stands in the tree of bus/errors.py: `Refusal` and `Interrupted`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,37 +12,35 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from bus.errors import AccessRefused, ConnectionLost, ConsumerCancelled, Interrupted, NotFound, Refusal
 from bus.message import Envelope, Message
 from bus.topology import Objects
+
+__all__ = [
+    "LINES",
+    "PARCEL_BYTES_MAX",
+    "PARCEL_ITEMS_MAX",
+    "PLAIN",
+    "AccessRefused",
+    "Broker",
+    "Connection",
+    "ConnectionLost",
+    "ConsumerCancelled",
+    "Consuming",
+    "Delivery",
+    "HandsOver",
+    "Interrupted",
+    "NotFound",
+    "Parcel",
+    "Publishing",
+    "Receipt",
+    "Refusal",
+]
 
 PLAIN = "application/json"  # one message
 LINES = "application/x-ndjson"  # one message a line
 PARCEL_BYTES_MAX = 256 * 1024
 PARCEL_ITEMS_MAX = 200
-
-
-class Refusal(Exception):  # noqa: N818 - a refusal is what it is
-    """The broker said no; asking again changes nothing."""
-
-
-class AccessRefused(Refusal):
-    """The user has no right to it."""
-
-
-class NotFound(Refusal):
-    """No such exchange or queue."""
-
-
-class Interrupted(Exception):  # noqa: N818
-    """What was open is open no more."""
-
-
-class ConnectionLost(Interrupted):
-    """Whatever was neither confirmed nor acknowledged may or may not have happened."""
-
-
-class ConsumerCancelled(Interrupted):
-    """The broker stopped delivering to this consumer."""
 
 
 class HandsOver(Enum):

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from bus import dead_letters
 from bus.authority import Refused, judge, judge_parcel, speaks_for
-from bus.broker import Connection, ConnectionLost, Consuming, Delivery, Interrupted, Refusal
+from bus.broker import ConnectionLost, Consuming, Delivery, Interrupted
 from bus.codec import Codec, FromNewer, attempts_of, lines_of, put_back
 from bus.handling import Received, jittered_ms, received
 from bus.link import Link
@@ -100,9 +100,11 @@ class Intake:
         self._open: dict[int, Held] = {}
         self._aside: set[asyncio.Task[None]] = set()
         self._last_batch = 1
+        self.on_subscribed: Callable[[], None] = lambda: None
         self.put_back = 0
         self.buried = 0
         self.interruptions = 0
+        self.redelivered = 0
 
     @property
     def in_hand(self) -> int:
@@ -110,23 +112,19 @@ class Intake:
         return len(self._open) + len(self._unopened)
 
     async def receive(self) -> None:
-        """Take what the queue gives, over as many connections as it needs, until cancelled."""
-        while True:
-            try:
-                await self._receive_over(await self._link.connection())
-            except Refusal as refused:
-                # The queue may be declared, or the right granted, while we wait.
-                log.error("cannot consume %s: %s; trying again", self.queue, refused)  # noqa: TRY400 - not a bug of ours
-                await asyncio.sleep(self._settings.connect_delay_ms_max / 1000)
-
-    async def _receive_over(self, connection: Connection) -> None:
+        """Take what the queue gives, over one connection, until that breaks or the broker refuses: then it is raised, and
+        the worker begins again. The queue may be declared, or the right granted, while it waits.
+        """
+        connection = await self._link.connection()
         try:
             await self._receive_from(await connection.open_consuming(self.queue, self._settings.prefetch))
-        except ConnectionLost as lost:
+        except ConnectionLost:
             await self._link.broken(connection)
-            self._lost(lost)
-        except Interrupted as cancelled:
-            self._lost(cancelled)
+            self._lost()
+            raise
+        except Interrupted:
+            self._lost()
+            raise
 
     async def batch(self) -> Sequence[Item]:
         """The next messages to handle, at least one; none when stopping."""
@@ -156,6 +154,10 @@ class Intake:
             arrived = len(self._suspects)
             await asyncio.sleep(self._settings.linger_ms / 1000)
             self._open_some()
+
+    def holds(self, item: Item) -> bool:
+        """Whether this item is still ours to settle."""
+        return self._open.get(item.parcel.tag) is item.parcel
 
     async def done(self, items: Iterable[Item]) -> None:
         """These need nothing more: acknowledge the parcels that are complete now."""
@@ -195,6 +197,7 @@ class Intake:
 
     async def _receive_from(self, consuming: Consuming) -> None:
         self._consuming = consuming
+        self.on_subscribed()
         while True:
             self._unopened.extend([(consuming, delivery) for delivery in await consuming.receive()])
             self._arrived.set()
@@ -206,6 +209,8 @@ class Intake:
 
     def _take(self, consuming: Consuming, delivery: Delivery) -> None:
         origin = origin_of(delivery)
+        if delivery.returns:
+            self.redelivered += 1
         handed_over = () if delivery.returns else delivery.parcel.envelopes
         if handed_over and judge_parcel(origin, self._post) is None:
             held = self._hold(consuming, delivery, origin, len(handed_over))
@@ -283,10 +288,9 @@ class Intake:
         item = Item(place, held, NOTHING_READ)
         self._set_aside(self._send_back(item, self._settings.newer_delay_ms, newer.line))
 
-    def _lost(self, why: Interrupted) -> None:
+    def _lost(self) -> None:
         """The broker will deliver everything unacknowledged again, to us or to another."""
         self.interruptions += 1
-        log.warning("no longer consuming %s, opening anew: %s", self.queue, why)
         self._consuming = None
         self._open.clear()
         self._unopened.clear()

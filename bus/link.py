@@ -5,15 +5,13 @@ exception in whoever was using the connection, and each of them opens what it ne
 """
 
 import asyncio
-import logging
-
-import tenacity
+import random
 
 from bus.authority import Post, post_of
 from bus.broker import Broker, Connection, ConnectionLost
+from bus.errors import Operational
+from bus.parts import Pauses, Status
 from bus.settings import BusSettings
-
-log = logging.getLogger(__name__)
 
 
 class Link:
@@ -23,10 +21,18 @@ class Link:
     included: on one connection a full broker could never be emptied.
     """
 
-    def __init__(self, broker: Broker, settings: BusSettings, post: Post | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        settings: BusSettings,
+        post: Post | None = None,
+        *,
+        name: str = "connection",
+        chance: random.Random | None = None,
+    ) -> None:
         self.broker = broker
         self.post = post or post_of(broker.user)
-        self._settings = settings
+        self.status = Status(name, pauses=pauses_of(settings), chance=chance)
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
@@ -54,21 +60,19 @@ class Link:
             await connection.close()
 
     async def _connect(self) -> Connection:
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(ConnectionLost),
-            wait=tenacity.wait_random_exponential(
-                multiplier=self._settings.connect_delay_ms_first / 1000,
-                max=self._settings.connect_delay_ms_max / 1000,
-            ),
-            before_sleep=self._tell,
-            reraise=True,
-        )
-        connection: Connection = await retrying(self.broker.connect)
-        self.connections_made += 1
-        return connection
+        """Whatever keeps us out, a wrong password too, may be mended while we wait."""
+        while True:
+            self.status.began()
+            try:
+                connection = await self.broker.connect()
+            except Operational as problem:
+                await asyncio.sleep(self.status.failed(problem))
+            else:
+                self.connections_made += 1
+                self.status.well()
+                return connection
 
-    def _tell(self, state: tenacity.RetryCallState) -> None:
-        problem = state.outcome.exception() if state.outcome else None
-        # Once is news; what follows is more of the same.
-        level = logging.WARNING if state.attempt_number == 1 else logging.DEBUG
-        log.log(level, "no broker yet, trying again: %s", problem, extra={"tries": state.attempt_number})
+
+def pauses_of(settings: BusSettings) -> Pauses:
+    """Between two tries of whatever needs a broker."""
+    return Pauses(settings.connect_delay_ms_first / 1000, settings.connect_delay_ms_max / 1000)

@@ -4,6 +4,7 @@ A feed drops its oldest when its reader is slow, and misses what is said while t
 anything watches the positions in what it reads, and catches up when they jump.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
@@ -11,9 +12,10 @@ from bus.authority import Post, judge, judge_parcel
 from bus.broker import ConnectionLost, Delivery, Interrupted
 from bus.codec import Codec, known_messages
 from bus.handling import Received, received
-from bus.link import Link
+from bus.link import Link, pauses_of
 from bus.message import Message
 from bus.origin import origin_of
+from bus.parts import Status
 from bus.settings import BusSettings
 from bus.topology import Grant, Objects, feed_queue
 
@@ -21,20 +23,29 @@ log = logging.getLogger(__name__)
 
 
 async def listen(
-    link: Link, grants: Iterable[Grant], *, process: str, settings: BusSettings, codec: Codec
+    link: Link,
+    grants: Iterable[Grant],
+    *,
+    process: str,
+    settings: BusSettings,
+    codec: Codec,
+    status: Status | None = None,
 ) -> AsyncGenerator[Sequence[Received[Message]], None]:
     """Batches of what is said with these keys, until the caller stops asking. The first batch is empty: it tells that
     the queue stands, so that what is said from then on is heard.
 
-    Messages that do not count (bus/authority.py) are left out.
+    Messages that do not count (bus/authority.py) are left out. `status` is that of the part that listens: interruptions
+    are counted there.
     """
     queue = feed_queue(link.broker.user or "anyone", process, grants)
+    status = status or Status(f"feed {queue.name}", pauses=pauses_of(settings))
     while True:
         connection = await link.connection()
         try:
             await connection.declare(Objects(queues=(queue,)))
             consuming = await connection.open_consuming(queue.name, settings.prefetch)
             try:
+                status.well()
                 yield ()
                 while True:
                     deliveries = await consuming.receive()
@@ -42,10 +53,10 @@ async def listen(
                     await consuming.acknowledge(deliveries[-1].tag, multiple=True)
             finally:
                 await consuming.close()
-        except ConnectionLost:
-            await link.broken(connection)
-        except Interrupted as cancelled:
-            log.warning("feed %s was interrupted, opening it anew: %s", queue.name, cancelled)
+        except Interrupted as interrupted:
+            if isinstance(interrupted, ConnectionLost):
+                await link.broken(connection)
+            await asyncio.sleep(status.failed(interrupted))
 
 
 def _believed(delivery: Delivery, codec: Codec, post: Post) -> list[Received[Message]]:

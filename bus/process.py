@@ -9,18 +9,19 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 import uvloop
+
+from bus.logs import BadLogSettingError, begin_to_log
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 GARBAGE_MIN = 100_000
-LOG_FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 # What every worker takes from its environment.
 MEANINGS = {
     "MOOR_BUS_URL": "where the broker is",
@@ -48,7 +49,11 @@ def run_process(work: Coroutine[Any, Any, T]) -> T:
 
 def is_ready(environment: Mapping[str, str], *needed: str) -> bool:
     """Begin to log; and if the environment lacks something, say on stderr what it is."""
-    logging.basicConfig(level=environment.get("MOOR_LOG_LEVEL", "INFO"), format=LOG_FORMAT)
+    try:
+        begin_to_log(environment)
+    except BadLogSettingError as wrong:
+        sys.stderr.write(f"{wrong}\n")
+        return False
     missing = [name for name in needed if not environment.get(name)]
     if missing:
         what = ", and ".join(MEANINGS[name] for name in missing)
@@ -56,19 +61,26 @@ def is_ready(environment: Mapping[str, str], *needed: str) -> bool:
     return not missing
 
 
-async def run_until_told(parts: Sequence[Part], drain_s_max: float) -> None:
-    """Run all parts; a part that fails brings the others down, and its exception out."""
+@contextmanager
+def stopped_by_signals() -> Iterator[asyncio.Event]:
+    """What the first SIGTERM or SIGINT sets; the second ends the process."""
     told = asyncio.Event()
-    # What was made to start with lives as long as the process.
-    gc.freeze()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _heard, told, number)
     try:
-        await run_until(told, parts, drain_s_max)
+        yield told
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+async def run_until_told(parts: Sequence[Part], drain_s_max: float) -> None:
+    """Run all parts; a part that fails brings the others down, and its exception out."""
+    # What was made to start with lives as long as the process.
+    gc.freeze()
+    with stopped_by_signals() as told:
+        await run_until(told, parts, drain_s_max)
 
 
 async def run_until(told: asyncio.Event, parts: Sequence[Part], drain_s_max: float) -> None:

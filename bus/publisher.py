@@ -30,7 +30,7 @@ from bus.broker import (
     Receipt,
     Refusal,
 )
-from bus.errors import Failure, Unavailable
+from bus.errors import Unavailable, Undeliverable
 from bus.link import Link
 from bus.message import Envelope, Message
 from bus.parcels import Bucket, Key, Outgoing, Waiter
@@ -47,10 +47,6 @@ _FINAL = (Receipt.CONFIRMED, Receipt.UNROUTABLE)
 
 def now() -> datetime:
     return datetime.now(UTC)
-
-
-class Undeliverable(Failure):
-    """No queue takes this order or question: the topology was not declared there, or the cell does not exist."""
 
 
 class Overfull(Unavailable):

@@ -10,7 +10,6 @@ import random
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 
 from msgspec import structs
@@ -52,9 +51,12 @@ class Station:
         self.name = name
         self.settings = settings or BusSettings()
         self.codec = codec
-        self._chance = chance
-        self.consuming = Link(broker, self.settings, post_of(broker.user, cells))
-        self._publishing = Link(broker, self.settings)
+        self.chance = chance or random.Random(secrets.randbits(64))
+        post = post_of(broker.user, cells)
+        self.consuming = Link(
+            broker, self.settings, post, name="connection for consuming", chance=self.chance
+        )
+        self._publishing = Link(broker, self.settings, name="connection for publishing", chance=self.chance)
         self.publisher = Publisher(self._publishing, self.settings, name, clock)
         self._asker = (
             Asker(
@@ -64,6 +66,7 @@ class Station:
                 codec=codec,
                 name=name,
                 secret=f"{(chance or secrets.SystemRandom()).getrandbits(128):032x}",
+                chance=self.chance,
             )
             if asks
             else None
@@ -90,7 +93,7 @@ class Station:
             settings=self.settings,
             codec=self.codec,
             name=self.name,
-            chance=chance or self._chance or random.Random(secrets.randbits(64)),
+            chance=chance or self.chance,
             outbox=outbox,
             says_by=says_by,
         )
@@ -114,23 +117,22 @@ class Station:
 
     async def run(self) -> None:
         """Take in answers until stopped; a station that does not ask only waits."""
-        stopping = asyncio.create_task(self._stopping.wait())
-        asking = asyncio.create_task(self._asker.run()) if self._asker else None
-        try:
-            await asyncio.wait(
-                [stopping, asking] if asking else [stopping], return_when=asyncio.FIRST_COMPLETED
-            )
-            if asking and asking.done():
-                asking.result()
-        finally:
-            for task in (stopping, asking):
-                if task is not None:
-                    task.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await task
+        await (self._asker.run() if self._asker else self._stopping.wait())
 
     async def stop(self) -> None:
         self._stopping.set()
+        if self._asker:
+            await self._asker.taking_answers.stop()
+
+    @property
+    def parts(self) -> Sequence[object]:
+        """For health and metrics (bus/parts.py)."""
+        asking = (self._asker.taking_answers,) if self._asker else ()
+        return (self.consuming, self._publishing, *asking)
+
+    @property
+    def connections_made(self) -> int:
+        return self.consuming.connections_made + self._publishing.connections_made
 
     async def close(self) -> None:
         """Let go of what was said, then of the broker."""

@@ -20,7 +20,7 @@ import tenacity
 from msgspec import structs
 
 from bus.codec import Codec
-from bus.errors import Failure, TookTooLong, Transient, Unavailable
+from bus.errors import Operational, TookTooLong, Transient, Unavailable
 from bus.handling import (
     Bury,
     GiveUp,
@@ -38,8 +38,9 @@ from bus.handling import (
     jittered_ms,
 )
 from bus.intake import Intake, Item
-from bus.link import Link
+from bus.link import Link, pauses_of
 from bus.message import Message, type_of
+from bus.parts import Periodic, Status, Supervised, operational
 from bus.publisher import Outgoing, Publisher
 from bus.settings import BusSettings
 from bus.unreadable import Unreadable
@@ -97,6 +98,24 @@ class Worker(Generic[Tx]):
         self._confirmed: list[Kept] = []
         self._unsaid: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self._bug: BaseException | None = None
+        pauses = pauses_of(settings)
+        self._receiving = Supervised(
+            f"{queue}: consume", self.intake.receive, is_needed=True, pauses=pauses, chance=chance
+        )
+        self.intake.on_subscribed = self._receiving.status.well
+        self._sweep = Periodic(
+            f"{queue}: say what is kept",
+            self._say_what_is_kept,
+            settings.sweep_s,
+            pauses=pauses,
+            chance=chance,
+        )
+        self._burying = Status(f"{queue}: bury", pauses=pauses, chance=chance)
+        self._buried_later: set[asyncio.Task[None]] = set()
+        self.parts = (
+            (self._receiving, self._sweep, self._burying) if outbox else (self._receiving, self._burying)
+        )
         self.handled = 0
         self.batches = 0
         # How many there were when something last took too long.
@@ -105,8 +124,9 @@ class Worker(Generic[Tx]):
     async def run(self) -> None:
         """Until `stop`; then finish what is in hand, and give the rest back to the queue."""
         async with asyncio.TaskGroup() as tasks:
-            receiving = tasks.create_task(self.intake.receive())
-            sweeping = tasks.create_task(self._sweep())
+            beside = [tasks.create_task(self._receiving.run())]
+            if self._outbox is not None:
+                beside.append(tasks.create_task(self._sweep.run()))
             try:
                 while batch := await self.intake.batch():
                     await self._publisher.until_room()
@@ -116,9 +136,11 @@ class Worker(Generic[Tx]):
                     await self._until_unsaid_below(1 if came_back else self._settings.batches_unsaid_max)
                 await self._until_unsaid_below(1)
             finally:
-                receiving.cancel()
-                sweeping.cancel()
+                for task in (*beside, *self._buried_later):
+                    task.cancel()
                 await self.intake.close()
+        if self._bug is not None:
+            raise self._bug
 
     async def stop(self) -> None:
         self._stopping = True
@@ -129,7 +151,7 @@ class Worker(Generic[Tx]):
         for handler, items in self._runs(batch):
             if handler is None:
                 for item in items:
-                    await self.intake.bury(item, self._why_nobody(item.received.message))
+                    await self._bury(item, self._why_nobody(item.received.message))
             else:
                 await self._handle(handler, items)
 
@@ -197,16 +219,20 @@ class Worker(Generic[Tx]):
         buried = leaving.buried
         for item in items if buried else ():
             if (reason := buried.get(id(item.received))) is not None:
-                await self.intake.bury(item, reason)
+                await self._bury(item, reason)
         await self.intake.done(
             [item for item in items if id(item.received) not in buried] if buried else items
         )
 
     def _settled(self, task: asyncio.Task[None]) -> None:
         self._unsaid.discard(task)
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            # Unacknowledged, so not lost: it comes back when this consumer closes.
-            log.error("could not be settled, and stays unacknowledged: %s", problem, exc_info=problem)
+        if task.cancelled() or (problem := task.exception()) is None:
+            return
+        # Unacknowledged, so not lost: it comes back when this consumer closes.
+        log.error("could not be settled, and stays unacknowledged: %s", problem, exc_info=problem)
+        if operational(problem) is None:
+            self._bug = problem
+            self.intake.stop()
 
     async def _until_unsaid_below(self, limit: int) -> None:
         while len(self._unsaid) >= limit:
@@ -238,7 +264,30 @@ class Worker(Generic[Tx]):
             case PutBack(delay_ms, counts):
                 self.intake.put_back_later(items[0], delay_ms, counts=counts)
             case GiveUp(reason):
-                await self.intake.bury(items[0], reason)
+                await self._bury(items[0], reason)
+
+    async def _bury(self, item: Item, reason: str) -> None:
+        """Now, or as soon as the dead letters can be reached; its neighbours do not wait for that."""
+        try:
+            await self.intake.bury(item, reason)
+        except Operational as problem:
+            task = asyncio.get_running_loop().create_task(self._bury_again(item, reason, problem))
+            self._buried_later.add(task)
+            task.add_done_callback(self._buried_later.discard)
+
+    async def _bury_again(self, item: Item, reason: str, problem: Operational) -> None:
+        while True:
+            await asyncio.sleep(self._burying.failed(problem))
+            if not self.intake.holds(item):
+                # Its connection broke: it comes back, and is buried then.
+                return
+            try:
+                await self.intake.bury(item, reason)
+            except Operational as again:
+                problem = again
+            else:
+                self._burying.well()
+                return
 
     def _retrying(self) -> tenacity.AsyncRetrying:
         """Around a batch, never around an item, and after its first try."""
@@ -260,19 +309,12 @@ class Worker(Generic[Tx]):
         log.warning("waiting for what we need: %s", problem, extra={"tries": tries})
         return False
 
-    async def _sweep(self) -> None:
+    async def _say_what_is_kept(self) -> None:
         """Say again what is still kept on rows: at start, and now and then."""
-        while self._outbox is not None:
-            try:
-                await self._say_what_is_kept(self._outbox)
-            except Failure as problem:
-                log.warning("what is kept could not be said again, trying later: %s", problem)
-            await asyncio.sleep(self._settings.sweep_s)
-
-    async def _say_what_is_kept(self, outbox: Outbox[Tx]) -> None:
-        """A page at a time, each confirmed before the next is read; what is on its way already is not said again."""
+        assert self._outbox is not None, "nobody sweeps without an outbox"
+        # A page at a time, each confirmed before the next is read; what is on its way already is not said again.
         after: Kept | None = None
-        while page := await outbox.pending(after):
+        while page := await self._outbox.pending(after):
             said_already = self._publisher.on_the_way().union(self._confirmed)
             kept = [each for each in page if each[0] not in said_already]
             keys = [key for key, _ in kept]

@@ -2,10 +2,11 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from bus.health_server import VARIABLE
 from bus.places import places_told
-from bus.process import run_process, run_until_told
+from bus.running import about, run_main, run_worker, tables_first, with_flags
 from bus.settings import BusSettings
 from bus.sql import upgrade
 from bus.station import Station, process_name
@@ -17,35 +18,45 @@ from cell_conductor.wiring import conductor_parts
 
 
 async def run(
-    cell: str, bus_url: str, database_url: str, settings: ConductorSettings, bus: BusSettings | None = None
+    cell: str,
+    bus_url: str,
+    database_url: str,
+    settings: ConductorSettings,
+    *,
+    bus: BusSettings | None = None,
+    health_at: str = "",
 ) -> None:
-    await upgrade(database_url, "cell_conductor")
     store = SqlConductorStore(database_url, cell)
     station = Station(broker_at(bus_url), process_name(f"conductor-{cell}"), asks=True, settings=bus)
     try:
-        await run_until_told(
+        await run_worker(
+            about("conductor", cell=cell, brokers=(bus_url,), database=database_url),
             (*conductor_parts(station, store, settings, cell, station.ask_all), station),
             station.settings.drain_ms_max / 1000,
+            first=tables_first(upgrade, database_url, "cell_conductor"),
+            health_at=health_at,
         )
     finally:
         await station.close()
         await store.close()
 
 
-def main(environment: Mapping[str, str] = os.environ) -> int:
+def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
     """MOOR_CELL, MOOR_BUS_URL and MOOR_DB_URL must be set; where MOOR_CELL_BUS_URLS or MOOR_CELL_DB_URLS name this cell, it
     has these instead. MOOR_CONDUCTOR_* and MOOR_BUS_* are the settings. MOOR_ATTEMPT_TIMEOUT_S sets two of them: how
     long a host may build without a word before the next one is tried, and how often the host is told again what it has to
     clean up.
     """
+    environment = with_flags(environment, arguments, "cell_conductor")
     if (places := places_told(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")) is None:
         return 2
     if (settings := settings_told(environment, SECTION)) is None:
         return 2
     cell = environment["MOOR_CELL"]
-    run_process(run(cell, places.bus_of(cell), places.db_of(cell), *settings))
-    return 0
+    tuned, bus = settings
+    health_at = environment.get(VARIABLE, "")
+    return run_main(run(cell, places.bus_of(cell), places.db_of(cell), tuned, bus=bus, health_at=health_at))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(arguments=sys.argv[1:]))

@@ -6,26 +6,24 @@ question's lease is over.
 """
 
 import asyncio
-import logging
+import random
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 
 import tenacity
 
-from bus.errors import Failure, Transient, Unavailable
+from bus.errors import Operational, Transient, WrongAnswer
 from bus.handling import Kept
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, SwapClaim
+from bus.parts import Status, Supervised, happens_within
 from bus.publisher import Outgoing, Publisher
 from cell_conductor.core.decide import Decision, Due, Saying, decide
 from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
-
-log = logging.getLogger(__name__)
 
 SAVING_TRIES_MAX = 5
 # How many looks' words and questions may be under way beside the next look.
@@ -46,6 +44,7 @@ class Timers:
         rules: Rules,
         settings: ConductorSettings,
         clock: Callable[[], datetime],
+        chance: random.Random | None = None,
     ) -> None:
         self._store = store
         self._publisher = publisher
@@ -55,7 +54,6 @@ class Timers:
         self._clock = clock
         self._look_every = timedelta(seconds=settings.look_s)
         self._due = asyncio.Event()
-        self._stopping = asyncio.Event()
         # When rows are due that are being saved, and that were saved: those before the next look for everybody's.
         self._expected: list[datetime] = []
         self._soon: list[datetime] = []
@@ -65,7 +63,14 @@ class Timers:
         self._rests_until_s = 0.0
         # Confirmed, and still noted: told with the next look.
         self._confirmed: list[Kept] = []
-        self._beside: set[asyncio.Task[None]] = set()
+        self._looking = Supervised(
+            "do what is due", self._look_until_stopped, is_cut_short=False, chance=chance
+        )
+        self._swapping = Status("swap claims", chance=chance)
+        self._saying = Status("say what was decided", chance=chance)
+        self.parts = (self._looking, self._swapping, self._saying)
+        self._beside: dict[asyncio.Task[None], None] = {}
+        self._group = asyncio.TaskGroup()
 
     def expect(self, rows: Sequence[Instance]) -> None:
         """These are being saved just now."""
@@ -90,25 +95,30 @@ class Timers:
         return any(at <= now for at in self._soon)
 
     async def run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                await self._until_rested()
-                await self._until_room()
-                # Cleared before it is read: what is due meanwhile is found next time.
-                self._due.clear()
-                if self._has_to_look() and await self._look_again():
+        # A bug in what goes on beside ends the whole.
+        async with asyncio.TaskGroup() as self._group:
+            try:
+                await self._looking.run()
+            finally:
+                # Questions are not waited for: their rows are due again when the lease is over.
+                for task in self._beside:
+                    task.cancel()
+
+    async def _look_until_stopped(self) -> None:
+        while not self._looking.stopping.is_set():
+            await self._until_rested()
+            await self._until_room()
+            # Cleared before it is read: what is due meanwhile is found next time.
+            self._due.clear()
+            if self._has_to_look():
+                has_more = await self._look()
+                self._looking.status.well()
+                if has_more:
                     continue
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._settings.poll_ms / 1000):
-                        await self._due.wait()
-        finally:
-            # Questions are not waited for: their rows are due again when the lease is over.
-            for task in self._beside:
-                task.cancel()
-            await asyncio.gather(*self._beside, return_exceptions=True)
+            await happens_within(self._due, self._settings.poll_ms / 1000)
 
     async def stop(self) -> None:
-        self._stopping.set()
+        await self._looking.stop()
         self._due.set()
 
     async def _until_rested(self) -> None:
@@ -117,14 +127,12 @@ class Timers:
         """
         rest_s = self._rests_until_s - asyncio.get_running_loop().time()
         if rest_s > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(rest_s):
-                    await self._stopping.wait()
+            await happens_within(self._looking.stopping, rest_s)
 
     async def _until_room(self) -> None:
         """What earlier looks said or asked may be waiting for the broker: rows stay due until some of it is done."""
-        while len(self._beside) >= BESIDE_MAX and not self._stopping.is_set():
-            stopping = asyncio.ensure_future(self._stopping.wait())
+        while len(self._beside) >= BESIDE_MAX and not self._looking.stopping.is_set():
+            stopping = asyncio.ensure_future(self._looking.stopping.wait())
             await asyncio.wait((*self._beside, stopping), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
 
@@ -138,15 +146,8 @@ class Timers:
             or bool(self._confirmed)
         )
 
-    async def _look_again(self) -> bool:
-        """Do what is due. Is there more of it?"""
-        try:
-            return await self._look()
-        except Transient as problem:
-            log.warning("could not look after what is due, trying again: %s", problem)
-            return False
-
     async def _look(self) -> bool:
+        """Do what is due. Is there more of it?"""
         confirmed = tuple(self._confirmed)
         now, known = self._clock(), len(self._soon)
         async with self._store.transaction() as tx:
@@ -164,13 +165,13 @@ class Timers:
         self._soon[:known] = [at for at in self._soon[:known] if at > now]
         self._soon += self._due_soon(decision.rows)
         if decision.said:
-            self._beside_all_else(partial(self._say, decision.said, kept))
+            self._beside_all_else(self._saying, partial(self._say, decision.said, kept))
         if decision.swaps:
-            self._beside_all_else(partial(self._swap, decision.swaps))
+            self._beside_all_else(self._swapping, partial(self._swap, decision.swaps))
         return not is_all
 
     async def _swap(self, swaps: Sequence[SwapClaim]) -> None:
-        answered = await self._answers_to(swaps)
+        answered, problem = await self._answers_to(swaps)
         # What cannot be saved even so is asked again when the lease is over.
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(Transient),
@@ -185,6 +186,8 @@ class Timers:
         self._soon += self._due_soon(decision.rows)
         self._wake_if_due()
         await self._say(decision.said, kept)
+        if problem is not None:
+            raise problem
 
     async def _save(self, answered: Sequence[SwapAnswered]) -> tuple[Decision, Kept | None]:
         async with self._store.transaction() as tx:
@@ -193,16 +196,22 @@ class Timers:
             kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
         return decision, kept
 
-    async def _answers_to(self, swaps: Sequence[SwapClaim]) -> list[SwapAnswered]:
+    async def _answers_to(
+        self, swaps: Sequence[SwapClaim]
+    ) -> tuple[Sequence[SwapAnswered], Operational | None]:
+        """What became of each, as far as it is known; and why it is not, if it is not."""
         try:
             answers = await self._ask(swaps)
-        except Unavailable as nobody:
-            log.warning("%d claims could not be swapped, trying again later: %s", len(swaps), nobody)
-            return [SwapAnswered(swap.consumer, swap, None) for swap in swaps]
-        return [
-            SwapAnswered(swap.consumer, swap, answer.verdict if isinstance(answer, ClaimAnswered) else None)
-            for swap, answer in zip(swaps, answers, strict=True)
-        ]
+        except Operational as nobody:
+            return [SwapAnswered(swap.consumer, swap, None) for swap in swaps], nobody
+        problem: Operational | None = None
+        answered = []
+        for swap, answer in zip(swaps, answers, strict=True):
+            verdict = answer.verdict if isinstance(answer, ClaimAnswered) else None
+            if verdict is None:
+                problem = WrongAnswer(f"placement answered a swap by {answer!r}")
+            answered.append(SwapAnswered(swap.consumer, swap, verdict))
+        return answered, problem
 
     async def _say(self, said: Sequence[Saying], kept: Kept | None) -> None:
         # What the broker does not take stays noted, and the worker's sweep says it again.
@@ -210,14 +219,17 @@ class Timers:
         await self._publisher.send_all([Outgoing(each.message) for each in said], keys)
         self._confirmed.extend(keys)
 
-    def _beside_all_else(self, work: Callable[[], Awaitable[None]]) -> None:
-        task = asyncio.create_task(_reporting(work))
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+    def _beside_all_else(self, status: Status, work: Callable[[], Awaitable[None]]) -> None:
+        task = self._group.create_task(_counted(status, work))
+        self._beside[task] = None
+        task.add_done_callback(self._beside.pop)
 
 
-async def _reporting(work: Callable[[], Awaitable[None]]) -> None:
+async def _counted(status: Status, work: Callable[[], Awaitable[None]]) -> None:
+    """What fails is left for later: its row knows, and so do the sweep and the next look."""
     try:
         await work()
-    except Failure as problem:
-        log.warning("left for later, its row knows: %s", problem)
+    except Operational as problem:
+        status.left(problem)
+    else:
+        status.well()

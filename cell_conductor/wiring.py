@@ -34,7 +34,15 @@ def conductor_parts(
             "a question may go unanswered: else others ask it meanwhile"
         )
     rules = rules_of(settings, cell)
-    timers = Timers(store, station.publisher, ask, rules=rules, settings=settings, clock=clock)
+    timers = Timers(
+        store,
+        station.publisher,
+        ask,
+        rules=rules,
+        settings=settings,
+        clock=clock,
+        chance=station.chance,
+    )
     worker = station.worker(
         f"conductor.{cell}.work",
         handlers(rules, clock, timers.expect),

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from msgspec import structs
 
+from bus.health_server import VARIABLE
 from bus.places import places_told
-from bus.process import run_process, run_until_told
+from bus.running import about, run_main, run_worker, with_flags
 from bus.settings import BusSettings
 from bus.station import Station, process_name
 from bus.tuning import settings_told
@@ -28,22 +29,28 @@ async def run(
     hosts: Sequence[Host],
     settings: ComputeSettings,
     faults: FaultScript,
+    *,
     bus: BusSettings | None = None,
+    health_at: str = "",
 ) -> None:
     station = Station(broker_at(bus_url), process_name(f"compute-{settings.cell}"), asks=True, settings=bus)
     try:
-        await run_until_told(
-            compute_parts(station, hosts, settings, faults), station.settings.drain_ms_max / 1000
+        await run_worker(
+            about("compute", cell=settings.cell, brokers=(bus_url,)),
+            compute_parts(station, hosts, settings, faults),
+            station.settings.drain_ms_max / 1000,
+            health_at=health_at,
         )
     finally:
         await station.close()
 
 
-def main(environment: Mapping[str, str] = os.environ) -> int:
+def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
     """MOOR_BUS_URL and MOOR_CELL must be set; where MOOR_CELL_BUS_URLS names this cell, it has that instead.
     MOOR_COMPUTE_HOSTS says how many, MOOR_COMPUTE_FAULTS names a script, and the other
     MOOR_COMPUTE_* and MOOR_BUS_* are the settings.
     """
+    environment = with_flags(environment, arguments, "compute_sim")
     if (places := places_told(environment, "MOOR_BUS_URL", "MOOR_CELL")) is None:
         return 2
     count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
@@ -60,9 +67,11 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     except ValueError as wrong:
         sys.stderr.write(f"{wrong}\n")
         return 2
-    run_process(run(places.bus_of(cell), alike(cell, int(count)), settings, faults, bus))
-    return 0
+    health_at = environment.get(VARIABLE, "")
+    return run_main(
+        run(places.bus_of(cell), alike(cell, int(count)), settings, faults, bus=bus, health_at=health_at)
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(arguments=sys.argv[1:]))

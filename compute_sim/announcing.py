@@ -4,26 +4,23 @@ The sequence numbers are the clock's, so that they go on rising after a restart 
 """
 
 import asyncio
-import logging
+import random
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
-from bus.broker import Interrupted, Refusal
-from bus.errors import Failure
 from bus.message import Message, ProviderId
 from bus.messages.hosts import HostsAlive, HostsReported
+from bus.parts import Periodic, Together
 from bus.publisher import Outgoing, Publisher
 from compute_sim.core.hosts import facts_of, in_messages
 from compute_sim.fleet import Fleet
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
 
-log = logging.getLogger(__name__)
-
 BEATS_PER_MESSAGE = 5000
 
 
-class Announcer:
+class Announcer(Together):
     def __init__(
         self,
         fleet: Fleet,
@@ -31,7 +28,26 @@ class Announcer:
         publisher: Publisher,
         settings: ComputeSettings,
         next_sequence: Callable[[], int],
+        *,
+        chance: random.Random | None = None,
     ) -> None:
+        super().__init__(
+            Periodic(
+                "tell of changed hosts",
+                self._announce,
+                settings.facts_every_s,
+                is_cut_short=True,
+                chance=chance,
+            ),
+            Periodic(
+                "heartbeats",
+                self._beat,
+                settings.beat_s,
+                rests_first=True,
+                is_cut_short=True,
+                chance=chance,
+            ),
+        )
         self._fleet = fleet
         self._store = store
         self._publisher = publisher
@@ -43,24 +59,23 @@ class Announcer:
         """Of these it is to be told what they are."""
         self._touched.update(dict.fromkeys(hosts))
 
-    async def announce(self) -> None:
-        while True:
-            self.touch(await self._store.take_changed())
-            # A host that is not heard now is touched again when it comes back.
-            hosts = self._fleet.well(self._touched, self._fleet.clock_s())
-            self._touched.clear()
-            if not await self._said(await self._facts(hosts)):
-                self.touch(hosts)
-            await asyncio.sleep(self._settings.facts_every_s)
+    async def _announce(self) -> None:
+        self.touch(await self._store.take_changed())
+        # A host that is not heard now is touched again when it comes back.
+        hosts = self._fleet.well(self._touched, self._fleet.clock_s())
+        self._touched.clear()
+        try:
+            await self._say(await self._facts(hosts))
+        except Exception:
+            self.touch(hosts)
+            raise
 
-    async def beat(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.beat_s)
-            alive = iter(self._fleet.well(self._fleet, self._fleet.clock_s()))
-            beats = []
-            while some := tuple(islice(alive, BEATS_PER_MESSAGE)):
-                beats.append(HostsAlive(cell=self._settings.cell, hosts=some))
-            await self._said_in_time(beats)
+    async def _beat(self) -> None:
+        alive = iter(self._fleet.well(self._fleet, self._fleet.clock_s()))
+        beats = []
+        while some := tuple(islice(alive, BEATS_PER_MESSAGE)):
+            beats.append(HostsAlive(cell=self._settings.cell, hosts=some))
+        await self._say_in_time(beats)
 
     async def _facts(self, hosts: Sequence[ProviderId]) -> list[HostsReported]:
         # Taken before the loads are: what is later has the higher number.
@@ -72,19 +87,14 @@ class Announcer:
             for some in in_messages(facts)
         ]
 
-    async def _said_in_time(self, beats: Sequence[HostsAlive]) -> None:
+    async def _say(self, messages: Sequence[Message]) -> None:
+        await self._publisher.send_all([Outgoing(message) for message in messages])
+
+    async def _say_in_time(self, beats: Sequence[HostsAlive]) -> None:
         """A beat that has not left before the next one is withdrawn: it would say of the past that it is now."""
         sent = self._publisher.send_all([Outgoing(beat) for beat in beats])
         await asyncio.wait((sent,), timeout=self._settings.beat_s)
-        if not sent.done():
+        if sent.done():
+            sent.result()
+        else:
             self._publisher.withdraw(sent)
-        elif problem := sent.exception():
-            log.warning("could not tell of the hosts, trying again: %s", problem)
-
-    async def _said(self, messages: Sequence[Message]) -> bool:
-        try:
-            await self._publisher.send_all([Outgoing(message) for message in messages])
-        except (Failure, Refusal, Interrupted) as problem:
-            log.warning("could not tell of the hosts, trying again: %s", problem)
-            return False
-        return True

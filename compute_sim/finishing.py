@@ -6,20 +6,18 @@ each.
 """
 
 import asyncio
-import logging
+import random
 from collections.abc import Sequence
 
 from msgspec import structs
 
-from bus.broker import Interrupted, Refusal
-from bus.errors import Failure
+from bus.errors import Operational
+from bus.parts import Status, Supervised
 from bus.publisher import Outgoing, Publisher
 from compute_sim.core.attempts import Attempted, due
 from compute_sim.fleet import Fleet
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
-
-log = logging.getLogger(__name__)
 
 # How many batches of answers may wait for their confirm.
 SAYING_MAX = 16
@@ -31,27 +29,42 @@ class Finisher:
     """A part of a compute: run it beside the worker that takes its orders."""
 
     def __init__(
-        self, fleet: Fleet, store: ComputeStore, publisher: Publisher, settings: ComputeSettings
+        self,
+        fleet: Fleet,
+        store: ComputeStore,
+        publisher: Publisher,
+        settings: ComputeSettings,
+        chance: random.Random | None = None,
     ) -> None:
+        self._finishing = Supervised(
+            "end attempts that are due", self._finish_until_told, is_cut_short=False, chance=chance
+        )
+        self._telling = Status("tell of ended attempts", chance=chance)
+        self.parts = (self._finishing, self._telling)
         self._fleet = fleet
         self._store = store
         self._publisher = publisher
         self._settings = settings
         self._woken = asyncio.Event()
         self._stop_by_s: float | None = None
-        self._saying: set[asyncio.Task[None]] = set()
+        self._group = asyncio.TaskGroup()
+        self._saying: dict[asyncio.Task[None], None] = {}
         self._forgot_at_s = 0.0
         store.wake_with(self._woken.set)
 
     async def run(self) -> None:
+        # What is being said when it ends is waited for; a bug in it ends the whole.
+        async with asyncio.TaskGroup() as self._group:
+            await self._finishing.run()
+
+    async def _finish_until_told(self) -> None:
         while not self._is_done(next_s := await self._store.next_due_s()):
+            self._finishing.status.well()
             await self._until(next_s)
             if len(self._saying) >= SAYING_MAX:
                 # The broker takes nothing: attempts stay due until it does.
                 await asyncio.wait(self._saying, return_when=asyncio.FIRST_COMPLETED)
             await self._finish()
-        if self._saying:
-            await asyncio.wait(self._saying)
 
     async def stop(self) -> None:
         """What ends soon is still told."""
@@ -87,9 +100,9 @@ class Finisher:
             await tx.save(unheard)
             await tx.remember([before for before, _ in ended])
         if answers:
-            task = asyncio.get_running_loop().create_task(self._say(ended, answers))
-            self._saying.add(task)
-            task.add_done_callback(self._saying.discard)
+            task = self._group.create_task(self._say(ended, answers))
+            self._saying[task] = None
+            task.add_done_callback(self._saying.pop)
         if at_s - self._forgot_at_s > self._settings.over_kept_s / 10:
             self._forgot_at_s = at_s
             await self._store.forget(at_s - self._settings.over_kept_s)
@@ -102,7 +115,9 @@ class Finisher:
                 known = await tx.load([before.key for before, _ in ended])
                 # Of an attempt that was ordered otherwise meanwhile, something else is to be said.
                 await tx.save([after for before, after in ended if known.get(before.key) is before])
-        except (Failure, Refusal, Interrupted) as problem:
-            log.warning("%d answers could not be said, trying again: %s", len(answers), problem)
+        except Operational as problem:
+            self._telling.failed(problem)
             again_s = self._fleet.clock_s() + self._settings.again_s
             self._store.due_again([before.key for before, _ in ended], again_s)
+        else:
+            self._telling.well()

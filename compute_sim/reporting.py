@@ -5,12 +5,13 @@ The sequence numbers are the clock's, so that they go on rising after a restart 
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 
-from bus.errors import Unavailable
+from bus.errors import Operational, WrongAnswer
 from bus.message import Message, ProviderId
 from bus.messages.placement import ReportAnswered, ReportInventory
+from bus.parts import Status, Supervised
 from bus.station import Station
 from compute_sim.core.differences import Refused, Reporting, Taken, Unknown, after_answer, difference
 from compute_sim.core.tree import ProviderTree, flaw_of
@@ -24,8 +25,16 @@ Asked = tuple[ReportInventory, ProviderTree]
 
 class TreeReporter:
     def __init__(
-        self, fleet: Fleet, station: Station, settings: ComputeSettings, next_sequence: Callable[[], int]
+        self,
+        fleet: Fleet,
+        station: Station,
+        settings: ComputeSettings,
+        next_sequence: Callable[[], int],
+        chance: random.Random | None = None,
     ) -> None:
+        self._reports = Supervised("report inventories", self._report_what_changes, chance=chance)
+        self._asking = Status("ask placement to take reports", chance=chance)
+        self.parts = (self._reports, self._asking)
         self._fleet = fleet
         self._station = station
         self._settings = settings
@@ -34,6 +43,8 @@ class TreeReporter:
         self._touched: dict[ProviderId, None] = {}
         # Reported by themselves, and not answered yet.
         self._alone: set[ProviderId] = set()
+        self._group = asyncio.TaskGroup()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._woken = asyncio.Event()
         self.touch(fleet)
 
@@ -43,25 +54,39 @@ class TreeReporter:
         self._woken.set()
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as alone:
-            while True:
-                await self._woken.wait()
-                batch = list(self._touched)[: self._settings.reports_at_once_max]
-                for host in batch:
-                    del self._touched[host]
-                if not self._touched:
-                    self._woken.clear()
-                await self._report(self._different(batch), alone)
+        # A bug in what goes on beside ends the whole.
+        async with asyncio.TaskGroup() as self._group:
+            try:
+                await self._reports.run()
+            finally:
+                for task in self._tasks:
+                    task.cancel()
 
-    async def _report(self, asked: Sequence[Asked], alone: asyncio.TaskGroup) -> None:
+    async def stop(self) -> None:
+        await self._reports.stop()
+
+    async def _report_what_changes(self) -> None:
+        while True:
+            await self._woken.wait()
+            batch = list(self._touched)[: self._settings.reports_at_once_max]
+            for host in batch:
+                del self._touched[host]
+            if not self._touched:
+                self._woken.clear()
+            await self._report(self._different(batch))
+            self._reports.status.well()
+
+    async def _report(self, asked: Sequence[Asked]) -> None:
         """All at once; if some stay without an answer, each by itself, so that one alone holds nobody up."""
         try:
             answers = await self._station.ask_all([report for report, _ in asked])
-        except Unavailable as problem:
-            log.warning("placement does not answer, reporting each host by itself: %s", problem)
+        except Operational as problem:
+            self._asking.failed(problem)
             for report, tree in asked:
                 self._alone.add(report.root)
-                alone.create_task(self._until_answered(report, tree))
+                task = self._group.create_task(self._until_answered(report, tree))
+                self._tasks[task] = None
+                task.add_done_callback(self._tasks.pop)
             return
         for (report, tree), answer in zip(asked, answers, strict=True):
             self._answered(report, tree, answer)
@@ -71,8 +96,10 @@ class TreeReporter:
         answer: Message | None = None
         while answer is None:
             await asyncio.sleep(self._settings.again_s)
-            with suppress(Unavailable):
+            try:
                 answer = await self._station.ask(report)
+            except Operational as problem:
+                self._asking.failed(problem)
         self._alone.discard(report.root)
         self._answered(report, tree, answer)
         # It may have changed meanwhile.
@@ -92,14 +119,18 @@ class TreeReporter:
         return asked
 
     def _answered(self, report: ReportInventory, tree: ProviderTree, answer: Message) -> None:
-        assert isinstance(answer, ReportAnswered)
+        loop = asyncio.get_running_loop()
+        if not isinstance(answer, ReportAnswered):
+            self._asking.failed(WrongAnswer(f"placement answered a report by {answer!r}"))
+            loop.call_later(self._settings.again_s, self.touch, (report.root,))
+            return
+        self._asking.well()
         match after_answer(report, tree, answer.verdict):
             case Taken(reporting):
                 self._reporting[report.root] = reporting
             case Unknown(reporting):
                 log.warning("somebody else reports host %s, too: telling it whole", report.root)
                 self._reporting[report.root] = reporting
-                loop = asyncio.get_running_loop()
                 loop.call_later(self._settings.again_s, self.touch, (report.root,))
             case Refused(reason):
                 log.error("report of host %s refused, kept for its next change: %s", report.root, reason)

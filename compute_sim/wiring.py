@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
+from bus.parts import Supervised
 from bus.process import Part
 from bus.station import Station
 from compute_sim.announcing import Announcer
-from compute_sim.background import Background
 from compute_sim.core.faults import FaultScript
 from compute_sim.core.hosts import Host
 from compute_sim.finishing import Finisher
@@ -44,14 +44,16 @@ def compute_parts(
     def next_sequence() -> int:
         return int(clock().timestamp() * 1e6)
 
-    reporter = TreeReporter(fleet, station, settings, next_sequence)
-    announcer = Announcer(fleet, store, station.publisher, settings, next_sequence)
+    chance = station.chance
+    reporter = TreeReporter(fleet, station, settings, next_sequence, chance)
+    announcer = Announcer(fleet, store, station.publisher, settings, next_sequence, chance=chance)
     return (
         station.worker(f"compute.{settings.cell}.work", handlers(fleet), store),
-        Finisher(fleet, store, station.publisher, settings),
-        Background(announcer.announce),
-        Background(announcer.beat),
-        Background(Player(fleet, (reporter.touch, announcer.touch)).run),
-        Background(reporter.run),
+        Finisher(fleet, store, station.publisher, settings, chance),
+        announcer,
+        Supervised(
+            "play the fault script", Player(fleet, (reporter.touch, announcer.touch)).run, chance=chance
+        ),
+        reporter,
         station,
     )

@@ -41,6 +41,7 @@ async def cloud(
     settings: CloudSettings | None = None,
     hosts_are_kept: bool = False,
     beside: Callable[[SqlPlacementStore], Part] | None = None,
+    watched: Callable[[Sequence[object]], Part] | None = None,
     ended: asyncio.Event | None = None,
     as_user: Callable[[str], Broker] | None = None,
 ) -> AsyncIterator[SqlPlacementStore]:
@@ -48,7 +49,7 @@ async def cloud(
 
     With `as_user`, the broker has users, and each worker comes as its own. With a `placement_url`, placement's tables are there.
     With `hosts_are_kept`, what is on the hosts is in the database too, and still there for the next cloud on it. `beside`
-    makes one part more, which works on placement's books. `ended` is set when the workers end by themselves, which they do only by failing; leaving raises what it was.
+    makes one part more, which works on placement's books; `watched` makes one that watches all others. `ended` is set when the workers end by themselves, which they do only by failing; leaving raises what it was.
     """
     settings = settings or CloudSettings()
 
@@ -64,7 +65,12 @@ async def cloud(
 
         def station(role: str, cell: str = "") -> Station:
             way_in = as_user(user_of(role, cell)) if as_user else broker
-            there = Station(way_in, f"{role}-{cell}" if cell else role, settings=settings.bus, asks=True)
+            there = Station(
+                way_in,
+                f"{role}-{cell}" if cell else role,
+                settings=settings.bus,
+                asks=role != "placement",
+            )
             stack.push_async_callback(there.close)
             return there
 
@@ -91,6 +97,8 @@ async def cloud(
             )
         if beside is not None:
             parts.append(beside(store))
+        if watched is not None:
+            parts.append(watched((*parts, placement)))
         told = asyncio.Event()
         running = asyncio.create_task(run_until(told, parts, DRAIN_S_MAX))
         if ended is not None:

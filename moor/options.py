@@ -17,6 +17,7 @@ from rich.console import Console
 from bus.asking import NoAnswer
 from bus.broker import Broker, Connection, ConnectionLost, Refusal
 from bus.errors import Failure
+from bus.logs import BadLogSettingError, begin_to_log
 from bus.places import BadSetting
 from bus.tuning import Section, Tuned
 from bus.urls import broker_at
@@ -81,11 +82,33 @@ Project = Annotated[
         help="Whose instances; an application must say for which of its projects it speaks.",
     ),
 ]
+HealthListen = Annotated[
+    str,
+    typer.Option(
+        "--health-listen",
+        envvar="MOOR_HEALTH_LISTEN",
+        metavar="ADDRESS:PORT",
+        show_default=False,
+        help="Serve /healthz, /readyz and /metrics there; a port alone is on loopback.",
+    ),
+]
+LogFormat = Annotated[
+    str,
+    typer.Option("--log-format", envvar="MOOR_LOG_FORMAT", metavar="text|json", help="How to write the log."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 
 # The file that was named before the command; set once, by the command line.
 _config: ContextVar[Path | None] = ContextVar("config", default=None)
+
+
+def log_as(environment: Mapping[str, str], *, level: str = "INFO") -> None:
+    """Begin to log as these variables say."""
+    try:
+        begin_to_log(environment, level=level)
+    except BadLogSettingError as wrong:
+        raise typer.BadParameter(str(wrong)) from None
 
 
 def use_config(file: Path | None) -> None:

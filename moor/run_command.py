@@ -1,20 +1,31 @@
 """`moor run`: one worker in this process, on real brokers and a real database."""
 
-import logging
+import os
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from msgspec import structs
 
+from bus.health_server import BadAddressError
 from bus.places import Places
-from bus.process import LOG_FORMAT, run_process
+from bus.process import run_process
 from cell_conductor.__main__ import run as run_conductor
 from compute_sim.__main__ import run as run_compute
 from compute_sim.core.faults import FaultScript
 from compute_sim.drivers import alike
 from compute_sim.faults import BadScript, load_faults
-from moor.options import BusUrl, DatabaseUrl, PlacementDatabaseUrl, settled, tuned
+from moor.options import (
+    BusUrl,
+    DatabaseUrl,
+    HealthListen,
+    LogFormat,
+    PlacementDatabaseUrl,
+    log_as,
+    settled,
+    tuned,
+)
 from moor.placement_api_options import (
     BODY_S,
     CONNECTIONS,
@@ -69,11 +80,18 @@ Cell = Annotated[
 
 
 @app.command()
-def placement(bus: BusUrl = "", db: DatabaseUrl = "", placement_db: PlacementDatabaseUrl = "") -> None:
+def placement(
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    placement_db: PlacementDatabaseUrl = "",
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
+) -> None:
     """The books: claims, swaps, inventories, and the feed of changes."""
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     places = _stated(bus, db, placement_db=placement_db)
     _require_database("placement", places.placement_db)
-    run_process(run_placement(places, tuned(PLACEMENT), tuned(BUS)))
+    _run(run_placement(places, tuned(PLACEMENT), tuned(BUS), health_listen))
 
 
 @app.command()
@@ -94,22 +112,34 @@ def scheduler(
         int | None,
         typer.Option(min=0, show_default=False, help="Hosts that the cell may go on to when one fails."),
     ] = None,
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
 ) -> None:
     """Chooses hosts, and hands over to the cells. Every setting has a variable, MOOR_SCHEDULER_..., too."""
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     settings = tuned(
         SCHEDULER,
         instances_per_host_max=instances_per_host_max,
         io_ops_per_host_max=io_ops_per_host_max,
         alternates_max=alternates_max,
     )
-    run_process(run_scheduler(_places("scheduler", bus, db), settings, tuned(BUS)))
+    _run(run_scheduler(_places("scheduler", bus, db), settings, tuned(BUS), health_listen))
 
 
 @app.command()
-def conductor(bus: BusUrl = "", db: DatabaseUrl = "", *, cell: Cell = "") -> None:
+def conductor(
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    cell: Cell = "",
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
+) -> None:
     """Owns the instances of one cell."""
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     places = _places("conductor", bus, db, _one(cell, "conductor"))
-    run_process(run_conductor(cell, places.bus_of(cell), places.db_of(cell), tuned(CONDUCTOR), tuned(BUS)))
+    url, database = places.bus_of(cell), places.db_of(cell)
+    _run(run_conductor(cell, url, database, tuned(CONDUCTOR), bus=tuned(BUS), health_at=health_listen))
 
 
 @app.command()
@@ -126,15 +156,18 @@ def compute(
         Path | None,
         typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="What goes wrong on them: a TOML or JSON file."),
     ] = None,
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
 ) -> None:
     """Pretends to be the hosts of one cell."""
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     try:
         script = load_faults(faults) if faults else FaultScript()
     except BadScript as wrong:
         raise typer.BadParameter(str(wrong)) from None
     url = _stated(bus, db, cell).bus_of(_one(cell, "compute"))
     settings = structs.replace(tuned(COMPUTE), cell=cell)
-    run_process(run_compute(url, alike(cell, hosts), settings, script, tuned(BUS)))
+    _run(run_compute(url, alike(cell, hosts), settings, script, bus=tuned(BUS), health_at=health_listen))
 
 
 @app.command("placement-api")
@@ -164,10 +197,13 @@ def placement_api(
     http_body_s: BodySeconds = BODY_S,
     http_connections: ConnectionsMax = CONNECTIONS,
     http_connections_per_address: ConnectionsPerAddress = CONNECTIONS_PER_ADDRESS,
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
 ) -> None:
     """Placement over HTTP, as OpenStack's clients know it. It needs the database alone: what it writes is told to the
     bus by the placement workers.
     """
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     places = _stated(bus, db, placement_db=placement_db)
     _require_database("placement-api", places.placement_db)
     serving = serving_of(
@@ -192,8 +228,15 @@ def placement_api(
         )
     )
     try:
-        run_process(serve_placement(places.placement_db, serving))
+        _run(serve_placement(places.placement_db, serving, health_listen))
     except BadListenError as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        run_process(work)
+    except BadAddressError as wrong:
         raise typer.BadParameter(str(wrong)) from None
 
 
@@ -210,7 +253,6 @@ def _require_database(worker: str, url: str) -> None:
 
 
 def _stated(bus: str, db: str, cell: str = "", *, placement_db: str = "") -> Places:
-    logging.basicConfig(level="INFO", format=LOG_FORMAT)
     settings = settled(bus=bus, db=db, placement_db=placement_db, cells=cell)
     return structs.replace(settings.places, bus_url=settings.bus_url)
 

@@ -8,9 +8,9 @@ Killed at any moment and started again on the same directory, it goes on where i
 """
 
 import asyncio
-import logging
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,11 @@ from urllib.parse import urlsplit
 import typer
 
 from bus.definitions import rights_by_user
+from bus.health import Health
+from bus.health_server import BadAddressError, HealthServer
 from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, kept_broker
 from bus.messages.hosts import AskHosts
-from bus.process import LOG_FORMAT
+from bus.running import about
 from bus.settings import BusSettings
 from bus.topology import objects_of
 from bus.unix_socket import SocketTakenError, serve_unix
@@ -37,8 +39,11 @@ from moor.options import (
     BusUrl,
     Cells,
     DatabaseUrl,
+    HealthListen,
+    LogFormat,
     PlacementDatabaseUrl,
     fail,
+    log_as,
     out,
     run,
     settled,
@@ -93,16 +98,19 @@ def up(
         ),
     ] = "",
     listen: ListenAt = USUAL_LISTEN,
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the workers do.")] = False,
 ) -> None:
     """A whole cloud in this process: bus, books, schedulers, cells and pretended hosts. It keeps what it did."""
-    logging.basicConfig(level="INFO" if verbose else "WARNING", format=LOG_FORMAT)
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format}, level="INFO" if verbose else "WARNING")
     settings = settled(bus=bus, db=db, placement_db=placement_db, cells=cells, data=data)
     socket = _socket(settings)
     script = _script(faults)
     serving = serving_of(ApiFlags(listen=listen, settings=tuned(PLACEMENT_API)))
     workers = tuned_cloud(ALONE)
-    run(_up(settings, workers, socket, _hosts(settings, hosts), script=script, serving=serving))
+    there = _hosts(settings, hosts)
+    run(_up(settings, workers, socket, there, script=script, serving=serving, health_at=health_listen))
 
 
 async def _up(
@@ -113,6 +121,7 @@ async def _up(
     *,
     script: FaultScript,
     serving: Serving,
+    health_at: str,
 ) -> None:
     out.print(
         f"[bold]Moorage[/bold]: {sum(map(len, hosts.values()))} pretended hosts in "
@@ -127,11 +136,22 @@ async def _up(
     with _kept(settings.data / JOURNAL, hosts) as broker:
         try:
             async with serve_unix(broker, socket):
-                await _serve(settings, workers, broker, hosts, script=script, serving=serving, told=told)
+                await _serve(
+                    settings,
+                    workers,
+                    broker,
+                    hosts,
+                    script=script,
+                    serving=serving,
+                    told=told,
+                    health_at=health_at,
+                )
         except SocketTakenError as taken:
             fail(f"no bus: {taken}")
         except BadListenError as taken:
             fail(f"no placement API: {taken}; --listen names another address")
+        except BadAddressError as taken:
+            fail(str(taken))
     out.print("[green]stopped[/green]; what was under way goes on with the next `moor up`")
 
 
@@ -144,6 +164,7 @@ async def _serve(
     script: FaultScript,
     serving: Serving,
     told: asyncio.Event,
+    health_at: str,
 ) -> None:
     """Until it is told to stop, or a worker fails; that is raised on the way out."""
     ended = asyncio.Event()
@@ -158,6 +179,7 @@ async def _serve(
         hosts_are_kept=True,
         as_user=broker.as_user,
         beside=partial(_placement_api, serving),
+        watched=partial(_health, health_at) if health_at else None,
         ended=ended,
     ):
         waiting = [asyncio.create_task(event.wait()) for event in (told, ended)]
@@ -167,6 +189,12 @@ async def _serve(
             task.cancel()
         out.print("stopping: what is in hand is finished ...")
         await asyncio.wait((*waiting, getting_ready))
+
+
+def _health(address: str, parts: Sequence[object]) -> HealthServer:
+    server = HealthServer(address, Health(about("moor up"), parts))
+    out.print(f"health is served at {server.url}", highlight=False, soft_wrap=True)
+    return server
 
 
 def _placement_api(serving: Serving, store: SqlPlacementStore) -> PlacementService:

@@ -2,10 +2,11 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from bus.health_server import VARIABLE
 from bus.places import Places, places_told
-from bus.process import run_process, run_until_told
+from bus.running import about, run_main, run_worker, tables_first, with_flags
 from bus.settings import BusSettings
 from bus.sql import upgrade
 from bus.station import close_all, stations_at
@@ -18,41 +19,56 @@ from placement_worker.wiring import placement_parts
 SERVING_DRAIN_S_MAX = 30.0
 
 
-async def run(places: Places, settings: PlacementSettings, bus: BusSettings | None = None) -> None:
-    await upgrade(places.placement_db, "placement_worker")
+async def run(
+    places: Places, settings: PlacementSettings, bus: BusSettings | None = None, health_at: str = ""
+) -> None:
     store = SqlPlacementStore(places.placement_db)
     station, cells = stations_at(places, "placement", settings=bus)
     try:
-        await run_until_told(
-            placement_parts((station,), store, settings, cells=cells), station.settings.drain_ms_max / 1000
+        await run_worker(
+            about(
+                "placement",
+                brokers=(places.bus_url, *places.cell_bus_urls.values()),
+                database=places.placement_db,
+            ),
+            placement_parts((station,), store, settings, cells=cells),
+            station.settings.drain_ms_max / 1000,
+            first=tables_first(upgrade, places.placement_db, "placement_worker"),
+            stations=(station, *cells.values()),
+            health_at=health_at,
         )
     finally:
         await close_all((station, *cells.values()))
         await store.close()
 
 
-async def serve(db_url: str, serving: Serving) -> None:
+async def serve(db_url: str, serving: Serving, health_at: str = "") -> None:
     """Placement over HTTP, until it is told to stop."""
-    await upgrade(db_url, "placement_worker")
     store = SqlPlacementStore(db_url)
     try:
-        await run_until_told((PlacementService(store, serving),), SERVING_DRAIN_S_MAX)
+        await run_worker(
+            about("placement-api", database=db_url),
+            (PlacementService(store, serving),),
+            SERVING_DRAIN_S_MAX,
+            first=tables_first(upgrade, db_url, "placement_worker"),
+            health_at=health_at,
+        )
     finally:
         await store.close()
 
 
-def main(environment: Mapping[str, str] = os.environ) -> int:
+def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
     """MOOR_BUS_URL and MOOR_DB_URL must be set; where MOOR_PLACEMENT_DB_URL names another database, the tables are there.
     MOOR_CELL_BUS_URLS names the cells that have a broker of their own. MOOR_PLACEMENT_* and MOOR_BUS_* are the settings.
     """
+    environment = with_flags(environment, arguments, "placement_worker")
     database = "MOOR_PLACEMENT_DB_URL" if environment.get("MOOR_PLACEMENT_DB_URL") else "MOOR_DB_URL"
     if (places := places_told(environment, "MOOR_BUS_URL", database)) is None:
         return 2
     if (settings := settings_told(environment, SECTION)) is None:
         return 2
-    run_process(run(places, *settings))
-    return 0
+    return run_main(run(places, *settings, environment.get(VARIABLE, "")))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(arguments=sys.argv[1:]))

@@ -7,11 +7,11 @@ readers, who merge by revision, do not notice.
 
 import asyncio
 import logging
+import random
 from collections.abc import Iterator
-from contextlib import suppress
 
-from bus.errors import Transient
 from bus.messages.placement import LogPosition, ProvidersChanged
+from bus.parts import Supervised, happens_within
 from bus.publisher import Outgoing, Publisher
 from placement_worker.paging import ROOM, how_many_fit, how_many_usages_fit
 from placement_worker.settings import PlacementSettings
@@ -25,34 +25,36 @@ HOLDERS_PER_MESSAGE = 400
 CHANGES_ROOM = (ROOM - 3 * HOLDERS_PER_MESSAGE * 100) // 2
 
 
-class ChangePublisher:
+class ChangePublisher(Supervised):
     """A part of a placement worker: leads the feed when nobody else does. One publisher a broker that has listeners."""
 
     def __init__(
-        self, store: PlacementStore, publishers: tuple[Publisher, ...], settings: PlacementSettings
+        self,
+        store: PlacementStore,
+        publishers: tuple[Publisher, ...],
+        settings: PlacementSettings,
+        chance: random.Random | None = None,
     ) -> None:
+        super().__init__("publish the feed of changes", self._take_part, is_cut_short=False, chance=chance)
         self._store = store
         self._publishers = publishers
         self._settings = settings
         self._written = asyncio.Event()
-        self._stopping = asyncio.Event()
 
     def written(self) -> None:
         """This process has just written something: no need to wait for the next look."""
         self._written.set()
 
-    async def run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                async with self._store.lead_feed() as feed:
-                    if feed is not None:
-                        await self._lead(feed)
-            except Transient as lost:
-                log.warning("no longer leading the feed, trying again: %s", lost)
-            await _either(self._stopping, self._settings.feed_lead_again_ms)
+    async def _take_part(self) -> None:
+        while not self.stopping.is_set():
+            async with self._store.lead_feed() as feed:
+                self.status.well()
+                if feed is not None:
+                    await self._lead(feed)
+            await happens_within(self.stopping, self._settings.feed_lead_again_ms / 1000)
 
     async def stop(self) -> None:
-        self._stopping.set()
+        await super().stop()
         self._written.set()
 
     async def _lead(self, feed: ChangeFeed) -> None:
@@ -62,13 +64,13 @@ class ChangePublisher:
             # Cleared before it is read: what is written meanwhile is read next time.
             self._written.clear()
             has_said = await self._publish(feed, await feed.read())
-            if self._stopping.is_set():
+            if self.stopping.is_set():
                 return
             if has_said:
                 # The first change leaves at once; those after it, of the same hosts as often as not, leave together.
-                await _either(self._stopping, self._settings.feed_rest_ms)
+                await happens_within(self.stopping, self._settings.feed_rest_ms / 1000)
             else:
-                await _either(self._written, self._settings.feed_poll_ms)
+                await happens_within(self._written, self._settings.feed_poll_ms / 1000)
 
     async def _publish(self, feed: ChangeFeed, unpublished: Unpublished) -> bool:
         messages = list(messages_of(unpublished, feed.published))
@@ -77,13 +79,6 @@ class ChangePublisher:
             await asyncio.gather(*(publisher.send_all(outgoing) for publisher in self._publishers))
             await feed.mark(messages[-1].at.position, unpublished.cursor)
         return bool(messages)
-
-
-async def _either(event: asyncio.Event, pause_ms: float) -> None:
-    """Until it happens, or for so long."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(pause_ms / 1000):
-            await event.wait()
 
 
 def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[ProvidersChanged]:

@@ -1,15 +1,15 @@
 """The parts of a placement worker, put together; __main__.py runs them alone, `moor` beside others."""
 
-import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import os_resource_classes
 import os_traits
 
-from bus.errors import Transient
+from bus.parts import Periodic
 from bus.process import Part
 from bus.station import Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
@@ -48,7 +48,8 @@ def placement_parts(
     `stations` are on brokers of the API level, which is where the feed is listened to; `cells` says on which others
     there are cells, each with the station there. Each is asked and answers by itself: one that is away keeps nobody.
     """
-    changes = ChangePublisher(store, tuple(station.publisher for station in stations), settings)
+    chance = stations[0].chance
+    changes = ChangePublisher(store, tuple(station.publisher for station in stations), settings, chance)
     told = _Told(store, changes.written)
     view = View(store)
     answers = handlers(store, view, settings, vocabulary=STANDARD, clock=clock)
@@ -56,7 +57,7 @@ def placement_parts(
     workers += [
         station.worker(queue, answers, told) for station in by_station(cells or {}) for queue in CELLS_QUEUES
     ]
-    return (*workers, changes, Pruner(store, settings, clock))
+    return (*workers, changes, Pruner(store, settings, clock, chance))
 
 
 class _Told:
@@ -73,31 +74,25 @@ class _Told:
         self._written()
 
 
-class Pruner:
+class Pruner(Periodic):
     """Forgets consumers that ended long ago, and changes that were published long ago."""
 
     def __init__(
-        self, store: PlacementStore, settings: PlacementSettings, clock: Callable[[], datetime]
+        self,
+        store: PlacementStore,
+        settings: PlacementSettings,
+        clock: Callable[[], datetime],
+        chance: random.Random | None = None,
     ) -> None:
+        super().__init__("forget what ended long ago", self._prune, settings.prune_every_s, chance=chance)
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._stopping = asyncio.Event()
 
-    async def run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                at = self._clock()
-                # Twice the horizon, so that clocks may differ by as much as one.
-                gone = await self._store.prune(
-                    at - 2 * self._settings.horizon, at - timedelta(seconds=self._settings.log_kept_s)
-                )
-                log.debug("forgot %d rows", gone)
-            except Transient as problem:
-                log.warning("could not prune, trying again later: %s", problem)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.prune_every_s):
-                    await self._stopping.wait()
-
-    async def stop(self) -> None:
-        self._stopping.set()
+    async def _prune(self) -> None:
+        at = self._clock()
+        # Twice the horizon, so that clocks may differ by as much as one.
+        gone = await self._store.prune(
+            at - 2 * self._settings.horizon, at - timedelta(seconds=self._settings.log_kept_s)
+        )
+        log.debug("forgot %d rows", gone)

@@ -2,10 +2,11 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from bus.health_server import VARIABLE
 from bus.places import Places, places_told
-from bus.process import run_process, run_until_told
+from bus.running import about, run_main, run_worker, tables_first, with_flags
 from bus.settings import BusSettings
 from bus.sql import upgrade
 from bus.station import close_all, stations_at
@@ -15,30 +16,39 @@ from scheduler_worker.store_sql import SqlSchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 
 
-async def run(places: Places, settings: SchedulerSettings, bus: BusSettings | None = None) -> None:
-    await upgrade(places.db_url, "scheduler_worker")
+async def run(
+    places: Places, settings: SchedulerSettings, bus: BusSettings | None = None, health_at: str = ""
+) -> None:
     store = SqlSchedulerStore(places.db_url)
     station, cells = stations_at(places, "scheduler", asks=True, settings=bus)
     try:
-        await run_until_told(
-            scheduler_parts(station, store, settings, cells=cells), station.settings.drain_ms_max / 1000
+        await run_worker(
+            about(
+                "scheduler",
+                brokers=(places.bus_url, *places.cell_bus_urls.values()),
+                database=places.db_url,
+            ),
+            scheduler_parts(station, store, settings, cells=cells),
+            station.settings.drain_ms_max / 1000,
+            first=tables_first(upgrade, places.db_url, "scheduler_worker"),
+            health_at=health_at,
         )
     finally:
         await close_all((station, *cells.values()))
         await store.close()
 
 
-def main(environment: Mapping[str, str] = os.environ) -> int:
+def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
     """MOOR_BUS_URL and MOOR_DB_URL must be set; MOOR_CELL_BUS_URLS names the cells that have a broker of their own.
     MOOR_SCHEDULER_* and MOOR_BUS_* are the settings.
     """
+    environment = with_flags(environment, arguments, "scheduler_worker")
     if (places := places_told(environment, "MOOR_BUS_URL", "MOOR_DB_URL")) is None:
         return 2
     if (settings := settings_told(environment, SECTION)) is None:
         return 2
-    run_process(run(places, *settings))
-    return 0
+    return run_main(run(places, *settings, environment.get(VARIABLE, "")))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(arguments=sys.argv[1:]))

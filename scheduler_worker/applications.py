@@ -6,10 +6,9 @@ by it, so what is said again after a crash is said again on the feed, too.
 """
 
 import asyncio
-import logging
+import random
 from collections.abc import Iterable, Sequence
 
-from bus.errors import Transient
 from bus.handling import Answer, Handlers, Reading, Received, Said, Tell
 from bus.message import Message
 from bus.messages.applications import (
@@ -27,24 +26,27 @@ from bus.messages.build import (
     InstanceFailed,
     InstancePlaced,
 )
+from bus.parts import Periodic
 from bus.publisher import Publisher
 from scheduler_worker.instances import CELL0, CellsWord
 from scheduler_worker.late import LateTransaction
 from scheduler_worker.store import SchedulerStore
-from scheduler_worker.timers import pause
-
-log = logging.getLogger(__name__)
 
 
-class Applications:
+class Applications(Periodic):
     """The registered applications, as this process knows them. A part: it looks for what other workers wrote."""
 
-    def __init__(self, store: SchedulerStore, publisher: Publisher, poll_s: float) -> None:
+    def __init__(
+        self,
+        store: SchedulerStore,
+        publisher: Publisher,
+        poll_s: float,
+        chance: random.Random | None = None,
+    ) -> None:
+        super().__init__("look for applications", self.refresh, poll_s, is_needed=True, chance=chance)
         self._store = store
         self._publisher = publisher
-        self._poll_s = poll_s
         self._projects: frozenset[str] = frozenset()
-        self._stopping = asyncio.Event()
         self.read = asyncio.Event()
 
     async def refresh(self) -> None:
@@ -96,17 +98,6 @@ class Applications:
             for word in words
             if word.message.cell != CELL0 and (project := self.project_of(word.message))
         ]
-
-    async def run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                await self.refresh()
-            except Transient as problem:
-                log.warning("applications could not be read, trying again later: %s", problem)
-            await pause(self._stopping, self._poll_s)
-
-    async def stop(self) -> None:
-        self._stopping.set()
 
     async def _on_set(self, asks: Sequence[Received[SetApplication]], late: LateTransaction) -> list[Said]:
         """Other workers find it at their next look."""

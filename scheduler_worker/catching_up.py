@@ -10,10 +10,11 @@ are compared, and if one is behind all pages are read.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import random
 
-from bus.errors import Transient
+from bus.errors import WrongAnswer
 from bus.messages.placement import AskRevisions, AskSnapshot, RevisionsPage, SnapshotPage
+from bus.parts import SingleFlight
 from bus.station import Station
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.core.progress import Progress
@@ -33,31 +34,27 @@ class CatchingUp:
         progress: Progress,
         *,
         page: int,
-        retry_s: float = 1.0,
+        chance: random.Random | None = None,
     ) -> None:
         self._station = station
         self._picture = picture
         self._choices = choices
         self._progress = progress
         self._page_size = page
-        self._retry_s = retry_s
-        self._reading: asyncio.Task[None] | None = None
-        self._next: asyncio.Task[None] | None = None
         # Something is missing, and it is not known since when.
         self._is_doubted = False
         self.readings = 0
         self.readings_of_all = 0
         self.whole = asyncio.Event()
+        self.flight = SingleFlight("read placement's books", self._read, is_needed=True, chance=chance)
 
     async def catch_up(self) -> None:
         """On return, whatever was written before the call is in the picture."""
-        await asyncio.shield(self.soon())
+        await self.flight.done()
 
     def soon(self) -> "asyncio.Task[None]":
         """The task is kept and its failures retried by itself, so nobody needs to wait for it."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._read_after(self._reading))
-        return self._next
+        return self.flight.soon()
 
     def doubt(self) -> None:
         """Something is missing, and it is not known since when: all is read again."""
@@ -80,18 +77,7 @@ class CatchingUp:
         return not lost
 
     async def close(self) -> None:
-        tasks = [task for task in (self._reading, self._next) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _read_after(self, earlier: "asyncio.Task[None] | None") -> None:
-        if earlier is not None:
-            await asyncio.wait((earlier,))
-        # From here on, who asks needs another reading.
-        self._reading, self._next = self._next, None
-        await _until_done(self._read, self._retry_s)
-        self.whole.set()
+        await self.flight.close()
 
     async def _read(self) -> None:
         self.readings += 1
@@ -104,6 +90,7 @@ class CatchingUp:
             self._is_doubted = False
         self._progress.read(first.published, first.cursor)
         self._choices.drop(granted_before)
+        self.whole.set()
 
     async def _read_changes(self, since: str) -> SnapshotPage | None:
         """The first page, which is the oldest; None if placement does not remember them all any more."""
@@ -134,7 +121,8 @@ class CatchingUp:
 
     async def _page(self, after: int, since: str) -> SnapshotPage:
         page = await self._station.ask(AskSnapshot(after=after, limit=self._page_size, since=since))
-        assert isinstance(page, SnapshotPage), f"placement answered a snapshot by {page!r}"
+        if not isinstance(page, SnapshotPage):
+            raise WrongAnswer(f"placement answered a snapshot by {page!r}")
         return page
 
     async def _revisions(self) -> dict[int, int]:
@@ -142,16 +130,8 @@ class CatchingUp:
         after: int | None = 0
         while after is not None:
             page = await self._station.ask(AskRevisions(after=after))
-            assert isinstance(page, RevisionsPage), f"placement answered for revisions by {page!r}"
+            if not isinstance(page, RevisionsPage):
+                raise WrongAnswer(f"placement answered for revisions by {page!r}")
             listed.update(zip(page.internals, page.revisions, strict=True))
             after = page.next
         return listed
-
-
-async def _until_done(work: Callable[[], Awaitable[None]], pause_s: float) -> None:
-    while True:
-        try:
-            return await work()
-        except Transient as problem:
-            log.warning("placement's books could not be read, trying again: %s", problem)
-            await asyncio.sleep(pause_s)

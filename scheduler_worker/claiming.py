@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import tenacity
 
+from bus.errors import WrongAnswer
 from bus.message import Message
 from bus.messages.build import NoValidHost
 from bus.messages.placement import (
@@ -195,7 +196,8 @@ class Claimer:
     async def _claim(self, claims: Sequence[ClaimResources]) -> list[ClaimVerdict]:
         verdicts = []
         for answer in await self._ask_all(claims):
-            assert isinstance(answer, ClaimAnswered), f"placement answered a claim by {answer!r}"
+            if not isinstance(answer, ClaimAnswered):
+                raise WrongAnswer(f"placement answered a claim by {answer!r}")
             verdicts.append(answer.verdict)
         if any(map(self._is_held_where_we_know_nobody, verdicts)):
             # Another worker has heard of that host, and we have not yet.

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 
-from bus.errors import Failure
 from bus.handling import Handler, Handlers, Kept, Reading, Received, Said, Tell
 from bus.message import Message
+from bus.parts import Periodic
 from bus.publisher import Outgoing, Publisher
 from bus.station import Station
 from bus.topology import CELL, address_of, in_cell
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 Row = tuple[Kept, Sequence[Outgoing]]
 
 
-class WayDown:
+class WayDown(Periodic):
     """What is under way to the broker of some cells, and what they have confirmed. A part: it sweeps."""
 
     def __init__(
@@ -42,6 +42,13 @@ class WayDown:
         *,
         under_way_max: int,
     ) -> None:
+        super().__init__(
+            "say what is kept for cells",
+            self._say_what_is_left,
+            self._sweep_again_s,
+            is_cut_short=True,
+            chance=station.chance,
+        )
         self.cells = frozenset(cells)
         self._exchanges = frozenset(in_cell(CELL, cell) for cell in cells)
         self._station = station
@@ -54,7 +61,6 @@ class WayDown:
         self._is_behind = False
         self._has_room = asyncio.Event()
         self._has_room.set()
-        self._stopping = asyncio.Event()
 
     @property
     def under_way(self) -> int:
@@ -81,21 +87,6 @@ class WayDown:
             both = asyncio.gather(self._station.publisher.send_all(down), self._api.send_all(others))
             both.add_done_callback(lambda confirmed: self._heard(taken, confirmed))
 
-    async def run(self) -> None:
-        sweeping = asyncio.create_task(self._sweep())
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait((sweeping, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if sweeping.done():
-                sweeping.result()
-        finally:
-            for task in (sweeping, stopping):
-                task.cancel()
-            await asyncio.gather(sweeping, stopping, return_exceptions=True)
-
-    async def stop(self) -> None:
-        self._stopping.set()
-
     # What is confirmed, and still on its row
 
     @property
@@ -117,15 +108,8 @@ class WayDown:
 
     # What stayed on its row
 
-    async def _sweep(self) -> None:
-        while True:
-            try:
-                await self._say_what_is_left()
-            except Failure as problem:
-                log.warning("what is kept could not be said again, trying later: %s", problem)
-            await asyncio.sleep(
-                self._rows.unsaid_after.total_seconds() if self._is_behind else self._station.settings.sweep_s
-            )
+    def _sweep_again_s(self) -> float:
+        return self._rows.unsaid_after.total_seconds() if self._is_behind else self._station.settings.sweep_s
 
     async def _say_what_is_left(self) -> None:
         self._is_behind = False

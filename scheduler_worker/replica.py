@@ -4,16 +4,16 @@ A jump in the feed's positions, or another term, means that something was missed
 (catching_up.py), which is also how a scheduler makes sure before it says no.
 """
 
-import asyncio
 import logging
-from contextlib import aclosing, suppress
+import random
+from contextlib import aclosing
 
-from bus.errors import Transient
 from bus.handling import Received
 from bus.listening import listen
 from bus.message import Message
 from bus.messages.hosts import HostsAlive, HostsReported
 from bus.messages.placement import ProvidersChanged, ShapeMoved
+from bus.parts import Periodic, Supervised, Together
 from bus.station import Station
 from bus.topology import EVENTS, Grant
 from scheduler_worker.catching_up import CatchingUp
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 HEARD = (Grant(EVENTS, ("providers.changed", "host.*.*")),)
 
 
-class Replica:
+class Replica(Together):
     """A part of a scheduler worker. `whole` is set when the first snapshot is in the picture."""
 
     def __init__(
@@ -38,32 +38,30 @@ class Replica:
         *,
         page: int,
         verify_every_s: float = 60.0,
+        chance: random.Random | None = None,
     ) -> None:
         self._station = station
         self._picture = picture
         self._registry = registry
-        self._verify_every_s = verify_every_s
         self._progress = Progress()
-        self._stopping = asyncio.Event()
         self.choices = OwnChoices(picture)
-        self.catching_up = CatchingUp(station, picture, self.choices, self._progress, page=page)
+        self.catching_up = CatchingUp(
+            station, picture, self.choices, self._progress, page=page, chance=chance
+        )
         self.whole = self.catching_up.whole
-
-    async def run(self) -> None:
-        stopping = asyncio.create_task(self._stopping.wait())
-        working = [asyncio.create_task(self._listen()), asyncio.create_task(self._verify())]
-        try:
-            done, _ = await asyncio.wait((*working, stopping), return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in (*working, stopping):
-                task.cancel()
-            await asyncio.gather(*working, stopping, return_exceptions=True)
-            await self.catching_up.close()
-
-    async def stop(self) -> None:
-        self._stopping.set()
+        self._hearing = Supervised("hear the feed", self._listen, is_needed=True, chance=chance)
+        super().__init__(
+            self._hearing,
+            Periodic(
+                "compare all revisions",
+                self._verify,
+                verify_every_s,
+                rests_first=True,
+                is_cut_short=True,
+                chance=chance,
+            ),
+            self.catching_up.flight,
+        )
 
     async def catch_up(self) -> None:
         """On return, whatever was written before the call is in the picture."""
@@ -80,7 +78,12 @@ class Replica:
     async def _listen(self) -> None:
         station = self._station
         feed = listen(
-            station.consuming, HEARD, process=station.name, settings=station.settings, codec=station.codec
+            station.consuming,
+            HEARD,
+            process=station.name,
+            settings=station.settings,
+            codec=station.codec,
+            status=self._hearing.status,
         )
         async with aclosing(feed):
             async for batch in feed:
@@ -116,9 +119,5 @@ class Replica:
             self.catching_up.doubt()
 
     async def _verify(self) -> None:
-        await self.whole.wait()
-        while True:
-            await asyncio.sleep(self._verify_every_s)
-            # Who could not be asked now is asked the next time.
-            with suppress(Transient):
-                await self.catching_up.verify()
+        if self.whole.is_set():
+            await self.catching_up.verify()

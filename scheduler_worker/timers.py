@@ -5,12 +5,12 @@ Everything works from rows, and rows stay due until they are written: a crash in
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-from bus.errors import Transient
 from bus.message import ProviderId
+from bus.parts import Periodic
 from bus.publisher import Outgoing, Publisher
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.instances import overdue
@@ -26,29 +26,25 @@ OVERLAP = timedelta(seconds=60)
 EVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Deadlines:
+class Deadlines(Periodic):
     """Ends what was accepted and never placed: a request among the dead letters ends, too."""
 
     def __init__(
-        self, store: SchedulerStore, publisher: Publisher, poll_s: float, clock: Callable[[], datetime]
+        self,
+        store: SchedulerStore,
+        publisher: Publisher,
+        poll_s: float,
+        clock: Callable[[], datetime],
+        chance: random.Random | None = None,
     ) -> None:
+        super().__init__("end what is overdue", self._look, poll_s, chance=chance)
         self._store = store
         self._publisher = publisher
-        self._poll_s = poll_s
         self._clock = clock
-        self._stopping = asyncio.Event()
 
-    async def run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                while await self._end_some() == OVERDUE_AT_ONCE:
-                    pass
-            except Transient as problem:
-                log.warning("deadlines could not be looked at, trying again later: %s", problem)
-            await pause(self._stopping, self._poll_s)
-
-    async def stop(self) -> None:
-        self._stopping.set()
+    async def _look(self) -> None:
+        while await self._end_some() == OVERDUE_AT_ONCE:
+            pass
 
     async def _end_some(self) -> int:
         late = await self._store.overdue(self._clock(), OVERDUE_AT_ONCE)
@@ -66,7 +62,7 @@ class Deadlines:
         return len(late)
 
 
-class Forgetting:
+class Forgetting(Periodic):
     """Forgets requests of which everything was deleted long ago, and hosts that were removed."""
 
     def __init__(
@@ -76,7 +72,10 @@ class Forgetting:
         is_provided: Callable[[ProviderId], bool],
         settings: SchedulerSettings,
         clock: Callable[[], datetime],
+        *,
+        chance: random.Random | None = None,
     ) -> None:
+        super().__init__("forget old requests", self._prune, settings.prune_every_s, chance=chance)
         self._store = store
         self._registry = registry
         self._is_provided = is_provided
@@ -84,22 +83,13 @@ class Forgetting:
         self._removed_at: dict[ProviderId, datetime] = {}
         self._settings = settings
         self._clock = clock
-        self._stopping = asyncio.Event()
 
-    async def run(self) -> None:
+    async def _prune(self) -> None:
         settings = self._settings
-        while not self._stopping.is_set():
-            try:
-                before = self._clock() - 2 * settings.horizon
-                while await self._store.prune(before, settings.prune_rows_max) >= settings.prune_rows_max:
-                    pass
-                await self._forget_hosts()
-            except Transient as problem:
-                log.warning("could not prune, trying again later: %s", problem)
-            await pause(self._stopping, settings.prune_every_s)
-
-    async def stop(self) -> None:
-        self._stopping.set()
+        before = self._clock() - 2 * settings.horizon
+        while await self._store.prune(before, settings.prune_rows_max) >= settings.prune_rows_max:
+            pass
+        await self._forget_hosts()
 
     async def _forget_hosts(self) -> None:
         """A host that is down may come back; one that is down and has no provider either was removed."""
@@ -121,7 +111,7 @@ class Forgetting:
         log.info("forgot %d hosts that were removed", len(forgotten))
 
 
-class HostWatch:
+class HostWatch(Periodic):
     """Reads all hosts at start, and what other workers have written since; notices who fell silent."""
 
     def __init__(
@@ -130,13 +120,13 @@ class HostWatch:
         registry: HostRegistry,
         poll_s: float,
         clock: Callable[[], datetime],
+        chance: random.Random | None = None,
     ) -> None:
+        super().__init__("read hosts", self._look, poll_s, is_needed=True, chance=chance)
         self._store = store
         self._registry = registry
-        self._poll_s = poll_s
         self._clock = clock
         self._since = EVER
-        self._stopping = asyncio.Event()
         self.read = asyncio.Event()
 
     async def look_again(self, unknown: Iterable[ProviderId]) -> None:
@@ -152,20 +142,9 @@ class HostWatch:
         self._since = now - OVERLAP
         self.read.set()
 
-    async def run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                await self.refresh()
-            except Transient as problem:
-                log.warning("hosts could not be read, trying again later: %s", problem)
+    async def _look(self) -> None:
+        try:
+            await self.refresh()
+        finally:
+            # A host falls silent whether or not the database can be read.
             self._registry.look()
-            await pause(self._stopping, self._poll_s)
-
-    async def stop(self) -> None:
-        self._stopping.set()
-
-
-async def pause(stopping: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await stopping.wait()

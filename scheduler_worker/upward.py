@@ -5,17 +5,17 @@ dashboards listen, so that they need not know which cells stand where. Nothing h
 is the scheduler, and while it is away the words wait in the cell's own queue.
 """
 
-import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from contextlib import aclosing
 
-from bus.broker import Refusal
 from bus.handling import Handler, Handlers, Reading, Received, Said, Tell
+from bus.link import pauses_of
 from bus.listening import listen
 from bus.message import Message
 from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed
 from bus.messages.hosts import HostsAlive, HostsReported
+from bus.parts import Supervised
 from bus.station import Station
 from bus.topology import EVENTS, Grant
 from scheduler_worker.hosts import HostRegistry
@@ -57,48 +57,34 @@ def _on_words(handlers: Handlers) -> Handler:
     return handler
 
 
-class CellEars:
-    """Hears of hosts on a cell's own broker. A part; what keeps it from hearing keeps nobody else."""
+class CellEars(Supervised):
+    """Hears of hosts on a cell's own broker; what keeps it from hearing keeps nobody else."""
 
     def __init__(self, station: Station, registry: HostRegistry) -> None:
+        super().__init__(
+            "hear of hosts in cells",
+            self._listen,
+            is_needed=True,
+            pauses=pauses_of(station.settings),
+            chance=station.chance,
+        )
         self._station = station
         self._registry = registry
-        self._stopping = asyncio.Event()
-
-    async def run(self) -> None:
-        listening = asyncio.create_task(self._listen())
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait((listening, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if listening.done():
-                listening.result()
-        finally:
-            for task in (listening, stopping):
-                task.cancel()
-            await asyncio.gather(listening, stopping, return_exceptions=True)
-
-    async def stop(self) -> None:
-        self._stopping.set()
 
     async def _listen(self) -> None:
         station = self._station
-        while True:
-            feed = listen(
-                station.consuming,
-                OF_HOSTS,
-                process=station.name,
-                settings=station.settings,
-                codec=station.codec,
-            )
-            try:
-                async with aclosing(feed):
-                    async for batch in feed:
-                        for each in batch:
-                            self._take(each)
-            except Refusal as refused:
-                # The topology may be declared there, or the right granted, while we wait.
-                log.error("cannot hear of hosts there: %s; trying again", refused)  # noqa: TRY400 - not a bug of ours
-                await asyncio.sleep(station.settings.connect_delay_ms_max / 1000)
+        feed = listen(
+            station.consuming,
+            OF_HOSTS,
+            process=station.name,
+            settings=station.settings,
+            codec=station.codec,
+            status=self.status,
+        )
+        async with aclosing(feed):
+            async for batch in feed:
+                for each in batch:
+                    self._take(each)
 
     def _take(self, heard: Received[Message]) -> None:
         match heard.message:

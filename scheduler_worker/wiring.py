@@ -55,9 +55,14 @@ def scheduler_parts(
     picture = Picture() if picture is None else picture
     registry = HostRegistry(picture, timedelta(seconds=settings.host_down_s), clock)
     replica = Replica(
-        station, picture, registry, page=settings.snapshot_page, verify_every_s=settings.verify_every_s
+        station,
+        picture,
+        registry,
+        page=settings.snapshot_page,
+        verify_every_s=settings.verify_every_s,
+        chance=chance,
     )
-    watch = HostWatch(store, registry, settings.hosts_poll_s, clock)
+    watch = HostWatch(store, registry, settings.hosts_poll_s, clock, chance)
 
     async def make_sure() -> None:
         await replica.catch_up()
@@ -82,7 +87,7 @@ def scheduler_parts(
         for down, there in apart.items()
     ]
     parting = Parting(store, unsaid_after, clock, ways, rows.confirmed)
-    applications = Applications(store, station.publisher, settings.hosts_poll_s)
+    applications = Applications(store, station.publisher, settings.hosts_poll_s, chance)
     builder = Builder(store, claimer, STANDARD, clock, settings.horizon)
     requests = parting.parted({**on_requests(builder, registry, clock), **applications.ordered()})
     here = on_events(registry, clock)
@@ -95,13 +100,14 @@ def scheduler_parts(
                 replica,
                 watch,
                 applications,
-                Deadlines(store, station.publisher, settings.deadline_poll_s, clock),
+                Deadlines(store, station.publisher, settings.deadline_poll_s, clock, chance),
                 Forgetting(
                     store,
                     registry,
                     lambda host: not replica.whole.is_set() or picture.has_provider(host),
                     settings,
                     clock,
+                    chance=chance,
                 ),
                 *apart,
                 *ways,
@@ -149,6 +155,7 @@ class Staged:
         self._needed = needed
         self._ready = ready
         self._workers = workers
+        self.parts = (*needed, *workers)
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -174,3 +181,4 @@ class Staged:
         finally:
             ready.cancel()
             stopping.cancel()
+            await asyncio.gather(ready, stopping, return_exceptions=True)

@@ -59,11 +59,13 @@ class RabbitBroker:
     def _explained(self, problem: BaseException) -> BaseException:
         match problem:
             case aiormq.exceptions.ProbableAuthenticationError():
-                return AccessRefused(f"{self._name}: wrong password, or no such user")
+                return AccessRefused(
+                    f"{self._name}: wrong password, or no such user; correct MOOR_BUS_URL, or the user on the broker (`moor broker declare`)"
+                )
             case aiormq.exceptions.InvalidFrameError() if "Connection.OpenOk" in str(problem):
                 # The client does not tell a wrong virtual host from a broker that is just stopping, or a limit on connections.
                 return ConnectionLost(
-                    f"{self._name}: closed on entering the virtual host; is it there, and allowed, "
+                    f"{self._name}: closed on entering the virtual host; does it exist, may this user enter it, "
                     "or has this user as many connections as it may have?"
                 )
             case StopAsyncIteration():

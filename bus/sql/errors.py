@@ -11,13 +11,19 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from bus.errors import Locked, TookTooLong, Transient, Unavailable
 
-# Classes of SQLSTATE: a deadlock or serialisation failure, or out of resources; a connection broke, the server stops, it
-# has no session left for us, or it ended a transaction in which we asked nothing.
-_TRANSIENT_CLASSES = ("40", "53")
+# Classes of SQLSTATE: a deadlock or serialisation failure, out of resources, or trouble with the server's files; a
+# connection broke, the server stops, it has no session left for us, or it ended a transaction in which we asked nothing.
+_TRANSIENT_CLASSES = ("40", "53", "58")
 _AWAY_CLASSES = ("08", "57", "53300", "25P03")
 _LOCK_NOT_AVAILABLE = "55P03"
 # A statement beyond its limit; also one that an operator cancelled.
 _CANCELED = "57014"
+# And: a right is missing, and may be granted; a standby may become a primary.
+_TRANSIENT_STATES = (_LOCK_NOT_AVAILABLE, _CANCELED, "42501", "25006")
+# Class 28 is a wrong password or no such role; then, no such database, and no right to connect.
+_TURNED_AWAY = ("28", "3D000", "42501")
+_SQLITE_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_SQLITE_TRANSIENT = (*_SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _UNIQUE_VIOLATION = "23505"
 
 
@@ -36,34 +42,38 @@ def _kind_of(error: BaseException) -> type[Transient]:
     if is_away(error):
         return Unavailable
     original = _original(error)
-    if isinstance(original, sqlite3.Error) or _sqlstate(original) == _LOCK_NOT_AVAILABLE:
+    if isinstance(original, sqlite3.Error):
+        return Locked if _sqlite_code(original) & 0xFF in _SQLITE_LOCKED else Transient
+    if _sqlstate(original) == _LOCK_NOT_AVAILABLE:
         return Locked
     return TookTooLong if _sqlstate(original) == _CANCELED else Transient
 
 
 @contextmanager
 def connecting() -> Iterator[None]:
-    """Inside, there is nothing but the way to the server: whatever the operating system says is about that.
-
-    No route, no such name, no answer in time, no socket at this path.
+    """Inside, there is nothing but the way to the server: whatever the operating system says is about that (no route,
+    no such name, no answer in time, no socket at this path), and so is a server that lets us not in.
     """
     try:
         yield
     except OSError as error:
         raise Unavailable(f"database: cannot connect: {error!r}") from error
+    except Exception as error:
+        if (_sqlstate(_original(error)) or "").startswith(_TURNED_AWAY):
+            raise Unavailable(
+                f"database: it lets us not in: {_original(error)}; correct the role, its password, its rights or the "
+                "database's name (MOOR_DB_URL)"
+            ) from error
+        raise
 
 
 def is_transient(error: BaseException) -> bool:
     """Was this nobody's fault, so that the same may work when it is tried again?"""
     error = _original(error)
     if (state := _sqlstate(error)) is not None:
-        return (
-            is_away(error)
-            or state.startswith(_TRANSIENT_CLASSES)
-            or state in {_LOCK_NOT_AVAILABLE, _CANCELED}
-        )
+        return is_away(error) or state.startswith(_TRANSIENT_CLASSES) or state in _TRANSIENT_STATES
     if isinstance(error, sqlite3.OperationalError):
-        return _sqlite_code(error) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+        return _sqlite_code(error) & 0xFF in _SQLITE_TRANSIENT
     return is_away(error)
 
 

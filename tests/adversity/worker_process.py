@@ -4,13 +4,13 @@ The parts are the real ones, wired as their own `__main__` wires them; only thei
 """
 
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from bus.process import LOG_FORMAT, Part, run_until_told
+from bus.logs import begin_to_log
+from bus.process import Part, run_until_told
 from bus.settings import BusSettings
 from bus.station import Station, process_name
 from bus.urls import broker_at
@@ -77,5 +77,5 @@ async def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=os.environ.get("MOOR_LOG_LEVEL", "ERROR"), format=LOG_FORMAT)
+    begin_to_log(os.environ, level="ERROR")
     asyncio.run(main(sys.argv[1:]))

@@ -186,3 +186,38 @@ def test_a_taken_id_is_a_duplicate_and_a_missing_value_is_not() -> None:
 
     assert is_duplicate(taken.value)
     assert not is_duplicate(missing.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.InvalidPasswordError("password authentication failed for user"),
+        asyncpg.InvalidAuthorizationSpecificationError("role does not exist"),
+        asyncpg.InvalidCatalogNameError("database does not exist"),
+        asyncpg.InsufficientPrivilegeError("permission denied for database"),
+    ],
+    ids=repr,
+)
+def test_a_server_that_lets_us_not_in_is_waited_for_and_says_what_to_correct(error: Exception) -> None:
+    with pytest.raises(Unavailable, match="correct the role, its password") as raised, connecting():
+        raise error
+    assert str(error) in str(raised.value)
+
+
+def test_a_bug_while_connecting_keeps_its_name() -> None:
+    with pytest.raises(asyncpg.PostgresSyntaxError), connecting():
+        raise asyncpg.PostgresSyntaxError("syntax error")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.ReadOnlySQLTransactionError("a standby, until it is promoted"),
+        asyncpg.InsufficientPrivilegeError("permission denied for table"),
+        asyncpg.PostgresIOError("could not read block"),
+    ],
+    ids=repr,
+)
+def test_what_an_operator_can_mend_is_tried_again(error: Exception) -> None:
+    assert is_transient(error)
+    assert not is_away(error)

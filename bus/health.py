@@ -1,0 +1,83 @@
+"""What is told of a worker: whether it is well, whether it is ready, and what it waits for if not.
+
+Read from its parts when it is asked for; nothing is kept here.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from bus.parts import Periodic, State, statuses
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.2
+
+
+class About(Struct, frozen=True):
+    """What a worker says of itself; no URL here has a password."""
+
+    role: str
+    version: str
+    cell: str = ""
+    brokers: tuple[str, ...] = ()
+    database: str = ""
+
+
+class Health:
+    """What can be told of some parts, and of whatever they are made of."""
+
+    def __init__(self, about: About, parts: Sequence[object]) -> None:
+        self.about = about
+        self.parts = parts
+        self.is_stopping = False
+
+    def failing(self) -> list[dict[str, object]]:
+        now_s = asyncio.get_running_loop().time()
+        return [
+            {
+                "part": each.name,
+                "state": each.state.value,
+                "failures": each.failures,
+                "last_error": each.last_error,
+                "for_s": round(now_s - each.since_s, 3),
+            }
+            for each in statuses(self.parts)
+            if each.state is State.FAILING or self._has_ended(each.state)
+        ]
+
+    @property
+    def is_well(self) -> bool:
+        """Failing is not unhealthy: what fails is tried again, and a restart would mend nothing."""
+        return not any(self._has_ended(each.state) for each in statuses(self.parts))
+
+    def awaits(self) -> Mapping[str, str]:
+        """What keeps the worker from being ready, by the parts' names."""
+        if self.is_stopping:
+            return {"process": "it is stopping"}
+        return {each.name: why for each in statuses(self.parts) if (why := each.awaits)}
+
+    def _has_ended(self, state: State) -> bool:
+        return state is State.ENDED and not self.is_stopping
+
+
+class ReadyTeller(Periodic):
+    """Logs when the worker becomes ready, and when it is ready no longer."""
+
+    def __init__(self, health: Health) -> None:
+        super().__init__("look whether it is ready", self._look, LOOK_EVERY_S)
+        self._health = health
+        self._was_ready = False
+
+    async def _look(self) -> None:
+        awaited = self._health.awaits()
+        if self._was_ready == (not awaited) or self._health.is_stopping:
+            return
+        self._was_ready = not awaited
+        if self._was_ready:
+            log.info("%s is ready", self._health.about.role)
+        else:
+            what = "; ".join(f"{name}: {why}" for name, why in awaited.items())
+            log.warning("%s is not ready any more: %s", self._health.about.role, what)

@@ -1,0 +1,51 @@
+"""What a worker logs, as text for people or as JSON, one object a line, for machines."""
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+TEXT = "%(asctime)s %(name)s %(levelname)s %(message)s"
+FORMATS = ("text", "json")
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+# What every record has; the rest was given as `extra`.
+_USUAL = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
+
+
+class BadLogSettingError(ValueError):
+    """A level or a format that does not exist; says which do."""
+
+
+class JsonFormatter(logging.Formatter):
+    """Fields that were given as `extra` keep their names and their types."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "at": datetime.fromtimestamp(record.created, UTC),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {key: value for key, value in vars(record).items() if key not in _USUAL and key not in line}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=repr).decode()
+
+
+def begin_to_log(environment: Mapping[str, str], *, level: str = "INFO") -> None:
+    """As MOOR_LOG_LEVEL and MOOR_LOG_FORMAT say; `level` is what counts if the first is not set."""
+    level = _one_of("MOOR_LOG_LEVEL", environment.get("MOOR_LOG_LEVEL") or level, LEVELS, str.upper)
+    form = _one_of("MOOR_LOG_FORMAT", environment.get("MOOR_LOG_FORMAT") or "text", FORMATS, str.lower)
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT))
+    logging.basicConfig(level=level, handlers=(handler,))
+
+
+def _one_of(name: str, text: str, allowed: tuple[str, ...], fold: Any) -> str:
+    value: str = fold(text.strip())
+    if value not in allowed:
+        raise BadLogSettingError(f"{name} is {text!r}, must be one of {', '.join(allowed)}")
+    return value

@@ -1,0 +1,225 @@
+"""Workers started before their servers are as they should be: each says what is wrong, waits, and is ready when that is
+mended. On real servers, each worker a process of its own.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import asyncpg
+import httpx
+import pytest
+from sqlalchemy.engine import make_url
+
+from bus.rabbit import RabbitBroker
+from bus.topology import objects_of
+from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest, ctl
+from tests.contracts.sql_stores import VARIABLE, empty_database
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
+
+PATIENCE_S = 90
+
+
+class Process:
+    """One worker, seen by its health and its log."""
+
+    def __init__(self, process: asyncio.subprocess.Process, url: str, log: Path) -> None:
+        self.process = process
+        self._url = url
+        self._log = log
+
+    async def until_ready(self) -> None:
+        await self._until(lambda answer: answer.status_code == httpx.codes.OK, "ready")
+
+    async def until_it_says(self, what: str) -> None:
+        """That it is not ready, and why; it lives, and its log has a line of it."""
+        await self._until(lambda answer: any(what in why for why in answer.json()["awaits"].values()), what)
+        async with httpx.AsyncClient(base_url=self._url) as client:
+            assert (await client.get("/healthz")).status_code == httpx.codes.OK
+        assert any(what in line["message"] for line in self.lines()), self._log.read_text()
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._log.read_text().splitlines()]
+
+    async def _until(self, holds: Callable[[httpx.Response], bool], what: str) -> None:
+        last = "nothing"
+        async with httpx.AsyncClient(base_url=self._url) as client, asyncio.timeout(PATIENCE_S):
+            try:
+                while True:
+                    assert self.process.returncode is None, self._log.read_text()
+                    try:
+                        answer = await client.get("/readyz")
+                        last = answer.text
+                        if holds(answer):
+                            return
+                    except httpx.TransportError:
+                        last = "it does not listen yet"
+                    await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                sys.stderr.write(
+                    f"waited in vain for {what!r}, the last was: {last}\n{self._log.read_text()}\n"
+                )
+                raise
+
+
+@asynccontextmanager
+async def worker(room: str, **environment: str) -> AsyncIterator[Process]:
+    port = free_port()
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory) / "log"
+        with log.open("wb") as file:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", room, "--health-listen", str(port), "--log-format", "json"),
+                env={"PATH": os.environ["PATH"], **environment},
+                stderr=file,
+            )
+        seen = Process(process, f"http://127.0.0.1:{port}", log)
+        try:
+            yield seen
+            process.terminate()
+            assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0, log.read_text()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+async def administer(statement: str) -> None:
+    url = make_url(os.environ[VARIABLE]).set(drivername="postgresql")
+    connection = await asyncpg.connect(url.render_as_string(hide_password=False))
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def control(*arguments: str) -> None:
+    await asyncio.to_thread(ctl, *arguments)
+
+
+async def test_a_broker_that_is_mended_step_by_step() -> None:
+    """A virtual host that is missing, a wrong password, a topology that was not declared."""
+    under_test = await RabbitMQUnderTest.start()
+    host = f"late-{secrets.token_hex(4)}"
+    user = f"late-{secrets.token_hex(4)}"
+    port = urlsplit(under_test.url()).port
+    url = f"amqp://{user}:as-it-should-be@127.0.0.1:{port}/{quote(host)}"
+    try:
+        async with empty_database("postgresql") as database:
+            await control("add_user", user, "another")
+            async with worker("placement_worker", MOOR_BUS_URL=url, MOOR_DB_URL=database) as placement:
+                await placement.until_it_says("wrong password")
+                await control("change_password", user, "as-it-should-be")
+                await placement.until_it_says("virtual host")
+                await control("add_vhost", host)
+                await control("set_permissions", "-p", host, user, ".*", ".*", ".*")
+                await placement.until_it_says("moor broker declare")
+                connection = await RabbitBroker(url).connect()
+                await connection.declare(objects_of(("c1",)))
+                await connection.close()
+                await placement.until_ready()
+
+                text = json.dumps(placement.lines())
+                assert "as-it-should-be" not in text
+                first = placement.lines()[0]
+                assert "placement starts" in first["message"]
+                assert f"{user}:***@127.0.0.1" in first["message"]
+                async with asyncio.timeout(PATIENCE_S):
+                    while placement.lines()[-1]["message"] != "placement is ready":
+                        await asyncio.sleep(0.05)
+    finally:
+        await under_test.close()
+        await control("delete_user", user)
+        await control("eval", f'rabbit_vhost:delete(<<"{host}">>, <<"tests">>).')
+
+
+async def test_a_database_that_is_mended_step_by_step() -> None:
+    """A server that starts late, a role that is missing, a database that is missing; of a conductor and a scheduler."""
+    under_test = await RabbitMQUnderTest.start()
+    name = f"moor_test_late_{secrets.token_hex(4)}"
+    server = make_url(os.environ[VARIABLE])
+    port = free_port()
+    proxy = _Forwarder(server.host or "127.0.0.1", server.port or 5432)
+    url = server.set(
+        drivername="postgresql+asyncpg", host="127.0.0.1", port=port, username=name, database=name, query={}
+    ).render_as_string(hide_password=False)
+    try:
+        connection = await under_test.broker().connect()
+        await connection.declare(objects_of(("c1",)))
+        await connection.close()
+        bus_url = under_test.url()
+        async with (
+            worker("cell_conductor", MOOR_CELL="c1", MOOR_BUS_URL=bus_url, MOOR_DB_URL=url) as conductor,
+            worker("placement_worker", MOOR_BUS_URL=bus_url, MOOR_DB_URL=url) as placement,
+            worker("scheduler_worker", MOOR_BUS_URL=bus_url, MOOR_DB_URL=url) as scheduler,
+        ):
+            workers = (conductor, placement, scheduler)
+            for each in workers:
+                await each.until_it_says("cannot connect")
+            await proxy.start(port)
+            for each in workers:
+                await each.until_it_says(f'role "{name}" does not exist')
+            await administer(f'CREATE ROLE "{name}" LOGIN')
+            for each in workers:
+                await each.until_it_says(f'database "{name}" does not exist')
+            await administer(f'CREATE DATABASE "{name}" OWNER "{name}"')
+            for each in workers:
+                await each.until_ready()
+    finally:
+        await proxy.close()
+        await under_test.close()
+        await administer(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        await administer(f'DROP ROLE IF EXISTS "{name}"')
+
+
+class _Forwarder:
+    """A server that starts when it is told to: bytes go on to the real one."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+        self._server: asyncio.Server | None = None
+        self._passing: set[asyncio.Task[None]] = set()
+
+    async def start(self, port: int) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._passing:
+            task.cancel()
+        await asyncio.gather(*self._passing, return_exceptions=True)
+
+    async def _accept(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
+        server_in, server_out = await asyncio.open_connection(*self._address)
+        for reader, writer in ((client_in, server_out), (server_in, client_out)):
+            task = asyncio.get_running_loop().create_task(_pass(reader, writer))
+            self._passing.add(task)
+            task.add_done_callback(self._passing.discard)
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(2**16):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
+    finally:
+        writer.close()

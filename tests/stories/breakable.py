@@ -1,0 +1,190 @@
+"""A broker and a store that fail as they are told, in front of ones that work: what a process sees of its servers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bus.broker import (
+    Broker,
+    Connection,
+    Consuming,
+    Delivery,
+    HandsOver,
+    Parcel,
+    Publishing,
+    Receipt,
+)
+from bus.message import Message
+from bus.station import Station
+from bus.topology import Objects
+
+Problem = Callable[[], Exception]
+
+
+class Faults:
+    """What fails now: an operation by its name, and where it is (a queue, an exchange, a method, a type of message)."""
+
+    def __init__(self) -> None:
+        self._broken: dict[tuple[str, str], Problem] = {}
+        self.unroutable: set[str] = set()
+        self.answers: dict[type[Message], Message] = {}
+        self._changed = asyncio.Event()
+
+    def break_(self, operation: str, problem: Problem, where: str = "") -> None:
+        self._broken[operation, where] = problem
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def mend(self) -> None:
+        self._broken.clear()
+        self.unroutable.clear()
+        self.answers.clear()
+
+    def check(self, operation: str, where: str) -> None:
+        for (broken, place), problem in self._broken.items():
+            if broken == operation and where.startswith(place):
+                raise problem()
+
+    async def until_broken(self, operation: str, where: str) -> None:
+        while True:
+            self.check(operation, where)
+            await self._changed.wait()
+
+
+class BreakableBroker:
+    def __init__(self, broker: Broker, faults: Faults) -> None:
+        self._broker = broker
+        self._faults = faults
+
+    @property
+    def user(self) -> str:
+        return self._broker.user
+
+    @property
+    def hands_over(self) -> HandsOver:
+        return self._broker.hands_over
+
+    async def connect(self) -> Connection:
+        self._faults.check("connect", "")
+        return _Connection(await self._broker.connect(), self._faults)
+
+
+class _Connection:
+    def __init__(self, connection: Connection, faults: Faults) -> None:
+        self._connection = connection
+        self._faults = faults
+
+    @property
+    def blocked(self) -> str:
+        return self._connection.blocked
+
+    async def until_unblocked(self) -> None:
+        await self._connection.until_unblocked()
+
+    async def declare(self, objects: Objects) -> None:
+        for queue in objects.queues:
+            self._faults.check("open", queue.name)
+        await self._connection.declare(objects)
+
+    async def open_publishing(self) -> Publishing:
+        return _Publishing(await self._connection.open_publishing(), self._faults)
+
+    async def open_consuming(self, queue: str, prefetch: int) -> Consuming:
+        self._faults.check("open", queue)
+        return _Consuming(await self._connection.open_consuming(queue, prefetch), self._faults, queue)
+
+    async def depth(self, queue: str) -> int:
+        return await self._connection.depth(queue)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+class _Publishing:
+    def __init__(self, publishing: Publishing, faults: Faults) -> None:
+        self._publishing = publishing
+        self._faults = faults
+
+    async def publish(self, parcel: Parcel) -> Receipt:
+        self._faults.check("publish", parcel.exchange)
+        if parcel.mandatory and parcel.exchange in self._faults.unroutable:
+            return Receipt.UNROUTABLE
+        return await self._publishing.publish(parcel)
+
+    async def close(self) -> None:
+        await self._publishing.close()
+
+
+class _Consuming:
+    def __init__(self, consuming: Consuming, faults: Faults, queue: str) -> None:
+        self._consuming = consuming
+        self._faults = faults
+        self._queue = queue
+
+    async def receive(self) -> Sequence[Delivery]:
+        receiving = asyncio.create_task(_awaited(self._consuming))
+        breaking = asyncio.create_task(self._faults.until_broken("receive", self._queue))
+        try:
+            await asyncio.wait((receiving, breaking), return_when=asyncio.FIRST_COMPLETED)
+            if breaking.done():
+                breaking.result()
+            return receiving.result()
+        finally:
+            for task in (receiving, breaking):
+                task.cancel()
+            await asyncio.gather(receiving, breaking, return_exceptions=True)
+
+    async def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
+        await self._consuming.acknowledge(tag, multiple=multiple)
+
+    async def give_back(self, tag: int) -> None:
+        await self._consuming.give_back(tag)
+
+    async def close(self) -> None:
+        await self._consuming.close()
+
+
+async def _awaited(consuming: Consuming) -> Sequence[Delivery]:
+    return await consuming.receive()
+
+
+class BreakableStore:
+    """Any store: each of its methods fails when it is told to, transactions when they begin."""
+
+    def __init__(self, store: Any, faults: Faults) -> None:
+        self._store = store
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if name in ("transaction", "lead_feed"):
+            return lambda: self._within(name, method)
+        if not asyncio.iscoroutinefunction(method):
+            return method
+
+        async def called(*args: Any, **kwargs: Any) -> Any:
+            self._faults.check("store", name)
+            return await method(*args, **kwargs)
+
+        return called
+
+    @asynccontextmanager
+    async def _within(self, name: str, method: Callable[[], Any]) -> AsyncIterator[Any]:
+        self._faults.check("store", name)
+        async with method() as opened:
+            yield opened
+
+
+class BreakableStation(Station):
+    """Its questions are answered wrongly, or not at all, when told so."""
+
+    faults: Faults
+
+    async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
+        for question in questions:
+            self.faults.check("ask", type(question).__name__)
+        wrong = [self.faults.answers.get(type(question)) for question in questions]
+        if all(wrong) and questions:
+            return [each for each in wrong if each is not None]
+        return await super().ask_all(questions)

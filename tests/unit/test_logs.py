@@ -1,0 +1,70 @@
+"""What a worker logs, as text and as JSON."""
+
+import json
+import logging
+
+import pytest
+
+from bus.logs import BadLogSettingError, JsonFormatter, begin_to_log
+from bus.process import is_ready
+
+
+def a_record(message: str, *args: object, **extra: object) -> logging.LogRecord:
+    return logging.getLogger("bus.x").makeRecord(
+        "bus.x", logging.WARNING, __file__, 1, message, args, None, extra=extra
+    )
+
+
+def test_extra_fields_keep_their_names_and_types_in_json() -> None:
+    line = json.loads(
+        JsonFormatter().format(a_record("tried %d times", 3, part="answers", failures=3, who={1}))
+    )
+
+    assert line.pop("at").endswith("Z")
+    assert line == {
+        "level": "WARNING",
+        "logger": "bus.x",
+        "message": "tried 3 times",
+        "part": "answers",
+        "failures": 3,
+        "who": [1],
+    }
+
+
+def test_a_traceback_is_one_field_and_an_entry_is_one_line() -> None:
+    record = a_record("it\nfailed")
+    with pytest.raises(ValueError, match="planted") as raised:
+        int("planted")
+    record.exc_info = (raised.type, raised.value, raised.tb)
+
+    text = JsonFormatter().format(record)
+
+    assert "\n" not in text
+    assert "ValueError: invalid literal" in json.loads(text)["exception"]
+
+
+def test_what_json_cannot_carry_is_written_as_python_shows_it() -> None:
+    line = json.loads(JsonFormatter().format(a_record("x", problem=TypeError("planted"))))
+
+    assert line["problem"] == "TypeError('planted')"
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        (
+            {"MOOR_LOG_LEVEL": "loud"},
+            "MOOR_LOG_LEVEL is 'loud', must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL",
+        ),
+        ({"MOOR_LOG_FORMAT": "xml"}, "MOOR_LOG_FORMAT is 'xml', must be one of text, json"),
+    ],
+)
+def test_an_unknown_level_or_format_is_named_with_what_is_allowed(
+    environment: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(BadLogSettingError) as raised:
+        begin_to_log(environment)
+    assert str(raised.value) == said
+
+    assert not is_ready(environment)
+    assert capsys.readouterr().err == f"{said}\n"

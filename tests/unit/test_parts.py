@@ -1,0 +1,242 @@
+"""The kit for what runs, on a loop whose clock jumps."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+import pytest
+
+from bus.errors import AccessRefused, ConnectionLost, NotFound, Operational, Refusal, Transient
+from bus.parts import (
+    Once,
+    Pauses,
+    Periodic,
+    SingleFlight,
+    State,
+    Status,
+    Supervised,
+    Together,
+    every_part,
+    operational,
+    statuses,
+)
+from tests.simulation.loop import live, until_s
+
+PAUSES = Pauses(first_s=1.0, max_s=8.0)
+
+
+class Work:
+    """Fails as often as told, by these problems in turn, and notes when it ran."""
+
+    def __init__(self, *problems: Exception) -> None:
+        self._problems = list(problems)
+        self.at_s: list[float] = []
+        self.under_way = 0
+
+    async def __call__(self) -> None:
+        assert self.under_way == 0, "never two at a time"
+        self.under_way += 1
+        try:
+            self.at_s.append(round(asyncio.get_running_loop().time(), 2))
+            await asyncio.sleep(0.25)
+            if self._problems:
+                raise self._problems.pop(0)
+        finally:
+            self.under_way -= 1
+
+
+def test_what_fails_is_tried_again_after_growing_pauses_with_jitter() -> None:
+    work = Work(*[ConnectionLost("gone")] * 6)
+
+    async def day() -> None:
+        await Supervised("a part", work, pauses=PAUSES, chance=random.Random(1)).run()
+
+    live(day())
+
+    pauses = [later - earlier - 0.25 for earlier, later in zip(work.at_s, work.at_s[1:], strict=False)]
+    assert all(
+        most / 2 <= pause <= most + 0.01 for pause, most in zip(pauses, (1, 2, 4, 8, 8, 8), strict=True)
+    )
+
+
+def test_the_same_generator_gives_the_same_pauses() -> None:
+    def times(chance: Callable[[], random.Random | None]) -> list[float]:
+        work = Work(*[ConnectionLost("gone")] * 4)
+
+        async def day() -> None:
+            await Supervised("a part", work, pauses=PAUSES, chance=chance()).run()
+
+        live(day())
+        return work.at_s
+
+    assert times(lambda: random.Random(7)) == times(lambda: random.Random(7))
+    assert times(lambda: None) == times(lambda: None)
+
+
+def test_a_failure_is_logged_once_per_change_and_counted_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    problems = [Transient("try 1"), Transient("try 2"), NotFound("no queue"), NotFound("no queue")]
+    part = Supervised("a part", Work(*problems), pauses=PAUSES)
+
+    with caplog.at_level(logging.WARNING, "bus.parts"):
+        live(part.run())
+
+    assert part.status.failures == 4
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert "try 1" in caplog.records[0].message
+    assert "moor broker declare" in caplog.records[1].message
+
+
+def test_a_bug_ends_the_part_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    part = Supervised("a part", Work(TypeError("planted")))
+
+    with pytest.raises(TypeError, match="planted"):
+        live(part.run())
+
+    assert part.status.is_bug
+    assert part.status.state is State.ENDED
+    (record,) = [each for each in caplog.records if each.levelname == "CRITICAL"]
+    assert record.exc_info is not None
+
+
+def test_a_bug_beside_an_operational_error_is_a_bug() -> None:
+    assert isinstance(operational(ExceptionGroup("", [Transient("a"), Refusal("b")])), Operational)
+    assert operational(ExceptionGroup("", [Transient("a"), TypeError("b")])) is None
+
+
+def test_stop_cuts_a_part_short_and_waits_for_one_that_ends_itself() -> None:
+    async def day() -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        endless = Supervised("endless", asyncio.Event().wait)
+
+        async def end_orderly() -> None:
+            await orderly.stopping.wait()
+            await asyncio.sleep(3)
+
+        orderly = Supervised("orderly", end_orderly, is_cut_short=False)
+
+        ends = []
+        for part in (endless, orderly):
+            running = asyncio.create_task(part.run())
+            await asyncio.sleep(1)
+            begun_s = loop.time()
+            await part.stop()
+            await running
+            ends.append(round(loop.time() - begun_s, 2))
+        return ends[0], ends[1]
+
+    assert live(day()) == (0.0, 3.0)
+
+
+def test_stop_does_not_wait_for_a_pause() -> None:
+    async def day() -> float:
+        part = Supervised("a part", Work(*[Transient("no")] * 9), is_cut_short=False, pauses=Pauses(100, 100))
+        running = asyncio.create_task(part.run())
+        await until_s(5)
+        await part.stop()
+        await running
+        return asyncio.get_running_loop().time()
+
+    assert live(day()) == 5
+
+
+def test_a_periodic_part_runs_every_so_often_and_at_once_when_woken() -> None:
+    work = Work()
+
+    async def day() -> None:
+        part = Periodic("a part", work, 10.0)
+        running = asyncio.create_task(part.run())
+        await until_s(15)
+        part.wake()
+        # While it runs: one more run, and not two at a time.
+        await until_s(15.1)
+        part.wake()
+        part.wake()
+        await until_s(26)
+        await part.stop()
+        await running
+
+    live(day())
+
+    assert work.at_s == [0.0, 10.25, 15.0, 15.25, 25.5]
+
+
+def test_a_periodic_part_that_fails_is_woken_by_nobody_before_its_pause_is_over() -> None:
+    work = Work(Transient("no"))
+
+    async def day() -> None:
+        part = Periodic("a part", work, 60.0, pauses=Pauses(4, 4), chance=random.Random(1))
+        running = asyncio.create_task(part.run())
+        await until_s(0.5)
+        part.wake()
+        await until_s(10)
+        await part.stop()
+        await running
+
+    live(day())
+
+    first, second = work.at_s
+    assert 2 <= second - first - 0.25 <= 4
+
+
+def test_callers_share_the_next_flight_and_never_the_one_under_way() -> None:
+    work = Work(Transient("no"))
+
+    async def day() -> list[float]:
+        flight = SingleFlight("a flight", work, pauses=Pauses(1, 1))
+        loop = asyncio.get_running_loop()
+        ends: list[float] = []
+
+        async def caller(at_s: float) -> None:
+            await until_s(at_s)
+            await flight.done()
+            ends.append(loop.time())
+
+        await asyncio.gather(*[caller(at_s) for at_s in (0, 0.1, 0.1, 0.2)])
+        assert flight.status.failures == 1
+        return ends
+
+    ends = live(day())
+    assert len(work.at_s) == 3, "one that failed and succeeded then, and one for all who came meanwhile"
+    assert len(set(ends)) == 2
+
+
+def test_a_bug_in_a_flight_ends_the_process_though_nobody_waits_for_it() -> None:
+    async def day() -> None:
+        flight = SingleFlight("a flight", Work(TypeError("planted")))
+        running = asyncio.create_task(Together(flight).run())
+        flight.soon().add_done_callback(lambda task: task.exception())
+        await running
+
+    with pytest.raises(ExceptionGroup) as raised:
+        live(day())
+    assert isinstance(raised.value.exceptions[0], TypeError)
+
+
+def test_what_must_succeed_once_is_awaited_until_it_has() -> None:
+    async def day() -> None:
+        once = Once("tables", Work(Transient("no")))
+        assert once.status.awaits == "not yet"
+        await once.run()
+        assert once.status.awaits == ""
+        assert once.status.state is State.WELL
+
+    live(day())
+
+
+def test_parts_of_parts_are_found_once() -> None:
+    inner = Supervised("inner", Work())
+    status = Status("counted by hand")
+    outer = Together(inner, Together(inner))
+
+    assert [*every_part((outer, inner, status))] == [outer, inner, outer.parts[1], status]
+    assert [each.name for each in statuses((outer, inner, status))] == ["inner", "counted by hand"]
+
+
+def test_a_refused_right_says_what_to_do() -> None:
+    async def day() -> str:
+        status = Status("a part")
+        status.failed(AccessRefused("access to queue 'x' refused"))
+        return status.awaits
+
+    assert "`moor broker declare` grants" in live(day())
