@@ -8,6 +8,7 @@ said. What makes it comfortable (reconnecting, batching, settling per item) is w
     └── NotFound           no such exchange or queue
     Interrupted        something that worked no longer does; open it anew
     ├── ConnectionLost     and with it what was not confirmed or acknowledged
+    ├── OneWasRefused      one of several parcels under way, and the broker does not say which
     └── ConsumerCancelled  the broker stopped delivering: queue deleted, or a delivery held too long
 """
 
@@ -24,6 +25,8 @@ PLAIN = "application/json"  # one message
 LINES = "application/x-ndjson"  # one message a line
 PARCEL_BYTES_MAX = 256 * 1024
 PARCEL_ITEMS_MAX = 200
+# AMQP's short strings: keys, addresses and names.
+NAME_BYTES_MAX = 255
 
 
 class Refusal(Exception):  # noqa: N818 - a refusal is what it is
@@ -44,6 +47,12 @@ class Interrupted(Exception):  # noqa: N818
 
 class ConnectionLost(Interrupted):
     """Whatever was neither confirmed nor acknowledged may or may not have happened."""
+
+
+class OneWasRefused(Interrupted):
+    """One of the parcels that were under way on this channel was refused, maybe this one: published with no other beside
+    it, each is told its own fate.
+    """
 
 
 class ConsumerCancelled(Interrupted):
@@ -100,7 +109,9 @@ class Publishing(Protocol):
     """A channel to publish on. Many publishes may be under way; they reach the broker in the order of their calls."""
 
     async def publish(self, parcel: Parcel) -> Receipt:
-        """Hand over one parcel and wait for the broker's word on it; waits as long as the broker is blocked."""
+        """Hand over one parcel and wait for the broker's word on it; waits as long as the broker is blocked. A `Refusal` is
+        of this very parcel, and may have ended the channel.
+        """
 
     async def close(self) -> None: ...
 
