@@ -12,12 +12,21 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from bus.errors import AccessRefused, ConnectionLost, ConsumerCancelled, Interrupted, NotFound, Refusal
+from bus.errors import (
+    AccessRefused,
+    ConnectionLost,
+    ConsumerCancelled,
+    Interrupted,
+    NotFound,
+    OneWasRefused,
+    Refusal,
+)
 from bus.message import Envelope, Message
 from bus.topology import Objects
 
 __all__ = [
     "LINES",
+    "NAME_BYTES_MAX",
     "PARCEL_BYTES_MAX",
     "PARCEL_ITEMS_MAX",
     "PLAIN",
@@ -31,6 +40,7 @@ __all__ = [
     "HandsOver",
     "Interrupted",
     "NotFound",
+    "OneWasRefused",
     "Parcel",
     "Publishing",
     "Receipt",
@@ -41,6 +51,8 @@ PLAIN = "application/json"  # one message
 LINES = "application/x-ndjson"  # one message a line
 PARCEL_BYTES_MAX = 256 * 1024
 PARCEL_ITEMS_MAX = 200
+# AMQP's short strings: keys, addresses and names.
+NAME_BYTES_MAX = 255
 
 
 class HandsOver(Enum):
@@ -93,7 +105,9 @@ class Publishing(Protocol):
     """A channel to publish on. Many publishes may be under way; they reach the broker in the order of their calls."""
 
     async def publish(self, parcel: Parcel) -> Receipt:
-        """Hand over one parcel and wait for the broker's word on it; waits as long as the broker is blocked."""
+        """Hand over one parcel and wait for the broker's word on it; waits as long as the broker is blocked. A `Refusal` is
+        of this very parcel, and may have ended the channel.
+        """
 
     async def close(self) -> None: ...
 

@@ -13,6 +13,7 @@ Failure
 │   │   └── NotFound                no such exchange or queue
 │   ├── Interrupted             what worked no longer does; open it anew
 │   │   ├── ConnectionLost          and with it what was not confirmed or acknowledged
+│   │   ├── OneWasRefused           one of several parcels under way, and the broker does not say which
 │   │   └── ConsumerCancelled       the broker stopped delivering: queue deleted, or a delivery held too long
 │   ├── Undeliverable           no queue takes this order or question
 │   └── WrongAnswer             a question was answered by something that is no answer to it
@@ -66,6 +67,12 @@ class Interrupted(Operational):
 
 class ConnectionLost(Interrupted):
     """Whatever was neither confirmed nor acknowledged may or may not have happened."""
+
+
+class OneWasRefused(Interrupted):
+    """One of the parcels that were under way on this channel was refused, maybe this one: published with no other beside
+    it, each is told its own fate.
+    """
 
 
 class ConsumerCancelled(Interrupted):

@@ -8,6 +8,9 @@ SENDER = "moor-sender"
 # Where it was said first.
 EXCHANGE = "moor-exchange"
 KEY = "moor-key"
+# What no two dead letters have alike, and how often a message of a newer version was offered to a newer worker.
+LETTER = "moor-letter"
+WAITS = "moor-newer-waits"
 
 # Set by the broker; RabbitMQ's own names.
 BROKER_REASON = "x-first-death-reason"

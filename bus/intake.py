@@ -27,7 +27,7 @@ from bus.message import Envelope, Message, type_of
 from bus.origin import Origin, origin_of
 from bus.publisher import Publisher
 from bus.settings import BusSettings
-from bus.topology import project_of_key, speaker_of
+from bus.topology import QUEUES, QueueKind, project_of_key, speaker_of
 from bus.unreadable import Unreadable
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,9 @@ class Item(Struct, frozen=True, eq=False):
         assert not isinstance(lines, Unreadable), "a parcel that is not looked into has no items"
         return lines[self.place]
 
+
+# Queues whose broker only says that a parcel came back, and not how often.
+UNCOUNTED = frozenset(queue.name for queue in QUEUES if queue.kind is QueueKind.QUESTIONS)
 
 # What stands for the content of a message that we could not read.
 NOTHING_READ: Received[Any] = Received(message=None, id="", trace="", sender="", reply_to="", attempts=0)
@@ -221,7 +224,7 @@ class Intake:
         if isinstance(lines, Unreadable):
             held = self._hold(consuming, delivery, origin, 1)
             self._set_aside(self._bury_unread(held, lines))
-        elif delivery.returns and len(lines) > 1:
+        elif delivery.returns and (len(lines) > 1 or self.queue in UNCOUNTED):
             self._set_aside(self._halve(self._hold(consuming, delivery, origin, 1), lines))
         else:
             held = self._hold(consuming, delivery, origin, len(lines))
@@ -263,7 +266,11 @@ class Intake:
         return None
 
     def _read(self, place: int, line: bytes, held: Held, returns: int) -> Received[Any] | None:
-        """The message in this line, or what stands for one that cannot be read; None if it is for a newer worker."""
+        """The message in this line, or what stands for one that cannot be read; None if it is for a newer worker, or came
+        back too often. What came back is counted before it is decoded: that may be what kills.
+        """
+        if returns and self._is_spent(attempts_of(line) + returns, line, held):
+            return None
         read = self._codec.decode(line)
         if isinstance(read, FromNewer):
             self._leave_for_newer(read, place, held)
@@ -271,22 +278,37 @@ class Intake:
         if isinstance(read, Unreadable):
             read = structs.replace(read, project=project_of_key(held.origin.key))
             read = Envelope[Message](message=read, id=read.id, attempts=attempts_of(line))
-        if read.attempts + returns >= self._settings.attempts_max:
-            why = f"came back {read.attempts + returns} times: whoever had it in hand died or was cut off"
-            self._set_aside(self._bury_unread(held, Unreadable(line, why)))
+        if self._is_spent(read.attempts + returns, line, held):
             return None
         return self._judged(place, read, held, returns)
 
+    def _is_spent(self, attempts: int, line: bytes, held: Held) -> bool:
+        """Has it used up its attempts? Then it is buried."""
+        if attempts < self._settings.attempts_max:
+            return False
+        why = f"came back {attempts} times: whoever had it in hand died or was cut off"
+        self._set_aside(self._bury_unread(held, Unreadable(line, why)))
+        return True
+
     def _leave_for_newer(self, newer: FromNewer, place: int, held: Held) -> None:
-        """A worker of a later release will read it, or this one when it is upgraded; a client's is refused."""
+        """A worker of a later release will read it, or this one when it is upgraded. Only workers are waited for, and not
+        for ever; anybody else's is refused.
+        """
         what = f"version {newer.version} of {newer.type!r} is newer than what this worker reads"
-        speaker = speaker_of(held.origin.sender)
-        if speaker is not None and not speaker.is_worker:
-            self._set_aside(self._bury_unread(held, Unreadable(newer.line, what)))
+        waits = dead_letters.waits_of(held.delivery.parcel)
+        if waits >= self._settings.newer_waits_max:
+            what = f"{what}; it waited {waits} times for a newer one, and none came"
+        elif self._is_from_a_worker(held.origin.sender):
+            log.error("%s: left for a newer worker on %s", what, self.queue)
+            item = Item(place, held, NOTHING_READ)
+            self._set_aside(self._send_back(item, self._settings.newer_delay_ms, newer.line, waits=waits + 1))
             return
-        log.error("%s: left for a newer worker on %s", what, self.queue)
-        item = Item(place, held, NOTHING_READ)
-        self._set_aside(self._send_back(item, self._settings.newer_delay_ms, newer.line))
+        self._set_aside(self._bury_unread(held, Unreadable(newer.line, what)))
+
+    def _is_from_a_worker(self, sender: str) -> bool:
+        """Where the broker has no users of the topology, whoever is the same user as we are may be one."""
+        speaker = speaker_of(sender)
+        return sender == self._link.broker.user if speaker is None else speaker.is_worker
 
     def _lost(self) -> None:
         """The broker will deliver everything unacknowledged again, to us or to another."""
@@ -303,20 +325,20 @@ class Intake:
         """The parcel is gone only when both of its halves are in the queue."""
         older = [put_back(line) for line in lines]
         middle = len(older) // 2
-        await asyncio.gather(
-            self._to_queue(older[:middle], held.origin), self._to_queue(older[middle:], held.origin)
-        )
+        waits = dead_letters.waits_of(held.delivery.parcel)
+        halves = [half for half in (older[:middle], older[middle:]) if half]
+        await asyncio.gather(*[self._to_queue(half, held.origin, waits) for half in halves])
         await self._complete(held)
 
-    async def _send_back(self, item: Item, delay_ms: float, line: bytes) -> None:
+    async def _send_back(self, item: Item, delay_ms: float, line: bytes, waits: int = 0) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(jittered_ms(delay_ms, self._chance) / 1000):
                 await self._stopping.wait()
-        await self._to_queue((line,), item.parcel.origin)
+        await self._to_queue((line,), item.parcel.origin, waits)
         await self.done((item,))
 
-    async def _to_queue(self, lines: Sequence[bytes], origin: Origin) -> None:
-        await self._publisher.send_parcel(dead_letters.returned(lines, self.queue, origin))
+    async def _to_queue(self, lines: Sequence[bytes], origin: Origin, waits: int) -> None:
+        await self._publisher.send_parcel(dead_letters.returned(lines, self.queue, origin, waits=waits))
 
     async def _bury_unread(self, held: Held, unreadable: Unreadable) -> None:
         await self._bury_line(unreadable.line, held.origin, unreadable.reason)
@@ -327,7 +349,13 @@ class Intake:
         log.error("dead letter from %s: %s", self.queue, reason)
         await self._publisher.send_parcel(
             dead_letters.burial(
-                line, self.queue, origin, reason=reason, attempts=attempts_of(line), where=self._name
+                line,
+                self.queue,
+                origin,
+                reason=reason,
+                attempts=attempts_of(line),
+                where=self._name,
+                letter=f"{self._name}-{self.buried}",
             )
         )
 

@@ -8,7 +8,7 @@ import asyncio
 import random
 
 from bus.authority import Post, post_of
-from bus.broker import Broker, Connection, ConnectionLost
+from bus.broker import Broker, Connection, ConnectionLost, Publishing
 from bus.errors import Operational
 from bus.parts import Pauses, Status
 from bus.settings import BusSettings
@@ -76,3 +76,33 @@ class Link:
 def pauses_of(settings: BusSettings) -> Pauses:
     """Between two tries of whatever needs a broker."""
     return Pauses(settings.connect_delay_ms_first / 1000, settings.connect_delay_ms_max / 1000)
+
+
+class WayOut:
+    """A channel to publish on, over a link: opened when it is needed, and again when it broke."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._opening = asyncio.Lock()
+        self._publishing: Publishing | None = None
+
+    async def channel(self) -> Publishing:
+        async with self._opening:
+            if self._publishing is None:
+                connection = await self._link.connection()
+                try:
+                    self._publishing = await connection.open_publishing()
+                except ConnectionLost:
+                    await self._link.broken(connection)
+                    raise
+            return self._publishing
+
+    async def forget(self, broken: Publishing | None) -> None:
+        """The next parcel opens a new channel; unless another parcel's failure has led to one already."""
+        if broken is not None and self._publishing is broken:
+            await self.close()
+
+    async def close(self) -> None:
+        publishing, self._publishing = self._publishing, None
+        if publishing is not None:
+            await publishing.close()

@@ -13,6 +13,8 @@ from msgspec import Meta, Struct
 CellName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}\Z")]
 # Part of a routing key, where `-` stands for none.
 Project = Annotated[str, Meta(pattern=r"^(?!-\Z)[a-z0-9_-]{0,64}\Z")]
+# What fits both PostgreSQL's integers and AMQP's.
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 ProviderId = NewType("ProviderId", UUID)
 ConsumerId = NewType("ConsumerId", UUID)
 GroupId = NewType("GroupId", UUID)
@@ -47,11 +49,11 @@ class Envelope(Struct, Generic[M_co], frozen=True, kw_only=True, omit_defaults=T
 
     message: M_co
     id: str = ""
-    version: int = 1
-    sent_at: datetime | None = None
+    version: Count = 1
+    sent_at: Annotated[datetime, Meta(tz=True)] | None = None
     cause: str = ""
     trace: str = ""
-    attempts: Annotated[int, Meta(ge=0)] = 0
+    attempts: Count = 0
 
 
 def type_of(message: Message | type[Message]) -> str:

@@ -25,13 +25,14 @@ from bus.broker import (
     Connection,
     ConnectionLost,
     Interrupted,
+    OneWasRefused,
     Parcel,
     Publishing,
     Receipt,
     Refusal,
 )
 from bus.errors import Unavailable, Undeliverable
-from bus.link import Link
+from bus.link import Link, WayOut
 from bus.message import Envelope, Message
 from bus.parcels import Bucket, Key, Outgoing, Waiter
 from bus.settings import BusSettings
@@ -103,6 +104,9 @@ class Publisher:
         # When the last alarm ended, by the loop's clock.
         self.free_since_s = 0.0
         self._project_of: ProjectOf | None = None
+        # For parcels of which one was refused: each goes with no other beside it.
+        self._aside = WayOut(link)
+        self._alone = asyncio.Lock()
         self.answers_dropped = 0
         self.held_back = 0
         self.parcels_sent = 0
@@ -209,6 +213,7 @@ class Publisher:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
         self._tell_those_left()
+        await self._aside.close()
         publishing, self._publishing = self._publishing, None
         if publishing is not None:
             await publishing.close()
@@ -379,9 +384,28 @@ class Publisher:
         try:
             publishing = await self._channel()
             receipt = await publishing.publish(parcel)
+        except OneWasRefused:
+            await self._forget(publishing)
+            return await self._publish_alone(parcel)
         except Interrupted:
             await self._forget(publishing)
             return Receipt.REFUSED
+        self.parcels_sent += 1
+        return receipt
+
+    async def _publish_alone(self, parcel: Parcel) -> Receipt:
+        """With no other beside it, so that a refusal is its own."""
+        async with self._alone:
+            publishing: Publishing | None = None
+            try:
+                publishing = await self._aside.channel()
+                receipt = await publishing.publish(parcel)
+            except Refusal:
+                await self._aside.close()
+                raise
+            except Interrupted:
+                await self._aside.forget(publishing)
+                return Receipt.REFUSED
         self.parcels_sent += 1
         return receipt
 

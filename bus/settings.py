@@ -32,8 +32,10 @@ class BusSettings(Struct, frozen=True):
     attempts_max: int = 20
     # What failed by no fault of its own, such as another's lock, waits this long before it is tried again.
     blameless_delay_ms: float = 2_000.0
-    # A message of a newer version waits this long before it is offered to another worker.
+    # A message of a newer version waits this long before it is offered to another worker; and, as a rolling upgrade takes
+    # minutes, about so long until it is a dead letter.
     newer_delay_ms: float = 5_000.0
+    newer_wait_s_max: float = 3_600.0
     # Asking: how long until a question is asked again, and until it has no answer.
     ask_again_ms: float = 2_000.0
     answer_timeout_ms: float = 30_000.0
@@ -42,6 +44,11 @@ class BusSettings(Struct, frozen=True):
     connect_delay_ms_max: float = 5_000.0
     # Stopping: how long work in hand may take before it is given back unfinished.
     drain_ms_max: float = 20_000.0
+
+    @property
+    def newer_waits_max(self) -> int:
+        """How often a message of a newer version is offered to another worker."""
+        return int(self.newer_wait_s_max * 1000 / self.newer_delay_ms)
 
     def __post_init__(self) -> None:
         _require(0 < self.parcel_items_max <= PARCEL_ITEMS_MAX, "parcel_items_max", f"1..{PARCEL_ITEMS_MAX}")
@@ -60,7 +67,7 @@ class BusSettings(Struct, frozen=True):
             "tries_in_place_max",
         ):
             _require(getattr(self, count) >= 1, count, "at least 1")
-        for period in ("sweep_s", "ask_again_ms", "connect_delay_ms_max"):
+        for period in ("sweep_s", "ask_again_ms", "newer_delay_ms", "connect_delay_ms_max"):
             _require(getattr(self, period) > 0, period, "more than 0")
         _require(
             self.connect_delay_ms_first <= self.connect_delay_ms_max,

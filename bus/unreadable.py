@@ -12,13 +12,18 @@ from msgspec import inspect
 from bus.message import Message
 
 VALUE_SHOWN_MAX = 200
+REASON_SHOWN_MAX = 1_000
+NUL = "\0"
 
 # As msgspec says where it found something: "... - at `$.message.flavor.vcpus`", and which key is missing there.
 _PATH = re.compile(r"`\$(?P<path>[^`]*)`")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _MISSING = re.compile(r"missing required field `(?P<key>[^`]+)`")
 
+# All that decoding a line may raise: it is no JSON, no UTF-8, nested too deep, or not what its type says.
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
+# And all that a look into its JSON may raise, where that has not the form that an upgrade, or a path, expects.
+NOT_AS_EXPECTED = (*NOT_JSON, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
 class Unreadable(Message, frozen=True, kw_only=False, tag="unreadable"):
@@ -49,36 +54,98 @@ class Culprit(NamedTuple):
 
 def culprit_of(problem: Exception, line: bytes) -> Culprit:
     """What the decoder complains about."""
-    reason = str(problem)
+    if isinstance(problem, UnicodeDecodeError):
+        return _no_utf8_in(line)
+    if isinstance(problem, RecursionError):
+        return Culprit("nested too deep to be read")
+    reason = str(problem)[:REASON_SHOWN_MAX]
     found = _PATH.search(reason)
     if found is None:
         return Culprit(reason)
-    path = found["path"].removeprefix(".message").lstrip(".")
+    path = _field(found["path"])
     if missing := _MISSING.search(reason):
         return Culprit(reason, f"{path}.{missing['key']}".lstrip("."))
     try:
         value: Any = msgspec.json.decode(line)
         for key, index in _STEP.findall(found["path"]):
             value = value[key] if key else value[int(index)]
-    except (*NOT_JSON, KeyError, IndexError, TypeError):
+    except NOT_AS_EXPECTED:
         return Culprit(reason, path)
     return Culprit(f"{reason}: got {_json(value)}", path, _shown(value))
 
 
 def unread_key(line: bytes, kind: type[Message]) -> Culprit | None:
     """The first key in this message that nobody reads; None if all are."""
-    for at, key, value in _unread(msgspec.json.decode(line)["message"], _type(kind), ""):
-        # Parts of a message never bear the name of its tag, so this is about the same level.
-        known = ", ".join(sorted(_fields(at[1])))
-        field = f"{at[0]}.{key}".lstrip(".")
-        return Culprit(f"nothing here reads {field!r}: known are {known}", field, _shown(value))
+    try:
+        message = msgspec.json.decode(line)["message"]
+        for at, key, value in _unread(message, _type(kind), ""):
+            # Parts of a message never bear the name of its tag, so this is about the same level.
+            known = ", ".join(sorted(_fields(at[1])))
+            field = _field(f"{at[0]}.{key}")
+            return Culprit(f"nothing here reads {field!r}: known are {known}", field, _shown(value))
+    except NOT_AS_EXPECTED as problem:
+        # What the typed decoder skips need not be UTF-8, nor a number that there is.
+        return culprit_of(problem, line)
     return None
+
+
+def nul_in(line: bytes) -> Culprit | None:
+    """A NUL in a text: JSON may have it, no text in PostgreSQL may."""
+    if b"\\u0000" not in line:
+        return None
+    try:
+        found = _text_with(NUL, msgspec.json.decode(line))
+    except NOT_JSON as problem:
+        return culprit_of(problem, line)
+    if found is None:
+        return None
+    path, text = found
+    field = _field(path)
+    return Culprit(f"{field!r} has the character NUL in it, which no text may have", field, _shown(text))
+
+
+def _no_utf8_in(line: bytes) -> Culprit:
+    """What is no UTF-8, and in which field; the whole line is looked at, since the decoder skips what it does not need."""
+    try:
+        line.decode()
+    except UnicodeDecodeError as wrong:
+        reason = f"no UTF-8: byte 0x{line[wrong.start]:02x} at {wrong.start}"
+    else:
+        reason = "no UTF-8"
+    try:
+        found = _text_with("\ufffd", msgspec.json.decode(line.decode(errors="replace")))
+    except NOT_JSON:
+        return Culprit(reason)
+    return Culprit(reason) if found is None else Culprit(reason, _field(found[0]), _shown(found[1]))
+
+
+def _text_with(mark: str, value: Any) -> tuple[str, str] | None:
+    """The first text in here with this in it, a key or a value, and the path to it. Without recursion: JSON may be as
+    deep as the decoder lets it.
+    """
+    waiting = [("", value)]
+    while waiting:
+        path, each = waiting.pop()
+        if isinstance(each, str):
+            if mark in each:
+                return path, each
+        elif isinstance(each, dict):
+            waiting += [(f"{path}.{key}", key) for key in each if mark in key]
+            waiting += [(f"{path}.{key}", inner) for key, inner in reversed(each.items())]
+        elif isinstance(each, list):
+            waiting += [(f"{path}[{place}]", inner) for place, inner in reversed([*enumerate(each)])]
+    return None
+
+
+def _field(path: str) -> str:
+    """As its writer calls it: from the message on."""
+    return path.removeprefix(".message").lstrip(".")[:VALUE_SHOWN_MAX]
 
 
 def request_id_in(raw: msgspec.Raw) -> UUID | None:
     try:
         return msgspec.json.decode(raw, type=UUID | None)
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return None
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from bus.broker import Connection
 from bus.dead_letters import DeadLetter, Grave, opened
@@ -41,7 +42,8 @@ def list_letters(
     for column in ("handle", "queue", "type", "attempts", "reason"):
         table.add_column(column, overflow="fold")
     for letter in letters:
-        table.add_row(letter.handle, letter.queue, letter.type, str(letter.attempts), letter.reason)
+        said = (letter.handle, letter.queue, letter.type, str(letter.attempts), letter.reason)
+        table.add_row(*[Text(_printable(text)) for text in said])
     out.print(table)
 
 
@@ -63,9 +65,9 @@ def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, as_json: AsJson 
         ("attempts", letter.attempts),
         ("where", letter.where),
     ):
-        out.print(f"[bold]{name:9}[/bold] {value}", highlight=False)
+        out.print(Text.assemble((f"{name:9}", "bold"), " ", _printable(str(value))))
     body = letter.body.decode(errors="replace")
-    out.print(body[:BODY_SHOWN_MAX], markup=False)
+    out.print(Text(_printable(body[:BODY_SHOWN_MAX])))
     if len(body) > BODY_SHOWN_MAX:
         out.print(f"[dim]... {len(body)} characters in all[/dim]")
 
@@ -139,6 +141,11 @@ def _decide(
             return len(tags)
 
     return with_connection(settled(bus=bus).bus_url, decided)
+
+
+def _printable(text: str) -> str:
+    """As it may be shown: what anybody sent must not move the cursor, nor be taken for markup."""
+    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
 
 
 def _as_json(letter: DeadLetter) -> dict[str, object]:

@@ -3,13 +3,13 @@
 Who may do what is decided before (connection.py); here everything asked for is done, or impossible.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 from msgspec import Struct, structs
 
 from bus import headers
-from bus.broker import AccessRefused, NotFound, Parcel, Receipt, Refusal
+from bus.broker import NAME_BYTES_MAX, AccessRefused, NotFound, Parcel, Receipt, Refusal
 from bus.codec import in_bytes
 from bus.memory.exchange import MemoryExchange
 from bus.memory.journal import Journal
@@ -24,8 +24,7 @@ EVERYBODY = None
 # As RabbitMQ has a largest message. Far above what we send: what others send too large must still arrive to be buried.
 BODY_BYTES_MAX = 16 * 1024 * 1024
 HEADERS_LENGTH_MAX = 32 * 1024
-# AMQP's short strings.
-NAME_LENGTH_MAX = 255
+PLAINLY_SHORT = NAME_BYTES_MAX // 4
 
 # RabbitMQ's default: who holds a delivery longer is taken for dead.
 CONSUMER_TIMEOUT_S = 1800.0
@@ -252,16 +251,40 @@ def _check_bounds(parcel: Parcel) -> None:
         raise TypeError(f"a parcel's body must be bytes, got {type(body).__name__}")
     if len(body) > BODY_BYTES_MAX:
         raise Refusal(f"a parcel of {len(body)} bytes: at most {BODY_BYTES_MAX} are taken")
-    if len(parcel.routing_key) > NAME_LENGTH_MAX or len(parcel.reply_to) > NAME_LENGTH_MAX:
-        raise Refusal(
-            f"a parcel with a name longer than {NAME_LENGTH_MAX}: {parcel.routing_key!r}, {parcel.reply_to!r}"
-        )
+    names = (parcel.routing_key, parcel.reply_to, parcel.content_type)
+    # What is this short needs no counting of its bytes.
+    if sum(map(len, names)) > PLAINLY_SHORT or not all(map(str.isascii, names)):
+        for field in ("routing_key", "reply_to", "content_type"):
+            _check_name_of(field, getattr(parcel, field))
     if headers_of_it:
+        _check_headers(headers_of_it)
         length = sum(len(name) + len(str(value)) for name, value in headers_of_it.items())
         if length > HEADERS_LENGTH_MAX:
             raise Refusal(
                 f"a parcel with {length} characters of headers: at most {HEADERS_LENGTH_MAX} are taken"
             )
+
+
+def _check_name_of(field: str, name: str) -> None:
+    size = len(_bytes_of(field, name))
+    if size > NAME_BYTES_MAX:
+        raise Refusal(f"{field} has {size} bytes, at most {NAME_BYTES_MAX} are taken: {name[:40]!r}...")
+
+
+def _check_headers(headers_of_it: Mapping[str, str | int]) -> None:
+    for name, value in headers_of_it.items():
+        _check_name_of("a header's name", name)
+        if isinstance(value, str):
+            _bytes_of(f"header {name!r}", value)
+        elif type(value) is not int or not -(2**63) <= value < 2**63:
+            raise Refusal(f"header {name!r} is {value!r}: neither text nor a number of 64 bits")
+
+
+def _bytes_of(field: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as problem:
+        raise Refusal(f"{field} has no bytes: {problem}") from problem
 
 
 def _nothing(_: Parcel) -> None:

@@ -6,7 +6,7 @@ from uuid import UUID
 from msgspec import Meta
 
 from bus.message import CellName, ConsumerId, Message, Project
-from bus.messages.placement import Label, Moment, ServerGroup, Value
+from bus.messages.placement import Counter, Label, Moment, Natural, ServerGroup, Value
 
 RequestId = NewType("RequestId", UUID)
 # An instance is a consumer of placement's from its first claim to its end.
@@ -86,7 +86,7 @@ class FunnelStep(Value, frozen=True):
     """How many hosts one step removed, and why one of them was."""
 
     step: str
-    removed: int
+    removed: Natural
     example: str = ""
 
 
@@ -102,7 +102,7 @@ class NoValidHost(Value, frozen=True):
     were, those that lacked the least.
     """
 
-    hosts: int
+    hosts: Natural
     steps: tuple[FunnelStep, ...]
     nearest: tuple[Miss, ...] = ()
 
@@ -110,7 +110,7 @@ class NoValidHost(Value, frozen=True):
 class AttemptFailed(Value, frozen=True):
     """One try to build on one host, and how it ended."""
 
-    attempt: int
+    attempt: Natural
     host: str
     reason: str
 
@@ -130,11 +130,11 @@ class InstanceState(Value, frozen=True):
 
     id: InstanceId
     request_id: RequestId
-    sequence: int
+    sequence: Counter
     state: Label
     cell: Label = ""
     host: Label = ""
-    attempt: int = 0
+    attempt: Natural = 0
     name: Label = ""
     project: Label = ""
     failures: tuple[AttemptFailed, ...] = ()

@@ -14,6 +14,7 @@ Nothing here connects again or repeats anything: see bus/link.py for that.
     wire.py         the one stream of frames out to the broker, and the channels that share it
     channel.py      one AMQP channel: questions and answers, frames put together, its end
     frames.py       parcels and the topology as frames, and back
+    decoding.py     what others write into a frame, read without complaint
     endings.py      how what has ended is told to each who waits
 """
 

@@ -11,11 +11,13 @@ from aio_pika.connection import make_url
 
 from bus.broker import AccessRefused, ConnectionLost, HandsOver
 from bus.rabbit.connection import RabbitConnection
+from bus.rabbit.decoding import decode_leniently
 from bus.rabbit.endings import bounded
 from bus.rabbit.wire import Wire
 
 # Whatever it complains of is raised here as well; it would do so with tracebacks, at every reconnect.
 logging.getLogger("aiormq").setLevel(logging.CRITICAL)
+decode_leniently()
 
 HEARTBEAT_S = 10
 CONNECT_S_MAX = 15.0

@@ -1,6 +1,7 @@
 """Parcels and the topology as AMQP frames, and back. Pure: bytes and values, no connection."""
 
 import struct
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ from pamqp.base import Frame
 from pamqp.frame import marshal
 from pamqp.header import ContentHeader
 
-from bus.broker import Delivery, Parcel
+from bus.broker import NAME_BYTES_MAX, Delivery, Parcel
 from bus.definitions import arguments_of
 from bus.headers import BROKER_KEY
 from bus.topology import Exchange, Limits, Queue, QueueKind
@@ -22,6 +23,8 @@ _HEADER_FRAME = 2
 _BODY_FRAME = 3
 _CONTENT_HEAD = struct.Struct(">HHQ")
 _TRANSIENT, _PERSISTENT = 1, 2
+# AMQP's own limit, which the library keeps to.
+EXCHANGE_BYTES_MAX = 127
 # How often a quorum queue has had it back, among the headers of what it delivers.
 _RETURNS = "x-delivery-count"
 
@@ -77,14 +80,29 @@ def _properties_around_name(content_type: str, mode: int, reply_to: str, user: s
     whole = commands.Basic.Properties(
         content_type=content_type, delivery_mode=mode, reply_to=reply_to, message_id=name, user_id=user
     ).marshal()
-    before, after = whole.split(bytes((len(name),)) + name.encode())
+    before, _, after = whole.rpartition(bytes((len(name),)) + name.encode())
     return before, after
 
 
+def why_unfit(parcel: Parcel) -> str:
+    """Which field no AMQP frame can hold, if it is the length that forbids it."""
+    names = (
+        ("exchange", parcel.exchange, EXCHANGE_BYTES_MAX),
+        ("routing_key", parcel.routing_key, NAME_BYTES_MAX),
+        ("content_type", parcel.content_type, NAME_BYTES_MAX),
+        ("reply_to", parcel.reply_to, NAME_BYTES_MAX),
+    )
+    for field, name, bytes_max in names:
+        size = len(name.encode(errors="replace"))
+        if size > bytes_max:
+            return f"{field} has {size} bytes, at most {bytes_max} are taken: {name[:40]!r}..."
+    return ""
+
+
 def delivery_of(queue: str, method: commands.Basic.Deliver, header: ContentHeader, body: bytes) -> Delivery:
+    """Whatever properties and headers its sender gave it."""
     properties = header.properties
     headers = properties.headers or {}
-    returns = headers.get(_RETURNS, int(bool(method.redelivered)))
     parcel = Parcel(
         exchange=method.exchange or "",
         routing_key=method.routing_key or "",
@@ -96,7 +114,7 @@ def delivery_of(queue: str, method: commands.Basic.Deliver, header: ContentHeade
             **{
                 key: value
                 for key, value in headers.items()
-                if isinstance(value, str | int) and key != _RETURNS
+                if isinstance(value, str | int) and not isinstance(value, bool) and key != _RETURNS
             },
             **_first_death_key(headers),
         },
@@ -105,17 +123,23 @@ def delivery_of(queue: str, method: commands.Basic.Deliver, header: ContentHeade
         tag=method.delivery_tag or 0,
         queue=queue,
         parcel=parcel,
-        returns=cast("int", returns),
+        returns=_returns(headers) if method.redelivered else 0,
         sender=properties.user_id or "",
     )
 
 
-def _first_death_key(headers: dict[str, Any]) -> dict[str, str]:
+def _first_death_key(headers: Mapping[str, Any]) -> dict[str, str]:
     """The key that a dead letter had before its first death: the last of its deaths is told last."""
     match headers.get("x-death"):
         case [*_, {"routing-keys": [str(key), *_]}]:
             return {BROKER_KEY: key}
     return {}
+
+
+def _returns(headers: Mapping[str, Any]) -> int:
+    """How often it came back, of a parcel that did. A classic queue does not count, and then a count is its sender's."""
+    count = headers.get(_RETURNS)
+    return count if isinstance(count, int) and count > 0 else 1
 
 
 def declaration_of_exchange(exchange: Exchange) -> Frame:

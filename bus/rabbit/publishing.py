@@ -7,10 +7,10 @@ from pamqp import commands
 from pamqp.base import Frame
 from pamqp.header import ContentHeader
 
-from bus.broker import ConnectionLost, Interrupted, Parcel, Receipt, Refusal
+from bus.broker import ConnectionLost, Interrupted, OneWasRefused, Parcel, Receipt, Refusal
 from bus.rabbit.channel import Channel, Listener
 from bus.rabbit.endings import fail
-from bus.rabbit.frames import frames_of
+from bus.rabbit.frames import frames_of, why_unfit
 from bus.rabbit.wire import Wire
 
 
@@ -25,7 +25,7 @@ class RabbitPublishing(Listener):
         # Whoever comes while the broker is blocked gets in line; without this, whoever comes next would be first.
         self._turn = asyncio.Lock()
         self._published = 0
-        self._unconfirmed: dict[int, tuple[Parcel, asyncio.Future[Receipt]]] = {}
+        self._unconfirmed: dict[int, asyncio.Future[Receipt]] = {}
         self._returned: set[int] = set()
 
     async def publish(self, parcel: Parcel) -> Receipt:
@@ -42,7 +42,7 @@ class RabbitPublishing(Listener):
         try:
             frames = frames_of(parcel, number, self.channel.number, self._user, self._wire.content_size_max)
         except (TypeError, ValueError) as problem:
-            raise Refusal(f"AMQP cannot carry this parcel: {problem}") from problem
+            raise Refusal(f"AMQP cannot carry this parcel: {why_unfit(parcel) or problem}") from problem
         try:
             self.channel.send(frames)
         except (Refusal, Interrupted) as why:
@@ -50,7 +50,7 @@ class RabbitPublishing(Listener):
         # Only what was sent is counted: the broker does not count what it does not see.
         self._published = number
         told: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._unconfirmed[number] = (parcel, told)
+        self._unconfirmed[number] = told
         return told
 
     def on_content(self, method: Frame, header: ContentHeader, body: bytes) -> None:  # noqa: ARG002 - as the port has it
@@ -65,21 +65,19 @@ class RabbitPublishing(Listener):
         else:
             numbers = [last]
         for number in numbers:
-            _, told = self._unconfirmed.pop(number)
+            told = self._unconfirmed.pop(number)
             if not told.done():
                 told.set_result(Receipt.UNROUTABLE if number in self._returned else receipt)
         self._returned.difference_update(numbers)
 
     def on_end(self, why: Exception) -> None:
-        """A refusal is for the parcel that it names; what became of those beside it, nobody knows."""
-        for parcel, told in self._unconfirmed.values():
-            named = isinstance(why, Refusal) and _names(str(why), parcel)
-            fail(told, why if named else ConnectionLost(f"not confirmed before the channel ended: {why}"))
+        """A refusal is of one parcel. Its text is not to be relied on, since the broker cuts it off; so it is only told
+        whose it is if one parcel alone was under way.
+        """
+        if not isinstance(why, Refusal):
+            why = ConnectionLost(f"not confirmed before the channel ended: {why}")
+        elif len(self._unconfirmed) > 1:
+            why = OneWasRefused(f"one of {len(self._unconfirmed)} parcels was refused: {why}")
+        for told in self._unconfirmed.values():
+            fail(told, why)
         self._unconfirmed.clear()
-
-
-def _names(refusal: str, parcel: Parcel) -> bool:
-    """Whether the broker's words are about this parcel: it names the exchange, and the key if that was the reason."""
-    if f"exchange '{parcel.exchange or 'amq.default'}'" not in refusal:
-        return False
-    return "access to topic" not in refusal or f"topic '{parcel.routing_key}'" in refusal

@@ -160,7 +160,10 @@ class UnixConnection:
     def tell(self, request: Request) -> None:
         """Said in the order of the calls."""
         self.check()
-        frame = encode(request)
+        try:
+            frame = encode(request)
+        except (ValueError, TypeError, OverflowError) as problem:
+            raise Refusal(f"a request that has no bytes: {problem}") from problem
         if len(frame) > FRAME_BYTES_MAX:
             raise Refusal(f"a request of {len(frame)} bytes: at most {FRAME_BYTES_MAX} are taken")
         self.frames.send(frame)

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from contextlib import suppress
 
-import msgspec
 from msgspec import structs
 
 from bus.broker import Interrupted, Refusal
@@ -38,6 +37,7 @@ from bus.unix_socket.frames import (
     decode_request,
     encode,
 )
+from bus.unreadable import NOT_JSON
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Session:
     def _received(self, frame: bytearray) -> None:
         try:
             request = decode_request(frame)
-        except msgspec.MsgspecError as problem:
+        except NOT_JSON as problem:
             log.warning("a client of the bus is cut off, it sent what is no request: %s", problem)
             self.frames.close("not a request")
             return
@@ -141,7 +141,9 @@ class Session:
         try:
             match request:
                 case Publish(channel=channel, parcel=parcel):
-                    reply: Reply = Told(request.id, await self._publishings[channel].publish(parcel))
+                    # Messages in the place of bytes are for one process; here anybody could have made them up.
+                    as_bytes = structs.replace(parcel, envelopes=()) if parcel.envelopes else parcel
+                    reply: Reply = Told(request.id, await self._publishings[channel].publish(as_bytes))
                 case AskDepth(queue=queue):
                     reply = Depth(request.id, await connection.depth(queue))
                 case _:

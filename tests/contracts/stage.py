@@ -124,10 +124,11 @@ async def working(
     settings: BusSettings = SETTINGS,
     codec: Codec = CODEC,
     outbox: Outbox[None] | None = None,
+    queue: str = WORK,
 ) -> AsyncIterator[Worker[None]]:
-    """A worker on placement's orders, until the block ends; then it drains."""
+    """A worker on a queue, placement's orders unless another is named, until the block ends; then it drains."""
     here = Station(broker, name, settings=settings, codec=codec)
-    worker = here.worker(WORK, memory.handlers, memory, chance=random.Random(7), outbox=outbox)
+    worker = here.worker(queue, memory.handlers, memory, chance=random.Random(7), outbox=outbox)
     running = asyncio.create_task(worker.run())
     try:
         yield worker

@@ -5,7 +5,16 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from bus.broker import LINES, PARCEL_BYTES_MAX, Interrupted, NotFound, Parcel, Receipt
+from bus.broker import (
+    LINES,
+    PARCEL_BYTES_MAX,
+    Interrupted,
+    NotFound,
+    OneWasRefused,
+    Parcel,
+    Receipt,
+    Refusal,
+)
 from bus.topology import Binding, Limits, Queue, QueueKind
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import (
@@ -117,6 +126,64 @@ async def test_an_exchange_that_is_not_there_is_an_error_and_ends_the_channel_al
             await within_patience(publishing.publish(parcel(b"on the same channel")))
 
         assert await publish(connection, parcel(b"on another channel")) == [Receipt.CONFIRMED]
+
+
+@pytest.mark.parametrize(
+    ("field", "changed"),
+    [
+        ("routing_key", structs.replace(parcel(1), routing_key="k" * 256)),
+        ("routing_key", structs.replace(parcel(1), routing_key="\u00e4" * 128)),
+        ("reply_to", structs.replace(parcel(1), reply_to="r" * 256)),
+        ("content_type", structs.replace(parcel(1), content_type="c" * 256)),
+    ],
+    ids=["key", "key in bytes", "reply_to", "content_type"],
+)
+async def test_a_name_that_is_too_long_is_refused_with_its_field(
+    under_test: BrokerUnderTest, field: str, changed: Parcel
+) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        publishing = await connection.open_publishing()
+        with pytest.raises(Refusal, match=rf"{field} has 256 bytes, at most 255 are taken: "):
+            await within_patience(publishing.publish(changed))
+
+        longest = structs.replace(parcel(b"as long as may be"), reply_to="r" * 255, content_type="c" * 255)
+        assert await publish(connection, longest) == [Receipt.CONFIRMED]
+        (delivery,) = await drain(connection, WORK.name, 1)
+        assert delivery.parcel == longest
+
+
+@pytest.mark.parametrize("header", [2**63, -(2**63) - 1, "\ud800"], ids=["large", "small", "no text"])
+async def test_a_header_that_has_no_bytes_is_refused(under_test: BrokerUnderTest, header: str | int) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        publishing = await connection.open_publishing()
+        with pytest.raises(Refusal):
+            await within_patience(
+                publishing.publish(structs.replace(parcel(1), headers={"moor-reason": header}))
+            )
+
+        assert await publish(connection, parcel(b"on another channel")) == [Receipt.CONFIRMED]
+
+
+async def test_of_many_under_way_no_neighbour_of_a_refused_one_is_told_that_it_was(
+    under_test: BrokerUnderTest,
+) -> None:
+    """The name is so long that RabbitMQ's own words for it are cut off."""
+    refused = Parcel("moor.nowhere" + "e" * 110, "k" * 255, b"")
+    async with connected(under_test.broker(), world()) as connection:
+        publishing = await connection.open_publishing()
+        told = await within_patience(
+            asyncio.gather(
+                *(publishing.publish(refused if n == 20 else parcel(n)) for n in range(40)),
+                return_exceptions=True,
+            )
+        )
+        assert all(each is Receipt.CONFIRMED or isinstance(each, Interrupted) for each in told[:20])
+        assert isinstance(told[20], NotFound | OneWasRefused)
+        assert all(isinstance(each, Interrupted) for each in told[21:])
+
+        alone = await connection.open_publishing()
+        with pytest.raises(NotFound):
+            await within_patience(alone.publish(refused))
 
 
 @pytest.mark.parametrize(

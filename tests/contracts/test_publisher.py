@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.broker import ConnectionLost
+from bus.broker import AccessRefused, ConnectionLost, NotFound, Parcel
 from bus.codec import CODEC
 from bus.link import Link
 from bus.listening import listen
@@ -18,10 +18,12 @@ from bus.messages.placement import (
     NotAllowed,
     ProvidersChanged,
 )
-from bus.publisher import Outgoing, Overfull, Undeliverable
+from bus.parcels import Outgoing
+from bus.publisher import Overfull, Undeliverable
 from bus.station import Station
-from bus.topology import EVENTS, FEED, Grant, Limits, objects_of
+from bus.topology import EVENTS, FEED, REPLY, Grant, Limits, objects_of, user_of
 from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.small_world import within_patience as within
 from tests.contracts.stage import (
     CELLS,
     SETTINGS,
@@ -250,6 +252,67 @@ async def test_who_held_a_delivery_too_long_consumes_again(under_test: BrokerUnd
         await until_empty(broker)
 
     assert set(memory.handled) == {0}
+
+
+@pytest.mark.parametrize("length", [10, 110], ids=["short", "cut off by the broker"])
+async def test_those_that_the_broker_refuses_are_told_and_their_neighbours_arrive(
+    under_test: BrokerUnderTest, length: int
+) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+    refused = Parcel("moor." + "x" * length, "k" * 255, b"{}", mandatory=True)
+
+    async with station(broker) as client, working(broker, memory):
+        sending, refusing = [], []
+        for n in range(300):
+            sending.append(client.publisher.send_parcel(parcel(line(order(n)))))
+            if n % 50 == 7:
+                refusing.append(client.publisher.send_parcel(refused))
+        told = await within(asyncio.gather(*refusing, return_exceptions=True))
+        await within(asyncio.gather(*sending))
+        await until(lambda: len(set(memory.handled)) == 300)
+        # And there is a way out for who comes later.
+        await client.publisher.send(order(300))
+        await until(lambda: 300 in memory.handled)
+
+    assert [type(each) for each in told] == [NotFound] * 6
+
+
+async def test_a_refusal_that_the_broker_cuts_off_is_told_to_whose_it_is(under_test: BrokerUnderTest) -> None:
+    """The key alone fills RabbitMQ's words for it; what they are about comes after."""
+    await declared(under_test)
+    await under_test.add_users((user_of("scheduler"), user_of("operator")), CELLS)
+    memory = Remembering()
+    refused = Parcel(REPLY, "k" * 200, b"{}", mandatory=True)
+
+    async with (
+        station(under_test.broker(user_of("scheduler"))) as client,
+        working(under_test.broker(user_of("operator")), memory),
+    ):
+        sending = [client.publisher.send_parcel(parcel(line(order(n)))) for n in range(100)]
+        refusing = [client.publisher.send_parcel(refused) for _ in range(3)]
+        sending += [client.publisher.send_parcel(parcel(line(order(n)))) for n in range(100, 200)]
+        told = await within(asyncio.gather(*refusing, return_exceptions=True))
+        await within(asyncio.gather(*sending))
+        await until(lambda: len(set(memory.handled)) == 200)
+
+    assert [type(each) for each in told] == [AccessRefused] * 3
+
+
+async def test_an_answer_to_what_is_no_address_harms_nobody_else(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    addresses = ("a" * 200, "a" * 255, "a" * 256, "\u00e4" * 200, "", "\0", "#", "the number comes here")
+
+    async with station(broker) as client:
+        said = [client.publisher.send_all([Outgoing(refusal(), to=to)]) for to in addresses if to]
+        asked = [client.publisher.send_all([Outgoing(order(1), reply_to=to)]) for to in addresses]
+        told = await within(asyncio.gather(*said, *asked, return_exceptions=True))
+        await client.publisher.send(order(2))
+
+    assert [str(each).partition(" has ")[2] for each in told if each is not None] == [
+        f"{size} bytes, at most 255 are taken: {to[:40]!r}..."
+        for size, to in ((256, "a" * 40), (400, "\u00e4" * 40)) * 2
+    ]
 
 
 async def test_closing_tells_those_who_still_wait(under_test: BrokerUnderTest) -> None:

@@ -6,11 +6,16 @@ import random
 import pytest
 from msgspec import structs
 
+from bus import headers
 from bus.broker import PARCEL_BYTES_MAX, PLAIN, Broker, Connection, ConnectionLost, HandsOver, Parcel
+from bus.codec import Codec, FromNewer
+from bus.dead_letters import opened
 from bus.errors import Poison, Transient, Unavailable
+from bus.message import Envelope, Message
 from bus.station import Station
-from bus.topology import PLACEMENT, user_of
-from tests.contracts.broker_under_test import BrokerUnderTest
+from bus.topology import DEAD, PLACEMENT, retry_exchange_of, user_of
+from bus.unreadable import Unreadable
+from tests.contracts.broker_under_test import SHOP, BrokerUnderTest
 from tests.contracts.stage import (
     CELLS,
     SETTINGS,
@@ -243,6 +248,167 @@ async def test_a_newer_version_from_a_worker_waits_for_a_newer_worker(under_test
     (left,) = await consuming.receive()
     assert left.parcel.body == newer
     await connection.close()
+
+
+async def test_a_newer_version_is_offered_to_newer_workers_for_so_long_and_then_buried(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    impatient = structs.replace(SETTINGS, newer_delay_ms=5, newer_wait_s_max=0.05)
+    memory = Remembering()
+
+    async with working(broker, memory, settings=impatient):
+        await send(broker, parcel(line(order(1), version=2, attempts=3), line(order(2))))
+        (letter,) = await dead_letters(broker, 1)
+        await until(lambda: memory.handled == [2])
+
+    assert letter.reason == (
+        "version 2 of 'release' is newer than what this worker reads; it waited 10 times for a newer one, and none came"
+    )
+    # Whoever reads it at last finds it as young as it was.
+    assert letter.attempts == 3
+    await until_empty(broker)
+
+
+async def test_a_newer_version_from_anybody_but_a_worker_is_buried_at_once(
+    under_test: BrokerUnderTest,
+) -> None:
+    await declared(under_test)
+    await under_test.add_users((user_of("scheduler"), user_of("operator")), CELLS)
+    person, worker = under_test.broker(user_of("operator")), under_test.broker(user_of("scheduler"))
+    memory, queue = Remembering(), "scheduler.requests"
+    newer = line(order(1), version=2)
+
+    def first_said_by(user: str, body: bytes = newer) -> Parcel:
+        said = {headers.SENDER: user, headers.EXCHANGE: PLACEMENT, headers.KEY: "release.c1"}
+        return Parcel(retry_exchange_of(queue), queue, body, mandatory=True, headers=said)
+
+    async with working(worker, memory, queue=queue):
+        await send(worker, *map(first_said_by, (user_of("operator"), SHOP.user, "", "moor-cellar")))
+        letters = await dead_letters(person, 4)
+        conductor = user_of("conductor", "c1")
+        await send(worker, first_said_by(conductor), first_said_by(conductor, line(order(2))))
+        await until(lambda: memory.handled == [2])
+
+    # Whom nobody knows is not heard at all.
+    assert sorted(each.reason.partition(":")[0] for each in letters) == [
+        "sent by 'moor-cellar', who is no user of the topology",
+        "sent without a user_id",
+        *["version 2 of 'release' is newer than what this worker reads"] * 2,
+    ]
+    assert len(await dead_letters(person, 4)) == 4
+
+
+async def test_a_question_that_kills_is_buried_though_its_queue_does_not_count(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    deaths: list[int] = []
+
+    def kill(number: int) -> None:
+        if number == 1:
+            deaths.append(number)
+            raise Killed
+
+    memory = Remembering(kill)
+    few = structs.replace(SETTINGS, attempts_max=4)
+    questions = "placement.questions"
+    said = {headers.SENDER: broker.user, headers.EXCHANGE: PLACEMENT, headers.KEY: "release.c1"}
+    await send(
+        broker, Parcel(retry_exchange_of(questions), questions, line(order(1)), mandatory=True, headers=said)
+    )
+
+    for _ in range(few.attempts_max):
+        here = Station(broker, "a-mortal", settings=few)
+        worker = here.worker(questions, memory.handlers, memory, chance=random.Random(1))
+        with pytest.raises(BaseExceptionGroup):
+            await worker.run()
+        await here.close()
+    async with working(broker, memory, settings=few, queue=questions):
+        (letter,) = await dead_letters(broker, 1)
+
+    assert len(deaths) == few.attempts_max
+    assert letter.reason == "came back 4 times: whoever had it in hand died or was cut off"
+
+
+class Unlucky(Codec):
+    """A codec with a bug: to look at one line kills."""
+
+    def decode(self, line: bytes) -> Envelope[Message] | Unreadable | FromNewer:
+        if b'"id":"deadly"' in line:
+            raise Killed
+        return super().decode(line)
+
+
+async def test_one_that_kills_by_being_decoded_is_buried_without_being_decoded(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+    few = structs.replace(SETTINGS, attempts_max=3)
+    await send(broker, parcel(line(order(1)).replace(b'"a-test"', b'"deadly"')))
+
+    for _ in range(few.attempts_max):
+        here = Station(broker, "a-mortal", settings=few, codec=Unlucky())
+        worker = here.worker(WORK, memory.handlers, memory, chance=random.Random(1))
+        with pytest.raises(BaseExceptionGroup):
+            await worker.run()
+        await here.close()
+    async with working(broker, memory, settings=few, codec=Unlucky()):
+        await send(broker, parcel(line(order(2))))
+        (letter,) = await dead_letters(broker, 1)
+        await until(lambda: memory.handled == [2])
+
+    assert letter.reason == "came back 3 times: whoever had it in hand died or was cut off"
+
+
+async def test_dead_letters_that_are_alike_have_handles_of_their_own(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    by_hand = Parcel(DEAD, WORK, b"{broken", headers={"x-first-death-reason": "delivery_limit"})
+
+    async with working(broker, Remembering()):
+        await send(broker, parcel(b"{broken"), parcel(b"{broken"), by_hand, by_hand)
+        first = await dead_letters(broker, 4)
+    connection = await broker.connect()
+    try:
+        assert len({letter.handle for letter in first}) == 4
+        assert {letter.handle for letter in await dead_letters(broker, 4)} == {each.handle for each in first}
+
+        async with opened(connection, letters_max=10) as grave:
+            by_worker, *others = sorted(grave.letters.items(), key=lambda each: each[1].where != "a-worker")
+            await grave.drop([by_worker[0]])
+
+        left = [letter.handle for letter in await dead_letters(broker, 3)]
+        assert sorted(left) == sorted(letter.handle for _, letter in others)
+
+        # Of those that the broker buried and nothing tells apart, one is as good as the other.
+        async with opened(connection, letters_max=10) as grave:
+            await grave.drop([tag for tag, letter in grave.letters.items() if letter.handle.endswith("-2")])
+
+        assert [letter.where for letter in await dead_letters(broker, 2)].count("broker") == 1
+    finally:
+        await connection.close()
+
+
+async def test_hundreds_of_dead_letters_are_dropped_at_once_and_their_neighbours_stay(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    await send(broker, *(Parcel(DEAD, ("a", "b")[n % 2], b"%d" % n) for n in range(600)))
+    connection = await broker.connect()
+    try:
+        async with opened(connection, letters_max=1_000) as grave:
+            await grave.drop([tag for tag, letter in grave.letters.items() if letter.queue == "b"])
+
+        left = await dead_letters(broker, 300)
+        assert sorted(int(letter.body) for letter in left) == [*range(0, 600, 2)]
+
+        async with opened(connection, letters_max=1_000) as grave:
+            await grave.drop([*grave.letters])
+
+        assert await dead_letters(broker, 0) == []
+    finally:
+        await connection.close()
 
 
 async def test_nobody_handles_it_here_is_a_reason_too(under_test: BrokerUnderTest) -> None:

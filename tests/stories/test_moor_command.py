@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import stat
 import tomllib
 from collections.abc import AsyncIterator
@@ -11,11 +12,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from bus import headers
 from bus.broker import AccessRefused, NotFound, Parcel, Receipt
 from bus.rabbit import RabbitBroker
-from bus.topology import API, EVENTS, user_of
+from bus.topology import API, DEAD, EVENTS, user_of
 from compute_sim.drivers import alike
 from moor.cloud import cloud
+from tests.adversity.hostile import hostile_parcel
 from tests.contracts.broker_under_test import ADMIN
 from tests.contracts.memory_under_test import UnixUnderTest
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, PASSWORD, RabbitMQUnderTest
@@ -130,6 +133,32 @@ async def test_dead_letters_are_listed_shown_replayed_and_dropped(
     async with working(broker, memory):
         await until(lambda: sorted(set(memory.handled)) == [0, 1, 2, 3])
 
+    assert (await moor("dead", "list", "--bus", url)).out.strip() == "no dead letters"
+
+
+async def test_whatever_lies_among_the_dead_letters_is_listed_shown_and_dropped(
+    served: UnixUnderTest | RabbitMQUnderTest,
+) -> None:
+    """Markup that ends what never began, terminal commands, half of a character, letters that are alike."""
+    broker, url = await declared(served), served.url()
+    chance = random.Random("hostile letters")
+    odd = Parcel(DEAD, "[/red]", b"\xff[/bold]\x1b[2J", headers={headers.REASON: "[/x] \x1b[31m \0 \u009b"})
+    await send(broker, odd, odd, *(hostile_parcel(chance, DEAD, "placement.work") for _ in range(100)))
+
+    listed = await moor("dead", "list", "--bus", url)
+    as_json = json.loads((await moor("dead", "list", "--json", "--bus", url)).out)
+    first, second = [each["handle"] for each in as_json if each["queue"] == "[/red]"]
+    shown = await moor("dead", "show", second, "--bus", url)
+    dropped = await moor("dead", "drop", first, "--bus", url)
+    nowhere = await moor("dead", "replay", "--queue", "[/red]", "--all", "--bus", url)
+    rest = await moor("dead", "drop", "--all", "--bus", url)
+
+    assert [each.code for each in (listed, shown, dropped, nowhere, rest)] == [0, 0, 0, 1, 0]
+    assert len(as_json) == 102
+    assert "\x1b" not in listed.out + shown.out
+    assert r"[/x] \x1b[31m \x00 \x9b" in shown.out
+    assert "was not replayed: no role reads the queue '[/red]'; it stays here" in nowhere.err
+    assert (dropped.out.strip(), rest.out.strip()) == ("dropped 1", "dropped 101")
     assert (await moor("dead", "list", "--bus", url)).out.strip() == "no dead letters"
 
 

@@ -1,9 +1,11 @@
 """What is on the wire today is read tomorrow: golden files of every message, and the rules of compatibility."""
 
 import pathlib
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import msgspec
+import msgspec.inspect
 import pytest
 
 from bus.broker import LINES, PLAIN, Parcel
@@ -20,7 +22,7 @@ from bus.codec import (
 )
 from bus.message import Envelope, Message, type_of
 from bus.messages import ALL
-from bus.topology import BOOK_QUESTIONS, BOOK_SEARCHES, BOOK_WRITES
+from bus.topology import BOOK_QUESTIONS, BOOK_SEARCHES, BOOK_WRITES, ROUTES, Kind
 from bus.unreadable import Unreadable
 from tests.unit.examples import CONSUMER, EXAMPLES, WHEN
 
@@ -172,6 +174,122 @@ def test_anything_else_is_unreadable_and_never_an_exception(line: bytes) -> None
     assert read.reason
 
 
+@pytest.mark.parametrize(
+    ("line", "reason", "field", "value"),
+    [
+        (
+            b'{"message":{"type":"instance.delete","instance":"%s"},"x":"a\xffb"}' % str(CONSUMER).encode(),
+            "no UTF-8: byte 0xff at 94",
+            "x",
+            "a\ufffdb",
+        ),
+        (b'{"message":{"type":"snapshot"},"id":"\xff"}', "no UTF-8: byte 0xff at 37", "id", "\ufffd"),
+        (b'{"message":{"type":"host.query","\xff":1}}', "no UTF-8: byte 0xff at 33", "\ufffd", "\ufffd"),
+        (
+            b'{"message":{"type":"host.query","name":"a\\u0000b"}}',
+            "'name' has the character NUL in it, which no text may have",
+            "name",
+            "a\0b",
+        ),
+        (
+            b'{"message":{"type":"snapshot"},"id":"\\u0000"}',
+            "'id' has the character NUL in it, which no text may have",
+            "id",
+            "\0",
+        ),
+        (
+            b'{"message":{"type":"host.query","x":{"\\u0000":1}}}',
+            "'x.\\x00' has the character NUL in it, which no text may have",
+            "x.\0",
+            "\0",
+        ),
+        (
+            b'{"message":{"type":"snapshot"},"attempts":1%s}' % (b"0" * 30),
+            "Expected `int` <= 2147483647 - at `$.attempts`",
+            "attempts",
+            "1" + "0" * 30,
+        ),
+        (
+            b'{"message":{"type":"snapshot"},"version":99999999999999999999}',
+            "Expected `int` <= 2147483647 - at `$.version`",
+            "version",
+            "99999999999999999999",
+        ),
+        (
+            b'{"message":{"type":"snapshot"},"sent_at":"2026-01-01T00:00:00"}',
+            "Expected `datetime` with a timezone component - at `$.sent_at`",
+            "sent_at",
+            "2026-01-01T00:00:00",
+        ),
+        (b'{"message":{"type":"snapshot","x":%s}}' % (b"[" * 5_000), "nested too deep to be read", "", ""),
+        (b'{"message":{"type":"snapshot","limit":1e999}}', "Number out of range", "limit", ""),
+        (b'{"message":{"type":"snapshot","limit":"\\ud800 and so on"}}', "JSON is malformed", "", ""),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_what_no_text_or_number_can_be_is_named(line: bytes, reason: str, field: str, value: str) -> None:
+    read = CODEC.decode(line)
+
+    assert isinstance(read, Unreadable)
+    assert read.reason.startswith(reason)
+    assert (read.field, read.value) == (field, value)
+
+
+def test_every_number_that_a_cell_or_a_client_may_say_fits_a_column() -> None:
+    """Those of an answer, or of placement's own facts, come out of a database; a flavor's are judged by the scheduler."""
+    spoken_by_placement = {"providers.changed", "inventory.refused"}
+    said = {name for name, route in ROUTES.items() if route.kind is not Kind.ANSWER} - spoken_by_placement
+    numbers = {
+        path: kind
+        for message in ALL
+        if type_of(message) in said
+        for path, kind in numbers_in(msgspec.inspect.type_info(message), type_of(message))
+        if not path.startswith("build.request") and ".flavor." not in path
+    }
+
+    assert len(numbers) > 50
+    assert [path for path, kind in numbers.items() if kind.ge is None and kind.gt is None] == []
+    assert [path for path, kind in numbers.items() if kind.le is None or kind.le > 2**63 - 1] == []
+
+
+def numbers_in(
+    kind: msgspec.inspect.Type, path: str
+) -> Iterator[tuple[str, msgspec.inspect.IntType | msgspec.inspect.FloatType]]:
+    match kind:
+        case msgspec.inspect.IntType() | msgspec.inspect.FloatType():
+            yield path, kind
+        case msgspec.inspect.StructType(fields=fields):
+            for field in fields:
+                yield from numbers_in(field.type, f"{path}.{field.encode_name}")
+        case msgspec.inspect.UnionType(types=types):
+            for each in types:
+                yield from numbers_in(each, path)
+        case msgspec.inspect.VarTupleType(item_type=item):
+            yield from numbers_in(item, f"{path}[]")
+        case msgspec.inspect.DictType(value_type=value):
+            yield from numbers_in(value, f"{path}{{}}")
+
+
+def test_a_backslash_before_what_looks_like_nul_is_only_a_backslash() -> None:
+    read = CODEC.decode(b'{"message":{"type":"host.query","name":"a\\\\u0000"}}')
+
+    assert isinstance(read, Envelope)
+
+
+def test_what_is_wrong_is_told_in_few_words_however_much_of_it_there_is() -> None:
+    much = b"x" * 200_000
+    for line in (
+        b'{"message":{"type":"' + much + b'"}}',
+        b'{"message":{"type":"host.query","' + much + b'":1}}',
+        b'{"message":{"type":"host.query","name":["' + much + b'"]}}',
+        b'{"message":{"type":"snapshot"},"id":"\xff' + much + b'"}',
+    ):
+        read = CODEC.decode(line)
+
+        assert isinstance(read, Unreadable)
+        assert len(read.reason) + len(read.field) + len(read.value) + len(read.kind) < 3_000
+
+
 class Lamp(Message, frozen=True, tag="lamp"):
     """As it is from version 2 on: brightness in lumen, where version 1 said watts."""
 
@@ -197,8 +315,28 @@ def test_the_version_before_that_is_no_longer_read() -> None:
     assert "version 0 of 'lamp' is no longer read: the version now is 2" in read.reason
 
 
-def test_an_upgrade_that_fails_makes_an_unreadable_message() -> None:
-    assert isinstance(NEXT_RELEASE.decode(b'{"message":{"type":"lamp"}}'), Unreadable)
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"message":{"type":"lamp"}}',
+        b'{"message":{"type":"lamp","watts":{}}}',
+        b'{"message":{"type":"lamp","watts":null}}',
+        b'{"message":{"type":"lamp","watts":40},"x":"\xff"}',
+        b'{"message":{"type":"lamp","watts":40},"id":"\\u0000"}',
+        b'{"message":{"type":"lamp","watts":40,"x":%s1%s}}' % (b"[" * 2_000, b"]" * 2_000),
+    ],
+)
+def test_an_upgrade_that_fails_makes_an_unreadable_message(line: bytes) -> None:
+    assert isinstance(NEXT_RELEASE.decode(line), Unreadable)
+
+
+def test_of_two_types_the_last_is_told() -> None:
+    """A message's type is looked for first, and read last."""
+    two = Codec([Lamp, type(RELEASE)])
+
+    read = two.decode(b'{"version":1,"message":{"type":"lamp","lumen":3,"type":"release"}}')
+
+    assert isinstance(read, Unreadable)
 
 
 def test_a_message_that_is_put_back_keeps_what_we_do_not_know_of_it() -> None:
@@ -207,6 +345,12 @@ def test_a_message_that_is_put_back_keeps_what_we_do_not_know_of_it() -> None:
     assert plain(put_back(line)) == plain(line) | {"attempts": 3}
     assert attempts_of(put_back(put_back(line))) == 4
     assert attempts_of(revived(line)) == 0
+
+
+def test_attempts_that_no_header_can_hold_are_none() -> None:
+    line = b'{"message":{"type":"snapshot"},"attempts":1%s}' % (b"0" * 30)
+
+    assert (attempts_of(line), put_back(line), revived(line)) == (0, line, line)
 
 
 def test_a_line_that_cannot_be_read_goes_back_as_it_is() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from bus.broker import ConnectionLost, Parcel, Receipt, Refusal
 from bus.memory import MemoryBroker
+from bus.message import Envelope, Message
 from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
 from bus.unix_socket import SocketTakenError, UnixBroker, serve_unix
 from bus.unix_socket.frames import FRAME_BYTES_MAX
@@ -125,8 +126,11 @@ async def test_where_nobody_serves_there_is_no_connection(place: Path) -> None:
         struct.pack(">I", 5) + b"noise",
         struct.pack(">I", 6) + b"\x94\xa3ack\x01",
         b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">I", 9) + b"\x92\xa5hello\xa1\xff",
+        struct.pack(">I", 50_007) + b"\x92\xa5hello" + b"\x91" * 50_000,
+        struct.pack(">I", 7) + b"\x92\xa5hello",
     ],
-    ids=["too long", "no request", "no hello", "another protocol"],
+    ids=["too long", "no request", "no hello", "another protocol", "no text", "too deep", "cut off"],
 )
 async def test_noise_ends_its_connection_and_no_other(place: Path, noise: bytes) -> None:
     async with serve_unix(MemoryBroker(), place):
@@ -150,6 +154,37 @@ async def test_what_is_too_large_to_travel_is_refused_before_it_does(place: Path
         with pytest.raises(Refusal, match=f"at most {FRAME_BYTES_MAX}"):
             await publishing.publish(Parcel("moor.town", "", b"x" * FRAME_BYTES_MAX))
 
+        await publishing.publish(Parcel("moor.town", "", b"fits"))
+
+
+async def test_messages_that_a_client_sends_in_the_place_of_bytes_are_not_taken(place: Path) -> None:
+    """No wire carries them; who made them up would speak past whatever reads the bytes."""
+    broker = MemoryBroker()
+    work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
+    async with serve_unix(broker, place):
+        connection = await UnixBroker(place).connect()
+        await connection.declare(Objects((Exchange("moor.town"),), (work,)))
+        made_up = (Envelope(message=Message()),)
+        publishing = await connection.open_publishing()
+        await publishing.publish(Parcel("moor.town", "work", b"bytes", envelopes=made_up))
+
+        consuming = await (await broker.as_user().connect()).open_consuming("work", prefetch=1)
+        (delivery,) = await consuming.receive()
+
+    assert (delivery.parcel.body, delivery.parcel.envelopes) == (b"bytes", ())
+
+
+@pytest.mark.parametrize("text", ["\ud800", "x" * 256], ids=["no text", "too long"])
+async def test_a_name_that_cannot_travel_is_refused_and_others_are_not(place: Path, text: str) -> None:
+    async with serve_unix(MemoryBroker(), place):
+        connection = await UnixBroker(place).connect()
+        await connection.declare(Objects((Exchange("moor.town"),)))
+        publishing = await connection.open_publishing()
+
+        with pytest.raises(Refusal):
+            await publishing.publish(Parcel("moor.town", "", b"", reply_to=text))
+
+        publishing = await connection.open_publishing()
         await publishing.publish(Parcel("moor.town", "", b"fits"))
 
 

@@ -1,0 +1,101 @@
+"""AMQP's fields as RabbitMQ lets them through. It takes any bytes for a name, any number for a time and tables in tables
+to any depth, from whoever may publish; the library's own decoders raise at those, and with them the connection that
+would have delivered the parcel ends: again at each delivery, for whoever looks at the queue, dead letters included.
+
+The library looks its decoders up in a table, by type; ours take the places of three of them. They read what is used
+here, skip the rest, and take time in proportion to the bytes.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from pamqp import decode
+
+# What a dead letter's deaths say is a list in a table in a list in a table; nothing that is used here is deeper.
+DEPTH_MAX = 5
+
+_LENGTH = struct.Struct(">I")
+# The letter that says what follows, and its layout. Times stay numbers, and of decimals only the length matters.
+_FIXED = {
+    each[0]: struct.Struct(f">{each[1:]}")
+    for each in ("t?", "bb", "BB", "sh", "uH", "Ii", "iI", "lq", "Lq", "ff", "dd", "TQ", "D5s", "V", "\0")
+}
+
+
+def decode_leniently() -> None:
+    """From now on, for all connections of this process."""
+    decode.METHODS.update(shortstr=short_string, table=table, timestamp=timestamp)
+
+
+def short_string(value: bytes) -> tuple[int, str]:
+    if not value:
+        raise ValueError("a name is cut off")
+    end = value[0] + 1
+    return end, value[1:end].decode(errors="backslashreplace")
+
+
+def timestamp(_: bytes) -> tuple[int, int]:
+    """Nobody asks for it."""
+    return 8, 0
+
+
+def table(value: bytes) -> tuple[int, dict[str, Any]]:
+    try:
+        return _table(value, 0, DEPTH_MAX)
+    except (struct.error, IndexError) as cut_off:
+        raise ValueError("a table is cut off") from cut_off
+
+
+def _table(data: bytes, start: int, depth: int) -> tuple[int, dict[str, Any]]:
+    """Where the table ends that starts here, and what is in it."""
+    at = start + _LENGTH.size
+    end = at + _LENGTH.unpack_from(data, start)[0]
+    if end > len(data):
+        raise ValueError("a table is longer than what holds it")
+    found: dict[str, Any] = {}
+    while at < end:
+        size = data[at]
+        name = data[at + 1 : at + 1 + size].decode(errors="backslashreplace")
+        at, found[name] = _value(data, at + 1 + size, depth)
+    return end, found
+
+
+def _value(data: bytes, at: int, depth: int) -> tuple[int, Any]:
+    kind = chr(data[at])
+    at += 1
+    if (fixed := _FIXED.get(kind)) is not None:
+        read = fixed.unpack_from(data, at)
+        return at + fixed.size, read[0] if read else None
+    if kind == "F" and depth > 1:
+        return _table(data, at, depth - 1)
+    if kind == "A" and depth > 1:
+        return _list(data, at, depth - 1)
+    if (long := _LONG.get(kind)) is None:
+        raise ValueError(f"a table has a value of the unknown type {kind!r}")
+    start = at + _LENGTH.size
+    end = start + _LENGTH.unpack_from(data, at)[0]
+    return end, long(data[start:end])
+
+
+def _list(data: bytes, start: int, depth: int) -> tuple[int, list[Any]]:
+    at = start + _LENGTH.size
+    end = at + _LENGTH.unpack_from(data, start)[0]
+    if end > len(data):
+        raise ValueError("a list is longer than what holds it")
+    found = []
+    while at < end:
+        at, value = _value(data, at, depth)
+        found.append(value)
+    return end, found
+
+
+def _text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+# Tables and lists that are too deep stay as they are.
+_LONG: dict[str, Callable[[bytes], str | bytes]] = {"S": _text, "x": bytes, "A": bytes, "F": bytes}

@@ -1,0 +1,236 @@
+"""Whatever a parcel holds, its reader lives: the parcel's good neighbours are handled once each, and what cannot be read
+is a dead letter with a reason, which can be looked at and dropped.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus import headers
+from bus.broker import Broker, Connection, Parcel, Receipt
+from bus.codec import CODEC, encode, known_messages
+from bus.dead_letters import DeadLetter, NotReplayed, opened
+from bus.link import Link
+from bus.listening import listen
+from bus.memory import MemoryBroker
+from bus.message import Envelope, ProviderId
+from bus.messages.placement import (
+    AskSnapshot,
+    InventoryRefused,
+    LogPosition,
+    NotAllowed,
+    SnapshotPage,
+)
+from bus.topology import (
+    DEAD,
+    DEAD_QUEUE,
+    EVENTS,
+    PLACEMENT,
+    QUEUES,
+    REPLY,
+    Grant,
+    in_cell,
+    objects_of,
+    retry_exchange_of,
+)
+from bus.worker import Worker
+from moor.dead_command import _as_json, _printable
+from tests.adversity.hostile import among, hostile_parcel
+from tests.contracts.stage import SETTINGS, Remembering, line, order, station, working
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("quiet")]
+
+PARCELS = 100_000
+A_FACT = InventoryRefused(
+    cell="c1", root=ProviderId(UUID(int=1)), verdict=NotAllowed(field="cell", reason="no such cell")
+)
+A_PAGE = SnapshotPage(providers=(), published=LogPosition(term=1, position=2))
+CHUNK = 1_000
+# A good order counts wherever it is read, since it was said where it should be.
+SAID = {headers.SENDER: "", headers.EXCHANGE: PLACEMENT, headers.KEY: "release.c1"}
+# Of so many parcels one has good neighbours in it.
+GOOD_EACH = 5
+CELL = "c1"
+READ = tuple(in_cell(queue.name, CELL) for queue in QUEUES if queue.name != DEAD_QUEUE)
+HASTY = structs.replace(SETTINGS, newer_delay_ms=1, newer_wait_s_max=0.003)
+
+
+@asynccontextmanager
+async def a_broker() -> AsyncIterator[tuple[Broker, Connection]]:
+    broker = MemoryBroker().as_user()
+    connection = await broker.connect()
+    await connection.declare(objects_of((CELL,)))
+    try:
+        yield broker, connection
+    finally:
+        await connection.close()
+
+
+async def publish(connection: Connection, parcels: Sequence[Parcel]) -> None:
+    publishing = await connection.open_publishing()
+    receipts = await asyncio.gather(*map(publishing.publish, parcels))
+    assert set(receipts) == {Receipt.CONFIRMED}
+    await publishing.close()
+
+
+class Goods:
+    """Good orders with a number each, and who hears of them."""
+
+    def __init__(self) -> None:
+        self.memory = Remembering()
+        self.said = 0
+
+    def lines(self, count: int) -> list[bytes]:
+        first, self.said = self.said, self.said + count
+        return [line(order(number + 1)) for number in range(first, self.said)]
+
+    def were_handled_once_each(self) -> bool:
+        # A golden file that was changed may be an order of its own; its number is far above.
+        counted = Counter(number for number in self.memory.handled if number <= self.said)
+        return len(counted) == self.said and set(counted.values()) <= {1}
+
+
+async def until_read(connection: Connection, queue: str, worker: Worker[None]) -> None:
+    async with asyncio.timeout(30):
+        while worker.intake.in_hand or await connection.depth(queue):
+            await asyncio.sleep(0.001)
+
+
+async def look_and_drop(connection: Connection) -> list[DeadLetter]:
+    """As `moor dead` does it."""
+    letters: list[DeadLetter] = []
+    while await connection.depth(DEAD_QUEUE):
+        async with opened(connection, letters_max=CHUNK) as grave:
+            found = [*grave.letters.values()]
+            assert len({letter.handle for letter in found}) == len(found)
+            letters += found
+            await grave.drop([*grave.letters])
+    for letter in letters:
+        assert letter.reason
+        assert letter.attempts >= 0
+        _as_json(letter)
+        _printable(letter.reason).encode()
+    return letters
+
+
+def drawn(chance: random.Random, queue: str, goods: Goods) -> list[Parcel]:
+    """Some by the queue's name, some as if they had been put back before."""
+    parcels = []
+    for number in range(CHUNK):
+        exchange = retry_exchange_of(queue) if chance.random() < 0.2 else ""
+        drawn_one = hostile_parcel(chance, exchange, queue)
+        if number % GOOD_EACH == 0:
+            put_back = structs.replace(drawn_one, exchange=retry_exchange_of(queue))
+            drawn_one = among(chance, goods.lines(2), put_back, SAID)
+        parcels.append(drawn_one)
+    return parcels
+
+
+@pytest.mark.parametrize("queue", READ)
+async def test_whatever_comes_by_a_queue_its_worker_lives_and_good_neighbours_are_handled_once(
+    queue: str,
+) -> None:
+    chance, goods = random.Random(f"hostile {queue}"), Goods()
+    async with (
+        a_broker() as (broker, connection),
+        working(broker, goods.memory, settings=HASTY, queue=queue) as worker,
+    ):
+        for _ in range(PARCELS // len(READ) // CHUNK):
+            await publish(connection, drawn(chance, queue, goods))
+            await until_read(connection, queue, worker)
+            assert goods.were_handled_once_each()
+            assert {letter.queue for letter in await look_and_drop(connection)} == {queue}
+
+    assert goods.said > 1_000
+
+
+async def test_what_comes_back_is_counted_and_split_whatever_is_in_it() -> None:
+    queue = "placement.work"
+    chance, goods = random.Random("hostile and returned"), Goods()
+    async with a_broker() as (broker, connection):
+        await publish(connection, drawn(chance, queue, goods))
+        consuming = await connection.open_consuming(queue, prefetch=CHUNK)
+        while True:
+            held = await consuming.receive()
+            if len(held) == CHUNK:
+                break
+        await consuming.close()
+        async with working(broker, goods.memory, settings=HASTY, queue=queue) as worker:
+            await until_read(connection, queue, worker)
+            assert goods.were_handled_once_each()
+        await look_and_drop(connection)
+
+
+async def test_whatever_lies_among_the_dead_letters_is_shown_told_apart_and_dropped() -> None:
+    """As if written there by hand, with any headers, and each of it twice."""
+    chance = random.Random("hostile letters")
+    async with a_broker() as (_, connection):
+        for _ in range(5):
+            parcels = [
+                hostile_parcel(chance, DEAD, chance.choice((*READ, "x" * 255, ""))) for _ in range(500)
+            ]
+            await publish(connection, [*parcels, *parcels])
+
+            letters = await look_and_drop(connection)
+
+            assert len(letters) == 1_000
+
+
+async def test_whatever_is_replayed_goes_where_it_came_from_or_stays() -> None:
+    chance, goods = random.Random("hostile replays"), Goods()
+    async with a_broker() as (broker, connection):
+        await publish(connection, [hostile_parcel(chance, DEAD, "placement.work") for _ in range(300)])
+        nowhere = hostile_parcel(chance, DEAD, "no.such.queue")
+        await publish(connection, [nowhere])
+
+        async with opened(connection, letters_max=CHUNK) as grave:
+            with pytest.raises(
+                NotReplayed, match=r"no role reads the queue 'no\.such\.queue'; it stays here"
+            ):
+                await grave.replay(connection, [*grave.letters])
+
+        assert await connection.depth(DEAD_QUEUE) == 1
+        async with working(broker, goods.memory, settings=HASTY) as worker:
+            await until_read(connection, "placement.work", worker)
+
+
+async def test_whatever_is_said_on_a_feed_its_listener_hears_the_rest() -> None:
+    chance = random.Random("hostile facts")
+    async with a_broker() as (broker, connection):
+        link = Link(broker, SETTINGS)
+        feed = listen(link, [Grant(EVENTS, ("#",))], process="p1", settings=SETTINGS, codec=CODEC)
+        assert await anext(feed) == ()
+        heard = 0
+        for _ in range(4):
+            hostile = [hostile_parcel(chance, EVENTS, "inventory.refused.c1") for _ in range(CHUNK)]
+            await publish(connection, [among(chance, [line(A_FACT)], each) for each in hostile])
+            heard = 0
+            while heard < CHUNK:
+                batch = await anext(feed)
+                heard += sum(each.message == A_FACT for each in batch)
+            assert heard == CHUNK
+        await feed.aclose()
+        await link.close()
+
+
+async def test_whatever_comes_as_an_answer_its_asker_is_answered() -> None:
+    """Nobody but the asker reads its queue, so who answers tells where it is; between the answers there is all the rest."""
+    chance = random.Random("hostile answers")
+    async with a_broker() as (broker, connection), station(broker, asks=True) as asking:
+        consuming = await connection.open_consuming("placement.questions", prefetch=1)
+        for _ in range(200):
+            asked = asyncio.ensure_future(asking.ask(AskSnapshot()))
+            (question,) = await consuming.receive()
+            reply_to = question.parcel.reply_to
+            (read,) = known_messages(question.parcel, CODEC)
+            page = encode(Envelope(message=A_PAGE, cause=read.id))
+            hostile = [hostile_parcel(chance, REPLY, reply_to) for _ in range(10)]
+            await publish(connection, [*hostile, among(chance, [page], hostile[0])])
+            await consuming.acknowledge(question.tag)
+            assert await asked == A_PAGE

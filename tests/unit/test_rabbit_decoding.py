@@ -1,0 +1,133 @@
+"""What RabbitMQ lets through, and the library's decoders would not."""
+
+import struct
+import time
+
+import pamqp.frame
+import pytest
+from pamqp import commands
+from pamqp.header import ContentHeader
+
+from bus.rabbit.decoding import decode_leniently, table
+from bus.rabbit.frames import delivery_of
+
+decode_leniently()
+
+CONTENT_TYPE, HEADERS, REPLY_TO, TIMESTAMP, USER = 1 << 15, 1 << 13, 1 << 9, 1 << 6, 1 << 4
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    return struct.pack(">BHI", kind, 1, len(payload)) + payload + b"\xce"
+
+
+def short(text: bytes) -> bytes:
+    return bytes((len(text),)) + text
+
+
+def long(kind: bytes, value: bytes) -> bytes:
+    return kind + struct.pack(">I", len(value)) + value
+
+
+def header_of(flags: int, *properties: bytes) -> ContentHeader:
+    payload = struct.pack(">HHQH", 60, 0, 0, flags) + b"".join(properties)
+    read = pamqp.frame.unmarshal(frame(2, payload))[2]
+    assert isinstance(read, ContentHeader)
+    return read
+
+
+def deliver(
+    exchange: bytes = b"e", key: bytes = b"k", *, redelivered: bool = False
+) -> commands.Basic.Deliver:
+    """With the class and method of a delivery."""
+    payload = struct.pack(">HH", 60, 60) + short(b"tag") + struct.pack(">QB", 7, redelivered)
+    read = pamqp.frame.unmarshal(frame(1, payload + short(exchange) + short(key)))[2]
+    assert isinstance(read, commands.Basic.Deliver)
+    return read
+
+
+def nested(depth: int) -> bytes:
+    inner = b""
+    for _ in range(depth):
+        inner = short(b"a") + long(b"F", inner)
+    return struct.pack(">I", len(inner)) + inner
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (long(b"S", b"text"), "text"),
+        (long(b"S", b"\xff"), b"\xff"),
+        (long(b"x", b"\0\xff"), b"\0\xff"),
+        (long(b"A", b"t\x01" + long(b"A", b"V")), [True, [None]]),
+        (long(b"F", short(b"k") + b"t\x01"), {"k": True}),
+        (b"T" + b"\xff" * 8, 2**64 - 1),
+        (b"l" + b"\xff" * 8, -1),
+        (b"D\xff\xff\xff\xff\xff", b"\xff" * 5),
+        (b"d\x7f\xf0" + b"\0" * 6, float("inf")),
+        (b"V", None),
+        *((kind + b"\x01", 1) for kind in (b"b", b"B")),
+        *((kind + b"\0\x01", 1) for kind in (b"s", b"u")),
+        *((kind + b"\0\0\0\x01", 1) for kind in (b"I", b"i")),
+    ],
+)
+def test_a_table_has_values_of_every_kind(value: bytes, expected: object) -> None:
+    entry = short(b"n\xff") + value + short(b"after") + b"t\x01"
+    data = struct.pack(">I", len(entry)) + entry
+
+    assert table(data + b"what follows") == (len(data), {"n\\xff": expected, "after": True})
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\0", b"\0\0\0\x09\x01a", b"\0\0\0\x03\x01aS", b"\0\0\0\x03\x01a?"])
+def test_a_table_that_is_cut_off_is_an_error_of_the_connection(data: bytes) -> None:
+    with pytest.raises(ValueError, match="table"):
+        table(data)
+
+
+def test_the_time_it_takes_grows_with_the_bytes_and_not_faster() -> None:
+    for entries in (nested(15_000), _many(12_000)):
+        begun = time.process_time()
+        table(entries)
+        # The library's took the square of it: seconds, or an end of the stack.
+        assert time.process_time() - begun < 0.5
+
+
+def _many(count: int) -> bytes:
+    entries = b"".join(short(b"%05d" % n) + b"t\x01" for n in range(count))
+    return struct.pack(">I", len(entries)) + entries
+
+
+def test_a_delivery_is_read_whatever_its_sender_wrote_around_it() -> None:
+    header = header_of(
+        CONTENT_TYPE | HEADERS | REPLY_TO | TIMESTAMP | USER,
+        short(b"\xff" * 255),
+        nested(2_000),
+        short(b"answers.\xed\xa0\x80"),
+        b"\xff" * 8,
+        short(b"moor-client"),
+    )
+
+    delivery = delivery_of("q", deliver(b"e", b"\xff" * 255), header, b"body")
+
+    assert (delivery.tag, delivery.sender, delivery.parcel.headers) == (7, "moor-client", {})
+    assert delivery.parcel.routing_key == "\\xff" * 255
+    assert delivery.parcel.reply_to == r"answers.\xed\xa0\x80"
+
+
+@pytest.mark.parametrize(
+    ("value", "first", "again"),
+    [
+        (b"l" + (5).to_bytes(8, "big"), 0, 5),
+        (long(b"S", b"abc"), 0, 1),
+        (b"l" + (-5).to_bytes(8, "big", signed=True), 0, 1),
+        (b"d" + b"\0" * 8, 0, 1),
+        (b"V", 0, 1),
+        (long(b"F", b""), 0, 1),
+    ],
+)
+def test_how_often_it_came_back_is_the_brokers_word_and_a_count(value: bytes, first: int, again: int) -> None:
+    """What is delivered for the first time never came back, whatever its sender says."""
+    entry = short(b"x-delivery-count") + value
+    header = header_of(HEADERS, struct.pack(">I", len(entry)) + entry)
+
+    assert delivery_of("q", deliver(), header, b"").returns == first
+    assert delivery_of("q", deliver(redelivered=True), header, b"").returns == again
