@@ -67,7 +67,13 @@ class BusSettings(Struct, frozen=True):
             "tries_in_place_max",
         ):
             _require(getattr(self, count) >= 1, count, "at least 1")
-        for period in ("sweep_s", "ask_again_ms", "newer_delay_ms", "connect_delay_ms_max"):
+        for period in (
+            "sweep_s",
+            "ask_again_ms",
+            "newer_delay_ms",
+            "newer_wait_s_max",
+            "connect_delay_ms_max",
+        ):
             _require(getattr(self, period) > 0, period, "more than 0")
         _require(
             self.connect_delay_ms_first <= self.connect_delay_ms_max,

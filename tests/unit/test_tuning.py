@@ -37,7 +37,6 @@ ZERO_SAYS_SOMETHING = {
     "compute.drain_s",
     "bus.linger_ms",
     "bus.retry_delay_ms_first",
-    "bus.newer_delay_ms",
     "bus.blameless_delay_ms",
     "bus.connect_delay_ms_first",
     "bus.drain_ms_max",
