@@ -377,11 +377,6 @@ KINDS: dict[str, dict[str, str | int]] = {
         "x-max-length": Limits().questions_length_max,
     },
     "dead": {"x-queue-type": "quorum"},
-    "feed.one": {
-        "x-overflow": "drop-head",
-        "x-max-length": Limits().feed_length_max,
-        "x-expires": Limits().unused_expires_ms,
-    },
 }
 
 
@@ -390,16 +385,33 @@ async def test_a_queue_is_of_the_kind_it_should_be(rabbitmq: RabbitMQUnderTest, 
     arguments = KINDS[name]
     # Of the classic ones, only that of questions outlives a restart: who answers may not declare it.
     durable = arguments.get("x-queue-type") == "quorum" or name == "placement.questions"
-    feed = Objects(queues=(Queue("feed.one", QueueKind.FEED),))
-    async with connected(rabbitmq.broker(), feed), raw(rabbitmq) as attempt:
-        if name == "feed.one":
-            (name,) = await rabbitmq.feeds()
+    async with raw(rabbitmq) as attempt:
         for key in arguments:
             # The broker compares: with any one of them left out, it is another queue.
             fewer = {other: value for other, value in arguments.items() if other != key}
             assert "PRECONDITION_FAILED" in await attempt(declares(name, fewer, durable=durable)), key
         assert "PRECONDITION_FAILED" in await attempt(declares(name, arguments, durable=not durable))
         assert await attempt(declares(name, arguments, durable=durable)) == ""
+
+
+async def test_a_feed_is_bounded_drops_its_oldest_and_goes_when_nobody_reads_it(
+    rabbitmq: RabbitMQUnderTest,
+) -> None:
+    """It cannot be declared once more to see what it is: its name is the broker's."""
+    feed = Objects(queues=(Queue("feed.one", QueueKind.FEED),))
+    async with connected(rabbitmq.broker(), feed):
+        listed = await asyncio.to_thread(
+            ctl, "list_queues", "--quiet", "--vhost", rabbitmq.virtual_host, "name", "arguments"
+        )
+
+    (line,) = [line for line in listed.splitlines() if line.startswith("amq.gen-")]
+    limits = Limits()
+    for argument in (
+        '{"x-overflow","drop-head"}',
+        f'{{"x-max-length",{limits.feed_length_max}}}',
+        f'{{"x-expires",{limits.unused_expires_ms}}}',
+    ):
+        assert argument in line.replace(" ", "")
 
 
 # Networks
