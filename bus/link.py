@@ -6,6 +6,7 @@ exception in whoever was using the connection, and each of them opens what it ne
 
 import asyncio
 import random
+from collections.abc import Callable
 
 from bus.authority import Post, post_of
 from bus.broker import Broker, Connection, ConnectionLost, Publishing
@@ -79,12 +80,18 @@ def pauses_of(settings: BusSettings) -> Pauses:
 
 
 class WayOut:
-    """A channel to publish on, over a link: opened when it is needed, and again when it broke."""
+    """A channel to publish on, over a link: opened when it is needed, and again when it broke.
 
-    def __init__(self, link: Link) -> None:
+    `connection` is the one that the channel is open on; None while there is no channel. `opened` is called each time there is
+    one again.
+    """
+
+    def __init__(self, link: Link, opened: Callable[[], object] | None = None) -> None:
         self._link = link
+        self._opened = opened
         self._opening = asyncio.Lock()
         self._publishing: Publishing | None = None
+        self.connection: Connection | None = None
 
     async def channel(self) -> Publishing:
         async with self._opening:
@@ -95,6 +102,9 @@ class WayOut:
                 except ConnectionLost:
                     await self._link.broken(connection)
                     raise
+                self.connection = connection
+                if self._opened is not None:
+                    self._opened()
             return self._publishing
 
     async def forget(self, broken: Publishing | None) -> None:
@@ -104,5 +114,6 @@ class WayOut:
 
     async def close(self) -> None:
         publishing, self._publishing = self._publishing, None
+        self.connection = None
         if publishing is not None:
             await publishing.close()

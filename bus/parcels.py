@@ -46,9 +46,8 @@ class Waiter:
             self.done.set_result(None)
 
 
-# Whom it is for, which is the queue of who asked or everybody whom this kind of message concerns; the cell; and where
-# answers go.
-Key = tuple[str | type[Message], str, str]
+# Messages of one key share parcels: the exchange, the routing key, and where answers go.
+Key = tuple[str, str, str]
 
 
 class Bucket:

@@ -22,7 +22,6 @@ import tenacity
 from msgspec import structs
 
 from bus.broker import (
-    Connection,
     ConnectionLost,
     Interrupted,
     OneWasRefused,
@@ -77,7 +76,6 @@ class Publisher:
     def __init__(
         self, link: Link, settings: BusSettings, name: str, clock: Callable[[], datetime] = now
     ) -> None:
-        self._link = link
         self._settings = settings
         self._clock = clock
         self._name = name
@@ -94,9 +92,8 @@ class Publisher:
         self._timer: asyncio.Handle | None = None
         # The linger time of what waits is over, but no parcel may start.
         self._is_late = False
-        self._publishing: Publishing | None = None
-        self._connection: Connection | None = None
-        self._opening = asyncio.Lock()
+        # What had to wait for the channel leaves in the turn after it is there.
+        self._way = WayOut(link, lambda: asyncio.get_running_loop().call_soon(self._flush))
         self._alarm: asyncio.Task[None] | None = None
         self._is_closed = False
         # What callers keep on rows until the broker has it, by the future of their call.
@@ -169,7 +166,7 @@ class Publisher:
         for task, waiting in [*self._under_way.items()]:
             for waiter in waiting:
                 waiter.is_withdrawn |= waiter.done is sent
-            if self._publishing is None and _is_withdrawn(waiting):
+            if self._way.connection is None and _is_withdrawn(waiting):
                 # No channel is open: it waits for one, or to try again.
                 task.cancel()
         sent.cancel()
@@ -177,7 +174,8 @@ class Publisher:
     @property
     def is_held(self) -> bool:
         """The broker has an alarm, and takes nothing from publishers."""
-        return self._connection is not None and bool(self._connection.blocked)
+        connection = self._way.connection
+        return connection is not None and bool(connection.blocked)
 
     @property
     def waiting(self) -> int:
@@ -214,9 +212,7 @@ class Publisher:
         await asyncio.gather(*working, return_exceptions=True)
         self._tell_those_left()
         await self._aside.close()
-        publishing, self._publishing = self._publishing, None
-        if publishing is not None:
-            await publishing.close()
+        await self._way.close()
 
     # Into parcels
 
@@ -224,16 +220,16 @@ class Publisher:
         message, to = outgoing.message, outgoing.to
         if outgoing.feed:
             return self._feed_bucket(outgoing.feed)
-        key = (to, "", "") if to else (type(message), getattr(message, "cell", ""), outgoing.reply_to)
+        address = Address(REPLY, to, Kind.ANSWER) if to else address_of(message)
+        key = (address.exchange, address.routing_key, outgoing.reply_to)
         bucket = self._buckets.get(key)
         if bucket is None:
-            address = Address(REPLY, to, Kind.ANSWER) if to else address_of(message)
             bucket = self._buckets[key] = Bucket(key, address, outgoing.reply_to)
         return bucket
 
     def _feed_bucket(self, project: str) -> Bucket:
         """Events of all types share a parcel here."""
-        key = ("", project, FEED)
+        key = (FEED, project, "")
         if (bucket := self._buckets.get(key)) is None:
             bucket = self._buckets[key] = Bucket(key, Address(FEED, project, Kind.EVENT), "")
         return bucket
@@ -270,7 +266,7 @@ class Publisher:
         self._is_late = bool(self._full or self._buckets)
 
     def _may_start(self) -> bool:
-        if self._publishing is None:
+        if self._way.connection is None:
             # One is enough to open the channel. What has not left may still be withdrawn.
             return not (self._under_way or self._is_closed)
         if len(self._under_way) >= self._settings.parcels_unconfirmed_max:
@@ -281,10 +277,11 @@ class Publisher:
         return not self._is_closed
 
     def _wait_for_end_of_alarm(self) -> None:
-        if self._alarm is None and self._connection is not None:
+        connection = self._way.connection
+        if self._alarm is None and connection is not None:
             self.held_back += 1
-            log.warning("the broker takes nothing: %s; holding back", self._connection.blocked)
-            self._alarm = asyncio.get_running_loop().create_task(self._connection.until_unblocked())
+            log.warning("the broker takes nothing: %s; holding back", connection.blocked)
+            self._alarm = asyncio.get_running_loop().create_task(connection.until_unblocked())
             self._alarm.add_done_callback(self._alarm_ended)
 
     def _alarm_ended(self, waiting: asyncio.Task[None]) -> None:
@@ -382,13 +379,13 @@ class Publisher:
         """A broken channel counts as refused: the parcel may or may not have arrived, so it goes again."""
         publishing: Publishing | None = None
         try:
-            publishing = await self._channel()
+            publishing = await self._way.channel()
             receipt = await publishing.publish(parcel)
         except OneWasRefused:
-            await self._forget(publishing)
+            await self._way.forget(publishing)
             return await self._publish_alone(parcel)
         except Interrupted:
-            await self._forget(publishing)
+            await self._way.forget(publishing)
             return Receipt.REFUSED
         self.parcels_sent += 1
         return receipt
@@ -421,26 +418,6 @@ class Publisher:
             f"no queue takes {parcel.routing_key!r} on {parcel.exchange!r} ({count} messages): is the topology declared "
             "there, and does the cell exist?"
         )
-
-    async def _channel(self) -> Publishing:
-        async with self._opening:
-            if self._publishing is None:
-                connection = await self._link.connection()
-                try:
-                    self._publishing = await connection.open_publishing()
-                except ConnectionLost:
-                    await self._link.broken(connection)
-                    raise
-                self._connection = connection
-                # The others waited for this.
-                asyncio.get_running_loop().call_soon(self._flush)
-            return self._publishing
-
-    async def _forget(self, broken: Publishing | None) -> None:
-        """The next parcel opens a new channel; unless another parcel's failure has led to one already."""
-        if broken is not None and self._publishing is broken:
-            self._publishing = self._connection = None
-            await broken.close()
 
 
 def _is_withdrawn(waiting: Mapping[Waiter, int]) -> bool:

@@ -7,11 +7,11 @@ import pytest
 from msgspec import structs
 
 from bus.broker import AccessRefused, ConnectionLost, NotFound, Parcel
-from bus.codec import CODEC
+from bus.codec import CODEC, known_messages
 from bus.link import Link
 from bus.listening import listen
 from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.build import InstanceActive, InstanceDeleted, InstanceState, RequestId
+from bus.messages.build import BuildInstance, InstanceActive, InstanceDeleted, InstanceState, RequestId
 from bus.messages.placement import (
     InventoryRefused,
     LogPosition,
@@ -23,6 +23,7 @@ from bus.publisher import Overfull, Undeliverable
 from bus.station import Station
 from bus.topology import EVENTS, FEED, REPLY, Grant, Limits, objects_of, user_of
 from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.small_world import connected, drain
 from tests.contracts.small_world import within_patience as within
 from tests.contracts.stage import (
     CELLS,
@@ -54,6 +55,28 @@ async def test_an_order_that_no_queue_takes_is_an_error(under_test: BrokerUnderT
             Undeliverable, match=r"no queue takes 'release\.no\.such\.cell' on 'moor\.placement'"
         ):
             await client.publisher.send(order(1, cell="no.such.cell"))
+
+
+async def test_builds_of_several_projects_share_no_parcel(under_test: BrokerUnderTest) -> None:
+    """The project is in the key, and a message counts only under its own."""
+    broker = await declared(under_test)
+    builds = [
+        BuildInstance(request_id=RequestId(UUID(int=number)), project=project)
+        for number, project in enumerate(("shop", "bank", "", "shop"))
+    ]
+    async with station(broker) as client, connected(broker, objects_of(CELLS)) as connection:
+        await within(client.publisher.send_all([Outgoing(build) for build in builds]))
+
+        arrived = await drain(connection, "scheduler.requests", 3)
+
+    assert {
+        (each.parcel.routing_key, *(read.message.project for read in known_messages(each.parcel, CODEC)))  # type: ignore[attr-defined]
+        for each in arrived
+    } == {
+        ("build.request.shop", "shop", "shop"),
+        ("build.request.bank", "bank"),
+        ("build.request.-", ""),
+    }
 
 
 async def test_an_event_without_a_listener_is_no_error(under_test: BrokerUnderTest) -> None:
