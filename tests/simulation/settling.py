@@ -147,8 +147,9 @@ async def _of_view(cloud: Cloud) -> list[str]:
     if cloud.clerks.view is None:
         return []
     replica = await cloud.clerks.view.caught_up()
-    as_the_books(replica, cloud.rows.books, cloud.findings)
-    return list(differences(replica, cloud.rows.books))
+    async with cloud.rows.books.committed():
+        as_the_books(replica, cloud.rows.books, cloud.findings)
+        return list(differences(replica, cloud.rows.books))
 
 
 def choices_left(cloud: Cloud) -> list[str]:
