@@ -26,7 +26,7 @@ from bus.messages.administration import (
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.paging import how_many_holders_fit
 from placement_worker.store import PlacementTransaction, Records
-from placement_worker.writing import WRITES, WriteBatch, write_reshape
+from placement_worker.writing import WRITES, WriteBatch, lock_reshapes, write_reshape
 
 
 def write_handlers(vocabulary: Vocabulary, clock: Callable[[], datetime]) -> Handlers:
@@ -76,8 +76,10 @@ async def _written(
     vocabulary: Vocabulary,
     now: datetime,
 ) -> Sequence[WriteVerdict]:
-    """Reshapes one at a time."""
+    """Reshapes one at a time, under the locks of all of them."""
     size = 1 if batch is write_reshape else max(1, len(writes))
+    if size < len(writes):
+        await lock_reshapes(tx, writes)
     verdicts: list[WriteVerdict] = []
     for start in range(0, len(writes), size):
         verdicts += await batch(tx, writes[start : start + size], vocabulary, now)

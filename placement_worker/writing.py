@@ -32,6 +32,7 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from placement_worker.core.allocating import decide_allocations, shares_named_by
+from placement_worker.core.ledger import Named, NamedShares
 from placement_worker.core.naming import decide_names, names_named_by
 from placement_worker.core.providing import decide_provider_writes, named_by
 from placement_worker.core.reshaping import decide_reshape, shares_named_in, trees_named_by
@@ -80,6 +81,21 @@ async def write_reshape(
     await tx.write_trees(decision.trees)
     await tx.write_claims(decision.claims)
     return (decision.verdict,)
+
+
+async def lock_reshapes(tx: PlacementTransaction, reshapes: Sequence[Any]) -> None:
+    """Lock all that these reshapes need, in the order of locks: the second would lock its consumers after the first has
+    locked its trees, and could wait for another writer that waits for it.
+    """
+    shares = [shares_named_in(reshape) for reshape in reshapes]
+    trees = [trees_named_by(reshape) for reshape in reshapes]
+    await tx.lock_shares(
+        NamedShares(
+            consumers=tuple(dict.fromkeys(one for named in shares for one in named.consumers)),
+            providers=tuple(dict.fromkeys(one for named in shares for one in named.providers)),
+        )
+    )
+    await tx.lock_trees(Named(trees=frozenset(one for named in trees for one in named.trees)))
 
 
 _OF_PROVIDERS: tuple[type[Message], ...] = (

@@ -20,7 +20,8 @@ and every parcel, then nothing goes wrong any more and everything must settle.
                                      what is written by name: applied once more, by simpler rules, in the order of the
                                      commits; and what reads are answered from
     settling.py                      what is left when everything should have settled
-    many.py, expected.py             many seeds, and what they must have seen together
+    intruders.py                     those who send bytes that are no messages, and forged messages
+    many.py, done.py, expected.py    many seeds, which of them are done, and what they must have seen together
     hunting.py, planted/             bugs made on purpose, found, and shrunk to what shows them
 
 `python -m tests.simulation --seed 7` tells one seed; `--seeds 100000` is a long run, and keeps what fails.

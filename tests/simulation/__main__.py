@@ -3,6 +3,8 @@
 python -m tests.simulation --seed 7               what happened, and what was covered; the same, byte for byte, each time
 python -m tests.simulation --seed 7 --about 4b9d  of it what is about one instance
 python -m tests.simulation --seeds 100000         a long run; what fails is told, and kept in failing_seeds.txt
+python -m tests.simulation --seeds 5000 --from 6000000 --done done.txt
+                                                  the same, from this seed on; run again, it goes on where it was
 """
 
 import argparse
@@ -10,9 +12,11 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
+from tests.simulation.done import DoneSeeds
 from tests.simulation.drawing import draw
-from tests.simulation.many import FIXED_HASHES, HASHES, KEPT, keep, run_many
+from tests.simulation.many import FIXED_HASHES, HASHES, KEPT, NOTHING_RAN, Ran, keep, run_many
 from tests.simulation.seeds import run
 from tests.simulation.telling import covered, lines_of, summary_of
 
@@ -21,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = _parser().parse_args(arguments)
     if wanted.seed is not None:
         return _tell_one(wanted.seed, wanted.about)
-    return _run_all(range(wanted.first, wanted.first + wanted.seeds))
+    return _run_all(range(wanted.first, wanted.first + wanted.seeds), DoneSeeds(wanted.done))
 
 
 def _tell_one(seed: int, about: str) -> int:
@@ -31,15 +35,33 @@ def _tell_one(seed: int, about: str) -> int:
     return 0 if outcome.broken is None else 1
 
 
-def _run_all(seeds: range) -> int:
-    began_s = time.monotonic()
-    result = run_many(seeds, on_broken=_report)
+def _run_all(seeds: range, done: DoneSeeds) -> int:
+    left = done.left_of(seeds)
+    for seed, how in done.broken_of(seeds).items():
+        print(f"seed {seed}: {how}")
+    last_s = began_s = time.monotonic()
+
+    def is_done(some: list[int], ran: Ran) -> None:
+        nonlocal last_s
+        now_s = time.monotonic()
+        done.add(some, ran.broken, now_s - last_s)
+        last_s = now_s
+        count = len(seeds) - len(done.left_of(seeds))
+        print(
+            f"{count} of {len(seeds)} seeds, {len(done.broken_of(seeds))} broken, {done.took_s:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    result = run_many(left, on_broken=_report, on_done=is_done) if left else NOTHING_RAN
     for line in covered(result.seen):
         print(line)
+    broken = done.broken_of(seeds)
     print(
-        f"{len(seeds)} seeds in {time.monotonic() - began_s:.0f} s, {result.cpu_s:.0f} s of CPU; {len(result.broken)} broken"
+        f"{len(seeds)} seeds done, {len(left)} of them now in {time.monotonic() - began_s:.0f} s and {result.cpu_s:.0f} s of "
+        f"CPU; all in {done.took_s:.0f} s; {len(broken)} broken"
     )
-    return 1 if result.broken else 0
+    return 1 if broken else 0
 
 
 def _report(seed: int, how: str) -> None:
@@ -54,7 +76,12 @@ def _parser() -> argparse.ArgumentParser:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=int, help="tell one seed in full")
     which.add_argument("--seeds", type=int, help="run so many seeds")
-    parser.add_argument("--first", type=int, default=1, help="the first of many")
+    parser.add_argument(
+        "--from", "--first", type=int, default=1, dest="first", metavar="N", help="the first of many"
+    )
+    parser.add_argument(
+        "--done", type=Path, help="keep in this file which seeds are done, and run the others"
+    )
     parser.add_argument("--about", default="", help="of a seed, only lines with this in them, and faults")
     return parser
 

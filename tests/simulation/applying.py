@@ -35,6 +35,7 @@ GENERATIONS = "a write is judged by the generation it names"
 TREES = "trees stay trees"
 HELD = "what is held stays"
 CAPACITY = "capacity is law"
+BOUNDS = "an amount keeps the bounds of its inventory"
 SUMS = "a reshape moves, and changes nobody's sums"
 NAMES = "names are somebody's"
 Wrong = Iterator[tuple[str, str]]
@@ -155,6 +156,7 @@ def _allocate(pages: Pages, consumers: Sequence[ConsumerAllocations]) -> Wrong:
     for provider in gaining & pages.plots.keys():
         plot = pages.plots[provider]
         pages.plots[provider] = structs.replace(plot, generation=plot.generation + 1)
+    yield from _out_of_bounds(pages, consumers)
     yield from _overfull(pages, sums)
 
 
@@ -165,15 +167,33 @@ def _overfull(pages: Pages, before: Mapping[Stock, int]) -> Wrong:
         inventory = plot.inventories.get(stock[1]) if plot else None
         if inventory is None:
             yield CAPACITY, f"there is no {stock[1]} of {stock[0]}"
-        elif held > before.get(stock, 0) and held > _capacity(inventory):
-            yield CAPACITY, f"of {_capacity(inventory)} {stock[1]} {held} is held"
+        elif held > before.get(stock, 0) and held > capacity(inventory):
+            yield CAPACITY, f"of {capacity(inventory)} {stock[1]} {held} is held"
+
+
+def _out_of_bounds(pages: Pages, consumers: Sequence[ConsumerAllocations]) -> Wrong:
+    for one in consumers:
+        for (provider, resource), amount in summed(one.amounts).items():
+            plot = pages.plots.get(provider)
+            inventory = plot.inventories.get(resource) if plot else None
+            if inventory is not None and (rule := broken_bound(inventory, amount)):
+                yield BOUNDS, f"{amount} {resource} of {provider} breaks {rule}"
+
+
+def broken_bound(inventory: ReportedInventory, amount: int) -> str:
+    """Which of the bounds of one amount this one breaks; none if it keeps all."""
+    if amount < inventory.min_unit:
+        return "min_unit"
+    if amount > inventory.max_unit:
+        return "max_unit"
+    return "step_size" if amount % inventory.step_size else ""
 
 
 def _held(holding: Holding | None) -> Mapping[Stock, int]:
     return holding.amounts if holding else {}
 
 
-def _capacity(inventory: ReportedInventory) -> int:
+def capacity(inventory: ReportedInventory) -> int:
     return int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
 
 

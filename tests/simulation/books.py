@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, structs
 
-from bus.message import ConsumerId, ProviderId
+from bus.message import AggregateId, ConsumerId, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.placement import (
     ClaimResources,
@@ -19,6 +19,7 @@ from bus.messages.placement import (
     SwapClaim,
 )
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
+from tests.simulation.estate import SHARES
 from tests.simulation.findings import Findings
 from tests.simulation.hosts_seen import HostsSeen, short
 from tests.simulation.physical import Physical
@@ -46,16 +47,26 @@ class Books:
         self._inventories: dict[ProviderId, dict[str, InventoryState]] = {}
         self._shapes: dict[ProviderId, int] = {}
         self._roots: dict[ProviderId, ProviderId] = {}
-        # Who held of a provider when that was moved to another tree by name.
-        self._parted: set[tuple[ConsumerId, ProviderId]] = set()
+        self._aggregates: dict[ProviderId, frozenset[AggregateId]] = {}
+        # Those providers whose inventory is also that of other trees in one of their aggregates.
+        self._sharing: set[ProviderId] = set()
+        # Of each consumer: the providers that it holds of and that rightly stand in another tree than its host. They
+        # share, or were moved there by name, with what is held of them.
+        self._apart: dict[ConsumerId, set[ProviderId]] = {}
 
     # What is told
 
     def written(self, orders: Sequence[ClaimOrder], written: Sequence[TreeChanges | ClaimChanges]) -> None:
         """All that one transaction wrote, in its order; looked at when all of it stands."""
         claims = [changes for changes in written if isinstance(changes, ClaimChanges)]
-        before = {consumer: self.held.get(consumer, ()) for each in claims for consumer, _ in each.held}
+        before = {
+            consumer: (held, self._host_of(consumer))
+            for each in claims
+            for consumer, _ in each.held
+            if (held := self.held.get(consumer))
+        }
         self._note_heirs(orders)
+        self._note_written_by_name(orders, claims)
         touched: set[ProviderId] = set()
         gained: set[Stock] = set()
         for changes in written:
@@ -64,6 +75,7 @@ class Books:
             else:
                 gained |= self._move(changes)
                 touched |= self._count(changes)
+        self._note_shared(claims)
         standing = [provider for provider in touched if provider in self._inventories]
         self._check_used(standing)
         self._check_gone(touched - self._inventories.keys())
@@ -90,23 +102,73 @@ class Books:
         """The host, of which it may be a part."""
         return self._roots.get(provider, provider)
 
+    def _host_of(self, consumer: ConsumerId) -> ProviderId:
+        """The root of what it holds; what stands apart from it only where there is nothing else."""
+        apart, held = self._apart.get(consumer, ()), self.held[consumer]
+        own = next((each for each in held if each.provider not in apart), held[0])
+        return self._root(own.provider)
+
     def _note_heirs(self, orders: Sequence[ClaimOrder]) -> None:
         for order in orders:
             if isinstance(order, SwapClaim) and order.cleanup is not None:
                 self.heirs[order.cleanup] = Heir(order.consumer, order.held_attempt)
+                self._apart.setdefault(order.cleanup, set()).update(self._apart.get(order.consumer, ()))
+
+    def _note_written_by_name(self, orders: Sequence[ClaimOrder], claims: Iterable[ClaimChanges]) -> None:
+        """A reshape may put a share into whatever tree its provider stands in by then; a claim begins anew."""
+        ordered: set[ConsumerId] = {order.consumer for order in orders}
+        ordered |= {order.cleanup for order in orders if isinstance(order, SwapClaim) and order.cleanup}
+        for changes in claims:
+            for holder in changes.claimed:
+                self._apart.pop(holder.consumer, None)
+            for consumer, amounts in changes.held:
+                if not amounts:
+                    self._apart.pop(consumer, None)
+                elif consumer not in ordered:
+                    before = {each.provider for each in self.held.get(consumer, ())}
+                    moved = {each.provider for each in amounts} - before
+                    self._apart.setdefault(consumer, set()).update(moved)
+
+    def _note_shared(self, claims: Iterable[ClaimChanges]) -> None:
+        """What was claimed of a provider that shares, beside a tree that it shares with."""
+        for changes in claims:
+            for holder in changes.claimed:
+                held = self.held.get(holder.consumer, ())
+                roots = {self._root(each.provider) for each in held}
+                shared = {each.provider for each in held if self._is_shared(each.provider, roots)}
+                if shared:
+                    self._apart.setdefault(holder.consumer, set()).update(shared)
+
+    def _is_shared(self, provider: ProviderId, roots: set[ProviderId]) -> bool:
+        if provider not in self._sharing:
+            return False
+        others = roots - {self._root(provider)}
+        return any(
+            self._aggregates[member] & self._aggregates[provider]
+            for member, root in self._roots.items()
+            if root in others
+        )
 
     def _grow(self, changes: TreeChanges) -> set[ProviderId]:
         """Which providers were written."""
         for removed in changes.removed:
             self._inventories.pop(removed, None)
             self._roots.pop(removed, None)
+            self._aggregates.pop(removed, None)
+            self._sharing.discard(removed)
         for tree in changes.trees:
             self._shapes[tree.root] = tree.shape
             for book in tree.providers.values():
                 if self._roots.get(book.id, tree.root) != tree.root:
-                    self._parted |= {(consumer, book.id) for consumer in self._holders(book.id)}
+                    for consumer in self._holders(book.id):
+                        self._apart.setdefault(consumer, set()).add(book.id)
                 self._inventories[book.id] = dict(book.inventories)
                 self._roots[book.id] = tree.root
+                self._aggregates[book.id] = book.aggregates
+                if SHARES in book.traits | book.operator_traits:
+                    self._sharing.add(book.id)
+                else:
+                    self._sharing.discard(book.id)
             root = tree.providers.get(tree.root)
             if root is not None:
                 self._hosts.planted(tree.root, root.name, tree.cell, root.traits | root.operator_traits)
@@ -145,13 +207,6 @@ class Books:
 
     def _holders(self, provider: ProviderId) -> list[ConsumerId]:
         return [who for who, held in self.held.items() if any(each.provider == provider for each in held)]
-
-    def _is_parted(self, consumer: ConsumerId, provider: ProviderId) -> bool:
-        """Does it hold of two trees by nobody's claim, or has it inherited that?"""
-        heir = self.heirs.get(consumer)
-        return (consumer, provider) in self._parted or (
-            heir is not None and (heir.instance, provider) in self._parted
-        )
 
     def _note_free(self, provider: ProviderId) -> None:
         inventories = self._inventories.get(provider, {})
@@ -198,7 +253,8 @@ class Books:
                 self._findings.breaks(
                     "no allocation without a living consumer", f"{consumer} holds {amounts}"
                 )
-            claimed = [each.provider for each in amounts if not self._is_parted(consumer, each.provider)]
+            apart = self._apart.get(consumer, ())
+            claimed = [each.provider for each in amounts if each.provider not in apart]
             hosts = {self._hosts.name(self._root(provider)) for provider in claimed}
             # Who is written by name may hold wherever it likes.
             if len(hosts) > 1 and self._living.get(consumer):
@@ -230,15 +286,16 @@ class Books:
     def _has_moved(self, seen: ShapeSeen) -> bool:
         return self._shapes.get(seen.root) != seen.shape
 
-    def _check_freed(self, before: dict[ConsumerId, Amounts], orders: Sequence[ClaimOrder]) -> None:
+    def _check_freed(
+        self, before: dict[ConsumerId, tuple[Amounts, ProviderId]], orders: Sequence[ClaimOrder]
+    ) -> None:
         """What a host may still have of an attempt stays held until the host has confirmed that it has not."""
-        for consumer, amounts in before.items():
-            if not amounts or self.held.get(consumer) == amounts:
+        for consumer, (amounts, host) in before.items():
+            if self.held.get(consumer) == amounts:
                 continue
             heir = self.heirs.get(consumer)
             instance = InstanceId(consumer) if heir is None else heir.instance
-            host = self._root(amounts[0].provider)
-            if any(self._root(self.held[other][0].provider) == host for other in self.consumers_of(instance)):
+            if any(self._host_of(other) == host for other in self.consumers_of(instance)):
                 continue
             self._findings.tell("books", "{} let go of {}", consumer, self._hosts.name(host))
             running = self._physical.still_there(instance, host)

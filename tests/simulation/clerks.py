@@ -4,12 +4,12 @@ way to the database, and a view of it that reads are answered from.
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
 from bus.broker import Broker
-from bus.errors import Failure
+from bus.errors import Failure, Transient
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.administration import (
     AskConsumer,
@@ -35,6 +35,7 @@ from bus.messages.candidates import (
 from bus.messages.placement import AskSnapshot, ProviderState, SnapshotPage
 from bus.station import Station
 from placement_worker.desk import Desk
+from placement_worker.replica import Replica
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD
 from tests.simulation.errands import Clerk, Hand
@@ -50,6 +51,7 @@ from tests.simulation.viewing import as_the_books, looked_into
 from tests.simulation.workers import BUS
 
 A = TypeVar("A", bound=Message)
+T = TypeVar("T")
 PAGE = 20
 NOBODYS = UUID(int=0)
 
@@ -158,19 +160,30 @@ class AtTheDesk:
         self._findings = findings
 
     async def write(self, write: Write) -> WriteVerdict:
-        return await self._desk.ask(write)
+        return await _served(lambda: self._desk.ask(write))
 
     async def providers(self) -> Mapping[ProviderId, ProviderState]:
-        replica = await looked_into(self._view, self._books, self._findings)
+        replica = await self._looked_into()
         return {state.id: state for state in replica}
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
-        return await self._door.consumer(consumer)
+        return await _served(lambda: self._door.consumer(consumer))
 
     async def holders_of(self, provider: ProviderId) -> Sequence[ConsumerState]:
-        return await self._door.holders_of(provider, None, 1_000)
+        return await _served(lambda: self._door.holders_of(provider, None, 1_000))
 
     async def inquire(self) -> None:
         """Whatever is found in the view is found in the books."""
-        replica = await looked_into(self._view, self._books, self._findings)
-        as_the_books(replica, self._books, self._findings)
+        as_the_books(await self._looked_into(), self._books, self._findings)
+
+    async def _looked_into(self) -> Replica:
+        return await _served(lambda: looked_into(self._view, self._books, self._findings))
+
+
+async def _served(request: Callable[[], Awaitable[T]]) -> T:
+    """As a client does it who is told that the service is unavailable: it asks again."""
+    while True:
+        try:
+            return await request()
+        except Transient:
+            await asyncio.sleep(0.5)

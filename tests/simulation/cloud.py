@@ -5,15 +5,15 @@ wrong any more but what hosts cannot help, and then everything must settle.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 
-from bus.broker import HandsOver
+from bus.broker import HandsOver, Parcel
 from bus.definitions import rights_by_user
 from bus.memory import MemoryBroker
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
-from bus.topology import Application, Limits, objects_of, user_of
+from bus.topology import Limits, objects_of, user_of
 from cell_conductor.core.instance import Instance
 from compute_sim.core.attempts import Attempted
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
@@ -22,10 +22,11 @@ from tests.simulation import faults as may
 from tests.simulation.books import Books
 from tests.simulation.cells import Cells
 from tests.simulation.clerks import Clerks
-from tests.simulation.drawing import CLERKS, COMPUTES, WORKERS
+from tests.simulation.drawing import API, CLERKS, COMPUTES, WORKERS
 from tests.simulation.findings import Findings
 from tests.simulation.hearing import Ears
 from tests.simulation.hosts_seen import HostsSeen
+from tests.simulation.intruders import CLIENT, RIVAL, Intruders, Target
 from tests.simulation.people import Client, Operator
 from tests.simulation.physical import Physical
 from tests.simulation.plan import CELLS, Plan
@@ -35,7 +36,8 @@ from tests.simulation.requests import Requests
 from tests.simulation.wires import SimAccess
 from tests.simulation.workers import SCHEDULER, Rows, Workers
 
-CLIENT = Application("people", admin=True)
+# Server groups would come first; they are locked with the consumers.
+LOCK_ORDER = ("consumers", "trees", "names")
 PEOPLE = ("client", "operator", *CLERKS)
 
 
@@ -50,7 +52,7 @@ class Cloud:
         self.requests = Requests(self.findings, self.hosts, plan, SCHEDULER.host_down_s)
         self.cells = Cells(self.findings, self.physical)
         self._objects = objects_of(CELLS, limits=Limits())
-        rights = rights_by_user(self._objects.exchanges, CELLS, applications=(CLIENT,))
+        rights = rights_by_user(self._objects.exchanges, CELLS, applications=(CLIENT, RIVAL))
         self.memory = MemoryBroker(rights.values())
         self.ears = Ears(self.findings, rights)
         self.workers = Workers(plan, self.rows, self)
@@ -58,10 +60,12 @@ class Cloud:
         self._operator = Operator(plan, self.findings)
         self.register = Register(self.findings, self.rows.books)
         self.clerks = Clerks(plan, self.findings, self.rows.books, self)
+        self.intruders = Intruders(self.findings, self.memory, rights, self)
         self._processes: dict[str, SimProcess] = {}
         self._lives: dict[str, int] = {}
         self._zombies: list[SimProcess] = []
         self._away_since: dict[str, float] = {}
+        self._beside: list[asyncio.Task[None]] = []
         self._is_calm = False
         self._is_over = False
         self._loop = asyncio.get_running_loop()
@@ -147,31 +151,57 @@ class Cloud:
     def _befall(self, fault: may.Fault) -> None:
         if self._is_calm or self.findings.broken is not None:
             return
+        if not fault.process:
+            self._befall_all(fault)
+            return
+        process = self._processes[fault.process]
+        if not (process.is_dead or self._is_to_befall(fault, process)):
+            self.fired(fault.name, process.full_name)
+            self._befall_now(fault, process)
+
+    def _befall_all(self, fault: may.Fault) -> None:
+        """Whatever is not one process's."""
         match fault:
             case may.RoleDown(role=role, for_s=for_s):
                 self.fired(fault.name, role)
                 self._down([name for name in WORKERS if name.startswith(role)], for_s)
-                return
             case may.BrokerRestart():
                 self.fired(fault.name, "the broker")
                 self.memory.restart()
-                return
+            case may.QueueGone(queue=queue, for_s=for_s):
+                self.fired(fault.name, queue)
+                self.memory.delete_queue(queue)
+                self._loop.call_later(for_s, self._declare_again, context=Context())
             case may.Duplicate():
                 self.ears.copy_next(fault)
-                return
-        process = self._processes[fault.process]
-        if process.is_dead:
-            return
+            case may.Nack():
+                self.ears.nack_next(fault)
+            case may.Unroutable():
+                self.ears.route_nothing(fault)
+            case may.Hostile():
+                self._beside.append(self._loop.create_task(self.intruders.do(fault)))
+            case _:
+                raise ValueError(f"nobody knows how {fault!r} befalls all")
+
+    def _is_to_befall(self, fault: may.Fault, process: SimProcess) -> bool:
+        """It fires when the process next comes to where it may."""
         match fault:
             case may.CrashAt(point=point, down_s=down_s, quiet_s=quiet_s):
                 process.doom(point, quiet_s)
                 process.down_s = down_s
-            case may.LostConfirm() | may.FeedDrop() | may.LateRedelivery():
-                process.marked[fault.name] += fault.parcels if isinstance(fault, may.FeedDrop) else 1
-                process.held_s = fault.held_s if isinstance(fault, may.LateRedelivery) else process.held_s
+                return True
+            case may.DatabaseAway(for_s=for_s):
+                process.without_database_until_s = self._loop.time() + for_s
+                return True
+            case may.LateConfirms(by_s=by_s):
+                process.confirms_late_s = by_s
+            case may.LateRedelivery(held_s=held_s):
+                process.held_s = held_s
             case _:
-                self.fired(fault.name, process.full_name)
-                self._befall_now(fault, process)
+                pass
+        if fault.name in may.MARKS:
+            process.marked[fault.name] += getattr(fault, "parcels", 1)
+        return fault.name in may.MARKS
 
     def _befall_now(self, fault: may.Fault, process: SimProcess) -> None:
         match fault:
@@ -197,7 +227,34 @@ class Cloud:
             self._processes[name].down_s = for_s
             self._processes[name].die()
 
+    def _declare_again(self) -> None:
+        async def declare() -> None:
+            connection = self.memory.connect("")
+            await connection.declare(self._objects)
+            await connection.close()
+
+        self._beside.append(self._loop.create_task(declare()))
+
+    # What intruders have found out
+
+    def targets(self) -> list[Target]:
+        return [
+            Target(row.id, row.request_id, row.order.cell, row.host.share.host, row.host.name, row.attempt)
+            for row in self.cells.rows.values()
+            if row.state == "active" and row.host is not None and row.order is not None
+        ]
+
+    def answer_queues(self) -> list[str]:
+        return [queue for name, queue in self.ears.answers_of.items() if name in API]
+
+    def hear_next_question(self, tell: Callable[[Parcel], None]) -> None:
+        self.ears.hear_next_question(tell)
+
     # What is committed: stores.py tells
+
+    def locks(self, kind: str, *, after: Sequence[str]) -> None:
+        if any(LOCK_ORDER.index(earlier) > LOCK_ORDER.index(kind) for earlier in after):
+            self.findings.breaks("one lock order for every writer", f"{kind} are locked after {after}")
 
     def books_opened(self) -> None:
         self.register.opened()

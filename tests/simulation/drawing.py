@@ -1,6 +1,8 @@
 """From a seed to a plan: the one place where chance says what is to happen."""
 
+import math
 import random
+from collections.abc import Iterator
 from uuid import UUID
 
 from msgspec import structs
@@ -17,22 +19,37 @@ from compute_sim.core.faults import (
 from compute_sim.core.hosts import Host, HostSize
 from tests.simulation.errands import EVERY_DEED
 from tests.simulation.faults import (
+    BROKEN_BODIES,
+    CURSED,
+    FORGERIES,
+    ON_THE_WAY,
     POINTS,
     BrokerRestart,
     ClockJump,
     Crash,
     CrashAt,
     Cut,
+    DatabaseAway,
+    Deadlock,
     Duplicate,
     Fault,
     FeedDrop,
+    Hostile,
+    LateConfirms,
     LateRedelivery,
+    LostAtCommit,
     LostConfirm,
+    LostPublish,
+    Nack,
+    QueueGone,
     Reorder,
     RoleDown,
+    SerialisationFailure,
+    Unroutable,
     Zombie,
 )
-from tests.simulation.plan import CELLS, GOLD, Boot, Delete, Errand, Nonsense, Plan, Switch
+from tests.simulation.intruders import WAYS, WAYS_OF_QUESTIONS
+from tests.simulation.plan import CELLS, GOLD, RATIOS, Boot, Delete, Errand, Nonsense, Plan, Switch
 
 INSTANCES = 100
 HOSTS_PER_CELL = 6
@@ -61,6 +78,15 @@ KEYS = (
     "host.state",
 )
 KEYS_OF_CLERKS = ("provider.", "inventory.", "traits.", "allocations.set", "allocations.set", "reshape")
+KEYS_NACKED = (
+    *("build.request", "instance.delete", "claim", "swap", "release", "place", "spawn", "spawned", "destroy"),
+    *("inventory.report", "snapshot", "instance.", "host.state", "providers.changed", "allocations.set"),
+)
+KEYS_OF_ORDERS = (
+    *("build.request", "instance.delete", "claim", "swap", "release", "place.", "remove", "spawn", "destroy"),
+    *("spawned", "inventory.report", "provider.", "allocations.set"),
+)
+QUEUES_OF_QUESTIONS = ("placement.claims", "placement.searches", "placement.questions", "scheduler.questions")
 QUEUES = {
     "scheduler": ("scheduler.requests", "scheduler.events"),
     "placement": ("placement.work", "placement.claims", "placement.questions"),
@@ -70,9 +96,15 @@ QUEUES = {
 
 def draw(seed: int) -> Plan:
     chance = random.Random(seed)
-    hosts = {cell: _hosts(chance, cell) for cell in CELLS}
+    sizes_chance = random.Random(f"{seed} sizes")
+    hosts = {cell: _hosts(chance, sizes_chance, cell) for cell in CELLS}
     late = {cell: (of_cell[-1].name, chance.uniform(6, 25)) for cell, of_cell in hosts.items()}
-    boots = (*_boots(chance), *(_on_late(chance, *each) for each in late.values()), _probe(chance))
+    boots = (
+        *_boots(chance),
+        *(_on_late(chance, *each) for each in late.values()),
+        _early(random.Random(f"{seed} early")),
+        _probe(chance),
+    )
     names = [host.name for of_cell in hosts.values() for host in of_cell]
     # By a chance of their own: what else is drawn of a seed stays as it is when clerks get other errands.
     clerks_chance = random.Random(f"{seed} clerks")
@@ -81,28 +113,59 @@ def draw(seed: int) -> Plan:
         hosts=hosts,
         script=_script(chance, names, dict(late.values())),
         boots=boots,
-        deletes=_deletes(chance, boots),
+        deletes=(*_deletes(chance, boots), Delete(boots[-2].id, 0, boots[-2].at_s + 1.5)),
         switches=tuple(_switch(chance, names) for _ in range(2)),
         nonsense=(Nonsense(chance.uniform(*BUSY_S), None), Nonsense(36.0, boots[0].id)),
         faults=tuple(
-            sorted((*_faults(chance), *_faults_of_clerks(clerks_chance)), key=lambda fault: fault.at_s)
+            sorted(
+                (
+                    *_faults(chance),
+                    *_faults_of_clerks(clerks_chance),
+                    *_faults_of_publishing(random.Random(f"{seed} publishing")),
+                    *_faults_of_databases(random.Random(f"{seed} databases")),
+                    *_faults_of_intruders(random.Random(f"{seed} intruders")),
+                ),
+                key=lambda fault: fault.at_s,
+            )
         ),
-        errands=_errands(clerks_chance),
+        errands=(*_errands(clerks_chance), *_errands_together(random.Random(f"{seed} together"))),
     )
 
 
-def _hosts(chance: random.Random, cell: str) -> tuple[Host, ...]:
+def _hosts(chance: random.Random, sizes_chance: random.Random, cell: str) -> tuple[Host, ...]:
     plain = SIZE.traits
     return tuple(
         Host(
             name=f"{cell}-host-{n}",
             size=structs.replace(
-                SIZE,
+                _size(sizes_chance),
                 traits=plain | {GOLD} if chance.random() < 0.5 else plain,
                 numa_nodes=2 if n in NESTED else 0,
             ),
         )
         for n in range(1, HOSTS_PER_CELL + 1)
+    )
+
+
+def _size(chance: random.Random) -> HostSize:
+    """As large as SIZE, by whatever ratio, and with a reserve: what is real is more or less than what may be held."""
+    vcpu_ratio, ram_ratio, disk_ratio = (
+        chance.choice(RATIOS),
+        chance.choice(RATIOS[:3]),
+        chance.choice(RATIOS),
+    )
+    vcpus_reserved, ram_mb_reserved = chance.choice((0, 0, 1, 4)), chance.choice((0, 512, 4_096))
+    return structs.replace(
+        SIZE,
+        vcpus=math.ceil(SIZE.vcpus / vcpu_ratio) + vcpus_reserved,
+        vcpus_reserved=vcpus_reserved,
+        vcpu_ratio=vcpu_ratio,
+        ram_mb=math.ceil(SIZE.ram_mb / ram_ratio) + ram_mb_reserved,
+        ram_mb_reserved=ram_mb_reserved,
+        ram_ratio=ram_ratio,
+        disk_gb=math.ceil(SIZE.disk_gb / disk_ratio),
+        disk_gb_reserved=chance.choice((0, 5)),
+        disk_ratio=disk_ratio,
     )
 
 
@@ -142,6 +205,18 @@ def _on_late(chance: random.Random, host: str, at_s: float) -> Boot:
 def _probe(chance: random.Random) -> Boot:
     """Somebody boots when all is well again: it is active soon, and what it changes shows who has missed something."""
     return Boot(id=UUID(int=chance.getrandbits(128)), name="probe", at_s=50.0, count=1, vcpus=1, ram_mb=1024)
+
+
+def _early(chance: random.Random) -> Boot:
+    """Its claim comes once more when it is deleted, and placement has forgotten it."""
+    return Boot(
+        id=UUID(int=chance.getrandbits(128)),
+        name="early",
+        at_s=BUSY_S[0] - 0.1,
+        count=1,
+        vcpus=1,
+        ram_mb=1024,
+    )
 
 
 def _deletes(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Delete, ...]:
@@ -226,6 +301,68 @@ def _faults(chance: random.Random) -> list[Fault]:
     return faults
 
 
+def _faults_of_publishing(chance: random.Random) -> list[Fault]:
+    """Parcels that never arrive, are refused, or are confirmed late."""
+
+    def at_s() -> float:
+        return chance.uniform(*BUSY_S) + 1
+
+    def anyone() -> str:
+        return chance.choice((*WORKERS, *COMPUTES, *CONDUCTORS, "client", *CLERKS[:2]))
+
+    return [
+        *(LostPublish(at_s(), anyone()) for _ in range(5)),
+        *(
+            CrashAt(at_s(), who, ON_THE_WAY, chance.uniform(0.1, 1), chance.choice((0.0, 0.0, 2.0)))
+            for who in (chance.choice(API), chance.choice(PLACEMENT), *CONDUCTORS, chance.choice(CONDUCTORS))
+        ),
+        *(LateConfirms(at_s(), anyone(), chance.uniform(1, 7), chance.choice((1, 3, 10))) for _ in range(4)),
+        *(
+            Nack(at_s(), "", chance.choice(KEYS_NACKED), chance.choice((1, 2, 5)), is_stored=is_stored)
+            for is_stored in (False, False, False, True)
+        ),
+        *(Unroutable(at_s(), "", chance.choice(KEYS_OF_ORDERS), chance.uniform(0.1, 1.5)) for _ in range(2)),
+        QueueGone(at_s(), "", chance.choice(QUEUES_OF_QUESTIONS), chance.uniform(0.1, 1.5)),
+    ]
+
+
+def _faults_of_databases(chance: random.Random) -> list[Fault]:
+    """Each kind in each store."""
+
+    def at_s() -> float:
+        return chance.uniform(*BUSY_S) + 1
+
+    faults: list[Fault] = []
+    for those in (API, PLACEMENT, CONDUCTORS, (DESK,)):
+        faults += [
+            Deadlock(at_s(), chance.choice(those)),
+            SerialisationFailure(at_s(), chance.choice(those)),
+            LostAtCommit(at_s(), chance.choice(those), is_done=False),
+            LostAtCommit(at_s(), chance.choice(those), is_done=True),
+            DatabaseAway(at_s(), chance.choice(those), chance.uniform(0.2, 3)),
+        ]
+    return faults
+
+
+def _faults_of_intruders(chance: random.Random) -> list[Fault]:
+    """Each kind of broken bytes, and each forgery; and answers that come again, late."""
+
+    def at_s() -> float:
+        return chance.uniform(4.0, 38.0)
+
+    def lot() -> int:
+        return chance.getrandbits(32)
+
+    return [
+        *(Hostile(at_s(), "", content, chance.choice(WAYS), lot()) for content in BROKEN_BODIES[:-1]),
+        Hostile(at_s(), "", BROKEN_BODIES[-1], chance.choice(WAYS_OF_QUESTIONS), lot()),
+        *(Hostile(at_s(), "", content, "", lot()) for content in FORGERIES),
+        Hostile(chance.uniform(2, 8), "", CURSED, "", lot()),
+        Duplicate(BUSY_S[0] - 0.15, "", "claim", 42.0),
+        *(Duplicate(at_s(), "", "answers.", chance.choice((0.1, 1.0, 5.0))) for _ in range(6)),
+    ]
+
+
 def _errands(chance: random.Random) -> tuple[Errand, ...]:
     """Several begin at once now and then, so that they meet in one batch."""
     errands = []
@@ -235,6 +372,13 @@ def _errands(chance: random.Random) -> tuple[Errand, ...]:
             at_s = chance.uniform(*ERRANDS_S)
         errands.append(Errand(at_s, chance.choice(CLERKS), chance.choice(EVERY_DEED), chance.getrandbits(32)))
     return tuple(sorted(errands, key=lambda errand: errand.at_s))
+
+
+def _errands_together(chance: random.Random) -> Iterator[Errand]:
+    """Several writes of one kind, which are to meet in one batch over the bus."""
+    for _ in range(3):
+        at_s = chance.uniform(*ERRANDS_S)
+        yield Errand(at_s, chance.choice(CLERKS[:2]), "reshape two", chance.getrandbits(32))
 
 
 def _faults_of_clerks(chance: random.Random) -> list[Fault]:

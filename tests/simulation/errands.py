@@ -4,6 +4,7 @@ An errand is drawn as a deed and a lot. What it is about is chosen when it is do
 then, which may be old by the time the write arrives: that is what generations are for.
 """
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -82,7 +83,11 @@ class Clerk:
             case "share":
                 await self._share(chance)
             case "reshape":
-                await self._reshape(chance)
+                await self._write_together([await self._reshape(chance)], chance)
+            case "reshape two":
+                # At once, so that they come in one batch.
+                reshapes = [await self._reshape(chance), await self._reshape(chance)]
+                await self._write_together(reshapes, chance)
             case _:
                 known = await self._look(chance)
                 if write := PROPOSALS[deed](known, chance):
@@ -140,12 +145,16 @@ class Clerk:
         await self._hand.write(SetTraits(provider=POOL, generation=generation, traits=(SHARES,)))
         await self._hand.write(SetAggregates(provider=POOL, generation=None, aggregates=GROUPS[:1]))
 
-    async def _reshape(self, chance: random.Random) -> None:
+    async def _write_together(self, writes: Sequence[Write | None], chance: random.Random) -> None:
+        await self._pause(chance.choice((0.0, 0.0, 0.05, 0.5)))
+        await asyncio.gather(*[self._hand.write(write) for write in writes if write is not None])
+
+    async def _reshape(self, chance: random.Random) -> Write | None:
         """One class of a provider goes to a child of it, or comes back, with all that is held of it."""
         known = await self._hand.providers()
         wholes = [state for state in known.values() if state.parent is None and state.id != POOL]
         if not wholes:
-            return
+            return None
         whole = chance.choice(wholes)
         part_id = part_of(whole.name)
         if part_id not in known:
@@ -153,12 +162,12 @@ class Clerk:
             known = await self._hand.providers()
         part = known.get(part_id)
         if part is None or whole.id not in known:
-            return
+            return None
         whole = known[whole.id]
         resource = chance.choice(("VCPU", "MEMORY_MB"))
         source, target = (part, whole) if resource in part.inventories else (whole, part)
         if resource not in source.inventories:
-            return
+            return None
         holders = list(await self._hand.holders_of(source.id))
         # Now and then it overlooks somebody, or knows somebody as of before.
         mistake = chance.choice(("", "", "overlooked", "outdated", "outdated, and kept")) if holders else ""
@@ -167,7 +176,4 @@ class Clerk:
                 del holders[0]
             case "outdated" | "outdated, and kept":
                 holders[0] = structs.replace(holders[0], generation=holders[0].generation - 1)
-        await self._pause(chance.choice((0.0, 0.0, 0.05, 0.5)))
-        await self._hand.write(
-            reshaped(source, target, resource, holders, keeps=mistake == "outdated, and kept")
-        )
+        return reshaped(source, target, resource, holders, keeps=mistake == "outdated, and kept")

@@ -16,6 +16,7 @@ from bus.messages.administration import (
     NameInUse,
     NameTaken,
     Reshape,
+    SetAllocations,
     UnknownClass,
     UnknownConsumer,
     UnknownProvider,
@@ -24,8 +25,9 @@ from bus.messages.administration import (
     Write,
     WriteVerdict,
 )
-from bus.messages.placement import DoesNotFit, InventoryInUse, NotAllowed
-from tests.simulation.pages import Pages
+from bus.messages.placement import DoesNotFit, InventoryInUse, NotAllowed, ReportedInventory, Shortfall
+from tests.simulation.applying import broken_bound, capacity
+from tests.simulation.pages import Pages, summed
 
 
 def is_excused(pages: Pages, write: Write, verdict: WriteVerdict) -> bool:
@@ -56,8 +58,35 @@ def _in_use(pages: Pages, write: Write, said: InventoryInUse) -> bool:
     return said.used > 0 and is_held
 
 
-def _does_not_fit(_pages: Pages, _: Write, said: DoesNotFit) -> bool:
-    return any(short.rule != "capacity" or short.asked > short.free for short in said.shortfalls)
+def _does_not_fit(pages: Pages, write: Write, said: DoesNotFit) -> bool:
+    return bool(said.shortfalls) and all(_is_short(pages, write, short) for short in said.shortfalls)
+
+
+def _is_short(pages: Pages, write: Write, short: Shortfall) -> bool:
+    """By what there is, what others hold, and what the write asks; a reshape's inventories count as it writes them."""
+    stock = (short.provider, short.resource)
+    inventory = _inventory(pages, write, short)
+    if inventory is None:
+        return short.rule == "no_inventory"
+    if not isinstance(write, SetAllocations | Reshape):
+        return False
+    consumers = write.consumers if isinstance(write, SetAllocations) else write.allocations
+    asked = [amount for one in consumers if (amount := summed(one.amounts).get(stock, 0))]
+    held = [pages.holdings[one.consumer] for one in consumers if one.consumer in pages.holdings]
+    given_back = sum(each.amounts.get(stock, 0) for each in held)
+    if short.free != capacity(inventory) - pages.used(stock) + given_back:
+        return False
+    if short.rule != "capacity":
+        return short.asked in asked and broken_bound(inventory, short.asked) == short.rule
+    return short.asked in (*asked, sum(asked)) and short.asked > max(short.free, given_back)
+
+
+def _inventory(pages: Pages, write: Write, short: Shortfall) -> ReportedInventory | None:
+    plot = pages.plots.get(short.provider)
+    found = dict(plot.inventories) if plot else {}
+    for one in write.inventories if isinstance(write, Reshape) else ():
+        found |= one.inventories if one.provider == short.provider else {}
+    return found.get(short.resource)
 
 
 def _name_in_use(pages: Pages, _: Write, said: NameInUse) -> bool:

@@ -22,8 +22,10 @@ IN_EACH_SEED = (
     (WRITE, "CreateProvider / ProviderWritten"),
 )
 
-# TooOld needs hours, and NotAllowed somebody who means harm: both have tests of their own.
-VERDICTS = ("Claimed", "AlreadyClaimed", "DoesNotFit", "MovedRoots", "Superseded", "Released")
+VERDICTS = (
+    *("Claimed", "AlreadyClaimed", "DoesNotFit", "MovedRoots", "Superseded", "Released"),
+    *("TooOld", "NotAllowed"),
+)
 
 _WORDS = ("PlaceInCell", "RemoveFromCell", "InstanceSpawned", "SpawnFailed", "InstanceDestroyed", "Due")
 # What is too rare to be asked of so few seeds: a swap that is answered when somebody else has it answered already, an

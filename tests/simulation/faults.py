@@ -21,7 +21,7 @@ class Crash(Fault, frozen=True, tag="crash"):
 
 
 class CrashAt(Fault, frozen=True, tag="crash_at"):
-    """When it next comes to this point: before_commit, after_commit, before_ack, in_timer.
+    """When it next comes to this point: before_commit, after_commit, before_ack, in_timer, on_the_way.
 
     Its queues are dealt out again only after `quiet_s`, so that others may speak of the same entities meanwhile.
     """
@@ -50,6 +50,77 @@ class Cut(Fault, frozen=True, tag="cut"):
 
 class LostConfirm(Fault, frozen=True, tag="lost_confirm"):
     """Its next parcel arrives, and the connection breaks before it hears so."""
+
+
+class LostPublish(Fault, frozen=True, tag="lost_publish"):
+    """Its connection breaks before the broker has stored its next parcel."""
+
+
+class LateConfirms(Fault, frozen=True, tag="late_confirms"):
+    """Its next parcels are stored at once, and it hears so much later that they are."""
+
+    by_s: float = 1.0
+    parcels: int = 1
+
+
+class Nack(Fault, frozen=True, tag="nack"):
+    """A queue is full: the next parcels with a key that starts so are refused. With `is_stored`, another queue that
+    they are for has taken them.
+    """
+
+    key: str = ""
+    parcels: int = 1
+    is_stored: bool = False
+
+
+class Unroutable(Fault, frozen=True, tag="unroutable"):
+    """For a while no queue is bound for orders and questions with a key that starts so."""
+
+    key: str = ""
+    for_s: float = 1.0
+
+
+class QueueGone(Fault, frozen=True, tag="queue_gone"):
+    """The queue is deleted, and declared again later. Only queues of questions: what is in others may not be lost."""
+
+    queue: str = ""
+    for_s: float = 1.0
+
+
+class Deadlock(Fault, frozen=True, tag="deadlock"):
+    """Its next transaction is the victim of a deadlock when it takes its locks."""
+
+
+class SerialisationFailure(Fault, frozen=True, tag="serialisation_failure"):
+    """Its next transaction fails at its commit: nothing is written."""
+
+
+class LostAtCommit(Fault, frozen=True, tag="lost_at_commit"):
+    """Its connection to the database breaks at its next commit, which is done, or not; it cannot tell."""
+
+    is_done: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{'lost_after' if self.is_done else 'lost_before'}_commit"
+
+
+class DatabaseAway(Fault, frozen=True, tag="database_away"):
+    """It cannot reach its database for so long."""
+
+    for_s: float = 1.0
+
+
+class Hostile(Fault, frozen=True, tag="hostile"):
+    """Somebody sends what does harm, or would: bytes on the way of a type of message, or a forged message."""
+
+    content: str = ""
+    way: str = ""
+    lot: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"hostile_{self.content}"
 
 
 class Duplicate(Fault, frozen=True, tag="duplicate"):
@@ -100,12 +171,56 @@ class BrokerRestart(Fault, frozen=True, tag="broker_restart"):
 
 
 POINTS = ("before_commit", "after_commit", "before_ack", "in_timer")
+# A parcel leaves the process and never reaches the broker: the process waits for the confirm, and dies before it comes.
+ON_THE_WAY = "on_the_way"
+OF_DATABASES = (
+    "deadlock",
+    "serialisation_failure",
+    "lost_before_commit",
+    "lost_after_commit",
+    "database_away",
+)
+# What befalls the next parcels, deliveries or transactions of a process.
+MARKS = (
+    *("lost_confirm", "lost_publish", "late_confirms", "late_redelivery", "feed_drop"),
+    *("deadlock", "serialisation_failure", "lost_before_commit", "lost_after_commit"),
+)
+BROKEN_BODIES = (
+    *("not_utf8", "unknown_type", "wrong_field", "nul", "deep", "truncated", "oversized", "among_good"),
+)
+FORGERIES = (
+    *(
+        "foreign_release",
+        "foreign_consumer",
+        "foreign_report",
+        "foreign_end",
+        "foreign_host",
+        "foreign_destroy",
+    ),
+    *(
+        "forged_header",
+        "unnamed",
+        "wrong_key",
+        "stolen_answer",
+        "forged_answer",
+        "foreign_project",
+        "wrong_answer",
+    ),
+)
+# A message that its handler can never do: its database refuses it each time, by nobody's fault.
+CURSED = "cursed"
 EVERY_KIND = (
     "crash",
-    *(f"crash_{point}" for point in POINTS),
+    *(f"crash_{point}" for point in (*POINTS, ON_THE_WAY)),
     "zombie",
     "cut",
     "lost_confirm",
+    "lost_publish",
+    "late_confirms",
+    "nack",
+    "unroutable",
+    "queue_gone",
+    *OF_DATABASES,
     "duplicate",
     "late_redelivery",
     "reorder",
@@ -114,6 +229,7 @@ EVERY_KIND = (
     "scheduler_down",
     "placement_down",
     "broker_restart",
+    *(f"hostile_{content}" for content in (*BROKEN_BODIES, *FORGERIES, CURSED)),
 )
 # What comes of them together, seen from outside.
 EVERY_CONSEQUENCE = ("redelivered", "between_commit_and_redelivery", "handed_over")

@@ -1,15 +1,15 @@
 """Ears on every wire: who says what to whom, and what comes again. Cells never call up, whoever speaks has the right to."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bus import headers
-from bus.broker import Delivery, Parcel
+from bus.broker import Delivery, Parcel, Receipt
 from bus.codec import CODEC, encode, known_messages
 from bus.message import type_of
 from bus.permissions import Rights
 from bus.topology import DEAD, ROUTES, cell_of_user
-from tests.simulation.faults import Duplicate
+from tests.simulation.faults import Duplicate, Nack, Unroutable
 from tests.simulation.findings import Findings
 from tests.simulation.process import SimProcess
 
@@ -28,13 +28,19 @@ class Ears:
         self._rights = rights
         self._allowed: dict[tuple[str, str, str], bool] = {}
         self._copies: deque[Duplicate] = deque()
+        # How many more parcels with a key that starts so are refused, and whether a queue takes them all the same.
+        self._nacks: dict[tuple[str, bool], int] = {}
+        self._unroutable_until_s: dict[str, float] = {}
         # Queues that come late to whom, until when; for everybody where no process is named.
         self._quiet: dict[tuple[str, str], float] = {}
         # Of each entity: the messages about it, in the order in which they were handed out.
         self._about: dict[object, list[str]] = {}
         self._after_crash: set[str] = set()
         self._in_hand: dict[str, deque[str]] = {}
-        self.buried: list[tuple[str, str]] = []
+        # The queue of answers that each process reads, since it last heard one.
+        self.answers_of: dict[str, str] = {}
+        # Who wants to hear the next question of a scheduler.
+        self._eager: list[Callable[[Parcel], None]] = []
         # To whom; looked into once more when they have been read.
         self._handed_over: deque[tuple[str, Parcel]] = deque()
 
@@ -42,6 +48,37 @@ class Ears:
 
     def copy_next(self, fault: Duplicate) -> None:
         self._copies.append(fault)
+
+    def nack_next(self, fault: Nack) -> None:
+        self._nacks[fault.key, fault.is_stored] = fault.parcels
+
+    def route_nothing(self, fault: Unroutable) -> None:
+        self._unroutable_until_s[fault.key] = self._findings.now_s + fault.for_s
+
+    def turned_away(self, process: SimProcess, parcel: Parcel) -> Receipt | None:
+        if not (self._nacks or self._unroutable_until_s):
+            return None
+        if self._takes_nack(process, parcel, is_stored=False):
+            return Receipt.REFUSED
+        now_s, key = self._findings.now_s, parcel.routing_key
+        is_away = any(
+            now_s < end and key.startswith(start) for start, end in self._unroutable_until_s.items()
+        )
+        if not (is_away and parcel.mandatory):
+            return None
+        self.fired("unroutable", f"{process.full_name} {key}")
+        return Receipt.UNROUTABLE
+
+    def is_nacked(self, process: SimProcess, parcel: Parcel) -> bool:
+        return bool(self._nacks) and self._takes_nack(process, parcel, is_stored=True)
+
+    def _takes_nack(self, process: SimProcess, parcel: Parcel, *, is_stored: bool) -> bool:
+        for (start, stores), left in self._nacks.items():
+            if left and stores is is_stored and parcel.routing_key.startswith(start):
+                self._nacks[start, stores] = left - 1
+                self.fired("nack", f"{process.full_name} {parcel.routing_key}")
+                return True
+        return False
 
     def delay(self, process: str, queue: str, until_s: float) -> None:
         self._quiet[process, queue] = until_s
@@ -70,7 +107,10 @@ class Ears:
         while self._handed_over:
             self._look_again()
         self._copies.clear()
+        self._nacks.clear()
+        self._unroutable_until_s.clear()
         self._quiet.clear()
+        self._eager.clear()
 
     def fired(self, fault: str, process: str) -> None:
         self._findings.see("fault", fault)
@@ -79,10 +119,11 @@ class Ears:
     # What is said
 
     def published(self, process: SimProcess, parcel: Parcel, user: str) -> None:
+        if self._eager and parcel.reply_to and process.name.startswith("scheduler"):
+            self._eager.pop()(parcel)
         key = (user, parcel.exchange, parcel.routing_key)
         if parcel.exchange == DEAD:
             reason = str(parcel.headers.get(headers.REASON, parcel.headers))
-            self.buried.append((parcel.routing_key, reason))
             self._findings.tell(process.full_name, "buries {}: {}", parcel.routing_key, reason)
         allowed = self._allowed.get(key)
         if allowed is None:
@@ -93,6 +134,9 @@ class Ears:
             self._findings.breaks(
                 "no up-calls", f"{process.full_name} says {parcel.routing_key} to {parcel.exchange}"
             )
+
+    def hear_next_question(self, tell: Callable[[Parcel], None]) -> None:
+        self._eager.append(tell)
 
     def _may_say(self, user: str, parcel: Parcel) -> bool:
         cell = cell_of_user(user)
@@ -109,6 +153,8 @@ class Ears:
         if queue.startswith("feed."):
             return
         is_work, is_answer = queue.endswith(WORKED_OFF), queue.startswith("answers.")
+        if is_answer:
+            self.answers_of[process.name] = queue
         for each in deliveries:
             if each.returns:
                 self._findings.see("fault", "redelivered")

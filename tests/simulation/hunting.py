@@ -1,13 +1,14 @@
 """Finds the first seed that shows a bug, and takes out of its plan whatever is not needed for it."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
 from msgspec import Struct, structs
 
-from tests.simulation.drawing import draw
+from tests.simulation.drawing import CLERKS, draw
+from tests.simulation.faults import Hostile
 from tests.simulation.findings import Broken
 from tests.simulation.plan import Plan
 from tests.simulation.planted import BUGS
@@ -34,23 +35,39 @@ class Hunted(Struct, frozen=True):
     told: tuple[str, ...]
 
 
-def hunt(bug: str, seeds: Iterable[int], runs_max: int) -> Hunted | None:
-    """None if no seed shows it. Without a bug's name, nothing is planted: what is real is hunted."""
+def hunt(
+    bug: str, seeds: Iterable[int], runs_max: int, *, enough: int = ENOUGH, sound: Collection[int] = ()
+) -> Hunted | None:
+    """None if no seed shows it. Without a bug's name, nothing is planted: what is real is hunted.
+
+    Of seeds that are known to be `sound`, it need not be seen that they hold without the bug.
+    """
     for seed in seeds:
         plan = structs.replace(draw(seed), patience_s=30.0) if bug else draw(seed)
         outcome = _run(bug, plan)
         # What breaks without the bug, too, is none of its doing.
-        if outcome.broken is not None and (not bug or run(plan).broken is None):
-            return _shrunk(bug, outcome, outcome.broken, runs_max)
+        if outcome.broken is not None and (not bug or seed in sound or run(plan).broken is None):
+            return _shrunk(bug, outcome, outcome.broken, runs_max, enough)
     return None
 
 
-def _shrunk(bug: str, outcome: Outcome, broken: Broken, runs_max: int) -> Hunted:
+def _shrunk(bug: str, outcome: Outcome, broken: Broken, runs_max: int, enough: int) -> Hunted:
     plan, breaks = outcome.plan, _breaks(bug, broken.promise, _end_s(outcome))
-    until = _until(plan, outcome.ended_s)
-    guesses = (until, _only_named(plan, broken.how), _only_errands(until))
-    likely = next((guess for guess in reversed(guesses) if breaks(guess)), plan)
-    small = shrink(likely, breaks, runs_max)
+    enough = enough or things_in(plan) // 2
+    guesses: tuple[Callable[[Plan], Plan], ...] = (
+        lambda plan: _until(plan, outcome.ended_s),
+        lambda plan: _only_named(plan, broken.how),
+        _without_errands,
+        _without_intruders,
+        _without_deletes,
+        _only_errands,
+    )
+    likely = plan
+    for guess in guesses:
+        less = guess(likely)
+        if things_in(likely) > enough and things_in(less) < things_in(likely) and breaks(less):
+            likely = less
+    small = shrink(likely, breaks, runs_max, enough)
     told = tuple(_story_of(bug, small))
     return Hunted(bug, plan.seed, broken.promise, things_in(plan), things_in(small), told)
 
@@ -60,7 +77,7 @@ def _run(bug: str, plan: Plan, end_s: float | None = None) -> Outcome:
         return run(plan, end_s)
 
 
-def shrink(plan: Plan, breaks: Callable[[Plan], bool], runs_max: int) -> Plan:
+def shrink(plan: Plan, breaks: Callable[[Plan], bool], runs_max: int, enough: int = ENOUGH) -> Plan:
     """All of a part first, then halves of every part, then quarters, as long as what is left still breaks the promise, and
     until that is so little that a person can read it.
     """
@@ -71,7 +88,7 @@ def shrink(plan: Plan, breaks: Callable[[Plan], bool], runs_max: int) -> Plan:
             at = 0
             size = -(-len(_things(plan, part)) // pieces)
             while at < len(_things(plan, part)):
-                if runs == runs_max or things_in(plan) <= ENOUGH:
+                if runs == runs_max or things_in(plan) <= enough:
                     return plan
                 less = _without(plan, part, at, at + size)
                 runs += 1
@@ -95,6 +112,20 @@ def _until(plan: Plan, end_s: float) -> Plan:
 def _only_errands(plan: Plan) -> Plan:
     """What clerks do may need nobody else."""
     return _sound(structs.replace(plan, boots=(), faults=(), switches=()))
+
+
+def _without_errands(plan: Plan) -> Plan:
+    """Requests may need nobody who writes by name."""
+    faults = tuple(each for each in plan.faults if each.process not in CLERKS)
+    return structs.replace(plan, errands=(), faults=faults)
+
+
+def _without_deletes(plan: Plan) -> Plan:
+    return structs.replace(plan, deletes=(), switches=(), nonsense=())
+
+
+def _without_intruders(plan: Plan) -> Plan:
+    return structs.replace(plan, faults=tuple(each for each in plan.faults if not isinstance(each, Hostile)))
 
 
 def _only_named(plan: Plan, how: str) -> Plan:

@@ -29,7 +29,14 @@ class Ran(Struct, frozen=True):
     cpu_s: float
 
 
-def run_many(seeds: Iterable[int], on_broken: Callable[[int, str], None] = lambda _seed, _how: None) -> Ran:
+NOTHING_RAN = Ran({}, Counter(), Counter(), 0.0)
+
+
+def run_many(
+    seeds: Iterable[int],
+    on_broken: Callable[[int, str], None] = lambda _seed, _how: None,
+    on_done: Callable[[list[int], "Ran"], None] = lambda _seeds, _ran: None,
+) -> Ran:
     wanted = list(seeds)
     chunks = [wanted[at : at + SEEDS_AT_ONCE] for at in range(0, len(wanted), SEEDS_AT_ONCE)]
     broken: dict[int, str] = {}
@@ -37,7 +44,8 @@ def run_many(seeds: Iterable[int], on_broken: Callable[[int, str], None] = lambd
     seeds_with: Counter[tuple[str, str]] = Counter()
     cpu_s = 0.0
     with pool_with_fixed_hashes() as pool:
-        for ran in pool.map(run_some, chunks):
+        for chunk, ran in zip(chunks, pool.map(run_some, chunks), strict=True):
+            on_done(chunk, ran)
             for seed, how in ran.broken.items():
                 on_broken(seed, how)
             broken |= ran.broken

@@ -69,13 +69,13 @@ class Client:
         for at_s in (boot.at_s, *boot.again_s):
             await until_s(at_s)
             self._findings.tell("client", "boots {} of {}, {} CPUs each", boot.count, boot.name, boot.vcpus)
-            await station.publisher.send(build_of(boot))
+            await _insistently(station, build_of(boot))
 
     async def _delete(self, station: Station, delete: Delete) -> None:
         await until_s(delete.at_s)
         instance = instance_id_of(RequestId(delete.request), delete.index)
         self._findings.tell("client", "deletes {}", instance)
-        await station.publisher.send(DeleteInstance(instance=instance))
+        await _insistently(station, DeleteInstance(instance=instance))
 
     async def _talk_nonsense(self, station: Station, nonsense: Nonsense) -> None:
         """It is told what is wrong with it, in answer to its question."""
@@ -175,6 +175,15 @@ def build_of(boot: Boot) -> BuildInstance:
         hosts=(boot.host,) if boot.host else (),
         deadline_s=boot.deadline_s,
     )
+
+
+async def _insistently(station: Station, order: Message) -> None:
+    """Again as long as no queue takes it."""
+    while True:
+        try:
+            return await station.publisher.send(order)
+        except Failure:
+            await asyncio.sleep(0.5)
 
 
 async def _patiently(station: Station, question: Message) -> Message:

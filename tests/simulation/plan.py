@@ -13,6 +13,7 @@ from tests.simulation.faults import Fault
 
 CELLS = ("c1", "c2")
 GOLD = "CUSTOM_GOLD"
+RATIOS = (0.5, 1.0, 1.5, 4.0, 16.0)
 
 
 class Boot(Struct, frozen=True):

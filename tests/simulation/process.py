@@ -56,6 +56,9 @@ class SimProcess:
         # What is to befall its next parcels, deliveries or feeds.
         self.marked: Counter[str] = Counter()
         self.held_s = 0.0
+        self.confirms_late_s = 0.0
+        # Until when it cannot reach its database.
+        self.without_database_until_s = 0.0
         # How long it will be away when it dies.
         self.down_s = 1.0
 
@@ -94,11 +97,17 @@ class SimProcess:
     def doom(self, point: str, quiet_s: float) -> None:
         self._doom[point] = quiet_s
 
+    def is_doomed(self, point: str) -> bool:
+        return point in self._doom
+
+    def fired(self, fault: str, of: str = "") -> None:
+        self._watching.fired(fault, f"{self.full_name} {of}".rstrip())
+
     async def point(self, point: str) -> None:
         """A place where it may die."""
         quiet_s = self._doom.pop(point, None)
         if quiet_s is not None and not self.is_dead:
-            self._watching.fired(f"crash_{point}", self.full_name)
+            self.fired(f"crash_{point}")
             self.die(quiet_s)
         if self.is_dead:
             # Cancelled already: this is where it is noticed.
@@ -135,6 +144,7 @@ class SimProcess:
         """Nothing befalls it any more."""
         self._doom.clear()
         self.marked.clear()
+        self.without_database_until_s = 0.0
         self._online.set()
 
     async def until_online(self) -> None:

@@ -28,7 +28,7 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import InventoryState, ProviderState, ReportedInventory, ResourceAmount
 from tests.simulation.estate import ACRE, FIELD, GROUPS, LABELS, NAMES, OWN
-from tests.simulation.plan import GOLD
+from tests.simulation.plan import GOLD, RATIOS
 
 Known = Mapping[ProviderId, ProviderState]
 
@@ -138,7 +138,7 @@ def _stocking(known: Known, chance: random.Random) -> Write | None:
     state = chance.choice(own)
     provider, generation = state.id, _generation(state, chance)
     resource = chance.choice((*state.inventories, "VCPU", "MEMORY_MB", ACRE))
-    stock = ReportedInventory(total=chance.choice((4, 16)) * (256 if resource == "MEMORY_MB" else 1))
+    stock = _stock(256 if resource == "MEMORY_MB" else 1, chance)
     match chance.choice(("all", "all", "one", "new", "none")):
         case "one":
             return PutInventory(provider=provider, generation=generation, resource=resource, inventory=stock)
@@ -151,6 +151,20 @@ def _stocking(known: Known, chance: random.Random) -> Write | None:
         case _:
             stocks = {"VCPU": ReportedInventory(total=8), resource: stock}
             return SetInventories(provider=provider, generation=generation, inventories=stocks)
+
+
+def _stock(unit: int, chance: random.Random) -> ReportedInventory:
+    """With a reserve, bounds and a ratio as often as not."""
+    total = chance.choice((4, 16))
+    reserved, step = chance.choice((0, 0, 1, 2)), chance.choice((1, 1, 2))
+    return ReportedInventory(
+        total=total * unit,
+        reserved=reserved * unit,
+        min_unit=chance.choice((1, 1, 2)) * unit,
+        max_unit=chance.choice((2, 4, total)) * unit,
+        step_size=step * unit,
+        allocation_ratio=chance.choice(RATIOS),
+    )
 
 
 def _labelling(known: Known, chance: random.Random) -> Write | None:

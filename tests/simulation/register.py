@@ -5,7 +5,8 @@ reason that is true. After each commit the books are what was made of them here,
 trees, what is used is what is held, and one shape means one set of qualities.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -34,7 +35,14 @@ class OpenBooks(MemoryPlacementStore):
 
     @property
     def rows(self) -> Books:
+        """With what the transaction has written that is open at this moment; between transactions, what is committed."""
         return self._books
+
+    @asynccontextmanager
+    async def committed(self) -> AsyncIterator[Books]:
+        """The rows while no transaction is open. Nothing in the block may wait."""
+        async with self._lock:
+            yield self._books
 
 
 class Register:

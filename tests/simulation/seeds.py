@@ -93,7 +93,7 @@ async def _play(cloud: Cloud) -> None:
         await asyncio.sleep(LOOK_S)
     # The last changes are on their way to the pictures, by a feed that has jumped if anything in it was lost.
     await asyncio.sleep(FEED_S)
-    if wrong := await wrong_at_the_end(cloud):
+    if wrong := await wrong_at_the_end(cloud, connection):
         cloud.findings.breaks("everything settles", "; ".join(wrong[:5]))
     # A choice whose answer comes after the reading that made up for a gap is counted until the next reading.
     latest = loop.time() + 2 * SCHEDULER.verify_every_s

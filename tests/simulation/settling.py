@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from bus.broker import Connection
+from bus.dead_letters import DeadLetter, opened
 from bus.messages.build import InstanceId, RequestId
 from scheduler_worker.instances import instance_id_of
 from tests.simulation.cloud import Cloud
@@ -18,8 +19,7 @@ WORK = (
     *(f"{role}.{cell}.work" for role in ("conductor", "compute") for cell in CELLS),
 )
 ENDS = ("active", "error", "deleted")
-# Dead letters that are as they should be: who had it in hand died or was cut off with it again and again.
-EXPLAINED = ("came back",)
+LETTERS_MAX = 1_000
 
 
 async def unsettled(cloud: Cloud, connection: Connection) -> list[str]:
@@ -33,19 +33,21 @@ async def unsettled(cloud: Cloud, connection: Connection) -> list[str]:
     ]
 
 
-async def wrong_at_the_end(cloud: Cloud) -> list[str]:
+async def wrong_at_the_end(cloud: Cloud, connection: Connection) -> list[str]:
     """What no more waiting would heal."""
     return [
         *await cloud.rows.books.audit(),
         *cloud.register.differences(),
         *await _of_view(cloud),
         *_of_pictures(cloud),
-        *[
-            f"dead letter from {queue}: {reason}"
-            for queue, reason in cloud.ears.buried
-            if not reason.startswith(EXPLAINED)
-        ],
+        *cloud.intruders.wrong_letters(await _letters(connection)),
     ]
+
+
+async def _letters(connection: Connection) -> list[DeadLetter]:
+    """As a person reads them."""
+    async with opened(connection, LETTERS_MAX) as grave:
+        return list(grave.letters.values())
 
 
 def _of_requests(cloud: Cloud) -> Iterator[str]:
@@ -77,7 +79,7 @@ def _of_cells(cloud: Cloud) -> Iterator[str]:
 
 def _of_books(cloud: Cloud) -> Iterator[str]:
     """Held is what active instances hold, and what hosts may have that nobody hears."""
-    for consumer in cloud.books.held.keys() - TENANTS:
+    for consumer in cloud.books.held.keys() - TENANTS - cloud.intruders.cursed:
         heir = cloud.books.heirs.get(consumer)
         instance = InstanceId(consumer) if heir is None else heir.instance
         own = cloud.cells.rows.get(instance)
@@ -147,8 +149,9 @@ async def _of_view(cloud: Cloud) -> list[str]:
     if cloud.clerks.view is None:
         return []
     replica = await cloud.clerks.view.caught_up()
-    as_the_books(replica, cloud.rows.books, cloud.findings)
-    return list(differences(replica, cloud.rows.books))
+    async with cloud.rows.books.committed():
+        as_the_books(replica, cloud.rows.books, cloud.findings)
+        return list(differences(replica, cloud.rows.books))
 
 
 def choices_left(cloud: Cloud) -> list[str]:

@@ -1,6 +1,6 @@
 """A placement worker's way to the books."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from uuid import UUID
@@ -22,7 +22,7 @@ from placement_worker.core.ledger import (
 )
 from placement_worker.store import ChangeFeed, KeptPage, PlacementStore, PlacementTransaction, Unpublished
 from tests.simulation.process import SimProcess
-from tests.simulation.stores import Commits, on_the_way
+from tests.simulation.stores import Commits, committed, committing, meets, on_the_way
 
 
 class PlacementDoor:
@@ -36,51 +36,62 @@ class PlacementDoor:
         await on_the_way(self._process)
         async with self._store.transaction() as inner:
             self._commits.books_opened()
-            tx = _BooksTransaction(inner)
+            tx = _BooksTransaction(inner, self._process, self._commits)
             yield tx
-            await self._process.point("before_commit")
+            await committing(self._process)
         self._commits.books_written(tx.orders, tx.written)
-        await self._process.point("after_commit")
+        await committed(self._process)
 
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
         await on_the_way(self._process)
         return await self._store.snapshot_page(after, limit)
 
     async def changes_since(self, since: str) -> Unpublished | None:
+        await on_the_way(self._process)
         return await self._store.changes_since(since)
 
     async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
+        await on_the_way(self._process)
         return await self._store.changes_page(since, after, limit)
 
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
+        await on_the_way(self._process)
         return await self._store.revisions_page(after, limit)
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
+        await on_the_way(self._process)
         return await self._store.consumer(consumer)
 
     async def holders_of(
         self, provider: ProviderId, after: ConsumerId | None, limit: int
     ) -> tuple[ConsumerState, ...]:
+        await on_the_way(self._process)
         return await self._store.holders_of(provider, after, limit)
 
     async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
+        await on_the_way(self._process)
         return await self._store.usages(project, user)
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
+        await on_the_way(self._process)
         return await self._store.custom_names(of, after, limit)
 
     async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
+        await on_the_way(self._process)
         await self._store.keep_answer(answer, pages)
 
     async def kept_page(self, answer: UUID, page: int) -> KeptPage | None:
+        await on_the_way(self._process)
         return await self._store.kept_page(answer, page)
 
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
+        await on_the_way(self._process)
         async with self._store.lead_feed() as feed:
             yield None if feed is None else _Feed(feed, self._process)
 
     async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
+        await on_the_way(self._process)
         return await self._store.prune(ended_before, logged_before)
 
     async def audit(self) -> tuple[str, ...]:
@@ -90,12 +101,24 @@ class PlacementDoor:
 
 
 class _BooksTransaction:
-    def __init__(self, inner: PlacementTransaction) -> None:
+    def __init__(self, inner: PlacementTransaction, process: SimProcess, commits: Commits) -> None:
         self._inner = inner
+        self._process = process
+        self._commits = commits
+        # Of each kind of row: the ids that are locked.
+        self._locked: dict[str, set[object]] = {}
         self.orders: Sequence[ClaimOrder] = ()
         self.written: list[ClaimChanges | TreeChanges] = []
 
+    def _lock(self, kind: str, ids: Iterable[object]) -> None:
+        """What is locked already is not waited for."""
+        meets(self._process, "deadlock")
+        if new := set(ids) - self._locked.get(kind, set()):
+            self._commits.locks(kind, after=tuple(self._locked))
+            self._locked.setdefault(kind, set()).update(new)
+
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
+        self._lock("consumers", [order.consumer for order in orders])
         self.orders = orders
         return await self._inner.lock_claims(orders)
 
@@ -104,12 +127,15 @@ class _BooksTransaction:
         await self._inner.write_claims(changes)
 
     async def lock_shares(self, named: NamedShares) -> Ledger:
+        self._lock("consumers", named.consumers)
         return await self._inner.lock_shares(named)
 
     async def lock_trees(self, named: Named) -> Forest:
+        self._lock("trees", named.trees)
         return await self._inner.lock_trees(named)
 
     async def lock_names(self, named: NamedNames) -> Names:
+        self._lock("names", named.classes | named.traits)
         return await self._inner.lock_names(named)
 
     async def write_names(self, changes: NameChanges) -> None:
@@ -133,8 +159,12 @@ class _Feed:
         return self._inner.published
 
     async def read(self) -> Unpublished:
+        await on_the_way(self._process)
         return await self._inner.read()
 
     async def mark(self, position: int, cursor: str) -> None:
         await self._process.point("in_timer")
+        await on_the_way(self._process)
+        meets(self._process, "lost_before_commit")
         await self._inner.mark(position, cursor)
+        meets(self._process, "lost_after_commit")

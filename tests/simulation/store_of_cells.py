@@ -13,7 +13,7 @@ from cell_conductor.store import ConductorStore, ConductorTransaction, Spoken
 from compute_sim.core.attempts import Attempted
 from compute_sim.store_memory import MemoryComputeStore
 from tests.simulation.process import SimProcess
-from tests.simulation.stores import Commits, on_the_way
+from tests.simulation.stores import Commits, committed, committing, meets, on_the_way
 
 
 class ConductorDoor:
@@ -28,10 +28,10 @@ class ConductorDoor:
         async with self._store.transaction() as inner:
             tx = _CellTransaction(inner, self._process)
             yield tx
-            await self._process.point("before_commit")
+            await committing(self._process)
         if tx.rows or tx.forgotten:
             self._commits.cell_written(tx.rows, tx.forgotten)
-        await self._process.point("after_commit")
+        await committed(self._process)
 
     async def clear(self, tx: ConductorTransaction, said: Sequence[Kept]) -> None:
         assert isinstance(tx, _CellTransaction), "a transaction of another store"
@@ -42,6 +42,7 @@ class ConductorDoor:
         return await self._store.pending(after)
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
+        await on_the_way(self._process)
         return await self._store.read(instances)
 
     async def close(self) -> None: ...
@@ -55,9 +56,11 @@ class _CellTransaction:
         self.forgotten: Sequence[InstanceId] = ()
 
     async def load(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Instance]:
+        meets(self._process, "deadlock")
         return await self.inner.load(instances)
 
     async def take_due(self, now: datetime, limit: int) -> Mapping[InstanceId, Instance]:
+        meets(self._process, "deadlock")
         rows = await self.inner.take_due(now, limit)
         if rows:
             await self._process.point("in_timer")

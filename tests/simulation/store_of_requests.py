@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
+from bus.errors import Transient
 from bus.handling import Kept
 from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
@@ -18,8 +19,9 @@ from scheduler_worker.store import (
     SchedulerStore,
     SchedulerTransaction,
 )
+from tests.simulation.faults import CURSED
 from tests.simulation.process import SimProcess
-from tests.simulation.stores import Commits, on_the_way
+from tests.simulation.stores import Commits, committed, committing, meets, on_the_way
 
 
 class SchedulerDoor:
@@ -32,33 +34,37 @@ class SchedulerDoor:
     async def transaction(self) -> AsyncIterator["RequestsTransaction"]:
         await on_the_way(self._process)
         async with self._store.transaction() as inner:
-            tx = RequestsTransaction(inner)
+            tx = RequestsTransaction(inner, self._process)
             yield tx
-            await self._process.point("before_commit")
+            await committing(self._process)
         if tx.rows or tx.hosts:
             self._commits.requests_written(tx.rows.values(), tx.hosts)
-        await self._process.point("after_commit")
+        await committed(self._process)
 
     async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]:
         await on_the_way(self._process)
         return await self._store.instances(query)
 
     async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
+        await on_the_way(self._process)
         late = await self._store.overdue(now, limit)
         if late:
             await self._process.point("in_timer")
         return late
 
     async def unsaid(self, before: datetime, after: InstanceId | None, limit: int) -> Sequence[InstanceRow]:
+        await on_the_way(self._process)
         rows = await self._store.unsaid(before, after, limit)
         if rows:
             await self._process.point("in_timer")
         return rows
 
     async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
+        await on_the_way(self._process)
         return await self._store.hosts(name, after, limit)
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
+        await on_the_way(self._process)
         return await self._store.prune(ended_before, limit)
 
     async def hosts_of(self, ids: Sequence[ProviderId]) -> Sequence[HostState]:
@@ -76,12 +82,16 @@ class SchedulerDoor:
 
 
 class RequestsTransaction:
-    def __init__(self, inner: SchedulerTransaction) -> None:
+    def __init__(self, inner: SchedulerTransaction, process: SimProcess) -> None:
         self._inner = inner
+        self._process = process
         self.rows: dict[InstanceId, InstanceRow] = {}
         self.hosts: list[HostState] = []
 
     async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
+        meets(self._process, "deadlock")
+        if any(row.told.name.startswith(CURSED) for request in requests for row in request.rows):
+            raise Transient("database: this row is cursed")
         acceptances = await self._inner.accept(requests)
         for each in acceptances:
             if isinstance(each, Known):
@@ -89,6 +99,7 @@ class RequestsTransaction:
         return acceptances
 
     async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
+        meets(self._process, "deadlock")
         return await self._inner.lock(instances)
 
     async def decide(self, rows: Sequence[InstanceRow]) -> Mapping[InstanceId, InstanceRow]:
@@ -101,6 +112,7 @@ class RequestsTransaction:
         await self._inner.save(rows)
 
     async def hear(self, words: Sequence[CellsWord]) -> int:
+        meets(self._process, "deadlock")
         spoken_of = [word.instance.id for word in words]
         before = await self._inner.lock(spoken_of)
         heard_of = await self._inner.hear(words)
@@ -109,6 +121,7 @@ class RequestsTransaction:
         return heard_of
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
+        meets(self._process, "deadlock")
         return await self._inner.lock_hosts(ids, names)
 
     async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:

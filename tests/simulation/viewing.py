@@ -28,18 +28,20 @@ QUERIES = (
 
 
 async def looked_into(view: View, books: OpenBooks, findings: Findings) -> Replica:
-    """Caught up. If nobody has written meanwhile, it is what the books are, to the last number."""
-    known = {state.internal: state.revision for state in books.rows.states_of(books.rows.providers)}
-    logged = books.rows.logged
+    """Caught up. If nobody has committed meanwhile, it is what the books are, to the last number."""
+    async with books.committed() as rows:
+        known = {state.internal: state.revision for state in rows.states_of(rows.providers)}
+        logged = rows.logged
     replica = await view.caught_up()
-    if books.rows.logged == logged:
-        for wrong in differences(replica, books):
-            findings.breaks(PROMISE, wrong)
-    else:
-        for state in replica:
-            if state.revision < known.get(state.internal, 0):
-                findings.breaks(PROMISE, f"{state.name} is seen as it was at {state.revision}")
-    findings.see("view", "looked into" if books.rows.logged == logged else "looked into while others wrote")
+    async with books.committed() as rows:
+        if is_same := rows.logged == logged:
+            for wrong in differences(replica, books):
+                findings.breaks(PROMISE, wrong)
+        else:
+            for state in replica:
+                if state.revision < known.get(state.internal, 0):
+                    findings.breaks(PROMISE, f"{state.name} is seen as it was at {state.revision}")
+    findings.see("view", "looked into" if is_same else "looked into while others wrote")
     return replica
 
 

@@ -13,7 +13,11 @@ from bus.memory import MemoryBroker
 from bus.memory.channels import MemoryConsuming, MemoryPublishing
 from bus.memory.connection import MemoryConnection
 from bus.topology import Objects
+from tests.simulation.faults import ON_THE_WAY
 from tests.simulation.process import SimProcess
+
+# How long a process waits for a confirm that will not come, before it dies.
+LOST_AFTER_S = 1.5
 
 
 class Hearing(Protocol):
@@ -27,6 +31,12 @@ class Hearing(Protocol):
 
     def quiet_until_s(self, process: SimProcess, queue: str) -> float:
         """Until when this queue's deliveries are on their way to this process."""
+
+    def turned_away(self, process: SimProcess, parcel: Parcel) -> Receipt | None:
+        """What the broker says to a parcel that it does not store; None if it does."""
+
+    def is_nacked(self, process: SimProcess, parcel: Parcel) -> bool:
+        """Is this parcel refused, though a queue has it?"""
 
     def copies_of(self, parcel: Parcel) -> Sequence[float]:
         """How much later this parcel arrives once more, for each time that it does."""
@@ -107,12 +117,26 @@ class SimConnection:
 
     async def say(self, parcel: Parcel, publishing: MemoryPublishing) -> Receipt:
         process = self._process
+        if process.is_doomed(ON_THE_WAY):
+            await asyncio.sleep(LOST_AFTER_S)
+            await process.point(ON_THE_WAY)
         self._hearing.published(process, parcel, self._user)
+        if process.take_mark("lost_publish"):
+            process.fired("lost_publish", parcel.routing_key)
+            self._inner.end("cut before the parcel came")
+            raise ConnectionLost("cut before the parcel came")
+        if (receipt := self._hearing.turned_away(process, parcel)) is not None:
+            return receipt
         receipt = await publishing.publish(parcel)
         for after_s in self._hearing.copies_of(parcel):
             self._hearing.fired("duplicate", f"{process.full_name} {parcel.routing_key}")
             loop = asyncio.get_running_loop()
             loop.call_later(after_s, self._again, parcel, context=Context())
+        if self._hearing.is_nacked(process, parcel):
+            return Receipt.REFUSED
+        if process.take_mark("late_confirms"):
+            process.fired("late_confirms", parcel.routing_key)
+            await asyncio.sleep(process.confirms_late_s)
         if process.take_mark("lost_confirm"):
             self._hearing.fired("lost_confirm", f"{process.full_name} {parcel.routing_key}")
             self._inner.end("cut before the confirm came")
@@ -141,7 +165,9 @@ class SimConsuming:
         self._hearing = hearing
         self._queue = inner.queue.name
         self._is_feed = self._queue.startswith("feed.")
-        self._is_work = self._queue.endswith((".work", ".requests", ".events", ".questions"))
+        self._is_work = self._queue.endswith(
+            (".work", ".requests", ".events", ".claims", ".searches", ".questions")
+        )
 
     async def receive(self) -> Sequence[Delivery]:
         while True:

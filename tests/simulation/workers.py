@@ -36,12 +36,12 @@ BUS = BusSettings(
     newer_delay_ms=100,
 )
 PLACEMENT = PlacementSettings(
-    horizon_s=40,
+    horizon_s=16,
     log_kept_s=60,
     feed_poll_ms=1_000,
     feed_rest_ms=40,
     feed_lead_again_ms=1_000,
-    prune_every_s=10,
+    prune_every_s=3,
 )
 SCHEDULER = SchedulerSettings(
     host_down_s=14.0,

@@ -1,11 +1,17 @@
-"""Placement's rules, planted."""
+"""Placement's rules for claims, planted."""
 
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any
 
+from msgspec import structs
+
 from bus.messages.placement import Released
-from placement_worker.core import claims, shares
+from placement_worker import administering, handlers
+from placement_worker.core import capacity, claims, shares
 from tests.simulation.replacing import replaced
+
+EVER = timedelta(days=36_500)
 
 
 def release_twice() -> AbstractContextManager[None]:
@@ -39,3 +45,81 @@ def claim_after_its_own_release() -> AbstractContextManager[None]:
         return release
 
     return replaced(claims, "_release", by)
+
+
+def ratio_over_the_reserve() -> AbstractContextManager[None]:
+    """The ratio multiplies all there is, and the reserve is taken off afterwards."""
+
+    def capacity_of(stock: Any) -> int:
+        return int(stock.total * stock.allocation_ratio) - int(stock.reserved)
+
+    return replaced(capacity, "capacity_of", lambda _real: capacity_of)
+
+
+def ratio_ignored() -> AbstractContextManager[None]:
+    """As much may be held as there really is."""
+    return replaced(capacity, "capacity_of", lambda _real: lambda stock: max(0, stock.total - stock.reserved))
+
+
+def reserve_handed_out() -> AbstractContextManager[None]:
+    """What is reserved may be held, too."""
+    return replaced(
+        capacity, "capacity_of", lambda _real: lambda stock: int(stock.total * stock.allocation_ratio)
+    )
+
+
+def step_not_looked_at() -> AbstractContextManager[None]:
+    return _bound_not_looked_at("step_size", 1)
+
+
+def min_unit_not_looked_at() -> AbstractContextManager[None]:
+    return _bound_not_looked_at("min_unit", 1)
+
+
+def _bound_not_looked_at(bound: str, harmless: int) -> AbstractContextManager[None]:
+    """Every amount keeps this bound of its inventory."""
+
+    def by(real: Any) -> Any:
+        return lambda stock: structs.replace(real(stock), **{bound: harmless})
+
+    return replaced(capacity, "_terms_of", by)
+
+
+def horizon_not_looked_at() -> AbstractContextManager[None]:
+    """A claim that is older than what is remembered is judged as if nothing were forgotten."""
+
+    def by(real: Any) -> Any:
+        return lambda ledger, asked, now, _horizon: real(ledger, asked, now, EVER)
+
+    return replaced(handlers, "decide_claims", by)
+
+
+def moved_shape_granted() -> AbstractContextManager[None]:
+    """Whatever the asker saw of a tree, it is granted what fits."""
+    return replaced(shares, "_moved", lambda _real: lambda *_: [])
+
+
+def foreign_consumer_released() -> AbstractContextManager[None]:
+    """A cell may end what another cell's consumer holds."""
+
+    def by(real: Any) -> Any:
+        def judge(draft: Any, asked: Any, *others: Any) -> Any:
+            life = draft.life(asked.order.consumer)
+            life.row = structs.replace(life.row, cell=asked.order.cell)
+            return real(draft, asked, *others)
+
+        return judge
+
+    return replaced(claims, "_judge", by)
+
+
+def trees_locked_before_consumers() -> AbstractContextManager[None]:
+    """Each reshape of a batch takes its locks when its turn comes, after the trees of those before it are locked."""
+
+    def by(_real: Any) -> Any:
+        async def lock_nothing(_tx: Any, _reshapes: Any) -> None:
+            return
+
+        return lock_nothing
+
+    return replaced(administering, "lock_reshapes", by)

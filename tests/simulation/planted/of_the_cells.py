@@ -9,6 +9,8 @@ from bus.messages.build import BuildInstance
 from cell_conductor import store_memory
 from cell_conductor.core import decide
 from cell_conductor.core.turn import Turn
+from compute_sim import handlers as handlers_of_computes
+from compute_sim.core.attempts import State
 from tests.simulation.replacing import replaced
 
 
@@ -72,3 +74,39 @@ def event_dropped_when_its_row_is_read() -> AbstractContextManager[None]:
         return load
 
     return replaced(store_memory._Transaction, "load", by)  # noqa: SLF001 - it is this piece that is replaced
+
+
+def lease_without_end() -> AbstractContextManager[None]:
+    """Who asks placement for a swap has it for ever: if it dies over the question, nobody asks again."""
+
+    def by(real: Any) -> Any:
+        def next_swap(turn: Any) -> Any:
+            swap = real(turn)
+            turn.become(state_ends_at=None)
+            return swap
+
+        return next_swap
+
+    return replaced(decide, "next_swap", by)
+
+
+def silent_host_taken_for_failed() -> AbstractContextManager[None]:
+    """A host that said nothing in time is taken for one that has cleaned up."""
+
+    def by(real: Any) -> Any:
+        return lambda turn, reason, *, was_silent: real(turn, reason, was_silent=was_silent and False)
+
+    return replaced(decide, "leave_host", by)
+
+
+def destroyed_and_kept() -> AbstractContextManager[None]:
+    """A host confirms that an attempt is gone while it is being built, and goes on building it."""
+
+    def by(real: Any) -> Any:
+        def spawned(known: Any, *order: Any, **more: Any) -> Any:
+            is_gone = known is not None and known.state is State.DESTROYED
+            return real(None if is_gone else known, *order, **more)
+
+        return spawned
+
+    return replaced(handlers_of_computes, "spawned", by)

@@ -3,7 +3,12 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
+from msgspec import structs
+
+from scheduler_worker import handlers
 from scheduler_worker.core.progress import Progress
+from scheduler_worker.own_choices import OwnChoices
+from scheduler_worker.replica import Replica
 from tests.simulation.replacing import replaced
 
 
@@ -18,3 +23,22 @@ def gap_in_the_feed_ignored() -> AbstractContextManager[None]:
         return heard
 
     return replaced(Progress, "heard", by)
+
+
+def choices_never_dropped() -> AbstractContextManager[None]:
+    """A choice counts for ever, whatever becomes of it."""
+    return replaced(OwnChoices, "drop", lambda _real: lambda _self, _keys: None)
+
+
+def foreign_word_believed() -> AbstractContextManager[None]:
+    """Whoever says how an instance ended is believed."""
+    return replaced(handlers, "_is_believed", lambda _real: lambda _ask, _speaks_for: True)
+
+
+def usage_not_merged() -> AbstractContextManager[None]:
+    """What the feed tells of what is used is not looked at."""
+
+    def by(real: Any) -> Any:
+        return lambda self, changed: real(self, structs.replace(changed, usage=()))
+
+    return replaced(Replica, "_merge", by)

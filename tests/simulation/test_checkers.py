@@ -1,0 +1,162 @@
+"""The checkers themselves: what they once took for a broken promise and is none, and that they still see one that is."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from uuid import UUID
+
+from bus.message import AggregateId, ConsumerId, ProviderId
+from bus.messages.administration import CreateProvider
+from bus.messages.placement import (
+    ClaimResources,
+    Holder,
+    InventoryState,
+    ResourceAmount,
+    Share,
+    SnapshotPage,
+)
+from compute_sim.core.faults import FaultScript
+from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, Touched, TreeBook, TreeChanges
+from placement_worker.desk import Desk
+from placement_worker.view import View
+from placement_worker.wiring import STANDARD
+from tests.simulation.books import Books
+from tests.simulation.estate import GROUPS, SHARES
+from tests.simulation.findings import Findings
+from tests.simulation.hosts_seen import HostsSeen
+from tests.simulation.loop import live
+from tests.simulation.physical import Physical
+from tests.simulation.process import EPOCH
+from tests.simulation.register import OpenBooks
+from tests.simulation.viewing import looked_into
+
+HOST, PART, OTHER, POOL = (ProviderId(UUID(int=n)) for n in range(1, 5))
+CONSUMER = ConsumerId(UUID(int=9))
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_a_pool_that_shares_with_the_host_is_no_second_host() -> None:
+    assert _broken(lambda books: _claimed_with_pool(books, of_host=GROUPS[:1], of_pool=GROUPS[:1])) == ""
+
+
+def test_a_pool_that_does_not_share_with_the_host_is_a_second_host() -> None:
+    broken = _broken(lambda books: _claimed_with_pool(books, of_host=GROUPS[:1], of_pool=GROUPS[1:2]))
+    assert broken == "no consumer on two hosts"
+
+
+def test_a_share_that_was_reshaped_into_a_tree_that_was_moved_away_is_on_no_second_host() -> None:
+    def reshaped(books: Books) -> None:
+        _plant(books, HOST, _book(HOST), _book(PART, parent=HOST))
+        _hold(books, (HOST, PART), is_claimed=True)
+        _plant(books, PART, _book(PART, used=1), _book(OTHER, parent=PART))
+        _hold(books, (HOST, OTHER), is_claimed=False)
+
+    assert _broken(reshaped) == ""
+
+
+def test_a_claim_of_two_hosts_is_a_second_host() -> None:
+    def claimed(books: Books) -> None:
+        _plant(books, HOST, _book(HOST))
+        _plant(books, OTHER, _book(OTHER))
+        _hold(books, (HOST,), is_claimed=True)
+        _hold(books, (HOST, OTHER), is_claimed=True)
+
+    assert _broken(claimed) == "no consumer on two hosts"
+
+
+def test_what_is_written_and_not_committed_is_not_looked_for_in_a_read() -> None:
+    class Read(OpenBooks):
+        """Tells when a reader has read it."""
+
+        was_read = asyncio.Event()
+
+        async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
+            page = await super().snapshot_page(after, limit)
+            self.was_read.set()
+            return page
+
+    async def looked(findings: Findings) -> None:
+        books = Read(lambda: EPOCH)
+        await Desk(books, STANDARD, lambda: EPOCH).ask(CreateProvider(id=HOST, name="host"))
+
+        async def write_and_die() -> None:
+            await books.was_read.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1), books.transaction() as transaction:
+                    await transaction.write_trees(_tree(OTHER, _book(OTHER)))
+                    await asyncio.Event().wait()
+
+        dying = asyncio.create_task(write_and_die())
+        seen = await looked_into(View(books), books, findings)
+        assert [state.name for state in seen] == ["host"]
+        await asyncio.wait((dying,))
+
+    assert _broken_while(looked) == ""
+
+
+def _claimed_with_pool(
+    books: Books, of_host: tuple[AggregateId, ...], of_pool: tuple[AggregateId, ...]
+) -> None:
+    _plant(books, HOST, _book(HOST, aggregates=of_host))
+    _plant(books, POOL, _book(POOL, aggregates=of_pool, traits=(SHARES,)))
+    _hold(books, (POOL, HOST), is_claimed=True)
+
+
+def _broken(deeds: Callable[[Books], None]) -> str:
+    async def do(findings: Findings) -> None:
+        deeds(Books(findings, HostsSeen(findings, FaultScript()), Physical(findings)))
+
+    return _broken_while(do)
+
+
+def _broken_while(day: Callable[[Findings], Awaitable[None]]) -> str:
+    async def lived() -> str:
+        findings = Findings()
+        await day(findings)
+        return "" if findings.broken is None else findings.broken.promise
+
+    return live(lived())
+
+
+def _book(
+    provider: ProviderId,
+    parent: ProviderId | None = None,
+    aggregates: tuple[AggregateId, ...] = (),
+    traits: tuple[str, ...] = (),
+    used: int = 0,
+) -> ProviderBook:
+    return ProviderBook(
+        id=provider,
+        name=f"provider-{provider.int}",
+        parent=parent,
+        inventories={"VCPU": InventoryState(total=8, used=used)},
+        aggregates=frozenset(aggregates),
+        traits=frozenset(traits),
+    )
+
+
+def _tree(root: ProviderId, *books: ProviderBook) -> TreeChanges:
+    tree = TreeBook(root=root, cell="c1", shape=1, providers={book.id: book for book in books})
+    return TreeChanges(trees=(tree,), changed=tuple(book.id for book in books))
+
+
+def _plant(books: Books, root: ProviderId, *providers: ProviderBook) -> None:
+    books.written((), [_tree(root, *providers)])
+
+
+def _hold(books: Books, providers: tuple[ProviderId, ...], *, is_claimed: bool) -> None:
+    """One CPU of each; `is_claimed` by an order, else it is written by name."""
+    amounts = tuple(ResourceAmount(each, "VCPU", 1) for each in providers)
+    before = {each.provider for each in books.held.get(CONSUMER, ())}
+    share = Share(host=HOST, amounts=amounts)
+    order = ClaimResources(cell="c1", consumer=CONSUMER, attempt=1, issued_at=AT, share=share)
+    changes = ClaimChanges(
+        consumers=(Consumer(id=CONSUMER, attempt=1),),
+        held=((CONSUMER, amounts),),
+        touched=tuple(
+            Touched(each, 1, {"VCPU": int(each in providers)}) for each in sorted({*before, *providers})
+        ),
+        claimed=(Holder(CONSUMER, 1),) if is_claimed else (),
+    )
+    books.written((order,) if is_claimed else (), [changes])
