@@ -173,15 +173,21 @@ class Builder:
         # An earlier try of a rejected request may have claimed for it, and died before it let go.
         if isinstance(build.judged, BuildRejected) and (found or ask.attempts):
             return await self._let_go_of_what_nobody_has(ask, late)
-        return [Tell(released(one.row), ask) for one in found if not one.row.is_in_cell]
+        return [Tell(released(one.row), ask) for one in found if one.row.is_open or not one.row.may_hold]
 
     async def _let_go_of_what_nobody_has(
         self, ask: Received[BuildInstance], late: LateTransaction
     ) -> list[Said]:
-        """Of what this request may have claimed, that for which no row answers."""
+        """Release what this request may have claimed for instances that have no row, or whose row holds nothing any more:
+        placement may have forgotten by now that they ended, and grant it.
+        """
         instances = sorted(instances_of(ask.message, instance_id_of), key=lambda id_: id_.int)
         known = await (await late.begun()).lock(instances)
-        return [Tell(release_of(id_, self._clock()), ask) for id_ in instances if id_ not in known]
+        return [
+            Tell(release_of(id_, self._clock()), ask)
+            for id_ in instances
+            if (row := known.get(id_)) is None or not row.may_hold
+        ]
 
 
 class _Build:

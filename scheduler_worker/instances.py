@@ -80,6 +80,11 @@ class InstanceRow(Struct, frozen=True):
         """It is its cell's to say what becomes of it."""
         return self.told.cell not in ("", CELL0)
 
+    @property
+    def may_hold(self) -> bool:
+        """Is a claim of it its own? Not once it is deleted, or ended without a cell."""
+        return self.told.state != DELETED and (self.is_open or self.is_in_cell)
+
 
 def instance_id_of(request: RequestId, index: int) -> InstanceId:
     """Derived, so that a client can tell it, and a replay finds it. Its first 48 bits are the request's: if these are a

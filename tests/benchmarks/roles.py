@@ -93,7 +93,7 @@ async def yes_sayer(broker: Broker) -> AsyncIterator[Handled]:
         ]
 
     station = Station(broker, "yes-sayer")
-    worker = station.worker("placement.questions", {ClaimResources: Reading(on_claims)}, _NoStore())
+    worker = station.worker("placement.claims", {ClaimResources: Reading(on_claims)}, _NoStore())
     try:
         async with running(worker):
             yield handled
