@@ -22,6 +22,8 @@ _CANCELED = "57014"
 _TRANSIENT_STATES = (_LOCK_NOT_AVAILABLE, _CANCELED, "42501", "25006")
 # Class 28 is a wrong password or no such role; then, no such database, and no right to connect.
 _TURNED_AWAY = ("28", "3D000", "42501")
+# A statement of ours makes no sense.
+_OURS = "42"
 _SQLITE_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _SQLITE_TRANSIENT = (*_SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _UNIQUE_VIOLATION = "23505"
@@ -52,19 +54,20 @@ def _kind_of(error: BaseException) -> type[Transient]:
 @contextmanager
 def connecting() -> Iterator[None]:
     """Inside, there is nothing but the way to the server: whatever the operating system says is about that (no route,
-    no such name, no answer in time, no socket at this path), and so is a server that lets us not in.
+    no such name, no answer in time, no socket at this path), and so is what the server says: it does not let us in.
     """
     try:
         yield
     except OSError as error:
         raise Unavailable(f"database: cannot connect: {error!r}") from error
     except Exception as error:
-        if (_sqlstate(_original(error)) or "").startswith(_TURNED_AWAY):
-            raise Unavailable(
-                f"database: it lets us not in: {_original(error)}; correct the role, its password, its rights or the "
-                "database's name (MOOR_DB_URL)"
-            ) from error
-        raise
+        state = _sqlstate(_original(error)) or _OURS
+        if state.startswith(_OURS) and state not in _TURNED_AWAY:
+            raise
+        why = f"database: it lets us not in: {_original(error)}"
+        if state.startswith(_TURNED_AWAY):
+            why += "; correct the role, its password, its rights or the database's name (MOOR_DB_URL)"
+        raise Unavailable(why) from error
 
 
 def is_transient(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ from bus.messages.hosts import SetHost
 from bus.messages.placement import LogPosition, ProvidersChanged, ReleaseClaim, SnapshotPage
 from bus.topology import API, EVENTS, PLACEMENT, user_of
 from scheduler_worker.instances import instance_id_of
-from tests.adversity.real_cloud import RealCloud, real_cloud
+from tests.adversity.real_cloud import RealCloud, real_cloud, until_so
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.stage import dead_letters
 
@@ -62,6 +62,11 @@ class Cloud:
         return await dead_letters(self.here.under_test.broker(), count)
 
 
+async def has_providers(here: RealCloud, count: int) -> bool:
+    """A host may be heard of before placement has its first report."""
+    return len((await here.books.snapshot_page(0, 100)).providers) >= count
+
+
 @asynccontextmanager
 async def a_cloud() -> AsyncIterator[Cloud]:
     async with real_cloud(CELL, OTHER, HOSTS_PER_CELL="2") as here:
@@ -69,6 +74,7 @@ async def a_cloud() -> AsyncIterator[Cloud]:
         workers = [f"{kind}-{cell}" for kind in ("conductor", "compute") for cell in (CELL, OTHER)]
         await here.start("placement-1", "scheduler-1", *workers)
         await here.until_up(4)
+        await until_so(lambda: has_providers(here, 4), "placement has the hosts")
         cloud = Cloud(here)
         cloud.theirs = await cloud.boot("bank")
         yield cloud

@@ -217,6 +217,6 @@ async def test_what_stands_on_which_broker_is_shown_with_what_waits_there(tmp_pa
         brokers = json.loads(shown.out)["brokers"]
         assert [broker["of"] for broker in brokers] == [["api"], ["c1"], ["c2"]]
         api, one, _ = ({queue["name"]: queue["waiting"] for queue in each["queues"]} for each in brokers)
-        assert api["scheduler.requests"] == one["conductor.c1.work"] == one["placement.questions"] == 0
+        assert api["scheduler.requests"] == one["conductor.c1.work"] == one["placement.claims"] == 0
         assert "conductor.c1.work" not in api
         assert "moor-conductor-c1" not in brokers[0]["rights"]

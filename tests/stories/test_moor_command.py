@@ -250,8 +250,8 @@ async def test_a_client_of_a_broker_with_users_may_boot_and_only_an_operator_set
     def url(user: str) -> str:
         return served.url().replace("guest:guest", f"{user}:{passwords[user]}")
 
-    hosts = {"harbour": alike("harbour", 1)}
-    async with cloud(served.broker(), f"sqlite+aiosqlite:///{tmp_path / 'moor.db'}", hosts):
+    hosts, database = {"harbour": alike("harbour", 1)}, f"sqlite+aiosqlite:///{tmp_path / 'moor.db'}"
+    async with cloud(served.broker(), database, hosts, as_user=lambda user: RabbitBroker(url(user))):
         await until_up(url(ADMIN.user))
         booted = await moor("boot", "--vcpus", "1", "--name", "web", MOOR_BUS_URL=url(ADMIN.user))
         assert (booted.code, "active" in booted.out) == (0, True), booted.err

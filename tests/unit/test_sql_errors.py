@@ -204,6 +204,14 @@ def test_a_server_that_lets_us_not_in_is_waited_for_and_says_what_to_correct(err
     assert str(error) in str(raised.value)
 
 
+def test_a_database_that_takes_no_connections_for_a_while_is_away() -> None:
+    """As an operator may set it; seen to end a worker."""
+    with pytest.raises(Unavailable, match="not currently accepting connections"), connecting():
+        raise asyncpg.ObjectNotInPrerequisiteStateError(
+            'database "moor" is not currently accepting connections'
+        )
+
+
 def test_a_bug_while_connecting_keeps_its_name() -> None:
     with pytest.raises(asyncpg.PostgresSyntaxError), connecting():
         raise asyncpg.PostgresSyntaxError("syntax error")
