@@ -12,7 +12,7 @@ from tests.simulation.many import pool_with_fixed_hashes
 from tests.simulation.planted import BUGS
 from tests.simulation.test_simulation import PATIENCE_S, SEEDS
 
-SHRINKING_RUNS_MAX = 40
+SHRINKING_RUNS_MAX = 96
 HALF = 0
 # A bug that none of so many seeds shows is not found: all of them would take as long as all other bugs together.
 HUNTED_IN = SEEDS[:30]

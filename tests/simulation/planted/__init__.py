@@ -55,7 +55,7 @@ BUGS: dict[str, Plant] = {
     "trees locked before consumers": of_the_books.trees_locked_before_consumers,
     "a lease without end": of_the_cells.lease_without_end,
     "a silent host taken for failed": of_the_cells.silent_host_taken_for_failed,
-    "an attempt built again when it was destroyed": of_the_cells.destroyed_and_kept,
+    "the greatest amount not looked at": of_the_books.max_unit_not_looked_at,
     "choices never dropped": of_the_scheduler.choices_never_dropped,
     "a word of another cell believed": of_the_scheduler.foreign_word_believed,
     "usage not merged": of_the_scheduler.usage_not_merged,

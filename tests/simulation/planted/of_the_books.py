@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import structs
 
-from bus.messages.placement import Released
+from bus.messages.placement import INTEGER_MAX, Released
 from placement_worker import administering, handlers
 from placement_worker.core import capacity, claims, shares
 from tests.simulation.replacing import replaced
@@ -74,6 +74,10 @@ def step_not_looked_at() -> AbstractContextManager[None]:
 
 def min_unit_not_looked_at() -> AbstractContextManager[None]:
     return _bound_not_looked_at("min_unit", 1)
+
+
+def max_unit_not_looked_at() -> AbstractContextManager[None]:
+    return _bound_not_looked_at("max_unit", INTEGER_MAX)
 
 
 def _bound_not_looked_at(bound: str, harmless: int) -> AbstractContextManager[None]:

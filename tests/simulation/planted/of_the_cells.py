@@ -9,8 +9,6 @@ from bus.messages.build import BuildInstance
 from cell_conductor import store_memory
 from cell_conductor.core import decide
 from cell_conductor.core.turn import Turn
-from compute_sim import handlers as handlers_of_computes
-from compute_sim.core.attempts import State
 from tests.simulation.replacing import replaced
 
 
@@ -97,16 +95,3 @@ def silent_host_taken_for_failed() -> AbstractContextManager[None]:
         return lambda turn, reason, *, was_silent: real(turn, reason, was_silent=was_silent and False)
 
     return replaced(decide, "leave_host", by)
-
-
-def destroyed_and_kept() -> AbstractContextManager[None]:
-    """A host confirms that an attempt is gone while it is being built, and goes on building it."""
-
-    def by(real: Any) -> Any:
-        def spawned(known: Any, *order: Any, **more: Any) -> Any:
-            is_gone = known is not None and known.state is State.DESTROYED
-            return real(None if is_gone else known, *order, **more)
-
-        return spawned
-
-    return replaced(handlers_of_computes, "spawned", by)
