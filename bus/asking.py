@@ -159,7 +159,7 @@ class Asker:
                 wait_s = self._pause_s(tries)
 
     def _pause_s(self, tries: int) -> float:
-        """Whoever is slow to answer is not helped by being asked ever more."""
+        """Longer each time: a worker that is slow to answer is not helped by more questions."""
         return self._settings.ask_again_ms * 2.0 ** min(tries, ASK_AGAIN_DOUBLINGS_MAX) / 1000
 
     def _due_in_s(self, batch: _Batch, tries: int) -> float:
@@ -167,12 +167,12 @@ class Asker:
         pause_s = self._pause_s(tries)
         if batch.left_at_s is None or self._publisher.is_held or not self._open.is_set():
             return pause_s
-        # Who answers could not answer before the alarm ended either.
+        # Workers could not answer before the alarm ended either.
         since_s = max(batch.left_at_s, self._publisher.free_since_s)
         return since_s + pause_s - asyncio.get_running_loop().time()
 
     def _ask_all_again(self) -> None:
-        """From a new queue. What has not left would name the old one."""
+        """From a new queue: a copy that has not left yet names the old one."""
         open_ids: dict[int, tuple[_Batch, list[str]]] = {}
         for id_, (_, batch, _) in self._asked.items():
             open_ids.setdefault(id(batch), (batch, []))[1].append(id_)

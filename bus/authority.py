@@ -41,7 +41,7 @@ _REPLY_TO = re.compile(r"answers\.(?P<user>[A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
 
 
 class Post(Struct, frozen=True):
-    """What a process knows of the broker that it reads from.
+    """The facts that a process has about the broker that it reads from.
 
     Where `has_users`, each role has its user, the broker verifies who sends what, and nobody else is listened to. `cells`
     are those that a cell's own broker serves, for which alone it speaks; None on the broker of the API level.
@@ -66,7 +66,7 @@ def post_of(user: str, cells: Iterable[str] | None = None) -> Post:
 
 
 def judge_parcel(origin: Origin, post: Post) -> Refused | None:
-    """What is wrong with all messages of a parcel, whatever they say."""
+    """Refuse a parcel as a whole, for its way, its sender or its reply address; None if its messages may be judged."""
     if origin.astray:
         return Refused(f"it came here as a dead letter of the queue {origin.astray!r}")
     if post.has_users and speaker_of(origin.sender) is None:
@@ -80,7 +80,7 @@ def judge_parcel(origin: Origin, post: Post) -> Refused | None:
 
 
 def judge(message: Message, origin: Origin, post: Post) -> Refused | None:
-    """What is wrong with one message of a parcel that nothing is wrong with; None if it counts."""
+    """Refuse one message of a parcel that was not refused as a whole; None if the message counts."""
     address = address_of(message)
     if address.kind is Kind.EVENT and origin.exchange == FEED:
         if not _is_of_feed(message, origin):
@@ -92,7 +92,7 @@ def judge(message: Message, origin: Origin, post: Post) -> Refused | None:
 
 
 def judge_answer(question: Message, answer: Message, origin: Origin, post: Post) -> Refused | None:
-    """What is wrong with an answer to this question; None if it counts."""
+    """Refuse an answer to this question; None if the answer counts."""
     asked, answered = type_of(question), type_of(answer)
     route = ROUTES[asked]
     if answered not in (route.answer, REJECTION) or origin.exchange != REPLY:
