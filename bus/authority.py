@@ -8,8 +8,10 @@ Pure: what is known of the broker is a value (`Post`), and so is the verdict.
 """
 
 import functools
+import operator
 import re
-from collections.abc import Iterable
+import typing
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
@@ -91,6 +93,14 @@ def judge(message: Message, origin: Origin, post: Post) -> Refused | None:
     return _may_say(origin.sender, address.exchange, address.routing_key, getattr(message, "cell", ""), post)
 
 
+def judged_by(message: Message) -> object:
+    """What a verdict depends on beside the parcel: of two messages in one parcel that are alike in this, both count or
+    none.
+    """
+    kind = type(message)
+    return kind, _names_in(kind)(message)
+
+
 def judge_answer(question: Message, answer: Message, origin: Origin, post: Post) -> Refused | None:
     """Refuse an answer to this question; None if the answer counts."""
     asked, answered = type_of(question), type_of(answer)
@@ -141,6 +151,17 @@ def answering(question: str) -> frozenset[str]:
         )
     }
     return frozenset(role.name for role in ROLES if role.answers and queues & set(role.reads))
+
+
+@functools.cache
+def _names_in(kind: type[Message]) -> Callable[[Message], object]:
+    """What a message of this type says of cells and projects."""
+    fields: list[str] = [name for name in ("cell", "project") if name in kind.__struct_fields__]
+    if "instance" in kind.__struct_fields__ and "project" in getattr(
+        typing.get_type_hints(kind)["instance"], "__struct_fields__", ()
+    ):
+        fields.append("instance.project")
+    return operator.attrgetter(*fields) if fields else (lambda _: None)
 
 
 @functools.lru_cache(maxsize=100_000)

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from bus import dead_letters
-from bus.authority import Refused, judge, judge_parcel, speaks_for
+from bus.authority import Refused, judge, judge_parcel, judged_by, speaks_for
 from bus.broker import ConnectionLost, Consuming, Delivery, Interrupted
 from bus.codec import Codec, FromNewer, attempts_of, lines_of, put_back
 from bus.handling import Received, jittered_ms, received
@@ -42,6 +42,8 @@ class Held(Struct, eq=False):
     origin: Origin
     # The one cell that its sender may speak for; None if for all.
     cell: str | None = None
+    # What was said by a message of it that counts: others that say the same count, too.
+    counts: object = None
 
     @property
     def tag(self) -> int:
@@ -254,8 +256,12 @@ class Intake:
     ) -> Received[Any] | None:
         """The message, if it counts; what stands for it, if its sender may be told why not; else it is buried here."""
         message = envelope.message
-        refused = None if isinstance(message, Unreadable) else judge(message, held.origin, self._post)
+        by = judged_by(message)
+        if by == held.counts or isinstance(message, Unreadable):
+            return received(envelope, held.origin, returns, held.cell)
+        refused = judge(message, held.origin, self._post)
         if refused is None:
+            held.counts = by
             return received(envelope, held.origin, returns, held.cell)
         if refused.is_told:
             envelope = structs.replace(

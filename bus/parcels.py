@@ -46,8 +46,8 @@ class Waiter:
             self.done.set_result(None)
 
 
-# Messages of one key share parcels: the exchange, the routing key, and where answers go.
-Key = tuple[str, str, str]
+# Messages of one key share parcels: their type or exchange, what ends the routing key, and where answers go.
+Key = tuple[type[Message] | str, str, str]
 
 
 class Bucket:
@@ -55,10 +55,10 @@ class Bucket:
 
     __slots__ = ("address", "envelopes", "key", "reply_to", "waiters")
 
-    def __init__(self, key: Key, address: Address, reply_to: str) -> None:
+    def __init__(self, key: Key, address: Address) -> None:
         self.key = key
         self.address = address
-        self.reply_to = reply_to
+        self.reply_to = key[2]
         self.envelopes: list[Envelope[Message]] = []
         self.waiters: list[Waiter] = []
 

@@ -35,7 +35,7 @@ from bus.link import Link, WayOut
 from bus.message import Envelope, Message
 from bus.parcels import Bucket, Key, Outgoing, Waiter
 from bus.settings import BusSettings
-from bus.topology import FEED, REPLY, Address, Kind, address_of
+from bus.topology import FEED, REPLY, Address, Kind, address_of, end_of
 
 __all__ = ["Outgoing", "Overfull", "Publisher", "Undeliverable", "now"]
 
@@ -217,21 +217,18 @@ class Publisher:
     # Into parcels
 
     def _bucket_for(self, outgoing: Outgoing) -> Bucket:
-        message, to = outgoing.message, outgoing.to
+        message = outgoing.message
+        key: Key
         if outgoing.feed:
-            return self._feed_bucket(outgoing.feed)
-        address = Address(REPLY, to, Kind.ANSWER) if to else address_of(message)
-        key = (address.exchange, address.routing_key, outgoing.reply_to)
+            # Events of all types share a parcel here.
+            key = (FEED, outgoing.feed, "")
+        elif outgoing.to:
+            key = (REPLY, outgoing.to, outgoing.reply_to)
+        else:
+            key = (type(message), end_of(message), outgoing.reply_to)
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = self._buckets[key] = Bucket(key, address, outgoing.reply_to)
-        return bucket
-
-    def _feed_bucket(self, project: str) -> Bucket:
-        """Events of all types share a parcel here."""
-        key = (FEED, project, "")
-        if (bucket := self._buckets.get(key)) is None:
-            bucket = self._buckets[key] = Bucket(key, Address(FEED, project, Kind.EVENT), "")
+            bucket = self._buckets[key] = Bucket(key, _address(outgoing))
         return bucket
 
     def _why_not_taken(self, count: int) -> Exception | None:
@@ -418,6 +415,14 @@ class Publisher:
             f"no queue takes {parcel.routing_key!r} on {parcel.exchange!r} ({count} messages): is the topology declared "
             "there, and does the cell exist?"
         )
+
+
+def _address(outgoing: Outgoing) -> Address:
+    if outgoing.feed:
+        return Address(FEED, outgoing.feed, Kind.EVENT)
+    if outgoing.to:
+        return Address(REPLY, outgoing.to, Kind.ANSWER)
+    return address_of(outgoing.message)
 
 
 def _is_withdrawn(waiting: Mapping[Waiter, int]) -> bool:

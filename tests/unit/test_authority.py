@@ -1,8 +1,10 @@
 """May this message count? By its key, its cell, its project and its verified sender."""
 
+from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
+from msgspec import Struct, structs
 
 from bus import headers
 from bus.authority import (
@@ -11,6 +13,7 @@ from bus.authority import (
     judge,
     judge_answer,
     judge_parcel,
+    judged_by,
     post_of,
     speaks_for,
     wrong_reply_to,
@@ -63,6 +66,34 @@ def test_no_message_counts_under_the_key_of_another() -> None:
             if address != address_of(example):
                 origin = Origin("", "", address.exchange, address.routing_key)
                 assert "counts only under the key" in refusal(example, origin, WITHOUT), (example, address)
+
+
+def variants(message: Message) -> Iterator[Message]:
+    """The same message with one of its texts another, and of its instance's."""
+    for name, value in structs.asdict(message).items():
+        if isinstance(value, str):
+            yield structs.replace(message, **{name: "c2"})
+        elif isinstance(value, Struct):
+            for inner, text in structs.asdict(value).items():
+                if isinstance(text, str):
+                    yield structs.replace(message, **{name: structs.replace(value, **{inner: "c2"})})
+
+
+def test_messages_that_are_judged_otherwise_differ_in_what_they_are_judged_by() -> None:
+    otherwise = 0
+    for example in EXAMPLES:
+        project: str = (
+            getattr(example, "project", "")
+            or getattr(getattr(example, "instance", None), "project", "")
+            or "-"
+        )
+        for sender, post in (("", WITHOUT), ("moor-operator", WITH_USERS), ("moor-conductor-c1", OF_C1)):
+            for origin in (said(example, sender), Origin(sender, "", FEED, project)):
+                for other in variants(example):
+                    if judge(other, origin, post) != judge(example, origin, post):
+                        assert judged_by(other) != judged_by(example), (example, other)
+                        otherwise += 1
+    assert otherwise > 50
 
 
 @pytest.mark.parametrize(
