@@ -103,16 +103,18 @@ def judged_by(message: Message) -> object:
 
 def judge_answer(question: Message, answer: Message, origin: Origin, post: Post) -> Refused | None:
     """Refuse an answer to this question; None if the answer counts."""
-    asked, answered = type_of(question), type_of(answer)
+    return _may_answer(type_of(question), type_of(answer), origin.exchange, origin.sender, post)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _may_answer(asked: str, answered: str, exchange: str, sender: str, post: Post) -> Refused | None:
     route = ROUTES[asked]
-    if answered not in (route.answer, REJECTION) or origin.exchange != REPLY:
-        return Refused(
-            f"{answered!r} on {origin.exchange!r} is no answer to {asked!r}, which {route.answer!r} is"
-        )
+    if answered not in (route.answer, REJECTION) or exchange != REPLY:
+        return Refused(f"{answered!r} on {exchange!r} is no answer to {asked!r}, which {route.answer!r} is")
     if post.has_users:
-        speaker = speaker_of(origin.sender)
+        speaker = speaker_of(sender)
         if speaker is None or speaker.role not in answering(asked):
-            return Refused(f"{origin.sender!r} may not answer {asked!r}")
+            return Refused(f"{sender!r} may not answer {asked!r}")
     return None
 
 
