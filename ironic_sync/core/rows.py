@@ -1,0 +1,77 @@
+"""A node as the daemons keep it: one frozen row, written by compare-and-set on its version."""
+
+from datetime import datetime
+from typing import Literal
+
+from msgspec import Struct
+
+from bus.message import ProviderId
+from bus.messages.build import Flavor, InstanceId
+from ironic_sync.core.node import Node
+
+
+class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What placement is told of a node: one of its resource class, reserved if it may not be claimed, and why not.
+
+    `kept_class` is the node's former class while an instance still holds it: placement keeps it, reserved.
+    """
+
+    resource_class: str = ""
+    kept_class: str = ""
+    reserved: bool = True
+    traits: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+class Deploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a cell's conductor ordered for a node, and how far it is. A node has one at a time."""
+
+    kind: Literal["deploy", "undeploy"]
+    cell: str
+    instance: InstanceId
+    attempt: int
+    flavor: Flavor | None = None
+    name: str = ""
+    project: str = ""
+    image: str = ""
+    # The step that is under way (core/deploying.py), and how often it was tried.
+    step: str = ""
+    tries: int = 0
+    started_at: datetime | None = None
+    # When the step must be looked at again though no notification came.
+    due_at: datetime | None = None
+    failure: str = ""
+
+
+class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a node and who owns it.
+
+    `version` counts the row's writes: a write names the version that it read, and reports to placement are numbered by
+    it. `epoch` counts the node's owners. `read_epoch` is the last epoch in which the owner read the node and placement
+    took its report: while it is behind `epoch`, nothing is done with the node.
+    `heard_at_us` and `heard_from` are the inner timestamp and the publisher of the last notification that was applied.
+    `doubts` are reasons to read the node again; `is_doubted` keeps it reserved until then.
+    `reported` is what placement accepted last, under `reported_version`.
+    """
+
+    id: ProviderId
+    version: int = 0
+    cell: str = ""
+    owner: str = ""
+    epoch: int = 0
+    read_epoch: int = 0
+    node: Node | None = None
+    is_deleted: bool = False
+    heard_at_us: int = 0
+    heard_from: str = ""
+    doubts: tuple[str, ...] = ()
+    is_doubted: bool = False
+    offer: Offer | None = None
+    reported: Offer | None = None
+    reported_version: int = 0
+    deploy: Deploy | None = None
+
+    @property
+    def holds_instance(self) -> bool:
+        """Whether an instance is on the node or on its way there: then the node stays with its owner while that lives."""
+        return self.deploy is not None or (self.node is not None and self.node.instance_uuid is not None)
