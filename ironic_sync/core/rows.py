@@ -50,6 +50,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     it. `epoch` counts the node's owners. `read_epoch` is the last epoch in which the owner read the node and placement
     took its report: while it is behind `epoch`, nothing is done with the node.
     `heard_at_us` and `heard_from` are the inner timestamp and the publisher of the last notification that was applied.
+    `read_at_us` is when the node was last read by REST, by the clock of the daemon that read it.
     `doubts` are reasons to read the node again; `is_doubted` keeps it reserved until then.
     `reported` is what placement accepted last, under `reported_version`.
     """
@@ -64,6 +65,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_deleted: bool = False
     heard_at_us: int = 0
     heard_from: str = ""
+    read_at_us: int = 0
     doubts: tuple[str, ...] = ()
     is_doubted: bool = False
     offer: Offer | None = None
