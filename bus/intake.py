@@ -284,7 +284,7 @@ class Intake:
         if isinstance(read, Unreadable):
             read = structs.replace(read, project=project_of_key(held.origin.key))
             read = Envelope[Message](message=read, id=read.id, attempts=attempts_of(line))
-        if self._is_spent(read.attempts + returns, line, held):
+        if read.attempts + returns and self._is_spent(read.attempts + returns, line, held):
             return None
         return self._judged(place, read, held, returns)
 

@@ -56,8 +56,6 @@ async def run_worker(
         watchers.append(server)
         url = server.url
     _introduce(about, url)
-    # What was made to start with lives as long as the process.
-    gc.freeze()
     with stopped_by_signals() as told:
         watching = [asyncio.create_task(_watch(each, told)) for each in watchers]
         stopping = asyncio.create_task(_stop_then(told, health, first))
@@ -65,6 +63,8 @@ async def run_worker(
             for once in first:
                 await once.run()
             if not told.is_set():
+                # What was made to start with lives as long as the process.
+                gc.freeze()
                 await run_until(told, parts, drain_s_max)
         finally:
             health.is_stopping = True

@@ -112,9 +112,8 @@ class Finisher:
         try:
             await self._publisher.send_all(answers)
             async with self._store.transaction() as tx:
-                known = await tx.load([before.key for before, _ in ended])
                 # Of an attempt that was ordered otherwise meanwhile, something else is to be said.
-                await tx.save([after for before, after in ended if known.get(before.key) is before])
+                await tx.replace(ended)
         except Operational as problem:
             self._telling.failed(problem)
             again_s = self._fleet.clock_s() + self._settings.again_s

@@ -29,6 +29,9 @@ class ComputeTransaction(Protocol):
         are now. A process after this one finds them as they were saved before, and so due.
         """
 
+    async def replace(self, pairs: Iterable[tuple[Attempted, Attempted]]) -> None:
+        """Save the second of each pair where the first, as this store gave or took it, is still what is known."""
+
 
 class ComputeStore(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[ComputeTransaction]:

@@ -95,6 +95,9 @@ class MemoryComputeStore:
     async def remember(self, attempts: Iterable[Attempted]) -> None:
         await self.save(attempts)
 
+    async def replace(self, pairs: Iterable[tuple[Attempted, Attempted]]) -> None:
+        await self.save([after for before, after in pairs if self._attempts.get(before.key) is before])
+
     async def next_due_s(self) -> float | None:
         while self._due:
             due_s, _, key = self._due[0]

@@ -50,6 +50,11 @@ class _Transaction:
         # In the table they are still due, which is what a process after this one must find.
         self.remembered += attempts
 
+    async def replace(self, pairs: Iterable[tuple[Attempted, Attempted]]) -> None:
+        by_key = {before.key: (before, after) for before, after in pairs}
+        known = await self._memory.load(by_key)
+        await self.save([after for key, (before, after) in by_key.items() if known.get(key) is before])
+
 
 class SqlComputeStore:
     """Made by `open_compute_store`, which reads what is there."""
