@@ -39,6 +39,8 @@ class Places(Struct, frozen=True, kw_only=True):
     db_url: str = ""
     # Placement's tables, where they have a database of their own.
     placement_db_url: str = ""
+    # The rows of the daemons that keep bare-metal nodes, where they have a database of their own.
+    ironic_db_url: str = ""
     cell_bus_urls: dict[str, str] = {}
     cell_db_urls: dict[str, str] = {}
     # In the order in which they were stated; who has a broker or a database of its own is among them.
@@ -50,6 +52,10 @@ class Places(Struct, frozen=True, kw_only=True):
     @property
     def placement_db(self) -> str:
         return self.placement_db_url or self.db_url
+
+    @property
+    def ironic_db(self) -> str:
+        return self.ironic_db_url or self.db_url
 
     def db_of(self, cell: str) -> str:
         return self.cell_db_urls.get(cell, self.db_url)
@@ -97,6 +103,7 @@ def places_of(stated: Mapping[str, Stated]) -> Places:
         bus_url=_one(stated, "bus_url", _bus_url),
         db_url=_one(stated, "db_url", _db_url),
         placement_db_url=_one(stated, "placement_db_url", _db_url),
+        ironic_db_url=_one(stated, "ironic_db_url", _db_url),
         cell_bus_urls=buses,
         cell_db_urls=databases,
         cells=tuple(dict.fromkeys((*named.value, *buses, *databases))),
@@ -196,6 +203,7 @@ READERS: dict[str, Callable[[str, str, str], Value]] = {
     "bus_url": _text,
     "db_url": _text,
     "placement_db_url": _text,
+    "ironic_db_url": _text,
     "cell_bus_urls": _pairs,
     "cell_db_urls": _pairs,
     "cells": _names,

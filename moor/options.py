@@ -64,6 +64,15 @@ PlacementDatabaseUrl = Annotated[
         help=r"The database of placement's tables, if it is another. [dim]\[MOOR_PLACEMENT_DB_URL][/dim]",
     ),
 ]
+IronicDatabaseUrl = Annotated[
+    str,
+    typer.Option(
+        "--ironic-db",
+        metavar="URL",
+        show_default=False,
+        help=r"The database of the bare-metal daemons' rows, if it is another. [dim]\[MOOR_IRONIC_DB_URL][/dim]",
+    ),
+]
 Cells = Annotated[
     str,
     typer.Option(
@@ -137,10 +146,23 @@ def key_of(flag: Any) -> str:
 
 
 def settled(
-    *, bus: str = "", db: str = "", placement_db: str = "", cells: str = "", data: str = ""
+    *,
+    bus: str = "",
+    db: str = "",
+    placement_db: str = "",
+    ironic_db: str = "",
+    cells: str = "",
+    data: str = "",
 ) -> Settings:
     """The settings of the command that runs: its flags, and what lies beneath them."""
-    flags = {"bus_url": bus, "db_url": db, "placement_db_url": placement_db, "cells": cells, "data": data}
+    flags = {
+        "bus_url": bus,
+        "db_url": db,
+        "placement_db_url": placement_db,
+        "ironic_db_url": ironic_db,
+        "cells": cells,
+        "data": data,
+    }
     try:
         return settings_from(flags, os.environ, config=_config.get(), here=Path.cwd())
     except BadSetting as wrong:

@@ -3,6 +3,7 @@
     bus_url = "amqp://moorage:...@localhost/"
     db_url = "postgresql+asyncpg://moorage:...@localhost/moorage"
     placement_db_url = "postgresql+asyncpg://moorage:...@localhost/placement"      # else in the other database
+    ironic_db_url = "postgresql+asyncpg://moorage:...@localhost/ironic_sync"       # the same
     cells = ["harbour", "island"]
     data = "/var/lib/moorage"               # where `moor up` keeps everything
 
@@ -34,6 +35,7 @@ FLAGS = {
     "bus_url": "--bus",
     "db_url": "--db",
     "placement_db_url": "--placement-db",
+    "ironic_db_url": "--ironic-db",
     "cells": "--cells",
     "data": "--data",
 }
@@ -47,6 +49,7 @@ _SHAPES: Mapping[str, tuple[type, str]] = {
     "bus_url": _TEXT,
     "db_url": _TEXT,
     "placement_db_url": _TEXT,
+    "ironic_db_url": _TEXT,
     "data": _TEXT,
     "cells": (list, "a list of texts"),
     "cell_bus_urls": (dict, "a table of texts"),

@@ -11,6 +11,8 @@ from cell_conductor.settings import SECTION as CONDUCTOR
 from cell_conductor.settings import ConductorSettings
 from compute_sim.settings import SECTION as COMPUTE
 from compute_sim.settings import ComputeSettings
+from ironic_sync.settings import SECTION as IRONIC
+from ironic_sync.settings import IronicSettings
 from placement_worker.api.settings import SECTION as PLACEMENT_API
 from placement_worker.settings import SECTION as PLACEMENT
 from placement_worker.settings import PlacementSettings
@@ -21,6 +23,7 @@ __all__ = [
     "BUS",
     "COMPUTE",
     "CONDUCTOR",
+    "IRONIC",
     "PLACEMENT",
     "PLACEMENT_API",
     "SCHEDULER",
@@ -32,7 +35,8 @@ __all__ = [
 S = TypeVar("S", bound=Struct)
 
 SECTIONS: Mapping[str, Section[Any]] = {
-    section.name: section for section in (SCHEDULER, CONDUCTOR, PLACEMENT, PLACEMENT_API, COMPUTE, BUS)
+    section.name: section
+    for section in (SCHEDULER, CONDUCTOR, PLACEMENT, PLACEMENT_API, COMPUTE, IRONIC, BUS)
 }
 
 
@@ -43,6 +47,7 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
     scheduler: SchedulerSettings = SchedulerSettings()
     conductor: ConductorSettings = ConductorSettings()
     compute: ComputeSettings = ComputeSettings()
+    ironic: IronicSettings = IronicSettings()
     bus: BusSettings = BusSettings()
 
 
@@ -66,6 +71,7 @@ class Tuning(Struct, frozen=True):
             scheduler=self.of(SCHEDULER, base.scheduler),
             conductor=self.of(CONDUCTOR, base.conductor),
             compute=self.of(COMPUTE, base.compute),
+            ironic=self.of(IRONIC, base.ironic),
             bus=self.of(BUS, base.bus),
         )
 

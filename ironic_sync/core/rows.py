@@ -77,3 +77,18 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def holds_instance(self) -> bool:
         """Whether an instance is on the node or on its way there: then the node stays with its owner while that lives."""
         return self.deploy is not None or (self.node is not None and self.node.instance_uuid is not None)
+
+    @property
+    def needs_report(self) -> bool:
+        """Whether placement must still be told what the node offers."""
+        return self.offer != self.reported
+
+    @property
+    def needs_read(self) -> bool:
+        """Whether the owner must read the node: it has doubts, or the owner has not read it in this epoch yet."""
+        return self.read_epoch != self.epoch or self.is_doubted or bool(self.doubts)
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When the owner must look at the node's deploy though no notification came."""
+        return None if self.deploy is None else self.deploy.due_at

@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 
 from cell_conductor.tables import metadata as conductor_tables
 from compute_sim.tables import metadata as compute_tables
+from ironic_sync.tables import metadata as ironic_tables
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.tables import metadata as placement_tables
 from scheduler_worker.tables import metadata as scheduler_tables
@@ -27,6 +28,7 @@ OTHERS = {
     *(name for each in (scheduler_tables, conductor_tables, compute_tables) for name in each.tables),
     *(f"{room}_version" for room in ("scheduler", "cell_conductor", "compute_sim")),
 }
+IRONIC = {*ironic_tables.tables, "ironic_sync_version"}
 
 
 @pytest.fixture
@@ -78,15 +80,27 @@ async def providers_served(*arguments: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 async def test_tables_are_made_only_where_they_belong(kind: str) -> None:
-    async with empty_database(kind) as url, empty_database(kind) as placement_url:
+    async with (
+        empty_database(kind) as url,
+        empty_database(kind) as placement_url,
+        empty_database(kind) as ironic_url,
+    ):
         alone = await moor("db", "upgrade", MOOR_PLACEMENT_DB_URL=placement_url)
         assert alone.code == 0, alone.err
         assert await tables_in(placement_url) == PLACEMENT
-        both = await moor("db", "upgrade", "--db", url, "--placement-db", placement_url)
-        assert both.code == 0, both.err
+        third = await moor("db", "upgrade", MOOR_IRONIC_DB_URL=ironic_url)
+        assert third.code == 0, third.err
+        assert await tables_in(ironic_url) == IRONIC
+        all_three = ("--db", url, "--placement-db", placement_url, "--ironic-db", ironic_url)
+        upgraded = await moor("db", "upgrade", *all_three)
+        assert upgraded.code == 0, upgraded.err
 
         assert await tables_in(placement_url) == PLACEMENT
+        assert await tables_in(ironic_url) == IRONIC
         assert await tables_in(url) == OTHERS
+        one = await moor("db", "upgrade", "--db", url, "--placement-db", placement_url)
+        assert one.code == 0, one.err
+        assert await tables_in(url) == OTHERS | IRONIC
 
 
 async def test_moor_up_has_placement_s_tables_where_it_is_told(home: Path) -> None:

@@ -20,6 +20,7 @@ WORKERS = {
     "scheduler_worker": ("placement_worker", "0003"),
     "cell_conductor": ("scheduler_worker", "0001"),
     "compute_sim": ("cell_conductor", "0001"),
+    "ironic_sync": ("compute_sim", "0001"),
 }
 
 

@@ -1,0 +1,295 @@
+"""A daemon's place in the ring: it holds a lease, takes nodes that have no live owner, and gives away what belongs to others.
+
+Two loops, so that a long takeover never delays a renewal. One joins and renews. The other looks who the members are, moves
+nodes by compare-and-set, and is the only one that changes what this daemon owns and tells its listeners.
+
+    join      every node that still carries this daemon's name from an earlier lease is taken anew, under another epoch
+    lapse     the lease was lost: all nodes are told as lost, and the daemon joins again
+    drain     all nodes are given away, and none is taken
+    stop      the same at once, and the member's row is deleted: the others need not wait until the lease is over
+
+Whether the daemon may act goes by its own monotonic clock, from the moment before it asked for the lease: the database
+counted from later on, so the daemon stops before the others may take its nodes.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from bus.errors import Operational, Unavailable
+from bus.message import ProviderId
+from bus.parts import Pauses, Periodic, Together
+from ironic_sync.core.ring import Member, Move, Owned, Ring, gives, names_alive, takes, takes_anew
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import RingStore, RingView, check_name
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+# A lease that could not be renewed is asked for again soon: it does not last.
+PAUSES = Pauses(first_s=0.1, max_s=1.0)
+# How often a daemon that stops tries to give away rows that others had locked.
+LEAVING_TRIES_MAX = 3
+
+
+class Listener(Protocol):
+    """Is told of changes after they are committed. It must not wait."""
+
+    def gained(self, nodes: Sequence[Owned]) -> None:
+        """These nodes are this daemon's now, or again under another epoch: each must be read before it is worked on."""
+
+    def lost(self, nodes: Sequence[ProviderId]) -> None:
+        """These nodes are no longer this daemon's."""
+
+
+class Membership:
+    """`incarnation` is another one each time that the process starts."""
+
+    def __init__(
+        self,
+        store: RingStore,
+        name: str,
+        incarnation: str,
+        settings: IronicSettings,
+        *,
+        listeners: Iterable[Listener] = (),
+        clock_s: Callable[[], float] = time.monotonic,
+        chance: random.Random | None = None,
+    ) -> None:
+        check_name(name)
+        self.name = name
+        self.incarnation = incarnation
+        # As the last look found them.
+        self.members: tuple[Member, ...] = ()
+        self._store = store
+        self._settings = settings
+        self._listeners = list(listeners)
+        self._clock_s = clock_s
+        self._owned: dict[ProviderId, int] = {}
+        # Leases are numbered from 1; 0 is none. Until the first look under a lease is done, the daemon may not act: some
+        # of what it owns may be of the lease before.
+        self._leases = 0
+        self._has_lease = False
+        self._begun_under = 0
+        self._looked_under = 0
+        self._renewed_at_s = 0.0
+        self._must_compare = True
+        self._ring: tuple[str, ...] = ()
+        self._compared_at_s = 0.0
+        self._renewing = Periodic(
+            "ring lease", self._hold_lease, settings.renew_s, is_needed=True, pauses=PAUSES, chance=chance
+        )
+        self._looking = Periodic(
+            "ring", self._look, settings.look_s, is_needed=True, pauses=PAUSES, chance=chance
+        )
+        self.parts = (self._renewing, self._looking)
+
+    def listen(self, listener: Listener) -> None:
+        """Told of what changes from now on."""
+        self._listeners.append(listener)
+
+    # What the daemon's other parts ask
+
+    @property
+    def owned(self) -> Mapping[ProviderId, int]:
+        """The nodes of this daemon, each with its epoch."""
+        return self._owned
+
+    @property
+    def is_draining(self) -> bool:
+        return any(each.name == self.name and each.is_draining for each in self.members)
+
+    @property
+    def acting_left_s(self) -> float:
+        """How much longer this daemon may act without another renewal; 0 if it may not."""
+        if not self._has_lease or self._looked_under != self._leases:
+            return 0.0
+        return max(0.0, self._lease_time_left_s())
+
+    def may_act(self) -> bool:
+        """Ask before each step towards Ironic or placement, and again after each wait."""
+        return self.acting_left_s > 0
+
+    def may_act_on(self, node: ProviderId) -> bool:
+        return node in self._owned and self.may_act()
+
+    async def drain(self) -> None:
+        """Give all nodes away and take none, until the daemon joins again."""
+        await self._store.set_draining(self.name, draining=True)
+        self._looking.wake()
+
+    # As a part
+
+    async def run(self) -> None:
+        await Together(*self.parts).run()
+        await self._leave()
+
+    async def stop(self) -> None:
+        for part in self.parts:
+            await part.stop()
+
+    # The lease
+
+    async def _hold_lease(self) -> None:
+        if self._has_lease and await self._renewed():
+            return
+        if self._has_lease:
+            log.warning("daemon %r lost its lease: it joins again, without its nodes", self.name)
+            self._has_lease = False
+        asked_at_s = self._clock_s()
+        await self._in_time(self._store.join(self.name, self.incarnation, self._settings.lease_s))
+        self._leases += 1
+        self._has_lease, self._renewed_at_s = True, asked_at_s
+        self._looking.wake()
+
+    async def _renewed(self) -> bool:
+        asked_at_s = self._clock_s()
+        if not await self._in_time(self._store.renew(self.name, self.incarnation, self._settings.lease_s)):
+            return False
+        self._renewed_at_s = asked_at_s
+        return True
+
+    async def _in_time(self, asked: Awaitable[T]) -> T:
+        """A connection that says nothing must not use up the lease."""
+        try:
+            async with asyncio.timeout(self._settings.renew_wait_s):
+                return await asked
+        except TimeoutError:
+            wait_s = self._settings.renew_wait_s
+            raise Unavailable(f"database: the ring's lease was not answered within {wait_s:g} s") from None
+
+    def _lease_time_left_s(self) -> float:
+        return self._renewed_at_s + self._settings.acting_s - self._clock_s()
+
+    # The nodes
+
+    async def _look(self) -> None:
+        lease = self._leases
+        if not self._has_lease:
+            return
+        view = await self._store.look(self.name)
+        if not self._is_in(view):
+            # By the database's clock the lease is over.
+            self._renewing.wake()
+            return
+        self.members = view.members
+        if lease != self._looked_under and not await self._has_begun(lease):
+            return
+        await self._take_over(view)
+        self._gained(view.unread)
+        if self._is_to_compare():
+            await self._compare()
+        self._looked_under = lease
+
+    def _is_in(self, view: RingView) -> bool:
+        return any(
+            each.name == self.name and each.incarnation == self.incarnation and each.is_alive
+            for each in view.members
+        )
+
+    async def _has_begun(self, lease: int) -> bool:
+        """Take anew what carries this daemon's name; the next look goes on with what could not be moved."""
+        if self._begun_under != lease:
+            self._lost(tuple(self._owned))
+            self._begun_under, self._must_compare = lease, True
+        owned = await self._store.owners((self.name,))
+        moves = takes_anew([each for each in owned if self._is_news(each)], self.name)
+        return await self._move(moves) == len(moves)
+
+    async def _take_over(self, view: RingView) -> None:
+        alive = names_alive(view.members)
+        dead = [name for name in view.owner_names if name not in alive]
+        if not dead or self.name not in Ring(view.members).names:
+            return
+        began_at_s = self._clock_s()
+        moves = takes(await self._store.owners(dead), view.members, self.name)
+        moved = await self._move(moves)
+        if moves:
+            log.info(
+                "daemon %r took over %d of %d nodes without a live owner in %.2f s",
+                self.name,
+                moved,
+                len(moves),
+                self._clock_s() - began_at_s,
+                extra={"owners": dead},
+            )
+
+    def _is_to_compare(self) -> bool:
+        """Are there nodes that may belong to somebody else?"""
+        return (
+            self._must_compare
+            or self._ring != Ring(self.members).names
+            or (self.is_draining and bool(self._owned) and bool(self._ring))
+            or self._clock_s() - self._compared_at_s >= self._settings.balance_s
+        )
+
+    async def _compare(self) -> None:
+        """All rows of this daemon with what it believes, and with the ring."""
+        # Until it is done: whatever breaks it off.
+        self._must_compare = True
+        owned = await self._store.owners((self.name,))
+        theirs = self._owned.keys() - {each.id for each in owned}
+        self._lost(tuple(sorted(theirs)))
+        self._gained(owned)
+        moves = gives(owned, self.members, self.name)
+        moved = await self._move(moves)
+        self._must_compare = moved < len(moves)
+        self._ring, self._compared_at_s = Ring(self.members).names, self._clock_s()
+
+    async def _move(self, moves: Sequence[Move]) -> int:
+        """How many moved, in as many transactions as it takes."""
+        moved = 0
+        for first in range(0, len(moves), self._settings.page):
+            if self._lease_time_left_s() <= 0:
+                break
+            page = await self._store.give(moves[first : first + self._settings.page])
+            self._gained([each for each in page if each.owner == self.name])
+            self._lost([each.id for each in page if each.owner != self.name])
+            moved += len(page)
+        return moved
+
+    def _gained(self, nodes: Sequence[Owned]) -> None:
+        if fresh := [each for each in nodes if self._is_news(each)]:
+            self._owned |= {each.id: each.epoch for each in fresh}
+            for listener in self._listeners:
+                listener.gained(fresh)
+
+    def _is_news(self, node: Owned) -> bool:
+        """A view may be older than what was moved since."""
+        return self._owned.get(node.id, -1) < node.epoch
+
+    def _lost(self, nodes: Sequence[ProviderId]) -> None:
+        if gone := [each for each in nodes if self._owned.pop(each, None) is not None]:
+            for listener in self._listeners:
+                listener.lost(gone)
+
+    # The end
+
+    async def _leave(self) -> None:
+        """Without a gap: whatever could not be given away is taken over as soon as this member's row is gone."""
+        if not self._has_lease:
+            return
+        try:
+            await self._give_everything()
+            await self._in_time(self._store.leave(self.name, self.incarnation))
+        except Operational as problem:
+            log.warning(
+                "daemon %r stops without having left the ring: others take its nodes when its lease of %g s is over: %s",
+                self.name,
+                self._settings.lease_s,
+                problem,
+            )
+        self._has_lease = False
+        self._lost(tuple(self._owned))
+
+    async def _give_everything(self) -> None:
+        await self._store.set_draining(self.name, draining=True)
+        self.members = await self._store.members()
+        self._must_compare = True
+        for _ in range(LEAVING_TRIES_MAX):
+            if self._must_compare:
+                await self._compare()

@@ -1,0 +1,15 @@
+"""Run by Alembic, on the connection that bus/sql/migrations.py opened and in its transaction."""
+
+from alembic import context
+
+from ironic_sync.tables import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    version_table=context.config.attributes["version_table"],
+    target_metadata=metadata,
+    # SQLite too can take back what it did to its tables.
+    transactional_ddl=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

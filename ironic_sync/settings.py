@@ -1,0 +1,46 @@
+"""What an operator may tune of a daemon that keeps bare-metal nodes."""
+
+from msgspec import Struct
+
+from bus.tuning import Section
+
+
+class IronicSettings(Struct, frozen=True, kw_only=True):
+    # A daemon is a member of the ring while its lease lasts, by the database's clock. When the lease is over, the others
+    # take its nodes.
+    lease_s: float = 10.0
+    # How often the lease is renewed, and how long the database may take before the daemon asks it again.
+    renew_s: float = 2.0
+    renew_wait_s: float = 3.0
+    # A daemon stops acting on its nodes when its lease has less than this left: for what it began just before.
+    lease_margin_s: float = 3.0
+    # How often a daemon looks who the members are, and whether nodes are without a live owner.
+    look_s: float = 0.5
+    # How often a daemon compares all its nodes with the ring: a node whose instance is gone may belong to another by now.
+    balance_s: float = 30.0
+    # How many rows are read, or change their owner, in one transaction.
+    page: int = 1000
+
+    def __post_init__(self) -> None:
+        for field in ("lease_s", "renew_s", "renew_wait_s", "lease_margin_s", "look_s", "balance_s"):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
+        if self.page < 1:
+            raise ValueError(f"page is {self.page}, must be at least 1")
+        acting_s = self.lease_s - self.lease_margin_s
+        if self.renew_s + self.renew_wait_s >= acting_s:
+            raise ValueError(
+                f"renew_s and renew_wait_s make {self.renew_s + self.renew_wait_s:g}, must be less than lease_s minus "
+                f"lease_margin_s ({acting_s:g}): else one slow renewal stops the daemon"
+            )
+        if self.look_s >= self.lease_s:
+            raise ValueError(f"look_s is {self.look_s}, must be less than lease_s ({self.lease_s})")
+
+    @property
+    def acting_s(self) -> float:
+        """How long after a renewal a daemon may act on its nodes."""
+        return self.lease_s - self.lease_margin_s
+
+
+# Addresses and names are stated in another way (bus/places.py, flags).
+SECTION = Section("ironic", IronicSettings, others=("url", "bus_url", "db_url", "name"))

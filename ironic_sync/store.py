@@ -1,0 +1,134 @@
+"""What a daemon asks of its database. Two implementations, one contract suite: store_memory.py and store_sql.
+
+A row is written by compare-and-set on its version, so that any daemon may apply what it heard. An owner changes by
+compare-and-set on owner and epoch, and that too counts the version up: a daemon that lost a node cannot write what it
+read before. Leases are measured by the database's clock alone.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from msgspec import Struct
+
+from bus.errors import Transient
+from bus.message import ProviderId
+from ironic_sync.core.ring import Member, Move, Owned
+from ironic_sync.core.rows import NodeRow
+
+# How long a daemon that has gone is still shown.
+FORGOTTEN_AFTER = timedelta(days=1)
+DAEMON_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")
+
+
+class NameTaken(Transient):
+    """Another process has a lease under this daemon's name: it may have been killed, and then its lease runs out."""
+
+
+class Saved(Struct, frozen=True):
+    """Rows as they are stored now, and the nodes whose rows another daemon wrote first."""
+
+    rows: tuple[NodeRow, ...] = ()
+    lost: tuple[ProviderId, ...] = ()
+
+
+class RingView(Struct, frozen=True, kw_only=True):
+    """What a daemon looks at several times a second, all read at one moment."""
+
+    # In the order of their names, those whose leases are over too.
+    members: tuple[Member, ...]
+    # Every name that is the owner of a node; empty for nodes that no daemon has taken.
+    owner_names: tuple[str, ...]
+    # The daemon's own nodes that it must read: those that others gave it are among them.
+    unread: tuple[Owned, ...]
+
+
+class IronicTransaction(Protocol):
+    """All or nothing."""
+
+    async def load(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
+        """The rows that exist, locked until the transaction ends. Load once in a transaction: rows are locked in the
+        order of their ids, and two transactions that go back in that order may wait for each other.
+        """
+
+    async def save(self, rows: Sequence[NodeRow]) -> Saved:
+        """Each row has the version that was read, 0 for a new one; it is stored with the next version. A row that another
+        daemon wrote since is left as it is, and its id is among the lost.
+        """
+
+
+class NodeStore(Protocol):
+    """The rows of nodes. A page is in the order of ids, begins after `after`, and has at most `limit` rows."""
+
+    def transaction(self) -> AbstractAsyncContextManager[IronicTransaction]:
+        """Commits when left in peace, rolls back on any exception. May raise `Transient` at any step: try again."""
+
+    async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
+        """The rows that exist, not locked."""
+
+    async def page_of(
+        self, owner: str, limit: int, after: ProviderId | None = None
+    ) -> tuple[NodeRow, ...]: ...
+
+    async def to_report(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
+        """A page of the owner's rows with `needs_report`."""
+
+    async def to_read(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
+        """A page of the owner's rows with `needs_read`."""
+
+    async def due(self, owner: str, now: datetime, limit: int) -> tuple[NodeRow, ...]:
+        """The owner's rows whose `due_at` has come, those that are due for longest first."""
+
+
+class RingStore(Protocol):
+    """Who the daemons are, and who owns which node."""
+
+    async def join(self, name: str, incarnation: str, lease_s: float) -> None:
+        """Become a member that does not drain; may be repeated. Raises NameTaken while another incarnation has a lease."""
+
+    async def renew(self, name: str, incarnation: str, lease_s: float) -> bool:
+        """False if the lease was over already, or is another incarnation's: then the daemon must join again."""
+
+    async def leave(self, name: str, incarnation: str) -> None: ...
+
+    async def set_draining(self, name: str, *, draining: bool) -> bool:
+        """False if there is no such member. A daemon that joins again does not drain."""
+
+    async def members(self) -> tuple[Member, ...]:
+        """In the order of their names, those whose leases are over too."""
+
+    async def look(self, name: str) -> RingView:
+        """The ring as this daemon needs to see it."""
+
+    async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
+        """All nodes, or the nodes of these owners, in the order of ids."""
+
+    async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
+        """The nodes that moved, as they are now: each has the next epoch and version, and must be read. A node is left
+        where it is if it has another owner or epoch by now, or if a transaction has its row locked: look again soon.
+        """
+
+
+class IronicStore(NodeStore, RingStore, Protocol):
+    async def close(self) -> None: ...
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def check_name(name: str) -> None:
+    if not DAEMON_NAME.fullmatch(name):
+        raise ValueError(
+            f"the daemon's name is {name!r}: it must be letters, digits, '.', '-' and '_', begin with a letter or digit, "
+            "and have at most 63 characters"
+        )
+
+
+def name_taken(name: str, holder: Member) -> NameTaken:
+    return NameTaken(
+        f"daemon name {name!r} is taken: incarnation {holder.incarnation} has a lease for another "
+        f"{holder.lease_left_s:.1f} s; give each daemon a name of its own. If that process is gone, its lease runs out"
+    )

@@ -1,0 +1,162 @@
+"""Nodes and daemons in SQL: on PostgreSQL for a ring of daemons, on SQLite for everything on one machine.
+
+On tables that exist: `bus.sql.upgrade(url, "ironic_sync")` makes them. A batch is a constant number of statements.
+
+    postgresql.py   the hot statements there, and sqlite.py there
+    rows.py         a row between columns and value
+    reading.py      what is read without a lock, once for both
+    daemons.py      the members and their leases, once for both
+"""
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+import sqlalchemy as sa
+from msgspec import structs
+from sqlalchemy import Connection
+
+from bus.message import ProviderId
+from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
+from ironic_sync.core.ring import Member, Move, Owned
+from ironic_sync.core.rows import NodeRow
+from ironic_sync.store import IronicTransaction, RingView, Saved, check_name
+from ironic_sync.store_sql import daemons, reading
+from ironic_sync.store_sql.postgresql import PostgresRows
+from ironic_sync.store_sql.rows import Stored, Values, number, row_of, values
+from ironic_sync.store_sql.sqlite import SqliteRows
+from ironic_sync.tables import ironic_nodes as table
+
+# A daemon that stands still inside a transaction is thrown out of it before its lease is over.
+SETTINGS = DatabaseSettings(idle_in_transaction_s=5.0)
+
+
+class Rows(Protocol):
+    """The hot statements."""
+
+    async def load(self, ids: Sequence[UUID]) -> Sequence[Stored]: ...
+
+    async def add(self, rows: Sequence[Values]) -> set[UUID]: ...
+
+    async def replace(self, rows: Sequence[Values]) -> set[UUID]: ...
+
+    async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]: ...
+
+
+class SqlIronicTransaction:
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def load(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
+        found = await self._rows.load(sorted(ids, key=number)) if ids else ()
+        return {row.id: row for row in map(row_of, found)}
+
+    async def save(self, rows: Sequence[NodeRow]) -> Saved:
+        assert len({row.id for row in rows}) == len(rows), "a row is saved twice at once"
+        ordered = sorted(rows, key=lambda row: number(row.id))
+        known = [values(row) for row in ordered if row.version]
+        new = [values(row) for row in ordered if not row.version]
+        written = set[UUID]()
+        if known:
+            written |= await self._rows.replace(known)
+        if new:
+            written |= await self._rows.add(new)
+        return Saved(
+            tuple(structs.replace(row, version=row.version + 1) for row in rows if row.id in written),
+            tuple(row.id for row in rows if row.id not in written),
+        )
+
+
+class SqlIronicStore:
+    def __init__(
+        self, url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings = SETTINGS
+    ) -> None:
+        self._database = open_database(url, pool_size=pool_size, settings=settings)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[IronicTransaction]:
+        async with self._database.writing() as transaction:
+            yield SqlIronicTransaction(_rows(transaction))
+
+    async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
+        async with self._database.reading() as transaction:
+            return {row.id: row for row in await transaction.run(reading.read, ids)}
+
+    async def page_of(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(reading.page_of, owner, limit, after)
+
+    async def to_report(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(reading.page_of, owner, limit, after, table.c.needs_report)
+
+    async def to_read(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(reading.page_of, owner, limit, after, table.c.needs_read)
+
+    async def due(self, owner: str, now: datetime, limit: int) -> tuple[NodeRow, ...]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(reading.due, owner, now, limit)
+
+    async def join(self, name: str, incarnation: str, lease_s: float) -> None:
+        check_name(name)
+        async with self._database.writing() as transaction:
+            await transaction.run(daemons.join, name, incarnation, lease_s)
+
+    async def renew(self, name: str, incarnation: str, lease_s: float) -> bool:
+        async with self._database.writing() as transaction:
+            return await transaction.run(daemons.renew, name, incarnation, lease_s)
+
+    async def leave(self, name: str, incarnation: str) -> None:
+        async with self._database.writing() as transaction:
+            await transaction.run(daemons.leave, name, incarnation)
+
+    async def set_draining(self, name: str, *, draining: bool) -> bool:
+        async with self._database.writing() as transaction:
+            return await transaction.run(daemons.set_draining, name, draining)
+
+    async def members(self) -> tuple[Member, ...]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(daemons.members)
+
+    async def look(self, name: str) -> RingView:
+        async with self._database.reading() as transaction:
+            return await transaction.run(_look, name)
+
+    async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(reading.owners, names)
+
+    async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
+        if not moves:
+            return ()
+        async with self._database.writing() as transaction:
+            return await _rows(transaction).give(moves)
+
+    async def has_tables(self) -> bool:
+        """Whether `moor db upgrade` was here."""
+        async with self._database.reading() as transaction:
+            return await transaction.run(_has_tables)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+def _rows(transaction: PostgresTransaction | SqliteTransaction) -> Rows:
+    if isinstance(transaction, PostgresTransaction):
+        return PostgresRows(transaction)
+    return SqliteRows(transaction)
+
+
+def _look(connection: Connection, name: str) -> RingView:
+    return RingView(
+        members=daemons.members(connection),
+        owner_names=reading.owner_names(connection),
+        unread=reading.unread_of(connection, name),
+    )
+
+
+def _has_tables(connection: Connection) -> bool:
+    return sa.inspect(connection).has_table(table.name)

@@ -1,0 +1,71 @@
+"""Rows between their columns and their values, alike on both databases."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec import structs
+
+from bus.message import ProviderId
+from ironic_sync.core.ring import Owned
+from ironic_sync.core.rows import NodeRow
+
+# As each database takes them, one for each column.
+Values = Sequence[Any]
+# Owner, epoch, version and body, as they are read.
+Stored = Sequence[Any]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(NodeRow).decode
+
+
+def values(row: NodeRow) -> Values:
+    """In the order in which all statements have them, with the version that was read."""
+    due_at = row.due_at
+    return (
+        row.id,
+        row.cell,
+        row.owner,
+        row.epoch,
+        row.version,
+        row.holds_instance,
+        microseconds(due_at) if due_at else None,
+        row.needs_report,
+        row.needs_read,
+        # These three are in columns alone, since a node changes its owner without its body.
+        _encode(structs.replace(row, owner="", epoch=0, version=0)),
+    )
+
+
+def row_of(stored: Stored) -> NodeRow:
+    owner, epoch, version, body = stored
+    return structs.replace(_decode(body), owner=owner, epoch=epoch, version=version)
+
+
+def rows_of(stored: Iterable[Stored]) -> tuple[NodeRow, ...]:
+    return tuple(map(row_of, stored))
+
+
+def owned_of(found: Iterable[Sequence[Any]]) -> tuple[Owned, ...]:
+    """Of id, owner, epoch and whether it holds an instance."""
+    return tuple(
+        Owned(ProviderId(id_), owner, epoch, bool(holds_instance))
+        for id_, owner, epoch, holds_instance in found
+    )
+
+
+def microseconds(at: datetime) -> int:
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def moment(at_us: int) -> datetime:
+    return _EPOCH + at_us * _MICROSECOND
+
+
+def number(id_: UUID) -> int:
+    """Both databases have ids in this order."""
+    return id_.int

@@ -1,0 +1,80 @@
+"""The hot statements on SQLite. A writer has the file to itself, so what is read is locked. An id is text there, as
+SQLAlchemy writes and reads it.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import Connection
+
+from bus.sql import SqliteTransaction, driver_of
+from ironic_sync.core.ring import Move, Owned
+from ironic_sync.store_sql.rows import Stored, Values, owned_of
+
+T = TypeVar("T")
+
+_LOAD = """
+SELECT owner, epoch, version, body FROM ironic_nodes WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
+"""
+_ADD = """
+INSERT INTO ironic_nodes
+    (id, cell, owner, epoch, version, holds_instance, due_us, needs_report, needs_read, body)
+VALUES (?, ?, ?, ?, ? + 1, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING
+"""
+_REPLACE = """
+UPDATE ironic_nodes
+SET cell = ?2, owner = ?3, epoch = ?4, version = ?5 + 1, holds_instance = ?6, due_us = ?7, needs_report = ?8,
+    needs_read = ?9, body = ?10
+WHERE id = ?1 AND version = ?5
+"""
+_GIVE = """
+UPDATE ironic_nodes SET owner = ?4, epoch = epoch + 1, version = version + 1, needs_read = 1
+WHERE id = ?1 AND owner = ?2 AND epoch = ?3 AND NOT (?5 AND holds_instance)
+RETURNING holds_instance
+"""
+
+_encode = msgspec.json.Encoder(uuid_format="hex").encode
+
+
+class SqliteRows:
+    """Of one transaction. What changes rows says which it changed."""
+
+    def __init__(self, transaction: SqliteTransaction) -> None:
+        self._transaction = transaction
+
+    async def load(self, ids: Sequence[UUID]) -> Sequence[Stored]:
+        return await self._here(lambda driver: driver.execute(_LOAD, (_encode(ids).decode(),)).fetchall())
+
+    async def add(self, rows: Sequence[Values]) -> set[UUID]:
+        return await self._written(_ADD, rows)
+
+    async def replace(self, rows: Sequence[Values]) -> set[UUID]:
+        return await self._written(_REPLACE, rows)
+
+    async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
+        def work(driver: sqlite3.Connection) -> tuple[Owned, ...]:
+            return owned_of(
+                (each.id, each.to, each.epoch + 1, holds_instance)
+                for each in moves
+                for (holds_instance,) in driver.execute(
+                    _GIVE, (each.id.hex, each.owner, each.epoch, each.to, each.only_free)
+                ).fetchall()
+            )
+
+        return await self._here(work)
+
+    async def _written(self, statement: str, rows: Sequence[Values]) -> set[UUID]:
+        def work(driver: sqlite3.Connection) -> set[UUID]:
+            return {id_ for id_, *rest in rows if driver.execute(statement, (id_.hex, *rest)).rowcount}
+
+        return await self._here(work)
+
+    async def _here(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def with_driver(connection: Connection) -> T:
+            return work(driver_of(connection))
+
+        return await self._transaction.run(with_driver)

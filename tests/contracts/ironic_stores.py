@@ -1,0 +1,38 @@
+"""Every store that the bare-metal daemons can run on, empty, by name."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from ironic_sync.store import IronicStore
+from ironic_sync.store_memory import MemoryIronicStore
+
+STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
+
+
+@asynccontextmanager
+async def open_ironic_store(kind: str) -> AsyncIterator[IronicStore]:
+    async with open_ironic_stores(kind, 1) as (store,):
+        yield store
+
+
+@asynccontextmanager
+async def open_ironic_stores(kind: str, count: int) -> AsyncIterator[tuple[IronicStore, ...]]:
+    """Those of several processes, on one database."""
+    if kind == "memory":
+        yield (MemoryIronicStore(),) * count
+        return
+    # A test that only wants the memory needs no database drivers.
+    from bus.sql import upgrade  # noqa: PLC0415
+    from ironic_sync.store_sql import SqlIronicStore  # noqa: PLC0415
+    from tests.contracts.sql_stores import empty_database  # noqa: PLC0415
+
+    async with empty_database(kind) as url:
+        await upgrade(url, "ironic_sync")
+        stores = tuple(SqlIronicStore(url) for _ in range(count))
+        try:
+            yield stores
+        finally:
+            for store in stores:
+                await store.close()

@@ -1,0 +1,416 @@
+"""What every store of the bare-metal daemons does alike: nothing half done, no write over a newer one, one owner a node."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+from msgspec import structs
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.build import Flavor, InstanceId
+from ironic_sync.core.node import Node
+from ironic_sync.core.ring import Move, Owned
+from ironic_sync.core.rows import Deploy, NodeRow, Offer
+from ironic_sync.store import IronicStore, NameTaken, Saved
+from tests.contracts.ironic_stores import STORES, open_ironic_store, open_ironic_stores
+
+pytestmark = pytest.mark.asyncio
+EACH_STORE = pytest.mark.parametrize("kind", STORES)
+
+NOON = datetime(2026, 3, 4, 12, 0, 0, 123456, tzinfo=UTC)
+LONG_S = 3600.0
+OVER_S = 0.0
+
+
+@pytest_asyncio.fixture(params=STORES)
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[IronicStore]:
+    async with open_ironic_store(request.param) as store:
+        yield store
+
+
+def later(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def node_id(number: int) -> ProviderId:
+    return ProviderId(UUID(int=number))
+
+
+def a_row(number: int, owner: str = "", epoch: int = 0) -> NodeRow:
+    return NodeRow(id=node_id(number), cell="c1", owner=owner, epoch=epoch, read_epoch=epoch)
+
+
+def deployed(row: NodeRow, due_s: float | None = None) -> NodeRow:
+    deploy = Deploy(
+        kind="deploy",
+        cell="c1",
+        instance=InstanceId(ConsumerId(UUID(int=900))),
+        attempt=1,
+        due_at=None if due_s is None else later(due_s),
+    )
+    return structs.replace(row, deploy=deploy)
+
+
+def everything() -> NodeRow:
+    """A row with something in every field."""
+    node = Node(
+        id=node_id(1),
+        name="böx",
+        provision_state="active",
+        maintenance=True,
+        traits=("CUSTOM_A", "CUSTOM_B"),
+        instance_uuid=UUID(int=5),
+        provision_updated_at=NOON,
+        properties={"cpus": "8", "nested": {"a": [1, None]}},
+    )
+    return NodeRow(
+        id=node_id(1),
+        cell="c1",
+        owner="d-1.example_org",
+        epoch=7,
+        read_epoch=6,
+        node=node,
+        is_deleted=True,
+        heard_at_us=2**53 + 1,
+        heard_from="conductor-1",
+        doubts=("a doubt",),
+        is_doubted=True,
+        offer=Offer(resource_class="CUSTOM_GOLD", reserved=False, traits=("CUSTOM_A",)),
+        reported=Offer(resource_class="CUSTOM_IRON", reasons=("maintenance",)),
+        reported_version=3,
+        deploy=Deploy(
+            kind="undeploy",
+            cell="c1",
+            instance=InstanceId(ConsumerId(UUID(int=5))),
+            attempt=2,
+            flavor=Flavor(name="gold", vcpus=2, extra_specs={"resources:CUSTOM_GOLD": "1"}),
+            started_at=NOON,
+            due_at=later(60),
+        ),
+    )
+
+
+async def save(store: IronicStore, *rows: NodeRow) -> Saved:
+    async with store.transaction() as tx:
+        return await tx.save(rows)
+
+
+async def known(store: IronicStore, *numbers: int) -> list[NodeRow]:
+    return [*(await store.read([node_id(number) for number in numbers])).values()]
+
+
+async def every_due(store: IronicStore, owner: str, at: datetime) -> list[ProviderId]:
+    return [row.id for row in await store.due(owner, at, 10)]
+
+
+# Rows
+
+
+async def test_a_row_is_found_again_as_it_was_with_the_next_version(store: IronicStore) -> None:
+    row = everything()
+
+    saved = await save(store, row)
+
+    kept = structs.replace(row, version=1)
+    assert saved == Saved((kept,), ())
+    assert await known(store, 1, 2) == [kept]
+    async with store.transaction() as tx:
+        assert await tx.load([node_id(2), node_id(1)]) == {kept.id: kept}
+        assert await tx.load([]) == {}
+
+
+async def test_a_row_that_was_written_since_it_was_read_is_not_written(store: IronicStore) -> None:
+    first, second = (await save(store, a_row(1), a_row(2))).rows
+    newer = (await save(store, structs.replace(first, cell="c2"))).rows[0]
+
+    saved = await save(store, structs.replace(first, cell="c3"), structs.replace(second, cell="c3"))
+
+    written = structs.replace(second, cell="c3", version=2)
+    assert saved == Saved((written,), (first.id,))
+    assert await known(store, 1, 2) == [newer, written]
+
+
+async def test_of_two_that_insert_a_row_one_loses(store: IronicStore) -> None:
+    await save(store, a_row(1))
+
+    saved = await save(store, structs.replace(a_row(1), cell="c9"), a_row(2))
+
+    assert [row.id for row in saved.rows] == [node_id(2)]
+    assert saved.lost == (node_id(1),)
+    assert (await known(store, 1))[0].cell == "c1"
+
+
+async def test_a_row_that_was_never_there_is_not_made_by_a_write_that_names_a_version(
+    store: IronicStore,
+) -> None:
+    saved = await save(store, structs.replace(a_row(1), version=4))
+
+    assert saved == Saved((), (node_id(1),))
+    assert await known(store, 1) == []
+
+
+async def test_a_transaction_sees_what_it_wrote_and_a_failed_one_leaves_nothing(store: IronicStore) -> None:
+    async def fail() -> None:
+        async with store.transaction() as tx:
+            (row,) = (await tx.save([a_row(1)])).rows
+            assert await tx.load([row.id]) == {row.id: row}
+            assert (await tx.save([row])).rows[0].version == 2
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert await known(store, 1) == []
+
+
+@EACH_STORE
+async def test_of_many_who_write_at_once_each_write_counts_or_is_lost(kind: str) -> None:
+    async with open_ironic_stores(kind, 4) as stores:
+        await save(stores[0], *(a_row(number) for number in range(1, 21)))
+        read = await known(stores[0], *range(1, 21))
+        # Each names the rows in another order, so that a store which locked them so would wait in a circle.
+        orders = (read, read[::-1], read[10:] + read[:10], read[::2] + read[1::2])
+
+        async with asyncio.timeout(60):
+            saved = await asyncio.gather(
+                *(
+                    save(store, *(structs.replace(row, heard_from=f"d{n}") for row in order))
+                    for n, (store, order) in enumerate(zip(stores, orders, strict=True))
+                )
+            )
+
+        won = [row for each in saved for row in each.rows]
+        assert sorted(row.id for row in won) == [row.id for row in read]
+        assert sum(len(each.lost) for each in saved) == 60
+        assert await known(stores[0], *range(1, 21)) == sorted(won, key=lambda row: row.id)
+
+
+# Pages of one owner
+
+
+async def test_pages_are_of_one_owner_in_the_order_of_ids(store: IronicStore) -> None:
+    mine = (await save(store, *(a_row(number, "d1") for number in (5, 1, 3, 2)))).rows
+    await save(store, a_row(4, "d2"), a_row(6))
+    one, two, three, five = sorted(mine, key=lambda row: row.id)
+
+    assert await store.page_of("d1", 3) == (one, two, three)
+    assert await store.page_of("d1", 3, three.id) == (five,)
+    assert await store.page_of("d1", 3, five.id) == ()
+    assert [row.id for row in await store.page_of("", 3)] == [node_id(6)]
+
+
+async def test_rows_to_report_and_to_read_are_found_until_it_is_done(store: IronicStore) -> None:
+    offer = Offer(resource_class="CUSTOM_GOLD")
+    unreported = structs.replace(a_row(1, "d1"), offer=offer)
+    unread, doubted = a_row(2, "d1"), structs.replace(a_row(3, "d1"), doubts=("why",))
+    unread = structs.replace(unread, epoch=1)
+    held = structs.replace(a_row(4, "d1"), is_doubted=True)
+    others = structs.replace(a_row(5, "d2"), offer=offer, doubts=("why",))
+    saved = {row.id.int: row for row in (await save(store, unreported, unread, doubted, held, others)).rows}
+
+    assert await store.to_report("d1", 10) == (saved[1],)
+    assert await store.to_read("d1", 10) == (saved[2], saved[3], saved[4])
+    assert await store.to_read("d1", 1, node_id(2)) == (saved[3],)
+    assert await store.to_report("d2", 10) == (saved[5],)
+
+    await save(
+        store,
+        structs.replace(saved[1], reported=offer),
+        structs.replace(saved[2], read_epoch=1),
+        structs.replace(saved[3], doubts=()),
+        structs.replace(saved[4], is_doubted=False),
+    )
+    assert await store.to_report("d1", 10) == ()
+    assert await store.to_read("d1", 10) == ()
+
+
+async def test_rows_are_due_when_their_time_has_come_the_longest_first(store: IronicStore) -> None:
+    await save(
+        store,
+        deployed(a_row(1, "d1"), 20),
+        deployed(a_row(2, "d1"), 10),
+        deployed(a_row(3, "d1"), 21),
+        deployed(a_row(4, "d2"), 5),
+        deployed(a_row(5, "d1")),
+        a_row(6, "d1"),
+    )
+
+    assert await every_due(store, "d1", later(9)) == []
+    assert await every_due(store, "d1", later(20)) == [node_id(2), node_id(1)]
+    assert [row.id for row in await store.due("d1", later(60), 1)] == [node_id(2)]
+    (row,) = await known(store, 2)
+    await save(store, structs.replace(row, deploy=None))
+    assert await every_due(store, "d1", later(20)) == [node_id(1)]
+
+
+# Owners
+
+
+async def test_a_node_moves_once_from_the_owner_and_epoch_that_were_seen(store: IronicStore) -> None:
+    before = (await save(store, a_row(1, "d1", 3), a_row(2, "d1", 4), a_row(3, "d2", 3))).rows
+    moves = [Move(row.id, "d1", 3, "d2") for row in before]
+
+    moved = await store.give(moves)
+    again = await store.give(moves)
+
+    assert moved == (Owned(node_id(1), "d2", 4),)
+    assert again == ()
+    now = await known(store, 1, 2, 3)
+    assert now == [structs.replace(before[0], owner="d2", epoch=4, version=2), *before[1:]]
+    assert [row.id for row in await store.to_read("d2", 10)] == [node_id(1)]
+
+
+async def test_a_daemon_that_lost_a_node_cannot_write_what_it_read_before(store: IronicStore) -> None:
+    (row,) = (await save(store, a_row(1, "d1", 1))).rows
+    await store.give([Move(row.id, "d1", 1, "d2")])
+
+    assert (await save(store, structs.replace(row, cell="c9"))).lost == (row.id,)
+    assert (await known(store, 1))[0].owner == "d2"
+
+
+async def test_a_move_of_free_nodes_leaves_those_with_an_instance(store: IronicStore) -> None:
+    on_it = structs.replace(a_row(3, "d1"), node=Node(id=node_id(3), instance_uuid=UUID(int=8)))
+    await save(store, a_row(1, "d1"), deployed(a_row(2, "d1")), on_it)
+
+    moves = [Move(node_id(n), "d1", 0, "d2", only_free=True) for n in (1, 2, 3)]
+    assert await store.give(moves) == (Owned(node_id(1), "d2", 1),)
+    assert await store.give([structs.replace(each, only_free=False) for each in moves]) == (
+        Owned(node_id(2), "d2", 1, holds_instance=True),
+        Owned(node_id(3), "d2", 1, holds_instance=True),
+    )
+    assert await store.give([]) == ()
+
+
+async def test_owners_are_of_all_nodes_or_of_the_names_that_are_asked_for(store: IronicStore) -> None:
+    await save(store, a_row(3, "d1", 2), deployed(a_row(2, "d2")), a_row(1), a_row(4, "d3"))
+    one, two = Owned(node_id(1), "", 0), Owned(node_id(2), "d2", 0, holds_instance=True)
+    three, four = Owned(node_id(3), "d1", 2), Owned(node_id(4), "d3", 0)
+
+    assert await store.owners() == (one, two, three, four)
+    assert await store.owners(("d1", "", "d9")) == (one, three)
+    assert await store.owners(()) == ()
+
+
+@EACH_STORE
+async def test_of_daemons_that_take_the_same_nodes_each_node_goes_to_one(kind: str) -> None:
+    async with open_ironic_stores(kind, 3) as stores:
+        await save(stores[0], *(a_row(number, "dead", 1) for number in range(1, 31)))
+
+        async def take(store: IronicStore, me: str) -> set[ProviderId]:
+            taken = set[ProviderId]()
+            # A row that is locked just now is left for the next try.
+            while left := await store.owners(("dead",)):
+                taken |= {each.id for each in await store.give([Move(o.id, "dead", 1, me) for o in left])}
+            return taken
+
+        async with asyncio.timeout(60):
+            taken = await asyncio.gather(*(take(store, f"d{n}") for n, store in enumerate(stores)))
+
+        owners = await stores[0].owners()
+        assert sum(map(len, taken)) == 30
+        for n, each in enumerate(taken):
+            assert each == {owned.id for owned in owners if owned.owner == f"d{n}"}
+        assert {owned.epoch for owned in owners} == {2}
+
+
+@pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+async def test_a_transaction_that_stands_still_keeps_only_its_own_rows_from_moving(kind: str) -> None:
+    async with open_ironic_stores(kind, 2) as (still, store):
+        await save(store, a_row(1, "d1"), a_row(2, "d1"))
+        moves = [Move(node_id(number), "d1", 0, "d2") for number in (1, 2)]
+        async with still.transaction() as tx:
+            await tx.load([node_id(1)])
+            assert [each.id for each in await store.give(moves)] == [node_id(2)]
+        assert [each.id for each in await store.give(moves)] == [node_id(1)]
+
+
+# Members
+
+
+async def test_a_daemon_joins_renews_and_leaves(store: IronicStore) -> None:
+    await store.join("d2", "b", LONG_S)
+    await store.join("d1", "a", LONG_S)
+
+    first, second = await store.members()
+    assert (first.name, first.incarnation, second.name) == ("d1", "a", "d2")
+    assert 0 < first.lease_left_s <= LONG_S
+    assert first.is_alive
+    assert not first.is_draining
+    assert await store.renew("d1", "a", 2 * LONG_S)
+    assert (await store.members())[0].lease_left_s > LONG_S
+    await store.leave("d1", "another")
+    await store.leave("d2", "b")
+    assert [each.name for each in await store.members()] == ["d1"]
+
+
+async def test_a_name_with_a_live_lease_is_refused_to_another_process(store: IronicStore) -> None:
+    await store.join("d1", "a", LONG_S)
+
+    with pytest.raises(NameTaken, match=r"'d1' is taken: incarnation a has a lease for another 3[56]"):
+        await store.join("d1", "b", LONG_S)
+    await store.join("d1", "a", LONG_S)
+    assert not await store.renew("d1", "b", LONG_S)
+    assert [each.incarnation for each in await store.members()] == ["a"]
+
+
+async def test_a_lease_that_is_over_is_not_renewed_and_its_name_is_free(store: IronicStore) -> None:
+    await store.join("d1", "a", OVER_S)
+    assert not (await store.members())[0].is_alive
+
+    assert not await store.renew("d1", "a", LONG_S)
+    await store.join("d1", "b", LONG_S)
+
+    assert not await store.renew("d1", "a", LONG_S)
+    assert await store.renew("d1", "b", LONG_S)
+
+
+async def test_of_two_that_join_under_one_name_one_is_refused(store: IronicStore) -> None:
+    outcomes = await asyncio.gather(
+        *(store.join("d1", incarnation, LONG_S) for incarnation in "abc"), return_exceptions=True
+    )
+
+    assert [type(each) for each in outcomes if each is not None] == [NameTaken] * 2
+    assert len(await store.members()) == 1
+
+
+async def test_a_daemon_drains_until_it_is_told_otherwise_or_joins_again(store: IronicStore) -> None:
+    await store.join("d1", "a", LONG_S)
+
+    assert await store.set_draining("d1", draining=True)
+    assert (await store.members())[0].is_draining
+    assert await store.renew("d1", "a", LONG_S)
+    assert (await store.members())[0].is_draining
+    await store.set_draining("d1", draining=False)
+    assert not (await store.members())[0].is_draining
+    await store.set_draining("d1", draining=True)
+    await store.join("d1", "a", LONG_S)
+    assert not (await store.members())[0].is_draining
+    assert not await store.set_draining("d9", draining=True)
+
+
+@pytest.mark.parametrize("name", ["", "two words", "-d1", "d" * 64, 'd"1'])
+async def test_a_name_that_cannot_be_is_refused(store: IronicStore, name: str) -> None:
+    with pytest.raises(ValueError, match="the daemon's name is"):
+        await store.join(name, "a", LONG_S)
+
+
+async def test_a_look_shows_members_owners_and_what_the_daemon_must_read(store: IronicStore) -> None:
+    await store.join("d1", "a", LONG_S)
+    await store.join("d2", "b", OVER_S)
+    await save(store, a_row(1, "d1"), a_row(2, "d2"), a_row(3, "d2"), a_row(4), a_row(5, "d1"))
+    await store.give([Move(node_id(1), "d1", 0, "d1"), Move(node_id(2), "d2", 0, "d3")])
+
+    view = await store.look("d1")
+
+    assert [(each.name, each.is_alive) for each in view.members] == [("d1", True), ("d2", False)]
+    assert view.owner_names == ("", "d1", "d2", "d3")
+    assert view.unread == (Owned(node_id(1), "d1", 1),)
+
+
+async def test_a_look_at_nothing(store: IronicStore) -> None:
+    view = await store.look("d1")
+
+    assert (view.members, view.owner_names, view.unread) == ((), (), ())
+    assert await store.owners() == ()
