@@ -5,7 +5,7 @@ their way, each message is judged when it arrives (bus/authority.py), and the pr
 statically, in simulation, and by the broker.
 
 A pattern is an AMQP topic pattern; `{cell}` in a pattern or name stands for the cell's name. Some keys, roles and queues
-are for messages that do not exist yet (moves, groups, aggregates, deploys), so that rights need not change with them.
+are for messages that do not exist yet (moves, groups, aggregates), so that rights need not change with them.
 """
 
 import functools
@@ -198,6 +198,9 @@ ROUTES: dict[str, Route] = {
     "remove": _CELL_ORDER,
     "spawn": _CELL_ORDER,
     "destroy": _CELL_ORDER,
+    "deploy": _CELL_ORDER,
+    "undeploy": _CELL_ORDER,
+    "deploy.progress": _CELL_ORDER,
     "spawned": _CELL_ORDER,
     "spawn.failed": _CELL_ORDER,
     "destroyed": _CELL_ORDER,
@@ -334,6 +337,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(CELL, "spawned.{cell}"),
             Binding(CELL, "spawn.failed.{cell}"),
             Binding(CELL, "destroyed.{cell}"),
+            Binding(CELL, "deploy.progress.{cell}"),
         ),
         Site.CELL,
     ),
@@ -421,7 +425,7 @@ ROLES: tuple[Role, ...] = (
         "ironic",
         writes=(
             Grant(PLACEMENT, ("inventory.report.*", "snapshot")),
-            Grant(CELL, ("spawned.*", "spawn.failed.*", "destroyed.*")),
+            Grant(CELL, ("spawned.*", "spawn.failed.*", "destroyed.*", "deploy.progress.*")),
             Grant(EVENTS, ("host.*.*", "node.#")),
         ),
         reads=("ironic.events", "ironic.{cell}.work"),

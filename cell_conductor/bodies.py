@@ -10,8 +10,8 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct, structs
 
-from bus.messages.cell import Choice, PlaceInCell, SpawnInstance
-from cell_conductor.core.instance import Instance, Pending, Word, spawning
+from bus.messages.cell import Choice, PlaceInCell
+from cell_conductor.core.instance import SPAWNS, Instance, Pending, Word, spawning
 
 # A choice of the order by its number, the chosen one being the first; or what is none of them.
 Place = int | Choice
@@ -74,7 +74,7 @@ def decoded(body: Body, order: PlaceInCell | None) -> Instance:
 
 def _unless_clear(row: Instance, message: Word) -> Word | None:
     """The message, if it does not follow from the row."""
-    if not isinstance(message, SpawnInstance) or row.order is None or row.host is None:
+    if not isinstance(message, SPAWNS) or row.order is None or row.host is None:
         return message
     return None if message == spawning(row, row.order, row.host) else message
 

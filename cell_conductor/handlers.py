@@ -1,10 +1,11 @@
-"""Orders of the API level, and what computes say: load, decide, save, say. The rules live in core/."""
+"""Orders of the API level, and what hosts say: load, decide, save, say. The rules live in core/."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from bus.handling import Bury, Handlers, Received, Said, Tell
 from bus.messages.cell import (
+    DeployProgressed,
     InstanceDestroyed,
     InstanceSpawned,
     PlaceInCell,
@@ -36,7 +37,8 @@ def handlers(
         return said
 
     return dict.fromkeys(
-        (PlaceInCell, RemoveFromCell, InstanceSpawned, SpawnFailed, InstanceDestroyed), on_messages
+        (PlaceInCell, RemoveFromCell, InstanceSpawned, SpawnFailed, InstanceDestroyed, DeployProgressed),
+        on_messages,
     )
 
 

@@ -10,6 +10,10 @@ class ConductorSettings(Struct, frozen=True):
     attempt_timeout_s: float = 300.0
     # How long a delete waits for the host; what the host may still have stays held for as long as it takes.
     destroy_timeout_s: float = 300.0
+    # The same two for bare-metal nodes, whose deploys take half an hour. A word of the deploy's progress begins the first
+    # anew.
+    deploy_timeout_s: float = 2_700.0
+    undeploy_timeout_s: float = 1_800.0
     # How often a host is told again what it has to clean up.
     remind_every_s: float = 300.0
     # A swap that nobody answered is asked again after this, then twice that, and so on.
@@ -30,6 +34,8 @@ class ConductorSettings(Struct, frozen=True):
         for field in (
             "attempt_timeout_s",
             "destroy_timeout_s",
+            "deploy_timeout_s",
+            "undeploy_timeout_s",
             "remind_every_s",
             "ask_lease_s",
             "kept_after_end_s",

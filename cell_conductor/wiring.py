@@ -57,6 +57,8 @@ def rules_of(settings: ConductorSettings, cell: str) -> Rules:
         cell=cell,
         attempt_timeout=timedelta(seconds=settings.attempt_timeout_s),
         destroy_timeout=timedelta(seconds=settings.destroy_timeout_s),
+        deploy_timeout=timedelta(seconds=settings.deploy_timeout_s),
+        undeploy_timeout=timedelta(seconds=settings.undeploy_timeout_s),
         remind_every=timedelta(seconds=settings.remind_every_s),
         ask_lease=timedelta(seconds=settings.ask_lease_s),
         retry_delay_first=timedelta(seconds=settings.retry_delay_s_first),

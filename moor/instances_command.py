@@ -68,8 +68,13 @@ def boot(
     name: Annotated[str, typer.Option(help="What to call it; several are numbered.")] = "",
     project: Project = "",
     deadline: Annotated[
-        int, typer.Option(metavar="S", help="It has ended by then, one way or another.")
-    ] = 600,
+        int | None,
+        typer.Option(
+            metavar="S",
+            show_default=False,
+            help="It has ended by then, one way or another. Left out: 600, or 7200 where a bare-metal node may be what it gets.",
+        ),
+    ] = None,
     request_id: Annotated[
         UUID | None,
         typer.Option(

@@ -28,7 +28,11 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "group": "not supported yet: a build that names one is rejected",
         "hosts": "only these hosts, by name",
         "ignore_hosts": "none of these hosts",
-        "deadline_s": "how long it may take until its end, whatever that is; 1 to 86400",
+        "deadline_s": "how long it may take until its end, whatever that is; 1 to 86400. Left out: 600, or 7200 where a "
+        "bare-metal node may be what it gets",
+        "image": "for bare metal: what is written onto the node",
+        "config_drive": "for bare metal: a URL, or the base64 of a zipped ISO image",
+        "ports": "for bare metal: ids of network ports to attach; only with a `count` of 1",
     },
     "Flavor": {
         "name": "what people call it",
@@ -38,6 +42,12 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "ephemeral_gb": "a part of DISK_GB",
         "swap_mb": "a part of DISK_GB, rounded up",
         "extra_specs": "`resources:CLASS` = amount, `trait:TRAIT` = `required` or `forbidden`",
+    },
+    "Image": {
+        "source": "its id in the image service, or its URL",
+        "checksum": "what Ironic is to find; it wants one where `source` is a URL",
+        "kernel": "for an image of one partition: what boots it",
+        "ramdisk": "for an image of one partition: what boots it",
     },
     "ServerGroup": {
         "id": "yours",
@@ -276,6 +286,8 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "sequence": "what is said of it with a lower one is older",
         "report_epoch": "the term of its last report",
         "report_sequence": "the number of its last report",
+        "kind": "`ironic`: a bare-metal node. Empty: a hypervisor",
+        "projects": "of a bare-metal node: only these may use it. Empty: everybody may",
     },
 }
 

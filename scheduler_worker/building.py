@@ -24,6 +24,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import PlaceInCell
+from bus.messages.hosts import NODE
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.answering import SENT_AT, other_content, rejected, taken, too_old
 from scheduler_worker.claiming import Claimer
@@ -40,6 +41,7 @@ from scheduler_worker.instances import (
 )
 from scheduler_worker.late import LateTransaction, kept_messages
 from scheduler_worker.searching import Holds, Over, Refused, Search
+from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import (
     Acceptance,
     InstancesTaken,
@@ -70,14 +72,13 @@ class Builder:
         claimer: Claimer,
         vocabulary: Vocabulary,
         clock: Callable[[], datetime],
-        horizon: timedelta,
+        settings: SchedulerSettings,
     ) -> None:
         self._store = store
         self._claimer = claimer
         self._vocabulary = vocabulary
         self._clock = clock
-        self._horizon = horizon
-
+        self._settings = settings
         # What requests ask for by what they say, and the digest of that: most say the same as one before.
         self._wishes: dict[bytes, tuple[Wish, bytes]] = {}
 
@@ -95,7 +96,7 @@ class Builder:
             if read.field == SENT_AT and ask.attempts:
                 # An earlier try may have claimed for it, and died before it wrote that down.
                 came_back_too_late.append(ask)
-        builds = _builds(sound, now)
+        builds = _builds(sound, now, self._settings)
         if len(asks) > 1 and not any(ask.attempts for ask in asks):
             await self._claimer.find_at_once([one for build in builds for one in build.searches])
         found = [build for build in builds if build.is_found]
@@ -117,8 +118,9 @@ class Builder:
         understood = self._understood(build, _canonical(structs.replace(build, request_id=None)))
         if isinstance(understood, BuildRejected):
             return understood
-        if ask.sent_at is not None and now - ask.sent_at > self._horizon:
-            return too_old(ask, self._horizon)
+        horizon = self._settings.horizon
+        if ask.sent_at is not None and now - ask.sent_at > horizon:
+            return too_old(ask, horizon)
         assert build.request_id is not None, "a request without an id is rejected"
         return Sound(ask, build.request_id, *understood)
 
@@ -159,7 +161,7 @@ class Builder:
             row.id: (one, row)
             for build in builds
             for one in build.still_open
-            if (row := _decided(one.row, one, now)) is not None
+            if (row := _decided(one.row, one, now, self._settings)) is not None
         }
         if decided:
             others = await (await late.begun()).decide([row for _, row in decided.values()])
@@ -193,9 +195,10 @@ class Builder:
 class _Build:
     """A request on its way, with all who ask for it in this batch."""
 
-    def __init__(self, one: Sound, now: datetime) -> None:
+    def __init__(self, one: Sound, now: datetime, settings: SchedulerSettings) -> None:
         self.asks = [one]
-        self.rows = _rows(one.ask.message, now)
+        self.settings = settings
+        self.rows = _rows(one.ask.message, now, settings)
         self.searches = [Search(row, one.ask.message, one.wish) for row in self.rows]
         self.judged: Known | BuildRejected = Known(self.rows)
 
@@ -218,18 +221,19 @@ class _Build:
         return NewRequest(self.asks[0].id, self.asks[0].digest, self.rows)
 
     def as_placed(self, now: datetime) -> NewRequest:
-        rows = tuple([row for one in self.searches if (row := _decided(one.row, one, now)) is not None])
+        decided = [_decided(one.row, one, now, self.settings) for one in self.searches]
+        rows = tuple([row for row in decided if row is not None])
         return NewRequest(self.asks[0].id, self.asks[0].digest, rows)
 
 
-def _builds(sound: Sequence[Sound], now: datetime) -> list[_Build]:
+def _builds(sound: Sequence[Sound], now: datetime, settings: SchedulerSettings) -> list[_Build]:
     """A request that came twice is built once, as it came first."""
     builds: dict[int, _Build] = {}
     for one in sound:
         if known := builds.get(one.id.int):
             known.asks.append(one)
         else:
-            builds[one.id.int] = _Build(one, now)
+            builds[one.id.int] = _Build(one, now, settings)
     return list(builds.values())
 
 
@@ -245,8 +249,10 @@ def _answered(one: Sound, build: _Build) -> list[Said]:
     return said
 
 
-def _rows(build: BuildInstance, now: datetime) -> tuple[InstanceRow, ...]:
-    ends_by = now + timedelta(seconds=build.deadline_s)
+def _rows(build: BuildInstance, now: datetime, settings: SchedulerSettings) -> tuple[InstanceRow, ...]:
+    """Until a host is chosen nobody knows its kind: the rows are due as if it were a hypervisor."""
+    seconds = settings.request_timeout_s if build.deadline_s is None else build.deadline_s
+    ends_by = now + timedelta(seconds=seconds)
     return accepted(build, instances_of(build, instance_id_of), now, ends_by)
 
 
@@ -267,12 +273,11 @@ def _judged(
             )
 
 
-def _decided(row: InstanceRow, one: Search, now: datetime) -> InstanceRow | None:
+def _decided(row: InstanceRow, one: Search, now: datetime, settings: SchedulerSettings) -> InstanceRow | None:
     match one.outcome:
         case Holds() as holds:
-            return placed(
-                row, _order(row, one.build, holds), holds.choice.name, now, refusals=tuple(one.refusals)
-            )
+            order = _order(row, one.build, holds, settings)
+            return placed(row, order, holds.choice.name, now, refusals=tuple(one.refusals))
         case NoValidHost() as nowhere:
             return failed(row, now, reason="no valid host", no_valid_host=nowhere)
         case Refused(reason):
@@ -283,7 +288,7 @@ def _decided(row: InstanceRow, one: Search, now: datetime) -> InstanceRow | None
             return None
 
 
-def _order(row: InstanceRow, build: BuildInstance, holds: Holds) -> PlaceInCell:
+def _order(row: InstanceRow, build: BuildInstance, holds: Holds, settings: SchedulerSettings) -> PlaceInCell:
     assert build.flavor is not None, "a request without a flavor is rejected"
     return PlaceInCell(
         cell=holds.cell,
@@ -291,7 +296,7 @@ def _order(row: InstanceRow, build: BuildInstance, holds: Holds) -> PlaceInCell:
         request_id=row.told.request_id,
         attempt=holds.attempt,
         issued_at=row.issued_at,
-        ends_by=row.ends_by,
+        ends_by=_ends_by(row, build, holds, settings),
         flavor=build.flavor,
         chosen=holds.choice,
         alternates=holds.alternates,
@@ -300,4 +305,14 @@ def _order(row: InstanceRow, build: BuildInstance, holds: Holds) -> PlaceInCell:
         user=build.user,
         image_properties=build.image_properties,
         group=build.group,
+        image=build.image,
+        config_drive=build.config_drive,
+        ports=build.ports,
     )
+
+
+def _ends_by(row: InstanceRow, build: BuildInstance, holds: Holds, settings: SchedulerSettings) -> datetime:
+    """Counted from the acceptance. A request that names no deadline, and may be built on a node, has a node's time."""
+    if build.deadline_s is None and any(each.kind == NODE for each in (holds.choice, *holds.alternates)):
+        return row.issued_at + timedelta(seconds=settings.node_request_timeout_s)
+    return row.ends_by

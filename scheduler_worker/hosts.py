@@ -36,7 +36,10 @@ def reported(
         host = HostState(id=facts.id, name=facts.name, cell=report.cell, up=True, enabled=True)
     if host.cell != report.cell:
         return None
-    if (report.epoch, report.sequence) < (host.report_epoch, host.report_sequence):
+    epoch, sequence = report.epoch, report.sequence
+    if facts.epoch or facts.sequence:
+        epoch, sequence = facts.epoch, facts.sequence
+    if (epoch, sequence) < (host.report_epoch, host.report_sequence):
         return host
     return structs.replace(
         host,
@@ -48,8 +51,10 @@ def reported(
         hypervisor_type=facts.hypervisor_type,
         hypervisor_version=facts.hypervisor_version,
         heard_at=now,
-        report_epoch=report.epoch,
-        report_sequence=report.sequence,
+        report_epoch=epoch,
+        report_sequence=sequence,
+        kind=facts.kind,
+        projects=facts.projects,
     )
 
 

@@ -136,7 +136,7 @@ class Judge:
         return Holds(
             host.cell,
             held.attempt,
-            Choice(name=host.name, share=held.share),
+            Choice(name=host.name, share=held.share, kind=host.kind),
             tuple(others[: self._settings.alternates_max]),
         )
 

@@ -27,6 +27,10 @@ class SchedulerSettings(Struct, frozen=True):
     hosts_kept_s: float = 24 * 3600.0
     # How often other workers' word about hosts (enabled, disabled) is looked for.
     hosts_poll_s: float = 5.0
+    # How long a request may take until its end if it does not say so itself: by the kind of host that is chosen for it, since
+    # deploying a bare-metal node takes half an hour. Until a host is chosen, the first counts.
+    request_timeout_s: int = 600
+    node_request_timeout_s: int = 7200
     # How often requests past their deadline are looked for.
     deadline_poll_s: float = 5.0
     snapshot_page: int = 500
@@ -52,7 +56,13 @@ class SchedulerSettings(Struct, frozen=True):
             raise ValueError(f"batches_in_flight is {self.batches_in_flight}, must be at least 1")
         if self.under_way_max < 1:
             raise ValueError(f"under_way_max is {self.under_way_max}, must be at least 1")
+        if self.node_request_timeout_s < self.request_timeout_s:
+            raise ValueError(
+                f"node_request_timeout_s is {self.node_request_timeout_s}, must be at least request_timeout_s "
+                f"({self.request_timeout_s}): nodes take longer"
+            )
         for field in (
+            "request_timeout_s",
             "deadline_poll_s",
             "snapshot_page",
             "hosts_kept_s",

@@ -88,7 +88,7 @@ def scheduler_parts(
     ]
     parting = Parting(store, unsaid_after, clock, ways, rows.confirmed)
     applications = Applications(store, station.publisher, settings.hosts_poll_s, chance)
-    builder = Builder(store, claimer, STANDARD, clock, settings.horizon)
+    builder = Builder(store, claimer, STANDARD, clock, settings)
     requests = parting.parted({**on_requests(builder, registry, clock), **applications.ordered()})
     here = on_events(registry, clock)
     # One of them looks for what is unsaid; all of them clear what they have said.

@@ -27,9 +27,33 @@ class Flavor(Value, frozen=True):
     extra_specs: dict[str, str] = {}
 
 
+# Where something is to be fetched: an id in a service, or a URL.
+Reference = Annotated[str, Meta(max_length=2048)]
+
+
+class Image(Value, frozen=True):
+    """What is written onto a bare-metal node. `source` is an id in the image service, or a URL; Ironic wants a `checksum`
+    of what it fetches by URL. An image of one partition needs a `kernel` and a `ramdisk` too.
+    """
+
+    source: Reference
+    checksum: Label = ""
+    kernel: Reference = ""
+    ramdisk: Reference = ""
+
+
+# A URL; or what Ironic takes instead, the base64 of a zipped ISO image: some KiB, unless user data is large.
+ConfigDrive = Annotated[str, Meta(max_length=64 * 1024)]
+# Ids of network ports that are attached to the instance.
+Ports = Annotated[tuple[Label, ...], Meta(max_length=32)]
+
+
 class BuildInstance(Message, frozen=True, tag="build.request"):
     """Build one instance, or `count` alike. The client chooses `request_id`; asked again with the same content, the
     answer is the same. Instance ids follow from it unless they are given.
+
+    Only bare-metal nodes read `image`, `config_drive` and `ports`: a request that names one of them gets a node, or no
+    host.
     """
 
     IS_STRICT: ClassVar[bool] = True
@@ -47,8 +71,11 @@ class BuildInstance(Message, frozen=True, tag="build.request"):
     # Empty: any host that qualifies.
     hosts: tuple[str, ...] = ()
     ignore_hosts: tuple[str, ...] = ()
-    # From its acceptance to its end, whatever that is.
-    deadline_s: int = 600
+    # From its acceptance to its end, whatever that is. None: as long as the scheduler gives to hosts of the chosen kind.
+    deadline_s: int | None = None
+    image: Image | None = None
+    config_drive: ConfigDrive = ""
+    ports: Ports = ()
 
 
 class BuildRejected(Message, frozen=True, tag="build.rejected"):

@@ -1,11 +1,14 @@
-"""What is said inside one cell: the order to place an instance, and the talk of its conductor with its computes."""
+"""What is said inside one cell: the order to place an instance, and the talk of its conductor with its hosts.
+
+A hypervisor spawns and destroys, a bare-metal node is deployed and undeployed; the answers are the same.
+"""
 
 from typing import Annotated
 
 from msgspec import Meta
 
 from bus.message import CellName, Message, ProviderId
-from bus.messages.build import Flavor, InstanceId, RequestId
+from bus.messages.build import ConfigDrive, Flavor, Image, InstanceId, Ports, RequestId
 from bus.messages.placement import Attempt, Label, Moment, ServerGroup, Share, Value
 
 
@@ -13,12 +16,13 @@ class Choice(Value, frozen=True, array_like=True):
     """A host that qualifies, and the share it would give. Only the chosen one holds it; alternates were only looked at.
 
     `qualities` says what the host's tree was when it was chosen (qualities.py): who finds its shape moved can tell whether
-    it was only its inventories. Empty: nobody can.
+    it was only its inventories. Empty: nobody can. `kind` is the host's (hosts.py).
     """
 
     name: Label
     share: Share
     qualities: Label = ""
+    kind: Label = ""
 
 
 class PlaceInCell(Message, frozen=True, tag="place"):
@@ -38,6 +42,9 @@ class PlaceInCell(Message, frozen=True, tag="place"):
     user: Label = ""
     image_properties: dict[str, str] = {}
     group: ServerGroup | None = None
+    image: Image | None = None
+    config_drive: ConfigDrive = ""
+    ports: Ports = ()
 
 
 class RemoveFromCell(Message, frozen=True, tag="remove"):
@@ -70,11 +77,55 @@ class DestroyInstance(Message, frozen=True, tag="destroy"):
     host: ProviderId
 
 
-class InstanceSpawned(Message, frozen=True, tag="spawned"):
+class DeployInstance(Message, frozen=True, tag="deploy"):
+    """To the daemons that look after bare-metal nodes: make this node the instance. `attempt` names this try in everything
+    that is said of it.
+    """
+
     cell: CellName
     instance: InstanceId
     attempt: Attempt
     host: ProviderId
+    flavor: Flavor
+    share: Share
+    name: Label = ""
+    project: Label = ""
+    user: Label = ""
+    image_properties: dict[str, str] = {}
+    image: Image | None = None
+    config_drive: ConfigDrive = ""
+    ports: Ports = ()
+
+
+class UndeployInstance(Message, frozen=True, tag="undeploy"):
+    """To the daemons that look after bare-metal nodes: nothing of this attempt is to be left on the node. Done even where
+    nothing is.
+    """
+
+    cell: CellName
+    instance: InstanceId
+    attempt: Attempt
+    host: ProviderId
+
+
+class DeployProgressed(Message, frozen=True, tag="deploy.progress"):
+    """The node still works on this attempt: its deadline begins anew. `words` say what the node does, for people."""
+
+    cell: CellName
+    instance: InstanceId
+    attempt: Attempt
+    host: ProviderId
+    words: Label = ""
+
+
+class InstanceSpawned(Message, frozen=True, tag="spawned"):
+    """It runs there. `kind` is the host's: whoever knows nothing of the instance tells by it how to get rid of it."""
+
+    cell: CellName
+    instance: InstanceId
+    attempt: Attempt
+    host: ProviderId
+    kind: Label = ""
 
 
 class SpawnFailed(Message, frozen=True, tag="spawn.failed"):

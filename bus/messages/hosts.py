@@ -7,9 +7,17 @@ from msgspec import Meta
 from bus.message import CellName, Message, ProviderId
 from bus.messages.placement import Counter, Label, Moment, Natural, Value
 
+# Kinds of hosts. The empty one is a hypervisor, on which instances are virtual machines.
+NODE = "ironic"
+
+# A node may be bound to these projects, its owner and its lessee: nobody else may use it. Empty: everybody may.
+Projects = Annotated[tuple[Label, ...], Meta(max_length=10)]
+
 
 class HostFacts(Value, frozen=True):
-    """A host as it sees itself; `id` is its root provider."""
+    """A host as it sees itself; `id` is its root provider. Of hosts that are reported together, each may have an `epoch` and a
+    `sequence` of its own, which count instead of the report's.
+    """
 
     id: ProviderId
     name: Label
@@ -19,6 +27,10 @@ class HostFacts(Value, frozen=True):
     availability_zone: Label = ""
     hypervisor_type: Label = ""
     hypervisor_version: Natural = 0
+    kind: Label = ""
+    projects: Projects = ()
+    epoch: Counter = 0
+    sequence: Counter = 0
 
 
 class HostsReported(Message, frozen=True, tag="host.state"):
@@ -71,6 +83,8 @@ class HostState(Value, frozen=True):
     sequence: Counter = 0
     report_epoch: Counter = 0
     report_sequence: Counter = 0
+    kind: Label = ""
+    projects: Projects = ()
 
 
 class AskHosts(Message, frozen=True, tag="host.query"):

@@ -15,18 +15,18 @@ from msgspec import Struct
 
 from bus.messages.build import InstanceId
 from bus.messages.cell import (
-    DestroyInstance,
+    DeployProgressed,
     InstanceDestroyed,
     InstanceSpawned,
     PlaceInCell,
     RemoveFromCell,
     SpawnFailed,
-    SpawnInstance,
 )
+from bus.messages.hosts import NODE
 from bus.messages.placement import SwapClaim
-from cell_conductor.core.instance import Held, Instance, Rules, Word
+from cell_conductor.core.instance import DESTROYS, SPAWNS, Held, Instance, Rules, Word, kind_of
 from cell_conductor.core.swapping import SwapAnswered, leave_host, next_swap, on_swap_answered
-from cell_conductor.core.turn import Turn
+from cell_conductor.core.turn import Turn, destroying
 
 # What is claimed for an instance before its cell has heard of it.
 FIRST_ATTEMPT = 1
@@ -38,7 +38,9 @@ class Due(Struct, frozen=True):
     instance: InstanceId
 
 
-CellMessage = PlaceInCell | RemoveFromCell | InstanceSpawned | SpawnFailed | InstanceDestroyed
+CellMessage = (
+    PlaceInCell | RemoveFromCell | InstanceSpawned | SpawnFailed | InstanceDestroyed | DeployProgressed
+)
 Input = CellMessage | Due | SwapAnswered
 
 
@@ -115,9 +117,14 @@ def _newcomer(each: Input, now: datetime) -> Instance | None:
 
 def _answers_of_nobody(each: Input, cause: int, rules: Rules) -> dict[tuple[int, int], Saying]:
     """Where no row is, none has been for long: what was built there is nobody's."""
-    if not isinstance(each, InstanceSpawned):
-        return {}
-    order = DestroyInstance(cell=rules.cell, instance=each.instance, attempt=each.attempt, host=each.host)
+    match each:
+        case InstanceSpawned():
+            kind = each.kind
+        case DeployProgressed():
+            kind = NODE
+        case _:
+            return {}
+    order = destroying(rules.cell, each.instance, each.attempt, each.host, kind)
     return {(each.instance.int, -each.attempt): Saying(each.instance, None, order, cause)}
 
 
@@ -133,6 +140,8 @@ def _judge(turn: Turn, each: Input) -> tuple[SwapClaim, ...]:
             _on_spawn_failed(turn, each)
         case InstanceDestroyed():
             _on_destroyed(turn, each)
+        case DeployProgressed():
+            _on_progressed(turn, each)
         case SwapAnswered():
             on_swap_answered(turn, each)
         case Due():
@@ -163,12 +172,12 @@ def _on_remove(turn: Turn) -> None:
     match turn.row.state:
         case "unknown":
             # The order to place it is still to come, and will be told that it is too late.
-            turn.become(state="deleting", state_ends_at=turn.now + turn.rules.destroy_timeout)
+            turn.wait_for_destroy()
         case "building" | "active" | "swapping" | "error":
             if turn.let_go():
                 turn.end_deleted()
             else:
-                turn.become(state="deleting", state_ends_at=turn.now + turn.rules.destroy_timeout)
+                turn.wait_for_destroy()
         case "deleting" | "deleted":
             pass
 
@@ -176,19 +185,30 @@ def _on_remove(turn: Turn) -> None:
 def _on_spawned(turn: Turn, spawned: InstanceSpawned) -> None:
     row = turn.row
     if not _is_current(row, spawned):
-        turn.answer_by_destroy(spawned.attempt, spawned.host)
+        turn.answer_by_destroy(spawned.attempt, spawned.host, spawned.kind or kind_of(row, spawned.host))
     elif row.state == "building":
-        turn.no_longer_say(SpawnInstance, attempt=spawned.attempt)
+        turn.no_longer_say(*SPAWNS, attempt=spawned.attempt)
         turn.end_active()
+
+
+def _on_progressed(turn: Turn, progressed: DeployProgressed) -> None:
+    """Only a node says so. One that works on what nobody waits for is stopped: what it does takes long."""
+    row = turn.row
+    if not _is_current(row, progressed):
+        turn.answer_by_destroy(progressed.attempt, progressed.host, NODE)
+    elif row.state == "building":
+        assert row.order is not None, "who is built was placed"
+        turn.no_longer_say(*SPAWNS, attempt=progressed.attempt)
+        turn.wait_longer(row.order)
 
 
 def _on_spawn_failed(turn: Turn, failed: SpawnFailed) -> None:
     if turn.row.state == "building" and _is_current(turn.row, failed):
-        turn.no_longer_say(SpawnInstance, attempt=failed.attempt)
+        turn.no_longer_say(*SPAWNS, attempt=failed.attempt)
         leave_host(turn, failed.reason, was_silent=False)
 
 
-def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed) -> bool:
+def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgressed) -> bool:
     """Does it speak of the attempt that we wait for, or of the one that we have?"""
     return (
         row.state in ("building", "active")
@@ -205,7 +225,7 @@ def _on_destroyed(turn: Turn, destroyed: InstanceDestroyed) -> None:
         return
     left = tuple(each for each in row.cleanups if each not in done)
     turn.become(cleanups=left, remind_at=row.remind_at if left else None)
-    turn.no_longer_say(SpawnInstance, DestroyInstance, attempt=destroyed.attempt)
+    turn.no_longer_say(*SPAWNS, *DESTROYS, attempt=destroyed.attempt)
     for cleanup in done:
         turn.release(cleanup.release)
     if row.attempt != destroyed.attempt:
@@ -221,7 +241,7 @@ def _on_due(turn: Turn) -> tuple[SwapClaim, ...]:
     if row.remind_at is not None and row.remind_at <= now:
         for cleanup in row.cleanups:
             # What the row still keeps may have arrived long ago, at a host that was silent then: it is said anew.
-            turn.no_longer_say(DestroyInstance, attempt=cleanup.attempt)
+            turn.no_longer_say(*DESTROYS, attempt=cleanup.attempt)
             turn.destroy(cleanup.attempt, cleanup.host)
         turn.become(remind_at=now + turn.rules.remind_every)
     if row.state_ends_at is None or row.state_ends_at > now:
@@ -262,6 +282,6 @@ def _on_time_up(turn: Turn) -> tuple[SwapClaim, ...]:
         turn.end_in_error("the time of the request is up")
         return ()
     if row.state == "building":
-        seconds = turn.rules.attempt_timeout.total_seconds()
+        seconds = turn.rules.time_to_build(row.host).total_seconds()
         leave_host(turn, f"no word of it within {seconds:g} s", was_silent=True)
     return (next_swap(turn),) if turn.row.state == "swapping" else ()

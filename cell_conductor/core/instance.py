@@ -26,11 +26,24 @@ from bus.messages.build import (
     InstanceId,
     RequestId,
 )
-from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, SpawnInstance
+from bus.messages.cell import (
+    Choice,
+    DeployInstance,
+    DestroyInstance,
+    PlaceInCell,
+    SpawnInstance,
+    UndeployInstance,
+)
+from bus.messages.hosts import NODE
 from bus.messages.placement import ReleaseClaim
 
 State = Literal["unknown", "building", "swapping", "active", "error", "deleting", "deleted"]
-Word = SpawnInstance | DestroyInstance | ReleaseClaim | InstanceActive | InstanceFailed | InstanceDeleted
+# The orders to a host, a hypervisor or a bare-metal node.
+Spawn = SpawnInstance | DeployInstance
+Destroy = DestroyInstance | UndeployInstance
+Word = Spawn | Destroy | ReleaseClaim | InstanceActive | InstanceFailed | InstanceDeleted
+SPAWNS = (SpawnInstance, DeployInstance)
+DESTROYS = (DestroyInstance, UndeployInstance)
 
 # The API level counts what it says of an instance before its cell has it; we go on from here, so that readers, who
 # drop what is older, never take our first word for one of its last.
@@ -102,8 +115,10 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
         return self.attempt + 1 if self.state == "swapping" else self.attempt
 
 
-def spawning(row: Instance, order: PlaceInCell, host: Choice) -> SpawnInstance:
+def spawning(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
     """To the host of the attempt: build what was ordered."""
+    if host.kind == NODE:
+        return _deploying(row, order, host)
     return SpawnInstance(
         cell=order.cell,
         instance=row.id,
@@ -115,12 +130,40 @@ def spawning(row: Instance, order: PlaceInCell, host: Choice) -> SpawnInstance:
     )
 
 
+def _deploying(row: Instance, order: PlaceInCell, node: Choice) -> DeployInstance:
+    return DeployInstance(
+        cell=order.cell,
+        instance=row.id,
+        attempt=row.attempt,
+        host=node.share.host,
+        flavor=order.flavor,
+        share=node.share,
+        name=order.name,
+        project=order.project,
+        user=order.user,
+        image_properties=order.image_properties,
+        image=order.image,
+        config_drive=order.config_drive,
+        ports=order.ports,
+    )
+
+
+def kind_of(row: Instance, host: ProviderId) -> str:
+    """The kind of a host of this instance. Every host of an instance is a choice of its order."""
+    order = row.order
+    choices = () if order is None else (order.chosen, *order.alternates)
+    return next((each.kind for each in choices if each.share.host == host), "")
+
+
 class Rules(Struct, frozen=True):
     """What an operator tuned, and how the consumer is called that holds what a silent host may still have."""
 
     cell: str
     attempt_timeout: timedelta
     destroy_timeout: timedelta
+    # The same two where the host is a bare-metal node.
+    deploy_timeout: timedelta
+    undeploy_timeout: timedelta
     remind_every: timedelta
     # Longer than a question may go unanswered: until then it is with whoever asked it.
     ask_lease: timedelta
@@ -128,3 +171,11 @@ class Rules(Struct, frozen=True):
     retry_delay_max: timedelta
     kept_after_end: timedelta
     cleanup_consumer: Callable[[InstanceId, int], ConsumerId]
+
+    def time_to_build(self, host: Choice) -> timedelta:
+        """How long an attempt on this host may last without a word of it."""
+        return self.deploy_timeout if host.kind == NODE else self.attempt_timeout
+
+    def time_to_destroy(self, host: Choice | None) -> timedelta:
+        """How long a delete waits for this host."""
+        return self.undeploy_timeout if host is not None and host.kind == NODE else self.destroy_timeout

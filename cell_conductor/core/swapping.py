@@ -8,7 +8,6 @@ from typing import assert_never
 
 from msgspec import Struct, structs
 
-from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import Choice
 from bus.messages.placement import (
@@ -21,13 +20,14 @@ from bus.messages.placement import (
     Released,
     ShapeMoved,
     ShapeSeen,
+    Share,
     Shortfall,
     Superseded,
     SwapClaim,
     TooOld,
 )
 from bus.messages.qualities import qualities_of
-from cell_conductor.core.instance import Held, Instance
+from cell_conductor.core.instance import Held, Instance, kind_of
 from cell_conductor.core.turn import Turn
 
 
@@ -86,8 +86,7 @@ def on_swap_answered(turn: Turn, answered: SwapAnswered) -> None:
         case Claimed():
             _go_on(turn, row.alternates[0])
         case AlreadyClaimed():
-            held = Choice(name=_name_of(row, verdict.share.host), share=verdict.share)
-            _go_on(turn, held)
+            _go_on(turn, _choice_of(row, verdict.share))
         case Superseded() if verdict.ended:
             # Somebody released the claim, which is done to what is deleted.
             turn.end_deleted("its claim was released")
@@ -155,10 +154,11 @@ def _try_next(turn: Turn, reason: str) -> None:
     turn.end_in_error("no alternate is left")
 
 
-def _name_of(row: Instance, host: ProviderId) -> str:
-    """An alternate that was refused before may be what is really held."""
+def _choice_of(row: Instance, held: Share) -> Choice:
+    """What is really held, which may be an alternate that was refused before."""
     known = row.order.alternates if row.order else ()
-    return next((each.name for each in known if each.share.host == host), str(host))
+    name = next((each.name for each in known if each.share.host == held.host), str(held.host))
+    return Choice(name=name, share=held, kind=kind_of(row, held.host))
 
 
 def why_not(

@@ -14,11 +14,25 @@ from bus.messages.build import (
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
+    InstanceId,
     InstanceState,
 )
-from bus.messages.cell import DestroyInstance, PlaceInCell, SpawnInstance
+from bus.messages.cell import DestroyInstance, PlaceInCell, UndeployInstance
+from bus.messages.hosts import NODE
 from bus.messages.placement import ReleaseClaim
-from cell_conductor.core.instance import Cleanup, Held, Instance, Pending, Rules, Word, spawning
+from cell_conductor.core.instance import (
+    SPAWNS,
+    Cleanup,
+    Destroy,
+    Held,
+    Instance,
+    Pending,
+    Rules,
+    Spawn,
+    Word,
+    kind_of,
+    spawning,
+)
 
 
 class Turn:
@@ -28,7 +42,7 @@ class Turn:
         self.rules = rules
         self.said: list[Pending] = []
         # Not kept: whoever made us say it makes us say it again if it comes again.
-        self.answers: list[DestroyInstance] = []
+        self.answers: list[Destroy] = []
         self.is_over = False
 
     def become(self, **changes: Any) -> None:
@@ -43,7 +57,7 @@ class Turn:
         self.said.append(pending)
         self.become(sequence=pending.sequence, outbox=(*self.row.outbox, pending), **changes)
 
-    def no_longer_say(self, *orders: type[SpawnInstance | DestroyInstance], attempt: int) -> None:
+    def no_longer_say(self, *orders: type[Spawn | Destroy], attempt: int) -> None:
         """They were answered, so they have arrived, whatever the broker knows of it; or they are taken back."""
         outbox = self.row.outbox
         kept = [
@@ -60,24 +74,34 @@ class Turn:
         """Give the attempt that is held to its host, until the attempt's time or the request's is up."""
         row = self.row
         assert row.host is not None, "an attempt has a host"
-        ends_at = min(self.now + self.rules.attempt_timeout, order.ends_by)
+        ends_at = min(self.now + self.rules.time_to_build(row.host), order.ends_by)
         self.say(spawning(row, order, row.host), state="building", state_ends_at=ends_at)
 
+    def wait_longer(self, order: PlaceInCell) -> None:
+        """The attempt's host still builds: its time begins anew, and ends with the request's at the latest."""
+        assert self.row.host is not None, "an attempt has a host"
+        self.become(state_ends_at=min(self.now + self.rules.time_to_build(self.row.host), order.ends_by))
+
     def destroy(self, attempt: int, host: ProviderId) -> None:
-        order = self._destroying(attempt, host)
+        order = self._destroying(attempt, host, kind_of(self.row, host))
         if not self._is_on_its_way(order):
             self.say(order)
 
-    def answer_by_destroy(self, attempt: int, host: ProviderId) -> None:
-        """To a host that has something which nobody waits for."""
-        order = self._destroying(attempt, host)
+    def answer_by_destroy(self, attempt: int, host: ProviderId, kind: str) -> None:
+        """To a host of this kind that has something which nobody waits for."""
+        order = self._destroying(attempt, host, kind)
         if not self._is_on_its_way(order):
             self.answers.append(order)
 
-    def _destroying(self, attempt: int, host: ProviderId) -> DestroyInstance:
-        return DestroyInstance(cell=self.rules.cell, instance=self.row.id, attempt=attempt, host=host)
+    def wait_for_destroy(self) -> None:
+        """Deleting, until the host says that nothing is left there, or has had its time."""
+        ends_at = self.now + self.rules.time_to_destroy(self.row.host)
+        self.become(state="deleting", state_ends_at=ends_at)
 
-    def _is_on_its_way(self, order: DestroyInstance) -> bool:
+    def _destroying(self, attempt: int, host: ProviderId, kind: str) -> Destroy:
+        return destroying(self.rules.cell, self.row.id, attempt, host, kind)
+
+    def _is_on_its_way(self, order: Destroy) -> bool:
         return any(pending.message == order for pending in self.row.outbox)
 
     def release(self, held: Iterable[Held]) -> None:
@@ -102,7 +126,7 @@ class Turn:
             cleanups=(*others, Cleanup(row.attempt, host.share.host, release)),
             remind_at=self.now + self.rules.remind_every,
         )
-        self.no_longer_say(SpawnInstance, attempt=row.attempt)
+        self.no_longer_say(*SPAWNS, attempt=row.attempt)
         if len(others) == len(row.cleanups):
             self.destroy(row.attempt, host.share.host)
 
@@ -168,3 +192,10 @@ class Turn:
             reason=row.reason,
             changed_at=row.changed_at,
         )
+
+
+def destroying(cell: str, instance: InstanceId, attempt: int, host: ProviderId, kind: str) -> Destroy:
+    """To a host of this kind: nothing of the attempt is to be left."""
+    if kind == NODE:
+        return UndeployInstance(cell=cell, instance=instance, attempt=attempt, host=host)
+    return DestroyInstance(cell=cell, instance=instance, attempt=attempt, host=host)

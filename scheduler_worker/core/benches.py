@@ -132,4 +132,9 @@ class Choices(dict[int, Choice]):
         host = columns.ids[row]
         shapes = (ShapeSeen(root=host, shape=columns.shapes[row]), *others)
         share = Share(host=host, amounts=tuple(amounts), shapes=shapes, instances_max=self._instances_max)
-        return Choice(name=columns.names[row], share=share, qualities=columns.qualities[row])
+        return Choice(
+            name=columns.names[row],
+            share=share,
+            qualities=columns.qualities[row],
+            kind=columns.kinds[row],
+        )

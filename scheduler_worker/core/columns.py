@@ -4,6 +4,9 @@ Arrays are longer than there are rows, and are doubled when these run out; who r
 only ever read of single hosts is kept in lists, which are faster for that.
 """
 
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
 import numpy as np
 
 from bus.message import ProviderId
@@ -11,6 +14,8 @@ from placement_worker.core.candidates.columns import BitSets, Ints, longer
 from placement_worker.core.candidates.columns import Stock as ProviderStock
 
 ROWS_AT_FIRST = 64
+
+Named = TypeVar("Named", bound=Hashable)
 
 
 class Stock(ProviderStock):
@@ -44,21 +49,21 @@ class Stock(ProviderStock):
         np.subtract.at(self.free, rows, amounts)
 
 
-class Codes:
+class Codes(Generic[Named]):
     """Small numbers for names, so that a column can hold them and a comparison is one of numbers."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
-        self._codes: dict[str, int] = {}
+        self.names: list[Named] = []
+        self._codes: dict[Named, int] = {}
 
-    def code(self, name: str) -> int:
+    def code(self, name: Named) -> int:
         """That of a name which a host bears: a new one, if it has none yet."""
         code = self._codes.setdefault(name, len(self.names))
         if code == len(self.names):
             self.names.append(name)
         return code
 
-    def find(self, name: str) -> int:
+    def find(self, name: Named) -> int:
         """That of a name which may be nobody's: then no host's column holds it."""
         return self._codes.get(name, -1)
 
@@ -67,7 +72,8 @@ class Columns:
     """`present`: the row is a host's. `registered`: the registry knows it. `provided`: placement has its tree.
     `consistent`: these two agree on its cell. `nested`: its tree has more than a root. `root` is the row of that in the
     woods, -1 without a provider. `holding`: how many own choices on it are not answered yet. `instances` is what the host
-    says it has, `consumers` what placement counts on it.
+    says it has, `consumers` what placement counts on it. `node`: it is a bare-metal one, which `projects` alone may use, all
+    if these are none.
     """
 
     def __init__(self) -> None:
@@ -76,18 +82,25 @@ class Columns:
         self.present, self.registered, self.provided, self.up, self.enabled, self.consistent, self.nested = (
             np.zeros(self._length, dtype=np.bool_) for _ in range(7)
         )
+        self.node = np.zeros(self._length, dtype=np.bool_)
         self.root = np.zeros(self._length, dtype=np.intp)
+        self.projects = np.zeros(self._length, dtype=np.int64)
         self.cell, self.zone, self.instances, self.consumers, self.io_ops, self.holding = (
             np.zeros(self._length, dtype=np.int64) for _ in range(6)
         )
         self.ids: list[ProviderId] = []
         self.names: list[str] = []
+        self.kinds: list[str] = []
         self.disabled_reasons: list[str] = []
         self.shapes: list[int] = []
         self.qualities: list[str] = []
         self.stocks: dict[str, Stock] = {}
-        self.cells = Codes()
-        self.zones = Codes()
+        self.cells = Codes[str]()
+        self.zones = Codes[str]()
+        self.project_sets = Codes[tuple[str, ...]]()
+        self.project_sets.code(())
+        # By project, the codes of the sets that it is in.
+        self._sets_of: dict[str, list[int]] = {}
         self.traits = BitSets(self._length)
         self._borne: list[tuple[str, ...]] = []
         self._free_rows: list[int] = []
@@ -102,9 +115,10 @@ class Columns:
         """The host of this row is gone, and nothing on it is held: another may have the row."""
         for flags in (
             *(self.present, self.registered, self.provided, self.up, self.enabled),
-            *(self.consistent, self.nested),
+            *(self.consistent, self.nested, self.node),
         ):
             flags[row] = False
+        self.projects[row] = 0
         self.put_traits(row, ())
         self._free_rows.append(row)
 
@@ -119,11 +133,25 @@ class Columns:
             self.traits.put(row, self._borne[row], traits)
             self._borne[row] = traits
 
+    def bind(self, row: int, projects: tuple[str, ...]) -> None:
+        """Only these projects may use the host; none: all may."""
+        sets = self.project_sets
+        known = len(sets.names)
+        code = self.projects[row] = sets.code(projects)
+        if code == known:
+            for project in projects:
+                self._sets_of.setdefault(project, []).append(code)
+
+    def sets_open_to(self, project: str) -> list[int]:
+        """The codes of the sets of projects with this one in them, and of the empty set."""
+        return [0, *self._sets_of.get(project, ())]
+
     def _append(self, host: ProviderId) -> int:
         if self.rows == self._length:
             self._grow()
         self.ids.append(host)
         self.names.append("")
+        self.kinds.append("")
         self.disabled_reasons.append("")
         self.shapes.append(0)
         self.qualities.append("")
@@ -139,6 +167,8 @@ class Columns:
         self.up = longer(self.up, length)
         self.enabled = longer(self.enabled, length)
         self.consistent = longer(self.consistent, length)
+        self.node = longer(self.node, length)
+        self.projects = longer(self.projects, length)
         self.cell = longer(self.cell, length)
         self.zone = longer(self.zone, length)
         self.instances = longer(self.instances, length)

@@ -72,6 +72,53 @@ class OneCell:
         return f"placement has it in cell {hosts.cell_name(at)!r}, the registry in another one"
 
 
+class BareMetal:
+    """A node is given as a whole, to requests that ask for it by its resource class; any other would waste it. What only a
+    node reads (an image, a config drive, ports) is for nodes alone.
+    """
+
+    name = "bare metal"
+    is_per_instance = False
+
+    def passes(self, hosts: Hosts, wish: Wish) -> Flags:
+        if wish.is_for_nodes:
+            return hosts.nodes & _asked_by_class(hosts, wish)
+        return ~hosts.nodes | _asked_by_class(hosts, wish) if hosts.some_are_nodes else hosts.everyone()
+
+    def reason(self, hosts: Hosts, _wish: Wish, at: int) -> str:
+        if not hosts.nodes[at]:
+            return "is no bare-metal node, and the request names an image, a config drive or ports for one"
+        classes = hosts.classes(at)
+        if not classes:
+            return "is a bare-metal node without a resource class"
+        return f"is a bare-metal node, only for requests that ask for {' or '.join(classes)}"
+
+
+class Projects:
+    """Of a node that nothing asked for by its class, that alone is told: `BareMetal` removes it."""
+
+    name = "projects"
+    is_per_instance = False
+
+    def passes(self, hosts: Hosts, wish: Wish) -> Flags:
+        if not hosts.some_are_nodes:
+            return hosts.everyone()
+        return hosts.open_to(wish.project) | ~_asked_by_class(hosts, wish)
+
+    def reason(self, hosts: Hosts, wish: Wish, at: int) -> str:
+        projects = hosts.projects(at)
+        bound = f"project {projects[0]}" if len(projects) == 1 else f"projects {' and '.join(projects)}"
+        return f"this node belongs to {bound}, the request to {wish.project or 'none'}"
+
+
+def _asked_by_class(hosts: Hosts, wish: Wish) -> Flags:
+    """Those that have an inventory of their own of a class that is asked for."""
+    asked = ~hosts.everyone()
+    for resource, _ in wish.amounts:
+        asked |= hosts.stocked(resource)
+    return asked
+
+
 class AvailabilityZone:
     name = "availability zone"
     is_per_instance = False

@@ -21,6 +21,8 @@ class Draft:
         self.columns = picture.columns
         self.picture = picture
         self.compounds = Compounds(picture) if picture.compound.any() else None
+        # Most clouds have none: then nothing more is asked about them.
+        self.has_nodes = bool(self.columns.node[: self.columns.rows].any())
         self._free: dict[str, Ints] = {}
         self._holding: Ints | None = None
 
@@ -218,6 +220,19 @@ class Hosts:
         return self._of(self._columns.enabled)
 
     @property
+    def some_are_nodes(self) -> bool:
+        """Is any host of the picture a bare-metal node?"""
+        return self._draft.has_nodes
+
+    @property
+    def nodes(self) -> Flags:
+        return self._of(self._columns.node)
+
+    def open_to(self, project: str) -> Flags:
+        """Those that are bound to no project, or to this one among others."""
+        return np.isin(self._of(self._columns.projects), self._columns.sets_open_to(project))
+
+    @property
     def cell(self) -> Ints:
         """Codes: equal ones are equal cells."""
         return self._of(self._columns.cell)
@@ -275,6 +290,15 @@ class Hosts:
 
     def cell_name(self, at: int) -> str:
         return self._columns.cells.names[int(self._columns.cell[self.row(at)])]
+
+    def projects(self, at: int) -> tuple[str, ...]:
+        """Those that the host is bound to."""
+        return self._columns.project_sets.names[int(self._columns.projects[self.row(at)])]
+
+    def classes(self, at: int) -> list[str]:
+        """The resource classes that the host has an inventory of."""
+        row = self.row(at)
+        return sorted(resource for resource, stock in self._columns.stocks.items() if stock.step_size[row])
 
     def zone_name(self, at: int) -> str:
         row = self.row(at)

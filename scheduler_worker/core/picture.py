@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from bus.message import ConsumerId, ProviderId
-from bus.messages.hosts import HostState
+from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, Share
 from bus.messages.qualities import qualities_of
 from placement_worker.core.candidates.columns import Flags, Gathered, Words
@@ -266,6 +266,9 @@ class Picture:
         columns.instances[row] = host.instances if host else 0
         columns.io_ops[row] = host.io_ops if host else 0
         columns.zone[row] = columns.zones.code(host.availability_zone if host else "")
+        kind = columns.kinds[row] = host.kind if host else ""
+        columns.node[row] = kind == NODE
+        columns.bind(row, host.projects if host and kind == NODE else ())
 
     def _row_of(self, host: ProviderId) -> int:
         row = self._rows.get(host.int)

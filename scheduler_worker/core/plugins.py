@@ -73,6 +73,8 @@ def standard_plugins(
             filters.Enabled(),
             filters.HasInventory(),
             filters.OneCell(),
+            filters.BareMetal(),
+            filters.Projects(),
             filters.AvailabilityZone(),
             filters.AskedHosts(),
             filters.Searched(),

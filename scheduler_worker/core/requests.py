@@ -20,6 +20,8 @@ DEADLINE_S_MAX = 86_400
 EXTRA_SPECS_MAX = 400
 NAMED_HOSTS_MAX = 1_000
 MB_PER_GB = 1024
+# Of a value that may be very long.
+SHOWN_MAX = 200
 
 _GROUPED = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
@@ -31,7 +33,9 @@ _ABOUT_GROUPS = ("group_policy", "same_subtree")
 class Wish(Struct, frozen=True):
     """What each of `count` instances needs of its host. Equal wishes are decided in one pass.
 
-    Names of hosts are in lower case, since they are compared so. `extra_specs` are those that only plugins read.
+    Names of hosts are in lower case, since they are compared so. `extra_specs` are those that only plugins read. `project`
+    is empty where no bare-metal node can be asked for: only nodes are bound to projects, and with it the same wishes of two
+    projects are two passes. `is_for_nodes`: only a node will do.
     """
 
     amounts: tuple[tuple[str, int], ...]
@@ -42,6 +46,8 @@ class Wish(Struct, frozen=True):
     ignore_hosts: tuple[str, ...] = ()
     extra_specs: tuple[tuple[str, str], ...] = ()
     count: int = 1
+    project: str = ""
+    is_for_nodes: bool = False
 
 
 class _Problem(NamedTuple):
@@ -80,8 +86,9 @@ def read_request(
         return BuildRejected(
             request_id=build.request_id, field=problem.field, value=str(problem.value), reason=problem.reason
         )
+    amounts = _amounts_of(build.flavor, specs)
     return Wish(
-        amounts=tuple(sorted(_amounts_of(build.flavor, specs).items())),
+        amounts=tuple(sorted(amounts.items())),
         required=_traits_that_are("required", specs),
         forbidden=_traits_that_are("forbidden", specs),
         availability_zone=build.availability_zone,
@@ -89,6 +96,8 @@ def read_request(
         ignore_hosts=_lowered(build.ignore_hosts),
         extra_specs=tuple(sorted((spec.key, spec.value) for spec in specs if isinstance(spec, _ForPlugins))),
         count=build.count,
+        project=build.project if _may_ask_for_a_node(amounts) else "",
+        is_for_nodes=any(True for _ in _only_nodes_read(build)),
     )
 
 
@@ -113,6 +122,7 @@ def _problems_of(build: BuildInstance, specs: tuple[_Spec, ...]) -> Iterator[_Pr
         yield _Problem("group", build.group.id, "server groups are not supported yet")
     if build.flavor is not None:
         yield from _problems_of_flavor(build.flavor, specs)
+        yield from _problems_of_bare_metal(build, _amounts_of(build.flavor, specs))
     yield from (spec for spec in specs if isinstance(spec, _Problem))
     required = _traits_that_are("required", specs)
     for trait in _traits_that_are("forbidden", specs):
@@ -136,8 +146,36 @@ def _problems_of_counts(build: BuildInstance) -> Iterator[_Problem]:
     for position, instance in enumerate(given):
         if instance in given[:position]:
             yield _Problem(f"instance_ids[{position}]", instance, "is given twice")
-    if not 1 <= build.deadline_s <= DEADLINE_S_MAX:
+    if build.deadline_s is not None and not 1 <= build.deadline_s <= DEADLINE_S_MAX:
         yield _Problem("deadline_s", build.deadline_s, f"a deadline is 1 to {DEADLINE_S_MAX} seconds away")
+
+
+def _problems_of_bare_metal(build: BuildInstance, amounts: dict[str, int]) -> Iterator[_Problem]:
+    if not _may_ask_for_a_node(amounts):
+        for field, value in _only_nodes_read(build):
+            reason = f"only bare-metal nodes read it, and the flavor asks for no class of theirs: resources:{CUSTOM}NAME"
+            yield _Problem(field, value, reason)
+    if build.image is not None and not build.image.source:
+        yield _Problem("image.source", "", "there is none: it says where the image is")
+    if build.ports and build.count > 1:
+        yield _Problem(
+            "ports", ", ".join(build.ports), f"a port is one instance's, and {build.count} are asked"
+        )
+
+
+def _only_nodes_read(build: BuildInstance) -> Iterator[tuple[str, str]]:
+    """The fields that the request names and only a bare-metal node reads, with their values."""
+    if build.image is not None:
+        yield "image", build.image.source
+    if build.config_drive:
+        yield "config_drive", build.config_drive[:SHOWN_MAX]
+    if build.ports:
+        yield "ports", ", ".join(build.ports)
+
+
+def _may_ask_for_a_node(amounts: dict[str, int]) -> bool:
+    """The classes of nodes are all custom."""
+    return any(resource.startswith(CUSTOM) for resource in amounts)
 
 
 def _problems_of_flavor(flavor: Flavor, specs: tuple[_Spec, ...]) -> Iterator[_Problem]:

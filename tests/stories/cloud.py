@@ -51,6 +51,7 @@ from bus.topology import EVENTS, Grant
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts
+from scheduler_worker.core.picture import Picture
 from scheduler_worker.instances import instance_id_of
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
@@ -222,10 +223,11 @@ class Cloud:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         station: type[Station] | Callable[..., Station] = Station,
         drain_s_max: float = 10,
+        picture: Picture | None = None,
     ) -> AbstractAsyncContextManager[asyncio.Event]:
         place = station(self.brokers.at_api("scheduler"), name, settings=bus, asks=True)
         down = self._down("scheduler", bus, name)
-        parts = scheduler_parts(place, self.rows, settings, clock, cells=down)
+        parts = scheduler_parts(place, self.rows, settings, clock, cells=down, picture=picture)
         return self.running(parts, place, *down.values(), drain_s_max=drain_s_max)
 
     def _down(self, role: str, settings: BusSettings, name: str = "") -> dict[str, Station]:

@@ -35,7 +35,7 @@ STAGES_APART = pytest.mark.parametrize(
         pytest.param(f"rabbitmq{APART}", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
     ],
 )
-ABOVE_CELLS = ("scheduler", "placement", "operator")
+ABOVE_CELLS = ("scheduler", "placement", "operator", "ironic")
 
 
 class Layout(Struct, frozen=True):

@@ -55,6 +55,7 @@ from bus.messages.build import (
     DeleteInstance,
     Flavor,
     FunnelStep,
+    Image,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
@@ -76,6 +77,8 @@ from bus.messages.candidates import (
 )
 from bus.messages.cell import (
     Choice,
+    DeployInstance,
+    DeployProgressed,
     DestroyInstance,
     InstanceDestroyed,
     InstanceSpawned,
@@ -83,6 +86,7 @@ from bus.messages.cell import (
     RemoveFromCell,
     SpawnFailed,
     SpawnInstance,
+    UndeployInstance,
 )
 from bus.messages.hosts import (
     AskHosts,
@@ -173,7 +177,13 @@ FLAVOR = Flavor(
     swap_mb=512,
     extra_specs={"trait:HW_CPU_X86_AVX2": "required"},
 )
-CHOICE = Choice(name="host-1", share=SHARE, qualities="8d2f6f0a4c1b9e37")
+CHOICE = Choice(name="host-1", share=SHARE, qualities="8d2f6f0a4c1b9e37", kind="ironic")
+IMAGE = Image(
+    source="http://images/debian",
+    checksum="0a1b",
+    kernel="http://images/vmlinuz",
+    ramdisk="http://images/initrd",
+)
 STATE = InstanceState(
     id=CONSUMER,
     request_id=REQUEST,
@@ -209,6 +219,8 @@ HOST = HostState(
     sequence=4,
     report_epoch=2,
     report_sequence=9,
+    kind="ironic",
+    projects=("p", "q"),
 )
 
 STOCK = ReportedInventory(total=16, reserved=1, min_unit=2, max_unit=8, step_size=2, allocation_ratio=1.5)
@@ -246,6 +258,9 @@ EXAMPLES: tuple[Message, ...] = (
         hosts=("host-1",),
         ignore_hosts=("host-2",),
         deadline_s=300,
+        image=IMAGE,
+        config_drive="http://drives/web",
+        ports=("port-1",),
     ),
     BuildRejected(
         request_id=REQUEST, field="flavor.vcpus", value="-1", reason="must not be negative", project="p"
@@ -276,13 +291,33 @@ EXAMPLES: tuple[Message, ...] = (
         user="u",
         image_properties={"hw_architecture": "x86_64"},
         group=AFFINITY,
+        image=IMAGE,
+        config_drive="http://drives/web",
+        ports=("port-1",),
     ),
     RemoveFromCell(cell="c1", instance=CONSUMER, request_id=REQUEST, issued_at=WHEN),
     SpawnInstance(
         cell="c1", instance=CONSUMER, attempt=2, host=ROOT, flavor=FLAVOR, share=SHARE, name="web-1"
     ),
     DestroyInstance(cell="c1", instance=CONSUMER, attempt=2, host=ROOT),
-    InstanceSpawned(cell="c1", instance=CONSUMER, attempt=2, host=ROOT),
+    DeployInstance(
+        cell="c1",
+        instance=CONSUMER,
+        attempt=2,
+        host=ROOT,
+        flavor=FLAVOR,
+        share=SHARE,
+        name="web-1",
+        project="p",
+        user="u",
+        image_properties={"trait:CUSTOM_GOLD": "required"},
+        image=IMAGE,
+        config_drive="http://drives/web",
+        ports=("port-1",),
+    ),
+    UndeployInstance(cell="c1", instance=CONSUMER, attempt=2, host=ROOT),
+    DeployProgressed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, words="wait call-back"),
+    InstanceSpawned(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, kind="ironic"),
     SpawnFailed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, reason="no disk"),
     InstanceDestroyed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT),
     HostsReported(
@@ -296,6 +331,10 @@ EXAMPLES: tuple[Message, ...] = (
                 availability_zone="north",
                 hypervisor_type="QEMU",
                 hypervisor_version=8002000,
+                kind="ironic",
+                projects=("p", "q"),
+                epoch=2,
+                sequence=10,
             ),
         ),
         epoch=2,

@@ -58,6 +58,8 @@ def a_host(
     io_ops: int = 0,
     availability_zone: str = "",
     sequence: int = 1,
+    kind: str = "",
+    projects: tuple[str, ...] = (),
 ) -> HostState:
     return HostState(
         id=provider(name),
@@ -70,6 +72,8 @@ def a_host(
         io_ops=io_ops,
         availability_zone=availability_zone,
         sequence=sequence,
+        kind=kind,
+        projects=projects,
     )
 
 

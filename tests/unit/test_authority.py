@@ -21,7 +21,7 @@ from bus.authority import (
 from bus.broker import Delivery, Parcel
 from bus.message import Message, ProviderId
 from bus.messages.build import BuildInstance, DeleteInstance, InstancesFound, RequestId
-from bus.messages.hosts import AskHosts, HostsFound, SetHost
+from bus.messages.hosts import AskHosts, HostsAlive, HostsFound, HostsReported, SetHost
 from bus.messages.placement import (
     AskSnapshot,
     ClaimAnswered,
@@ -39,6 +39,11 @@ WITH_USERS, WITHOUT = Post(has_users=True), Post()
 OF_C1 = Post(has_users=True, cells=frozenset({"c1"}))
 BUILD = BuildInstance(request_id=RequestId(UUID(int=1)), project="shop")
 RELEASE = next(each for each in EXAMPLES if type(each).__name__ == "ReleaseClaim")
+FACTS, BEAT = HostsReported(cell="c1", hosts=()), HostsAlive(cell="c1", hosts=())
+DEPLOY, UNDEPLOY, PROGRESS = (
+    next(each for each in EXAMPLES if type(each).__name__ == name)
+    for name in ("DeployInstance", "UndeployInstance", "DeployProgressed")
+)
 REPORT = ReportInventory(cell="c1", root=ProviderId(UUID(int=1)), providers=())
 CHANGED = ProvidersChanged(at=LogPosition(term=1, position=1))
 PAGE = SnapshotPage(providers=(), published=LogPosition(term=1, position=1))
@@ -127,6 +132,18 @@ def test_a_key_of_another_type_project_or_cell_is_refused_and_named(message: Mes
         ("moor-conductor-c1", REPORT, False),
         ("moor-ironic", REPORT, True),
         ("moor-operator", REPORT, False),
+        ("moor-ironic", FACTS, True),
+        ("moor-ironic", BEAT, True),
+        ("moor-compute-c2", FACTS, False),
+        ("moor-conductor-c1", DEPLOY, True),
+        ("moor-conductor-c2", DEPLOY, False),
+        ("moor-scheduler", DEPLOY, False),
+        ("moor-ironic", DEPLOY, False),
+        ("moor-conductor-c1", UNDEPLOY, True),
+        ("moor-compute-c1", UNDEPLOY, False),
+        ("moor-ironic", PROGRESS, True),
+        ("moor-compute-c1", PROGRESS, False),
+        ("moor-conductor-c1", PROGRESS, False),
         ("moor-placement", CHANGED, True),
         ("moor-scheduler", CHANGED, False),
         ("moor-operator", CHANGED, False),
@@ -154,6 +171,7 @@ def test_on_a_cells_own_broker_nobody_speaks_for_another_cell() -> None:
     for sender in ("moor-compute-c1", "moor-compute-c2", "moor-operator", "moor-ironic"):
         assert refusal(other, said(other, sender), OF_C1)
     assert refusal(REPORT, said(REPORT, "moor-compute-c1"), OF_C1) == ""
+    assert refusal(PROGRESS, said(PROGRESS, "moor-ironic"), OF_C1) == ""
     assert speaks_for("moor-operator", OF_C1) == "c1"
     assert speaks_for("moor-operator", WITH_USERS) is None
     assert speaks_for("moor-compute-c2", WITH_USERS) == "c2"

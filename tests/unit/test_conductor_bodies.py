@@ -7,8 +7,9 @@ import pytest
 from msgspec import structs
 
 from bus.message import ProviderId
-from bus.messages.build import Flavor, InstanceId, RequestId
-from bus.messages.cell import Choice, DestroyInstance, PlaceInCell
+from bus.messages.build import Flavor, Image, InstanceId, RequestId
+from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, UndeployInstance
+from bus.messages.hosts import NODE
 from bus.messages.placement import ResourceAmount, ShapeSeen, Share
 from cell_conductor.bodies import (
     REMEMBERED_MAX,
@@ -83,6 +84,20 @@ def test_an_order_to_spawn_is_not_written_where_it_follows_from_the_row() -> Non
 
     assert written.count(b"renamed") == written.count(b"VCPU") == 1
     assert decoded(body_of(written), ORDER) == row
+
+
+def test_an_order_to_deploy_is_not_written_where_it_follows_from_the_row() -> None:
+    node = structs.replace(CHOSEN, kind=NODE)
+    order = structs.replace(ORDER, chosen=node, image=Image(source="http://images/1"), ports=("port-1",))
+    row = structs.replace(PLACED, order=order, host=node)
+    undeploy = UndeployInstance(cell="c1", instance=row.id, attempt=1, host=node.share.host)
+    deploy = spawning(row, order, node)
+    row = structs.replace(row, outbox=(Pending(101, NOON, deploy), Pending(102, NOON, undeploy)))
+
+    written = encoded_body(row)
+
+    assert b"images" not in written
+    assert decoded(body_of(written), order) == row
 
 
 def test_alternates_that_are_still_the_orders_own_are_not_written_one_by_one() -> None:

@@ -1,4 +1,4 @@
-"""A whole cell of values: conductor and placement decide for real, hosts build, fail and fall silent, and messages come
+"""A whole cell of values: conductor and placement decide for real, hosts and nodes build, fail and fall silent, and messages come
 late, twice and in any order. Whatever happens, what stands on a host is paid for, and everything ends.
 """
 
@@ -15,6 +15,8 @@ from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import Flavor, InstanceActive, InstanceDeleted, InstanceFailed, InstanceId, RequestId
 from bus.messages.cell import (
     Choice,
+    DeployInstance,
+    DeployProgressed,
     DestroyInstance,
     InstanceDestroyed,
     InstanceSpawned,
@@ -22,7 +24,9 @@ from bus.messages.cell import (
     RemoveFromCell,
     SpawnFailed,
     SpawnInstance,
+    UndeployInstance,
 )
+from bus.messages.hosts import NODE
 from bus.messages.placement import (
     Claimed,
     ClaimResources,
@@ -48,8 +52,19 @@ from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.store_memory import MemoryPlacementStore
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
-RULES = rules_of(ConductorSettings(attempt_timeout_s=20, retry_delay_s_first=1, retry_delay_s_max=8), "c1")
+RULES = rules_of(
+    ConductorSettings(
+        attempt_timeout_s=20,
+        deploy_timeout_s=40,
+        undeploy_timeout_s=350,
+        retry_delay_s_first=1,
+        retry_delay_s_max=8,
+    ),
+    "c1",
+)
 HOSTS = tuple(ProviderId(UUID(int=500 + n)) for n in range(5))
+# Two of them are bare-metal nodes, which understand other orders, and bury those of hypervisors.
+NODES = HOSTS[3:]
 ROOM = 4
 SEEDS = range(150)
 
@@ -101,7 +116,9 @@ class World:
 
     async def _boot(self, number: int) -> None:
         hosts = self.chance.sample(HOSTS, 1 + self.chance.randrange(3))
-        chosen, *alternates = (Choice(name=str(host), share=share(host)) for host in hosts)
+        chosen, *alternates = (
+            Choice(name=str(host), share=share(host), kind=kind_of(host)) for host in hosts
+        )
         order = PlaceInCell(
             cell="c1",
             instance=InstanceId(ConsumerId(UUID(int=number))),
@@ -148,9 +165,11 @@ class World:
 
     async def _deliver(self, each: Message | SwapAnswered) -> None:
         match each:
-            case SpawnInstance():
+            case SpawnInstance() | DeployInstance():
+                assert isinstance(each, DeployInstance) == (each.host in NODES), each
                 self._spawn(each)
-            case DestroyInstance():
+            case DestroyInstance() | UndeployInstance():
+                assert isinstance(each, UndeployInstance) == (each.host in NODES), each
                 self._destroy(each)
             case ReleaseClaim():
                 await self._placement(each)
@@ -165,6 +184,7 @@ class World:
                 | InstanceSpawned()
                 | SpawnFailed()
                 | InstanceDestroyed()
+                | DeployProgressed()
             ):
                 self._conductor([each])
             case _:
@@ -203,18 +223,22 @@ class World:
 
     # Hosts
 
-    def _spawn(self, order: SpawnInstance) -> None:
+    def _spawn(self, order: SpawnInstance | DeployInstance) -> None:
         thing = (order.instance, order.attempt)
         where = (order.host, thing)
         if where in self.over:
             return
+        if order.host in NODES and self.chance.random() < 0.5:
+            self.under_way.append(
+                DeployProgressed(cell="c1", instance=order.instance, attempt=order.attempt, host=order.host)
+            )
         if where not in self.answers:
             self.answers[where] = self._build(order)
         # A host that is silent has built all the same, and says so much later, if ever.
         if not self.has_faults or self.chance.random() < 0.7:
             self.under_way.append(self.answers[where])
 
-    def _build(self, order: SpawnInstance) -> CellMessage:
+    def _build(self, order: SpawnInstance | DeployInstance) -> CellMessage:
         about = {
             "cell": "c1",
             "instance": order.instance,
@@ -224,9 +248,9 @@ class World:
         if self.chance.random() < 0.35:
             return SpawnFailed(reason="no image", **about)  # type: ignore[arg-type]
         self.things[order.host].add((order.instance, order.attempt))
-        return InstanceSpawned(**about)  # type: ignore[arg-type]
+        return InstanceSpawned(kind=kind_of(order.host), **about)  # type: ignore[arg-type]
 
-    def _destroy(self, order: DestroyInstance) -> None:
+    def _destroy(self, order: DestroyInstance | UndeployInstance) -> None:
         if self.has_faults and self.chance.random() < 0.3:
             return  # it will be reminded
         thing = (order.instance, order.attempt)
@@ -305,6 +329,10 @@ class World:
             for attempt in range(1, 5):
                 assert await self.holds(cleanup_consumer(row.id, attempt)) is None
         assert await self.books.audit() == ()
+
+
+def kind_of(host: ProviderId) -> str:
+    return NODE if host in NODES else ""
 
 
 def share(host: ProviderId) -> Share:

@@ -20,6 +20,7 @@ from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.instances import accepted, instance_id_of
 from scheduler_worker.late import LateTransactions
 from scheduler_worker.searching import Search
+from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import NewRequest
 from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import STANDARD
@@ -46,7 +47,7 @@ class Desk:
         self.store = MemorySchedulerStore()
         self.registry = HostRegistry(Picture(), timedelta(seconds=60), lambda: NOON)
         self.transactions = LateTransactions(self.store, timedelta(seconds=5), lambda: NOON)
-        builder = Builder(self.store, NoClaims(), STANDARD, lambda: NOON, DAY)  # type: ignore[arg-type]
+        builder = Builder(self.store, NoClaims(), STANDARD, lambda: NOON, SchedulerSettings())  # type: ignore[arg-type]
         self.handlers: Handlers = {
             **on_requests(builder, self.registry, lambda: NOON),
             **on_events(self.registry, lambda: NOON),

@@ -134,6 +134,22 @@ def test_a_conductor_reads_and_configures_only_what_is_its_own() -> None:
     assert not rights.may_bind(EVENTS, "#")
 
 
+def test_bare_metal_orders_are_read_by_ironics_daemons_alone_on_a_cells_own_broker_too() -> None:
+    of_cell = rights_by_user(objects_of(("c1",), (Site.CELL,)).exchanges, ("c1",), (Site.CELL,))
+    for rights in (RIGHTS, of_cell):
+        assert {user for user, each in rights.items() if each.may_read("ironic.c1.work")} == {
+            "moor-ironic",
+            "moor-operator",
+        }
+        for key, role in (
+            ("deploy.c1", "conductor-c1"),
+            ("undeploy.c1", "conductor-c1"),
+            ("deploy.progress.c1", "ironic"),
+        ):
+            may = {user for user, each in rights.items() if each.may_publish("moor.cell.c1", key)}
+            assert may == {f"moor-{role}", "moor-operator"}, key
+
+
 def test_nobody_but_an_operator_configures_more_than_queues_that_the_broker_names() -> None:
     applications = [Application("a", projects=("p",)), Application("b", admin=True)]
     rights = rights_by_user(objects_of(CELLS).exchanges, CELLS, applications=applications)

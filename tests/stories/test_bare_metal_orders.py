@@ -1,0 +1,357 @@
+"""From a build request to a bare-metal node: real schedulers, placement and a conductor, and a daemon that answers deploys."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec import structs
+
+from bus.handling import Received, Said, Tell
+from bus.message import ProviderId  # noqa: TC001 - like every other import
+from bus.messages.build import BuildInstance, DeleteInstance, Flavor, Image, InstanceId
+from bus.messages.cell import (
+    DeployInstance,
+    DeployProgressed,
+    DestroyInstance,
+    InstanceDestroyed,
+    InstanceSpawned,
+    SpawnFailed,
+    SpawnInstance,
+    UndeployInstance,
+)
+from bus.messages.hosts import NODE, HostFacts, HostsReported
+from bus.messages.placement import (
+    ReportAccepted,
+    ReportAnswered,
+    ReportedInventory,
+    ReportedProvider,
+    ReportInventory,
+)
+from bus.station import Station
+from cell_conductor.core.instance import Instance
+from cell_conductor.settings import ConductorSettings
+from cell_conductor.store import ConductorStore
+from cell_conductor.wiring import conductor_parts
+from scheduler_worker.core.picture import Picture
+from tests.contracts.conductor_stores import open_conductor_stores
+from tests.contracts.stage import SETTINGS
+from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of, until_so
+from tests.stories.layouts import STAGES
+
+pytestmark = [pytest.mark.asyncio, STAGES]
+
+BUILD, FAIL, SILENT = "build", "fail", "silent"
+GOLD = "CUSTOM_GOLD"
+METAL = Flavor(name="metal", root_gb=0, extra_specs={f"resources:{GOLD}": "1"})
+IMAGE = Image(source="http://images/debian", checksum="0a1b")
+CONDUCTING = ConductorSettings(poll_ms=5, look_s=1)
+DEPLOY_S = CONDUCTING.deploy_timeout_s
+
+
+class Clock:
+    """The conductor's; it goes on when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = datetime.now(UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def pass_s(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+class Daemon:
+    """Looks after the nodes of the cell: each follows its script, and what stands on it is remembered."""
+
+    def __init__(self) -> None:
+        self.script: dict[ProviderId, str] = {}
+        self.deploys: list[DeployInstance] = []
+        self.undeploys: list[UndeployInstance] = []
+        self.deployed: set[ProviderId] = set()
+        self.orders_to_hypervisors: list[SpawnInstance | DestroyInstance] = []
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        yield
+
+    async def on_deploy(self, orders: Sequence[Received[DeployInstance]], _: None) -> Sequence[Said]:
+        said: list[Said] = []
+        for each in orders:
+            order = each.message
+            self.deploys.append(order)
+            match self.script[order.host]:
+                case "build":
+                    self.deployed.add(order.host)
+                    said += [Tell(progressed(order), each), Tell(deployed(order), each)]
+                case "fail":
+                    failed = SpawnFailed(
+                        cell=order.cell,
+                        instance=order.instance,
+                        attempt=order.attempt,
+                        host=order.host,
+                        reason="deploy failed: no such image",
+                    )
+                    said += [Tell(progressed(order), each), Tell(failed, each)]
+                case _:
+                    self.deployed.add(order.host)
+        return said
+
+    async def on_undeploy(self, orders: Sequence[Received[UndeployInstance]], _: None) -> Sequence[Said]:
+        said: list[Said] = []
+        for each in orders:
+            order = each.message
+            self.undeploys.append(order)
+            if self.script[order.host] != SILENT:
+                self.deployed.discard(order.host)
+                clean = InstanceDestroyed(
+                    cell=order.cell, instance=order.instance, attempt=order.attempt, host=order.host
+                )
+                said.append(Tell(clean, each))
+        return said
+
+    async def on_order_to_a_hypervisor(
+        self, orders: Sequence[Received[SpawnInstance | DestroyInstance]], _: None
+    ) -> Sequence[Said]:
+        self.orders_to_hypervisors += [each.message for each in orders]
+        return [
+            Tell(
+                InstanceSpawned(
+                    cell=order.cell, instance=order.instance, attempt=order.attempt, host=order.host
+                ),
+                each,
+            )
+            for each in orders
+            if isinstance(order := each.message, SpawnInstance)
+        ]
+
+
+class Scene:
+    def __init__(
+        self, here: Cloud, picture: Picture, station: Station, store: ConductorStore, clock: Clock
+    ) -> None:
+        self.here = here
+        # The scheduler's: only a host that it knows is an alternate.
+        self.picture = picture
+        self.station = station
+        self.store = store
+        self.clock = clock
+        self.daemon = Daemon()
+
+    async def add_nodes(self, **script: str) -> None:
+        """Nodes of one class, as the daemon reports them."""
+        for name, what in script.items():
+            self.daemon.script[host_id(name)] = what
+            provider = ReportedProvider(
+                id=host_id(name), name=name, inventories={GOLD: ReportedInventory(total=1)}
+            )
+            answer = await self.station.ask(
+                ReportInventory(cell="c1", root=host_id(name), providers=(provider,), epoch=1, sequence=1)
+            )
+            assert isinstance(answer, ReportAnswered)
+            assert isinstance(answer.verdict, ReportAccepted), answer
+        facts = tuple(HostFacts(id=host_id(name), name=name, kind=NODE) for name in script)
+        await self.station.publisher.send(HostsReported(cell="c1", hosts=facts, epoch=1, sequence=1))
+        await self.until_seen(*script)
+
+    async def until_seen(self, *names: str) -> None:
+        async def are_seen() -> bool:
+            hosts = {host_id(name) for name in names}
+            return all(map(self.picture.has_provider, hosts)) and not hosts & {*self.picture.unregistered()}
+
+        await until_so(are_seen, f"the scheduler knows {names}")
+
+    async def boot(self, number: int, *hosts: str) -> InstanceId:
+        """Of these hosts, if they are named."""
+        build = a_metal_build(number, hosts=hosts)
+        await self.here.send(build)
+        return instance_of(build)
+
+    async def until_row(self, instance: InstanceId, state: str, attempt: int = 1) -> Instance:
+        found: list[Instance] = []
+
+        async def is_so() -> bool:
+            found[:] = await self.store.read([instance])
+            return bool(found) and (found[0].state, found[0].attempt) == (state, attempt)
+
+        await until_so(is_so, f"{instance} is {state} by attempt {attempt}", found)
+        return found[0]
+
+    async def until_free(self, *names: str) -> None:
+        async def are_free() -> bool:
+            providers = await self.here.providers()
+            return all(providers[name].inventories[GOLD].used == 0 for name in names)
+
+        await until_so(are_free, f"{names} are free")
+
+    async def say(self, message: InstanceSpawned | DeployProgressed) -> None:
+        await self.station.publisher.send(message)
+
+
+def a_metal_build(number: int, **fields: object) -> BuildInstance:
+    return structs.replace(a_build(number, flavor=METAL, deadline_s=None, image=IMAGE), **fields)
+
+
+def deployed(order: DeployInstance) -> InstanceSpawned:
+    return InstanceSpawned(
+        cell=order.cell, instance=order.instance, attempt=order.attempt, host=order.host, kind=NODE
+    )
+
+
+def progressed(order: DeployInstance) -> DeployProgressed:
+    return DeployProgressed(
+        cell=order.cell, instance=order.instance, attempt=order.attempt, host=order.host, words="deploying"
+    )
+
+
+@asynccontextmanager
+async def scene(bus: str, books: str) -> AsyncIterator[Scene]:
+    async with AsyncExitStack() as stack:
+        here = await stack.enter_async_context(cloud(bus, books, scripted=("c2",)))
+        await stack.enter_async_context(here.placement())
+        picture = Picture()
+        await stack.enter_async_context(here.scheduler(picture=picture))
+        clock = Clock()
+        (store,) = await stack.enter_async_context(open_conductor_stores(books, ("c1",), clock))
+        conductor = Station(here.brokers.in_cell("c1"), "conducting", settings=SETTINGS, asks=True)
+        parts = conductor_parts(conductor, store, CONDUCTING, "c1", conductor.ask_all, clock=clock)
+        await stack.enter_async_context(here.running((*parts, conductor), conductor))
+        broker = here.brokers.down("ironic").get("c1") or here.brokers.at_api("ironic")
+        ironic = Station(broker, "ironic-1", settings=SETTINGS, asks=True)
+        there = Scene(here, picture, ironic, store, clock)
+        daemon = there.daemon
+        looking_after = ironic.worker(
+            "ironic.c1.work",
+            {DeployInstance: daemon.on_deploy, UndeployInstance: daemon.on_undeploy},
+            daemon,
+        )
+        computing = here.stations_in["c1"].worker(
+            "compute.c1.work",
+            dict.fromkeys((SpawnInstance, DestroyInstance), daemon.on_order_to_a_hypervisor),
+            daemon,
+        )
+        await stack.enter_async_context(here.running((ironic, looking_after), ironic))
+        await stack.enter_async_context(here.running((computing,)))
+        yield there
+
+
+async def test_a_boot_with_the_class_lands_on_a_node_and_one_without_it_never_does(
+    bus: str, books: str
+) -> None:
+    async with scene(bus, books) as there:
+        await there.add_nodes(n1=BUILD)
+        await there.here.add_host("h1", vcpu=1)
+        await there.until_seen("h1")
+
+        metal = await there.boot(1)
+        virtual = [a_build(number) for number in (2, 3)]
+        await there.here.send(*virtual)
+
+        active = await there.here.until_state(metal, "active")
+        assert (active.host, active.cell) == ("n1", "c1")
+        (deploy,) = {each.instance: each for each in there.daemon.deploys}.values()
+        assert (deploy.image, deploy.flavor) == (IMAGE, METAL)
+        ended = [await there.here.until_state(instance_of(each), "active", "error") for each in virtual]
+        assert sorted(each.host for each in ended) == ["", "h1"]
+        (refused,) = [each.no_valid_host for each in ended if each.state == "error"]
+        assert refused is not None
+        steps = {step.step: step.example for step in refused.steps}
+        assert steps["bare metal"].startswith("n1: is a bare-metal node, only for requests that ask")
+        assert {each.host for each in there.daemon.orders_to_hypervisors} == {host_id("h1")}
+
+
+async def test_a_failed_deploy_walks_to_the_alternate(bus: str, books: str) -> None:
+    async with scene(bus, books) as there:
+        await there.add_nodes(n1=FAIL)
+        first = await there.boot(1)
+        failed = await there.here.until_state(first, "error")
+        assert [each.reason for each in failed.failures] == ["deploy failed: no such image"]
+        await there.until_free("n1")
+
+        await there.add_nodes(n2=BUILD)
+        # The first to be tried is whichever the scheduler prefers; in the end each has the one that works.
+        second = await there.boot(2)
+        active = await there.here.until_state(second, "active")
+
+        assert active.host == "n2"
+        assert [each.host for each in active.failures] in ([], ["n1"])
+        await there.until_free("n1")
+
+
+async def test_progress_renews_the_attempt_until_the_request_ends(bus: str, books: str) -> None:
+    async with scene(bus, books) as there:
+        await there.add_nodes(n1=SILENT)
+        instance = await there.boot(1)
+        row = await there.until_row(instance, "building")
+        assert row.order is not None
+        assert row.order.ends_by - row.order.issued_at == timedelta(hours=2)
+        (deploy,) = there.daemon.deploys or [await _first_deploy(there)]
+
+        there.clock.pass_s(DEPLOY_S - 1)
+        await there.say(progressed(deploy))
+        later = there.clock.now + timedelta(seconds=DEPLOY_S)
+
+        async def is_renewed() -> bool:
+            (now,) = await there.store.read([instance])
+            return now.state_ends_at == later
+
+        await until_so(is_renewed, "the attempt has its time anew")
+        there.clock.pass_s(DEPLOY_S - 1)
+        await there.say(deployed(deploy))
+        await there.here.until_state(instance, "active")
+        assert there.daemon.undeploys == []
+
+
+async def test_a_delete_undeploys_the_node_and_frees_it(bus: str, books: str) -> None:
+    async with scene(bus, books) as there:
+        await there.add_nodes(n1=BUILD)
+        instance = await there.boot(1)
+        await there.here.until_state(instance, "active")
+
+        await there.here.send(DeleteInstance(instance=instance))
+
+        await there.here.until_state(instance, "deleted")
+        assert {each.host for each in there.daemon.undeploys} == {host_id("n1")}
+        assert there.daemon.deployed == set()
+        await there.until_free("n1")
+        again = await there.boot(2)
+        assert (await there.here.until_state(again, "active")).host == "n1"
+
+
+async def test_a_late_answer_of_a_superseded_attempt_is_answered_by_an_undeploy(bus: str, books: str) -> None:
+    async with scene(bus, books) as there:
+        await there.add_nodes(n1=SILENT, n2=SILENT)
+        instance = await there.boot(1)
+        first = await _first_deploy(there)
+        (other,) = {host_id("n1"), host_id("n2")} - {first.host}
+        there.daemon.script[other] = BUILD
+        await there.until_row(instance, "building")
+        there.clock.pass_s(DEPLOY_S)
+        await there.here.until_state(instance, "active")
+        await until_so(lambda: _told(there, first), "the silent node was told to undeploy")
+        providers = await there.here.providers()
+        assert all(providers[name].inventories[GOLD].used == 1 for name in ("n1", "n2"))
+
+        # Only now it is heard of again.
+        there.daemon.undeploys.clear()
+        there.daemon.script[first.host] = BUILD
+        await there.say(deployed(first))
+
+        await until_so(lambda: _told(there, first), "it was told again")
+        (name,) = [each for each in ("n1", "n2") if host_id(each) == first.host]
+        await there.until_free(name)
+        assert there.daemon.deployed == {other}
+        assert (await there.until_row(instance, "active", 2)).cleanups == ()
+
+
+async def _first_deploy(there: Scene) -> DeployInstance:
+    async def is_there() -> bool:
+        return bool(there.daemon.deploys)
+
+    await until_so(is_there, "a deploy was ordered")
+    return there.daemon.deploys[0]
+
+
+async def _told(there: Scene, deploy: DeployInstance) -> bool:
+    return any((each.host, each.attempt) == (deploy.host, deploy.attempt) for each in there.daemon.undeploys)
