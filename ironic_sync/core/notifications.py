@@ -1,0 +1,298 @@
+"""What does a body from Ironic's exchange say?
+
+The body is oslo.messaging's envelope, with the notification as a JSON text inside, or the notification itself. The
+event type decides first whether the notification is believed, only doubted or ignored; the node is decoded after that.
+
+Pure: whatever the bytes are, the answer is a value. Nothing is raised.
+"""
+
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from bus.message import ConsumerId, ProviderId
+from ironic_sync.core.event_types import EVENTS, Event
+from ironic_sync.core.flaws import NOT_AS_TYPED, SHOWN_MAX, flaw_of, shown
+from ironic_sync.core.node import Node
+from ironic_sync.core.node_data import Label, NodeData, node_of
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+OSLO_MAJOR = "2"
+PAYLOAD_MAJOR = "1"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class NodeSaid(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node as a notification describes it, to be believed if it is the newest.
+
+    With a `doubt` it is believed and read again. `is_deleted`: this is the last that was known of the node.
+    """
+
+    node: Node
+    at_us: int
+    publisher: str
+    event_type: str
+    kind: str
+    status: str
+    event: str | None = None
+    previous_provision_state: str | None = None
+    previous_target_provision_state: str | None = None
+    doubt: str = ""
+    is_deleted: bool = False
+
+
+class NodeDoubted(Struct, frozen=True, kw_only=True):
+    """A request to Ironic failed. The notification carries values that were asked for: only the node's id is believed."""
+
+    id: ProviderId
+    at_us: int
+    publisher: str
+    event_type: str
+    doubt: str
+
+
+class AllocationSaid(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An allocation of Ironic's own changed; it may have set or cleared a node's `instance_uuid` without another word.
+
+    Only a deletion names the node. Otherwise the allocation must be read to find it.
+    """
+
+    # Ironic writes the id of an allocation into its node's `instance_uuid`.
+    allocation: ConsumerId
+    node: ProviderId | None
+    at_us: int
+    publisher: str
+    kind: str
+    status: str
+    state: str | None = None
+
+
+class Ignored(Struct, frozen=True):
+    """A notification that changes nothing here. `is_known`: a rule says so, and the event type is not a new one."""
+
+    reason: str
+    event_type: str
+    is_known: bool = True
+
+
+class Unreadable(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A body that nothing can be decided by. `field` is what is wrong; `node` the node it speaks of, if that can be told."""
+
+    reason: str
+    field: str = ""
+    event_type: str = ""
+    node: ProviderId | None = None
+    at_us: int = 0
+    publisher: str = ""
+
+
+Word = NodeSaid | NodeDoubted | AllocationSaid | Unreadable
+Said = Word | Ignored
+
+
+# Ironic's own envelope.
+class _Envelope(Struct, frozen=True, gc=False):
+    version: str | UnsetType = msgspec.field(default=UNSET, name="oslo.version")
+    message: str | UnsetType = msgspec.field(default=UNSET, name="oslo.message")
+
+
+class _Notification(Struct, frozen=True, gc=False):
+    event_type: str
+    timestamp: datetime
+    publisher_id: Label
+    payload: Raw
+
+
+class _SaidNode(NodeData, frozen=True, kw_only=True, gc=False):
+    event: Label | None = None
+    previous_provision_state: Label | None = None
+    previous_target_provision_state: Label | None = None
+
+
+class _Named(Struct, frozen=True, gc=False):
+    uuid: ProviderId
+
+
+class _SaidAllocation(Struct, frozen=True, kw_only=True, gc=False):
+    uuid: ConsumerId
+    node_uuid: ProviderId | None = None
+    state: Label | None = None
+
+
+class _Versioned(Struct, frozen=True, gc=False):
+    version: str = msgspec.field(name="ironic_object.version")
+
+
+class _NodePayload(_Versioned, frozen=True, kw_only=True, gc=False):
+    data: _SaidNode = msgspec.field(name="ironic_object.data")
+
+
+class _NamedPayload(_Versioned, frozen=True, kw_only=True, gc=False):
+    data: _Named = msgspec.field(name="ironic_object.data")
+
+
+class _AllocationPayload(_Versioned, frozen=True, kw_only=True, gc=False):
+    data: _SaidAllocation = msgspec.field(name="ironic_object.data")
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+_notification = msgspec.json.Decoder(_Notification)
+_versioned = msgspec.json.Decoder(_Versioned)
+_node = msgspec.json.Decoder(_NodePayload)
+_named = msgspec.json.Decoder(_NamedPayload)
+_allocation = msgspec.json.Decoder(_AllocationPayload)
+_Payload = _NodePayload | _NamedPayload | _AllocationPayload
+
+
+def read(body: bytes) -> Said:
+    """What the body says, or why that cannot be told."""
+    said = _unwrapped(body)
+    if isinstance(said, Unreadable):
+        return said
+    event = EVENTS.get(said.event_type)
+    if event is None:
+        name = said.event_type[:SHOWN_MAX]
+        return Ignored(f"event type {name!r} is not known", name, is_known=False)
+    if event.treatment == "ignored":
+        return Ignored(event.reason, said.event_type)
+    at_us = _microseconds(said.timestamp)
+    if at_us <= 0:
+        return Unreadable(
+            reason=f"timestamp is {said.timestamp}: only times after 1970 are allowed", field="timestamp"
+        )
+    return _about(said, event, at_us)
+
+
+def _unwrapped(body: bytes) -> _Notification | Unreadable:
+    """The notification itself, whether or not oslo.messaging's envelope is around it."""
+    if len(body) > BODY_BYTES_MAX:
+        return Unreadable(
+            reason=f"the body has {len(body)} bytes: {BODY_BYTES_MAX} are allowed", field="body"
+        )
+    text: bytes | str = body
+    try:
+        envelope = _envelope.decode(body)
+        if isinstance(envelope.version, str) and envelope.version.partition(".")[0] != OSLO_MAJOR:
+            return _wrong_version("oslo.version", envelope.version, OSLO_MAJOR)
+        if isinstance(envelope.message, str):
+            text = envelope.message
+        return _notification.decode(text)
+    except NOT_AS_TYPED as problem:
+        return _unreadable(problem, text)
+
+
+def _about(said: _Notification, event: Event, at_us: int) -> Said:
+    """What the payload says, decoded as far as this event type is believed."""
+    try:
+        match event.treatment:
+            case "doubted":
+                named = _named.decode(said.payload)
+                return _other_major(said, named, at_us) or NodeDoubted(
+                    id=named.data.uuid,
+                    at_us=at_us,
+                    publisher=said.publisher_id,
+                    event_type=said.event_type,
+                    doubt=_error_of(event),
+                )
+            case "allocation":
+                allocation = _allocation.decode(said.payload)
+                return _other_major(said, allocation, at_us) or _allocation_said(
+                    said, event, allocation, at_us
+                )
+            case _:
+                payload = _node.decode(said.payload)
+                return _other_major(said, payload, at_us) or _node_said(said, event, payload, at_us)
+    except NOT_AS_TYPED as problem:
+        return _unreadable_payload(problem, said, at_us)
+
+
+def _node_said(said: _Notification, event: Event, payload: _NodePayload, at_us: int) -> NodeSaid:
+    data = payload.data
+    return NodeSaid(
+        node=node_of(data),
+        at_us=at_us,
+        publisher=said.publisher_id,
+        event_type=said.event_type,
+        kind=event.kind,
+        status=event.status,
+        event=data.event,
+        previous_provision_state=data.previous_provision_state,
+        previous_target_provision_state=data.previous_target_provision_state,
+        doubt=_error_of(event) if event.treatment == "taken and doubted" else "",
+        is_deleted=event.treatment == "deleted",
+    )
+
+
+def _allocation_said(
+    said: _Notification, event: Event, payload: _AllocationPayload, at_us: int
+) -> AllocationSaid:
+    return AllocationSaid(
+        allocation=payload.data.uuid,
+        node=payload.data.node_uuid,
+        at_us=at_us,
+        publisher=said.publisher_id,
+        kind=event.kind,
+        status=event.status,
+        state=payload.data.state,
+    )
+
+
+def _error_of(event: Event) -> str:
+    return f"{event.kind} ended in an error"
+
+
+def _other_major(said: _Notification, payload: _Payload, at_us: int) -> Unreadable | None:
+    if payload.version.partition(".")[0] == PAYLOAD_MAJOR:
+        return None
+    wrong = _wrong_version("payload.ironic_object.version", payload.version, PAYLOAD_MAJOR)
+    return _placed(wrong, said, at_us)
+
+
+def _wrong_version(field: str, version: str, major: str) -> Unreadable:
+    return Unreadable(
+        reason=f"{field} is {shown(version)}: this release reads {major}.x, whatever the x", field=field
+    )
+
+
+def _microseconds(moment: datetime) -> int:
+    """Microseconds since 1970. Ironic writes UTC and names no zone."""
+    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _unreadable_payload(problem: Exception, said: _Notification, at_us: int) -> Unreadable:
+    try:
+        version = _versioned.decode(said.payload).version
+    except NOT_AS_TYPED:
+        version = PAYLOAD_MAJOR
+    if version.partition(".")[0] != PAYLOAD_MAJOR:
+        wrong = _wrong_version("payload.ironic_object.version", version, PAYLOAD_MAJOR)
+    else:
+        wrong = _unreadable(problem, bytes(said.payload))
+    return _placed(wrong, said, at_us)
+
+
+def _placed(wrong: Unreadable, said: _Notification, at_us: int) -> Unreadable:
+    """The same, with the event and the node it speaks of."""
+    return msgspec.structs.replace(
+        wrong,
+        event_type=said.event_type,
+        node=_node_named_in(said),
+        at_us=at_us,
+        publisher=said.publisher_id,
+    )
+
+
+def _node_named_in(said: _Notification) -> ProviderId | None:
+    if not said.event_type.startswith("baremetal.node."):
+        return None
+    try:
+        return _named.decode(said.payload).data.uuid
+    except NOT_AS_TYPED:
+        return None
+
+
+def _unreadable(problem: Exception, text: bytes | str) -> Unreadable:
+    flaw = flaw_of(problem, text)
+    return Unreadable(reason=flaw.reason, field=flaw.field)

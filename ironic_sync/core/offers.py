@@ -1,0 +1,193 @@
+"""What is placement told of a node: of which class, may it be claimed, with which traits, and why not?
+
+The one table of Ironic's provision states is here. The offer of a node is always one of its class. A node that may not
+be claimed is reserved and stays in placement, so that nothing has to be dropped while an instance holds it.
+
+Nova's driver is milder in two points and stricter in one: it offers a retired node and a node with a fault, and does
+not offer a node whose power state is null.
+"""
+
+import re
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from msgspec import structs
+
+from ironic_sync.core.node import Node
+from ironic_sync.core.rows import NodeRow, Offer
+
+AVAILABLE: Final = frozenset({"available", None})
+
+# Every other provision state of Ironic, and what it means for who wants the node.
+UNAVAILABLE: Final[Mapping[str, str]] = {
+    "enroll": "Ironic does not manage the node yet",
+    "verifying": "Ironic checks the node's credentials",
+    "manageable": "an operator works on the node",
+    "inspecting": "Ironic inspects the hardware",
+    "inspect wait": "Ironic inspects the hardware",
+    "inspect failed": "the inspection failed",
+    "adopting": "Ironic takes over a running node",
+    "adopt failed": "the adoption failed",
+    "deploy": "a deploy was asked for",
+    "deploying": "Ironic deploys an instance",
+    "wait call-back": "Ironic deploys an instance",
+    "deploy complete": "an instance was deployed",
+    "deploy failed": "the deploy failed",
+    "deploy hold": "the deploy is on hold",
+    "active": "an instance runs on the node",
+    "rebuild": "Ironic builds the instance anew",
+    "rescue": "the instance is in rescue",
+    "rescuing": "the instance goes to rescue",
+    "rescue wait": "the instance goes to rescue",
+    "rescue failed": "the rescue failed",
+    "unrescuing": "the instance comes back from rescue",
+    "unrescue failed": "the return from rescue failed",
+    "service": "the instance is being serviced",
+    "servicing": "the instance is being serviced",
+    "service wait": "the instance is being serviced",
+    "service failed": "the service failed",
+    "service hold": "the service is on hold",
+    "undeploy": "an undeploy was asked for",
+    "deleting": "Ironic takes the instance off the node",
+    "deleted": "the instance was taken off, the node is not clean yet",
+    "cleaning": "Ironic cleans the node",
+    "clean wait": "Ironic cleans the node",
+    "clean failed": "the cleaning failed",
+    "clean hold": "the cleaning is on hold",
+    "error": "Ironic could not take the instance off the node",
+}
+
+# Placement's limit for the name of a class or trait.
+NAME_MAX = 255
+_OUTSIDE = re.compile(r"[^0-9A-Za-z]+")
+_CUSTOM_TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]+\Z")
+_SHOWN_MAX = 80
+
+
+def is_known_state(state: str | None) -> bool:
+    """Whether the table has this provision state. Another one is unavailable, and worth a line in the log."""
+    return state in AVAILABLE or state in UNAVAILABLE
+
+
+def class_of(resource_class: str | None) -> str:
+    """Placement's name for Ironic's resource class, made as Nova makes it; empty if there is none."""
+    if not resource_class:
+        return ""
+    name = f"CUSTOM_{_OUTSIDE.sub('_', resource_class).upper()}"
+    return name if len(name) <= NAME_MAX else ""
+
+
+def reasons_against(node: Node) -> tuple[str, ...]:
+    """Why nobody may claim this node; empty if it may be claimed."""
+    return tuple(
+        reason
+        for reason in (
+            _against_state(node.provision_state),
+            _against_maintenance(node),
+            "the node is retired" if node.retired else "",
+            "power state is 'error'" if node.power_state == "error" else "",
+            f"instance {node.instance_uuid} is on the node" if node.instance_uuid else "",
+            f"fault is {_shown(node.fault)}" if node.fault else "",
+            _against_class(node.resource_class),
+        )
+        if reason
+    )
+
+
+def is_available(node: Node) -> bool:
+    return not reasons_against(node)
+
+
+def offer_of(row: NodeRow, standard_traits: AbstractSet[str]) -> Offer:
+    """The offer of the node as the row has it. `standard_traits` are the names of os_traits."""
+    node = row.node
+    if node is None:
+        return Offer(reasons=("nothing is known of the node yet",))
+    named = class_of(node.resource_class)
+    kept = _kept_class(row, named)
+    against = (*_against_row(row, kept), *reasons_against(node))
+    traits, left_out = _traits_of(node, standard_traits)
+    return Offer(
+        resource_class=named,
+        kept_class=kept,
+        reserved=bool(against),
+        traits=traits,
+        reasons=against + left_out,
+    )
+
+
+def keeping_class(row: NodeRow, offer: Offer) -> Offer:
+    """The offer after placement refused it because the former class is in use: the former class stays, reserved."""
+    former = row.reported and (row.reported.kept_class or row.reported.resource_class)
+    if not former or former in (offer.resource_class, offer.kept_class):
+        return offer
+    return structs.replace(
+        offer, kept_class=former, reserved=True, reasons=(_against_kept(former), *offer.reasons)
+    )
+
+
+def without_kept_class(row: NodeRow, standard_traits: AbstractSet[str]) -> Offer:
+    """The offer to try once the former class may be free: placement refuses it if it is not."""
+    return offer_of(structs.replace(row, offer=None, reported=None), standard_traits)
+
+
+def _kept_class(row: NodeRow, named: str) -> str:
+    """The former class, while it is known to be held or was found to be in use."""
+    kept = row.offer.kept_class if row.offer else ""
+    if not kept and row.holds_instance and row.reported:
+        kept = row.reported.kept_class or row.reported.resource_class
+    return kept if kept != named else ""
+
+
+def _against_row(row: NodeRow, kept: str) -> tuple[str, ...]:
+    return tuple(
+        reason
+        for reason in (
+            "the node is deleted in Ironic" if row.is_deleted else "",
+            f"the node is read again: {'; '.join(row.doubts)}" if row.is_doubted else "",
+            f"{row.deploy.kind} of instance {row.deploy.instance} is under way" if row.deploy else "",
+            _against_kept(kept) if kept else "",
+        )
+        if reason
+    )
+
+
+def _against_kept(kept: str) -> str:
+    return f"the former class {kept} is still held"
+
+
+def _against_state(state: str | None) -> str:
+    if state in AVAILABLE:
+        return ""
+    return f"provision state is {_shown(state)}: {UNAVAILABLE.get(state or '', 'a state that is not known here')}"
+
+
+def _against_maintenance(node: Node) -> str:
+    if not node.maintenance:
+        return ""
+    why = f": {_shown(node.maintenance_reason)}" if node.maintenance_reason else ""
+    return f"the node is in maintenance{why}"
+
+
+def _against_class(resource_class: str | None) -> str:
+    if class_of(resource_class):
+        return ""
+    if not resource_class:
+        return "the node has no resource class"
+    return f"resource class {_shown(resource_class)} is longer than {NAME_MAX} characters with CUSTOM_"
+
+
+def _traits_of(node: Node, standard_traits: AbstractSet[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The traits that placement takes, and a reason for each of the others. Those reserve nothing."""
+    taken, left_out = [], []
+    for trait in sorted(set(node.traits)):
+        if len(trait) <= NAME_MAX and (trait in standard_traits or _CUSTOM_TRAIT.match(trait)):
+            taken.append(trait)
+        else:
+            left_out.append(f"trait {_shown(trait)} is left out: neither CUSTOM_ nor a standard name")
+    return tuple(taken), tuple(left_out)
+
+
+def _shown(text: str | None) -> str:
+    return repr(text if text is None or len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}...")

@@ -1,0 +1,195 @@
+"""Which word about a node counts, and what is in doubt?
+
+A word is a notification or an answer of Ironic's REST API. Each function takes the row and gives the row after it, or
+the very same object if nothing changes. The `version` of a row is never touched: the caller counts it when it writes.
+
+Notifications are ordered by the timestamp that their publisher gave them. Two publishers have two clocks, so words of
+both that are nearer than the skew have no order. Such a node is read again. If either word says that the node is not
+available, it is held until then: an instance that waits a moment is better than one on a node that somebody uses.
+
+Where nothing can be read (`can_read` false), the newest word counts as it was said, and there are no doubts.
+"""
+
+from msgspec import Struct, structs
+
+from ironic_sync.core.node import Node
+from ironic_sync.core.notifications import AllocationSaid, NodeDoubted, NodeSaid, Unreadable, Word
+from ironic_sync.core.offers import is_available
+from ironic_sync.core.rows import NodeRow
+
+# A publisher's clock that is farther ahead than this is wrong. Its words count as if they came this far ahead, so that
+# a timestamp of next year does not outdo all that is said until then.
+AHEAD_US_MAX = 60_000_000
+# Reasons to read a node again are listed up to here. One is enough to read it.
+DOUBTS_MAX = 10
+
+FIRST_WORD = "its first notification: Ironic sends no shard"
+TRAITS_CHANGED = "its traits changed: Ironic announces them before it writes them"
+ALLOCATION_CHANGED = "an allocation changed: Ironic sends no word of the node"
+UNREADABLE = "a notification of it could not be read"
+OLDER_THAN_READ = "a notification may be older than what was read"
+NOT_LISTED = "Ironic's list of nodes has it no more"
+DELETED_SPEAKS = "a notification came after its deletion"
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """`now_us` is the daemon's clock, 0 where it does not matter."""
+
+    skew_us: int
+    can_read: bool
+    now_us: int = 0
+
+
+def after_word(row: NodeRow, word: Word, rules: Rules) -> NodeRow:
+    """The row after a notification."""
+    match word:
+        case NodeSaid():
+            return _after_node(row, word, rules)
+        case NodeDoubted():
+            return _doubted(row, rules, word.doubt)
+        case AllocationSaid():
+            return _doubted(row, rules, ALLOCATION_CHANGED, held=_takes_node(word))
+        case Unreadable() if 0 < word.at_us <= row.heard_at_us:
+            return row
+        case Unreadable():
+            return _doubted(row, rules, UNREADABLE, held=True)
+
+
+def read_again(row: NodeRow, node: Node, version_before: int, at_us: int) -> NodeRow | None:
+    """The row after a REST answer; None if the row was written since `version_before`: then the node is read again.
+
+    `at_us` is when the answer came, by the daemon's clock. The answer settles every doubt, and shows what the row has
+    from a publisher's clock that is wrong.
+    """
+    if row.version != version_before:
+        return None
+    settled = structs.replace(
+        _without_future(row, at_us), node=node, is_deleted=False, doubts=(), is_doubted=False
+    )
+    # A sweep that finds nothing new writes nothing.
+    if settled == row and row.read_at_us:
+        return row
+    return structs.replace(settled, read_at_us=at_us)
+
+
+def read_as_gone(row: NodeRow, version_before: int, at_us: int) -> NodeRow | None:
+    """The row after REST answered 404 for this very node; None as above. Its last known state stays."""
+    if row.version != version_before:
+        return None
+    if row.is_deleted and not row.doubts and not row.is_doubted:
+        return row
+    return structs.replace(
+        _without_future(row, at_us), is_deleted=True, doubts=(), is_doubted=False, read_at_us=at_us
+    )
+
+
+def not_listed(row: NodeRow) -> NodeRow:
+    """The row after a whole list of REST lacked the node. It is held; only a 404 for the node itself ends it."""
+    if row.is_deleted:
+        return row
+    return _doubted(row, Rules(skew_us=0, can_read=True), NOT_LISTED, held=True)
+
+
+def _after_node(row: NodeRow, said: NodeSaid, rules: Rules) -> NodeRow:
+    is_newer = said.at_us > row.heard_at_us
+    is_unordered = rules.can_read and _is_unordered(row, said, rules.skew_us)
+    if not is_newer:
+        return _doubted_for_order(row, row, said, rules) if is_unordered else row
+    after = structs.replace(
+        row,
+        node=_with_shard(said.node, _known_node(row, said)),
+        is_deleted=said.is_deleted,
+        heard_at_us=_heard_at(said, rules),
+        heard_from=said.publisher,
+    )
+    if not rules.can_read:
+        return after
+    for doubt in _doubts_of(row, said):
+        after = _doubted(after, rules, doubt)
+    if _is_older_than_read(row, said, rules.skew_us):
+        after = _doubted(after, rules, OLDER_THAN_READ, held=True)
+    if row.is_deleted and not said.is_deleted and said.kind != "create":
+        after = _doubted(structs.replace(after, is_deleted=True), rules, DELETED_SPEAKS, held=True)
+    return _doubted_for_order(after, row, said, rules) if is_unordered else after
+
+
+def _doubts_of(row: NodeRow, said: NodeSaid) -> list[str]:
+    """Why the node is read again though the word is believed."""
+    doubts = [said.doubt] if said.doubt else []
+    known = _known_node(row, said)
+    if known is None:
+        return doubts if said.is_deleted else [*doubts, FIRST_WORD]
+    if said.kind == "update" and sorted(said.node.traits) != sorted(known.traits):
+        doubts.append(TRAITS_CHANGED)
+    return doubts
+
+
+def _known_node(row: NodeRow, said: NodeSaid) -> Node | None:
+    """What was known of this node before; nothing if it was deleted and another is made under its id."""
+    return None if row.is_deleted and said.kind == "create" else row.node
+
+
+def _is_unordered(row: NodeRow, said: NodeSaid, skew_us: int) -> bool:
+    """Whether the last word came from another publisher, at about the same time, and said something else."""
+    if row.node is None or row.heard_from in ("", said.publisher):
+        return False
+    if abs(said.at_us - row.heard_at_us) >= skew_us:
+        return False
+    return row.is_deleted != said.is_deleted or _with_shard(said.node, row.node) != row.node
+
+
+def _is_older_than_read(row: NodeRow, said: NodeSaid, skew_us: int) -> bool:
+    """Whether the word frees a node that REST found unavailable, and may have been under way while REST was asked."""
+    if row.node is None or row.heard_at_us > row.read_at_us or said.at_us > row.read_at_us + skew_us:
+        return False
+    return _is_free(said.node, is_deleted=said.is_deleted) and not _is_free(
+        row.node, is_deleted=row.is_deleted
+    )
+
+
+def _doubted_for_order(after: NodeRow, before: NodeRow, said: NodeSaid, rules: Rules) -> NodeRow:
+    """`after` in doubt because `said` and the word of `before` have no order."""
+    publishers = " and ".join(sorted((before.heard_from, said.publisher)))
+    doubt = f"words of {publishers} are nearer than {rules.skew_us // 1_000} ms"
+    is_free = _is_free(said.node, is_deleted=said.is_deleted) and _is_free(
+        before.node, is_deleted=before.is_deleted
+    )
+    return _doubted(after, rules, doubt, held=not is_free)
+
+
+def _doubted(row: NodeRow, rules: Rules, doubt: str, *, held: bool = False) -> NodeRow:
+    """The row with one more reason to read the node again; the same row if it has that reason already."""
+    if not rules.can_read:
+        return row
+    is_listed = doubt in row.doubts or len(row.doubts) >= DOUBTS_MAX
+    if is_listed and row.is_doubted >= held:
+        return row
+    doubts = row.doubts if is_listed else (*row.doubts, doubt)
+    return structs.replace(row, doubts=doubts, is_doubted=row.is_doubted or held)
+
+
+def _takes_node(word: AllocationSaid) -> bool:
+    """Whether the allocation has a node and keeps it."""
+    return word.node is not None and word.kind != "delete"
+
+
+def _is_free(node: Node | None, *, is_deleted: bool) -> bool:
+    return node is not None and not is_deleted and is_available(node)
+
+
+def _with_shard(node: Node, before: Node | None) -> Node:
+    """A notification has no shard: the one that was read stays."""
+    if node.shard is not None or before is None or before.shard is None:
+        return node
+    return structs.replace(node, shard=before.shard)
+
+
+def _heard_at(said: NodeSaid, rules: Rules) -> int:
+    return min(said.at_us, rules.now_us + AHEAD_US_MAX) if rules.now_us else said.at_us
+
+
+def _without_future(row: NodeRow, at_us: int) -> NodeRow:
+    """The row without a last word from the future: after it, nothing would be the newest."""
+    if row.heard_at_us <= at_us + AHEAD_US_MAX:
+        return row
+    return structs.replace(row, heard_at_us=at_us, heard_from="")

@@ -1,0 +1,91 @@
+"""Which cell a node belongs to, and what becomes of a node whose group or shard changes."""
+
+import pytest
+from msgspec.structs import replace
+
+from ironic_sync.core.cells import (
+    CellKept,
+    CellMap,
+    CellMoves,
+    CellNamed,
+    CellStays,
+    CellUnknown,
+    cell_of,
+    decide_cell,
+)
+from ironic_sync.core.rows import NodeRow
+from tests.unit.ironic.captured import INSTANCE, NODE_ID, a_node
+
+CELLS = CellMap(groups={"rack1": "c1", "rack2": "c2", "": "c0"}, shards={"s3": "c3"})
+ROW = NodeRow(id=NODE_ID, node=a_node(conductor_group="rack1"), read_at_us=1)
+
+
+@pytest.mark.parametrize(
+    ("group", "shard", "cells", "cell"),
+    [
+        ("rack1", None, CELLS, "c1"),
+        ("rack1", "s3", CELLS, "c3"),
+        ("rack1", "s4", CELLS, "c1"),
+        ("", None, CELLS, "c0"),
+        ("rack9", None, CELLS, ""),
+        ("rack9", None, replace(CELLS, default="c9"), "c9"),
+        ("", "s3", CellMap(default="c9"), "c9"),
+    ],
+)
+def test_a_shard_goes_before_a_group_and_the_default_takes_the_rest(
+    group: str, shard: str | None, cells: CellMap, cell: str
+) -> None:
+    assert cell_of(a_node(conductor_group=group, shard=shard), cells) == cell
+
+
+def test_a_new_node_gets_its_cell() -> None:
+    assert decide_cell(ROW, CELLS, can_read=True) == CellNamed("c1")
+    assert decide_cell(replace(ROW, cell="c1"), CELLS, can_read=True) == CellStays("c1")
+
+
+def test_a_node_that_was_never_read_gets_no_cell_where_shards_decide() -> None:
+    heard = replace(ROW, read_at_us=0)
+
+    unknown = decide_cell(heard, CELLS, can_read=True)
+    assert isinstance(unknown, CellUnknown)
+    assert "not read yet" in unknown.reason
+    assert decide_cell(replace(heard, cell="c2"), CELLS, can_read=True) == CellStays("c2")
+    # Without REST there is nothing to wait for, and without shards neither.
+    assert decide_cell(heard, CELLS, can_read=False) == CellNamed("c1")
+    assert decide_cell(heard, replace(CELLS, shards={}), can_read=True) == CellNamed("c1")
+
+
+def test_a_node_that_no_table_names_has_no_cell_or_keeps_the_one_it_has() -> None:
+    row = replace(ROW, node=a_node(conductor_group="rack9"))
+
+    unknown = decide_cell(row, CELLS, can_read=True)
+    kept = decide_cell(replace(row, cell="c1"), CELLS, can_read=True)
+
+    assert isinstance(unknown, CellUnknown)
+    assert "'rack9'" in unknown.reason
+    assert isinstance(kept, CellKept)
+    assert (kept.cell, kept.wanted) == ("c1", "")
+
+
+def test_a_free_node_moves_to_the_cell_of_its_new_group() -> None:
+    moves = decide_cell(replace(ROW, cell="c2"), CELLS, can_read=True)
+
+    assert isinstance(moves, CellMoves)
+    assert (moves.former, moves.cell) == ("c2", "c1")
+    assert moves.reason == "the node has conductor group 'rack1': it moves from 'c2' to 'c1'"
+
+
+def test_a_node_with_an_instance_keeps_its_cell_and_says_so() -> None:
+    row = replace(ROW, cell="c2", node=a_node(conductor_group="rack1", shard="s3", instance_uuid=INSTANCE))
+
+    kept = decide_cell(row, CELLS, can_read=True)
+
+    assert isinstance(kept, CellKept)
+    assert (kept.cell, kept.wanted) == ("c2", "c3")
+    assert "shard 's3' and conductor group 'rack1'" in kept.reason
+    assert "while an instance is on it" in kept.reason
+
+
+def test_of_a_row_without_a_node_nothing_is_decided() -> None:
+    assert isinstance(decide_cell(NodeRow(id=NODE_ID), CELLS, can_read=True), CellUnknown)
+    assert decide_cell(NodeRow(id=NODE_ID, cell="c1"), CELLS, can_read=True) == CellStays("c1")

@@ -1,0 +1,487 @@
+"""Every captured message, and everything that a message may have wrong, is read into a value."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ironic_sync.core.notifications import (
+    BODY_BYTES_MAX,
+    AllocationSaid,
+    Ignored,
+    NodeDoubted,
+    NodeSaid,
+    Said,
+    Unreadable,
+    read,
+)
+from tests.properties.bounds import BOUNDED
+from tests.unit.ironic.captured import (
+    SCENARIOS,
+    bodies_of,
+    body_of,
+    captured,
+    data_of,
+    notification_in,
+)
+
+# What becomes of each captured event type.
+KINDS: dict[str, type[Said]] = {
+    "node.create.start": Ignored,
+    "node.create.end": NodeSaid,
+    "node.create.error": NodeDoubted,
+    "node.update.start": Ignored,
+    "node.update.end": NodeSaid,
+    "node.update.error": NodeDoubted,
+    "node.delete.start": Ignored,
+    "node.delete.end": NodeSaid,
+    "node.delete.error": NodeDoubted,
+    "node.maintenance_set.start": Ignored,
+    "node.maintenance_set.end": NodeSaid,
+    "node.power_set.start": Ignored,
+    "node.power_set.end": NodeSaid,
+    "node.power_state_corrected.success": NodeSaid,
+    "node.provision_set.start": NodeSaid,
+    "node.provision_set.success": NodeSaid,
+    "node.provision_set.end": NodeSaid,
+    "node.provision_set.error": NodeSaid,
+    "allocation.create.start": Ignored,
+    "allocation.create.end": AllocationSaid,
+    "allocation.update.start": Ignored,
+    "allocation.update.end": AllocationSaid,
+    "allocation.delete.start": Ignored,
+    "allocation.delete.end": AllocationSaid,
+}
+NEEDED = (
+    "uuid",
+    "provision_state",
+    "power_state",
+    "maintenance",
+    "retired",
+    "fault",
+    "resource_class",
+    "traits",
+    "instance_uuid",
+    "conductor_group",
+    "owner",
+    "lessee",
+)
+USED = (
+    *NEEDED,
+    "name",
+    "target_provision_state",
+    "maintenance_reason",
+    "driver",
+    "last_error",
+    "provision_updated_at",
+    "properties",
+)
+WRONG: dict[str, Any] = {
+    "number": 7.5,
+    "huge number": 10**400,
+    "list": [7],
+    "object": {"a": [None]},
+    "lists in lists": [[[[]]]],
+}
+COMMON_FIELDS = tuple(sorted(data_of(captured("baremetal.node.maintenance_set.end"))))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_each_captured_message_is_taken_doubted_or_ignored_by_its_event_type(scenario: str) -> None:
+    bodies = bodies_of(scenario)
+    assert bodies
+    for body in bodies:
+        event_type = notification_in(body)["event_type"]
+        said = read(body)
+        assert type(said) is KINDS[event_type.removeprefix("baremetal.")], event_type
+        if isinstance(said, NodeSaid):
+            assert said.is_deleted == (event_type == "baremetal.node.delete.end")
+            assert bool(said.doubt) == event_type.endswith(".error")
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_notification_without_its_envelope_says_the_same(scenario: str) -> None:
+    for body in bodies_of(scenario):
+        assert read(body_of(notification_in(body))) == read(body)
+
+
+def test_a_node_is_read_field_by_field() -> None:
+    said = read(bodies_of("13_deploy_as_nova")[-1])
+
+    assert isinstance(said, NodeSaid)
+    assert (said.kind, said.status, said.event) == ("provision_set", "end", "done")
+    assert (said.previous_provision_state, said.previous_target_provision_state) == ("deploying", "active")
+    assert said.publisher == "ironic-conductor.ironic-cond-1"
+    # 2026-11-20 07:31:22.068874 UTC
+    assert said.at_us == 1_795_159_882_068_874
+    node = said.node
+    assert node.id == UUID("46a95f4b-c780-42fc-9dc4-9efea8b99980")
+    assert node.instance_uuid == UUID("11111111-2222-3333-4444-555555555555")
+    assert (node.provision_state, node.power_state, node.maintenance) == ("active", None, False)
+    assert (node.resource_class, node.traits, node.shard) == ("baremetal-gold", (), None)
+    assert node.provision_updated_at is not None
+    assert node.provision_updated_at.isoformat() == "2026-11-20T07:31:22+00:00"
+
+
+def test_group_owner_traits_and_fault_are_read() -> None:
+    moved = read(bodies_of("27_group_shard_owner_lessee_misc")[-1])
+    with_trait = read(bodies_of("07_provide_cleaning_available")[-1])
+    silent = read(bodies_of("71_out_of_band_power_change_and_silent_bmc")[2])
+
+    assert isinstance(moved, NodeSaid)
+    assert (moved.node.conductor_group, moved.node.owner, moved.node.lessee) == ("rack1", "project-a", None)
+    assert moved.node.properties == {"cpus": 16, "capabilities": "a:b"}
+    assert isinstance(with_trait, NodeSaid)
+    assert with_trait.node.traits == ("CUSTOM_GPU",)
+    assert isinstance(silent, NodeSaid)
+    assert (silent.node.maintenance, silent.node.fault) == (True, "power failure")
+
+
+def test_an_allocation_names_its_node_only_when_it_is_deleted() -> None:
+    said = [one for body in bodies_of("29_allocation") if isinstance(one := read(body), AllocationSaid)]
+
+    assert [(one.kind, one.state, one.node is not None) for one in said] == [
+        ("create", "allocating", False),
+        ("update", "active", False),
+        ("delete", "active", True),
+        ("create", "allocating", False),
+        ("delete", "error", False),
+    ]
+
+
+def test_of_a_failed_request_only_the_id_of_the_node_is_believed() -> None:
+    failed = captured("baremetal.node.create.error")
+    data = data_of(failed)
+    for field in data.keys() - {"uuid"}:
+        data[field] = {"wrong": True}
+
+    said = read(body_of(failed))
+
+    assert isinstance(said, NodeDoubted)
+    assert str(said.id) == data["uuid"]
+    assert said.doubt == "create ended in an error"
+
+
+@pytest.mark.parametrize("field", COMMON_FIELDS)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_field_of_a_wrong_type_is_named_if_it_is_used_and_skipped_if_not(field: str, wrong: str) -> None:
+    for event_type in (
+        "node.maintenance_set.end",
+        "node.provision_set.end",
+        "node.update.end",
+        "node.power_state_corrected.success",
+    ):
+        notification = captured(f"baremetal.{event_type}")
+        as_it_was = read(body_of(notification))
+        data = data_of(notification)
+        node_id = data["uuid"]
+        data[field] = {} if field == "properties" and isinstance(WRONG[wrong], dict) else WRONG[wrong]
+
+        said = read(body_of(notification))
+
+        if field not in USED:
+            assert said == as_it_was
+        elif field == "properties" and wrong == "object":
+            assert isinstance(said, NodeSaid)
+        else:
+            assert isinstance(said, Unreadable)
+            assert said.field == field
+            assert said.reason.startswith(f"{field} is ")
+            assert said.event_type == f"baremetal.{event_type}"
+            assert said.at_us > 0
+            assert str(said.node) == ("None" if field == "uuid" else node_id)
+
+
+def test_there_are_47_fields_in_every_node() -> None:
+    assert len(COMMON_FIELDS) == 47
+    assert set(USED) <= set(COMMON_FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("uuid", "node-1"),
+        ("instance_uuid", "vm-1"),
+        ("maintenance", "false"),
+        ("maintenance", 0),
+        ("retired", "no"),
+        ("traits", "CUSTOM_GPU"),
+        ("traits", ["CUSTOM_GPU", None]),
+        ("traits", [f"CUSTOM_{number}" for number in range(401)]),
+        ("provision_state", False),
+        ("resource_class", "g" * 256),
+        ("name", "a\0b"),
+        ("last_error", "a\0b"),
+        ("provision_updated_at", "10000-01-01T00:00:00Z"),
+        ("provision_updated_at", "2026-11-20T07:31:22"),
+        ("provision_updated_at", "2026-02-30T07:31:22Z"),
+    ],
+)
+def test_a_value_that_a_field_may_not_have_is_named(field: str, value: object) -> None:
+    notification = captured("baremetal.node.update.end")
+    data_of(notification)[field] = value
+
+    said = read(body_of(notification))
+
+    assert isinstance(said, Unreadable)
+    assert said.field == field
+    assert repr(value)[:40] in said.reason or field == "traits"
+
+
+@pytest.mark.parametrize("field", NEEDED)
+def test_half_a_node_is_refused_by_the_name_of_what_it_lacks(field: str) -> None:
+    notification = captured("baremetal.node.update.end")
+    del data_of(notification)[field]
+
+    said = read(body_of(notification))
+
+    assert isinstance(said, Unreadable)
+    assert (said.field, said.reason) == (field, f"{field} is missing")
+
+
+def test_a_node_needs_no_more_than_what_decides() -> None:
+    notification = captured("baremetal.node.update.end")
+    data = data_of(notification)
+    for field in data.keys() - set(NEEDED):
+        del data[field]
+
+    assert isinstance(read(body_of(notification)), NodeSaid)
+
+
+def test_null_means_no_where_ironic_allows_it() -> None:
+    notification = captured("baremetal.node.update.end")
+    for field in ("maintenance", "retired", "traits", "conductor_group", "properties"):
+        data_of(notification)[field] = None
+
+    said = read(body_of(notification))
+
+    assert isinstance(said, NodeSaid)
+    node = said.node
+    assert (node.maintenance, node.retired, node.traits, node.conductor_group) == (False, False, (), "")
+
+
+@pytest.mark.parametrize(("version", "is_read"), [("1.0", True), ("1.99", True), ("2.0", False), ("", False)])
+def test_a_payload_of_another_major_version_is_refused_and_names_its_node(
+    version: str,
+    is_read: bool,  # noqa: FBT001
+) -> None:
+    for event_type in ("node.update.end", "node.update.error", "allocation.delete.end"):
+        notification = captured(f"baremetal.{event_type}")
+        notification["payload"]["ironic_object.version"] = version
+        data_of(notification)["new_in_a_later_version"] = {"a": 1}
+
+        said = read(body_of(notification))
+
+        assert isinstance(said, Unreadable) is not is_read
+        if isinstance(said, Unreadable):
+            assert said.field == "payload.ironic_object.version"
+            assert repr(version) in said.reason
+            assert (said.node is None) == event_type.startswith("allocation")
+
+
+def test_a_later_major_version_is_named_before_its_fields() -> None:
+    notification = captured("baremetal.node.update.end")
+    notification["payload"]["ironic_object.version"] = "2.0"
+    data_of(notification)["maintenance"] = "off"
+
+    said = read(body_of(notification))
+
+    assert isinstance(said, Unreadable)
+    assert said.field == "payload.ironic_object.version"
+
+
+@pytest.mark.parametrize(
+    ("event_type", "is_known"),
+    [
+        ("baremetal.node.console_set.end", True),
+        ("baremetal.port.create.end", True),
+        ("baremetal.portgroup.update.error", True),
+        ("baremetal.chassis.delete.end", True),
+        ("baremetal.deploytemplate.create.start", True),
+        ("baremetal.node.update.success", False),
+        ("baremetal.node.sings.end", False),
+        ("compute.instance.create.end", False),
+        ("x" * 5_000, False),
+    ],
+)
+def test_other_event_types_are_ignored_whatever_they_carry(event_type: str, is_known: bool) -> None:  # noqa: FBT001
+    notification = captured("baremetal.node.update.end")
+    notification |= {"event_type": event_type, "payload": ["anything"]}
+
+    said = read(body_of(notification))
+
+    assert isinstance(said, Ignored)
+    assert said.is_known == is_known
+    assert len(said.reason) < 200
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "at_us"),
+    [
+        ("2026-11-20 07:31:22.068874", 1_795_159_882_068_874),
+        ("2026-11-20 07:31:22", 1_795_159_882_000_000),
+        ("2026-11-20T07:31:22.068874Z", 1_795_159_882_068_874),
+        ("2026-11-20T08:31:22.068874+01:00", 1_795_159_882_068_874),
+    ],
+)
+def test_a_timestamp_without_a_zone_is_utc(timestamp: str, at_us: int) -> None:
+    said = read(body_of(captured("baremetal.node.update.end") | {"timestamp": timestamp}))
+
+    assert isinstance(said, NodeSaid)
+    assert said.at_us == at_us
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("timestamp", "yesterday"),
+        ("timestamp", 1_795_159_882),
+        ("timestamp", "1969-12-31 23:59:59"),
+        ("timestamp", "0001-01-01T00:00:00+14:00"),
+        ("timestamp", "12026-11-20 07:31:22"),
+        ("timestamp", "2026-11-20 23:59:60"),
+        ("event_type", None),
+        ("event_type", ["baremetal.node.update.end"]),
+        ("publisher_id", 5),
+        ("publisher_id", "p" * 256),
+        ("payload", 5),
+        ("payload", {}),
+        ("payload", {"ironic_object.version": 1.18, "ironic_object.data": {}}),
+        ("payload", {"ironic_object.version": "1.18"}),
+        ("payload", {"ironic_object.version": "1.18", "ironic_object.data": "{}"}),
+    ],
+)
+def test_what_is_wrong_outside_the_node_is_named(field: str, value: object) -> None:
+    said = read(body_of(captured("baremetal.node.update.end") | {field: value}))
+
+    assert isinstance(said, Unreadable)
+    assert field in said.field or field == "payload"
+    assert said.reason
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        (b"", "not a notification"),
+        (b"no JSON", "not a notification"),
+        (b"[]", "not a notification"),
+        (b"{}", "event_type is missing"),
+        (b"null", "not a notification"),
+        (b'{"oslo.version":"2.0","oslo.message":"no JSON"}', "not a notification"),
+        (b'{"oslo.version":"2.0","oslo.message":{"event_type":"x"}}', "oslo.message is "),
+        (b'{"oslo.version":"3.0","oslo.message":"{}"}', "oslo.version is '3.0'"),
+        (b'{"oslo.version":2,"oslo.message":"{}"}', "oslo.version is 2"),
+        (b'{"event_type":"\xff\xfe"}', "not a notification"),
+        (b'{"event_type":"\\ud800"}', "not a notification"),
+        (b'{"event_type":' + b"[" * 200_000, "nested too deep"),
+        (b'{"event_type":1e999}', "event_type"),
+        (b" " * (BODY_BYTES_MAX + 1), "are allowed"),
+    ],
+)
+def test_a_body_that_is_no_notification_is_unreadable_with_a_reason(body: bytes, part: str) -> None:
+    said = read(body)
+
+    assert isinstance(said, Unreadable)
+    assert part in said.reason
+
+
+def test_what_is_nested_too_deep_is_unreadable_also_inside_the_envelope() -> None:
+    notification = captured("baremetal.node.update.end")
+    deep = body_of(notification).replace(b'"extra": {}', b'"extra": ' + b"[" * 5_000 + b"]" * 5_000)
+    assert deep != body_of(notification)
+
+    for body in (deep, json.dumps({"oslo.version": "2.0", "oslo.message": deep.decode()}).encode()):
+        said = read(body)
+        assert isinstance(said, Unreadable)
+        assert said.reason == "nested too deep to be read"
+
+
+def test_only_plain_properties_are_kept_and_long_texts_are_cut() -> None:
+    notification = captured("baremetal.node.update.end")
+    data_of(notification).update(
+        properties={
+            "cpus": 8,
+            "cpu_arch": "x86_64",
+            "root_device": {"size": ">= 10"},
+            "huge": 2**70,
+            "nul": "a\0b",
+            "long": "x" * 2_001,
+        },
+        last_error="e" * 100_000,
+        maintenance_reason="m" * 100_000,
+    )
+
+    said = read(body_of(notification))
+
+    assert isinstance(said, NodeSaid)
+    assert said.node.properties == {"cpus": 8, "cpu_arch": "x86_64"}
+    assert (len(said.node.last_error or ""), len(said.node.maintenance_reason or "")) == (2_000, 2_000)
+
+
+def test_traits_are_sorted_and_named_once() -> None:
+    notification = captured("baremetal.node.update.end")
+    data_of(notification)["traits"] = ["CUSTOM_B", "CUSTOM_A", "CUSTOM_B"]
+
+    said = read(body_of(notification))
+
+    assert isinstance(said, NodeSaid)
+    assert said.node.traits == ("CUSTOM_A", "CUSTOM_B")
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+SOME_BODIES = tuple(bodies_of(scenario)[-1] for scenario in SCENARIOS)
+EXAMPLES = tuple(
+    captured(f"baremetal.{name}")
+    for name in ("node.provision_set.end", "node.delete.error", "allocation.delete.end")
+)
+
+
+def _as_is(body: bytes) -> bytes:
+    return body
+
+
+def _as_plain(body: bytes) -> bytes:
+    return body_of(notification_in(body))
+
+
+@BOUNDED
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_into_a_value(body: bytes) -> None:
+    assert isinstance(read(body), Unreadable | Ignored)
+
+
+@BOUNDED
+@given(
+    st.sampled_from(SOME_BODIES),
+    st.sampled_from((_as_is, _as_plain)),
+    st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=4), st.integers(0, 6)), min_size=1, max_size=4),
+)
+def test_a_captured_message_with_broken_bytes_is_read_into_a_value(
+    body: bytes, form: Callable[[bytes], bytes], breaks: list[tuple[float, bytes, int]]
+) -> None:
+    broken = form(body)
+    for place, inserted, cut in breaks:
+        at = int(place * len(broken))
+        broken = broken[:at] + inserted + broken[at + cut :]
+    assert isinstance(read(broken), Said)
+
+
+@BOUNDED
+@given(st.sampled_from(EXAMPLES), st.data())
+def test_a_captured_message_with_any_value_in_any_field_is_read_into_a_value(
+    example: dict[str, Any], drawn: st.DataObject
+) -> None:
+    notification = json.loads(json.dumps(example))
+    levels = (notification, notification["payload"], data_of(notification))
+    level = drawn.draw(st.sampled_from(levels))
+    level[drawn.draw(st.sampled_from(sorted(level)))] = drawn.draw(JSON_VALUES)
+
+    assert isinstance(read(body_of(notification)), Said)
