@@ -22,7 +22,7 @@ from bus.errors import (
     Refusal,
 )
 from bus.message import Envelope, Message
-from bus.topology import Objects
+from bus.topology import Binding, Objects
 
 __all__ = [
     "LINES",
@@ -140,6 +140,9 @@ class Connection(Protocol):
 
     async def declare(self, objects: Objects) -> None:
         """Make these stand. Declaring what stands already, alike, changes nothing."""
+
+    async def bind(self, queue: str, bindings: Sequence[Binding]) -> None:
+        """Bind a queue that stands to exchanges that stand; `NotFound` if one of them does not. It may be bound already."""
 
     async def open_publishing(self) -> Publishing: ...
 

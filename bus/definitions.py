@@ -13,11 +13,24 @@ from typing import Any
 from msgspec import Struct
 
 from bus.permissions import Rights, rights_of, rights_of_application
-from bus.topology import DEAD, ROLES, Application, Exchange, Limits, Queue, QueueKind, Site, user_of
+from bus.topology import (
+    DEAD,
+    EVERY_SITE,
+    MISSED,
+    QUEUES,
+    ROLES,
+    Application,
+    Exchange,
+    Limits,
+    Queue,
+    QueueKind,
+    Role,
+    Site,
+    user_of,
+)
 
 # As much as RabbitMQ keeps in front of the hash.
 SALT_BYTES = 4
-EVERYTHING = (Site.API, Site.CELL)
 
 
 def definitions_of(
@@ -27,7 +40,7 @@ def definitions_of(
     *,
     salt: bytes,
     virtual_host: str = "/",
-    sites: Iterable[Site] = EVERYTHING,
+    sites: Iterable[Site] = EVERY_SITE,
     applications: Iterable[Application] = (),
 ) -> dict[str, list[dict[str, Any]]]:
     """The users that have a password here, with their rights on a broker with these exchanges, for these cells."""
@@ -78,21 +91,30 @@ def definitions_of_application(
 def rights_by_user(
     exchanges: Iterable[Exchange],
     cells: Iterable[str],
-    sites: Iterable[Site] = EVERYTHING,
+    sites: Iterable[Site] = EVERY_SITE,
     applications: Iterable[Application] = (),
 ) -> dict[str, Rights]:
     """Every user that a broker with these exchanges may have: one a role, and one a cell of those roles that are a cell's;
     where not everything stands on it, of those roles that belong there; and these applications.
     """
     names, cell_names = tuple(exchange.name for exchange in exchanges), tuple(cells)
-    there = {Site.BOTH, *sites}
+    there = {*sites}
     of_applications = {each.user: rights_of_application(each, names) for each in applications}
     return of_applications | {
         user_of(role.name, cell): rights_of(role, names, cell)
         for role in ROLES
-        if role.site in there
+        if _has_user(role, there)
         for cell in (cell_names if role.per_cell else ("",))
     }
+
+
+def _has_user(role: Role, sites: set[Site]) -> bool:
+    """Where the role belongs; on a broker of Ironic's own, where it reads a queue."""
+    if role.site in sites or (role.site is Site.BOTH and sites & {Site.API, Site.CELL}):
+        return True
+    return any(
+        queue.site in sites and queue.name in role.reads for queue in QUEUES if queue.site is Site.IRONIC
+    )
 
 
 def password_hash(user: str, password: str, salt: bytes) -> str:
@@ -101,7 +123,7 @@ def password_hash(user: str, password: str, salt: bytes) -> str:
     return base64.b64encode(own_salt + hashlib.sha256(own_salt + password.encode()).digest()).decode()
 
 
-def arguments_of(queue: Queue, limits: Limits) -> dict[str, str | int]:
+def arguments_of(queue: Queue, limits: Limits) -> dict[str, str | int]:  # noqa: PLR0911 - one for each kind
     """What makes a queue of RabbitMQ the kind that the topology wants."""
     match queue.kind:
         case QueueKind.WORK:
@@ -128,6 +150,18 @@ def arguments_of(queue: Queue, limits: Limits) -> dict[str, str | int]:
                 "x-max-length": limits.feed_length_max,
                 "x-expires": limits.unused_expires_ms,
             }
+        case QueueKind.INBOX:
+            # Not a quorum queue: one that has lost its quorum confirms nothing, and so would hold up whoever publishes.
+            return {
+                "x-queue-type": "classic",
+                "x-overflow": "drop-head",
+                "x-max-length": limits.inbox_length_max,
+                "x-max-length-bytes": limits.inbox_bytes_max,
+                "x-dead-letter-exchange": MISSED,
+                "x-dead-letter-routing-key": queue.name,
+            }
+        case QueueKind.MISSED:
+            return {"x-queue-type": "classic", "x-overflow": "drop-head", "x-max-length": 1}
         case QueueKind.ANSWERS:
             return {"x-queue-type": "classic"}
         case QueueKind.DEAD:

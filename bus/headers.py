@@ -19,3 +19,4 @@ BROKER_EXCHANGE = "x-first-death-exchange"
 # RabbitMQ tells the key as well, in a list of tables; bus/rabbit/frames.py takes it from there.
 BROKER_KEY = "x-first-death-key"
 DELIVERY_LIMIT = "delivery_limit"
+MAXLEN = "maxlen"

@@ -11,9 +11,13 @@ from msgspec import Struct
 
 from bus.topology import (
     DEAD,
+    INBOXES,
+    QUEUES,
     REPLY,
     Application,
     Grant,
+    Queue,
+    QueueKind,
     Role,
     in_cell,
     retry_exchange_of,
@@ -92,22 +96,28 @@ def _rights(user: str, role: Role, names: tuple[str, ...], cell: str) -> Rights:
     if role.operates:
         return Rights(user, EVERYTHING, EVERYTHING, EVERYTHING)
     reads = tuple(in_cell(queue, cell or "*") for queue in role.reads)
-    answers = [rf"answers\.{re.escape(user)}\.[^.]+"] if role.asks else []
+    asks = role.asks and REPLY in names
+    answers = [rf"answers\.{re.escape(user)}\.[^.]+"] if asks else []
     feeds = [rf"feed\.{re.escape(user)}\.[^.]+"] if role.listens else []
     named = [NAMED_BY_RABBITMQ] if answers or feeds else []
 
     write_keys = _keys_by_exchange((*role.writes, *_retries(role)), names, cell)
-    if reads:
+    if reads and DEAD in names:
         write_keys[DEAD] = [_pattern(queue) for queue in reads]
     if role.answers:
         write_keys[REPLY] = [r"answers\..+"]
-    read_keys = _keys_by_exchange(role.listens, names, cell)
-    if role.asks:
+    inboxes = _inboxes(role, names)
+    heard = tuple(Grant(each.exchange, (each.pattern,)) for inbox in inboxes for each in inbox.bindings)
+    read_keys = _keys_by_exchange((*role.listens, *heard), names, cell)
+    if asks:
         read_keys[REPLY] = answers
     return Rights(
         user,
         configure=_any_of(named),
-        write=_any_of([*map(re.escape, sorted(write_keys)), *named]),
+        # To bind a queue is to write to it.
+        write=_any_of(
+            [*map(re.escape, sorted(write_keys)), *(re.escape(inbox.name) for inbox in inboxes), *named]
+        ),
         read=_any_of([*map(re.escape, sorted(read_keys)), *map(_pattern, reads), *named]),
         topics=tuple(
             TopicRights(name, _any_of(write_keys.get(name, [])), _any_of(read_keys.get(name, [])))
@@ -123,7 +133,20 @@ def key_pattern(grant: Grant, cell: str = "") -> re.Pattern[str]:
 
 
 def _retries(role: Role) -> tuple[Grant, ...]:
-    return tuple(Grant(retry_exchange_of(queue), (queue,)) for queue in role.reads)
+    return tuple(Grant(retry_exchange_of(queue), (queue,)) for queue in role.reads if queue not in INBOXES)
+
+
+def _inboxes(role: Role, exchanges: tuple[str, ...]) -> tuple[Queue, ...]:
+    """The inboxes of a role on a broker with these exchanges. Its processes bind them again whenever the exchange of the
+    program that they hear has come back.
+    """
+    return tuple(
+        queue
+        for queue in QUEUES
+        if queue.kind is QueueKind.INBOX
+        and queue.name in role.reads
+        and any(each.exchange in exchanges for each in queue.bindings)
+    )
 
 
 def _keys_by_exchange(grants: Iterable[Grant], exchanges: tuple[str, ...], cell: str) -> dict[str, list[str]]:

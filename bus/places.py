@@ -41,6 +41,8 @@ class Places(Struct, frozen=True, kw_only=True):
     placement_db_url: str = ""
     # The rows of the daemons that keep bare-metal nodes, where they have a database of their own.
     ironic_db_url: str = ""
+    # The broker on which Ironic publishes its notifications, where that is another.
+    ironic_bus_url: str = ""
     cell_bus_urls: dict[str, str] = {}
     cell_db_urls: dict[str, str] = {}
     # In the order in which they were stated; who has a broker or a database of its own is among them.
@@ -48,6 +50,10 @@ class Places(Struct, frozen=True, kw_only=True):
 
     def bus_of(self, cell: str) -> str:
         return self.cell_bus_urls.get(cell, self.bus_url)
+
+    @property
+    def ironic_bus(self) -> str:
+        return self.ironic_bus_url or self.bus_url
 
     @property
     def placement_db(self) -> str:
@@ -104,6 +110,7 @@ def places_of(stated: Mapping[str, Stated]) -> Places:
         db_url=_one(stated, "db_url", _db_url),
         placement_db_url=_one(stated, "placement_db_url", _db_url),
         ironic_db_url=_one(stated, "ironic_db_url", _db_url),
+        ironic_bus_url=_one(stated, "ironic_bus_url", _bus_url),
         cell_bus_urls=buses,
         cell_db_urls=databases,
         cells=tuple(dict.fromkeys((*named.value, *buses, *databases))),
@@ -204,6 +211,7 @@ READERS: dict[str, Callable[[str, str, str], Value]] = {
     "db_url": _text,
     "placement_db_url": _text,
     "ironic_db_url": _text,
+    "ironic_bus_url": _text,
     "cell_bus_urls": _pairs,
     "cell_db_urls": _pairs,
     "cells": _names,

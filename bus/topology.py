@@ -31,7 +31,11 @@ FEED = "moor.feed"
 # routes it by those in its CC header, so a user who may write to an exchange reaches every queue that is bound to it.
 RETRY = "moor.retry."
 DEAD = "moor.dead"
+# Brings what an inbox dropped to its second queue, by the inbox's name.
+MISSED = "moor.missed"
 IRONIC = "ironic"
+IRONIC_TOPIC = "ironic_versioned_notifications"
+IRONIC_EVENTS = "ironic.events"
 
 DEAD_QUEUE = "dead"
 CELL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -44,17 +48,28 @@ DELIVERIES_MAX_LEAST = 20
 
 
 class Site(Enum):
-    """On which broker an object stands. By default all are one broker, and hold everything once."""
+    """On which broker an object stands. By default all are one broker, and hold everything once.
+
+    IRONIC is the broker on which Ironic publishes its notifications, often one of its own; nothing else of ours is there.
+    """
 
     API = "api"
     CELL = "cell"
     BOTH = "both"
+    IRONIC = "ironic"
+
+
+EVERY_SITE = (Site.API, Site.CELL, Site.IRONIC)
 
 
 class QueueKind(Enum):
     """What a queue promises. WORK loses nothing; QUESTIONS and ANSWERS may, since whoever asks repeats (the queue of
     questions itself outlives a restart of the broker, since who answers has no right to declare it); a FEED drops
     its oldest, and its reader sees the gap; DEAD keeps what could not be handled until a person decides.
+
+    An INBOX takes what a program of somebody else's publishes, such as Ironic. Unread, it drops its oldest, so that it never
+    holds up that program; what it drops goes to a MISSED queue, which holds one message: the reader of the inbox learns
+    from it that something was dropped.
     """
 
     WORK = "work"
@@ -62,6 +77,8 @@ class QueueKind(Enum):
     ANSWERS = "answers"
     FEED = "feed"
     DEAD = "dead"
+    INBOX = "inbox"
+    MISSED = "missed"
 
 
 class Kind(Enum):
@@ -102,12 +119,31 @@ class Queue(Struct, frozen=True):
     site: Site = Site.API
 
 
+def missed_queue(inbox: str) -> str:
+    return f"{inbox}.missed"
+
+
+def inbox_queues(name: str, exchange: str, topics: Iterable[str]) -> tuple[Queue, Queue]:
+    """An inbox for these topics of a foreign exchange, and the queue that tells what it dropped.
+
+    oslo.messaging's keys are `<topic>.<level>`. `*` takes every level: there are more than Ironic uses, and `warning` is
+    `warn` in a key. Never `#`: the same exchange carries Ironic's RPC.
+    """
+    return (
+        Queue(name, QueueKind.INBOX, tuple(Binding(exchange, f"{topic}.*") for topic in topics), Site.IRONIC),
+        Queue(missed_queue(name), QueueKind.MISSED, (Binding(MISSED, name),), Site.IRONIC),
+    )
+
+
 class Limits(Struct, frozen=True):
     """How much a queue may hold, how often it delivers one message, how long an unread one of a process lives."""
 
     work_length_max: int = 100_000
     questions_length_max: int = 20_000
     feed_length_max: int = 10_000
+    # An inbox: about an hour of a busy Ironic. It keeps to the smaller of the two.
+    inbox_length_max: int = 50_000
+    inbox_bytes_max: int = 256 * 1024 * 1024
     # The last resort, for what kills every worker: one that lives has buried it at half of that, with a better reason.
     deliveries_max: int = 40
     unused_expires_ms: int = 60_000
@@ -130,8 +166,8 @@ class Grant(Struct, frozen=True):
 class Role(Struct, frozen=True):
     """Who a process is to the broker. Its rights are these and what follows from them, nothing else.
 
-    It reads its queues, may put their items back or bury them; with `asks` it has an answer queue per process, with
-    `listens` feeds of its own; only who `answers` may write to answer queues.
+    It reads its queues, may put their items back or bury them, and may bind its inboxes again to what they hear; with `asks`
+    it has an answer queue per process, with `listens` feeds of its own; only who `answers` may write to answer queues.
     """
 
     name: str
@@ -252,13 +288,13 @@ EXCHANGES: tuple[Exchange, ...] = (
     Exchange(FEED, Site.API),
     Exchange(f"{RETRY}scheduler"),
     Exchange(f"{RETRY}placement"),
-    Exchange(f"{RETRY}ironic"),
     Exchange(f"{RETRY}ironic.{{cell}}", Site.CELL),
     Exchange(f"{RETRY}conductor.{{cell}}", Site.CELL),
     Exchange(f"{RETRY}compute.{{cell}}", Site.CELL),
     Exchange(DEAD),
+    Exchange(MISSED, Site.IRONIC),
     # As Ironic itself declares it.
-    Exchange(IRONIC, Site.API, durable=False, foreign=True),
+    Exchange(IRONIC, Site.IRONIC, durable=False, foreign=True),
 )
 
 QUEUES: tuple[Queue, ...] = (
@@ -347,7 +383,7 @@ QUEUES: tuple[Queue, ...] = (
         (Binding(CELL, "spawn.{cell}"), Binding(CELL, "destroy.{cell}")),
         Site.CELL,
     ),
-    Queue("ironic.events", QueueKind.WORK, (Binding(IRONIC, "ironic_versioned_notifications.*"),)),
+    *inbox_queues(IRONIC_EVENTS, IRONIC, (IRONIC_TOPIC,)),
     Queue(
         "ironic.{cell}.work",
         QueueKind.WORK,
@@ -376,6 +412,9 @@ OF_ADMINS = (
     Grant(API, ("host.query", *AGGREGATE_ORDERS, "aggregate.query")),
     Grant(PLACEMENT, (*BOOK_SEARCHES, "consumer.query", "holders.query", "names.query")),
 )
+
+# Nothing is put back into these: not by a worker that tries it again, and not from the dead letters.
+INBOXES = frozenset(queue.name for queue in QUEUES if queue.kind in (QueueKind.INBOX, QueueKind.MISSED))
 
 ROLES: tuple[Role, ...] = (
     Role(
@@ -428,7 +467,7 @@ ROLES: tuple[Role, ...] = (
             Grant(CELL, ("spawned.*", "spawn.failed.*", "destroyed.*", "deploy.progress.*")),
             Grant(EVENTS, ("host.*.*", "node.#")),
         ),
-        reads=("ironic.events", "ironic.{cell}.work"),
+        reads=(IRONIC_EVENTS, missed_queue(IRONIC_EVENTS), "ironic.{cell}.work"),
         asks=True,
     ),
     # A broker lets it do everything; what counts of what it says is this.
@@ -515,7 +554,7 @@ class Address(Struct, frozen=True):
 
 def objects_of(
     cells: Iterable[str],
-    sites: Iterable[Site] = (Site.API, Site.CELL),
+    sites: Iterable[Site] = EVERY_SITE,
     *,
     create_foreign: bool = False,
     limits: Limits | None = None,
@@ -524,7 +563,9 @@ def objects_of(
 
     Foreign exchanges are bound to where they exist, and only made here if `create_foreign` says that nobody else will.
     """
-    wanted, names = {Site.BOTH, *sites}, tuple(cells)
+    wanted, names = {*sites}, tuple(cells)
+    if wanted & {Site.API, Site.CELL}:
+        wanted.add(Site.BOTH)
     exchanges = [
         structs.replace(exchange, name=name, foreign=exchange.foreign and not create_foreign)
         for exchange in EXCHANGES
@@ -597,6 +638,8 @@ def feed_queue(user: str, process: str, grants: Iterable[Grant]) -> Queue:
 @functools.lru_cache(maxsize=10_000)
 def retry_exchange_of(queue: str) -> str:
     """The exchange that brings an item back to this queue: that of the role that reads it."""
+    if queue in INBOXES:
+        raise ValueError(f"the queue {queue!r} holds what others say, which nobody here says again")
     for role in ROLES:
         for read in role.reads:
             before, of_a_cell, after = read.partition("{cell}")

@@ -38,7 +38,8 @@ def declare(
     cells: Cells = "",
     *,
     ironic: Annotated[
-        bool, typer.Option("--ironic", help="Create Ironic's exchange too: only where no Ironic will.")
+        bool,
+        typer.Option("--ironic", help="Create Ironic's exchange too, as Ironic would: where no Ironic does."),
     ] = False,
     users: Annotated[
         bool, typer.Option("--users", help="Create a user for each role and cell, with its rights.")
@@ -57,12 +58,13 @@ def declare(
     only: Annotated[
         str,
         typer.Option(
-            metavar="api|CELL", help="One broker alone: that of the API level, or that of this cell."
+            metavar="api|ironic|CELL",
+            help="One broker alone: that of the API level, Ironic's own, or that of this cell.",
         ),
     ] = "",
 ) -> None:
     """Declare exchanges and queues; what stands already, alike, stays as it is. On the broker of the API level, and on
-    those that cells have of their own (MOOR_CELL_BUS_URLS): each gets what belongs there.
+    those that cells and Ironic have of their own (MOOR_CELL_BUS_URLS, MOOR_IRONIC_BUS_URL): each gets what belongs there.
     """
     if users and credentials is None:
         raise typer.BadParameter("--users needs --credentials FILE, where the passwords are kept")
@@ -235,7 +237,7 @@ def _messages_as_json() -> object:
 
 
 def _where(site: Site) -> str:
-    return {Site.API: "API", Site.CELL: "cell", Site.BOTH: "every broker"}[site]
+    return {Site.API: "API", Site.CELL: "cell", Site.BOTH: "every broker", Site.IRONIC: "Ironic's"}[site]
 
 
 def _plain(pattern: str) -> str:

@@ -50,6 +50,7 @@ _SHAPES: Mapping[str, tuple[type, str]] = {
     "db_url": _TEXT,
     "placement_db_url": _TEXT,
     "ironic_db_url": _TEXT,
+    "ironic_bus_url": _TEXT,
     "data": _TEXT,
     "cells": (list, "a list of texts"),
     "cell_bus_urls": (dict, "a table of texts"),

@@ -11,6 +11,7 @@ from bus.places import Places
 from bus.topology import Objects, Site, objects_of
 
 API = "api"
+IRONIC = "ironic"
 
 
 class Standing(Struct, frozen=True):
@@ -22,7 +23,9 @@ class Standing(Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What stands there: the API level, cells, or both."""
+        """What stands there: the API level, cells, or both; or nothing but what hears Ironic."""
+        if self.sites == (Site.IRONIC,):
+            return (IRONIC,)
         return (*((API,) if Site.API in self.sites else ()), *self.cells)
 
     @property
@@ -37,10 +40,14 @@ class Standing(Struct, frozen=True):
 
 
 def standings_of(places: Places, cells: Iterable[str]) -> tuple[Standing, ...]:
-    """The API level's broker first; it serves the cells, too, unless all of them have their own."""
+    """The API level's broker first; it serves the cells, too, unless all of them have their own. Ironic's is the last, if it
+    has one of its own.
+    """
     by_url: dict[str, list[str]] = {places.bus_url: []}
     for cell in cells:
         by_url.setdefault(places.bus_of(cell), []).append(cell)
+    serve_cells = [url for url, here in by_url.items() if here] or [places.bus_url]
+    by_url.setdefault(places.ironic_bus, [])
     return tuple(
         Standing(
             url,
@@ -48,7 +55,8 @@ def standings_of(places: Places, cells: Iterable[str]) -> tuple[Standing, ...]:
                 site
                 for site, is_there in (
                     (Site.API, url == places.bus_url),
-                    (Site.CELL, bool(here) or len(by_url) == 1),
+                    (Site.CELL, url in serve_cells),
+                    (Site.IRONIC, url == places.ironic_bus),
                 )
                 if is_there
             ),

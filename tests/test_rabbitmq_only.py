@@ -21,6 +21,7 @@ from bus.topology import (
     API,
     DEAD,
     EVENTS,
+    MISSED,
     PLACEMENT,
     REPLY,
     Binding,
@@ -377,14 +378,23 @@ KINDS: dict[str, dict[str, str | int]] = {
         "x-max-length": Limits().questions_length_max,
     },
     "dead": {"x-queue-type": "quorum"},
+    "ironic.events": {
+        "x-overflow": "drop-head",
+        "x-max-length": Limits().inbox_length_max,
+        "x-max-length-bytes": Limits().inbox_bytes_max,
+        "x-dead-letter-exchange": MISSED,
+        "x-dead-letter-routing-key": "ironic.events",
+    },
+    "ironic.events.missed": {"x-overflow": "drop-head", "x-max-length": 1},
 }
+DURABLE_CLASSIC = ("placement.questions", "ironic.events", "ironic.events.missed")
 
 
 @pytest.mark.parametrize("name", KINDS)
 async def test_a_queue_is_of_the_kind_it_should_be(rabbitmq: RabbitMQUnderTest, name: str) -> None:
     arguments = KINDS[name]
-    # Of the classic ones, only that of questions outlives a restart: who answers may not declare it.
-    durable = arguments.get("x-queue-type") == "quorum" or name == "placement.questions"
+    # Of the classic ones, those outlive a restart whose readers may not declare them.
+    durable = arguments.get("x-queue-type") == "quorum" or name in DURABLE_CLASSIC
     async with raw(rabbitmq) as attempt:
         for key in arguments:
             # The broker compares: with any one of them left out, it is another queue.

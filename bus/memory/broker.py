@@ -79,6 +79,9 @@ class MemoryBroker:
     def end_alarm(self) -> None:
         self._tell_blocked("")
 
+    def delete_exchange(self, name: str) -> None:
+        self._host.delete_exchange(name)
+
     def delete_queue(self, name: str) -> None:
         self._host.delete_queue(name)
 

@@ -1,7 +1,7 @@
 """A connection to the memory broker, as one user: what it may do, and what goes with it when it ends."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -11,7 +11,10 @@ from bus.memory.host import MemoryHost
 from bus.memory.queue import MemoryQueue, Stored, terms_of
 from bus.memory.wire import Wire
 from bus.permissions import Rights
-from bus.topology import DEAD, Exchange, Limits, Objects, Queue, QueueKind
+from bus.topology import DEAD, MISSED, Binding, Exchange, Limits, Objects, Queue, QueueKind
+
+# Where the broker itself puts what leaves a queue of this kind unread.
+_DEAD_LETTERS = {QueueKind.WORK: DEAD, QueueKind.INBOX: MISSED}
 
 
 class Watcher(Protocol):
@@ -51,9 +54,11 @@ class MemoryConnection:
 
     async def declare(self, objects: Objects) -> None:
         await self._wire.tell(partial(self._declare, objects))
-        if self._host.journal is not None:
-            await self._host.journal.written()
-            self._wire.check()
+        await self._written()
+
+    async def bind(self, queue: str, bindings: Sequence[Binding]) -> None:
+        await self._wire.tell(partial(self._bind_all, queue, bindings))
+        await self._written()
 
     async def open_publishing(self) -> MemoryPublishing:
         return await self._wire.tell(lambda: MemoryPublishing(self._wire, self._user, self._rights))
@@ -105,6 +110,11 @@ class MemoryConnection:
 
     # What it may do
 
+    async def _written(self) -> None:
+        if self._host.journal is not None:
+            await self._host.journal.written()
+            self._wire.check()
+
     def _declare(self, objects: Objects) -> None:
         foreign = {exchange.name for exchange in objects.exchanges if exchange.foreign}
         for exchange in objects.exchanges:
@@ -123,19 +133,28 @@ class MemoryConnection:
         is_own = queue.kind in (QueueKind.ANSWERS, QueueKind.FEED)
         may_declare = rights.may_declare_queue(name) if is_own else rights.may_configure(name)
         self._require(may_declare, f"declare queue {name!r}")
-        if queue.kind is QueueKind.WORK:
+        if (dead_letters := _DEAD_LETTERS.get(queue.kind)) is not None:
             # Otherwise dead letters would be a way to write where one may not.
-            may_bury = rights.may_read(name) and rights.may_write(DEAD)
-            self._require(may_bury, f"let queue {name!r} have its dead letters in {DEAD!r}")
+            may_bury = rights.may_read(name) and rights.may_write(dead_letters)
+            self._require(may_bury, f"let queue {name!r} have its dead letters in {dead_letters!r}")
         declared = self._host.declare_queue(name, terms_of(queue.kind, limits), self)
         for binding in queue.bindings:
             if binding.exchange in foreign and binding.exchange not in self._host.exchanges:
                 continue
-            may_bind = rights.may_write(name) and rights.may_bind(binding.exchange, binding.pattern)
-            self._require(
-                may_bind, f"bind queue {name!r} to exchange {binding.exchange!r} with {binding.pattern!r}"
-            )
-            self._host.bind(binding.exchange, binding.pattern, declared)
+            self._bind(declared, binding)
+
+    def _bind_all(self, name: str, bindings: Sequence[Binding]) -> None:
+        queue = self._host.queue_for(name, self)
+        for binding in bindings:
+            self._bind(queue, binding)
+
+    def _bind(self, queue: MemoryQueue, binding: Binding) -> None:
+        rights, name = self._rights, queue.name
+        may_bind = rights.may_write(name) and rights.may_bind(binding.exchange, binding.pattern)
+        self._require(
+            may_bind, f"bind queue {name!r} to exchange {binding.exchange!r} with {binding.pattern!r}"
+        )
+        self._host.bind(binding.exchange, binding.pattern, queue)
 
     def _consume(self, name: str, prefetch: int) -> MemoryConsuming:
         self._require(self._rights.may_read(name), f"consume queue {name!r}")

@@ -14,7 +14,7 @@ from bus.codec import in_bytes
 from bus.memory.exchange import MemoryExchange
 from bus.memory.journal import Journal
 from bus.memory.queue import MemoryQueue, Stored, Terms
-from bus.topology import DEAD, Binding, Exchange
+from bus.topology import DEAD, MISSED, Binding, Exchange
 
 # The default exchange reaches every queue by its name.
 DEFAULT = ""
@@ -108,6 +108,12 @@ class MemoryHost:
         queue.expire_unless_used(self._expire)
         return queue.depth
 
+    def delete_exchange(self, name: str) -> None:
+        """And with it what was bound to it."""
+        exchange = self.exchanges.pop(name, None)
+        if exchange is not None:
+            self._note_standing(durable=exchange.durable)
+
     def delete_queue(self, name: str) -> None:
         queue = self._queues.get((EVERYBODY, name))
         if queue is not None:
@@ -131,6 +137,9 @@ class MemoryHost:
             else parcel
         )
         taken = [queue.offer(arriving, sender) for queue in queues]
+        for queue in queues:
+            if queue.untold:
+                self._tell_of_drops(queue)
         return Receipt.CONFIRMED if all(taken) else Receipt.REFUSED
 
     def take_back(self, queue: MemoryQueue, returned: list[Stored]) -> None:
@@ -174,9 +183,16 @@ class MemoryHost:
         """At least once: a letter leaves its queue when another one has it, and not before."""
         while queue.discarded and DEAD in self.exchanges:
             stored = queue.discarded[0]
-            if self.store(_dead_letter(queue.name, stored), stored.sender) is not Receipt.CONFIRMED:
+            letter = _dead_letter(queue.name, stored, DEAD, headers.DELIVERY_LIMIT)
+            if self.store(letter, stored.sender) is not Receipt.CONFIRMED:
                 return
             queue.bury_first_discarded()
+
+    def _tell_of_drops(self, queue: MemoryQueue) -> None:
+        """At most once, as RabbitMQ's classic queues do it."""
+        untold, queue.untold = queue.untold, []
+        for stored in untold if MISSED in self.exchanges else ():
+            self.store(_dead_letter(queue.name, stored, MISSED, headers.MAXLEN), stored.sender)
 
     def _expire(self, queue: MemoryQueue) -> None:
         if self._stands(queue):
@@ -228,16 +244,16 @@ def _check_name(name: str) -> None:
         raise AccessRefused(f"{name!r} is not a name to be declared: the broker gives those itself")
 
 
-def _dead_letter(queue: str, stored: Stored) -> Parcel:
+def _dead_letter(queue: str, stored: Stored, exchange: str, reason: str) -> Parcel:
     first_death = {
-        headers.BROKER_REASON: headers.DELIVERY_LIMIT,
+        headers.BROKER_REASON: reason,
         headers.BROKER_QUEUE: queue,
         headers.BROKER_EXCHANGE: stored.parcel.exchange,
         headers.BROKER_KEY: stored.parcel.routing_key,
     }
     return structs.replace(
         in_bytes(stored.parcel),
-        exchange=DEAD,
+        exchange=exchange,
         routing_key=queue,
         mandatory=True,
         # Only the first death is told.

@@ -24,8 +24,11 @@ class Terms(Struct, frozen=True):
     # Gone with the connection that declared it, and nobody else's while that stands.
     exclusive: bool = False
     length_max: int | None = None
+    bytes_max: int | None = None
     # What a full queue does: forget its oldest parcel, or take no more.
     drops_oldest: bool = False
+    # What it drops is published once more, for whoever must know that something was dropped.
+    tells_of_drops: bool = False
     # RabbitMQ's quorum queues count how often a parcel came back; its classic ones only know that it did.
     counts_returns: bool = False
     # A parcel that comes back once more than this is a dead letter.
@@ -33,7 +36,7 @@ class Terms(Struct, frozen=True):
     expires_ms: int | None = None
 
 
-def terms_of(kind: QueueKind, limits: Limits) -> Terms:
+def terms_of(kind: QueueKind, limits: Limits) -> Terms:  # noqa: PLR0911 - one for each kind
     match kind:
         case QueueKind.WORK:
             return Terms(
@@ -49,6 +52,17 @@ def terms_of(kind: QueueKind, limits: Limits) -> Terms:
             # It stands after a restart, since who answers may not declare it; the questions in it do not. Full means
             # refused, so that the asker learns of it.
             return Terms(kind, durable=True, length_max=limits.questions_length_max)
+        case QueueKind.INBOX:
+            return Terms(
+                kind,
+                durable=True,
+                length_max=limits.inbox_length_max,
+                bytes_max=limits.inbox_bytes_max,
+                drops_oldest=True,
+                tells_of_drops=True,
+            )
+        case QueueKind.MISSED:
+            return Terms(kind, durable=True, length_max=1, drops_oldest=True)
         case QueueKind.ANSWERS:
             return Terms(kind, exclusive=True)
         case QueueKind.FEED:
@@ -97,6 +111,11 @@ class MemoryQueue:
         # Came back too often, and not yet safe among the dead letters: these count against the length, as they do in
         # RabbitMQ, so that a queue whose dead letters go nowhere fills up instead of losing them.
         self.discarded: deque[Stored] = deque()
+        # Of what is ready; counted only where that is bounded.
+        self._counts_bytes = terms.bytes_max is not None
+        self._bytes = 0
+        # Dropped, and to be told of.
+        self.untold: list[Stored] = []
         self._ready: deque[Stored] = deque()
         self._takers: dict[Taker, None] = {}
         # Those with room, the next to be served first. While anyone is in here, nothing is ready.
@@ -114,8 +133,8 @@ class MemoryQueue:
         if length_max is not None and len(self._ready) + len(self.discarded) >= length_max:
             if not self.terms.drops_oldest:
                 return False
-            self.done_with((self._ready.popleft(),))
-            self.dropped += 1
+            while len(self._ready) >= length_max:
+                self._drop_oldest()
         self._position += 1
         row = (
             self._journal.arrived(self.name, parcel, sender)
@@ -123,8 +142,12 @@ class MemoryQueue:
             else 0
         )
         self._ready.append(Stored(parcel, sender, self._position, row))
+        if self._counts_bytes:
+            self._bytes += len(parcel.body)
         if self._waiting:
             self._serve()
+        if self._counts_bytes:
+            self._drop_down_to_bytes_max()
         return True
 
     def attach(self, taker: Taker) -> None:
@@ -170,16 +193,20 @@ class MemoryQueue:
         stored = Stored(kept.parcel, kept.sender, self._position, kept.row)
         stored.returns = kept.returns if self.terms.counts_returns else min(kept.returns, 1)
         (self.discarded if self._came_back_too_often(stored) else self._ready).append(stored)
+        if self._counts_bytes:
+            self._bytes += len(stored.parcel.body)
 
     def forget_transient(self) -> None:
         """What a restart leaves: only what was to be kept."""
         self._ready = deque(stored for stored in self._ready if stored.parcel.persistent)
         self.discarded = deque(stored for stored in self.discarded if stored.parcel.persistent)
+        self._count_bytes()
 
     def delete(self) -> None:
         self._stop_expiry()
         self._ready.clear()
         self.discarded.clear()
+        self._count_bytes()
         if self._journal is not None:
             self._journal.deleted(self.name)
         for taker in [*self._takers]:
@@ -192,10 +219,32 @@ class MemoryQueue:
         self._stop_expiry()
         self._expiry = asyncio.get_running_loop().call_later(self.terms.expires_ms / 1000, expired, self)
 
+    def _drop_oldest(self) -> None:
+        stored = self._next_ready()
+        self.done_with((stored,))
+        self.dropped += 1
+        if self.terms.tells_of_drops:
+            self.untold.append(stored)
+
+    def _drop_down_to_bytes_max(self) -> None:
+        bytes_max = self.terms.bytes_max
+        while bytes_max is not None and self._bytes > bytes_max:
+            self._drop_oldest()
+
+    def _next_ready(self) -> Stored:
+        stored = self._ready.popleft()
+        if self._counts_bytes:
+            self._bytes -= len(stored.parcel.body)
+        return stored
+
+    def _count_bytes(self) -> None:
+        if self._counts_bytes:
+            self._bytes = sum(len(stored.parcel.body) for stored in self._ready)
+
     def _serve(self) -> None:
         ready, waiting = self._ready, self._waiting
         while ready and waiting:
-            taker, stored = waiting.popleft(), ready.popleft()
+            taker, stored = waiting.popleft(), self._next_ready()
             if stored.row and self._journal is not None:
                 self._journal.delivered(self.name, stored.row, stored.returns)
             if taker.take(stored):
@@ -214,6 +263,7 @@ class MemoryQueue:
             returned.append(self._ready.popleft())
         returned.sort(key=_position)
         self._ready.extendleft(reversed(returned))
+        self._count_bytes()
 
     def _stop_expiry(self) -> None:
         if self._expiry is not None:

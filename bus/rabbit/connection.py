@@ -15,7 +15,7 @@ from bus.rabbit.consuming import RabbitConsuming
 from bus.rabbit.frames import declaration_of_exchange, declaration_of_queue
 from bus.rabbit.publishing import RabbitPublishing
 from bus.rabbit.wire import Wire
-from bus.topology import Limits, Objects, Queue, QueueKind
+from bus.topology import Binding, Limits, Objects, Queue, QueueKind
 
 NAMED_BY_RABBITMQ = (QueueKind.ANSWERS, QueueKind.FEED)
 
@@ -60,6 +60,15 @@ class RabbitConnection:
                 for binding in queue.bindings
                 if binding.exchange not in absent
             ),
+        )
+
+    async def bind(self, queue: str, bindings: Sequence[Binding]) -> None:
+        name = self._name_of(queue)
+        await self._ask_aside(
+            *(
+                commands.Queue.Bind(queue=name, exchange=binding.exchange, routing_key=binding.pattern)
+                for binding in bindings
+            )
         )
 
     async def open_publishing(self) -> RabbitPublishing:

@@ -149,6 +149,6 @@ def declaration_of_exchange(exchange: Exchange) -> Frame:
 def declaration_of_queue(queue: Queue, limits: Limits) -> Frame:
     return commands.Queue.Declare(
         queue=queue.name,
-        durable=queue.kind in (QueueKind.WORK, QueueKind.DEAD, QueueKind.QUESTIONS),
+        durable=queue.kind not in (QueueKind.ANSWERS, QueueKind.FEED),
         arguments=cast("dict[str, Any]", arguments_of(queue, limits)),
     )

@@ -18,11 +18,12 @@ from bus.broker import (
     Receipt,
     Refusal,
 )
-from bus.topology import Objects
+from bus.topology import Binding, Objects
 from bus.unix_socket.frames import (
     FRAME_BYTES_MAX,
     Acknowledge,
     AskDepth,
+    Bind,
     BlockedChanged,
     Cancelled,
     CloseChannel,
@@ -118,6 +119,10 @@ class UnixConnection:
     async def declare(self, objects: Objects) -> None:
         request = next(self._ids)
         await self.ask(Declare(request, objects), request, type(None))
+
+    async def bind(self, queue: str, bindings: Sequence[Binding]) -> None:
+        request = next(self._ids)
+        await self.ask(Bind(request, queue, tuple(bindings)), request, type(None))
 
     async def open_publishing(self) -> "UnixPublishing":
         request, channel = next(self._ids), next(self._channels)

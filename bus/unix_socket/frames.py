@@ -23,7 +23,7 @@ from bus.broker import (
     Refusal,
 )
 from bus.memory.host import BODY_BYTES_MAX
-from bus.topology import Objects
+from bus.topology import Binding, Objects
 
 # A parcel may be much larger than what we send, so that it can travel to its dead-lettering; beside it there are
 # names and headers, which the memory broker bounds.
@@ -41,6 +41,12 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
 class Declare(Struct, frozen=True, array_like=True, tag="declare"):
     id: int
     objects: Objects
+
+
+class Bind(Struct, frozen=True, array_like=True, tag="bind"):
+    id: int
+    queue: str
+    bindings: tuple[Binding, ...]
 
 
 class OpenPublishing(Struct, frozen=True, array_like=True, tag="publishing"):
@@ -92,7 +98,7 @@ class Goodbye(Struct, frozen=True, array_like=True, tag="goodbye"):
     """Answered by the end of the stream, when everything before it is done."""
 
 
-Question = Declare | OpenPublishing | OpenConsuming | Publish | AskDepth | CloseChannel
+Question = Declare | Bind | OpenPublishing | OpenConsuming | Publish | AskDepth | CloseChannel
 Unanswered = Acknowledge | GiveBack | Goodbye
 Request = Hello | Question | Unanswered
 

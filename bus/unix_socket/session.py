@@ -14,6 +14,7 @@ from bus.memory.connection import MemoryConnection
 from bus.unix_socket.frames import (
     Acknowledge,
     AskDepth,
+    Bind,
     BlockedChanged,
     Cancelled,
     CloseChannel,
@@ -154,11 +155,15 @@ class Session:
         self._say(reply)
 
     async def _do(
-        self, request: Declare | OpenPublishing | OpenConsuming | CloseChannel, connection: MemoryConnection
+        self,
+        request: Declare | Bind | OpenPublishing | OpenConsuming | CloseChannel,
+        connection: MemoryConnection,
     ) -> None:
         match request:
             case Declare(objects=objects):
                 await connection.declare(objects)
+            case Bind(queue=queue, bindings=bindings):
+                await connection.bind(queue, bindings)
             case OpenPublishing(channel=channel):
                 self._publishings[channel] = await connection.open_publishing()
             case OpenConsuming(channel=channel, queue=queue, prefetch=prefetch):

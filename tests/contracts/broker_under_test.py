@@ -39,6 +39,9 @@ class BrokerUnderTest(Protocol):
     async def set_alarm(self, *, on: bool) -> None:
         """Let the broker run out of memory: it takes nothing from publishers any more."""
 
+    async def delete_exchange(self, name: str) -> None:
+        """As its owner would, with its bindings."""
+
     async def delete_queue(self, name: str) -> None:
         """As an operator would, while it is being consumed."""
 

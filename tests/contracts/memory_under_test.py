@@ -48,6 +48,9 @@ class MemoryUnderTest:
         else:
             self._memory.end_alarm()
 
+    async def delete_exchange(self, name: str) -> None:
+        self._memory.delete_exchange(name)
+
     async def delete_queue(self, name: str) -> None:
         self._memory.delete_queue(name)
 

@@ -207,6 +207,10 @@ class RabbitMQUnderTest:
         else:
             await self._eval(self._undo.pop("alarm"))
 
+    async def delete_exchange(self, name: str) -> None:
+        exchange = f'rabbit_misc:r(<<"{self.virtual_host}">>, exchange, <<"{name}">>)'
+        await self._eval(f'rabbit_exchange:delete({exchange}, false, <<"tests">>)')
+
     async def delete_queue(self, name: str) -> None:
         # RabbitMQ has named the feeds itself.
         for each in await self.feeds() if name.startswith("feed.") else (name,):

@@ -12,7 +12,7 @@ from bus.broker import ConnectionLost, Delivery, HandsOver, Parcel, Receipt
 from bus.memory import MemoryBroker
 from bus.memory.channels import MemoryConsuming, MemoryPublishing
 from bus.memory.connection import MemoryConnection
-from bus.topology import Objects
+from bus.topology import Binding, Objects
 from tests.simulation.faults import ON_THE_WAY
 from tests.simulation.process import SimProcess
 
@@ -100,6 +100,9 @@ class SimConnection:
 
     async def declare(self, objects: Objects) -> None:
         await self._inner.declare(objects)
+
+    async def bind(self, queue: str, bindings: Sequence[Binding]) -> None:
+        await self._inner.bind(queue, bindings)
 
     async def open_publishing(self) -> "SimPublishing":
         return SimPublishing(await self._inner.open_publishing(), self)

@@ -17,7 +17,7 @@ from bus.broker import (
 )
 from bus.message import Message
 from bus.station import Station
-from bus.topology import Objects
+from bus.topology import Binding, Objects
 
 Problem = Callable[[], Exception]
 
@@ -86,6 +86,9 @@ class _Connection:
         for queue in objects.queues:
             self._faults.check("open", queue.name)
         await self._connection.declare(objects)
+
+    async def bind(self, queue: str, bindings: Sequence[Binding]) -> None:
+        await self._connection.bind(queue, bindings)
 
     async def open_publishing(self) -> Publishing:
         return _Publishing(await self._connection.open_publishing(), self._faults)

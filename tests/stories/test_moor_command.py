@@ -51,7 +51,7 @@ async def test_declaring_makes_everything_stand_and_may_be_repeated(
     for _ in range(2):
         ran = await moor("broker", "declare", "--cells", "c1,c2", MOOR_BUS_URL=served.url())
         assert (ran.code, ran.err) == (0, "")
-        assert "declared 18 exchanges and 15 queues" in ran.out
+        assert "declared 18 exchanges and 16 queues" in ran.out
 
     shown = await moor("broker", "show", "--cells", "c1,c2", "--json", "--bus", served.url())
     queues = {queue["name"]: queue["waiting"] for queue in json.loads(shown.out)["brokers"][0]["queues"]}
@@ -91,6 +91,24 @@ async def test_ironics_exchange_is_made_only_on_request(served: UnixUnderTest | 
     assert await publishing.publish(notification) is Receipt.CONFIRMED
     assert await connection.depth("ironic.events") == 1
     await connection.close()
+
+
+async def test_ironics_own_broker_gets_its_inbox_and_nothing_else() -> None:
+    api, own = await UnixUnderTest.start(), await UnixUnderTest.start()
+    try:
+        places = {"MOOR_BUS_URL": api.url(), "MOOR_IRONIC_BUS_URL": own.url()}
+        ran = await moor("broker", "declare", "--ironic", "--only", "ironic", **places)
+        assert (ran.code, ran.err) == (0, "")
+        assert "declared 2 exchanges and 2 queues for ironic" in ran.out
+        connection = await own.broker().connect()
+        publishing = await connection.open_publishing()
+        key = "ironic_versioned_notifications.error"
+        assert await publishing.publish(Parcel("ironic", key, b"{}", mandatory=True)) is Receipt.CONFIRMED
+        assert await connection.depth("ironic.events") == 1
+        await connection.close()
+    finally:
+        await api.close()
+        await own.close()
 
 
 async def test_the_topology_is_shown_without_any_broker() -> None:

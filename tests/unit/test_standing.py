@@ -19,7 +19,9 @@ def users(standing: Standing) -> set[str]:
 def test_without_cells_brokers_everything_stands_on_the_one() -> None:
     (one,) = standings_of(Places(bus_url=ALL), ("c1", "c2"))
 
-    assert one == Standing(ALL, (Site.API, Site.CELL), ("c1", "c2"))
+    assert one == Standing(ALL, (Site.API, Site.CELL, Site.IRONIC), ("c1", "c2"))
+    assert one.names == ("api", "c1", "c2")
+    assert "ironic.events" in names(one)
     assert {"scheduler.requests", "scheduler.events", "conductor.c1.work", "compute.c2.work"} <= names(one)
     assert {"moor-scheduler", "moor-conductor-c1", "moor-compute-c2"} <= users(one)
 
@@ -56,6 +58,27 @@ def test_cells_that_share_a_broker_stand_on_it_together() -> None:
     api, there = standings_of(places, ("c1", "c2", "c3"))
 
     assert (api.names, there.names) == (("api", "c2"), ("c1", "c3"))
+
+
+def test_ironics_own_broker_has_its_inbox_and_the_api_levels_has_none() -> None:
+    api, there = standings_of(Places(bus_url=ALL, ironic_bus_url="amqp://ironic/"), ("c1",))
+
+    assert (api.names, there.names) == (("api", "c1"), ("ironic",))
+    assert "ironic.events" not in names(api)
+    assert names(there) == {"ironic.events", "ironic.events.missed"}
+    assert users(there) == {"moor-ironic"}
+    rights = there.rights()["moor-ironic"]
+    assert rights.may_bind("ironic", "ironic_versioned_notifications.*")
+    assert not rights.may_configure("ironic.events")
+    assert not rights.may_write("moor.dead")
+
+
+def test_ironic_may_share_a_cells_broker() -> None:
+    api, there = standings_of(Places(bus_url=ALL, ironic_bus_url=C1, cell_bus_urls={"c1": C1}), ("c1",))
+
+    assert "ironic.events" not in names(api)
+    assert {"ironic.events", "conductor.c1.work"} <= names(there)
+    assert there.names == ("c1",)
 
 
 def test_users_get_their_rights_on_the_virtual_host_of_the_url() -> None:

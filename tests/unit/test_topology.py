@@ -17,6 +17,10 @@ from bus.topology import (
     DEAD_QUEUE,
     EVENTS,
     EXCHANGES,
+    INBOXES,
+    IRONIC,
+    IRONIC_EVENTS,
+    MISSED,
     PLACEMENT,
     QUEUES,
     REPLY,
@@ -217,7 +221,7 @@ def test_everything_that_is_read_or_written_exists() -> None:
         assert {grant.exchange for grant in (*role.writes, *role.listens)} <= names
         assert set(role.reads) <= queues
         for queue in role.reads:
-            assert queue == DEAD_QUEUE or retry_exchange_of(queue) in names, queue
+            assert queue in {DEAD_QUEUE, *INBOXES} or retry_exchange_of(queue) in names, queue
     assert {binding.exchange for queue in QUEUES for binding in queue.bindings} <= names
     assert {route.exchange for route in ROUTES.values()} <= names
 
@@ -235,6 +239,34 @@ def test_who_may_write_to_an_exchange_that_brings_back_may_read_every_queue_boun
             for binding in queue.bindings:
                 if binding.exchange.startswith(RETRY) and rights.may_write(binding.exchange):
                     assert rights.may_read(queue.name), f"{user} reaches {queue.name} by {binding.exchange}"
+
+
+def test_nothing_is_put_back_into_an_inbox() -> None:
+    assert {queue.name for queue in QUEUES if queue.name in INBOXES} == {
+        IRONIC_EVENTS,
+        "ironic.events.missed",
+    }
+    for name in INBOXES:
+        with pytest.raises(ValueError, match="holds what others say"):
+            retry_exchange_of(name)
+
+
+def test_ironic_alone_reads_and_binds_its_inbox_and_hears_no_rpc() -> None:
+    for user, rights in RIGHTS.items():
+        may = user in ("moor-ironic", "moor-operator")
+        assert rights.may_read(IRONIC_EVENTS) is may, user
+        assert rights.may_bind(IRONIC, "ironic_versioned_notifications.*") is may, user
+        assert rights.may_publish(IRONIC, "ironic_versioned_notifications.info") is (user == "moor-operator")
+    for key in ("#", "*", "*.*", "ironic.#", "ironic.conductor_manager"):
+        assert not RIGHTS["moor-ironic"].may_bind(IRONIC, key), key
+
+
+def test_on_a_broker_of_ironics_own_stands_its_inbox_and_nothing_else() -> None:
+    there = objects_of((), (Site.IRONIC,))
+
+    assert {exchange.name for exchange in there.exchanges} == {IRONIC, MISSED}
+    assert {queue.name for queue in there.queues} == INBOXES
+    assert {*rights_by_user(there.exchanges, (), (Site.IRONIC,))} == {"moor-ironic"}
 
 
 def test_placement_and_events_stand_on_every_broker_and_the_api_only_on_its_own() -> None:

@@ -1,0 +1,260 @@
+"""Reads what a program of somebody else's publishes, such as Ironic: raw bodies, over a link and a queue of our own there.
+
+That program's broker is often not ours: it has no exchanges of ours for retries and dead letters, and does not verify
+senders. Whoever may write to the exchange is believed, and nothing is judged here. The queue, an inbox (bus/topology.py),
+is shared by all processes that read it. It never holds up the program: it drops its oldest when it is full.
+
+Messages can be missed: while nothing was bound, or because the inbox was full. So the reader is told of each gap, and must
+then learn by other means what it missed.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from bus.broker import Connection, ConnectionLost, Consuming, Delivery, NotFound, Parcel
+from bus.dead_letters import burial
+from bus.errors import Operational
+from bus.link import Link, pauses_of
+from bus.origin import Origin
+from bus.parts import Status
+from bus.settings import BusSettings
+from bus.topology import (
+    IRONIC,
+    IRONIC_EVENTS,
+    IRONIC_TOPIC,
+    MISSED,
+    Exchange,
+    Limits,
+    Objects,
+    Queue,
+    inbox_queues,
+    missed_queue,
+)
+
+log = logging.getLogger(__name__)
+
+# How often the bindings are made again, and how often while the exchange does not exist.
+LOOK_S = 5.0
+LOOK_S_ABSENT = 0.5
+# A name or a topic must be no pattern: `#` would bring Ironic's RPC as well.
+_WILDCARDS = frozenset("#*")
+
+
+class Inbox(Struct, frozen=True):
+    """Which topics of which exchange are read, by which queue.
+
+    The exchange belongs to the other program. With `creates_exchange` a reader creates it where it is missing, as Ironic
+    would (not durable): only for a broker on which no Ironic ever speaks.
+    """
+
+    exchange: str = IRONIC
+    topics: tuple[str, ...] = (IRONIC_TOPIC,)
+    queue: str = IRONIC_EVENTS
+    creates_exchange: bool = False
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        for field, names in (
+            ("exchange", (self.exchange,)),
+            ("topics", self.topics),
+            ("queue", (self.queue,)),
+        ):
+            wrong = [name for name in names if not name or _WILDCARDS & {*name}]
+            if wrong or not names:
+                raise ValueError(f"{field} must be names without '*' and '#', at least one; got {names!r}")
+
+    @property
+    def queues(self) -> tuple[Queue, Queue]:
+        return inbox_queues(self.queue, self.exchange, self.topics)
+
+    @property
+    def missed(self) -> str:
+        return missed_queue(self.queue)
+
+
+class Heard(Struct, frozen=True):
+    """One message as it was published. `came_back` says that a reader had it before and did not acknowledge it."""
+
+    body: bytes
+    exchange: str
+    key: str
+    came_back: bool = False
+
+
+class Batch(Struct, frozen=True):
+    """Messages in the order of their arrival; or, without any, why messages before this point may have been missed."""
+
+    heard: tuple[Heard, ...] = ()
+    gap: str = ""
+
+
+async def hear(
+    link: Link,
+    inbox: Inbox,
+    *,
+    settings: BusSettings,
+    status: Status | None = None,
+    look_s: float = LOOK_S,
+    look_s_absent: float = LOOK_S_ABSENT,
+) -> AsyncGenerator[Batch, None]:
+    """Batches, until the caller stops asking. A batch is acknowledged when the caller asks for the next one: a caller that
+    dies before has not handled it, and it is delivered again, to this process or to another.
+
+    The first batch is a gap. A gap is also told after each interruption, when the exchange has come back, and when the
+    inbox dropped messages; the last of these is told to one reader of all, and acknowledged like a batch.
+    No operational error is raised: it is counted at `status`, that of the part that hears, and tried again.
+
+    Close it (`contextlib.aclosing`) as soon as it is left, so that what was not acknowledged goes back at once.
+    """
+    status = status or Status(f"inbox {inbox.queue}", pauses=pauses_of(settings))
+    gap = "reading begins: earlier messages may have been missed"
+    while True:
+        connection = await link.connection()
+        try:
+            reading = await _Reading.begin(connection, inbox, settings.prefetch)
+            try:
+                is_bound = await _is_bound(connection, inbox)
+                _tell_of_exchange(inbox, is_bound=is_bound)
+                status.well()
+                yield Batch(gap=gap)
+                while True:
+                    event, deliveries = await reading.next(look_s if is_bound else look_s_absent)
+                    match event:
+                        case _Event.HEARD:
+                            yield Batch(tuple(map(_heard, deliveries)))
+                        case _Event.MISSED:
+                            yield Batch(
+                                gap=f"the queue {inbox.queue!r} was full and dropped its oldest messages"
+                            )
+                        case _Event.LOOK:
+                            was_bound, is_bound = is_bound, await _is_bound(connection, inbox)
+                            if is_bound is not was_bound:
+                                _tell_of_exchange(inbox, is_bound=is_bound)
+                            if is_bound and not was_bound:
+                                yield Batch(gap=f"the exchange {inbox.exchange!r} did not exist for a while")
+                    await reading.done_with(event, deliveries)
+            finally:
+                await reading.close()
+        except Operational as problem:
+            if isinstance(problem, ConnectionLost):
+                await link.broken(connection)
+            gap = f"reading was interrupted: {problem}"
+            await asyncio.sleep(status.failed(problem))
+
+
+def buried(heard: Heard, *, reason: str, where: str, letter: str) -> Parcel:
+    """The parcel that brings a message that cannot be read to the dead letters of the API level's broker, by
+    `Publisher.send_parcel`. `where` is the process, `letter` a name that no other letter has.
+
+    The dead letter can be looked at and dropped; it is never replayed.
+    """
+    origin = Origin(exchange=heard.exchange, key=heard.key)
+    # By the name in the table, whatever this queue is called: the role may bury under that name alone.
+    return burial(heard.body, IRONIC_EVENTS, origin, reason=reason, attempts=1, where=where, letter=letter)
+
+
+class _Event(Enum):
+    HEARD = "heard"
+    MISSED = "missed"
+    LOOK = "look"
+
+
+class _Reading:
+    """Both queues, consumed over one connection, and the clock: what happens next, one thing at a time."""
+
+    def __init__(self, heard: Consuming, missed: Consuming) -> None:
+        self._consuming = {_Event.HEARD: heard, _Event.MISSED: missed}
+        self._waiting: dict[_Event, asyncio.Future[Any]] = {}
+
+    @classmethod
+    async def begin(cls, connection: Connection, inbox: Inbox, prefetch: int) -> "_Reading":
+        if not await _stands(connection, inbox):
+            queues = [_unbound(queue, inbox) for queue in inbox.queues]
+            await connection.declare(Objects((Exchange(MISSED),), tuple(queues), inbox.limits))
+        heard = await connection.open_consuming(inbox.queue, prefetch)
+        try:
+            return cls(heard, await connection.open_consuming(inbox.missed, 1))
+        except BaseException:
+            await heard.close()
+            raise
+
+    async def next(self, look_s: float) -> tuple[_Event, Sequence[Delivery]]:
+        self._wait_for(_Event.HEARD, self._consuming[_Event.HEARD].receive)
+        self._wait_for(_Event.MISSED, self._consuming[_Event.MISSED].receive)
+        self._wait_for(_Event.LOOK, partial(_after, look_s))
+        await asyncio.wait(self._waiting.values(), return_when=asyncio.FIRST_COMPLETED)
+        event = next(each for each, waiting in self._waiting.items() if waiting.done())
+        return event, self._waiting.pop(event).result()
+
+    async def done_with(self, event: _Event, deliveries: Sequence[Delivery]) -> None:
+        if deliveries:
+            await self._consuming[event].acknowledge(deliveries[-1].tag, multiple=True)
+
+    async def close(self) -> None:
+        """What was delivered and not acknowledged goes back to its queue."""
+        for waiting in self._waiting.values():
+            waiting.cancel()
+        await asyncio.gather(*self._waiting.values(), return_exceptions=True)
+        for consuming in self._consuming.values():
+            with suppress(Operational):
+                await consuming.close()
+
+    def _wait_for(self, event: _Event, happening: Callable[[], Awaitable[Sequence[Delivery]]]) -> None:
+        if event not in self._waiting:
+            self._waiting[event] = asyncio.ensure_future(happening())
+
+
+async def _after(seconds: float) -> Sequence[Delivery]:
+    await asyncio.sleep(seconds)
+    return ()
+
+
+async def _stands(connection: Connection, inbox: Inbox) -> bool:
+    """Asked before anything is declared: where an operator declares, a reader has no right to."""
+    try:
+        for queue in inbox.queues:
+            await connection.depth(queue.name)
+    except NotFound:
+        return False
+    return True
+
+
+def _unbound(queue: Queue, inbox: Inbox) -> Queue:
+    """The inbox is bound by itself, since its exchange may not exist."""
+    return Queue(queue.name, queue.kind, () if queue.name == inbox.queue else queue.bindings, queue.site)
+
+
+async def _is_bound(connection: Connection, inbox: Inbox) -> bool:
+    """Bind the inbox, again and again: an exchange that was gone and has come back has none of its bindings. False if there
+    is no such exchange.
+    """
+    if inbox.creates_exchange:
+        await connection.declare(Objects((Exchange(inbox.exchange, durable=False),)))
+    try:
+        await connection.bind(inbox.queue, inbox.queues[0].bindings)
+    except NotFound:
+        return False
+    return True
+
+
+def _tell_of_exchange(inbox: Inbox, *, is_bound: bool) -> None:
+    if is_bound:
+        log.info("the queue %r is bound to the exchange %r", inbox.queue, inbox.exchange)
+    else:
+        log.warning(
+            "there is no exchange %r yet: the queue %r is bound as soon as it exists",
+            inbox.exchange,
+            inbox.queue,
+        )
+
+
+def _heard(delivery: Delivery) -> Heard:
+    parcel = delivery.parcel
+    return Heard(parcel.body, parcel.exchange, parcel.routing_key, came_back=delivery.returns > 0)

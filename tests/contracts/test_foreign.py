@@ -1,0 +1,358 @@
+"""Reading what a program of somebody else's publishes: nothing holds it up, every gap is told, and its exchange may go."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+from msgspec import structs
+
+from bus.broker import Broker, Connection, Parcel, Receipt
+from bus.dead_letters import NotReplayed, opened
+from bus.foreign import Batch, Inbox, buried, hear
+from bus.link import Link
+from bus.parts import Status
+from bus.topology import DEAD, MISSED, Exchange, Limits, Objects, objects_of, user_of
+from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.small_world import connected, eventually, publish, until_depth, within_patience
+from tests.contracts.stage import CELLS, SETTINGS, dead_letters, declared, send, station
+
+pytestmark = pytest.mark.asyncio
+
+KEY = "ironic_versioned_notifications.info"
+INBOX = Inbox()
+SMALL = Inbox(limits=Limits(inbox_length_max=3))
+THEIRS = Objects((Exchange(INBOX.exchange, durable=False),))
+LOOK_S = 0.02
+
+
+def said(body: bytes | int, key: str = KEY) -> Parcel:
+    return Parcel(INBOX.exchange, key, body if isinstance(body, bytes) else str(body).encode())
+
+
+@asynccontextmanager
+async def hearing(
+    broker: Broker, inbox: Inbox = INBOX, *, status: Status | None = None
+) -> AsyncIterator[AsyncGenerator[Batch, None]]:
+    """A reader with a link of its own, that has been told of the first gap."""
+    link = Link(broker, SETTINGS)
+    batches = hear(link, inbox, settings=SETTINGS, status=status, look_s=LOOK_S, look_s_absent=LOOK_S)
+    try:
+        async with aclosing(batches):
+            assert (await next_of(batches)).gap.startswith("reading begins")
+            yield batches
+    finally:
+        await link.close()
+
+
+async def next_of(batches: AsyncGenerator[Batch, None]) -> Batch:
+    return await within_patience(anext(batches))
+
+
+async def heard(batches: AsyncGenerator[Batch, None], count: int) -> list[int]:
+    """So many messages, and no gap before them."""
+    found: list[int] = []
+    while len(found) < count:
+        batch = await next_of(batches)
+        assert not batch.gap
+        found += [int(each.body) for each in batch.heard]
+    return found
+
+
+async def gap(batches: AsyncGenerator[Batch, None]) -> str:
+    batch = await next_of(batches)
+    assert not batch.heard
+    return batch.gap
+
+
+async def stands(connection: Connection, inbox: Inbox) -> None:
+    """The queues stand and are bound, and nobody reads them."""
+    exchanges = (*THEIRS.exchanges, Exchange(MISSED))
+    await connection.declare(Objects(exchanges, inbox.queues, inbox.limits))
+
+
+async def test_bodies_are_heard_as_they_are_in_order(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as batches:
+        await publish(ironic, said(b"\x00 no json"), said(b"{}", "ironic_versioned_notifications.error"))
+
+        found: list[tuple[bytes, str]] = []
+        while len(found) < 2:
+            batch = await next_of(batches)
+            found += [(each.body, each.key) for each in batch.heard]
+            assert all(each.exchange == "ironic" and not each.came_back for each in batch.heard)
+
+    assert found == [(b"\x00 no json", KEY), (b"{}", "ironic_versioned_notifications.error")]
+
+
+async def test_only_the_topics_are_heard_at_every_level(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as batches:
+        rpc = ("ironic.conductor_manager", "ironic.conductor_manager.host-1", "reply.info", f"{KEY}.more")
+        await publish(ironic, *(said(0, key) for key in rpc))
+        levels = ("debug", "info", "warn", "warning", "error", "critical", "audit")
+        await publish(
+            ironic, *(said(n, f"ironic_versioned_notifications.{level}") for n, level in enumerate(levels, 1))
+        )
+
+        assert await heard(batches, len(levels)) == [*range(1, len(levels) + 1)]
+
+
+async def test_a_full_inbox_drops_its_oldest_takes_everything_and_tells(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker()) as ironic:
+        await stands(ironic, SMALL)
+
+        receipts = [(await publish(ironic, said(number)))[0] for number in range(1, 8)]
+
+        assert receipts == [Receipt.CONFIRMED] * 7
+        await until_depth(ironic, SMALL.queue, 3)
+        await until_depth(ironic, SMALL.missed, 1)
+        async with hearing(under_test.broker(), SMALL) as batches:
+            told: list[str] = []
+            bodies: list[int] = []
+            while len(bodies) < 3 or not told:
+                batch = await next_of(batches)
+                told += [batch.gap] if batch.gap else []
+                bodies += [int(each.body) for each in batch.heard]
+            assert bodies == [5, 6, 7]
+            assert told == ["the queue 'ironic.events' was full and dropped its oldest messages"]
+
+
+async def test_an_inbox_is_bounded_in_bytes_too(under_test: BrokerUnderTest) -> None:
+    inbox = Inbox(limits=Limits(inbox_bytes_max=1000))
+    async with connected(under_test.broker()) as ironic:
+        await stands(ironic, inbox)
+
+        for number in range(1, 6):
+            assert await publish(ironic, said(b"%d" % number + b" " * 399)) == [Receipt.CONFIRMED]
+
+        await until_depth(ironic, inbox.queue, 2)
+        await until_depth(ironic, inbox.missed, 1)
+        async with hearing(under_test.broker(), inbox) as batches:
+            bodies: list[int] = []
+            while len(bodies) < 2:
+                bodies += [int(each.body) for each in (await next_of(batches)).heard]
+            assert bodies == [4, 5]
+
+
+async def test_bytes_of_what_was_read_or_came_back_are_counted_right(under_test: BrokerUnderTest) -> None:
+    inbox = Inbox(limits=Limits(inbox_bytes_max=1000))
+    async with connected(under_test.broker()) as ironic:
+        await stands(ironic, inbox)
+        for _ in range(3):
+            await publish(ironic, said(b"1" * 400), said(b"2" * 400))
+            consuming = await ironic.open_consuming(inbox.queue, prefetch=10)
+            got = [*await within_patience(consuming.receive())]
+            while len(got) < 2:
+                got += await within_patience(consuming.receive())
+            # One is acknowledged, and one comes back.
+            await consuming.acknowledge(got[0].tag)
+            await consuming.close()
+            await until_depth(ironic, inbox.queue, 1)
+            consuming = await ironic.open_consuming(inbox.queue, prefetch=10)
+            await consuming.acknowledge((await within_patience(consuming.receive()))[0].tag)
+            await consuming.close()
+            await until_depth(ironic, inbox.queue, 0)
+        await publish(ironic, *(said(b"3" * 200) for _ in range(5)))
+
+        await until_depth(ironic, inbox.queue, 5)
+        await until_depth(ironic, inbox.missed, 0)
+
+
+async def test_the_word_of_a_drop_is_told_again_if_its_reader_dies(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker()) as ironic:
+        await stands(ironic, SMALL)
+        await publish(ironic, *map(said, range(1, 5)))
+        await until_depth(ironic, SMALL.missed, 1)
+        for _ in range(2):
+            async with hearing(under_test.broker(), SMALL) as batches:
+                while not (await next_of(batches)).gap:
+                    pass
+                # And dies before it asks for more.
+        async with hearing(under_test.broker(), SMALL) as batches:
+            while not (await next_of(batches)).gap:
+                pass
+            await publish(ironic, said(5))
+            # To ask for more is to have finished.
+            assert (await next_of(batches)).heard
+        assert await ironic.depth(SMALL.missed) == 0
+
+
+async def test_what_a_reader_did_not_finish_comes_to_another(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), THEIRS) as ironic:
+        async with hearing(under_test.broker()) as batches:
+            await publish(ironic, said(1))
+            assert await heard(batches, 1) == [1]
+            await publish(ironic, said(2))
+            # To ask for more is to have finished the first.
+            assert await heard(batches, 1) == [2]
+        async with hearing(under_test.broker()) as batches:
+            again = await next_of(batches)
+
+        assert [(each.body, each.came_back) for each in again.heard] == [(b"2", True)]
+
+
+async def test_what_was_held_when_the_connection_was_cut_comes_again_after_a_gap(
+    under_test: BrokerUnderTest,
+) -> None:
+    async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as batches:
+        await publish(ironic, said(1))
+        assert await heard(batches, 1) == [1]
+
+        await under_test.cut_connections()
+
+        assert (await gap(batches)).startswith("reading was interrupted")
+        assert await heard(batches, 1) == [1]
+
+
+async def test_readers_share_one_inbox(under_test: BrokerUnderTest) -> None:
+    async with (
+        connected(under_test.broker(), THEIRS) as ironic,
+        hearing(under_test.broker()) as one,
+        hearing(under_test.broker()) as other,
+    ):
+        waiting = [asyncio.ensure_future(anext(batches)) for batches in (one, other)]
+        await publish(ironic, said(1), said(2))
+        batches = await within_patience(asyncio.gather(*waiting))
+
+    assert sorted(int(each.body) for batch in batches for each in batch.heard) == [1, 2]
+
+
+async def test_an_exchange_that_appears_later_is_waited_for(under_test: BrokerUnderTest) -> None:
+    status = Status("inbox")
+    async with hearing(under_test.broker(), status=status) as batches:
+        asking = asyncio.ensure_future(anext(batches))
+        await asyncio.wait((asking,), timeout=5 * LOOK_S)
+        assert not asking.done()
+        async with connected(under_test.broker(), THEIRS) as ironic:
+            assert (await within_patience(asking)).gap == "the exchange 'ironic' did not exist for a while"
+
+            await publish(ironic, said(1))
+            assert await heard(batches, 1) == [1]
+    assert status.failures == 0
+
+
+async def test_an_exchange_that_went_and_came_back_is_bound_again(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as batches:
+        await publish(ironic, said(1))
+        assert await heard(batches, 1) == [1]
+        await under_test.delete_exchange(INBOX.exchange)
+        asking = asyncio.ensure_future(anext(batches))
+        await asyncio.wait((asking,), timeout=10 * LOOK_S)
+        assert not asking.done()
+
+        await ironic.declare(THEIRS)
+
+        assert "did not exist" in (await within_patience(asking)).gap
+        await publish(ironic, said(2))
+        assert await heard(batches, 1) == [2]
+
+
+async def test_after_a_restart_the_queue_is_there_and_is_bound_as_soon_as_the_exchange_is(
+    under_test: BrokerUnderTest,
+) -> None:
+    async with connected(under_test.broker()) as ironic:
+        await stands(ironic, INBOX)
+        await publish(ironic, said(1))
+    await under_test.restart()
+    async with hearing(under_test.broker()) as batches:
+        assert await heard(batches, 1) == [1]
+        await under_test.restart()
+        assert (await gap(batches)).startswith("reading was interrupted")
+        async with connected(under_test.broker(), THEIRS) as ironic:
+            while "did not exist" not in (batch := await next_of(batches)).gap:
+                # Not acknowledged before the restart.
+                assert [int(each.body) for each in batch.heard] == [1]
+
+            await publish(ironic, said(2))
+            assert await heard(batches, 1) == [2]
+
+
+async def test_a_reader_may_be_told_to_create_the_exchange_itself(under_test: BrokerUnderTest) -> None:
+    async with (
+        connected(under_test.broker()) as ironic,
+        hearing(under_test.broker(), structs.replace(INBOX, creates_exchange=True)) as batches,
+    ):
+        # As Ironic would have declared it.
+        await ironic.declare(THEIRS)
+        await publish(ironic, said(1))
+        assert await heard(batches, 1) == [1]
+
+
+async def test_an_inbox_that_was_deleted_is_made_again(under_test: BrokerUnderTest) -> None:
+    async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as batches:
+        asking = asyncio.ensure_future(anext(batches))
+        await under_test.delete_queue(INBOX.queue)
+
+        assert (await within_patience(asking)).gap.startswith("reading was interrupted")
+        await publish(ironic, said(1))
+        assert await heard(batches, 1) == [1]
+
+
+async def test_the_role_ironic_may_read_and_bind_again_and_no_more(under_test: BrokerUnderTest) -> None:
+    user = user_of("ironic")
+    status = Status("inbox")
+    async with connected(under_test.broker(), objects_of(CELLS, create_foreign=True)) as operator:
+        await under_test.add_user(user, CELLS)
+        async with hearing(under_test.broker(user), status=status) as batches:
+            await under_test.delete_exchange(INBOX.exchange)
+            await operator.declare(THEIRS)
+            asking = asyncio.ensure_future(anext(batches))
+
+            async def is_bound() -> bool:
+                return await publish(operator, structs.replace(said(1), mandatory=True)) == [
+                    Receipt.CONFIRMED
+                ]
+
+            await eventually(is_bound, "the queue is bound again")
+            assert {*(each.body for each in (await within_patience(asking)).heard)} <= {b"1"}
+        assert status.failures == 0
+        # Where the queue does not stand, it waits for an operator: it may not declare.
+        await under_test.delete_queue(INBOX.queue)
+        link = Link(under_test.broker(user), SETTINGS)
+        async with aclosing(hear(link, INBOX, settings=SETTINGS, status=status)) as batches:
+            asking = asyncio.ensure_future(anext(batches))
+
+            async def is_refused() -> bool:
+                return "AccessRefused" in status.last_error
+
+            await eventually(is_refused, "it may not declare")
+            await operator.declare(objects_of(CELLS))
+            assert (await within_patience(asking)).gap.startswith("reading was interrupted")
+        await link.close()
+
+
+async def test_a_body_that_cannot_be_read_is_a_dead_letter_that_says_where_it_came_from(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    body = b"\xff half a node\n and more"
+    async with station(broker) as here, connected(under_test.broker(), THEIRS) as ironic:
+        async with hearing(under_test.broker()) as batches:
+            await publish(ironic, said(body))
+            (each,) = (await next_of(batches)).heard
+            await here.publisher.send_parcel(
+                buried(each, reason="no JSON", where="ironic-1", letter="ironic-1-1")
+            )
+        (letter,) = await dead_letters(broker, 1)
+
+    assert (letter.body, letter.reason, letter.queue) == (body, "no JSON", INBOX.queue)
+    assert (letter.origin.exchange, letter.origin.key, letter.where) == (INBOX.exchange, KEY, "ironic-1")
+
+
+async def test_a_letter_from_an_inbox_is_not_replayed(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    await send(broker, Parcel(DEAD, INBOX.queue, b"{}", mandatory=True))
+    async with connected(broker) as connection:
+        await until_depth(connection, "dead", 1)
+        async with opened(connection, letters_max=10) as grave:
+            with pytest.raises(NotReplayed, match="holds what others say"):
+                await grave.replay(connection, [*grave.letters])
+        await until_depth(connection, "dead", 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("topics", ("#",)), ("topics", ()), ("topics", ("a", "")), ("exchange", "*"), ("queue", "")],
+)
+async def test_an_inbox_has_names_and_no_patterns(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{field} must be names"):
+        structs.replace(INBOX, **{field: value})
