@@ -178,14 +178,18 @@ async def test_the_word_of_a_drop_is_told_again_if_its_reader_dies(under_test: B
 
 async def test_what_a_reader_did_not_finish_comes_to_another(under_test: BrokerUnderTest) -> None:
     async with connected(under_test.broker(), THEIRS) as ironic:
-        async with hearing(under_test.broker()) as batches:
+        link = Link(under_test.broker(), SETTINGS)
+        async with aclosing(hear(link, INBOX, settings=SETTINGS)) as batches:
+            assert await gap(batches)
             await publish(ironic, said(1))
             assert await heard(batches, 1) == [1]
             await publish(ironic, said(2))
             # To ask for more is to have finished the first.
             assert await heard(batches, 1) == [2]
+        # Its connection stands, and other parts may use it.
         async with hearing(under_test.broker()) as batches:
             again = await next_of(batches)
+        await link.close()
 
         assert [(each.body, each.came_back) for each in again.heard] == [(b"2", True)]
 
