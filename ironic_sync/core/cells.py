@@ -16,7 +16,7 @@ from ironic_sync.core.rows import NodeRow
 
 
 class CellMap(Struct, frozen=True, kw_only=True):
-    """What the operator configured. Without `default`, a node that no table names has no cell."""
+    """The operator's tables. Without `default`, a node that no table names has no cell."""
 
     groups: Mapping[str, str] = {}
     shards: Mapping[str, str] = {}
@@ -71,7 +71,7 @@ def cell_of(node: Node, cells: CellMap) -> str:
 
 
 def decide_cell(row: NodeRow, cells: CellMap, *, can_read: bool) -> CellDecision:
-    """What the row's cell becomes. A node that can be read is read before it gets a cell: Ironic sends no shard."""
+    """The cell of this row from now on. A node that can be read is read before it gets a cell: Ironic sends no shard."""
     node = row.node
     if node is None:
         return _undecided(row, "nothing is known of the node yet")
@@ -102,6 +102,6 @@ def _other_cell(row: NodeRow, wanted: str, signs: str) -> CellDecision:
 
 
 def _signs_of(node: Node) -> str:
-    """What the tables are asked for."""
+    """The keys by which the tables were searched."""
     shard = f"shard {node.shard!r} and " if node.shard else ""
     return f"the node has {shard}conductor group {node.conductor_group!r}"

@@ -1,4 +1,4 @@
-"""Every event type that Ironic has for nodes and allocations, and what is done with it.
+"""The table of Ironic's event types for nodes and allocations, and how each is treated.
 
 A request to Ironic's API is announced with the values that were asked for: only its end is believed. A change of state
 is believed with any status, since its node says what is.
@@ -26,9 +26,6 @@ _NOT_YET = "an allocation that starts has taken no node yet"
 
 
 def _event_table() -> dict[str, Event]:
-    """Every event type of the nodes and allocations, and what is done with it. The state decides, never the status:
-    a provision_set is taken with any, and only what was asked of Ironic's API is not believed before its end.
-    """
     rows: list[tuple[str, str, Treatment, str]] = [
         ("node.provision_set", "start success end", "taken", ""),
         ("node.provision_set", "error", "taken and doubted", ""),

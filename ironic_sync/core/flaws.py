@@ -1,4 +1,4 @@
-"""What is wrong with a JSON text that could not be decoded: the field and its value, for whoever wrote it.
+"""Names the field and the value that make a JSON text unreadable, for the author of the text.
 
 Such texts are rare, so this may take time.
 """
@@ -46,7 +46,7 @@ def _keys_of(path: str) -> list[str]:
 
 
 def _field_of(keys: list[str]) -> str:
-    """As a person calls it who looks at a node: without the wrapping of its payload."""
+    """The field as Ironic's documentation names it: without the wrapping of the payload."""
     inner = keys[1:] if keys[0] == _DATA else keys
     return ".".join(key for key in inner or keys if not key.isdigit())
 

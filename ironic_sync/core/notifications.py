@@ -1,4 +1,4 @@
-"""What does a body from Ironic's exchange say?
+"""Reads the body of a message from Ironic's exchange.
 
 The body is oslo.messaging's envelope, with the notification as a JSON text inside, or the notification itself. The
 event type decides first whether the notification is believed, only doubted or ignored; the node is decoded after that.
@@ -77,7 +77,7 @@ class Ignored(Struct, frozen=True):
 
 
 class Unreadable(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A body that nothing can be decided by. `field` is what is wrong; `node` the node it speaks of, if that can be told."""
+    """A body that decides nothing. `field` is the wrong field. `node` is the node of the body, if its id can be read."""
 
     reason: str
     field: str = ""
@@ -146,7 +146,7 @@ _Payload = _NodePayload | _NamedPayload | _AllocationPayload
 
 
 def read(body: bytes) -> Said:
-    """What the body says, or why that cannot be told."""
+    """The notification in the body, or the reason why there is none."""
     said = _unwrapped(body)
     if isinstance(said, Unreadable):
         return said
@@ -183,7 +183,7 @@ def _unwrapped(body: bytes) -> _Notification | Unreadable:
 
 
 def _about(said: _Notification, event: Event, at_us: int) -> Said:
-    """What the payload says, decoded as far as this event type is believed."""
+    """The payload, decoded as far as this event type is believed."""
     try:
         match event.treatment:
             case "doubted":
@@ -274,7 +274,7 @@ def _unreadable_payload(problem: Exception, said: _Notification, at_us: int) -> 
 
 
 def _placed(wrong: Unreadable, said: _Notification, at_us: int) -> Unreadable:
-    """The same, with the event and the node it speaks of."""
+    """Adds the event type and the node, so that the node can be read again."""
     return msgspec.structs.replace(
         wrong,
         event_type=said.event_type,

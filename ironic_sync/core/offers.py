@@ -1,4 +1,4 @@
-"""What is placement told of a node: of which class, may it be claimed, with which traits, and why not?
+"""Decides the offer of a node: its class and traits, whether it may be claimed, and the reasons if not.
 
 The one table of Ironic's provision states is here. The offer of a node is always one of its class. A node that may not
 be claimed is reserved and stays in placement, so that nothing has to be dropped while an instance holds it.
@@ -19,7 +19,7 @@ from ironic_sync.core.rows import NodeRow, Offer
 
 AVAILABLE: Final = frozenset({"available", None})
 
-# Every other provision state of Ironic, and what it means for who wants the node.
+# Every other provision state of Ironic, and the reason why such a node may not be claimed.
 UNAVAILABLE: Final[Mapping[str, str]] = {
     "enroll": "Ironic does not manage the node yet",
     "verifying": "Ironic checks the node's credentials",

@@ -1,4 +1,4 @@
-"""Which word about a node counts, and what is in doubt?
+"""Decides which word about a node counts, and when the node must be read again.
 
 A word is a notification or an answer of Ironic's REST API. Each function takes the row and gives the row after it, or
 the very same object if nothing changes. The `version` of a row is never touched: the caller counts it when it writes.
@@ -125,7 +125,7 @@ def _doubts_of(row: NodeRow, said: NodeSaid) -> list[str]:
 
 
 def _known_node(row: NodeRow, said: NodeSaid) -> Node | None:
-    """What was known of this node before; nothing if it was deleted and another is made under its id."""
+    """The node as it was known before. A new node under the id of a deleted one was not known."""
     return None if row.is_deleted and said.kind == "create" else row.node
 
 

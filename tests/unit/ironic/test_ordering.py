@@ -124,7 +124,10 @@ def test_words_of_one_publisher_are_in_order_however_near() -> None:
 def test_a_node_that_is_held_stays_held_until_it_is_read() -> None:
     held = after(KNOWN, a_word(T0, maintenance=True), a_word(T0 + 1, CONDUCTOR))
 
-    later = after(held, a_word(T0 + 60 * SECOND, CONDUCTOR, name="later"))
+    failed = NodeDoubted(
+        id=NODE_ID, at_us=T0, publisher=API, event_type="e", doubt="update ended in an error"
+    )
+    later = after(held, a_word(T0 + 60 * SECOND, CONDUCTOR, name="later"), failed)
 
     assert not is_offered(later)
     assert is_offered(read_again(later, a_node(), later.version, T0 + 61 * SECOND) or UNKNOWN)
