@@ -70,6 +70,8 @@ class Membership:
         self._listeners = list(listeners)
         self._clock_s = clock_s
         self._owned: dict[ProviderId, int] = {}
+        # Nodes that others may own in this very moment: the answer to the transaction that gave them has not come.
+        self._giving: set[ProviderId] = set()
         # Leases are numbered from 1; 0 is none. Until the first look under a lease is done, the daemon may not act: some
         # of what it owns may be of the lease before.
         self._leases = 0
@@ -115,7 +117,7 @@ class Membership:
         return self.acting_left_s > 0
 
     def may_act_on(self, node: ProviderId) -> bool:
-        return node in self._owned and self.may_act()
+        return node in self._owned and node not in self._giving and self.may_act()
 
     async def drain(self) -> None:
         """Give all nodes away and take none, until the daemon joins again."""
@@ -140,6 +142,7 @@ class Membership:
         if self._has_lease:
             log.warning("daemon %r lost its lease: it joins again, without its nodes", self.name)
             self._has_lease = False
+            self._looking.wake()
         asked_at_s = self._clock_s()
         await self._in_time(self._store.join(self.name, self.incarnation, self._settings.lease_s))
         self._leases += 1
@@ -170,6 +173,7 @@ class Membership:
     async def _look(self) -> None:
         lease = self._leases
         if not self._has_lease:
+            self._lost(tuple(self._owned))
             return
         view = await self._store.look(self.name)
         if not self._is_in(view):
@@ -232,6 +236,7 @@ class Membership:
         # Until it is done: whatever breaks it off.
         self._must_compare = True
         owned = await self._store.owners((self.name,))
+        self._giving.clear()
         theirs = self._owned.keys() - {each.id for each in owned}
         self._lost(tuple(sorted(theirs)))
         self._gained(owned)
@@ -246,11 +251,17 @@ class Membership:
         for first in range(0, len(moves), self._settings.page):
             if self._lease_time_left_s() <= 0:
                 break
-            page = await self._store.give(moves[first : first + self._settings.page])
-            self._gained([each for each in page if each.owner == self.name])
-            self._lost([each.id for each in page if each.owner != self.name])
-            moved += len(page)
+            moved += await self._give(moves[first : first + self._settings.page])
         return moved
+
+    async def _give(self, moves: Sequence[Move]) -> int:
+        # Broken off, they stay in it until the rows are compared again.
+        self._giving |= {each.id for each in moves if each.to != self.name}
+        moved = await self._store.give(moves)
+        self._giving -= {each.id for each in moves}
+        self._gained([each for each in moved if each.owner == self.name])
+        self._lost([each.id for each in moved if each.owner != self.name])
+        return len(moved)
 
     def _gained(self, nodes: Sequence[Owned]) -> None:
         if fresh := [each for each in nodes if self._is_news(each)]:
@@ -273,6 +284,8 @@ class Membership:
         """Without a gap: whatever could not be given away is taken over as soon as this member's row is gone."""
         if not self._has_lease:
             return
+        # From here on it acts no more, whatever becomes of the lease.
+        self._has_lease = False
         try:
             await self._give_everything()
             await self._in_time(self._store.leave(self.name, self.incarnation))
@@ -283,7 +296,6 @@ class Membership:
                 self._settings.lease_s,
                 problem,
             )
-        self._has_lease = False
         self._lost(tuple(self._owned))
 
     async def _give_everything(self) -> None:

@@ -1,0 +1,495 @@
+"""Daemons that share nodes: they come, drain, stop, die, stand still and lose their database, and each node has one owner.
+
+On a loop whose clock jumps, which is the database's clock and the daemons' own.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.errors import Unavailable
+from bus.message import ProviderId
+from bus.parts import State, statuses
+from ironic_sync.core.node import Node
+from ironic_sync.core.ring import Member, Move, Owned, Ring
+from ironic_sync.core.rows import NodeRow
+from ironic_sync.membership import Membership
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import IronicStore, RingStore, RingView
+from ironic_sync.store_memory import MemoryIronicStore
+from tests.contracts.ironic_stores import open_ironic_stores
+from tests.simulation.loop import live, until_s
+
+T = TypeVar("T")
+
+NOON = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
+SETTINGS = IronicSettings(page=20)
+
+
+class Wire:
+    """The way from one daemon to the database: it may be slow, break, or stand still."""
+
+    def __init__(self, store: RingStore, chance: random.Random | None = None) -> None:
+        self._store = store
+        self._chance = chance
+        self.is_away = False
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def _done(self, ask: Callable[[], Awaitable[T]]) -> T:
+        await self._on_the_way()
+        answer = await ask()
+        # What was done is done, also if the answer is lost.
+        await self._on_the_way()
+        return answer
+
+    async def _on_the_way(self) -> None:
+        await self.open.wait()
+        if self._chance is not None:
+            await asyncio.sleep(self._chance.choice((0.0, 0.01, 0.2)))
+            await self.open.wait()
+        if self.is_away or (self._chance is not None and self._chance.random() < 0.02):
+            raise Unavailable("the database is away")
+
+    async def join(self, name: str, incarnation: str, lease_s: float) -> None:
+        await self._done(lambda: self._store.join(name, incarnation, lease_s))
+
+    async def renew(self, name: str, incarnation: str, lease_s: float) -> bool:
+        return await self._done(lambda: self._store.renew(name, incarnation, lease_s))
+
+    async def leave(self, name: str, incarnation: str) -> None:
+        await self._done(lambda: self._store.leave(name, incarnation))
+
+    async def set_draining(self, name: str, *, draining: bool) -> bool:
+        return await self._done(lambda: self._store.set_draining(name, draining=draining))
+
+    async def members(self) -> tuple[Member, ...]:
+        return await self._done(self._store.members)
+
+    async def look(self, name: str) -> RingView:
+        return await self._done(lambda: self._store.look(name))
+
+    async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
+        return await self._done(lambda: self._store.owners(names))
+
+    async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
+        return await self._done(lambda: self._store.give(moves))
+
+
+class Daemon:
+    """A membership, and what it told of its nodes."""
+
+    def __init__(
+        self,
+        store: RingStore,
+        name: str,
+        *,
+        start: int = 1,
+        settings: IronicSettings = SETTINGS,
+        chance: random.Random | None = None,
+    ) -> None:
+        self.name = name
+        self.wire = Wire(store, chance)
+        self.nodes: dict[ProviderId, int] = {}
+        self.membership = Membership(
+            self.wire,
+            name,
+            f"{name}-{start}",
+            settings,
+            listeners=(self,),
+            clock_s=asyncio.get_running_loop().time,
+            chance=random.Random(f"{name} {start}"),
+        )
+        self._running = asyncio.create_task(self.membership.run())
+
+    def gained(self, nodes: Sequence[Owned]) -> None:
+        assert all(each.owner == self.name for each in nodes)
+        self.nodes |= {each.id: each.epoch for each in nodes}
+
+    def lost(self, nodes: Sequence[ProviderId]) -> None:
+        for each in nodes:
+            del self.nodes[each]
+
+    def may_act_on(self, node: ProviderId) -> bool:
+        return self.membership.may_act_on(node)
+
+    async def stop(self) -> None:
+        await self.membership.stop()
+        await self._running
+
+    async def kill(self) -> None:
+        self._running.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._running
+        assert self._running.cancelled(), "it had ended by itself"
+
+
+def node_id(number: int) -> ProviderId:
+    return ProviderId(UUID(int=number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128))
+
+
+def a_store() -> MemoryIronicStore:
+    loop = asyncio.get_running_loop()
+    return MemoryIronicStore(lambda: NOON + timedelta(seconds=loop.time()))
+
+
+async def filled(store: IronicStore, count: int = 90) -> IronicStore:
+    async with store.transaction() as tx:
+        await tx.save([NodeRow(id=node_id(number)) for number in range(1, count + 1)])
+    return store
+
+
+async def put_instances(store: IronicStore, nodes: Collection[ProviderId]) -> None:
+    async with store.transaction() as tx:
+        rows = (await tx.load(nodes)).values()
+        await tx.save([structs.replace(row, node=Node(id=row.id, instance_uuid=UUID(int=7))) for row in rows])
+
+
+async def owned_by(store: IronicStore) -> Counter[str]:
+    return Counter(each.owner for each in await store.owners())
+
+
+async def all_agree(store: IronicStore, *daemons: Daemon) -> None:
+    """Each row has a live owner, and each daemon believes what the rows say."""
+    owners = {each.id: each for each in await store.owners()}
+    believed = {node: daemon.name for daemon in daemons for node in daemon.nodes}
+    assert believed == {id_: each.owner for id_, each in owners.items()}
+    for daemon in daemons:
+        assert daemon.nodes == dict(daemon.membership.owned)
+        assert daemon.nodes == {id_: o.epoch for id_, o in owners.items() if o.owner == daemon.name}
+        assert all(map(daemon.may_act_on, daemon.nodes))
+
+
+def test_daemons_share_all_nodes_as_the_ring_says() -> None:
+    async def day() -> None:
+        store = await filled(a_store())
+        daemons = [Daemon(store, name) for name in ("d1", "d2", "d3")]
+        assert not daemons[0].membership.may_act()
+        await until_s(2)
+
+        await all_agree(store, *daemons)
+        ring = Ring(await store.members())
+        assert all(each.owner == ring.owner_of(each.id) for each in await store.owners())
+        assert all(each.state is State.WELL for d in daemons for each in statuses([d.membership]))
+        for daemon in daemons:
+            await daemon.stop()
+
+    live(day())
+
+
+def test_the_nodes_of_a_dead_daemon_have_new_owners_as_soon_as_its_lease_is_over() -> None:
+    async def day() -> None:
+        store = await filled(a_store())
+        d1, d2, d3 = (Daemon(store, name) for name in ("d1", "d2", "d3"))
+        await until_s(5)
+        before = {each.id: each for each in await store.owners()}
+        dead = dict(d1.nodes)
+        await put_instances(store, list(dead)[:5])
+        await d1.kill()
+        await until_s(5 + SETTINGS.lease_s - SETTINGS.renew_s - 0.1)
+        assert (await owned_by(store))["d1"] == len(dead)
+        assert not d1.membership.may_act()
+        await until_s(5 + SETTINGS.lease_s + SETTINGS.look_s)
+
+        await all_agree(store, d2, d3)
+        for now in await store.owners():
+            assert now.epoch == before[now.id].epoch + (now.id in dead)
+            assert now.owner == before[now.id].owner or now.id in dead
+
+    live(day())
+
+
+def test_a_daemon_that_joins_is_given_its_share_but_no_node_with_an_instance() -> None:
+    async def day() -> None:
+        store = await filled(a_store(), 200)
+        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
+        await until_s(5)
+        held = [*list(d1.nodes)[:40], *list(d2.nodes)[:40]]
+        await put_instances(store, held)
+        before = {each.id: each.owner for each in await store.owners()}
+        d3 = Daemon(store, "d3")
+        await until_s(5 + 3 * SETTINGS.look_s)
+
+        await all_agree(store, d1, d2, d3)
+        owners = {each.id: each.owner for each in await store.owners()}
+        assert all(owners[each] == before[each] for each in held)
+        assert {each for each in owners if owners[each] != before[each]} == d3.nodes.keys()
+        assert 25 < len(d3.nodes) < 60
+
+        # An instance that goes sets its node free to go where it belongs.
+        async with store.transaction() as tx:
+            rows = (await tx.load(held)).values()
+            await tx.save([structs.replace(row, node=None) for row in rows])
+        await until_s(8 + SETTINGS.balance_s)
+        await all_agree(store, d1, d2, d3)
+        assert held[0] in before
+        ring = Ring(await store.members())
+        assert all(each.owner == ring.owner_of(each.id) for each in await store.owners())
+
+    live(day())
+
+
+def test_a_daemon_that_drains_gives_away_everything_and_takes_nothing() -> None:
+    async def day() -> None:
+        store = await filled(a_store())
+        d1, d2, d3 = (Daemon(store, name) for name in ("d1", "d2", "d3"))
+        await until_s(5)
+        await put_instances(store, list(d1.nodes)[:10])
+        assert await store.set_draining("d1", draining=True)
+        await until_s(5 + 2 * SETTINGS.look_s)
+
+        assert d1.nodes == {}
+        assert d1.membership.is_draining
+        await all_agree(store, d1, d2, d3)
+        await d3.kill()
+        await until_s(20)
+        await all_agree(store, d1, d2)
+        assert len(d2.nodes) == 90
+
+        await d2.membership.drain()
+        await until_s(25)
+        # There is nobody to give them to.
+        await all_agree(store, d1, d2)
+        assert len(d2.nodes) == 90
+        await store.set_draining("d1", draining=False)
+        await until_s(30)
+        await all_agree(store, d1, d2)
+        assert len(d1.nodes) == 90
+
+    live(day())
+
+
+def test_a_daemon_that_stops_leaves_no_gap() -> None:
+    async def day() -> None:
+        store = await filled(a_store())
+        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
+        await until_s(5)
+        await put_instances(store, list(d1.nodes)[:10])
+        await d1.stop()
+
+        assert d1.nodes == {}
+        assert not d1.membership.may_act()
+        assert await owned_by(store) == {"d2": 90}
+        assert [each.name for each in await store.members()] == ["d2"]
+        await until_s(5 + 2 * SETTINGS.look_s)
+        await all_agree(store, d2)
+
+        await d2.stop()
+        assert await owned_by(store) == {"d2": 90}, "there was nobody to give them to"
+        d3 = Daemon(store, "d3")
+        await until_s(7)
+        await all_agree(store, d3)
+
+    live(day())
+
+
+def test_a_daemon_that_stood_still_for_longer_than_its_lease_does_nothing_with_what_it_had() -> None:
+    async def day() -> None:
+        store = await filled(a_store())
+        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
+        await until_s(5)
+        mine = dict(d1.nodes)
+        read = await store.read(mine)
+        # It stands still when it has decided to give everything away, just before it says so.
+        await store.set_draining("d1", draining=True)
+        d1.wire.open.clear()
+        await until_s(5 + SETTINGS.lease_s - SETTINGS.lease_margin_s)
+        assert mine.keys() & {each for each in mine if d1.may_act_on(each)} == set()
+        assert (await owned_by(store))["d1"] == len(mine), "its lease is not over yet"
+        await until_s(5 + SETTINGS.lease_s + SETTINGS.look_s)
+        await all_agree(store, d2)
+
+        d1.wire.open.set()
+        stale = [Move(id_, "d1", epoch, "d1") for id_, epoch in mine.items()]
+        assert await store.give(stale) == ()
+        async with store.transaction() as tx:
+            assert {*(await tx.save([*read.values()])).lost} == mine.keys()
+        assert not d1.membership.may_act()
+        await until_s(25)
+        await all_agree(store, d1, d2)
+        assert d1.nodes, "it joined again, and was given its share"
+        assert all(d1.nodes[each] > mine[each] for each in d1.nodes.keys() & mine.keys())
+
+    live(day())
+
+
+def test_a_second_process_of_the_same_name_waits_until_the_first_one_s_lease_is_over() -> None:
+    async def day() -> None:
+        store = await filled(a_store())
+        first, d2 = Daemon(store, "d1"), Daemon(store, "d2")
+        await until_s(5)
+        second = Daemon(store, "d1", start=2)
+        await until_s(25)
+        status = statuses([second.membership])[0]
+        assert status.state is State.FAILING
+        assert "daemon name 'd1' is taken: incarnation d1-1 has a lease" in status.last_error
+        assert not second.membership.may_act()
+        await all_agree(store, first, d2)
+
+        before = dict(first.nodes)
+        await first.kill()
+        await until_s(45)
+        await all_agree(store, second, d2)
+        assert second.nodes.keys() == before.keys()
+        assert all(second.nodes[each] > before[each] for each in before), "under another epoch"
+
+    live(day())
+
+
+def test_a_restart_under_the_same_name_takes_its_nodes_anew() -> None:
+    async def day() -> None:
+        store = await filled(a_store())
+        d1 = Daemon(store, "d1")
+        await until_s(5)
+        before = dict(d1.nodes)
+        await d1.kill()
+        again = Daemon(store, "d1", start=2)
+        await until_s(20)
+
+        assert again.nodes == {each: epoch + 1 for each, epoch in before.items()}
+        await all_agree(store, again)
+
+    live(day())
+
+
+def test_a_daemon_without_its_database_stops_acting_before_its_lease_is_over() -> None:
+    async def day() -> None:
+        store = await filled(a_store())
+        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
+        await until_s(5)
+        before = dict(d1.nodes)
+        d1.wire.is_away = True
+        await until_s(8)
+        assert d1.membership.may_act()
+        assert statuses([d1.membership])[0].state is State.FAILING
+        d1.wire.is_away = False
+        await until_s(10)
+        assert d1.nodes == before, "its lease had not ended, so it lost nothing"
+        d1.wire.is_away = True
+        await until_s(10 + SETTINGS.acting_s)
+        assert not d1.membership.may_act()
+        assert (await owned_by(store))["d1"] == len(before)
+        await until_s(25)
+        await all_agree(store, d2)
+
+    live(day())
+
+
+class Days:
+    """Daemons to whom anything happens, drawn by a seed; and one who looks at all of them again and again."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.settings = IronicSettings(page=7)
+        self.alive: list[Daemon] = []
+        # Those that stand still: they are to go on later, and another may run under the same name by then.
+        self.still: list[Daemon] = []
+        self.starts = 0
+
+    async def live(self) -> None:
+        self.store = await filled(a_store(), 40)
+        watching = asyncio.create_task(self._watch())
+        for _ in range(60):
+            await self._something()
+            await asyncio.sleep(self.chance.choice((0.1, 1.0, 5.0, 12.0)))
+        await self._heal()
+        await asyncio.sleep(60)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        assert watching.cancelled(), watching.exception()
+        await all_agree(self.store, *self.alive)
+        ring = Ring(await self.store.members())
+        rows = await self.store.read([node_id(number) for number in range(1, 41)])
+        assert all(row.owner == ring.owner_of(row.id) or row.holds_instance for row in rows.values())
+
+    async def _watch(self) -> None:
+        while True:
+            for node in map(node_id, range(1, 41)):
+                acting = [
+                    each.membership.incarnation
+                    for each in (*self.alive, *self.still)
+                    if each.may_act_on(node)
+                ]
+                assert len(acting) <= 1, f"{acting} all act on {node}"
+            await asyncio.sleep(0.15)
+
+    async def _something(self) -> None:
+        which = self.chance.randrange(len(self.alive)) if self.alive else None
+        match self.chance.choice(("start", "kill", "stop", "stand still", "go on", "away", "drain", "build")):
+            case "start" if len(self.alive) < 5:
+                self._start()
+            case "kill" if which is not None and len(self.alive) > 1:
+                await self.alive.pop(which).kill()
+            case "stop" if which is not None and len(self.alive) > 1:
+                await self.alive.pop(which).stop()
+            case "stand still" if which is not None:
+                self.still.append(self.alive.pop(which))
+                self.still[-1].wire.open.clear()
+            case "go on" if self.still:
+                self.alive.append(self.still.pop(0))
+                self.alive[-1].wire.open.set()
+            case "away" if which is not None:
+                self.alive[which].wire.is_away ^= True
+            case "drain" if which is not None:
+                draining = self.chance.random() < 0.5
+                await self.store.set_draining(self.alive[which].name, draining=draining)
+            case "build":
+                await put_instances(self.store, [node_id(self.chance.randint(1, 40))])
+
+    def _start(self) -> None:
+        self.starts += 1
+        name = self.chance.choice(("d1", "d2", "d3", "d4"))
+        self.alive.append(
+            Daemon(self.store, name, start=self.starts, settings=self.settings, chance=self.chance)
+        )
+
+    async def _heal(self) -> None:
+        """The network is well, and of each name there is one daemon."""
+        self._start()
+        daemons, self.still = (*self.alive, *self.still), []
+        self.alive = [*{each.name: each for each in daemons}.values()]
+        for daemon in daemons:
+            daemon.wire.open.set()
+            daemon.wire.is_away = False
+            if daemon not in self.alive:
+                await daemon.kill()
+        for daemon in self.alive:
+            await self.store.set_draining(daemon.name, draining=False)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_no_two_daemons_act_on_a_node_and_in_the_end_each_node_has_an_owner(
+    seed: int,
+) -> None:
+    live(Days(seed).live())
+
+
+@pytest.mark.postgresql
+@pytest.mark.asyncio
+async def test_on_postgresql_the_nodes_of_a_dead_daemon_have_new_owners() -> None:
+    short = IronicSettings(
+        lease_s=2.0, renew_s=0.2, renew_wait_s=0.8, lease_margin_s=0.5, look_s=0.05, page=50
+    )
+    async with open_ironic_stores("postgresql", 3) as stores, asyncio.timeout(60):
+        await filled(stores[0])
+        daemons = [Daemon(store, f"d{n}", settings=short) for n, store in enumerate(stores)]
+        dead, *left = daemons
+        while sum(len(each.nodes) for each in daemons) < 90 or not all(each.nodes for each in daemons):
+            await asyncio.sleep(0.01)
+        await dead.kill()
+        while sum(len(each.nodes) for each in left) < 90:
+            await asyncio.sleep(0.01)
+
+        assert set(await owned_by(stores[1])) == {"d1", "d2"}
+        await left[0].stop()
+        assert await owned_by(stores[1]) == {"d2": 90}
+        await left[1].stop()
+        assert [each.name for each in await stores[0].members() if each.is_alive] == []
