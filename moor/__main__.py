@@ -25,6 +25,7 @@ COMMANDS = {
     "provider": (OPERATING, "providers_command", "app"),
     "candidates": (OPERATING, "candidates_command", "candidates"),
     "usage": (OPERATING, "usage_command", "usage"),
+    "ring": (OPERATING, "ring_command", "app"),
     "run": (OPERATING, "run_command", "app"),
     "settings": (OPERATING, "settings_command", "settings"),
     "broker": (OPERATING, "broker_command", "app"),

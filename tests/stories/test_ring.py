@@ -112,6 +112,7 @@ class Daemon:
 
     def gained(self, nodes: Sequence[Owned]) -> None:
         assert all(each.owner == self.name for each in nodes)
+        assert all(self.nodes.get(each.id, -1) < each.epoch for each in nodes), "nothing is told twice"
         self.nodes |= {each.id: each.epoch for each in nodes}
 
     def lost(self, nodes: Sequence[ProviderId]) -> None:
@@ -340,6 +341,25 @@ def test_a_second_process_of_the_same_name_waits_until_the_first_one_s_lease_is_
         await all_agree(store, second, d2)
         assert second.nodes.keys() == before.keys()
         assert all(second.nodes[each] > before[each] for each in before), "under another epoch"
+
+    live(day())
+
+
+def test_a_daemon_whose_name_was_taken_while_it_stood_still_has_no_nodes_any_more() -> None:
+    async def day() -> None:
+        store = await filled(a_store())
+        first = Daemon(store, "d1")
+        await until_s(5)
+        first.wire.open.clear()
+        second = Daemon(store, "d1", start=2)
+        await until_s(20)
+        await all_agree(store, second)
+        first.wire.open.set()
+        await until_s(30)
+
+        assert first.nodes == {}
+        assert not first.membership.may_act()
+        await all_agree(store, second)
 
     live(day())
 

@@ -123,6 +123,7 @@ def test_nothing_stated_is_nothing_known() -> None:
         ("MOOR_BUS_URL", "unix://", "bus_url is 'unix://' .* names no socket"),
         ("MOOR_DB_URL", "mysql://h/x", "db_url is 'mysql://h/x' .* sqlite or postgresql"),
         ("MOOR_PLACEMENT_DB_URL", "mysql://h/x", "placement_db_url is 'mysql://h/x' .* sqlite or postgresql"),
+        ("MOOR_IRONIC_DB_URL", "mysql://h/x", "ironic_db_url is 'mysql://h/x' .* sqlite or postgresql"),
         ("MOOR_DB_URL", "sqlite://", "db_url is 'sqlite://' .* names no file"),
         ("MOOR_DB_URL", "postgresql://h", "db_url is 'postgresql://h' .* names no database"),
         ("MOOR_CELLS", "harbour,Über", r"cells is 'Über' \(MOOR_CELLS\): a cell's name"),

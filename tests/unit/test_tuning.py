@@ -18,7 +18,7 @@ from compute_sim.__main__ import main as compute_main
 from moor.__main__ import app
 from moor.options import use_config
 from moor.settings import tuning_from
-from moor.tuning import COMPUTE, CONDUCTOR, PLACEMENT, SCHEDULER, SECTIONS, CloudSettings
+from moor.tuning import COMPUTE, CONDUCTOR, IRONIC, PLACEMENT, SCHEDULER, SECTIONS, CloudSettings
 from placement_worker.__main__ import main as placement_main
 from scheduler_worker.__main__ import main as scheduler_main
 from scheduler_worker.settings import SchedulerSettings
@@ -128,11 +128,14 @@ def test_variables_of_something_else_that_begin_the_same_are_left_alone() -> Non
         "MOOR_PLACEMENT_DB_URL": "sqlite:////x",
         "MOOR_PLACEMENT_API_BODY_S_MAX": "5",
         "MOOR_COMPUTE_HOSTS": "5",
+        "MOOR_IRONIC_URL": "http://h/",
+        "MOOR_IRONIC_BUS_URL": "amqp://h/",
+        "MOOR_IRONIC_DB_URL": "sqlite:////x",
         "MOOR_COMPUTE_FAULTS": "x",
         "MOOR_SCHEDULER_CLAIMS_MAX": " ",
     }
 
-    sections: tuple[Section[Any], ...] = (BUS, PLACEMENT, COMPUTE, SCHEDULER)
+    sections: tuple[Section[Any], ...] = (BUS, PLACEMENT, COMPUTE, IRONIC, SCHEDULER)
     for section in sections:
         assert settings_in(environment, section) == section.kind()
 
@@ -159,6 +162,12 @@ def test_variables_of_something_else_that_begin_the_same_are_left_alone() -> Non
             {"MOOR_BUS_PARCEL_ITEMS_MAX": "201"},
             r"bus.parcel_items_max is 201 \(MOOR_BUS_PARCEL_ITEMS_MAX\): .* 1..200",
         ),
+        (
+            IRONIC,
+            {"MOOR_IRONIC_RENEW_S": "5", "MOOR_IRONIC_LEASE_S": "9"},
+            r"renew_s is 5.0 \(MOOR_IRONIC_RENEW_S\): .* must be less than lease_s minus lease_margin_s \(6\)",
+        ),
+        (IRONIC, {"MOOR_IRONIC_LOOK_S": "10"}, r"look_s is 10.0 .* must be less than lease_s \(10.0\)"),
         (CONDUCTOR, {"MOOR_ATTEMPT_TIMEOUT_S": "soon"}, r"'soon' \(MOOR_ATTEMPT_TIMEOUT_S\): must be a number"),
         (
             SCHEDULER,
