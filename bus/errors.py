@@ -15,6 +15,8 @@ Failure
 │   │   ├── ConnectionLost          and with it what was not confirmed or acknowledged
 │   │   ├── OneWasRefused           one of several parcels under way, and the broker does not say which
 │   │   └── ConsumerCancelled       the broker stopped delivering: queue deleted, or a delivery held too long
+│   ├── CredentialsRefused      Ironic does not accept who we are (ironic_sync/rest.py)
+│   ├── VersionNotOffered       Ironic's API is older than what is needed (ironic_sync/rest.py)
 │   ├── Undeliverable           no queue takes this order or question
 │   └── WrongAnswer             a question was answered by something that is no answer to it
 ├── Poison                  never will work: this item, by itself, with its reason

@@ -1,0 +1,181 @@
+"""What the daemons ask of Ironic's REST API, and the values and errors that come back.
+
+The port has two halves, for those who read nodes and those who change them. `HttpIronicApi` (rest_http.py) is the real one.
+An expected no of Ironic's is a value, `Refused`, with Ironic's own message. What may be mended is raised (bus/errors.py):
+
+    Unavailable          nobody answers, or 502, 503, 504: no conductor, too many requests
+    TookTooLong          no answer within the limit
+    Locked               409, and a conductor holds the node's lock (rest_http.py says how that is told from a refusal)
+    CredentialsRefused   401 or 403
+    VersionNotOffered    Ironic's API is older than what is needed
+    WrongAnswer          an answer that is no JSON, too large, or has not the form it must have
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Literal, Protocol
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from bus.errors import Operational
+from bus.message import ProviderId
+from ironic_sync.core.flaws import NOT_AS_TYPED, SHOWN_MAX, flaw_of, shown
+from ironic_sync.core.node import Node
+from ironic_sync.core.node_data import NodeData, node_of
+
+# Of a node, from microversions above the least that is needed.
+YOUNG_FIELDS = ("owner", "lessee", "retired")
+
+
+class CredentialsRefused(Operational):
+    """Ironic does not accept who we are, or lets us not do this; it is tried again, since rights may be granted."""
+
+
+class VersionNotOffered(Operational):
+    """The microversion that is needed is not among those that Ironic offers."""
+
+
+class Refused(Struct, frozen=True):
+    """Ironic's no to a request, with its own words: the request made no sense, or not in the node's state."""
+
+    status: int
+    message: str
+
+    @property
+    def is_missing(self) -> bool:
+        """There is no such node, or no such thing at the node."""
+        return self.status == 404  # noqa: PLR2004 - HTTP's
+
+
+class UnreadableNode(Struct, frozen=True):
+    """A node in an answer that is not as it must be. `id` is empty if not even that could be read."""
+
+    id: str
+    reason: str
+
+
+class Page(Struct, frozen=True):
+    nodes: tuple[Node, ...]
+    unreadable: tuple[UnreadableNode, ...] = ()
+
+
+class Read(Struct, frozen=True):
+    """A node of an answer. `reservation` is the conductor that holds the node's lock, None if none does."""
+
+    node: Node
+    reservation: str | None = None
+
+
+class Allocation(Struct, frozen=True, omit_defaults=True):
+    """Ironic's own claim of a node; its notifications do not name the node before it ends."""
+
+    uuid: UUID
+    node_uuid: UUID | None = None
+    state: str | None = None
+    resource_class: str | None = None
+    last_error: str | None = None
+
+
+class Change(Struct, frozen=True, omit_defaults=True):
+    """One operation of a JSON Patch. To `add` an `/instance_uuid` is refused where one is set."""
+
+    op: Literal["add", "replace", "remove"]
+    path: str
+    value: Any | UnsetType = UNSET
+
+
+class InterfaceCheck(Struct, frozen=True):
+    """What Ironic finds of one interface of a node; `result` is None for one that the node's driver does not have."""
+
+    interface: str
+    result: bool | None
+    reason: str = ""
+
+
+class ReadsNodes(Protocol):
+    def pages(self) -> AsyncGenerator[Page, None]:
+        """All nodes, a page at a time; a node that comes or goes meanwhile may be on no page."""
+
+    async def node(self, node: ProviderId) -> Node | None:
+        """One node as it is now; None if there is no such node."""
+
+    async def allocation(self, allocation: UUID) -> Allocation | None:
+        """None if there is no such allocation, or Ironic is too old to have any."""
+
+    async def vifs(self, node: ProviderId) -> tuple[str, ...] | Refused:
+        """The network ports (VIFs) that are attached to a node."""
+
+    async def validate(self, node: ProviderId) -> tuple[InterfaceCheck, ...] | Refused:
+        """Whether a node has what each of its interfaces needs."""
+
+    async def close(self) -> None: ...
+
+
+class ChangesNodes(Protocol):
+    """Each of these returns None when Ironic has accepted it; what it leads to is seen at the node.
+
+    A request whose answer was lost may have been accepted: an error is raised, and the caller reads the node before it
+    asks again. All are safe to be repeated after that.
+    """
+
+    async def patch(self, node: ProviderId, changes: Sequence[Change]) -> Refused | None: ...
+
+    async def set_provision_state(
+        self, node: ProviderId, target: str, *, configdrive: Mapping[str, Any] | str | None = None
+    ) -> Refused | None:
+        """Order a transition by its target or verb: `active`, `deleted`, `rebuild`, `manage`, `provide`, ..."""
+
+    async def set_power_state(self, node: ProviderId, target: str) -> Refused | None: ...
+
+    async def attach_vif(self, node: ProviderId, vif: str) -> Refused | None: ...
+
+    async def detach_vif(self, node: ProviderId, vif: str) -> Refused | None: ...
+
+    async def set_maintenance(
+        self, node: ProviderId, reason: str = "", *, is_on: bool = True
+    ) -> Refused | None: ...
+
+    async def set_traits(self, node: ProviderId, traits: Sequence[str]) -> Refused | None:
+        """These and no others."""
+
+
+class IronicApi(ReadsNodes, ChangesNodes, Protocol):
+    """Both halves."""
+
+
+class TokenSource(Protocol):
+    """The place for Keystone: gives the headers that say who we are, such as `X-Auth-Token`."""
+
+    async def headers(self, *, were_refused: bool) -> Mapping[str, str]:
+        """For the next request. `were_refused`: the headers given before were not accepted, so a kept token is over."""
+
+
+def read_page(listed: Sequence[object]) -> Page:
+    """Each node by itself: one that is wrong does not take its neighbours with it."""
+    read = [read_node(each) for each in listed]
+    return Page(
+        tuple(each.node for each in read if isinstance(each, Read)),
+        tuple(each for each in read if isinstance(each, UnreadableNode)),
+    )
+
+
+def read_node(said: object) -> Read | UnreadableNode:
+    """A node of an answer; if it is not as it must be, the reason names the field and its value.
+
+    An old Ironic does not have all the fields: those count as null.
+    """
+    if not isinstance(said, dict):
+        return UnreadableNode("", f"a node must be an object, not {shown(said)}")
+    reservation = said.get("reservation")
+    if not isinstance(reservation, str | None):
+        return UnreadableNode(_id_of(said), f"reservation is {shown(reservation)}: it must be a text or null")
+    try:
+        data = msgspec.convert(dict.fromkeys(YOUNG_FIELDS) | said, NodeData)
+    except NOT_AS_TYPED as problem:
+        return UnreadableNode(_id_of(said), flaw_of(problem, msgspec.json.encode(said)).reason)
+    return Read(node_of(data), reservation)
+
+
+def _id_of(said: Mapping[str, object]) -> str:
+    return str(said.get("uuid") or "")[:SHOWN_MAX]

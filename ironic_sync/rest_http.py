@@ -1,0 +1,443 @@
+"""Ironic's REST API over HTTP, by httpx.
+
+An order is tried again here, a few times with growing pauses, if it surely had no effect: nobody was reached, 503, or the
+node's lock was held. If its answer was lost, that is raised, and the caller reads the node first. A question is tried again
+in both cases, but not after it took too long.
+
+A 409 means two things: a conductor holds the node's lock for a moment, or Ironic refuses. Its text is no part of the API, so
+the node is asked: with a `reservation`, it was the lock. Without one the lock may just have been released, so the request is
+made once more; a second 409 of a node without a reservation is a refusal.
+
+The microversion is lowered to what the server has, if that is enough. The fields of nodes are named in each request, so
+only those are asked for that the version has: with 1.46 a node's owner, lessee and retirement are not seen.
+"""
+
+import asyncio
+import base64
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
+from uuid import UUID
+
+import httpx
+import msgspec
+import tenacity
+from msgspec import Struct
+
+from bus.errors import Locked, TookTooLong, Transient, Unavailable, WrongAnswer
+from bus.message import ProviderId
+from bus.unreadable import NOT_AS_EXPECTED, NOT_JSON
+from ironic_sync.core.node import Node
+from ironic_sync.rest import (
+    Allocation,
+    Change,
+    CredentialsRefused,
+    InterfaceCheck,
+    Page,
+    Read,
+    Refused,
+    TokenSource,
+    UnreadableNode,
+    VersionNotOffered,
+    read_node,
+    read_page,
+)
+
+T = TypeVar("T")
+Minor = int
+
+# Else it would log each request.
+logging.getLogger("httpx").setLevel(logging.WARNING)
+
+VERSION_HEADER = "X-OpenStack-Ironic-API-Version"
+VERSION_MAX_HEADER = "X-OpenStack-Ironic-API-Maximum-Version"
+VERSION_MIN_HEADER = "X-OpenStack-Ironic-API-Minimum-Version"
+# The least that deploys and conductor groups need; what is asked for where it is offered; and what shards need.
+MINOR_LEAST = 46
+MINOR_WANTED = 65
+MINOR_OF_SHARDS = 82
+# The fields of a node that are asked for, and the microversion from which each can be: asked for before, it is an error.
+FIELDS: Mapping[str, Minor] = {
+    **dict.fromkeys(("uuid", "name", "provision_state", "target_provision_state", "power_state"), 1),
+    **dict.fromkeys(("maintenance", "maintenance_reason", "instance_uuid", "driver", "last_error"), 1),
+    **dict.fromkeys(("provision_updated_at", "properties", "reservation"), 1),
+    "resource_class": 21,
+    "traits": 37,
+    "fault": 42,
+    "conductor_group": 46,
+    "owner": 50,
+    "retired": 61,
+    "lessee": 65,
+    "shard": MINOR_OF_SHARDS,
+}
+
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _NOT_ACCEPTABLE, _CONFLICT = 401, 403, 404, 406, 409
+_AWAY = frozenset({429, 502, 503, 504})
+_REDIRECTS = 300
+_ERRORS = 400
+_SERVER_ERRORS = 500
+# Without a lock: the first may have met one that was just released.
+_CONFLICTS_THAT_REFUSE = 2
+_JSON = "application/json"
+_MESSAGE_MAX = 1_000
+# Before anything was sent.
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class RestSettings(Struct, frozen=True, kw_only=True):
+    """How patient the client is, and how much it takes in."""
+
+    connect_s_max: float = 5.0
+    answer_s_max: float = 30.0
+    answer_bytes_max: int = 64 * 1024 * 1024
+    page: int = 1000
+    connections_max: int = 10
+    # How often a request is made before its error is raised, and the pauses between.
+    tries_max: int = 5
+    retry_delay_s_first: float = 0.2
+    retry_delay_s_max: float = 5.0
+    # Whether cells are told by shards: then an Ironic that has none is refused.
+    has_shards: bool = False
+
+
+class _NotDone(Transient):
+    """The request surely had no effect; `error` is what it is for the caller."""
+
+    def __init__(self, error: Transient) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class BasicAuth:
+    """http_basic, for an Ironic without Keystone; a `TokenSource`."""
+
+    def __init__(self, user: str, password: str) -> None:
+        self._said = base64.b64encode(f"{user}:{password}".encode()).decode()
+
+    async def headers(self, *, were_refused: bool) -> Mapping[str, str]:  # noqa: ARG002 - they do not change
+        return {"Authorization": f"Basic {self._said}"}
+
+
+class NoAuth:
+    """For an Ironic that takes everybody's word; a `TokenSource`."""
+
+    async def headers(self, *, were_refused: bool) -> Mapping[str, str]:  # noqa: ARG002 - there are none
+        return {}
+
+
+class HttpIronicApi:
+    """An `IronicApi`. `url` is that of the service, with or without `/v1`; a user and password in it are http_basic's.
+
+    With Keystone, `auth` is whatever gives its tokens; `transport` is httpx's way to the server, for tests.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        settings: RestSettings | None = None,
+        *,
+        auth: TokenSource | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._settings = settings or RestSettings()
+        base, self._auth = _without_user(url, auth)
+        self._client = httpx.AsyncClient(
+            base_url=base,
+            transport=transport,
+            timeout=httpx.Timeout(self._settings.answer_s_max, connect=self._settings.connect_s_max),
+            limits=httpx.Limits(max_connections=self._settings.connections_max),
+        )
+        self._name = f"Ironic at {base}"
+        self._least = MINOR_OF_SHARDS if self._settings.has_shards else MINOR_LEAST
+        # As it is asked for; lowered to what the server offers when it says that it has less.
+        self._minor = max(self._least, MINOR_WANTED)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    # What is read
+
+    async def pages(self) -> AsyncGenerator[Page, None]:
+        query: dict[str, str] | None = {"limit": str(self._settings.page)}
+        while query is not None:
+            listed, query = await self._nodes(query)
+            yield read_page(listed)
+
+    async def node(self, node: ProviderId) -> Node | None:
+        found = await self._fields_of(node)
+        return None if found is None else self._whole(found).node
+
+    async def allocation(self, allocation: UUID) -> Allocation | None:
+        answer = await self._ask(f"/v1/allocations/{allocation}")
+        return None if _is_missing(answer) else self._read(self._granted(answer), Allocation)
+
+    async def vifs(self, node: ProviderId) -> tuple[str, ...] | Refused:
+        answer = await self._ask(f"{_at(node)}/vifs")
+        return _refused(answer) or tuple(each.id for each in self._read(answer, _Vifs).vifs)
+
+    async def validate(self, node: ProviderId) -> tuple[InterfaceCheck, ...] | Refused:
+        answer = await self._ask(f"{_at(node)}/validate")
+        if (refused := _refused(answer)) is not None:
+            return refused
+        checks = self._read(answer, dict[str, _Check])
+        return tuple(
+            InterfaceCheck(name, check.result, check.reason or "") for name, check in sorted(checks.items())
+        )
+
+    # What is ordered
+
+    async def patch(self, node: ProviderId, changes: Sequence[Change]) -> Refused | None:
+        return await self._order("PATCH", node, "", changes)
+
+    async def set_provision_state(
+        self, node: ProviderId, target: str, *, configdrive: Mapping[str, Any] | str | None = None
+    ) -> Refused | None:
+        said = {"target": target} | ({} if configdrive is None else {"configdrive": configdrive})
+        return await self._order("PUT", node, "/states/provision", said)
+
+    async def set_power_state(self, node: ProviderId, target: str) -> Refused | None:
+        return await self._order("PUT", node, "/states/power", {"target": target})
+
+    async def attach_vif(self, node: ProviderId, vif: str) -> Refused | None:
+        return await self._order("POST", node, "/vifs", {"id": vif})
+
+    async def detach_vif(self, node: ProviderId, vif: str) -> Refused | None:
+        return await self._order("DELETE", node, f"/vifs/{quote(vif, safe='')}")
+
+    async def set_maintenance(
+        self, node: ProviderId, reason: str = "", *, is_on: bool = True
+    ) -> Refused | None:
+        if is_on:
+            return await self._order("PUT", node, "/maintenance", {"reason": reason})
+        return await self._order("DELETE", node, "/maintenance")
+
+    async def set_traits(self, node: ProviderId, traits: Sequence[str]) -> Refused | None:
+        return await self._order("PUT", node, "/traits", {"traits": list(traits)})
+
+    # Requests, tried again where that can do no harm
+
+    async def _nodes(self, query: Mapping[str, str]) -> tuple[Sequence[object], dict[str, str] | None]:
+        """A page, and the query of the next one; None after the last."""
+        answer = await self._ask("/v1/nodes", query, with_fields=True)
+        listing = self._read(self._granted(answer), _Listing)
+        if listing.next is None:
+            return listing.nodes, None
+        # The link's host may be one that only Ironic itself can reach, behind a proxy: what counts is where it goes on.
+        following = dict(parse_qsl(urlsplit(listing.next).query))
+        if not following.get("marker") or following.get("marker") == query.get("marker"):
+            raise WrongAnswer(f"{self._name}: next is {listing.next!r}, which leads nowhere")
+        return listing.nodes, {"limit": query["limit"], "marker": following["marker"]}
+
+    async def _fields_of(self, node: ProviderId) -> object:
+        """A node as Ironic says it; None if there is none."""
+        answer = await self._ask(_at(node), {}, with_fields=True)
+        if _is_missing(answer):
+            return None
+        return self._read(self._granted(answer), dict[str, Any])
+
+    def _granted(self, answer: "_Answer") -> "_Answer":
+        """What is listed and shown makes sense, whatever the state of the nodes."""
+        if answer.status >= _ERRORS:
+            raise WrongAnswer(f"{self._name} answers {answer.status}: {answer.message}")
+        return answer
+
+    def _whole(self, found: object) -> Read:
+        read = read_node(found)
+        if isinstance(read, UnreadableNode):
+            raise WrongAnswer(f"{self._name}: node {read.id}: {read.reason}")
+        return read
+
+    async def _ask(
+        self, path: str, query: Mapping[str, str] | None = None, *, with_fields: bool = False
+    ) -> "_Answer":
+        """A question may be asked again whatever became of it."""
+
+        async def once() -> _Answer:
+            fields = {"fields": ",".join(self._fields())} if with_fields else {}
+            return await self._send("GET", path, {**(query or {}), **fields})
+
+        return await self._again_while(Unavailable, once)
+
+    async def _order(self, method: str, node: ProviderId, below: str, said: object = None) -> Refused | None:
+        body = b"" if said is None else msgspec.json.encode(said)
+        conflicts = 0
+
+        async def once() -> _Answer:
+            nonlocal conflicts
+            answer = await self._send(method, f"{_at(node)}{below}", {}, body)
+            if answer.status == _CONFLICT:
+                holder = await self._holder_of_lock(node)
+                conflicts += holder is None
+                if holder is not None or conflicts < _CONFLICTS_THAT_REFUSE:
+                    by = holder or "a conductor that has let go of it by now"
+                    raise _NotDone(Locked(f"{self._name}: node {node} is locked by {by}"))
+            return answer
+
+        return _refused(await self._again_while(_NotDone, once))
+
+    async def _holder_of_lock(self, node: ProviderId) -> str | None:
+        found = await self._fields_of(node)
+        return None if found is None else self._whole(found).reservation
+
+    async def _again_while(
+        self, kind: type[Transient], once: "Callable[[], Awaitable[_Answer]]"
+    ) -> "_Answer":
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type((kind, _NotDone)),
+            stop=tenacity.stop_after_attempt(self._settings.tries_max),
+            wait=tenacity.wait_random_exponential(
+                multiplier=self._settings.retry_delay_s_first, max=self._settings.retry_delay_s_max
+            ),
+            reraise=True,
+        )
+        try:
+            return await retrying(once)
+        except _NotDone as not_done:
+            raise not_done.error from not_done
+
+    # One request
+
+    async def _send(self, method: str, path: str, query: Mapping[str, str], body: bytes = b"") -> "_Answer":
+        """With the version and the credentials that Ironic takes; what is no answer to us is raised."""
+        answer = await self._sent(method, path, query, body, were_refused=False)
+        if answer.status == _UNAUTHORIZED:
+            # A token is over some day. The next one is tried once.
+            answer = await self._sent(method, path, query, body, were_refused=True)
+        if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
+            raise CredentialsRefused(
+                f"{self._name} refuses {method} {path} with {answer.status}: {answer.message}; check the user, the "
+                "password and its roles"
+            )
+        if answer.status == _NOT_ACCEPTABLE:
+            self._lower_version(answer)
+            raise _NotDone(Unavailable(f"{self._name} takes no more than version 1.{self._minor}"))
+        if answer.status in _AWAY:
+            raise _NotDone(Unavailable(f"{self._name} answers {answer.status}: {answer.message}"))
+        if _REDIRECTS <= answer.status < _ERRORS:
+            raise WrongAnswer(
+                f"{self._name} answers {answer.status}: it is at {answer.headers.get('Location', 'another address')}"
+            )
+        if answer.status >= _SERVER_ERRORS:
+            raise Unavailable(f"{self._name} answers {answer.status} to {method} {path}: {answer.message}")
+        return answer
+
+    async def _sent(
+        self, method: str, path: str, query: Mapping[str, str], body: bytes, *, were_refused: bool
+    ) -> "_Answer":
+        headers = {
+            VERSION_HEADER: f"1.{self._minor}",
+            "Accept": _JSON,
+            **({"Content-Type": _JSON} if body else {}),
+            **await self._auth.headers(were_refused=were_refused),
+        }
+        try:
+            async with (
+                asyncio.timeout(self._settings.answer_s_max),
+                self._client.stream(method, path, params=query, headers=headers, content=body) as response,
+            ):
+                return _Answer(response.status_code, await self._bounded(response), response.headers)
+        except _NEVER_SENT as problem:
+            raise _NotDone(Unavailable(f"{self._name} cannot be reached: {problem!r}")) from problem
+        except (TimeoutError, httpx.TimeoutException) as problem:
+            raise TookTooLong(
+                f"{self._name} did not answer {method} {path} within {self._settings.answer_s_max:g} s"
+            ) from problem
+        except httpx.HTTPError as problem:
+            raise Unavailable(f"{self._name}: no answer to {method} {path}: {problem!r}") from problem
+
+    async def _bounded(self, response: httpx.Response) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        async for part in response.aiter_bytes():
+            size += len(part)
+            if size > self._settings.answer_bytes_max:
+                raise WrongAnswer(
+                    f"{self._name}: an answer of more than {self._settings.answer_bytes_max} bytes to {response.url.path}"
+                )
+            parts.append(part)
+        return b"".join(parts)
+
+    def _lower_version(self, answer: "_Answer") -> None:
+        """To the newest that the server has; each request says its version, so that nothing else must be remembered."""
+        newest, oldest = (answer.headers.get(name, "") for name in (VERSION_MAX_HEADER, VERSION_MIN_HEADER))
+        minor = int(newest[2:]) if newest.startswith("1.") and newest[2:].isdecimal() else 0
+        if not self._least <= minor < self._minor:
+            raise VersionNotOffered(
+                f"{self._name} does not take version 1.{self._minor}: it offers {oldest or '?'} to {newest or '?'}, and "
+                f"1.{self._least} is needed{' for shards' if self._settings.has_shards else ''}"
+            )
+        self._minor = minor
+
+    def _fields(self) -> Sequence[str]:
+        return [
+            field
+            for field, since in FIELDS.items()
+            if since <= self._minor and (field != "shard" or self._settings.has_shards)
+        ]
+
+    def _read(self, answer: "_Answer", kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(answer.body, type=kind)
+        except NOT_JSON as problem:
+            raise WrongAnswer(f"{self._name}: an answer that is not as it must be: {problem}") from problem
+
+
+class _Answer(Struct, frozen=True):
+    status: int
+    body: bytes
+    headers: httpx.Headers
+
+    @property
+    def message(self) -> str:
+        """Ironic's words: `error_message` is an object, or a text with that object in it."""
+        try:
+            said = msgspec.json.decode(self.body)["error_message"]
+            fault = msgspec.json.decode(said) if isinstance(said, str) else said
+            return str(fault["faultstring"])[:_MESSAGE_MAX]
+        except NOT_AS_EXPECTED:
+            return self.body[:_MESSAGE_MAX].decode(errors="replace")
+
+
+class _Listing(Struct, frozen=True):
+    nodes: list[Any]
+    next: str | None = None
+
+
+class _Vif(Struct, frozen=True):
+    id: str
+
+
+class _Vifs(Struct, frozen=True):
+    vifs: list[_Vif]
+
+
+class _Check(Struct, frozen=True):
+    result: bool | None
+    reason: str | None = None
+
+
+def _at(node: ProviderId) -> str:
+    return f"/v1/nodes/{node}"
+
+
+def _is_missing(answer: _Answer) -> bool:
+    return answer.status == _NOT_FOUND
+
+
+def _refused(answer: _Answer) -> Refused | None:
+    return Refused(answer.status, answer.message) if answer.status >= _ERRORS else None
+
+
+def _without_user(url: str, auth: TokenSource | None) -> tuple[str, TokenSource]:
+    """The address as it may be shown, and the credentials that were in it."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(
+            f"the address of Ironic must be http://host:port or https://host, not {parts.scheme!r}"
+        )
+    place = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
+    base = urlunsplit((parts.scheme, place, parts.path.rstrip("/").removesuffix("/v1"), "", ""))
+    if auth is None and parts.username is not None:
+        auth = BasicAuth(unquote(parts.username), unquote(parts.password or ""))
+    return base, auth or NoAuth()
