@@ -7,11 +7,32 @@ in which things happen, and after a restart too, the same hosts are bad and the 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from hashlib import blake2b
+from typing import Protocol
 
 from msgspec import Struct
 
 from bus.messages.cell import SpawnInstance
 from bus.messages.placement import Trait, Value, Variant
+
+
+class Timed(Protocol):
+    """What is on from `after_s` for `for_s`, and again every `every_s`; 0 is for ever, and once."""
+
+    @property
+    def after_s(self) -> float: ...
+    @property
+    def for_s(self) -> float: ...
+    @property
+    def every_s(self) -> float: ...
+
+
+def check_times(share: float, after_s: float, for_s: float, every_s: float) -> None:
+    if not 0 <= share <= 1:
+        raise ValueError(f"share is {share}, must be 0..1")
+    if after_s < 0 or for_s < 0 or every_s < 0:
+        raise ValueError("after_s, for_s and every_s must not be negative")
+    if every_s and not 0 < for_s < every_s:
+        raise ValueError(f"every_s is {every_s}: for_s must be less, and more than 0, not {for_s}")
 
 
 class Affliction(Variant, frozen=True):
@@ -27,14 +48,7 @@ class Affliction(Variant, frozen=True):
     every_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share is {self.share}, must be 0..1")
-        if self.after_s < 0 or self.for_s < 0 or self.every_s < 0:
-            raise ValueError("after_s, for_s and every_s must not be negative")
-        if self.every_s and not 0 < self.for_s < self.every_s:
-            raise ValueError(
-                f"every_s is {self.every_s}: for_s must be less, and more than 0, not {self.for_s}"
-            )
+        check_times(self.share, self.after_s, self.for_s, self.every_s)
 
 
 class FailsToBuild(Affliction, frozen=True, tag="fails_to_build"):
@@ -126,7 +140,7 @@ def faults_of(script: FaultScript, host: str) -> tuple[Fault, ...]:
             fault
             for number, fault in enumerate(script.faults)
             if any(fnmatchcase(host, pattern) for pattern in fault.hosts)
-            and _happens(fault.share, script.seed, f"host {number} {host}")
+            and happens(fault.share, script.seed, f"host {number} {host}")
         ]
     )
 
@@ -153,16 +167,16 @@ def fate_of(script: FaultScript, faults: Sequence[Fault], order: SpawnInstance, 
     for number, fault in enumerate(faults):
         about = f"build {number} {order.instance.int:x} {order.attempt}"
         match fault:
-            case FailsToBuild() if is_on(fault, at_s) and _happens(fault.probability, script.seed, about):
+            case FailsToBuild() if is_on(fault, at_s) and happens(fault.probability, script.seed, about):
                 failure = failure or fault.reason
-            case BuildsSlowly() if is_on(fault, at_s) and _happens(fault.probability, script.seed, about):
+            case BuildsSlowly() if is_on(fault, at_s) and happens(fault.probability, script.seed, about):
                 after_ms = max(after_ms, fault.spawn_ms)
             case _:
                 pass
     return Fate(after_ms, failure)
 
 
-def is_on(fault: Fault, at_s: float) -> bool:
+def is_on(fault: Timed, at_s: float) -> bool:
     if not fault.after_s and not fault.for_s:
         return True
     since, for_, every = _us(at_s) - _us(fault.after_s), _us(fault.for_s), _us(fault.every_s)
@@ -171,7 +185,7 @@ def is_on(fault: Fault, at_s: float) -> bool:
     return not for_ or (since % every if every else since) < for_
 
 
-def next_turn_s(fault: Fault, at_s: float) -> float | None:
+def next_turn_s(fault: Timed, at_s: float) -> float | None:
     """When it begins or ends next, later than now; None if it never does."""
     after, for_, every = _us(fault.after_s), _us(fault.for_s), _us(fault.every_s)
     since = _us(at_s) - after
@@ -190,7 +204,7 @@ def _us(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def _happens(probability: float, seed: int, about: str) -> bool:
+def happens(probability: float, seed: int, about: str) -> bool:
     if probability >= 1:
         return True
     digest = blake2b(f"{seed} {about}".encode(), digest_size=8).digest()

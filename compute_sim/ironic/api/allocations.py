@@ -1,0 +1,118 @@
+"""The endpoints below /v1/allocations."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from compute_sim.ironic.api.answers import CREATED, NO_CONTENT, OK, Answer, Asked
+from compute_sim.ironic.api.rendering import allocation_shown
+from compute_sim.ironic.core.allocations import Allocation
+from compute_sim.ironic.core.changes import is_uuid
+from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_FOUND, Refused, no_such_node
+from compute_sim.ironic.simulated import SimulatedIronic
+
+_MINOR = 52
+_PATCH_MINOR = 57
+_KEYS = frozenset({"uuid", "name", "resource_class", "traits", "candidate_nodes", "extra", "owner"})
+
+
+class AllocationsApi:
+    def __init__(self, ironic: SimulatedIronic) -> None:
+        self._ironic = ironic
+
+    def index(self, asked: Asked) -> Answer | Refused:
+        if asked.minor < _MINOR:
+            return _not_yet(_MINOR)
+        self._ironic.advance()
+        tests = {key: value for key, value in asked.query.items() if key in ("resource_class", "state", "owner")}
+        found = [
+            allocation_shown(each, asked.minor, asked.base)
+            for each in self._ironic.allocations.values()
+            if all(getattr(each, key) == value for key, value in tests.items())
+        ]
+        return Answer(OK, {"allocations": found})
+
+    def create(self, asked: Asked) -> Answer | Refused:
+        if asked.minor < _MINOR:
+            return _not_yet(_MINOR)
+        allocation = self._read(asked.body)
+        created = allocation if isinstance(allocation, Refused) else self._ironic.allocate(allocation)
+        if isinstance(created, Refused):
+            return created
+        return Answer(
+            CREATED, allocation_shown(created, asked.minor, asked.base), f"allocations/{created.uuid}"
+        )
+
+    def show(self, asked: Asked) -> Answer | Refused:
+        if asked.minor < _MINOR:
+            return _not_yet(_MINOR)
+        ident = asked.path["allocation"]
+        allocation = self._ironic.allocation(ident)
+        if allocation is None:
+            return Refused(NOT_FOUND, f"Allocation {ident} does not exist.")
+        return Answer(OK, allocation_shown(allocation, asked.minor, asked.base))
+
+    def patch(self, asked: Asked) -> Answer | Refused:
+        if asked.minor < _PATCH_MINOR:
+            return Refused(405, f"Allocations are patched from API version 1.{_PATCH_MINOR} on.")
+        changed = self._ironic.patch_allocation(asked.path["allocation"], asked.body)
+        if isinstance(changed, Refused):
+            return changed
+        return Answer(OK, allocation_shown(changed, asked.minor, asked.base))
+
+    def delete(self, asked: Asked) -> Answer | Refused:
+        if asked.minor < _MINOR:
+            return _not_yet(_MINOR)
+        refused = self._ironic.deallocate(asked.path["allocation"])
+        return refused if refused is not None else Answer(NO_CONTENT)
+
+    def of_node(self, asked: Asked) -> Answer | Refused:
+        ident = self._ident_of_node(asked)
+        if isinstance(ident, Refused):
+            return ident
+        return Answer(OK, allocation_shown(self._ironic.allocations[ident], asked.minor, asked.base))
+
+    def delete_of_node(self, asked: Asked) -> Answer | Refused:
+        ident = self._ident_of_node(asked)
+        refused = ident if isinstance(ident, Refused) else self._ironic.deallocate(ident)
+        return refused if refused is not None else Answer(NO_CONTENT)
+
+    def _ident_of_node(self, asked: Asked) -> str | Refused:
+        if asked.minor < _MINOR:
+            return _not_yet(_MINOR)
+        node = self._ironic.node(asked.path["node"])
+        if node is None:
+            return no_such_node(asked.path["node"])
+        if node.allocation_uuid is None:
+            return Refused(NOT_FOUND, f"Node {node.uuid} has no allocation.")
+        return node.allocation_uuid
+
+    def _read(self, body: Any) -> Allocation | Refused:
+        if not isinstance(body, Mapping):
+            return Refused(BAD_REQUEST, "The body must be an object: an allocation.")
+        if unknown := sorted({*body} - _KEYS):
+            return Refused(BAD_REQUEST, f"An allocation has no field {unknown[0]!r} that can be set.")
+        if not isinstance(body.get("resource_class"), str):
+            return Refused(BAD_REQUEST, "resource_class is missing: an allocation needs one.")
+        uuid = body.get("uuid") or str(uuid4())
+        if not isinstance(uuid, str) or not is_uuid(uuid):
+            return Refused(BAD_REQUEST, f"Expected UUID for uuid: {uuid}")
+        candidates = []
+        for ident in body.get("candidate_nodes") or ():
+            node = self._ironic.node(ident) if isinstance(ident, str) else None
+            if node is None:
+                return Refused(BAD_REQUEST, f"Node {ident} does not exist.")
+            candidates.append(node.uuid)
+        return Allocation(
+            uuid=uuid,
+            name=body.get("name"),
+            owner=body.get("owner"),
+            resource_class=body["resource_class"],
+            traits=tuple(body["traits"]) if body.get("traits") else None,
+            candidate_nodes=tuple(candidates) or None,
+            extra=body.get("extra") or {},
+        )
+
+
+def _not_yet(minor: int) -> Refused:
+    return Refused(NOT_FOUND, f"This is not there before API version 1.{minor}.")

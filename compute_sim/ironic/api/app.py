@@ -1,0 +1,162 @@
+"""The application: authentication, versions and errors as Ironic has them, and the routes."""
+
+import asyncio
+import base64
+import binascii
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from compute_sim.ironic.api.allocations import AllocationsApi
+from compute_sim.ironic.api.answers import Answer, Asked
+from compute_sim.ironic.api.nodes import NodesApi
+from compute_sim.ironic.api.rendering import root_shown, v1_shown
+from compute_sim.ironic.api.versions import asked_minor, version_headers
+from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_FOUND, Refused
+from compute_sim.ironic.simulated import LATEST_MINOR, SimulatedIronic
+
+Endpoint = Callable[[Asked], Answer | Refused]
+
+_PUBLIC = ("/", "/v1", "/v1/")
+_SERVER_ERROR = 500
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+def ironic_app(ironic: SimulatedIronic) -> Starlette:
+    nodes, allocations = NodesApi(ironic), AllocationsApi(ironic)
+    root = _route(ironic, {"GET": lambda asked: Answer(200, root_shown(asked.base, LATEST_MINOR))})
+    v1 = _route(ironic, {"GET": lambda asked: Answer(200, v1_shown(asked.base, LATEST_MINOR))})
+    table: Mapping[str, Mapping[str, Endpoint]] = {
+        "/v1/nodes": {"GET": nodes.index, "POST": nodes.create},
+        "/v1/nodes/detail": {"GET": nodes.detail},
+        "/v1/nodes/{node}": {"GET": nodes.show, "PATCH": nodes.patch, "DELETE": nodes.delete},
+        "/v1/nodes/{node}/validate": {"GET": nodes.validate},
+        "/v1/nodes/{node}/states": {"GET": nodes.states},
+        "/v1/nodes/{node}/states/provision": {"PUT": nodes.provision},
+        "/v1/nodes/{node}/states/power": {"PUT": nodes.power},
+        "/v1/nodes/{node}/maintenance": {
+            "PUT": nodes.maintenance_on,
+            "DELETE": nodes.maintenance_off,
+        },
+        "/v1/nodes/{node}/traits": {
+            "GET": nodes.traits,
+            "PUT": nodes.set_traits,
+            "DELETE": nodes.remove_traits,
+        },
+        "/v1/nodes/{node}/traits/{trait}": {"PUT": nodes.add_trait, "DELETE": nodes.remove_trait},
+        "/v1/nodes/{node}/vifs": {"GET": nodes.vifs, "POST": nodes.attach_vif},
+        "/v1/nodes/{node}/vifs/{vif}": {"DELETE": nodes.detach_vif},
+        "/v1/allocations": {"GET": allocations.index, "POST": allocations.create},
+        "/v1/allocations/{allocation}": {
+            "GET": allocations.show,
+            "PATCH": allocations.patch,
+            "DELETE": allocations.delete,
+        },
+        "/v1/nodes/{node}/allocation": {
+            "GET": allocations.of_node,
+            "DELETE": allocations.delete_of_node,
+        },
+    }
+    return Starlette(
+        routes=[
+            Route("/", root, methods=_METHODS),
+            Route("/v1", v1, methods=_METHODS),
+            Route("/v1/", v1, methods=_METHODS),
+            *(Route(path, _route(ironic, endpoints), methods=_METHODS) for path, endpoints in table.items()),
+            Route("/{rest:path}", _route(ironic, {}), methods=_METHODS),
+        ]
+    )
+
+
+def _route(
+    ironic: SimulatedIronic, endpoints: Mapping[str, Endpoint]
+) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        body = await request.body()
+        response = _answered(ironic, endpoints, request, body)
+        if ironic.settings.answer_after_s:
+            await asyncio.sleep(ironic.settings.answer_after_s)
+        return response
+
+    return answer
+
+
+def _answered(
+    ironic: SimulatedIronic, endpoints: Mapping[str, Endpoint], request: Request, body: bytes
+) -> Response:
+    if ironic.is_away:
+        return Response("Service Unavailable", 503)
+    if ironic.settings.users and request.url.path not in _PUBLIC:
+        denied = _denied(request.headers.get("authorization"), ironic.settings.users)
+        if denied is not None:
+            return denied
+    minor = asked_minor(request.headers)
+    if isinstance(minor, Refused):
+        return _refusal(minor, version_headers(LATEST_MINOR))
+    headers = version_headers(minor)
+    endpoint = endpoints.get(request.method)
+    if endpoint is None:
+        status = 405 if endpoints else NOT_FOUND
+        return _refusal(Refused(status, f"There is no {request.method} {request.url.path}."), headers)
+    asked = _asked(request, minor, body)
+    answer = asked if isinstance(asked, Refused) else endpoint(asked)
+    if isinstance(answer, Refused):
+        return _refusal(answer, headers)
+    if answer.location:
+        headers["Location"] = f"{str(request.base_url).rstrip('/')}/v1/{answer.location}"
+    content = b"" if answer.body is None else msgspec.json.encode(answer.body)
+    return Response(content, answer.status, headers, media_type="application/json" if content else None)
+
+
+def _asked(request: Request, minor: int, body: bytes) -> Asked | Refused:
+    try:
+        document = msgspec.json.decode(body) if body else None
+    except msgspec.DecodeError as problem:
+        return Refused(BAD_REQUEST, f"The body is no JSON: {problem}")
+    return Asked(
+        minor=minor,
+        path=dict(request.path_params),
+        query=dict(request.query_params),
+        body=document,
+        base=str(request.base_url).rstrip("/"),
+    )
+
+
+def _refusal(refused: Refused, headers: Mapping[str, str]) -> Response:
+    """JSON inside JSON, as Ironic's errors are."""
+    fault = {
+        "faultcode": "Client" if refused.status < _SERVER_ERROR else "Server",
+        "faultstring": refused.text,
+        "debuginfo": None,
+    }
+    content = json.dumps({"error_message": json.dumps(fault)})
+    return Response(content, refused.status, dict(headers), media_type="application/json")
+
+
+def _denied(header: str | None, users: Mapping[str, str]) -> Response | None:
+    """Why a request is not let in by HTTP basic authentication, in the shape of that layer."""
+    if header is None:
+        return _not_let_in(401, "Authorization required")
+    kind, _, token = header.partition(" ")
+    if kind.lower() != "basic":
+        return _not_let_in(400, f'Unsupported authorization type "{kind[:20]}"')
+    try:
+        name, _, password = base64.b64decode(token, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return _not_let_in(400, "Could not decode authorization token")
+    known = users.get(name)
+    if known is None or not hmac.compare_digest(known.encode(), password.encode()):
+        return _not_let_in(401, "Incorrect username or password")
+    return None
+
+
+def _not_let_in(status: int, text: str) -> Response:
+    content = json.dumps({"error": {"message": text, "code": status}})
+    headers = {"WWW-Authenticate": 'Basic realm="Baremetal API"'} if status == 401 else {}  # noqa: PLR2004 - HTTP's
+    return Response(content, status, headers, media_type="application/json")

@@ -1,0 +1,142 @@
+"""GET /v1/nodes and /v1/nodes/detail: filters and pages."""
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from urllib.parse import urlencode
+
+from msgspec import Struct
+
+from compute_sim.ironic.core.changes import FIELD_MINORS, is_uuid
+from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_ACCEPTABLE, Refused, no_such_node
+
+_DETAIL_MINOR = 43
+_EQUAL = (
+    "driver",
+    "resource_class",
+    "fault",
+    "conductor_group",
+    "owner",
+    "lessee",
+    "provision_state",
+    "instance_uuid",
+    "instance_name",
+    "parent_node",
+    "chassis_uuid",
+)
+_SWITCHES = ("maintenance", "retired", "associated", "sharded", "detail")
+_OTHERS = ("shard", "project", "conductor", "marker", "limit", "fields", "sort_key", "sort_dir")
+_MINORS = {**FIELD_MINORS, "sharded": FIELD_MINORS["shard"], "detail": _DETAIL_MINOR}
+# Ironic's link to the next page forgets the other filters.
+_REMEMBERED = ("associated", "maintenance", "retired", "detail", "fields")
+_WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+class Query(Struct, frozen=True):
+    """What to list: nodes that pass all tests, after the marker."""
+
+    tests: tuple[Callable[[Node], bool], ...]
+    limit: int
+    marker: str | None
+    has_one: bool
+    remembered: tuple[tuple[str, str], ...]
+    is_detailed: bool
+
+
+def read_query(asked: Mapping[str, str], minor: int, page_max: int, conductor: str) -> Query | Refused:
+    for name in asked:
+        if name not in (*_EQUAL, *_SWITCHES, *_OTHERS):
+            return Refused(BAD_REQUEST, f"Unexpected argument: {name}")
+        if _MINORS.get(name, 1) > minor:
+            return Refused(NOT_ACCEPTABLE, f"{name} needs API version 1.{_MINORS[name]}.")
+    switches = _switches(asked)
+    if isinstance(switches, Refused):
+        return switches
+    limit = _limit(asked.get("limit"), page_max)
+    if isinstance(limit, Refused):
+        return limit
+    if "instance_uuid" in asked and not is_uuid(asked["instance_uuid"]):
+        return Refused(BAD_REQUEST, f"Expected UUID for instance_uuid: {asked['instance_uuid']}")
+    if asked.get("sort_key", "id") != "id" or asked.get("sort_dir", "asc") != "asc":
+        return Refused(BAD_REQUEST, "This simulated Ironic sorts by id, ascending, and by nothing else.")
+    return Query(
+        tests=tuple(_tests(asked, switches, conductor)),
+        limit=limit,
+        marker=asked.get("marker"),
+        has_one="instance_uuid" in asked,
+        remembered=tuple((name, asked[name]) for name in _REMEMBERED if name in asked),
+        is_detailed=switches.get("detail", False),
+    )
+
+
+def _switches(asked: Mapping[str, str]) -> dict[str, bool] | Refused:
+    switches = {}
+    for name in _SWITCHES:
+        if name in asked:
+            if asked[name].lower() not in _WORDS:
+                return Refused(BAD_REQUEST, f"{name} is {asked[name]!r}, must be true or false.")
+            switches[name] = _WORDS[asked[name].lower()]
+    return switches
+
+
+def _limit(text: str | None, page_max: int) -> int | Refused:
+    if text is None:
+        return page_max
+    if not text.lstrip("-").isdecimal():
+        return Refused(BAD_REQUEST, f"limit is {text!r}, must be a number.")
+    limit = int(text)
+    return min(limit, page_max) if limit > 0 else Refused(BAD_REQUEST, "limit must be positive.")
+
+
+def _tests(
+    asked: Mapping[str, str], switches: Mapping[str, bool], conductor: str
+) -> Iterable[Callable[[Node], bool]]:
+    for name in _EQUAL:
+        if name in asked:
+            yield _equals(name, asked[name].lower() if name == "conductor_group" else asked[name])
+    if "shard" in asked:
+        shards = {each.strip() for each in asked["shard"].split(",")}
+        yield lambda node: node.shard in shards
+    if "project" in asked:
+        project = asked["project"]
+        yield lambda node: project in (node.owner, node.lessee)
+    if asked.get("conductor", conductor) != conductor:
+        yield lambda _: False
+    for name in ("maintenance", "retired"):
+        if name in switches:
+            yield _equals(name, switches[name])
+    if "associated" in switches:
+        is_associated = switches["associated"]
+        yield lambda node: (node.instance_uuid is not None) is is_associated
+    if "sharded" in switches:
+        is_sharded = switches["sharded"]
+        yield lambda node: (node.shard is not None) is is_sharded
+
+
+def _equals(field: str, value: str | bool) -> Callable[[Node], bool]:  # noqa: FBT001 - a field's value
+    return lambda node: getattr(node, field) == value
+
+
+class Page(Struct, frozen=True):
+    nodes: tuple[Node, ...]
+    # The query of the next page; empty if this is the last.
+    next_query: str
+
+
+def page_of(nodes: Mapping[str, Node], query: Query) -> Page | Refused:
+    rest: Iterable[Node] = nodes.values()
+    if query.marker is not None:
+        if query.marker not in nodes:
+            return no_such_node(query.marker)
+        after = iter(nodes.values())
+        for node in after:
+            if node.uuid == query.marker:
+                break
+        rest = after
+    found = (node for node in rest if all(test(node) for test in query.tests))
+    page = tuple(islice(found, query.limit))
+    # As in Ironic a full page has a next one, which may be empty.
+    if query.has_one or len(page) < query.limit:
+        return Page(page, "")
+    pairs = [("sort_key", "id"), ("sort_dir", "asc"), *query.remembered]
+    return Page(page, urlencode([*pairs, ("limit", str(query.limit)), ("marker", page[-1].uuid)], safe=","))

@@ -1,0 +1,73 @@
+"""The REST API on a loopback port, as a part of a process."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from compute_sim.ironic.api.app import ironic_app
+from compute_sim.ironic.simulated import SimulatedIronic
+
+_BACKLOG = 256
+_DRAIN_S = 2
+_LOOKS_EVERY_S = 0.05
+
+
+class IronicServer:
+    """Listens from the moment it is made. While Ironic takes no connections, the port is closed, and then opened again."""
+
+    def __init__(self, ironic: SimulatedIronic, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._ironic = ironic
+        self._app = ironic_app(ironic)
+        self._socket = socket.create_server((host, port), backlog=_BACKLOG)
+        self._address: tuple[str, int] = (host, self._socket.getsockname()[1])
+        self._is_stopped = False
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._address[0]}:{self._address[1]}"
+
+    async def run(self) -> None:
+        while not self._is_stopped:
+            if self._ironic.refuses_connections:
+                self._socket.close()
+                await asyncio.sleep(_LOOKS_EVERY_S)
+                continue
+            if self._socket.fileno() < 0:
+                self._socket = socket.create_server(self._address, backlog=_BACKLOG)
+            await self._serve()
+        self._socket.close()
+
+    async def stop(self) -> None:
+        self._is_stopped = True
+
+    async def _serve(self) -> None:
+        """Until it is stopped, or Ironic takes no connections any more."""
+        config = uvicorn.Config(
+            self._app,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_DRAIN_S,
+        )
+        server = _Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[self._socket]))
+        try:
+            while not serving.done() and not self._is_stopped and not self._ironic.refuses_connections:
+                await asyncio.wait((serving,), timeout=_LOOKS_EVERY_S)
+        finally:
+            server.should_exit = True
+            await serving
+
+
+class _Server(uvicorn.Server):
+    """Signals are the process's, which has more parts than this one."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,1 @@
+"""What the simulated Ironic decides: pure functions over frozen values, the time an argument."""

@@ -1,0 +1,88 @@
+"""Ironic's own allocation API: a client asks for a node of a class, and the conductor picks one.
+
+The node says nothing when it is taken or released: only the allocation does, and without its node until it is deleted.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct, structs
+
+from compute_sim.ironic.core import states
+from compute_sim.ironic.core.node import Json, Node, second
+from compute_sim.ironic.core.refusals import CONFLICT, Refused
+
+ALLOCATING, ACTIVE, FAILED = "allocating", "active", "error"
+
+
+class Allocation(Struct, frozen=True, kw_only=True):
+    """The fields in the order of the notifications. `traits` and `candidate_nodes` are null until it was read back."""
+
+    uuid: str
+    name: str | None = None
+    node_uuid: str | None = None
+    state: str | None = None
+    last_error: str | None = None
+    owner: str | None = None
+    resource_class: str | None = None
+    traits: tuple[str, ...] | None = None
+    candidate_nodes: tuple[str, ...] | None = None
+    extra: Json = {}
+    created_at: str | None = None
+    updated_at: str | None = None
+
+
+class AllocationWritten(Struct, frozen=True):
+    allocation: Allocation
+    action: str
+    status: str
+
+
+def stored(allocation: Allocation) -> Allocation:
+    """As it is once it was read back from the database."""
+    return structs.replace(
+        allocation,
+        traits=allocation.traits or (),
+        candidate_nodes=allocation.candidate_nodes or (),
+    )
+
+
+def fits(allocation: Allocation, node: Node) -> bool:
+    return (
+        node.resource_class == allocation.resource_class
+        and node.provision_state == states.AVAILABLE
+        and node.instance_uuid is None
+        and not node.maintenance
+        and node.power_state is not None
+        and node.reservation is None
+        and (not allocation.candidate_nodes or node.uuid in allocation.candidate_nodes)
+        and {*(allocation.traits or ())} <= {*node.traits}
+        and (allocation.owner is None or allocation.owner in (node.owner, node.lessee))
+    )
+
+
+def allocate(allocation: Allocation, nodes: Iterable[Node], at_s: float) -> tuple[Allocation, Node | None]:
+    """The allocation with the first node that fits, and that node; or with its error."""
+    allocation = structs.replace(stored(allocation), updated_at=second(at_s))
+    node = next((each for each in nodes if fits(allocation, each)), None)
+    if node is None:
+        error = (
+            f"Failed to process allocation {allocation.uuid}: "
+            f"no available nodes match the resource class {allocation.resource_class}."
+        )
+        return structs.replace(allocation, state=FAILED, last_error=error), None
+    taken: dict[str, Any] = {"instance_uuid": allocation.uuid, "allocation_uuid": allocation.uuid}
+    node = structs.replace(node, updated_at=second(at_s), **taken)
+    return structs.replace(allocation, state=ACTIVE, node_uuid=node.uuid), node
+
+
+def why_kept(allocation: Allocation, node: Node) -> Refused | None:
+    """Why an allocation with this node is not deleted now."""
+    if node.maintenance:
+        return None
+    state = node.provision_state
+    in_transition = node.target_provision_state and state not in states.UPDATE_ALLOWED
+    if in_transition or state == states.ACTIVE:
+        text = f"Allocation {allocation.uuid} stays: its node {node.uuid} is {state!r} and not in maintenance."
+        return Refused(CONFLICT, text)
+    return None

@@ -1,0 +1,413 @@
+"""Creating, patching, maintaining and deleting a node: what is allowed, and what is announced.
+
+Ironic announces a change before its conductor has agreed: first what was asked for, then that it is so or that it failed.
+What its API refuses by itself is not announced at all.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, structs
+
+from compute_sim.ironic.core import states
+from compute_sim.ironic.core.json_patch import flaw_of, keys_of, patched
+from compute_sim.ironic.core.node import DRIVERS, INTERFACES, Node, default_interfaces, second
+from compute_sim.ironic.core.refusals import (
+    BAD_REQUEST,
+    CONFLICT,
+    FORBIDDEN,
+    NOT_ACCEPTABLE,
+    NOT_FOUND,
+    Refused,
+    locked,
+)
+
+TRAITS_MAX = 50
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}\Z")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~-]{0,254}\Z")
+_CUSTOM_TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]+\Z")
+_TRAIT_LENGTH_MAX = 255
+
+_OBJECTS = ("driver_info", "extra", "instance_info", "network_data", "properties")
+_SWITCHES = ("automated_clean", "disable_power_off", "maintenance", "protected", "retired")
+_TEXTS = (
+    *INTERFACES,
+    "chassis_uuid",
+    "conductor_group",
+    "description",
+    "driver",
+    "instance_name",
+    "instance_uuid",
+    "lessee",
+    "name",
+    "owner",
+    "parent_node",
+    "protected_reason",
+    "resource_class",
+    "retired_reason",
+    "shard",
+)
+PATCH_ALLOWED = frozenset((*_OBJECTS, *_SWITCHES, *_TEXTS))
+CREATE_ALLOWED = (PATCH_ALLOWED | {"uuid"}) - {"protected", "protected_reason"}
+_UUIDS = ("uuid", "instance_uuid", "chassis_uuid")
+_LENGTHS_MAX = {"resource_class": 80, "description": 4096, "instance_name": 255, "parent_node": 36}
+_TRUE, _FALSE = ("true", "1", "yes", "on", "t", "y"), ("false", "0", "no", "off", "f", "n")
+# What Ironic's object of a node that is not stored yet leaves unsaid.
+_UNSAID = {
+    "console_enabled": None,
+    "disable_power_off": None,
+    "maintenance": None,
+    "protected": None,
+    "retired": None,
+}
+# The microversion that brought a field; fields without one were there from the start.
+FIELD_MINORS: Mapping[str, int] = {
+    "driver_internal_info": 3,
+    "name": 5,
+    "inspection_finished_at": 6,
+    "inspection_started_at": 6,
+    "clean_step": 7,
+    "raid_config": 12,
+    "target_raid_config": 12,
+    "network_interface": 20,
+    "resource_class": 21,
+    "boot_interface": 31,
+    "console_interface": 31,
+    "deploy_interface": 31,
+    "inspect_interface": 31,
+    "management_interface": 31,
+    "power_interface": 31,
+    "raid_interface": 31,
+    "vendor_interface": 31,
+    "storage_interface": 33,
+    "traits": 37,
+    "rescue_interface": 38,
+    "bios_interface": 40,
+    "fault": 42,
+    "deploy_step": 44,
+    "conductor_group": 46,
+    "automated_clean": 47,
+    "protected": 48,
+    "protected_reason": 48,
+    "conductor": 49,
+    "owner": 50,
+    "description": 51,
+    "allocation_uuid": 52,
+    "retired": 61,
+    "retired_reason": 61,
+    "lessee": 65,
+    "network_data": 66,
+    "boot_mode": 75,
+    "secure_boot": 75,
+    "shard": 82,
+    "parent_node": 83,
+    "firmware_interface": 86,
+    "service_step": 87,
+    "disable_power_off": 95,
+    "instance_name": 104,
+    "health": 109,
+}
+
+
+class Written(Struct, frozen=True):
+    """A change that is announced: as it was asked for, and as it is; or why the conductor refused it."""
+
+    start: Node
+    after: Node
+    refused: Refused | None = None
+
+
+class Others(Struct, frozen=True):
+    """What else there is: names, instances and conductor groups that are in use."""
+
+    names: Collection[str]
+    instances: Collection[str]
+    groups: Collection[str]
+
+
+def is_uuid(text: str) -> bool:
+    return _UUID.match(text) is not None
+
+
+def create(
+    fields: Mapping[str, Any], uuid: str, others: Others, taken: Collection[str], at_s: float, minor: int
+) -> Refused | Written:
+    """A new node in `enroll`; `uuid` is for one that names none, `taken` are those of other nodes."""
+    for field in fields:
+        if field not in CREATE_ALLOWED:
+            return Refused(BAD_REQUEST, f"A node has no field {field!r} that can be set when it is created.")
+    if "driver" not in fields:
+        return Refused(BAD_REQUEST, "driver is missing: a node needs one.")
+    values = _values_of(fields, minor)
+    if isinstance(values, Refused):
+        return values
+    driver, group = values["driver"], values.get("conductor_group", "")
+    if (refused := _no_conductor(driver, group, others)) is not None:
+        return refused
+    uuid = values.pop("uuid", None) or uuid
+    # Before the first microversion that knows it there is no `enroll`.
+    state = states.ENROLL if minor >= _ENROLL_MINOR else states.AVAILABLE
+    start = Node(uuid=uuid, provision_state=state, **{**_UNSAID, **dict.fromkeys(INTERFACES), **values})
+    after = structs.replace(
+        start,
+        created_at=second(at_s),
+        **{field: False for field in _UNSAID if getattr(start, field) is None},
+        **{name: given for name, given in default_interfaces(driver).items() if getattr(start, name) is None},
+    )
+    refusal = None
+    if uuid in taken:
+        refusal = Refused(CONFLICT, f"There is a node with UUID {uuid} already.")
+    elif start.name is not None and start.name in others.names:
+        refusal = Refused(CONFLICT, f"There is a node with name {start.name} already.")
+    return Written(start, after, refusal)
+
+
+_ENROLL_MINOR = 11
+
+
+def patch(node: Node, operations: object, others: Others, at_s: float, minor: int) -> Refused | Written:
+    if flaw := flaw_of(operations):
+        return Refused(BAD_REQUEST, f"The patch is not valid: {flaw}.")
+    assert isinstance(operations, Sequence)
+    fields = _patched_fields(node, operations)
+    if isinstance(fields, Refused):
+        return fields
+    if (refused := _in_transition(node, operations, minor)) is not None:
+        return refused
+    values = _values_of(fields, minor)
+    if isinstance(values, Refused):
+        return values
+    changed = {field: value for field, value in values.items() if value != getattr(node, field)}
+    start = structs.replace(node, **changed)
+    if (refused := _no_conductor(start.driver, start.conductor_group, others)) is not None:
+        return refused
+    refused = _conductor_refuses(node, start, changed, others)
+    after = start if refused is not None else _settled(start, changed, at_s)
+    return Written(start, after, refused)
+
+
+def _patched_fields(node: Node, operations: Sequence[Mapping[str, Any]]) -> dict[str, Any] | Refused:
+    fields: dict[str, Any] = {}
+    for operation in operations:
+        field, *inside = keys_of(operation["path"])
+        if field == "traits":
+            return Refused(BAD_REQUEST, "Traits are not patched: they have an address of their own.")
+        if field not in PATCH_ALLOWED:
+            return Refused(
+                BAD_REQUEST,
+                f"Cannot patch {operation['path']}. Only these can be: {', '.join(sorted(PATCH_ALLOWED))}.",
+            )
+        value = fields[field] if field in fields else getattr(node, field)
+        new = patched(value, inside, operation)
+        if isinstance(new, Refused):
+            return new
+        fields[field] = new
+    return fields
+
+
+def _in_transition(node: Node, operations: Sequence[Mapping[str, Any]], minor: int) -> Refused | None:
+    """A node that is on its way from one state to another is left alone, but may lose its instance in maintenance."""
+    if node.maintenance and [*operations] == [{"op": "remove", "path": "/instance_uuid"}]:
+        return None
+    state = node.provision_state
+    if node.target_provision_state and state not in states.UPDATE_ALLOWED:
+        return Refused(CONFLICT, f"Node {node.uuid} can not be updated while it is {state!r}.")
+    if state == states.INSPECTING and minor >= _INSPECT_WAIT_MINOR:
+        return Refused(CONFLICT, f'Node "{node.uuid}" can not be updated while it is {state!r}.')
+    return None
+
+
+_INSPECT_WAIT_MINOR = 39
+
+
+def _values_of(fields: Mapping[str, Any], minor: int) -> dict[str, Any] | Refused:
+    """The fields as a node keeps them; null is the field's default."""
+    values: dict[str, Any] = {}
+    for field, value in fields.items():
+        if FIELD_MINORS.get(field, 1) > minor:
+            return Refused(NOT_ACCEPTABLE, f"{field} needs API version 1.{FIELD_MINORS[field]}.")
+        kept = _value_of(field, value)
+        if isinstance(kept, Refused):
+            return kept
+        values[field] = kept
+    return values
+
+
+def _value_of(field: str, value: Any) -> Any | Refused:
+    if field in _OBJECTS:
+        if value is None:
+            return {}
+        return value if isinstance(value, Mapping) else _wrong(field, value, "an object or null")
+    if field in _SWITCHES:
+        return _switch(field, value)
+    if value is None:
+        return _nothing(field)
+    if not isinstance(value, str):
+        return _wrong(field, value, "a text or null")
+    if field in _UUIDS and not is_uuid(value):
+        return Refused(BAD_REQUEST, f"Expected UUID for {field}: {value}")
+    if len(value) > _LENGTHS_MAX.get(field, len(value)):
+        return _wrong(field, value, f"at most {_LENGTHS_MAX[field]} characters")
+    if field == "name" and (not _NAME.match(value) or is_uuid(value)):
+        return _wrong(field, value, "a host name that is no UUID")
+    return value.lower() if field == "conductor_group" else value
+
+
+def _nothing(field: str) -> Any | Refused:
+    if field == "driver":
+        return _wrong(field, None, "the name of a driver")
+    return "" if field == "conductor_group" else None
+
+
+def _switch(field: str, value: Any) -> Any | Refused:
+    if isinstance(value, bool):
+        return value
+    if value is None:
+        return None if field == "automated_clean" else False
+    if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
+        return value.lower() in _TRUE
+    return _wrong(field, value, "true or false")
+
+
+def _wrong(field: str, value: Any, needed: str) -> Refused:
+    return Refused(BAD_REQUEST, f"{field} is {str(value)[:100]!r}, must be {needed}.")
+
+
+def _no_conductor(driver: str, group: str, others: Others) -> Refused | None:
+    if driver not in DRIVERS or group not in others.groups:
+        text = f'No conductor serves driver {driver} for conductor group "{group}".'
+        return Refused(BAD_REQUEST, f"No valid host was found. Reason: {text}")
+    return None
+
+
+def _conductor_refuses(
+    node: Node, start: Node, changed: Mapping[str, Any], others: Others
+) -> Refused | None:
+    state = node.provision_state
+    if node.reservation:
+        return locked(node.uuid, node.reservation)
+    if changed.get("protected") and state not in (states.ACTIVE, states.RESCUE):
+        return Refused(CONFLICT, f"Node {node.uuid} is {state!r}: only active and rescue nodes are protected.")
+    if changed.get("retired") and state == states.AVAILABLE:
+        return Refused(CONFLICT, f"Node {node.uuid} is {state!r}: retired can not be set there.")
+    for switch in ("retired", "protected"):
+        if changed.get(f"{switch}_reason") and not getattr(start, switch):
+            return Refused(BAD_REQUEST, f"{switch}_reason can only be set while {switch} is true.")
+    if changed.get("instance_uuid"):
+        if node.instance_uuid:
+            return Refused(CONFLICT, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
+        if start.instance_uuid in others.instances:
+            return Refused(CONFLICT, f"Instance {start.instance_uuid} is associated with another node.")
+    if changed.get("name") in others.names and "name" in changed and changed["name"] is not None:
+        return Refused(CONFLICT, f"There is a node with name {changed['name']} already.")
+    return _wrong_state_for(node, changed)
+
+
+def _wrong_state_for(node: Node, changed: Mapping[str, Any]) -> Refused | None:
+    state = node.provision_state
+    if state in states.CLASS_CHANGE_ALLOWED:
+        return None
+    allowed = ", ".join(states.CLASS_CHANGE_ALLOWED)
+    if "resource_class" in changed and node.resource_class:
+        text = f"Node {node.uuid} is {state!r}: its resource_class changes only in {allowed}."
+        return Refused(CONFLICT, text)
+    interface = next((name for name in changed if name in INTERFACES), None)
+    if interface is not None and not node.maintenance:
+        text = f"Node {node.uuid} is {state!r}: its {interface} changes only in {allowed}, or in maintenance."
+        return Refused(CONFLICT, text)
+    if "instance_uuid" in changed and node.allocation_uuid and not node.maintenance:
+        text = f"Node {node.uuid} is {state!r} and allocated: its instance_uuid leaves only in {allowed}."
+        return Refused(CONFLICT, text)
+    return None
+
+
+def _settled(start: Node, changed: Mapping[str, Any], at_s: float) -> Node:
+    """What follows from a change that was accepted."""
+    more: dict[str, Any] = {"updated_at": second(at_s)}
+    if changed.get("maintenance") is False:
+        more.update(maintenance_reason=None, fault=None)
+    if changed.get("protected") is False:
+        more["protected_reason"] = None
+    if changed.get("retired") is False:
+        more["retired_reason"] = None
+    if "instance_uuid" in changed and changed["instance_uuid"] is None:
+        more["allocation_uuid"] = None
+    display_name = start.instance_info.get("display_name")
+    if "instance_info" in changed and not start.instance_name and isinstance(display_name, str):
+        more["instance_name"] = display_name
+    return structs.replace(start, **more)
+
+
+def set_maintenance(node: Node, is_on: bool, reason: str | None, at_s: float) -> Written:  # noqa: FBT001 - the value set
+    """The same call twice is announced twice."""
+    start = structs.replace(node, maintenance=is_on, maintenance_reason=reason if is_on else None)
+    if node.reservation:
+        return Written(start, node, locked(node.uuid, node.reservation))
+    after = start
+    if is_on != node.maintenance or start.maintenance_reason != node.maintenance_reason:
+        after = structs.replace(start, updated_at=second(at_s), fault=node.fault if is_on else None)
+    return Written(start, after)
+
+
+def set_traits(
+    node: Node, names: Collection[str], standard: Collection[str], *, replaces: bool
+) -> Refused | Written:
+    for name in names:
+        if len(name) > _TRAIT_LENGTH_MAX or (name not in standard and not _CUSTOM_TRAIT.match(name)):
+            return Refused(BAD_REQUEST, f"{name!r} is no trait: neither a standard one nor CUSTOM_[A-Z0-9_]+.")
+    wanted = {*names} if replaces else {*names, *node.traits}
+    if len(wanted) > TRAITS_MAX:
+        return Refused(BAD_REQUEST, f"A node has at most {TRAITS_MAX} traits, not {len(wanted)}.")
+    return _with_traits(node, wanted, None)
+
+
+def remove_traits(node: Node, name: str | None) -> Written:
+    """All of them without a name."""
+    if name is None:
+        return _with_traits(node, (), None)
+    missing = None
+    if name not in node.traits:
+        missing = Refused(NOT_FOUND, f"Node {node.uuid} has no trait {name!r}.")
+    return _with_traits(node, {*node.traits} - {name}, missing)
+
+
+def _with_traits(node: Node, traits: Collection[str], refused: Refused | None) -> Written:
+    start = structs.replace(node, traits=tuple(sorted(traits)))
+    if node.reservation:
+        refused = locked(node.uuid, node.reservation)
+    return Written(start, start if refused is None else node, refused)
+
+
+def delete(node: Node) -> Written:
+    state = node.provision_state
+    refused = None
+    if node.reservation:
+        refused = locked(node.uuid, node.reservation)
+    elif node.instance_uuid and not node.maintenance:
+        refused = Refused(CONFLICT, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
+    elif node.protected:
+        refused = Refused(FORBIDDEN, f"Node {node.uuid} is protected: no undeploying, rebuilding or deleting.")
+    elif not node.maintenance and state not in states.DELETE_ALLOWED:
+        allowed = ", ".join(states.DELETE_ALLOWED)
+        text = f'Node "{node.uuid}" is {state!r}: it is deleted only in {allowed}, or in maintenance.'
+        refused = Refused(CONFLICT, text)
+    return Written(node, node, refused)
+
+
+def attach_vif(node: Node, vif: str, ports_count: int) -> Refused | Node:
+    if node.reservation:
+        return locked(node.uuid, node.reservation)
+    if vif in node.vifs:
+        return Refused(CONFLICT, f"VIF {vif} is attached to node {node.uuid} already.")
+    if len(node.vifs) >= ports_count:
+        return Refused(BAD_REQUEST, f"Node {node.uuid} has no free port for VIF {vif}: it has {ports_count}.")
+    return structs.replace(node, vifs=(*node.vifs, vif))
+
+
+def detach_vif(node: Node, vif: str) -> Refused | Node:
+    if node.reservation:
+        return locked(node.uuid, node.reservation)
+    if vif not in node.vifs:
+        return Refused(BAD_REQUEST, f"VIF {vif} is not attached to node {node.uuid}.")
+    return structs.replace(node, vifs=tuple(each for each in node.vifs if each != vif))

@@ -1,0 +1,79 @@
+"""A node before and after an event of its state machine, and what the notification bus is told."""
+
+from typing import Any
+
+from msgspec import Struct, structs
+
+from compute_sim.ironic.core import states
+from compute_sim.ironic.core.node import Node, second
+
+
+class ProvisionSet(Struct, frozen=True):
+    """An event has moved the node."""
+
+    node: Node
+    event: str
+    status: str
+    previous_state: str
+    previous_target: str | None
+
+
+class PowerSet(Struct, frozen=True):
+    """The power of a node is about to change, or has changed, or could not be changed."""
+
+    node: Node
+    to_power: str
+    status: str
+
+
+class PowerCorrected(Struct, frozen=True):
+    """The conductor found that the power of a node is not what it had noted."""
+
+    node: Node
+    from_power: str | None
+
+
+class NodeWritten(Struct, frozen=True):
+    """The API has created, updated or deleted a node, or is about to, or could not."""
+
+    node: Node
+    action: str
+    status: str
+
+
+class MaintenanceSet(Struct, frozen=True):
+    node: Node
+    status: str
+
+
+Said = ProvisionSet | PowerSet | PowerCorrected | NodeWritten | MaintenanceSet
+
+
+def moved(node: Node, event: str, at_s: float, **changes: Any) -> tuple[Node, ProvisionSet]:
+    """The node after an event that is possible in its state, with these other changes, and the notification of it."""
+    state = node.provision_state
+    after = states.state_after(state, event)
+    if after is None:
+        raise ValueError(f"node {node.uuid} is {state!r}: the event {event!r} is not possible")
+    at = second(at_s)
+    if after == states.INSPECTING:
+        changes["inspection_started_at"] = at
+    elif state in (states.INSPECTING, states.INSPECT_WAIT) and after != states.INSPECT_WAIT:
+        changes["inspection_started_at"] = None
+        if after == states.MANAGEABLE:
+            changes["inspection_finished_at"] = at
+    new = structs.replace(
+        node,
+        provision_state=after,
+        target_provision_state=states.target_after(state, node.target_provision_state, event, after),
+        provision_updated_at=at,
+        updated_at=at,
+        **changes,
+    )
+    status = states.status_of(state, event, after)
+    return new, ProvisionSet(new, event, status, state, node.target_provision_state)
+
+
+def internal(node: Node, **values: Any) -> dict[str, Any]:
+    """driver_internal_info with these keys set."""
+    return {**node.driver_internal_info, **values}

@@ -1,0 +1,210 @@
+"""Orders for a node's provision state and for its power: which are allowed now, and how they begin."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, structs
+
+from compute_sim.ironic.core import states
+from compute_sim.ironic.core.moves import PowerSet, internal, moved
+from compute_sim.ironic.core.node import Json, Node, microsecond, second
+from compute_sim.ironic.core.refusals import (
+    BAD_REQUEST,
+    CONFLICT,
+    FORBIDDEN,
+    NOT_ACCEPTABLE,
+    Refused,
+    locked,
+)
+from compute_sim.ironic.core.work import Going, Job, JobName, Rules, begin_cleaning, boot_agent, going
+
+SERVER_ERROR = 500
+# The microversion that brought a verb.
+_VERB_MINORS: Mapping[str, int] = {
+    "manage": 4,
+    "provide": 4,
+    "inspect": 6,
+    "abort": 13,
+    "clean": 15,
+    "adopt": 17,
+    "rescue": 38,
+    "unrescue": 38,
+    "deploy": 73,
+    "undeploy": 73,
+    "unhold": 85,
+    "service": 87,
+}
+_DEPLOY_WAIT_ABORT_MINOR = 110
+_CONFIGDRIVE_OBJECT_MINOR = 56
+
+
+class ProvisionOrder(Struct, frozen=True, kw_only=True):
+    target: str
+    configdrive: str | Json | None = None
+    clean_steps: tuple[Json, ...] = ()
+    deploy_steps: tuple[Json, ...] = ()
+    service_steps: tuple[Json, ...] = ()
+    rescue_password: str | None = None
+
+
+def order_provision(
+    node: Node, order: ProvisionOrder, at_s: float, rules: Rules, minor: int
+) -> Refused | Going:
+    event = states.VERBS.get(order.target)
+    refused = (
+        _not_possible(node, order, event)
+        or _not_in_this_version(node, order, minor)
+        or _ill_formed(order, event)
+        or _not_by_conductor(node, order, event or "")
+    )
+    if refused is not None:
+        return refused
+    assert event is not None
+    return _begin(node, order, event, at_s, rules)
+
+
+def _not_possible(node: Node, order: ProvisionOrder, event: str | None) -> Refused | None:
+    target = order.target
+    if target in ("active", "rebuild") and node.maintenance:
+        return Refused(BAD_REQUEST, f"Node {node.uuid} is in maintenance: it can not be provisioned.")
+    if event is None:
+        return Refused(BAD_REQUEST, f'The requested action "{target}" is not known.')
+    if states.state_after(node.provision_state, event) is None:
+        if node.reservation:
+            return locked(node.uuid, node.reservation)
+        return Refused(
+            BAD_REQUEST,
+            f'The requested action "{target}" is not possible on node "{node.uuid}" in state "{node.provision_state}".',
+        )
+    return None
+
+
+def _not_in_this_version(node: Node, order: ProvisionOrder, minor: int) -> Refused | None:
+    needed = _VERB_MINORS.get(order.target, 1)
+    if order.target == "abort" and node.provision_state == states.DEPLOY_WAIT:
+        needed = _DEPLOY_WAIT_ABORT_MINOR
+    if isinstance(order.configdrive, Mapping):
+        needed = max(needed, _CONFIGDRIVE_OBJECT_MINOR)
+    if minor < needed:
+        return Refused(NOT_ACCEPTABLE, f'"{order.target}" in this form needs API version 1.{needed}.')
+    return None
+
+
+def _ill_formed(order: ProvisionOrder, event: str | None) -> Refused | None:
+    allowed = {
+        "configdrive": (bool(order.configdrive), ("deploy", "rebuild")),
+        "deploy_steps": (bool(order.deploy_steps), ("deploy", "rebuild")),
+        "clean_steps": (bool(order.clean_steps), ("clean",)),
+        "service_steps": (bool(order.service_steps), ("service",)),
+        "rescue_password": (order.rescue_password is not None, ("rescue",)),
+    }
+    for field, (is_given, events) in allowed.items():
+        if is_given and event not in events:
+            return Refused(BAD_REQUEST, f'"{field}" is not allowed with the target "{order.target}".')
+    needed = {
+        "clean": ("clean_steps", bool(order.clean_steps)),
+        "service": ("service_steps", bool(order.service_steps)),
+        "rescue": ("rescue_password", bool(order.rescue_password and order.rescue_password.strip())),
+    }
+    field, is_given = needed.get(event or "", ("", True))
+    return None if is_given else Refused(BAD_REQUEST, f'"{field}" is required with the target "{order.target}".')
+
+
+def _not_by_conductor(node: Node, order: ProvisionOrder, event: str) -> Refused | None:
+    if node.reservation:
+        return locked(node.uuid, node.reservation)
+    if node.protected and event in ("delete", "rebuild"):
+        return Refused(FORBIDDEN, f"Node {node.uuid} is protected: no undeploying, rebuilding or deleting.")
+    if event == "provide" and node.retired:
+        return Refused(CONFLICT, f"Node {node.uuid} is retired: it can not be made available.")
+    if event == "clean" and node.maintenance:
+        return Refused(BAD_REQUEST, f"Node {node.uuid} is in maintenance: it can not be cleaned.")
+    if event in ("deploy", "rebuild") and node.has_agent and not node.instance_info.get("image_source"):
+        return Refused(SERVER_ERROR, f"Node {node.uuid} has no image_source in instance_info to deploy.")
+    if event == "rescue" and node.rescue_interface == "no-rescue":
+        return Refused(BAD_REQUEST, f"Node {node.uuid} has rescue_interface no-rescue.")
+    return None
+
+
+def _begin(node: Node, order: ProvisionOrder, event: str, at_s: float, rules: Rules) -> Going:
+    if event == "abort":
+        node, said = moved(node, event, at_s, last_error="Aborted on request.")
+        return going(node, (said,), None, rules.host)
+    if event == "manage" and node.provision_state != states.ENROLL:
+        node, said = moved(node, event, at_s)
+        return going(node, (said,), None, rules.host)
+    if event == "unhold":
+        return _release(node, at_s, rules)
+    changes: dict[str, Any] = {"last_error": None}
+    if event in ("deploy", "rebuild") and order.configdrive is not None:
+        changes["instance_info"] = {**node.instance_info, "configdrive": order.configdrive}
+    node, said = moved(node, event, at_s, **changes)
+    if event in ("provide", "clean"):
+        return begin_cleaning(_with_steps(node, order), (said,), at_s, rules)
+    if event in ("deploy", "rebuild") and node.has_agent:
+        return boot_agent(node, (said,), "deploy boot", at_s, rules)
+    return going(node, (said,), _job(event, at_s, rules), rules.host)
+
+
+def _with_steps(node: Node, order: ProvisionOrder) -> Node:
+    """Manual cleaning notes its steps after it was announced."""
+    if not order.clean_steps:
+        return node
+    steps = [{**step, "abortable": False, "priority": 0} for step in order.clean_steps]
+    info = internal(node, clean_steps=steps, cleaning_disable_ramdisk=False, declarative_cleaning=True)
+    return structs.replace(node, driver_internal_info=info)
+
+
+def _release(node: Node, at_s: float, rules: Rules) -> Going:
+    is_clean = node.provision_state == states.CLEAN_HOLD
+    node, said = moved(node, "unhold", at_s)
+    if node.provision_state == states.SERVICE_WAIT:
+        return going(node, (said,), None, rules.host)
+    name: JobName = "clean wait" if is_clean else "deploy wait"
+    return going(node, (said,), Job(name, at_s + rules.delays.agent_call_s), rules.host)
+
+
+def _job(event: str, at_s: float, rules: Rules) -> Job:
+    delays = rules.delays
+    jobs: Mapping[str, tuple[JobName, float]] = {
+        "manage": ("verify", delays.verify_s),
+        "inspect": ("inspect", delays.inspect_s),
+        "adopt": ("adopt", delays.adopt_s),
+        "deploy": ("deploy", delays.deploy_s),
+        "rebuild": ("deploy", delays.deploy_s),
+        "delete": ("tear down", delays.tear_down_s),
+        "rescue": ("rescue", delays.rescue_s),
+        "unrescue": ("unrescue", delays.rescue_s),
+        "service": ("service", delays.service_s),
+    }
+    name, takes_s = jobs[event]
+    return Job(name, at_s + takes_s)
+
+
+def order_power(node: Node, target: str, at_s: float, rules: Rules) -> Refused | Going:
+    if target not in states.POWER_TARGETS:
+        return Refused(BAD_REQUEST, f'The requested power state "{target}" is not known.')
+    if node.provision_state in (states.CLEANING, states.CLEAN_WAIT):
+        return Refused(BAD_REQUEST, f'The power of node "{node.uuid}" is not changed while it is cleaned.')
+    if node.disable_power_off and states.POWER_TARGETS[target] == states.POWER_OFF:
+        return Refused(SERVER_ERROR, f"Node {node.uuid} must not be powered off.")
+    if node.reservation:
+        return locked(node.uuid, node.reservation)
+    node = structs.replace(
+        node,
+        target_power_state=states.POWER_TARGETS[target],
+        last_error=None,
+        updated_at=second(at_s),
+        driver_internal_info=internal(node, last_power_state_change=microsecond(at_s)),
+    )
+    job = Job("power", at_s + rules.delays.power_s, target)
+    return going(node, (PowerSet(node, target, "start"),), job, rules.host)
+
+
+def keep_power(node: Node, at_s: float, rules: Rules) -> Going | None:
+    """Somebody changed the power at the node itself: the conductor sets it back to what it has noted."""
+    if node.reservation or node.power_state is None:
+        return None
+    start = PowerSet(node, node.power_state, "start")
+    job = Job("power kept", at_s + rules.delays.power_s, node.power_state)
+    return going(node, (start,), job, rules.host)

@@ -1,0 +1,170 @@
+"""The script of a simulated Ironic: what goes wrong, on which nodes, when, and how likely.
+
+Chance is derived from the script's seed and from what it is about (the fault, the node, how often it was asked), so that
+the same nodes fail in each run, whatever the order in which things happen.
+"""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from msgspec import Struct
+
+from bus.messages.placement import Value, Variant
+from compute_sim.core.faults import check_times, happens, is_on
+
+Work = Literal[
+    "verify",
+    "inspect",
+    "adopt",
+    "rescue",
+    "unrescue",
+    "service",
+    "deploy",
+    "deploy wait",
+    "tear down",
+    "clean",
+    "clean wait",
+    "power",
+]
+
+
+class NodeFault(Variant, frozen=True, kw_only=True):
+    """Which nodes have it: those whose name or uuid fits one of the patterns, and of these a share.
+
+    It is on from `after_s` (since the simulated Ironic began) for `for_s`, and again every `every_s`; 0 is for ever, and
+    once. While it is on, it happens with this probability each time.
+    """
+
+    nodes: tuple[str, ...] = ("*",)
+    share: float = 1.0
+    probability: float = 1.0
+    after_s: float = 0.0
+    for_s: float = 0.0
+    every_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_times(self.share, self.after_s, self.for_s, self.every_s)
+        if not 0 <= self.probability <= 1:
+            raise ValueError(f"probability is {self.probability}, must be 0..1")
+
+
+class WorkFails(NodeFault, frozen=True, kw_only=True, tag="work_fails"):
+    """The conductor's work on the node fails. `clean wait` and `deploy wait` fail because no agent calls."""
+
+    work: Work
+    reason: str = "scripted failure"
+
+
+class BmcSilent(NodeFault, frozen=True, tag="bmc_silent"):
+    """The node's BMC does not answer: power orders and verifying fail, and the power sync sets maintenance."""
+
+
+class NodeLocked(NodeFault, frozen=True, tag="node_locked"):
+    """Orders for the node are answered 409, as while a periodic task of the conductor holds its lock."""
+
+
+class Loses(NodeFault, frozen=True, kw_only=True, tag="loses"):
+    """Notifications of these types are never published; patterns such as `*.end`."""
+
+    event_types: tuple[str, ...] = ("*.end",)
+
+
+class Doubles(NodeFault, frozen=True, tag="doubles"):
+    """A notification is published twice."""
+
+
+class Delays(NodeFault, frozen=True, kw_only=True, tag="delays"):
+    """A notification is published so much later than it was said."""
+
+    late_s: float
+
+
+class Away(Variant, frozen=True, kw_only=True, tag="away"):
+    """The API is away: it answers 503, or takes no connections."""
+
+    after_s: float = 0.0
+    for_s: float = 0.0
+    every_s: float = 0.0
+    refuses: bool = False
+
+    def __post_init__(self) -> None:
+        check_times(1.0, self.after_s, self.for_s, self.every_s)
+
+
+IronicFault = WorkFails | BmcSilent | NodeLocked | Loses | Doubles | Delays | Away
+
+
+class IronicScript(Value, frozen=True):
+    seed: int = 0
+    faults: tuple[IronicFault, ...] = ()
+
+
+class About(Struct, frozen=True):
+    """One question to the script: of which node, when, and how often it was asked before."""
+
+    name: str | None
+    uuid: str
+    since_s: float
+    count: int
+
+
+def why_work_fails(script: IronicScript, work: str, about: About) -> str:
+    for number, fault in enumerate(script.faults):
+        match fault:
+            case WorkFails() if fault.work == work and _strikes(script, number, fault, about):
+                return fault.reason
+            case _:
+                pass
+    return ""
+
+
+def is_bmc_silent(script: IronicScript, about: About) -> bool:
+    return any(
+        isinstance(fault, BmcSilent) and _strikes(script, number, fault, about)
+        for number, fault in enumerate(script.faults)
+    )
+
+
+def is_locked(script: IronicScript, about: About) -> bool:
+    return any(
+        isinstance(fault, NodeLocked) and _strikes(script, number, fault, about)
+        for number, fault in enumerate(script.faults)
+    )
+
+
+def publishings(script: IronicScript, event_type: str, about: About) -> Sequence[float]:
+    """After how many seconds a notification is published, each time that it is; empty if it is lost."""
+    late_s, times = 0.0, 1
+    for number, fault in enumerate(script.faults):
+        match fault:
+            case Loses() if any(
+                fnmatchcase(event_type, pattern) for pattern in fault.event_types
+            ) and _strikes(script, number, fault, about):
+                return ()
+            case Delays() if _strikes(script, number, fault, about):
+                late_s = max(late_s, fault.late_s)
+            case Doubles() if _strikes(script, number, fault, about):
+                times = 2
+            case _:
+                pass
+    return (late_s,) * times
+
+
+def away(script: IronicScript, since_s: float) -> Away | None:
+    for fault in script.faults:
+        if isinstance(fault, Away) and is_on(fault, since_s):
+            return fault
+    return None
+
+
+def _strikes(script: IronicScript, number: int, fault: NodeFault, about: About) -> bool:
+    return (
+        is_on(fault, about.since_s)
+        and any(
+            fnmatchcase(about.uuid, pattern) or fnmatchcase(about.name or "", pattern)
+            for pattern in fault.nodes
+        )
+        and happens(fault.share, script.seed, f"node {number} {about.uuid}")
+        and happens(fault.probability, script.seed, f"time {number} {about.uuid} {about.count}")
+    )

@@ -1,0 +1,215 @@
+"""Ironic's provision states: which event leads from which state to which, and which verb of the API is which event."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+ENROLL, VERIFYING, MANAGEABLE, AVAILABLE, ACTIVE = "enroll", "verifying", "manageable", "available", "active"
+DEPLOYING, DEPLOY_WAIT, DEPLOY_FAILED, DEPLOY_HOLD = (
+    "deploying",
+    "wait call-back",
+    "deploy failed",
+    "deploy hold",
+)
+DELETING, ERROR = "deleting", "error"
+CLEANING, CLEAN_WAIT, CLEAN_FAILED, CLEAN_HOLD = "cleaning", "clean wait", "clean failed", "clean hold"
+INSPECTING, INSPECT_WAIT, INSPECT_FAILED = "inspecting", "inspect wait", "inspect failed"
+ADOPTING, ADOPT_FAILED = "adopting", "adopt failed"
+RESCUE, RESCUING, RESCUE_WAIT, RESCUE_FAILED = "rescue", "rescuing", "rescue wait", "rescue failed"
+UNRESCUING, UNRESCUE_FAILED = "unrescuing", "unrescue failed"
+SERVICING, SERVICE_WAIT, SERVICE_FAILED, SERVICE_HOLD = (
+    "servicing",
+    "service wait",
+    "service failed",
+    "service hold",
+)
+
+POWER_ON, POWER_OFF, REBOOTING, POWER_ERROR = "power on", "power off", "rebooting", "error"
+SOFT_REBOOTING, SOFT_POWER_OFF = "soft rebooting", "soft power off"
+# The power state that a power order leads to.
+POWER_TARGETS: Mapping[str, str] = MappingProxyType(
+    {
+        POWER_ON: POWER_ON,
+        POWER_OFF: POWER_OFF,
+        REBOOTING: POWER_ON,
+        SOFT_REBOOTING: POWER_ON,
+        SOFT_POWER_OFF: POWER_OFF,
+    }
+)
+
+# The target that the API is given, and the event that it is.
+VERBS: Mapping[str, str] = MappingProxyType(
+    {
+        "active": "deploy",
+        "deploy": "deploy",
+        "rebuild": "rebuild",
+        "deleted": "delete",
+        "undeploy": "delete",
+        "manage": "manage",
+        "provide": "provide",
+        "inspect": "inspect",
+        "abort": "abort",
+        "clean": "clean",
+        "adopt": "adopt",
+        "rescue": "rescue",
+        "unrescue": "unrescue",
+        "unhold": "unhold",
+        "service": "service",
+    }
+)
+
+_AFTER: Mapping[str, Mapping[str, str]] = {
+    ENROLL: {"manage": VERIFYING},
+    VERIFYING: {"done": MANAGEABLE, "fail": ENROLL},
+    MANAGEABLE: {"provide": CLEANING, "clean": CLEANING, "inspect": INSPECTING, "adopt": ADOPTING},
+    AVAILABLE: {"deploy": DEPLOYING, "manage": MANAGEABLE},
+    ACTIVE: {"rebuild": DEPLOYING, "delete": DELETING, "rescue": RESCUING, "service": SERVICING},
+    DEPLOYING: {"wait": DEPLOY_WAIT, "hold": DEPLOY_HOLD, "done": ACTIVE, "fail": DEPLOY_FAILED},
+    DEPLOY_WAIT: {
+        "resume": DEPLOYING,
+        "hold": DEPLOY_HOLD,
+        "fail": DEPLOY_FAILED,
+        "abort": DEPLOY_FAILED,
+        "delete": DELETING,
+    },
+    DEPLOY_HOLD: {"unhold": DEPLOY_WAIT, "abort": DEPLOY_FAILED},
+    DEPLOY_FAILED: {"rebuild": DEPLOYING, "deploy": DEPLOYING, "delete": DELETING},
+    DELETING: {"clean": CLEANING, "fail": ERROR},
+    ERROR: {"rebuild": DEPLOYING, "delete": DELETING},
+    CLEANING: {
+        "done": AVAILABLE,
+        "manage": MANAGEABLE,
+        "wait": CLEAN_WAIT,
+        "hold": CLEAN_HOLD,
+        "fail": CLEAN_FAILED,
+    },
+    CLEAN_WAIT: {"resume": CLEANING, "hold": CLEAN_HOLD, "fail": CLEAN_FAILED, "abort": CLEAN_FAILED},
+    CLEAN_HOLD: {"unhold": CLEAN_WAIT, "abort": CLEAN_FAILED},
+    CLEAN_FAILED: {"manage": MANAGEABLE},
+    INSPECTING: {"done": MANAGEABLE, "wait": INSPECT_WAIT, "fail": INSPECT_FAILED},
+    INSPECT_WAIT: {
+        "done": MANAGEABLE,
+        "resume": INSPECTING,
+        "fail": INSPECT_FAILED,
+        "abort": INSPECT_FAILED,
+    },
+    INSPECT_FAILED: {"manage": MANAGEABLE, "inspect": INSPECTING},
+    ADOPTING: {"done": ACTIVE, "fail": ADOPT_FAILED},
+    ADOPT_FAILED: {"adopt": ADOPTING, "manage": MANAGEABLE},
+    RESCUING: {"done": RESCUE, "wait": RESCUE_WAIT, "fail": RESCUE_FAILED},
+    RESCUE_WAIT: {"resume": RESCUING, "fail": RESCUE_FAILED, "abort": RESCUE_FAILED, "delete": DELETING},
+    RESCUE: {"rescue": RESCUING, "unrescue": UNRESCUING, "delete": DELETING},
+    RESCUE_FAILED: {"rescue": RESCUING, "unrescue": UNRESCUING, "delete": DELETING},
+    UNRESCUING: {"done": ACTIVE, "fail": UNRESCUE_FAILED},
+    UNRESCUE_FAILED: {"rescue": RESCUING, "unrescue": UNRESCUING, "delete": DELETING},
+    SERVICING: {"done": ACTIVE, "wait": SERVICE_WAIT, "hold": SERVICE_HOLD, "fail": SERVICE_FAILED},
+    SERVICE_WAIT: {
+        "resume": SERVICING,
+        "hold": SERVICE_HOLD,
+        "fail": SERVICE_FAILED,
+        "abort": SERVICE_FAILED,
+        "delete": DELETING,
+    },
+    SERVICE_HOLD: {
+        "service": SERVICING,
+        "unhold": SERVICE_WAIT,
+        "fail": SERVICE_FAILED,
+        "abort": SERVICE_FAILED,
+    },
+    SERVICE_FAILED: {
+        "service": SERVICING,
+        "rescue": RESCUING,
+        "wait": SERVICE_WAIT,
+        "hold": SERVICE_HOLD,
+        "delete": DELETING,
+        "abort": ACTIVE,
+    },
+}
+ALL = tuple(_AFTER)
+
+# A node in one of these has no target.
+STABLE = frozenset({ENROLL, MANAGEABLE, AVAILABLE, ACTIVE, ERROR, RESCUE})
+# The conductor is at work, or waits for the node; which of two states is among these says how an event is announced.
+UNSTABLE = frozenset(
+    {
+        DEPLOYING,
+        DEPLOY_WAIT,
+        CLEANING,
+        CLEAN_WAIT,
+        VERIFYING,
+        DELETING,
+        INSPECTING,
+        INSPECT_WAIT,
+        ADOPTING,
+        RESCUING,
+        RESCUE_WAIT,
+        UNRESCUING,
+        SERVICING,
+        SERVICE_WAIT,
+    }
+)
+# A node with a target is patched only in these.
+UPDATE_ALLOWED = frozenset(
+    {
+        DEPLOY_FAILED,
+        INSPECTING,
+        INSPECT_FAILED,
+        INSPECT_WAIT,
+        CLEAN_FAILED,
+        ERROR,
+        VERIFYING,
+        ADOPT_FAILED,
+        RESCUE_FAILED,
+        UNRESCUE_FAILED,
+        "service",
+        SERVICE_HOLD,
+        SERVICE_FAILED,
+    }
+)
+# Its resource class and its interfaces change only in these.
+CLASS_CHANGE_ALLOWED = (ENROLL, INSPECTING, INSPECT_WAIT, MANAGEABLE, AVAILABLE)
+DELETE_ALLOWED = (MANAGEABLE, ENROLL, ADOPT_FAILED, AVAILABLE)
+
+_TARGETS: Mapping[str, str] = {
+    VERIFYING: MANAGEABLE,
+    INSPECTING: MANAGEABLE,
+    INSPECT_WAIT: MANAGEABLE,
+    INSPECT_FAILED: MANAGEABLE,
+    CLEANING: AVAILABLE,
+    CLEAN_WAIT: AVAILABLE,
+    CLEAN_FAILED: AVAILABLE,
+    CLEAN_HOLD: AVAILABLE,
+    DELETING: AVAILABLE,
+    RESCUING: RESCUE,
+    RESCUE_WAIT: RESCUE,
+    RESCUE_FAILED: RESCUE,
+}
+_CLEANS = frozenset({CLEANING, CLEAN_WAIT, CLEAN_FAILED, CLEAN_HOLD})
+
+
+def state_after(state: str, event: str) -> str | None:
+    """Where the event leads from this state; None if it is not possible there."""
+    return _AFTER.get(state, {}).get(event)
+
+
+def target_after(state: str, target: str | None, event: str, after: str) -> str | None:
+    """The target of a node that the event has moved to `after`. Manual cleaning keeps its own target until it is over."""
+    if after in STABLE:
+        return None
+    if event == "clean" and state == MANAGEABLE:
+        return MANAGEABLE
+    if state in _CLEANS and after in _CLEANS:
+        return target
+    return _TARGETS.get(after, ACTIVE)
+
+
+def status_of(state: str, event: str, after: str) -> str:
+    """As what Ironic announces an event: by the two states, unless it is a failure."""
+    if event == "fail":
+        return "error"
+    match (state in UNSTABLE, after in UNSTABLE):
+        case (False, True):
+            return "start"
+        case (True, False):
+            return "end"
+        case _:
+            return "success"

@@ -1,0 +1,307 @@
+"""What the conductor does with a node after an order: which job is under way, when it is due, and how it ends.
+
+A node has at most one job. While a job runs the conductor holds the node's lock; while it waits for an agent's call it
+holds none, and the node's target alone keeps others from changing it.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from msgspec import Struct, structs
+
+from compute_sim.ironic.core import states
+from compute_sim.ironic.core.moves import PowerCorrected, PowerSet, Said, internal, moved
+from compute_sim.ironic.core.node import Node, microsecond, second
+
+JobName = Literal[
+    "verify",
+    "inspect",
+    "adopt",
+    "rescue",
+    "unrescue",
+    "service",
+    "deploy",
+    "deploy boot",
+    "deploy wait",
+    "deploy timeout",
+    "tear down",
+    "clean",
+    "clean skipped",
+    "clean boot",
+    "clean wait",
+    "clean timeout",
+    "power",
+    "power kept",
+    "power down",
+]
+# The conductor waits for the node, and does not hold its lock.
+WAITS = frozenset({"deploy wait", "deploy timeout", "clean wait", "clean timeout"})
+# Why this kind of job fails on the node now; empty if it does not.
+Fails = Callable[[str], str]
+
+CLEAN_FAILURE, POWER_FAILURE = "clean failure", "power failure"
+_AGENT_ERASES = {
+    "agent_erase_devices_iterations": 1,
+    "agent_erase_devices_zeroize": True,
+    "agent_continue_if_secure_erase_failed": False,
+    "agent_continue_if_ata_erase_failed": False,
+    "agent_enable_nvme_secure_erase": True,
+    "agent_enable_ata_secure_erase": True,
+    "disk_erasure_concurrency": 4,
+    "agent_erase_skip_read_only": False,
+}
+_MANUAL_CLEANING_KEYS = ("cleaning_disable_ramdisk", "declarative_cleaning")
+
+
+class Delays(Struct, frozen=True, kw_only=True):
+    """How long the conductor needs, in seconds."""
+
+    verify_s: float = 1.0
+    inspect_s: float = 1.0
+    adopt_s: float = 1.0
+    clean_s: float = 1.0
+    # From a node's end of cleaning to available where nothing is cleaned.
+    clean_skipped_s: float = 0.03
+    deploy_s: float = 2.0
+    tear_down_s: float = 2.0
+    rescue_s: float = 2.0
+    service_s: float = 1.0
+    power_s: float = 1.0
+    # From an agent's boot to its first call, and how long the conductor waits for it.
+    agent_call_s: float = 1.0
+    agent_timeout_s: float = 20.0
+    # From an allocation's creation to its node.
+    allocation_s: float = 0.1
+    # The conductor asks every BMC for its power so often.
+    power_sync_s: float = 60.0
+
+
+class Rules(Struct, frozen=True):
+    """How this conductor works."""
+
+    delays: Delays
+    cleans: bool
+    host: str
+
+
+class Job(Struct, frozen=True):
+    name: JobName
+    due_s: float
+    to_power: str = ""
+
+
+class Going(Struct, frozen=True):
+    """The node as it is now, what is said of it, and the job that is under way."""
+
+    node: Node
+    said: tuple[Said, ...]
+    job: Job | None = None
+
+
+def going(node: Node, said: tuple[Said, ...], job: Job | None, host: str) -> Going:
+    """With the lock held exactly if a job runs."""
+    holder = host if job is not None and job.name not in WAITS else None
+    return Going(structs.replace(node, reservation=holder), said, job)
+
+
+def begin_cleaning(node: Node, said: tuple[Said, ...], at_s: float, rules: Rules) -> Going:
+    """A node that has just begun to be `cleaning`."""
+    delays = rules.delays
+    is_manual = node.target_provision_state == states.MANAGEABLE
+    cleans = rules.cleans if node.automated_clean is None else node.automated_clean
+    if not is_manual and not cleans:
+        return going(node, said, Job("clean skipped", at_s + delays.clean_skipped_s), rules.host)
+    if node.has_agent:
+        return boot_agent(node, said, "clean boot", at_s, rules)
+    return going(node, said, Job("clean", at_s + delays.clean_s), rules.host)
+
+
+def boot_agent(node: Node, said: tuple[Said, ...], job: JobName, at_s: float, rules: Rules) -> Going:
+    start = PowerSet(node, states.REBOOTING, "start")
+    info = internal(node, last_power_state_change=microsecond(at_s))
+    node = structs.replace(node, driver_internal_info=info)
+    return going(node, (*said, start), Job(job, at_s + rules.delays.power_s), rules.host)
+
+
+def finish(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> Going:
+    """The node after its job, which is due."""
+    match job.name:
+        case "power" | "power kept" | "power down":
+            return _end_power(node, job, fails("power"), at_s, rules)
+        case "tear down":
+            return _end_tear_down(node, fails("tear down"), at_s, rules)
+        case "clean boot" | "deploy boot":
+            return _end_boot(node, job, fails, at_s, rules)
+        case "clean wait" | "deploy wait":
+            return _agent_called(node, job, at_s, rules)
+        case "clean timeout":
+            return _clean_timed_out(node, at_s, rules)
+        case "deploy timeout":
+            return _over(node, "fail", at_s, rules, last_error="The agent did not call back in time.")
+        case "clean" | "clean skipped":
+            return _end_cleaning(node, job, fails, at_s, rules)
+        case _:
+            return _end_simple(node, job, fails(job.name), at_s, rules)
+
+
+def _over(node: Node, event: str, at_s: float, rules: Rules, **changes: Any) -> Going:
+    node, said = moved(node, event, at_s, **changes)
+    return going(node, (said,), None, rules.host)
+
+
+def _end_simple(node: Node, job: Job, failure: str, at_s: float, rules: Rules) -> Going:
+    if failure:
+        return _over(node, "fail", at_s, rules, last_error=failure)
+    changes: dict[str, Any] = {}
+    if job.name == "deploy":
+        changes["driver_internal_info"] = internal(node, deploy_steps=None)
+    elif job.name == "verify":
+        changes["power_state"] = node.bmc_power
+    return _over(node, "done", at_s, rules, **changes)
+
+
+def _end_cleaning(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> Going:
+    is_skipped = job.name == "clean skipped"
+    failure = "" if is_skipped else fails("clean")
+    if failure:
+        return _over(
+            node,
+            "fail",
+            at_s,
+            rules,
+            last_error=failure,
+            maintenance=True,
+            maintenance_reason=failure,
+            fault=CLEAN_FAILURE,
+        )
+    is_manual = node.target_provision_state == states.MANAGEABLE
+    info = node.driver_internal_info
+    if not is_skipped:
+        info = {
+            key: value
+            for key, value in internal(node, clean_steps=None).items()
+            if key not in _MANUAL_CLEANING_KEYS
+        }
+    # A retired node is not offered again.
+    event = "manage" if is_manual or node.retired else "done"
+    return _over(node, event, at_s, rules, driver_internal_info=info)
+
+
+def _end_boot(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> Going:
+    """The agent's ramdisk runs: the conductor waits for its call, which may never come."""
+    delays, is_clean = rules.delays, job.name == "clean boot"
+    failure = fails("power")
+    if failure:
+        node = structs.replace(node, power_state=states.POWER_ERROR, updated_at=second(at_s))
+        told = PowerSet(node, states.REBOOTING, "error")
+        changes: dict[str, Any] = {"last_error": failure}
+        if is_clean:
+            changes.update(maintenance=True, maintenance_reason=failure, fault=CLEAN_FAILURE)
+        node, said = moved(node, "fail", at_s, **changes)
+        return going(node, (told, said), None, rules.host)
+    node = structs.replace(
+        node, power_state=states.POWER_ON, bmc_power=states.POWER_ON, updated_at=second(at_s)
+    )
+    end = PowerSet(node, states.REBOOTING, "end")
+    info = internal(node, clean_steps=None, **_AGENT_ERASES) if is_clean else node.driver_internal_info
+    node, said = moved(node, "wait", at_s, driver_internal_info=info)
+    if fails("clean wait" if is_clean else "deploy wait"):
+        next_job = Job("clean timeout" if is_clean else "deploy timeout", at_s + delays.agent_timeout_s)
+    else:
+        next_job = Job("clean wait" if is_clean else "deploy wait", at_s + delays.agent_call_s)
+    return going(node, (end, said), next_job, rules.host)
+
+
+def _agent_called(node: Node, job: Job, at_s: float, rules: Rules) -> Going:
+    node, said = moved(node, "resume", at_s)
+    if job.name == "clean wait":
+        return going(node, (said,), Job("clean", at_s + rules.delays.clean_s), rules.host)
+    return going(node, (said,), Job("deploy", at_s + rules.delays.deploy_s), rules.host)
+
+
+def _clean_timed_out(node: Node, at_s: float, rules: Rules) -> Going:
+    """The conductor powers the node down before it announces the failure. Maintenance is not set."""
+    node, said = moved(node, "fail", at_s)
+    start = PowerSet(node, states.POWER_OFF, "start")
+    job = Job("power down", at_s + rules.delays.power_s, states.POWER_OFF)
+    return going(node, (start, said), job, rules.host)
+
+
+def _end_power(node: Node, job: Job, failure: str, at_s: float, rules: Rules) -> Going:
+    at = second(at_s)
+    if failure:
+        node = structs.replace(
+            node,
+            power_state=states.POWER_ERROR,
+            target_power_state=None,
+            last_error=failure,
+            updated_at=at,
+        )
+        return going(node, (PowerSet(node, job.to_power, "error"),), None, rules.host)
+    power = states.POWER_TARGETS[job.to_power]
+    node = structs.replace(
+        node,
+        power_state=power,
+        bmc_power=power,
+        target_power_state=None,
+        updated_at=at,
+        driver_internal_info=node.driver_internal_info
+        if job.name == "power kept"
+        else internal(node, last_power_state_change=microsecond(at_s)),
+    )
+    end = PowerSet(node, job.to_power, "end")
+    if job.name == "power down":
+        # The reason is noted last, after the notifications.
+        reason = f"Cleaning timed out: no agent called from node {node.uuid}."
+        node = structs.replace(node, last_error=reason)
+    return going(node, (end,), None, rules.host)
+
+
+def _end_tear_down(node: Node, failure: str, at_s: float, rules: Rules) -> Going:
+    """The instance leaves the node before `cleaning` is announced, or after `error` is."""
+    cleared: dict[str, Any] = {
+        "instance_info": {},
+        "instance_uuid": None,
+        "instance_name": None,
+        "allocation_uuid": None,
+        "vifs": (),
+    }
+    if failure:
+        node, said = moved(node, "fail", at_s, last_error=failure)
+        return going(structs.replace(node, **cleared), (said,), None, rules.host)
+    node, said = moved(node, "clean", at_s, **cleared)
+    return begin_cleaning(node, (said,), at_s, rules)
+
+
+def power_synced(node: Node, is_silent: bool, at_s: float) -> Going | None:  # noqa: FBT001 - what the BMC did
+    """What the conductor's power sync makes of a BMC that answers or does not; None if nothing changes.
+
+    The sync leaves alone: nodes that are locked, in maintenance for another reason, or not yet managed.
+    """
+    if node.reservation or node.provision_state in (states.ENROLL, states.VERIFYING, states.CLEAN_WAIT):
+        return None
+    before = node.power_state
+    if is_silent and not node.maintenance:
+        why = f"The BMC of node {node.uuid} did not answer the power sync: maintenance is set."
+        node = structs.replace(
+            node,
+            power_state=None,
+            maintenance=True,
+            maintenance_reason=why,
+            fault=POWER_FAILURE,
+            last_error=why,
+            updated_at=second(at_s),
+        )
+    elif not is_silent and node.fault == POWER_FAILURE:
+        node = structs.replace(
+            node,
+            power_state=node.bmc_power,
+            maintenance=False,
+            maintenance_reason=None,
+            fault=None,
+            updated_at=second(at_s),
+        )
+    else:
+        return None
+    return Going(node, (PowerCorrected(node, before),))
+

@@ -1,0 +1,50 @@
+"""A simulated Ironic with its sender and its API, put together; __main__.py runs it alone, `moor` beside others."""
+
+import random
+import time
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from bus.broker import Broker
+from bus.process import Part
+from compute_sim.ironic.api.server import IronicServer
+from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.script import IronicScript
+from compute_sim.ironic.sending import NotificationSender
+from compute_sim.ironic.settings import IronicSimSettings
+from compute_sim.ironic.simulated import SimulatedIronic
+
+
+class IronicSimulation(Struct, frozen=True):
+    """`url` is where the REST API is; empty if it is not served."""
+
+    ironic: SimulatedIronic
+    sender: NotificationSender
+    url: str
+    parts: tuple[Part, ...]
+
+
+def simulated_ironic(
+    broker: Broker,
+    nodes: Iterable[Node],
+    settings: IronicSimSettings | None = None,
+    *,
+    script: IronicScript | None = None,
+    clock_s: Callable[[], float] = time.time,
+    chance: random.Random | None = None,
+    listen: tuple[str, int] | None = ("127.0.0.1", 0),
+    declares: bool = True,
+) -> IronicSimulation:
+    """The parts are to be run; the port is bound when this returns. Without `listen` there is no port:
+    `IronicTransport(simulation.ironic)` reaches the API inside this process.
+
+    The broker's user must be allowed to publish to the exchange `ironic`, and to declare it unless `declares` is off.
+    """
+    settings = settings or IronicSimSettings()
+    sender = NotificationSender(broker, settings, declares=declares)
+    ironic = SimulatedIronic(nodes, clock_s, sender.publish, settings, script=script, chance=chance)
+    if listen is None:
+        return IronicSimulation(ironic, sender, "", (ironic, sender))
+    server = IronicServer(ironic, *listen)
+    return IronicSimulation(ironic, sender, server.url, (ironic, sender, server))
