@@ -25,7 +25,7 @@ What a consumer sees is byte-compatible with messages captured from Ironic 39 (t
     IronicServer(ironic)       the REST API on a loopback port, as a part of a process: `.url`, `.run()`, `.stop()`
     NotificationSender(broker) a part of a process whose `.publish` puts notifications on the exchange `ironic` of a
                                broker of bus/broker.py; like Ironic's own sender it loses what it cannot send
-    simulated_ironic(broker, count, settings, ...)
+    simulated_ironic(broker, nodes, settings, ...)
                                all of that put together: `.ironic`, `.url`, `.parts`
 
 `python -m compute_sim.ironic` runs one alone: MOOR_IRONIC_BUS_URL, MOOR_IRONIC_SIM_NODES, MOOR_IRONIC_SIM_LISTEN,

@@ -24,10 +24,11 @@ PORT_MAX = 65_535
 async def run(
     broker: Broker,
     bus_url: str,
+    *,
     nodes_count: int,
     listen: tuple[str, int],
     script: IronicScript,
-    health_at: str = "",
+    health_at: str,
 ) -> None:
     simulation = simulated_ironic(broker, available_nodes(nodes_count), script=script, listen=listen)
     sys.stderr.write(f"simulated Ironic: {nodes_count} nodes, API at {simulation.url}\n")
@@ -59,8 +60,16 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     except ValueError as wrong:
         sys.stderr.write(f"{wrong}\n")
         return 2
-    health_at = environment.get(VARIABLE, "")
-    return run_main(run(broker, bus_url, int(count), (host, int(port)), script, health_at))
+    return run_main(
+        run(
+            broker,
+            bus_url,
+            nodes_count=int(count),
+            listen=(host, int(port)),
+            script=script,
+            health_at=environment.get(VARIABLE, ""),
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Publishes what is said of nodes and allocations, as the script has it: once, twice, late or never."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from compute_sim.ironic.core.allocations import AllocationWritten
@@ -37,9 +37,9 @@ class Announcer:
         payload = payload_of(said)
         key = routing_key(payload)
         body = body_of(payload, self._last_us, self._host, request_id, self._chance)
-        times = (0.0,)
+        times: Sequence[float] = (0.0,)
         if self.script.faults:
-            times = tuple(publishings(self.script, payload.event_type, self._about(_uuid(said), at_s)))
+            times = publishings(self.script, payload.event_type, self._about(_uuid(said), at_s))
         if not times:
             self.lost += 1
         for late_s in times:

@@ -29,7 +29,7 @@ def routing_key(payload: Payload) -> str:
 
 def body_of(payload: Payload, at_us: int, host: str, request_id: str, chance: random.Random) -> bytes:
     """The bytes of the message. Keys and their order are those of the captured ones."""
-    message = {
+    message: dict[str, Any] = {
         "message_id": new_uuid(chance),
         "publisher_id": f"ironic-{payload.service}.{host}",
         "event_type": payload.event_type,

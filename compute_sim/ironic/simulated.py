@@ -83,6 +83,8 @@ class SimulatedIronic:
     ) -> None:
         self.settings = settings or IronicSimSettings()
         self.allocations: dict[str, Allocation] = {}
+        # How many requests the REST API has read.
+        self.requests = 0
         self._clock_s = clock_s
         self._chance = chance or random.Random()
         self._started_s = clock_s()
@@ -95,6 +97,8 @@ class SimulatedIronic:
         self._counts: dict[str, int] = {}
         self._silenced: set[str] = set()
         self._is_sync_due = False
+        # What the conductor does by itself has one request id, for as long as it runs.
+        self._periodic = self._new_request()
         self._away: tuple[float, bool] | None = None
         self._timers = Timers()
         self._announcer = Announcer(publish, self.settings.host, self._timers, self._about, self._chance)
@@ -166,7 +170,7 @@ class SimulatedIronic:
         now_s = self._clock_s()
         went = None if power == node.power_state else orders.keep_power(node, now_s, self._rules)
         if went is not None:
-            self._go(node, went, now_s, self._new_request())
+            self._go(node, went, now_s, self._periodic)
 
     def go_away(self, for_s: float, *, refuses: bool = False) -> None:
         """The API answers 503 for this time, or takes no connections. Conductors go on working."""
@@ -203,7 +207,7 @@ class SimulatedIronic:
     def create(self, fields: Mapping[str, Any], minor: int = LATEST_MINOR) -> Refused | Node:
         now_s, request = self._begin()
         uuid = new_uuid(self._chance)
-        written = changes.create(fields, uuid, self._others(), self._nodes.keys(), now_s, minor)
+        written = changes.create(fields, self._others(), now_s, minor, uuid=uuid)
         if isinstance(written, Refused):
             return written
         self._announcer.say(NodeWritten(written.start, "create", "start"), now_s, request)
@@ -242,9 +246,7 @@ class SimulatedIronic:
             ident, "maintenance_set", lambda node, now_s: changes.set_maintenance(node, is_on, reason, now_s)
         )
 
-    def provision(
-        self, ident: str, order: ProvisionOrder | str, minor: int = LATEST_MINOR
-    ) -> Refused | Node:
+    def provision(self, ident: str, order: ProvisionOrder | str, minor: int = LATEST_MINOR) -> Refused | Node:
         asked = ProvisionOrder(target=order) if isinstance(order, str) else order
         return self._ordered(
             ident, lambda node, now_s: orders.order_provision(node, asked, now_s, self._rules, minor)
@@ -320,9 +322,7 @@ class SimulatedIronic:
             return refused
         del self.allocations[allocation.uuid]
         if node is not None:
-            free = structs.replace(
-                node, instance_uuid=None, allocation_uuid=None, updated_at=second(now_s)
-            )
+            free = structs.replace(node, instance_uuid=None, allocation_uuid=None, updated_at=second(now_s))
             self._replace(node, free)
         self._announcer.say(AllocationWritten(allocation, "delete", "end"), now_s, request)
         return None
@@ -360,7 +360,7 @@ class SimulatedIronic:
 
     def _others(self) -> changes.Others:
         return changes.Others(
-            self._names.keys(), self._instances.keys(), self.settings.conductor_groups
+            self._nodes.keys(), self._names.keys(), self._instances.keys(), self.settings.conductor_groups
         )
 
     def _about(self, uuid: str, at_s: float) -> About:
@@ -438,9 +438,13 @@ class SimulatedIronic:
             return
         job, request = planned
         if job.name in ("clean timeout", "deploy timeout"):
-            # The conductor notices by itself.
-            request = self._new_request()
-        self._go(node, work.finish(node, job, partial(self._why_fails, node, at_s), at_s, self._rules), at_s, request)
+            request = self._periodic
+        self._go(
+            node,
+            work.finish(node, job, partial(self._why_fails, node, at_s), at_s, self._rules),
+            at_s,
+            request,
+        )
 
     def _why_fails(self, node: Node, at_s: float, kind: str) -> str:
         if kind in _NEEDS_BMC and self._is_silent(node, at_s):
@@ -480,7 +484,7 @@ class SimulatedIronic:
             if went is not None:
                 self._replace(node, went.node)
                 for said in went.said:
-                    self._announcer.say(said, at_s, self._new_request())
+                    self._announcer.say(said, at_s, self._periodic)
         self._watch_power()
 
     def _at(self, due_s: float, action: Callable[[float], None]) -> None:
@@ -493,7 +497,8 @@ class SimulatedIronic:
         return structs.replace(
             node,
             created_at=node.created_at or at,
-            provision_updated_at=node.provision_updated_at or (None if node.provision_state == states.ENROLL else at),
+            provision_updated_at=node.provision_updated_at
+            or (None if node.provision_state == states.ENROLL else at),
             bmc_power=node.bmc_power or node.power_state,
         )
 

@@ -24,7 +24,9 @@ class AllocationsApi:
         if asked.minor < _MINOR:
             return _not_yet(_MINOR)
         self._ironic.advance()
-        tests = {key: value for key, value in asked.query.items() if key in ("resource_class", "state", "owner")}
+        tests = {
+            key: value for key, value in asked.query.items() if key in ("resource_class", "state", "owner")
+        }
         found = [
             allocation_shown(each, asked.minor, asked.base)
             for each in self._ironic.allocations.values()

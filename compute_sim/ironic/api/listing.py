@@ -44,21 +44,14 @@ class Query(Struct, frozen=True):
 
 
 def read_query(asked: Mapping[str, str], minor: int, page_max: int, conductor: str) -> Query | Refused:
-    for name in asked:
-        if name not in (*_EQUAL, *_SWITCHES, *_OTHERS):
-            return Refused(BAD_REQUEST, f"Unexpected argument: {name}")
-        if _MINORS.get(name, 1) > minor:
-            return Refused(NOT_ACCEPTABLE, f"{name} needs API version 1.{_MINORS[name]}.")
+    if (refused := _not_asked(asked, minor)) is not None:
+        return refused
     switches = _switches(asked)
     if isinstance(switches, Refused):
         return switches
     limit = _limit(asked.get("limit"), page_max)
     if isinstance(limit, Refused):
         return limit
-    if "instance_uuid" in asked and not is_uuid(asked["instance_uuid"]):
-        return Refused(BAD_REQUEST, f"Expected UUID for instance_uuid: {asked['instance_uuid']}")
-    if asked.get("sort_key", "id") != "id" or asked.get("sort_dir", "asc") != "asc":
-        return Refused(BAD_REQUEST, "This simulated Ironic sorts by id, ascending, and by nothing else.")
     return Query(
         tests=tuple(_tests(asked, switches, conductor)),
         limit=limit,
@@ -67,6 +60,20 @@ def read_query(asked: Mapping[str, str], minor: int, page_max: int, conductor: s
         remembered=tuple((name, asked[name]) for name in _REMEMBERED if name in asked),
         is_detailed=switches.get("detail", False),
     )
+
+
+def _not_asked(asked: Mapping[str, str], minor: int) -> Refused | None:
+    """Why this is no query of this version."""
+    for name in asked:
+        if name not in (*_EQUAL, *_SWITCHES, *_OTHERS):
+            return Refused(BAD_REQUEST, f"Unexpected argument: {name}")
+        if _MINORS.get(name, 1) > minor:
+            return Refused(NOT_ACCEPTABLE, f"{name} needs API version 1.{_MINORS[name]}.")
+    if "instance_uuid" in asked and not is_uuid(asked["instance_uuid"]):
+        return Refused(BAD_REQUEST, f"Expected UUID for instance_uuid: {asked['instance_uuid']}")
+    if asked.get("sort_key", "id") != "id" or asked.get("sort_dir", "asc") != "asc":
+        return Refused(BAD_REQUEST, "This simulated Ironic sorts by id, ascending, and by nothing else.")
+    return None
 
 
 def _switches(asked: Mapping[str, str]) -> dict[str, bool] | Refused:

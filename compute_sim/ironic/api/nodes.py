@@ -211,4 +211,3 @@ class NodesApi:
 
 def _done(result: Node | Refused, answer: Answer) -> Answer | Refused:
     return result if isinstance(result, Refused) else answer
-

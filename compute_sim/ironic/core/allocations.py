@@ -83,6 +83,8 @@ def why_kept(allocation: Allocation, node: Node) -> Refused | None:
     state = node.provision_state
     in_transition = node.target_provision_state and state not in states.UPDATE_ALLOWED
     if in_transition or state == states.ACTIVE:
-        text = f"Allocation {allocation.uuid} stays: its node {node.uuid} is {state!r} and not in maintenance."
+        text = (
+            f"Allocation {allocation.uuid} stays: its node {node.uuid} is {state!r} and not in maintenance."
+        )
         return Refused(CONFLICT, text)
     return None

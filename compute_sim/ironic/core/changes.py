@@ -119,8 +119,9 @@ class Written(Struct, frozen=True):
 
 
 class Others(Struct, frozen=True):
-    """What else there is: names, instances and conductor groups that are in use."""
+    """What else there is: uuids, names, instances and conductor groups that are in use."""
 
+    uuids: Collection[str]
     names: Collection[str]
     instances: Collection[str]
     groups: Collection[str]
@@ -131,9 +132,9 @@ def is_uuid(text: str) -> bool:
 
 
 def create(
-    fields: Mapping[str, Any], uuid: str, others: Others, taken: Collection[str], at_s: float, minor: int
+    fields: Mapping[str, Any], others: Others, at_s: float, minor: int, *, uuid: str
 ) -> Refused | Written:
-    """A new node in `enroll`; `uuid` is for one that names none, `taken` are those of other nodes."""
+    """A new node in `enroll`; `uuid` is for one that names none."""
     for field in fields:
         if field not in CREATE_ALLOWED:
             return Refused(BAD_REQUEST, f"A node has no field {field!r} that can be set when it is created.")
@@ -156,7 +157,7 @@ def create(
         **{name: given for name, given in default_interfaces(driver).items() if getattr(start, name) is None},
     )
     refusal = None
-    if uuid in taken:
+    if uuid in others.uuids:
         refusal = Refused(CONFLICT, f"There is a node with UUID {uuid} already.")
     elif start.name is not None and start.name in others.names:
         refusal = Refused(CONFLICT, f"There is a node with name {start.name} already.")
@@ -234,7 +235,7 @@ def _values_of(fields: Mapping[str, Any], minor: int) -> dict[str, Any] | Refuse
     return values
 
 
-def _value_of(field: str, value: Any) -> Any | Refused:
+def _value_of(field: str, value: Any) -> Any | Refused:  # noqa: PLR0911 - one for each kind of field
     if field in _OBJECTS:
         if value is None:
             return {}
@@ -281,14 +282,16 @@ def _no_conductor(driver: str, group: str, others: Others) -> Refused | None:
     return None
 
 
-def _conductor_refuses(
+def _conductor_refuses(  # noqa: PLR0911 - one for each rule
     node: Node, start: Node, changed: Mapping[str, Any], others: Others
 ) -> Refused | None:
     state = node.provision_state
     if node.reservation:
         return locked(node.uuid, node.reservation)
     if changed.get("protected") and state not in (states.ACTIVE, states.RESCUE):
-        return Refused(CONFLICT, f"Node {node.uuid} is {state!r}: only active and rescue nodes are protected.")
+        return Refused(
+            CONFLICT, f"Node {node.uuid} is {state!r}: only active and rescue nodes are protected."
+        )
     if changed.get("retired") and state == states.AVAILABLE:
         return Refused(CONFLICT, f"Node {node.uuid} is {state!r}: retired can not be set there.")
     for switch in ("retired", "protected"):
@@ -355,7 +358,9 @@ def set_traits(
 ) -> Refused | Written:
     for name in names:
         if len(name) > _TRAIT_LENGTH_MAX or (name not in standard and not _CUSTOM_TRAIT.match(name)):
-            return Refused(BAD_REQUEST, f"{name!r} is no trait: neither a standard one nor CUSTOM_[A-Z0-9_]+.")
+            return Refused(
+                BAD_REQUEST, f"{name!r} is no trait: neither a standard one nor CUSTOM_[A-Z0-9_]+."
+            )
     wanted = {*names} if replaces else {*names, *node.traits}
     if len(wanted) > TRAITS_MAX:
         return Refused(BAD_REQUEST, f"A node has at most {TRAITS_MAX} traits, not {len(wanted)}.")
@@ -387,7 +392,9 @@ def delete(node: Node) -> Written:
     elif node.instance_uuid and not node.maintenance:
         refused = Refused(CONFLICT, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
     elif node.protected:
-        refused = Refused(FORBIDDEN, f"Node {node.uuid} is protected: no undeploying, rebuilding or deleting.")
+        refused = Refused(
+            FORBIDDEN, f"Node {node.uuid} is protected: no undeploying, rebuilding or deleting."
+        )
     elif not node.maintenance and state not in states.DELETE_ALLOWED:
         allowed = ", ".join(states.DELETE_ALLOWED)
         text = f'Node "{node.uuid}" is {state!r}: it is deleted only in {allowed}, or in maintenance.'

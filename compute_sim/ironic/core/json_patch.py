@@ -30,7 +30,7 @@ def keys_of(path: str) -> list[str]:
     return [key.replace("~1", "/").replace("~0", "~") for key in path[1:].split("/")]
 
 
-def patched(value: Any, keys: Sequence[str], operation: Mapping[str, Any]) -> Any | Refused:
+def patched(value: Any, keys: Sequence[str], operation: Mapping[str, Any]) -> Any | Refused:  # noqa: PLR0911 - one for each case
     """The field's value after the operation at these keys inside it."""
     if not keys:
         return None if operation["op"] == "remove" else operation["value"]

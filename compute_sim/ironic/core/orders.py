@@ -55,7 +55,7 @@ def order_provision(
         _not_possible(node, order, event)
         or _not_in_this_version(node, order, minor)
         or _ill_formed(order, event)
-        or _not_by_conductor(node, order, event or "")
+        or _not_by_conductor(node, event or "")
     )
     if refused is not None:
         return refused
@@ -107,10 +107,12 @@ def _ill_formed(order: ProvisionOrder, event: str | None) -> Refused | None:
         "rescue": ("rescue_password", bool(order.rescue_password and order.rescue_password.strip())),
     }
     field, is_given = needed.get(event or "", ("", True))
-    return None if is_given else Refused(BAD_REQUEST, f'"{field}" is required with the target "{order.target}".')
+    return (
+        None if is_given else Refused(BAD_REQUEST, f'"{field}" is required with the target "{order.target}".')
+    )
 
 
-def _not_by_conductor(node: Node, order: ProvisionOrder, event: str) -> Refused | None:
+def _not_by_conductor(node: Node, event: str) -> Refused | None:  # noqa: PLR0911 - one for each rule
     if node.reservation:
         return locked(node.uuid, node.reservation)
     if node.protected and event in ("delete", "rebuild"):

@@ -41,14 +41,14 @@ def payload_of(said: Said | AllocationWritten) -> Payload:
                 "previous_provision_state": previous_state,
                 "previous_target_provision_state": previous_target,
             }
-            return _payload("provision_set", status, "NodeSetProvisionStatePayload", "1.18", first, node)
+            return _payload("provision_set", status, "NodeSetProvisionStatePayload", "1.18", first, node=node)
         case PowerSet(node, to_power, status):
             first = {"to_power": to_power}
-            return _payload("power_set", status, "NodeSetPowerStatePayload", "1.17", first, node)
+            return _payload("power_set", status, "NodeSetPowerStatePayload", "1.17", first, node=node)
         case PowerCorrected(node, from_power):
             first = {"from_power": from_power}
             return _payload(
-                "power_state_corrected", "success", "NodeCorrectedPowerStatePayload", "1.17", first, node
+                "power_state_corrected", "success", "NodeCorrectedPowerStatePayload", "1.17", first, node=node
             )
         case NodeWritten(node, action, status):
             first = {
@@ -56,9 +56,9 @@ def payload_of(said: Said | AllocationWritten) -> Payload:
                 "instance_info": masked(node.instance_info),
                 "driver_info": masked(node.driver_info),
             }
-            return _payload(action, status, "NodeCRUDPayload", "1.15", first, node, service="api")
+            return _payload(action, status, "NodeCRUDPayload", "1.15", first, node=node, service="api")
         case MaintenanceSet(node, status):
-            return _payload("maintenance_set", status, "NodePayload", "1.17", {}, node, service="api")
+            return _payload("maintenance_set", status, "NodePayload", "1.17", {}, node=node, service="api")
         case AllocationWritten(allocation, action, status):
             event_type = f"baremetal.allocation.{action}.{status}"
             data = structs.asdict(allocation)
@@ -71,8 +71,8 @@ def _payload(
     name: str,
     version: str,
     first: Mapping[str, Any],
-    node: Node,
     *,
+    node: Node,
     service: str = "conductor",
 ) -> Payload:
     common = zip(COMMON_FIELDS, structs.astuple(node)[:COMMON_COUNT], strict=True)

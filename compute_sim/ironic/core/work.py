@@ -123,7 +123,9 @@ def boot_agent(node: Node, said: tuple[Said, ...], job: JobName, at_s: float, ru
     return going(node, (*said, start), Job(job, at_s + rules.delays.power_s), rules.host)
 
 
-def finish(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> Going:
+def finish(  # noqa: PLR0911 - one for each kind of job
+    node: Node, job: Job, fails: Fails, at_s: float, rules: Rules
+) -> Going:
     """The node after its job, which is due."""
     match job.name:
         case "power" | "power kept" | "power down":
@@ -304,4 +306,3 @@ def power_synced(node: Node, is_silent: bool, at_s: float) -> Going | None:  # n
     else:
         return None
     return Going(node, (PowerCorrected(node, before),))
-
