@@ -302,8 +302,9 @@ def _conductor_refuses(  # noqa: PLR0911 - one for each rule
             return Refused(CONFLICT, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
         if start.instance_uuid in others.instances:
             return Refused(CONFLICT, f"Instance {start.instance_uuid} is associated with another node.")
-    if changed.get("name") in others.names and "name" in changed and changed["name"] is not None:
-        return Refused(CONFLICT, f"There is a node with name {changed['name']} already.")
+    name = changed.get("name")
+    if name is not None and name in others.names:
+        return Refused(CONFLICT, f"There is a node with name {name} already.")
     return _wrong_state_for(node, changed)
 
 
