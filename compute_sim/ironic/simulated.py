@@ -83,8 +83,6 @@ class SimulatedIronic:
     ) -> None:
         self.settings = settings or IronicSimSettings()
         self.allocations: dict[str, Allocation] = {}
-        # How many requests the REST API has read.
-        self.requests = 0
         self._clock_s = clock_s
         self._chance = chance or random.Random()
         self._started_s = clock_s()

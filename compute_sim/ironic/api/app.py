@@ -79,7 +79,6 @@ def _route(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         body = await request.body()
-        ironic.requests += 1
         response = _answered(ironic, endpoints, request, body)
         if ironic.settings.answer_after_s:
             await asyncio.sleep(ironic.settings.answer_after_s)

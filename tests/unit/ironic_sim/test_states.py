@@ -1,25 +1,33 @@
 """The simulated Ironic's state machine, and what its conductor does: success, failures, locks, power, scripts."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from compute_sim.ironic import Delays, IronicScript, IronicSimSettings, Node, Refused, available_nodes
 from compute_sim.ironic.core import states
+from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.moves import moved
 from compute_sim.ironic.core.orders import ProvisionOrder
-from compute_sim.ironic.core.script import Away, BmcSilent, Doubles, Loses, NodeLocked, WorkFails
+from compute_sim.ironic.core.script import Away, BmcSilent, Doubles, Loses, NodeLocked, Work, WorkFails
 from compute_sim.ironic.core.script import Delays as LateNotifications
 from tests.unit.ironic_sim.worlds import World
 
 INSTANCE = "11111111-2222-3333-4444-555555555555"
-AGENT = {"driver": "redfish", "deploy_interface": "direct", "instance_info": {"image_source": "http://x/i"}}
+AGENT: Mapping[str, Any] = {
+    "driver": "redfish",
+    "deploy_interface": "direct",
+    "instance_info": {"image_source": "http://x/i"},
+}
 
 
-def a_world(script: IronicScript | None = None, count: int = 1, **fields: object) -> World:
+def a_world(script: IronicScript | None = None, count: int = 1, **fields: Any) -> World:
     return World(available_nodes(count, **fields), script=script)
 
 
-def fails(work: str, **fields: object) -> IronicScript:
-    return IronicScript(faults=(WorkFails(work=work, reason="because", **fields),))  # type: ignore[arg-type]
+def fails(work: Work, **fields: Any) -> IronicScript:
+    return IronicScript(faults=(WorkFails(work=work, reason="because", **fields),))
 
 
 def refused(answer: object, status: int) -> str:
@@ -122,6 +130,7 @@ def test_a_tear_down_that_fails_is_an_error_and_can_be_tried_again() -> None:
     assert world.state("node-00000") == "error"
     # The notification is written before the instance leaves the row.
     assert world.said[-1].data["instance_uuid"] == INSTANCE
+    assert world.node("node-00000").instance_uuid is None
 
     world.ironic.script = IronicScript()
     world.do(world.ironic.provision("node-00000", "deleted"))
@@ -312,7 +321,10 @@ def test_notifications_may_come_twice_and_late_with_the_time_at_which_they_were_
     world = a_world(
         IronicScript(faults=(Doubles(for_s=5, after_s=0), LateNotifications(late_s=7.0))), count=1
     )
-    world.do(world.ironic.set_maintenance("node-00000", is_on=True))
+    assert isinstance(world.ironic.set_maintenance("node-00000", is_on=True), Node)
+    world.pass_s(6.5)
+    assert world.said == []
+    world.settle()
     late = [each.body for each in world.said]
     world.ironic.script = IronicScript()
     world.do(world.ironic.set_maintenance("node-00000", is_on=False))
@@ -367,3 +379,38 @@ def test_ironic_is_away_by_script_or_by_order() -> None:
 def test_a_probability_beyond_one_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"probability is 2, must be 0\.\.1"):
         Loses(probability=2)
+
+
+def test_maintenance_that_is_patched_off_takes_its_fault_with_it() -> None:
+    world = a_world(fails("clean"), provision_state="manageable")
+    world.do(world.ironic.provision("node-00000", "provide"))
+    operation = {"op": "replace", "path": "/maintenance", "value": "false"}
+    world.do(world.ironic.patch("node-00000", [operation]))
+
+    node = world.node("node-00000")
+    assert (node.maintenance, node.maintenance_reason, node.fault) == (False, None, None)
+    # What is announced first is what was asked for, and no more.
+    assert [each.data["fault"] for each in world.said[-2:]] == ["clean failure", None]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"power_state": None},
+        {"provision_state": "manageable"},
+        {"maintenance": True},
+        {"instance_uuid": INSTANCE},
+        {"resource_class": "gold"},
+        {"traits": ("CUSTOM_B",)},
+    ],
+)
+def test_a_node_that_does_not_fit_is_not_allocated(fields: Mapping[str, Any]) -> None:
+    unfit = available_nodes(1, name="unfit", **{"traits": ("CUSTOM_A",), **fields})
+    world = World([*unfit, *available_nodes(1, name="fit", traits=("CUSTOM_A",))])
+    asked = Allocation(uuid=INSTANCE[::-1], resource_class="baremetal", traits=("CUSTOM_A",))
+    assert isinstance(world.ironic.allocate(asked), Allocation)
+    world.settle()
+
+    found = world.ironic.allocation(asked.uuid)
+    assert found is not None
+    assert found.node_uuid == world.node("fit-00000").uuid
