@@ -10,7 +10,7 @@ is written first, and so ends by its deadline whatever happens.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -20,6 +20,7 @@ from bus.handling import Received, Said, Tell
 from bus.messages.build import (
     BuildInstance,
     BuildRejected,
+    InstanceId,
     NoValidHost,
     RequestId,
 )
@@ -174,11 +175,16 @@ class Builder:
         ask = build.asks[0].ask
         # An earlier try of a rejected request may have claimed for it, and died before it let go.
         if isinstance(build.judged, BuildRejected) and (found or ask.attempts):
-            return await self._let_go_of_what_nobody_has(ask, late)
-        return [Tell(released(one.row), ask) for one in found if one.row.is_open or not one.row.may_hold]
+            return await self._let_go_of_what_nobody_has(ask, late, new=_new_claims(build))
+        new = _new_claims(build)
+        return [
+            Tell(released(one.row), ask)
+            for one in found
+            if one.row.is_open or one.row.may_lose(is_new=one.row.id in new)
+        ]
 
     async def _let_go_of_what_nobody_has(
-        self, ask: Received[BuildInstance], late: LateTransaction
+        self, ask: Received[BuildInstance], late: LateTransaction, *, new: Collection[InstanceId] = ()
     ) -> list[Said]:
         """Release what this request may have claimed for instances that have no row, or whose row holds nothing any more:
         placement may have forgotten by now that they ended, and grant it.
@@ -188,7 +194,7 @@ class Builder:
         return [
             Tell(release_of(id_, self._clock()), ask)
             for id_ in instances
-            if (row := known.get(id_)) is None or not row.may_hold
+            if (row := known.get(id_)) is None or row.may_lose(is_new=id_ in new)
         ]
 
 
@@ -271,6 +277,11 @@ def _judged(
                 value=", ".join(map(str, instances)),
                 reason="duplicate id: they belong to another request",
             )
+
+
+def _new_claims(build: _Build) -> set[InstanceId]:
+    """The instances that had no share before this try of the request claimed one."""
+    return {one.row.id for one in build.searches if isinstance(one.outcome, Holds) and one.outcome.is_new}
 
 
 def _decided(row: InstanceRow, one: Search, now: datetime, settings: SchedulerSettings) -> InstanceRow | None:

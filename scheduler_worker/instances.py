@@ -85,6 +85,12 @@ class InstanceRow(Struct, frozen=True):
         """Is a claim of it its own? Not once it is deleted, or ended without a cell."""
         return self.told.state != DELETED and (self.is_open or self.is_in_cell)
 
+    def may_lose(self, *, is_new: bool) -> bool:
+        """May a claim that its request got be released? Not its own one: after its deletion, too, its cell keeps that for a
+        host that may still have it, and a claim that was not new may be that one.
+        """
+        return not self.may_hold and (is_new or not self.told.keeps_share)
+
 
 def instance_id_of(request: RequestId, index: int) -> InstanceId:
     """Derived, so that a client can tell it, and a replay finds it. Its first 48 bits are the request's: if these are a

@@ -61,7 +61,7 @@ class Judge:
         match verdict:
             case Claimed():
                 self._choices.granted(one.row.id, FIRST_ATTEMPT)
-                one.outcome = Holds(chosen.cell, FIRST_ATTEMPT, chosen.choice, chosen.alternates)
+                one.outcome = Holds(chosen.cell, FIRST_ATTEMPT, chosen.choice, chosen.alternates, is_new=True)
                 return False
             case ShapeMoved():
                 one.refusals.append(ClaimRefused(host=chosen.choice.name, reason="its shape moved"))

@@ -17,12 +17,13 @@ _NOWHERE = ProviderId(UUID(int=0))
 
 
 class Holds(Struct, frozen=True):
-    """It has this share of a host, by this attempt."""
+    """It has this share of a host, by this attempt; `is_new` if it had none before it was claimed just now."""
 
     cell: str
     attempt: int
     choice: Choice
     alternates: tuple[Choice, ...] = ()
+    is_new: bool = False
 
 
 class Refused(Struct, frozen=True):

@@ -153,6 +153,7 @@ class InstanceState(Value, frozen=True):
     """An instance, whole, as of `sequence`: what is older about it is no longer true.
 
     States: accepted, placed, building, active, error, deleting, deleted. `host` is empty while there is none.
+    `keeps_share`: it is deleted, but its host has not confirmed that it is gone, and its share stays held until it does.
     """
 
     id: InstanceId
@@ -170,6 +171,7 @@ class InstanceState(Value, frozen=True):
     no_valid_host: NoValidHost | None = None
     reason: str = ""
     changed_at: Moment | None = None
+    keeps_share: bool = False
 
 
 class InstancePlaced(Message, frozen=True, tag="instance.placed"):

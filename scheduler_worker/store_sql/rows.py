@@ -44,6 +44,7 @@ class _Troubles(Struct, frozen=True, array_like=True):
     refusals: tuple[ClaimRefused, ...]
     no_valid_host: NoValidHost | None
     reason: str
+    keeps_share: bool = False
 
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
@@ -79,7 +80,7 @@ def heard_values(word: CellsWord) -> Values:
 
 def _changing_values(row: InstanceRow) -> Values:
     told = row.told
-    has_troubles = told.reason or told.failures or told.refusals or told.no_valid_host
+    has_troubles = told.reason or told.failures or told.refusals or told.no_valid_host or told.keeps_share
     return (
         told.state,
         told.sequence,
@@ -91,7 +92,7 @@ def _changing_values(row: InstanceRow) -> Values:
         row.ends_by if row.is_open else None,
         told.sequence if row.unsaid else None,
         None if row.order is None else _encode(row.order),
-        _encode(_Troubles(told.failures, told.refusals, told.no_valid_host, told.reason))
+        _encode(_Troubles(told.failures, told.refusals, told.no_valid_host, told.reason, told.keeps_share))
         if has_troubles
         else None,
     )
@@ -121,6 +122,7 @@ def row_of(read: Values) -> InstanceRow:
         no_valid_host=had.no_valid_host,
         reason=had.reason,
         changed_at=changed_at,
+        keeps_share=had.keeps_share,
     )
     return InstanceRow(
         told=told,

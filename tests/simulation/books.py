@@ -115,12 +115,15 @@ class Books:
                 self._apart.setdefault(order.cleanup, set()).update(self._apart.get(order.consumer, ()))
 
     def _note_written_by_name(self, orders: Sequence[ClaimOrder], claims: Iterable[ClaimChanges]) -> None:
-        """A reshape may put a share into whatever tree its provider stands in by then; a claim begins anew."""
-        ordered: set[ConsumerId] = {order.consumer for order in orders}
-        ordered |= {order.cleanup for order in orders if isinstance(order, SwapClaim) and order.cleanup}
+        """A reshape may put a share into whatever tree its provider stands in by then; a claim begins anew, and a cleanup
+        consumer inherits what was held, wherever that stands.
+        """
+        heirs = {order.cleanup for order in orders if isinstance(order, SwapClaim) and order.cleanup}
+        ordered = {order.consumer for order in orders} | heirs
         for changes in claims:
             for holder in changes.claimed:
-                self._apart.pop(holder.consumer, None)
+                if holder.consumer not in heirs:
+                    self._apart.pop(holder.consumer, None)
             for consumer, amounts in changes.held:
                 if not amounts:
                     self._apart.pop(consumer, None)
