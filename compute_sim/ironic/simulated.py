@@ -199,8 +199,10 @@ class SimulatedIronic:
         return self._nodes
 
     def node(self, ident: str) -> Node | None:
+        """With the lock that the script holds, if it does."""
         self.advance()
-        return self._find(ident)
+        node = self._find(ident)
+        return None if node is None else self._locked(node, self._clock_s())
 
     def create(self, fields: Mapping[str, Any], minor: int = LATEST_MINOR) -> Refused | Node:
         now_s, request = self._begin()
@@ -368,7 +370,11 @@ class SimulatedIronic:
 
     def _locked(self, node: Node, now_s: float) -> Node:
         """With the lock that the script holds, if it does."""
-        if self.script.faults and is_locked(self.script, self._about(node.uuid, now_s)):
+        if not self.script.faults or node.reservation:
+            return node
+        since_s = self._since_s(now_s)
+        # Whether it is locked is drawn anew each second.
+        if is_locked(self.script, About(node.name, node.uuid, since_s, int(since_s))):
             return structs.replace(node, reservation=self.settings.host)
         return node
 

@@ -65,7 +65,7 @@ def order_provision(
 
 def _not_possible(node: Node, order: ProvisionOrder, event: str | None) -> Refused | None:
     target = order.target
-    if target in ("active", "rebuild") and node.maintenance:
+    if event in ("deploy", "rebuild") and node.maintenance:
         return Refused(BAD_REQUEST, f"Node {node.uuid} is in maintenance: it can not be provisioned.")
     if event is None:
         return Refused(BAD_REQUEST, f'The requested action "{target}" is not known.')
@@ -118,7 +118,7 @@ def _not_by_conductor(node: Node, event: str) -> Refused | None:  # noqa: PLR091
     if node.protected and event in ("delete", "rebuild"):
         return Refused(FORBIDDEN, f"Node {node.uuid} is protected: no undeploying, rebuilding or deleting.")
     if event == "provide" and node.retired:
-        return Refused(CONFLICT, f"Node {node.uuid} is retired: it can not be made available.")
+        return Refused(BAD_REQUEST, f"Node {node.uuid} is retired: it can not be made available.")
     if event == "clean" and node.maintenance:
         return Refused(BAD_REQUEST, f"Node {node.uuid} is in maintenance: it can not be cleaned.")
     if event in ("deploy", "rebuild") and node.has_agent and not node.instance_info.get("image_source"):
@@ -189,7 +189,7 @@ def order_power(node: Node, target: str, at_s: float, rules: Rules) -> Refused |
     if node.provision_state in (states.CLEANING, states.CLEAN_WAIT):
         return Refused(BAD_REQUEST, f'The power of node "{node.uuid}" is not changed while it is cleaned.')
     if node.disable_power_off and states.POWER_TARGETS[target] == states.POWER_OFF:
-        return Refused(SERVER_ERROR, f"Node {node.uuid} must not be powered off.")
+        return Refused(CONFLICT, f"Node {node.uuid} must not be powered off.")
     if node.reservation:
         return locked(node.uuid, node.reservation)
     node = structs.replace(

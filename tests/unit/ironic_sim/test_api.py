@@ -245,7 +245,7 @@ async def test_retired_is_refused_on_an_available_node_and_taken_on_an_active_on
     await api.done(202, "PUT", f"{NODE}/states/provision", {"target": "deleted"})
 
     assert (await api.get(f"{NODE}/states"))["provision_state"] == "manageable"
-    await api.refused(409, "PUT", f"{NODE}/states/provision", {"target": "provide"})
+    await api.refused(400, "PUT", f"{NODE}/states/provision", {"target": "provide"})
 
 
 async def test_a_node_in_transition_is_not_patched(api: Api) -> None:

@@ -192,7 +192,7 @@ def test_a_retired_node_is_not_offered_again_after_its_instance() -> None:
     world = a_world(provision_state="active", retired=True)
     world.do(world.ironic.provision("node-00000", "deleted"))
     assert world.state("node-00000") == "manageable"
-    assert "retired" in refused(world.ironic.provision("node-00000", "provide"), 409)
+    assert "retired" in refused(world.ironic.provision("node-00000", "provide"), 400)
 
 
 def test_a_protected_node_is_not_torn_down() -> None:
@@ -203,8 +203,9 @@ def test_a_protected_node_is_not_torn_down() -> None:
 
 
 def test_a_node_in_maintenance_is_not_deployed_but_torn_down() -> None:
-    world = a_world(maintenance=True, count=2)
-    refused(world.ironic.provision("node-00000", "active"), 400)
+    world = a_world(maintenance=True)
+    for target in ("active", "deploy"):
+        refused(world.ironic.provision("node-00000", target), 400)
 
     other = a_world(maintenance=True, provision_state="active")
     other.do(other.ironic.provision("node-00000", "deleted"))
@@ -274,6 +275,12 @@ def test_power_is_not_changed_while_a_node_is_cleaned_and_a_silent_bmc_fails_it(
     assert world.node("node-00000").power_state == "error"
     assert world.event_types()[-1] == "node.power_set.error"
     assert world.said[-1].routing_key == "ironic_versioned_notifications.error"
+
+
+def test_a_node_that_must_stay_on_is_not_powered_off() -> None:
+    world = a_world(disable_power_off=True)
+
+    refused(world.ironic.set_power("node-00000", "soft power off"), 409)
 
 
 def test_scripted_silence_of_a_share_of_bmcs_sets_and_clears_maintenance() -> None:
