@@ -52,7 +52,10 @@ class NodesApi:
         shown = None if query.is_detailed else fields
         body: dict[str, Any] = {"nodes": [self._shown(node, asked, shown) for node in page.nodes]}
         if page.next_query:
-            body["next"] = f"{asked.base}/v1/{path}?{page.next_query}"
+            # The link names the fields that are shown though they were not asked for.
+            named = shown is not None and "fields" not in asked.query
+            chosen = f"fields={','.join(shown or ())}&" if named else ""
+            body["next"] = f"{asked.base}/v1/{path}?{chosen}{page.next_query}"
         return Answer(OK, body)
 
     def show(self, asked: Asked) -> Answer | Refused:

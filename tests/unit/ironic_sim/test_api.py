@@ -133,6 +133,15 @@ async def test_pages_are_followed_to_the_end(api: Api) -> None:
     await api.refused(400, "GET", "/v1/nodes?limit=0")
 
 
+async def test_the_link_to_the_next_page_names_the_fields_and_forgets_most_filters(api: Api) -> None:
+    page = await api.get("/v1/nodes?limit=1&maintenance=false&resource_class=baremetal")
+
+    query = httpx.URL(page["next"]).params
+    assert query["fields"] == "instance_uuid,maintenance,power_state,provision_state,uuid,name"
+    assert query["maintenance"] == "false"
+    assert "resource_class" not in query
+
+
 async def test_a_full_last_page_has_an_empty_next_one(api: Api) -> None:
     page = await api.get("/v1/nodes/detail?limit=5")
 

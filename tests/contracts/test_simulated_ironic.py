@@ -1,0 +1,66 @@
+"""What the simulated Ironic publishes reaches a reader of Ironic's exchange on every broker, as it was written."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from bus.foreign import Inbox, hear
+from bus.link import Link
+from bus.parts import State, Together
+from compute_sim.ironic import (
+    Delays,
+    IronicSimSettings,
+    Node,
+    NotificationSender,
+    SimulatedIronic,
+    available_nodes,
+)
+from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.small_world import within_patience
+from tests.contracts.stage import SETTINGS
+
+pytestmark = pytest.mark.asyncio
+
+QUICK = IronicSimSettings(delays=Delays(deploy_s=0.01, tear_down_s=0.01, clean_s=0.01))
+COUNT = 20
+
+
+async def test_a_reader_hears_what_is_published_in_order_and_byte_for_byte(
+    under_test: BrokerUnderTest,
+) -> None:
+    sender = NotificationSender(under_test.broker(), QUICK)
+    written: list[tuple[str, bytes]] = []
+
+    def publish(routing_key: str, properties: Mapping[str, Any], body: bytes) -> None:
+        written.append((routing_key, body))
+        sender.publish(routing_key, properties, body)
+
+    ironic = SimulatedIronic(available_nodes(COUNT), time.time, publish, QUICK)
+    link = Link(under_test.broker(), SETTINGS)
+    together = Together(ironic, sender)
+    running = asyncio.create_task(together.run())
+    try:
+        # The sender declares the exchange: what is published before a reader is bound to it reaches nobody.
+        while sender.status.state is not State.WELL:
+            await asyncio.sleep(0.01)
+        async with aclosing(
+            hear(link, Inbox(), settings=SETTINGS, look_s=0.02, look_s_absent=0.02)
+        ) as batches:
+            assert (await within_patience(anext(batches))).gap
+            for node in ironic.nodes.values():
+                assert isinstance(ironic.provision(node.uuid, "active"), Node)
+            heard: list[bytes] = []
+            while len(heard) < 2 * COUNT:
+                heard += [each.body for each in (await within_patience(anext(batches))).heard]
+    finally:
+        await together.stop()
+        await running
+        await link.close()
+
+    assert heard == [body for _, body in written]
+    assert {key for key, _ in written} == {"ironic_versioned_notifications.info"}
+    assert {node.provision_state for node in ironic.nodes.values()} == {"active"}
