@@ -79,6 +79,8 @@ class Membership:
         self._begun_under = 0
         self._looked_under = 0
         self._renewed_at_s = 0.0
+        # Where the next page of unread nodes begins: there may be thousands after a takeover.
+        self._unread_after: ProviderId | None = None
         self._must_compare = True
         self._ring: tuple[str, ...] = ()
         self._compared_at_s = 0.0
@@ -175,7 +177,7 @@ class Membership:
         if not self._has_lease:
             self._lost(tuple(self._owned))
             return
-        view = await self._store.look(self.name)
+        view = await self._store.look(self.name, self._settings.page, self._unread_after)
         if not self._is_in(view):
             # By the database's clock the lease is over.
             self._renewing.wake()
@@ -184,7 +186,7 @@ class Membership:
         if lease != self._looked_under and not await self._has_begun(lease):
             return
         await self._take_over(view)
-        self._gained(view.unread)
+        self._notice(view.unread)
         if self._is_to_compare():
             await self._compare()
         self._looked_under = lease
@@ -221,6 +223,15 @@ class Membership:
                 self._clock_s() - began_at_s,
                 extra={"owners": dead},
             )
+
+    def _notice(self, unread: Sequence[Owned]) -> None:
+        """Nodes that others gave are among those that must be read, a page of them at each look."""
+        is_full = len(unread) == self._settings.page
+        self._unread_after = unread[-1].id if is_full else None
+        if is_full and any(map(self._is_news, unread)):
+            # More of them may have been given.
+            self._looking.wake()
+        self._gained(unread)
 
     def _is_to_compare(self) -> bool:
         """Are there nodes that may belong to somebody else?"""

@@ -41,7 +41,7 @@ class RingView(Struct, frozen=True, kw_only=True):
     members: tuple[Member, ...]
     # Every name that is the owner of a node; empty for nodes that no daemon has taken.
     owner_names: tuple[str, ...]
-    # The daemon's own nodes that it must read: those that others gave it are among them.
+    # A page of the daemon's own nodes that it must read: those that others gave it are among them.
     unread: tuple[Owned, ...]
 
 
@@ -99,8 +99,8 @@ class RingStore(Protocol):
     async def members(self) -> tuple[Member, ...]:
         """In the order of their names, those whose leases are over too."""
 
-    async def look(self, name: str) -> RingView:
-        """The ring as this daemon needs to see it."""
+    async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
+        """The ring as this daemon needs to see it; `unread` is a page as NodeStore has them."""
 
     async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
         """All nodes, or the nodes of these owners, in the order of ids."""

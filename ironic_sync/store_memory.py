@@ -112,12 +112,12 @@ class MemoryIronicStore:
     async def members(self) -> tuple[Member, ...]:
         return tuple(self._member(name, daemon) for name, daemon in sorted(self._daemons.items()))
 
-    async def look(self, name: str) -> RingView:
-        unread = sorted(row.id for row in self._rows.values() if row.owner == name and row.needs_read)
+    async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
+        unread = await self.to_read(name, limit, after)
         return RingView(
             members=await self.members(),
             owner_names=tuple(sorted({row.owner for row in self._rows.values()})),
-            unread=tuple(_owned(self._rows[each]) for each in unread),
+            unread=tuple(map(_owned, unread)),
         )
 
     async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:

@@ -121,9 +121,9 @@ class SqlIronicStore:
         async with self._database.reading() as transaction:
             return await transaction.run(daemons.members)
 
-    async def look(self, name: str) -> RingView:
+    async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
         async with self._database.reading() as transaction:
-            return await transaction.run(_look, name)
+            return await transaction.run(_look, name, limit, after)
 
     async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
         async with self._database.reading() as transaction:
@@ -150,11 +150,11 @@ def _rows(transaction: PostgresTransaction | SqliteTransaction) -> Rows:
     return SqliteRows(transaction)
 
 
-def _look(connection: Connection, name: str) -> RingView:
+def _look(connection: Connection, name: str, limit: int, after: ProviderId | None) -> RingView:
     return RingView(
         members=daemons.members(connection),
         owner_names=reading.owner_names(connection),
-        unread=reading.unread_of(connection, name),
+        unread=reading.unread_of(connection, name, limit, after),
     )
 
 

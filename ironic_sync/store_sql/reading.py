@@ -61,10 +61,11 @@ def owners(connection: Connection, names: Collection[str] | None) -> tuple[Owned
     return owned_of(connection.execute(query))
 
 
-def unread_of(connection: Connection, owner: str) -> tuple[Owned, ...]:
-    return owned_of(
-        connection.execute(_OWNED.where(table.c.owner == owner, table.c.needs_read).order_by(table.c.id))
-    )
+def unread_of(connection: Connection, owner: str, limit: int, after: ProviderId | None) -> tuple[Owned, ...]:
+    query = _OWNED.where(table.c.owner == owner, table.c.needs_read).order_by(table.c.id).limit(limit)
+    if after is not None:
+        query = query.where(table.c.id > after)
+    return owned_of(connection.execute(query))
 
 
 def owner_names(connection: Connection) -> tuple[str, ...]:

@@ -402,15 +402,23 @@ async def test_a_look_shows_members_owners_and_what_the_daemon_must_read(store: 
     await save(store, a_row(1, "d1"), a_row(2, "d2"), a_row(3, "d2"), a_row(4), a_row(5, "d1"))
     await store.give([Move(node_id(1), "d1", 0, "d1"), Move(node_id(2), "d2", 0, "d3")])
 
-    view = await store.look("d1")
+    view = await store.look("d1", 10)
 
     assert [(each.name, each.is_alive) for each in view.members] == [("d1", True), ("d2", False)]
     assert view.owner_names == ("", "d1", "d2", "d3")
     assert view.unread == (Owned(node_id(1), "d1", 1),)
 
 
+async def test_a_look_shows_a_page_of_what_the_daemon_must_read(store: IronicStore) -> None:
+    await save(store, *(structs.replace(a_row(n, "d1"), epoch=n) for n in (1, 2, 3)))
+    one, two, three = (Owned(node_id(n), "d1", n) for n in (1, 2, 3))
+
+    assert (await store.look("d1", 2)).unread == (one, two)
+    assert (await store.look("d1", 2, two.id)).unread == (three,)
+
+
 async def test_a_look_at_nothing(store: IronicStore) -> None:
-    view = await store.look("d1")
+    view = await store.look("d1", 10)
 
     assert (view.members, view.owner_names, view.unread) == ((), (), ())
     assert await store.owners() == ()

@@ -74,8 +74,8 @@ class Wire:
     async def members(self) -> tuple[Member, ...]:
         return await self._done(self._store.members)
 
-    async def look(self, name: str) -> RingView:
-        return await self._done(lambda: self._store.look(name))
+    async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
+        return await self._done(lambda: self._store.look(name, limit, after))
 
     async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
         return await self._done(lambda: self._store.owners(names))
@@ -234,6 +234,20 @@ def test_a_daemon_that_joins_is_given_its_share_but_no_node_with_an_instance() -
         assert held[0] in before
         ring = Ring(await store.members())
         assert all(each.owner == ring.owner_of(each.id) for each in await store.owners())
+
+    live(day())
+
+
+def test_a_daemon_that_is_given_many_nodes_knows_of_all_of_them_at_once() -> None:
+    async def day() -> None:
+        store = await filled(a_store(), 400)
+        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
+        await until_s(5)
+        d3 = Daemon(store, "d3")
+        await until_s(5 + 3 * SETTINGS.look_s)
+
+        assert len(d3.nodes) > 5 * SETTINGS.page
+        await all_agree(store, d1, d2, d3)
 
     live(day())
 
