@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bus.messages.build import InstanceState, NoValidHost
-from bus.messages.hosts import HostState
+from bus.messages.hosts import NODE, HostState
 from moor.options import out
 
 COLOURS: Mapping[str, str] = {
@@ -109,10 +109,11 @@ def print_no_valid_host(name: str, found: NoValidHost) -> None:
 
 
 def hosts_table(hosts: Sequence[HostState]) -> Table:
-    table = table_of("host", "cell", "zone", "state", "instances", "building", "reason")
+    table = table_of("host", "kind", "cell", "zone", "state", "instances", "building", "reason")
     for each in hosts:
         table.add_row(
             each.name,
+            "node" if each.kind == NODE else "hypervisor",
             each.cell,
             each.availability_zone,
             host_state(each),

@@ -25,7 +25,7 @@ class InRegistry:
         return hosts.registered
 
     def reason(self, _hosts: Hosts, _wish: Wish, _at: int) -> str:
-        return "no compute has reported it to the registry yet"
+        return "nobody has reported it to the registry yet"
 
 
 class Up:

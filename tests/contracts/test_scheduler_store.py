@@ -23,7 +23,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import Choice, PlaceInCell
-from bus.messages.hosts import HostState
+from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import ResourceAmount, Share
 from scheduler_worker.instances import (
     ACCEPTED,
@@ -387,6 +387,8 @@ async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed
             enabled=True,
             io_ops=io_ops,
             sequence=sequence,
+            kind=NODE,
+            projects=("owner", "lessee"),
         )
 
     async def write(at: datetime, *hosts: HostState) -> None:

@@ -13,7 +13,7 @@ from bus.message import AggregateId
 from bus.messages.build import BuildInstance, BuildRejected, Flavor, Image, NoValidHost, RequestId
 from bus.messages.cell import PlaceInCell
 from bus.messages.hosts import NODE, HostFacts, HostsReported
-from bus.messages.placement import InventoryState, ProviderState
+from bus.messages.placement import InventoryState, ProviderGone, ProviderState
 from scheduler_worker.building import Builder
 from scheduler_worker.core.choosing import Chosen, choose
 from scheduler_worker.core.explaining import why_not
@@ -235,12 +235,23 @@ def test_requests_that_can_get_no_node_are_one_wish_whatever_their_projects() ->
 
 
 def test_columns_that_grow_keep_what_nodes_are() -> None:
-    nodes = [a_node(f"n{number}") for number in range(200)]
-    picture = a_cloud(*nodes, projects={each.name: ("owner",) for each in nodes[:199]})
+    picture = a_cloud(a_node("n1"), projects={"n1": ("owner",)})
+    picture.apply([a_state(f"more{number}", vcpus(1)) for number in range(200)])
 
-    assert chosen(picture, the_wish(project="shop")).choice.name == "n199"
-    picture.unknow([provider("n199")])
-    assert isinstance(found(picture, the_wish(project="shop")), NoValidHost)
+    assert chosen(picture, the_wish(project="owner")).choice.kind == NODE
+    assert reasons(picture, the_wish(project="shop"))["n1"].startswith("projects: ")
+
+
+def test_a_row_that_was_a_nodes_is_nothing_of_the_kind_for_its_next_host() -> None:
+    picture = a_cloud(a_node("n1"), projects={"n1": ("owner",)})
+    picture.unknow([provider("n1")])
+    picture.remove([ProviderGone(internal=a_node("n1").internal, id=provider("n1"), revision=2)])
+    picture.apply([a_state("h3", vcpus(32))])
+    picture.know([a_host("h3")])
+
+    one = chosen(picture, a_wish(vcpu=32))
+
+    assert (one.choice.name, one.choice.kind) == ("h3", "")
 
 
 # Deadlines
