@@ -24,7 +24,7 @@ from bus.messages.cell import (
 )
 from bus.messages.hosts import NODE
 from bus.messages.placement import SwapClaim
-from cell_conductor.core.instance import DESTROYS, SPAWNS, Held, Instance, Rules, Word, kind_of
+from cell_conductor.core.instance import DESTROYS, ORDERS, SPAWNS, Held, Instance, Rules, Word, kind_of
 from cell_conductor.core.swapping import SwapAnswered, leave_host, next_swap, on_swap_answered
 from cell_conductor.core.turn import Turn, destroying
 
@@ -187,7 +187,7 @@ def _on_spawned(turn: Turn, spawned: InstanceSpawned) -> None:
     if not _is_current(row, spawned):
         turn.answer_by_destroy(spawned.attempt, spawned.host, spawned.kind or kind_of(row, spawned.host))
     elif row.state == "building":
-        turn.no_longer_say(*SPAWNS, attempt=spawned.attempt)
+        turn.no_longer_say(SPAWNS, attempt=spawned.attempt)
         turn.end_active()
 
 
@@ -198,13 +198,13 @@ def _on_progressed(turn: Turn, progressed: DeployProgressed) -> None:
         turn.answer_by_destroy(progressed.attempt, progressed.host, NODE)
     elif row.state == "building":
         assert row.order is not None, "who is built was placed"
-        turn.no_longer_say(*SPAWNS, attempt=progressed.attempt)
+        turn.no_longer_say(SPAWNS, attempt=progressed.attempt)
         turn.wait_longer(row.order)
 
 
 def _on_spawn_failed(turn: Turn, failed: SpawnFailed) -> None:
     if turn.row.state == "building" and _is_current(turn.row, failed):
-        turn.no_longer_say(*SPAWNS, attempt=failed.attempt)
+        turn.no_longer_say(SPAWNS, attempt=failed.attempt)
         leave_host(turn, failed.reason, was_silent=False)
 
 
@@ -225,7 +225,7 @@ def _on_destroyed(turn: Turn, destroyed: InstanceDestroyed) -> None:
         return
     left = tuple(each for each in row.cleanups if each not in done)
     turn.become(cleanups=left, remind_at=row.remind_at if left else None)
-    turn.no_longer_say(*SPAWNS, *DESTROYS, attempt=destroyed.attempt)
+    turn.no_longer_say(ORDERS, attempt=destroyed.attempt)
     for cleanup in done:
         turn.release(cleanup.release)
     if row.attempt != destroyed.attempt:
@@ -241,7 +241,7 @@ def _on_due(turn: Turn) -> tuple[SwapClaim, ...]:
     if row.remind_at is not None and row.remind_at <= now:
         for cleanup in row.cleanups:
             # What the row still keeps may have arrived long ago, at a host that was silent then: it is said anew.
-            turn.no_longer_say(*DESTROYS, attempt=cleanup.attempt)
+            turn.no_longer_say(DESTROYS, attempt=cleanup.attempt)
             turn.destroy(cleanup.attempt, cleanup.host)
         turn.become(remind_at=now + turn.rules.remind_every)
     if row.state_ends_at is None or row.state_ends_at > now:

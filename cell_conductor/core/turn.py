@@ -57,7 +57,7 @@ class Turn:
         self.said.append(pending)
         self.become(sequence=pending.sequence, outbox=(*self.row.outbox, pending), **changes)
 
-    def no_longer_say(self, *orders: type[Spawn | Destroy], attempt: int) -> None:
+    def no_longer_say(self, orders: tuple[type[Spawn | Destroy], ...], *, attempt: int) -> None:
         """They were answered, so they have arrived, whatever the broker knows of it; or they are taken back."""
         outbox = self.row.outbox
         kept = [
@@ -126,7 +126,7 @@ class Turn:
             cleanups=(*others, Cleanup(row.attempt, host.share.host, release)),
             remind_at=self.now + self.rules.remind_every,
         )
-        self.no_longer_say(*SPAWNS, attempt=row.attempt)
+        self.no_longer_say(SPAWNS, attempt=row.attempt)
         if len(others) == len(row.cleanups):
             self.destroy(row.attempt, host.share.host)
 
