@@ -14,7 +14,7 @@ from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.build import NoValidHost
-from bus.messages.hosts import HostState
+from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import InventoryState, ProviderState
 from scheduler_worker.core.choosing import Chosen, choose
 from scheduler_worker.core.picture import Picture
@@ -48,6 +48,8 @@ class Host:
     zone: str
     instances: int
     io_ops: int
+    is_node: bool
+    projects: tuple[str, ...]
     free: dict[str, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +65,8 @@ class Host:
             "enabled": self.enabled,
             "inventory": self.inventories is not None,
             "cell": self.booked_cell == self.cell,
+            "bare metal": self.is_asked_for(wish) if self.is_node else not wish.is_for_nodes,
+            "projects": not self.projects or wish.project in self.projects,
             "availability zone": wish.availability_zone in ("", self.zone),
             "asked hosts": asked_for and self.name not in wish.ignore_hosts,
             "traits": set(wish.required) <= set(self.traits) and not set(wish.forbidden) & set(self.traits),
@@ -72,6 +76,9 @@ class Host:
         }
         # A host that is neither registered nor up is told as the first of these.
         return next((name for name, is_so in holds.items() if not is_so), None)
+
+    def is_asked_for(self, wish: Wish) -> bool:
+        return any(resource in (self.inventories or {}) for resource, _ in wish.amounts)
 
     def gives(self, resource: str, amount: int) -> bool:
         inventory = (self.inventories or {}).get(resource)
@@ -97,6 +104,9 @@ STOCKS = (
     InventoryState(total=9, min_unit=2),
     InventoryState(total=9, step_size=2),
 )
+GOLD = "CUSTOM_GOLD"
+ONE = InventoryState(total=1, max_unit=1)
+A_NODE: dict[str, object] = {"is_node": True, "inventories": {GOLD: ONE}}
 QUIRKS: tuple[dict[str, object], ...] = (
     *({} for _ in range(16)),
     {"up": False},
@@ -108,6 +118,14 @@ QUIRKS: tuple[dict[str, object], ...] = (
     {"io_ops": 2},
     {"io_ops": 3},
     {"instances": 4},
+    A_NODE,
+    A_NODE,
+    A_NODE | {"projects": ("shop",)},
+    A_NODE | {"projects": ("bank", "shop")},
+    A_NODE | {"inventories": {GOLD: InventoryState(total=1, reserved=1, max_unit=1)}},
+    A_NODE | {"inventories": {GOLD: ONE, "VCPU": InventoryState(total=8)}},
+    A_NODE | {"inventories": {}},
+    {"inventories": {GOLD: InventoryState(total=2), "VCPU": InventoryState(total=8)}},
 )
 ORDINARY = Host(
     name="",
@@ -121,6 +139,8 @@ ORDINARY = Host(
     zone="z1",
     instances=0,
     io_ops=0,
+    is_node=False,
+    projects=(),
 )
 
 
@@ -168,13 +188,24 @@ AMOUNTS = (
     (("VCPU", 1), ("VGPU", 1)),
     (("CUSTOM_NONE", 1),),
 )
+# As the reader of requests makes them: a project only where a node may be asked for.
+OF_NODES: tuple[dict[str, object], ...] = (
+    {},
+    {"project": "shop"},
+    {"project": "bank"},
+    {"project": "shop", "is_for_nodes": True},
+    {"is_for_nodes": True, "required": ("CUSTOM_B",)},
+)
 
 
 def a_wish(amounts: tuple[tuple[str, int], ...], picky: dict[str, Any]) -> Wish:
     return Wish(amounts=amounts, **PLAIN | picky)
 
 
-WISHES = st.builds(a_wish, st.sampled_from(AMOUNTS[:3] * 4 + AMOUNTS[3:]), st.sampled_from(PICKY))
+WISHES = st.one_of(
+    *[st.builds(a_wish, st.sampled_from(AMOUNTS[:3] * 4 + AMOUNTS[3:]), st.sampled_from(PICKY))] * 3,
+    st.builds(a_wish, st.just(((GOLD, 1),)), st.sampled_from(OF_NODES)),
+)
 
 
 @st.composite
@@ -204,6 +235,8 @@ def _registered(host: Host) -> HostState:
         instances=host.instances,
         io_ops=host.io_ops,
         availability_zone=host.zone,
+        kind=NODE if host.is_node else "",
+        projects=host.projects,
     )
 
 
@@ -266,13 +299,14 @@ def test_every_choice_is_one_that_the_slow_way_could_have_made() -> None:
                     _check_refusal(wish, outcome, by_id.values())
                 else:
                     _check_alternates(wish, outcome, by_id, alternates)
+                    met["nodes"] += outcome.choice.kind == NODE
                     met["alternates"] += len(outcome.alternates)
             met["chosen"] += taken
             met["refused after others had a host"] += 0 < taken < len(mine)
             met["refused"] += len(mine) - taken
 
     check()
-    assert min(met[what] for what in ("chosen", "refused", "alternates")) > 100
+    assert min(met[what] for what in ("chosen", "refused", "alternates", "nodes")) > 100
     assert met["refused after others had a host"] > 10
 
 
@@ -293,6 +327,7 @@ def _follow(
         assert host.first_failure(wish) is None
         assert scale.score(host) >= max(map(scale.score, qualified)) - BAND - 1e-6
         assert (outcome.choice.name, outcome.cell) == (host.name, host.cell)
+        assert outcome.choice.kind == (NODE if host.is_node else "")
         amounts = [(one.provider, one.resource, one.amount) for one in outcome.choice.share.amounts]
         assert amounts == [(provider(host.name), *amount) for amount in wish.amounts]
         host.take(wish)
