@@ -14,7 +14,7 @@ from bus.codec import in_bytes
 from bus.memory.exchange import MemoryExchange
 from bus.memory.journal import Journal
 from bus.memory.queue import MemoryQueue, Stored, Terms
-from bus.topology import DEAD, MISSED, Binding, Exchange
+from bus.topology import DEAD, INBOXES, MISSED, Binding, Exchange, QueueKind
 
 # The default exchange reaches every queue by its name.
 DEFAULT = ""
@@ -215,12 +215,21 @@ class MemoryHost:
         standing = _decode_standing(written) if written else Standing()
         for name in standing.exchanges:
             self.exchanges[name] = MemoryExchange(name, durable=True)
+        # An earlier release declared an inbox so. It is declared anew.
+        outdated = {
+            each.name
+            for each in standing.queues
+            if each.name in INBOXES and each.terms.kind is QueueKind.WORK
+        }
         for each in standing.queues:
+            if each.name in outdated:
+                continue
             queue = self._queues[EVERYBODY, each.name] = MemoryQueue(each.name, each.terms, journal=journal)
             for binding in each.bindings:
                 self.exchanges[binding.exchange].bind(binding.pattern, queue)
         for kept in journal.parcels():
-            self._queues[EVERYBODY, kept.queue].restore(kept)
+            if kept.queue not in outdated:
+                self._queues[EVERYBODY, kept.queue].restore(kept)
 
     def _note_standing(self, *, durable: bool) -> None:
         if self.journal is not None and durable:

@@ -18,7 +18,17 @@ from bus import headers
 from bus.broker import Connection, ConnectionLost, Delivery, NotFound, Parcel, Receipt, Refusal
 from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, kept_broker
 from bus.memory.journal_file import CHECKPOINT_PAGES
-from bus.topology import DEAD, DEAD_QUEUE, DELIVERIES_MAX_LEAST, Binding, Limits, Queue, QueueKind
+from bus.topology import (
+    DEAD,
+    DEAD_QUEUE,
+    DELIVERIES_MAX_LEAST,
+    IRONIC_EVENTS,
+    Binding,
+    Limits,
+    Queue,
+    QueueKind,
+    objects_of,
+)
 from tests.contracts.small_world import (
     DEAD_LETTERS,
     QUESTIONS,
@@ -104,6 +114,20 @@ async def test_what_was_declared_stands(place: Path) -> None:
                         await publish(again, structs.replace(parcel(1, key), mandatory=True))
                     assert await again.depth(WORK.name) == 2
                     assert await again.depth(OTHER.name) == 2
+
+
+async def test_an_inbox_that_an_earlier_release_declared_as_a_work_queue_is_declared_anew(
+    place: Path,
+) -> None:
+    earlier = Queue(IRONIC_EVENTS, QueueKind.WORK, (Binding(TOWN, "work"),))
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user(), world(earlier, WORK)) as connection:
+            await publish_bodies(connection, 1)
+
+            with found_after_a_kill(place) as found:
+                async with connected(found.as_user(), objects_of(("c1",))) as again:
+                    assert await again.depth(IRONIC_EVENTS) == 0
+                    assert await again.depth(WORK.name) == 1
 
 
 async def test_limits_stand_as_they_were_declared(place: Path) -> None:
