@@ -4,9 +4,9 @@ An order is tried again here, a few times with growing pauses, if it surely had 
 node's lock was held. If its answer was lost, that is raised, and the caller reads the node first. A question is tried again
 in both cases, but not after it took too long.
 
-A 409 means two things: a conductor holds the node's lock for a moment, or Ironic refuses. Its text is no part of the API, so
-the node is asked: with a `reservation`, it was the lock. Without one the lock may just have been released, so the request is
-made once more; a second 409 of a node without a reservation is a refusal.
+A 409 means two things: a conductor holds the node's lock for a moment, or Ironic refuses. Ironic says "locked" of a lock. As
+its texts are no part of the API, the node is asked as well where that word is missing: with a `reservation`, it was the lock.
+Without one the lock may just have been released, so the order is made once more; the second 409 is a refusal.
 
 The microversion is lowered to what the server has, if that is enough. The fields of nodes are named in each request, so
 only those are asked for that the version has: with 1.46 a node's owner, lessee and retirement are not seen.
@@ -79,6 +79,7 @@ _ERRORS = 400
 _SERVER_ERRORS = 500
 # Without a lock: the first may have met one that was just released.
 _CONFLICTS_THAT_REFUSE = 2
+_LOCKED = "locked"
 _JSON = "application/json"
 _MESSAGE_MAX = 1_000
 # Before anything was sent.
@@ -266,19 +267,21 @@ class HttpIronicApi:
         async def once() -> _Answer:
             nonlocal conflicts
             answer = await self._send(method, f"{_at(node)}{below}", {}, body)
+            if answer.status == _CONFLICT and not await self._is_locked(node, answer):
+                conflicts += 1
+                if conflicts >= _CONFLICTS_THAT_REFUSE:
+                    return answer
             if answer.status == _CONFLICT:
-                holder = await self._holder_of_lock(node)
-                conflicts += holder is None
-                if holder is not None or conflicts < _CONFLICTS_THAT_REFUSE:
-                    by = holder or "a conductor that has let go of it by now"
-                    raise _NotDone(Locked(f"{self._name}: node {node} is locked by {by}"))
+                raise _NotDone(Locked(f"{self._name}: node {node} is locked: {answer.message}"))
             return answer
 
         return _refused(await self._again_while(_NotDone, once))
 
-    async def _holder_of_lock(self, node: ProviderId) -> str | None:
+    async def _is_locked(self, node: ProviderId, conflict: "_Answer") -> bool:
+        if _LOCKED in conflict.message.lower():
+            return True
         found = await self._fields_of(node)
-        return None if found is None else self._whole(found).reservation
+        return found is not None and self._whole(found).reservation is not None
 
     async def _again_while(
         self, kind: type[Transient], once: "Callable[[], Awaitable[_Answer]]"

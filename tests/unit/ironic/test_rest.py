@@ -326,14 +326,19 @@ async def test_an_order_waits_for_the_lock_of_a_node(name: str) -> None:
     assert len(server.orders) == 3
 
 
-async def test_a_lock_that_lasts_is_raised_as_locked() -> None:
+@pytest.mark.parametrize(
+    ("text", "reservation", "reads"),
+    [("Node 1 is Locked by host c-1, try later.", None, 0), ("busy", "conductor-1", QUICK.tries_max)],
+)
+async def test_a_lock_that_lasts_is_raised_as_locked(text: str, reservation: str | None, reads: int) -> None:
     def script(asked: Asked) -> Answer:
-        return Answer(told(reservation="conductor-1")) if asked.method == "GET" else Answer(status=409)
+        return Answer(told(reservation=reservation)) if asked.method == "GET" else Answer(fault(text), 409)
 
     server = Server(script)
-    with pytest.raises(Locked, match=f"node {NODE} is locked by conductor-1"):
+    with pytest.raises(Locked, match=f"node {NODE} is locked: {text}"):
         await api_of(server).set_power_state(NODE, "power on")
     assert len(server.orders) == QUICK.tries_max
+    assert len(server.asked) - len(server.orders) == reads
 
 
 async def test_a_conflict_of_a_node_without_a_lock_is_a_refusal_at_the_second_time() -> None:

@@ -1,0 +1,132 @@
+"""The client of Ironic's REST API and the simulated Ironic understand each other."""
+
+import itertools
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.errors import Locked, Unavailable
+from bus.message import ProviderId
+from compute_sim.ironic.api.transport import IronicTransport
+from compute_sim.ironic.core.node import Node as Simulated
+from compute_sim.ironic.core.script import IronicScript, NodeLocked
+from compute_sim.ironic.settings import IronicSimSettings
+from compute_sim.ironic.simulated import SimulatedIronic
+from ironic_sync.rest import Change, CredentialsRefused, IronicApi, Refused
+from ironic_sync.rest_http import HttpIronicApi, RestSettings
+
+pytestmark = pytest.mark.asyncio
+
+QUICK = RestSettings(retry_delay_s_first=0.001, retry_delay_s_max=0.002, page=10)
+NODE = ProviderId(UUID(int=1))
+INSTANCE, VIF = str(UUID(int=500)), str(UUID(int=600))
+
+
+def ironic_with(count: int, settings: IronicSimSettings | None = None) -> SimulatedIronic:
+    nodes = [
+        Simulated(
+            uuid=str(UUID(int=number)),
+            name=f"node-{number}",
+            resource_class="baremetal",
+            provision_state="available",
+            power_state="power off",
+            shard=f"s{number % 2}",
+        )
+        for number in range(1, count + 1)
+    ]
+    seconds = itertools.count(0.0)
+    # Each look at the clock takes a second.
+    return SimulatedIronic(nodes, lambda: next(seconds), lambda *_: None, settings)
+
+
+def api_of(ironic: SimulatedIronic, settings: RestSettings = QUICK, user: str = "") -> IronicApi:
+    return HttpIronicApi(f"http://{user}ironic.example", settings, transport=IronicTransport(ironic))
+
+
+async def test_all_nodes_are_read_by_pages_with_their_shards() -> None:
+    api = api_of(ironic_with(25), structs.replace(QUICK, has_shards=True))
+
+    pages = [page async for page in api.pages()]
+
+    assert [len(page.nodes) for page in pages] == [10, 10, 5]
+    assert not any(page.unreadable for page in pages)
+    assert {node.id.int: node.shard for page in pages for node in page.nodes} == {
+        number: f"s{number % 2}" for number in range(1, 26)
+    }
+    assert await api.node(pages[0].nodes[0].id) == pages[0].nodes[0]
+
+
+async def test_a_node_is_claimed_by_one_deployed_and_undeployed() -> None:
+    api = api_of(ironic_with(1))
+    claim = [Change("add", "/instance_uuid", INSTANCE), Change("add", "/instance_info/image_source", "image")]
+
+    assert await api.patch(NODE, claim) is None
+    other = await api.patch(NODE, [Change("add", "/instance_uuid", str(UUID(int=501)))])
+    assert isinstance(other, Refused)
+    assert (other.status, INSTANCE in other.message) == (409, True)
+    assert await api.attach_vif(NODE, VIF) is None
+    assert await api.vifs(NODE) == (VIF,)
+    checks = await api.validate(NODE)
+    assert not isinstance(checks, Refused)
+    assert {"deploy", "power", "storage"} <= {each.interface for each in checks}
+    assert await api.set_provision_state(NODE, "active", configdrive={"meta_data": {}}) is None
+
+    async def until(state: str) -> None:
+        for _ in range(1000):
+            node = await api.node(NODE)
+            assert node is not None
+            if node.provision_state == state:
+                return
+        raise AssertionError(f"never {state}")
+
+    await until("active")
+    assert isinstance(await api.set_provision_state(NODE, "active"), Refused)
+    assert await api.set_provision_state(NODE, "deleted") is None
+    await until("available")
+    node = await api.node(NODE)
+    assert node is not None
+    assert node.instance_uuid is None
+
+
+async def test_orders_that_leave_a_node_where_it_is() -> None:
+    api = api_of(ironic_with(1))
+
+    assert await api.set_maintenance(NODE, "disk swap") is None
+    assert await api.set_traits(NODE, ("CUSTOM_B", "CUSTOM_A")) is None
+    node = await api.node(NODE)
+    assert node is not None
+    assert (node.maintenance, node.maintenance_reason) == (True, "disk swap")
+    assert node.traits == ("CUSTOM_A", "CUSTOM_B")
+    assert await api.set_maintenance(NODE, is_on=False) is None
+    nowhere = await api.set_power_state(ProviderId(UUID(int=9)), "power on")
+    assert nowhere is not None
+    assert nowhere.is_missing
+    assert await api.allocation(UUID(int=9)) is None
+
+
+async def test_a_node_whose_lock_is_held_is_locked() -> None:
+    ironic = ironic_with(1)
+    ironic.script = IronicScript(faults=(NodeLocked(),))
+    with pytest.raises(Locked, match="locked by"):
+        await api_of(ironic).set_provision_state(NODE, "active")
+    ironic.script = IronicScript()
+    assert await api_of(ironic).set_power_state(NODE, "power on") is None
+
+
+async def test_an_ironic_that_is_away_is_unavailable() -> None:
+    ironic = ironic_with(1)
+    for refuses in (False, True):
+        ironic.go_away(1_000_000.0, refuses=refuses)
+        with pytest.raises(Unavailable):
+            await api_of(ironic).node(NODE)
+        ironic.come_back()
+
+
+async def test_a_wrong_password_is_refused_and_the_right_one_is_not() -> None:
+    ironic = ironic_with(1, IronicSimSettings(users={"moor": "secret"}))
+
+    assert await api_of(ironic, user="moor:secret@").node(NODE) is not None
+    for user in ("", "moor:wrong@"):
+        with pytest.raises(CredentialsRefused, match="refuses GET"):
+            await api_of(ironic, user=user).node(NODE)
