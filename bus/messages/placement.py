@@ -71,7 +71,8 @@ class Share(Value, frozen=True, array_like=True):
     """What a consumer is to hold: where, of which shapes, how much.
 
     `host` is the root provider of the tree the consumer lives on; amounts may come from any provider of that tree
-    and from sharing providers outside it. A claim or a swap is refused if the host has `instances_max` consumers
+    and from sharing providers outside it. `shapes` names all trees that it takes from, or none: without any, they are not
+    looked at. A claim or a swap is refused if the host has `instances_max` consumers
     already; 0: any number.
     """
 

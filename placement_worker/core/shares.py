@@ -38,6 +38,8 @@ def weigh(
     moved = _moved(draft, cell, share, gone)
     if not isinstance(moved, list):
         return moved
+    if share.shapes:
+        moved += _unseen(share, wanted)
     if moved or gone:
         return MovedRoots(tuple(dict.fromkeys(moved)), tuple(dict.fromkeys(gone)))
     if host and (misplaced := _misplaced(host, wanted)):
@@ -91,6 +93,12 @@ def _moved(draft: Draft, cell: str, share: Share, gone: list[ProviderId]) -> lis
             # Of a root that became a part of another tree, that tree is what the asker must see.
             moved.append(account.row.root)
     return moved
+
+
+def _unseen(share: Share, wanted: Amounts) -> list[ProviderId]:
+    """Roots of trees that the share takes from and the asker did not name: it took a provider for a part of another tree."""
+    seen = {each.root.int for each in share.shapes}
+    return [account.row.root for account in wanted if account.row.root.int not in seen]
 
 
 def _misplaced(host: Account, wanted: Amounts) -> NotAllowed | None:

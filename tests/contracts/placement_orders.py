@@ -64,8 +64,11 @@ def a_share(
     shapes: dict[ProviderId, int] | None = None,
     instances_max: int = 0,
 ) -> Share:
-    """On a host of which nothing changed since it was first reported, unless `shapes` says otherwise."""
-    seen = {host: 1} if shapes is None else shapes
+    """On a host of which nothing changed since it was first reported, unless `shapes` says otherwise. What takes from other
+    providers as well names no shapes.
+    """
+    is_of_one_tree = all(each.provider == host for each in asked)
+    seen = ({host: 1} if is_of_one_tree else {}) if shapes is None else shapes
     return Share(
         host=host,
         amounts=asked or amounts(host, VCPU=1),

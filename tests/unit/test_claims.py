@@ -157,6 +157,16 @@ def test_shapes_are_looked_at_before_numbers() -> None:
     assert judged(a_ledger(), a_claim(asked)) == MovedRoots(roots=(OTHER_HOST,))
 
 
+def test_who_names_the_trees_that_it_saw_takes_from_no_other() -> None:
+    # A provider that an operator moved out of the host's tree, and that the asker took for a part of it.
+    taken = (*amounts(HOST, VCPU=1), *amounts(OTHER_HOST, VCPU=1))
+
+    assert judged(a_ledger(), a_claim(a_share(HOST, taken, shapes={HOST: 1}))) == MovedRoots(
+        roots=(OTHER_HOST,)
+    )
+    assert judged(a_ledger(), a_claim(a_share(HOST, taken, shapes={HOST: 1, OTHER_HOST: 1}))) == Claimed()
+
+
 def test_of_a_root_that_became_a_child_the_new_tree_is_named() -> None:
     assert judged(a_ledger(), a_claim(a_share(HOST, shapes={NUMA: 1}))) == MovedRoots(roots=(HOST,))
 
