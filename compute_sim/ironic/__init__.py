@@ -42,6 +42,10 @@ MOOR_IRONIC_SIM_SCRIPT.
     core/payloads.py      the fields of each notification
     core/script.py        what goes wrong
     notifications.py      envelopes and bytes
+    announcing.py         publishes them, as the script has it
+    node_table.py         the nodes and allocations as they are
+    conductor.py          jobs that end when they are due, and the power sync
+    allocating.py         allocations that get their node
     simulated.py          SimulatedIronic
     api/                  the REST API
 """
@@ -52,9 +56,10 @@ from compute_sim.ironic.api.transport import IronicTransport
 from compute_sim.ironic.core.node import Node
 from compute_sim.ironic.core.refusals import Refused
 from compute_sim.ironic.core.script import IronicScript
+from compute_sim.ironic.seeds import available_nodes
 from compute_sim.ironic.sending import NotificationSender
 from compute_sim.ironic.settings import Delays, IronicSimSettings
-from compute_sim.ironic.simulated import SimulatedIronic, available_nodes
+from compute_sim.ironic.simulated import SimulatedIronic
 from compute_sim.ironic.wiring import IronicSimulation, simulated_ironic
 
 __all__ = [

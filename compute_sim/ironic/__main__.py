@@ -12,7 +12,7 @@ from bus.running import about, run_main, run_worker, with_flags
 from bus.urls import broker_at
 from compute_sim.ironic.core.script import IronicScript
 from compute_sim.ironic.scripts import load_ironic_script
-from compute_sim.ironic.simulated import available_nodes
+from compute_sim.ironic.seeds import available_nodes
 from compute_sim.ironic.wiring import simulated_ironic
 
 NODES_COUNT = 100

@@ -1,11 +1,11 @@
 """Publishes what is said of nodes and allocations, as the script has it: once, twice, late or never."""
 
 import random
-from collections.abc import Callable, Sequence
 from functools import partial
 
-from compute_sim.ironic.core.allocations import AllocationWritten
+from compute_sim.ironic.core.allocations import Allocation, AllocationWritten
 from compute_sim.ironic.core.moves import Said
+from compute_sim.ironic.core.node import Node
 from compute_sim.ironic.core.payloads import payload_of
 from compute_sim.ironic.core.script import About, IronicScript, publishings
 from compute_sim.ironic.notifications import PROPERTIES, Publish, body_of, routing_key
@@ -18,8 +18,8 @@ class Announcer:
         publish: Publish,
         host: str,
         timers: Timers,
-        about: Callable[[str, float], About],
         chance: random.Random,
+        started_s: float,
     ) -> None:
         self.script = IronicScript()
         self.published = 0
@@ -27,9 +27,19 @@ class Announcer:
         self._publish = publish
         self._host = host
         self._timers = timers
-        self._about = about
         self._chance = chance
+        self._started_s = started_s
+        # How often the script was asked about a node.
+        self._counts: dict[str, int] = {}
         self._last_us = 0
+
+    def since_s(self, at_s: float) -> float:
+        """The script's time."""
+        return max(0.0, at_s - self._started_s)
+
+    def about(self, what: Node | Allocation, at_s: float) -> About:
+        count = self._counts[what.uuid] = self._counts.get(what.uuid, 0) + 1
+        return About(what.name, what.uuid, self.since_s(at_s), count)
 
     def say(self, said: Said | AllocationWritten, at_s: float, request_id: str) -> None:
         # No two notifications have the same time: consumers order those of one node by it.
@@ -37,9 +47,7 @@ class Announcer:
         payload = payload_of(said)
         key = routing_key(payload)
         body = body_of(payload, self._last_us, self._host, request_id, self._chance)
-        times: Sequence[float] = (0.0,)
-        if self.script.faults:
-            times = publishings(self.script, payload.event_type, self._about(_uuid(said), at_s))
+        times = self._times(payload.event_type, said, at_s)
         if not times:
             self.lost += 1
         for late_s in times:
@@ -47,6 +55,12 @@ class Announcer:
                 self._timers.at(at_s + late_s, partial(self._send_late, key, body))
             else:
                 self._send(key, body)
+
+    def _times(self, event_type: str, said: Said | AllocationWritten, at_s: float) -> tuple[float, ...]:
+        """After how many seconds it is published, each time."""
+        if not self.script.faults:
+            return (0.0,)
+        return publishings(self.script, event_type, self.about(_subject(said), at_s))
 
     def _send_late(self, key: str, body: bytes, _due_s: float) -> None:
         self._send(key, body)
@@ -56,5 +70,5 @@ class Announcer:
         self._publish(key, PROPERTIES, body)
 
 
-def _uuid(said: Said | AllocationWritten) -> str:
-    return said.allocation.uuid if isinstance(said, AllocationWritten) else said.node.uuid
+def _subject(said: Said | AllocationWritten) -> Node | Allocation:
+    return said.allocation if isinstance(said, AllocationWritten) else said.node

@@ -4,7 +4,6 @@ Chance is derived from the script's seed and from what it is about (the fault, t
 the same nodes fail in each run, whatever the order in which things happen.
 """
 
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -133,7 +132,7 @@ def is_locked(script: IronicScript, about: About) -> bool:
     )
 
 
-def publishings(script: IronicScript, event_type: str, about: About) -> Sequence[float]:
+def publishings(script: IronicScript, event_type: str, about: About) -> tuple[float, ...]:
     """After how many seconds a notification is published, each time that it is; empty if it is lost."""
     late_s, times = 0.0, 1
     for number, fault in enumerate(script.faults):

@@ -1,0 +1,107 @@
+"""Ironic's own allocations: created by its API, given a node by its conductor a moment later."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from msgspec import structs
+
+from compute_sim.ironic.announcing import Announcer
+from compute_sim.ironic.core.allocations import (
+    ALLOCATING,
+    Allocation,
+    AllocationWritten,
+    allocate,
+    why_kept,
+)
+from compute_sim.ironic.core.json_patch import flaw_of, keys_of, patched
+from compute_sim.ironic.core.node import second
+from compute_sim.ironic.core.refusals import BAD_REQUEST, CONFLICT, NOT_FOUND, Refused
+from compute_sim.ironic.node_table import NodeTable
+from compute_sim.ironic.timers import Action
+
+
+class Allocator:
+    def __init__(
+        self,
+        table: NodeTable,
+        announcer: Announcer,
+        at: Callable[[float, Action], None],
+        allocation_s: float,
+    ) -> None:
+        self._table = table
+        self._announcer = announcer
+        self._at = at
+        self._allocation_s = allocation_s
+
+    def create(self, allocation: Allocation, now_s: float, request: str) -> Refused | Allocation:
+        if allocation.uuid in self._table.allocations:
+            return Refused(CONFLICT, f"There is an allocation with UUID {allocation.uuid} already.")
+        if allocation.name is not None and self._table.find_allocation(allocation.name) is not None:
+            return Refused(CONFLICT, f"There is an allocation with name {allocation.name} already.")
+        self._announcer.say(AllocationWritten(allocation, "create", "start"), now_s, request)
+        created = structs.replace(allocation, state=ALLOCATING, created_at=second(now_s))
+        self._table.allocations[created.uuid] = created
+        self._announcer.say(AllocationWritten(created, "create", "end"), now_s, request)
+        self._at(now_s + self._allocation_s, partial(self._pick, created.uuid))
+        return created
+
+    def patch(self, ident: str, operations: object, now_s: float, request: str) -> Refused | Allocation:
+        """What is announced lacks the node."""
+        allocation = self._table.find_allocation(ident)
+        if allocation is None:
+            return _no_such_allocation(ident)
+        changed = _patched(allocation, operations)
+        if isinstance(changed, Refused):
+            return changed
+        start = structs.replace(changed, node_uuid=None)
+        self._announcer.say(AllocationWritten(start, "update", "start"), now_s, request)
+        changed = structs.replace(changed, updated_at=second(now_s))
+        self._table.allocations[allocation.uuid] = changed
+        end = structs.replace(start, updated_at=second(now_s))
+        self._announcer.say(AllocationWritten(end, "update", "end"), now_s, request)
+        return changed
+
+    def delete(self, ident: str, now_s: float, request: str) -> Refused | None:
+        allocation = self._table.find_allocation(ident)
+        if allocation is None:
+            return _no_such_allocation(ident)
+        self._announcer.say(AllocationWritten(allocation, "delete", "start"), now_s, request)
+        node = self._table.nodes.get(allocation.node_uuid or "")
+        refused = None if node is None else why_kept(allocation, node)
+        if refused is not None:
+            self._announcer.say(AllocationWritten(allocation, "delete", "error"), now_s, request)
+            return refused
+        del self._table.allocations[allocation.uuid]
+        if node is not None:
+            free = structs.replace(node, instance_uuid=None, allocation_uuid=None, updated_at=second(now_s))
+            self._table.replace(node, free)
+        self._announcer.say(AllocationWritten(allocation, "delete", "end"), now_s, request)
+        return None
+
+    def _pick(self, uuid: str, at_s: float) -> None:
+        allocation = self._table.allocations.get(uuid)
+        if allocation is None:
+            return
+        nodes = self._table.nodes
+        self._table.allocations[uuid], node = allocate(allocation, nodes.values(), at_s)
+        if node is not None:
+            self._table.replace(nodes[node.uuid], node)
+
+
+def _no_such_allocation(ident: str) -> Refused:
+    return Refused(NOT_FOUND, f"Allocation {ident} does not exist.")
+
+
+def _patched(allocation: Allocation, operations: object) -> Allocation | Refused:
+    if flaw := flaw_of(operations):
+        return Refused(BAD_REQUEST, f"The patch is not valid: {flaw}.")
+    assert isinstance(operations, Sequence)
+    for operation in operations:
+        field, *inside = keys_of(operation["path"])
+        if field not in ("name", "extra"):
+            return Refused(BAD_REQUEST, f"Cannot patch {operation['path']}. Only these can be: name, extra.")
+        new = patched(getattr(allocation, field), inside, operation)
+        if isinstance(new, Refused):
+            return new
+        allocation = structs.replace(allocation, **{field: {} if field == "extra" and new is None else new})
+    return allocation

@@ -1,0 +1,123 @@
+"""The conductor's work on nodes: jobs that end when they are due, and the power sync."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from msgspec import structs
+
+from compute_sim.ironic.announcing import Announcer
+from compute_sim.ironic.core import orders, work
+from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.script import About, BmcSilent, is_bmc_silent, is_locked, why_work_fails
+from compute_sim.ironic.core.work import POWER_FAILURE, Going, Job, Rules
+from compute_sim.ironic.node_table import NodeTable
+from compute_sim.ironic.timers import Action
+
+# Work that needs the node's BMC to answer.
+_NEEDS_BMC = frozenset({"verify", "power"})
+
+
+class Conductor:
+    """`at` plans an action; `periodic` is the request id of what the conductor does by itself, as long as it runs."""
+
+    def __init__(
+        self,
+        table: NodeTable,
+        announcer: Announcer,
+        rules: Rules,
+        at: Callable[[float, Action], None],
+        periodic: str,
+    ) -> None:
+        self._table = table
+        self._announcer = announcer
+        self._rules = rules
+        self._at = at
+        self._periodic = periodic
+        # The job of a node that is under way, and the request that it is due to.
+        self._jobs: dict[str, tuple[Job, str]] = {}
+        self._silenced: set[str] = set()
+        self._is_sync_due = False
+
+    def go(self, node: Node, went: Going, at_s: float, request: str) -> None:
+        """Keep the node, say what is to be said, and plan the job that follows; a former job is off."""
+        self._jobs.pop(node.uuid, None)
+        self._table.replace(node, went.node)
+        for said in went.said:
+            self._announcer.say(said, at_s, request)
+        if went.job is not None:
+            self._jobs[node.uuid] = planned = (went.job, request)
+            self._at(went.job.due_s, partial(self._finish, node.uuid, planned))
+
+    def forget(self, node: Node) -> None:
+        self._jobs.pop(node.uuid, None)
+        self._silenced.discard(node.uuid)
+
+    def locked(self, node: Node, at_s: float) -> Node:
+        """With the lock that the script holds, if it does."""
+        script = self._announcer.script
+        if not script.faults or node.reservation:
+            return node
+        since_s = self._announcer.since_s(at_s)
+        # Whether it is locked is drawn anew each second.
+        if is_locked(script, About(node.name, node.uuid, since_s, int(since_s))):
+            return structs.replace(node, reservation=self._rules.host)
+        return node
+
+    def keep_power(self, node: Node, at_s: float) -> None:
+        went = orders.keep_power(node, at_s, self._rules)
+        if went is not None:
+            self.go(node, went, at_s, self._periodic)
+
+    def silence_bmc(self, node: Node, at_s: float) -> None:
+        self._silenced.add(node.uuid)
+        self.watch_power(at_s)
+
+    def wake_bmc(self, node: Node, at_s: float) -> None:
+        self._silenced.discard(node.uuid)
+        self.watch_power(at_s)
+
+    def is_silent(self, node: Node, at_s: float) -> bool:
+        if node.uuid in self._silenced:
+            return True
+        about = About(node.name, node.uuid, self._announcer.since_s(at_s), 0)
+        return is_bmc_silent(self._announcer.script, about)
+
+    def watch_power(self, at_s: float) -> None:
+        """Sync the power of nodes as long as there may be something to find."""
+        if self._is_sync_due or not self._suspects():
+            return
+        self._is_sync_due = True
+        self._at(at_s + self._rules.delays.power_sync_s, self._sync_power)
+
+    def _suspects(self) -> Sequence[str]:
+        if any(isinstance(fault, BmcSilent) for fault in self._announcer.script.faults):
+            return [*self._table.nodes]
+        failed = (uuid for uuid, node in self._table.nodes.items() if node.fault == POWER_FAILURE)
+        return sorted({*self._silenced, *failed})
+
+    def _sync_power(self, at_s: float) -> None:
+        self._is_sync_due = False
+        for uuid in self._suspects():
+            node = self._table.nodes[uuid]
+            went = work.power_synced(node, self.is_silent(node, at_s), at_s)
+            if went is not None:
+                self._table.replace(node, went.node)
+                for said in went.said:
+                    self._announcer.say(said, at_s, self._periodic)
+        self.watch_power(at_s)
+
+    def _finish(self, uuid: str, planned: tuple[Job, str], at_s: float) -> None:
+        node = self._table.nodes.get(uuid)
+        if node is None or self._jobs.get(uuid) is not planned:
+            return
+        job, request = planned
+        if job.name in ("clean timeout", "deploy timeout"):
+            request = self._periodic
+        went = work.finish(node, job, partial(self._why_fails, node, at_s), at_s, self._rules)
+        self.go(node, went, at_s, request)
+
+    def _why_fails(self, node: Node, at_s: float, kind: str) -> str:
+        if kind in _NEEDS_BMC and self.is_silent(node, at_s):
+            return f"Failed to get power state for node {node.uuid}: the BMC did not answer."
+        script = self._announcer.script
+        return why_work_fails(script, kind, self._announcer.about(node, at_s)) if script.faults else ""

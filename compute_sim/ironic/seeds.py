@@ -1,0 +1,44 @@
+"""Nodes that a simulated Ironic may begin with."""
+
+from typing import Any
+from uuid import UUID, uuid5
+
+from msgspec import structs
+
+from compute_sim.ironic.core import states
+from compute_sim.ironic.core.node import Node, second
+
+_NAMESPACE = UUID("3f1c8a52-6d0e-4f5b-9c77-0a4be2d1c6ee")
+
+
+def available_nodes(
+    count: int,
+    *,
+    resource_class: str | None = "baremetal",
+    name: str = "node",
+    **fields: Any,
+) -> tuple[Node, ...]:
+    """Nodes that are alike, available and off: `node-00000` and so on, each with a uuid that follows from its name."""
+    made = []
+    for number in range(count):
+        own = f"{name}-{number:05}"
+        values = {
+            "provision_state": states.AVAILABLE,
+            "power_state": states.POWER_OFF,
+            "properties": {"cpus": 8, "memory_mb": 65536, "local_gb": 480, "cpu_arch": "x86_64"},
+            **fields,
+        }
+        made.append(Node(uuid=str(uuid5(_NAMESPACE, own)), name=own, resource_class=resource_class, **values))
+    return tuple(made)
+
+
+def founded(node: Node, at_s: float) -> Node:
+    """A node of the start, with the times that it lacks."""
+    at = second(at_s)
+    provisioned_at = None if node.provision_state == states.ENROLL else at
+    return structs.replace(
+        node,
+        created_at=node.created_at or at,
+        provision_updated_at=node.provision_updated_at or provisioned_at,
+        bmc_power=node.bmc_power or node.power_state,
+    )
