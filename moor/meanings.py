@@ -260,7 +260,7 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "no_valid_host": "why no host qualified",
         "reason": "why it is in error, or was deleted",
         "changed_at": "since when it is so",
-        "keeps_share": "deleted, but its host has not confirmed that it is gone: its share stays held until it does",
+        "keeps_share": "deleted or in error, but its host has not confirmed that it is gone: its share stays held until then",
     },
     "AttemptFailed": {"attempt": "which", "host": "where", "reason": "why"},
     "ClaimRefused": {"host": "which", "reason": "why"},

@@ -80,16 +80,13 @@ class InstanceRow(Struct, frozen=True):
         """It is its cell's to say what becomes of it."""
         return self.told.cell not in ("", CELL0)
 
-    @property
-    def may_hold(self) -> bool:
-        """Is a claim of it its own? Not once it is deleted, or ended without a cell."""
-        return self.told.state != DELETED and (self.is_open or self.is_in_cell)
-
     def may_lose(self, *, is_new: bool) -> bool:
-        """May a claim that its request got be released? Not its own one: after its deletion, too, its cell keeps that for a
-        host that may still have it, and a claim that was not new may be that one.
+        """May a claim that its request got be released? Not while it is to have one, or has one. After its end its cell may
+        still keep the share for a host that has not confirmed, and a claim that was not new may be that one.
         """
-        return not self.may_hold and (is_new or not self.told.keeps_share)
+        if self.told.state in (DELETED, ERROR) or not (self.is_open or self.is_in_cell):
+            return is_new or not self.told.keeps_share
+        return False
 
 
 def instance_id_of(request: RequestId, index: int) -> InstanceId:

@@ -153,7 +153,8 @@ class InstanceState(Value, frozen=True):
     """An instance, whole, as of `sequence`: what is older about it is no longer true.
 
     States: accepted, placed, building, active, error, deleting, deleted. `host` is empty while there is none.
-    `keeps_share`: it is deleted, but its host has not confirmed that it is gone, and its share stays held until it does.
+    `keeps_share`: it is deleted or in error, but its host has not confirmed that it is gone: its share stays held until
+    then.
     """
 
     id: InstanceId

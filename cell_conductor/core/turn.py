@@ -191,7 +191,7 @@ class Turn:
             failures=row.failures,
             reason=row.reason,
             changed_at=row.changed_at,
-            keeps_share=row.state == "deleted"
+            keeps_share=row.state in ("deleted", "error")
             and any(held.consumer == row.id for each in row.cleanups for held in each.release),
         )
 
