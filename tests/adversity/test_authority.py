@@ -11,10 +11,11 @@ from uuid import UUID, uuid4
 
 import aio_pika
 import pytest
+import pytest_asyncio
 from aio_pika.abc import AbstractExchange
 
 from bus.codec import encode
-from bus.dead_letters import DeadLetter
+from bus.dead_letters import DeadLetter, opened
 from bus.message import Envelope, Message
 from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId, RequestId
 from bus.messages.hosts import SetHost
@@ -23,9 +24,15 @@ from bus.topology import API, EVENTS, PLACEMENT, user_of
 from scheduler_worker.instances import instance_id_of
 from tests.adversity.real_cloud import RealCloud, real_cloud, until_so
 from tests.contracts.broker_under_test import ADMIN, SHOP
+from tests.contracts.small_world import connected
 from tests.contracts.stage import dead_letters
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.rabbitmq,
+    pytest.mark.postgresql,
+    pytest.mark.timeout(240),
+]
 
 CELL, OTHER = "harbour", "island"
 SMALL = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1)
@@ -67,17 +74,33 @@ async def has_providers(here: RealCloud, count: int) -> bool:
     return len((await here.books.snapshot_page(0, 100)).providers) >= count
 
 
-@asynccontextmanager
-async def a_cloud() -> AsyncIterator[Cloud]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def workers() -> AsyncIterator[RealCloud]:
+    """All workers of two cells. The tests share them: nothing that is tried here may disturb them."""
     async with real_cloud(CELL, OTHER, HOSTS_PER_CELL="2") as here:
         await here.under_test.add_user(SHOP.user, (CELL, OTHER))
-        workers = [f"{kind}-{cell}" for kind in ("conductor", "compute") for cell in (CELL, OTHER)]
-        await here.start("placement-1", "scheduler-1", *workers)
+        in_cells = [f"{kind}-{cell}" for kind in ("conductor", "compute") for cell in (CELL, OTHER)]
+        await here.start("placement-1", "scheduler-1", *in_cells)
         await here.until_up(4)
         await until_so(lambda: has_providers(here, 4), "placement has the hosts")
-        cloud = Cloud(here)
-        cloud.theirs = await cloud.boot("bank")
-        yield cloud
+        yield here
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def cloud(workers: RealCloud) -> Cloud:
+    await forget_letters(workers)
+    cloud = Cloud(workers)
+    cloud.theirs = await cloud.boot("bank")
+    return cloud
+
+
+async def forget_letters(here: RealCloud) -> None:
+    """Drop the dead letters of the test before."""
+    async with (
+        connected(here.under_test.broker()) as connection,
+        opened(connection, letters_max=1000) as grave,
+    ):
+        await grave.drop([*grave.letters])
 
 
 @asynccontextmanager
@@ -121,127 +144,116 @@ def release_of(cloud: Cloud, cell: str = "cell0") -> ReleaseClaim:
     return ReleaseClaim(cell=cell, consumer=cloud.theirs, attempt=1, issued_at=datetime.now(UTC))
 
 
-async def test_an_application_acts_under_none_of_its_keys_as_somebody_else() -> None:
-    async with a_cloud() as cloud:
-        disable = SetHost(host=cloud.host, enabled=False, reason="mine")
-        theirs = BuildInstance(request_id=RequestId(uuid4()), flavor=SMALL, project="bank")
-        delete = DeleteInstance(instance=cloud.theirs)
-        own_key = "build.request.shop"
-        for user, exchange, key, message in (
-            (SHOP.user, PLACEMENT, "usages.query.shop", release_of(cloud)),
-            (ADMIN.user, PLACEMENT, "candidates", release_of(cloud)),
-            (SHOP.user, API, own_key, disable),
-            (SHOP.user, API, own_key, theirs),
-            (SHOP.user, API, own_key, delete),
-            (SHOP.user, API, "instance.delete.shop", DeleteInstance(instance=cloud.theirs)),
-            (SHOP.user, API, "instance.delete.shop", DeleteInstance(instance=cloud.theirs, project="bank")),
-        ):
-            await say(cloud, user, exchange, key, message)
-        # Obeyed, and finds nothing that is its own.
+async def test_an_application_acts_under_none_of_its_keys_as_somebody_else(cloud: Cloud) -> None:
+    disable = SetHost(host=cloud.host, enabled=False, reason="mine")
+    theirs = BuildInstance(request_id=RequestId(uuid4()), flavor=SMALL, project="bank")
+    delete = DeleteInstance(instance=cloud.theirs)
+    own_key = "build.request.shop"
+    for user, exchange, key, message in (
+        (SHOP.user, PLACEMENT, "usages.query.shop", release_of(cloud)),
+        (ADMIN.user, PLACEMENT, "candidates", release_of(cloud)),
+        (SHOP.user, API, own_key, disable),
+        (SHOP.user, API, own_key, theirs),
+        (SHOP.user, API, own_key, delete),
+        (SHOP.user, API, "instance.delete.shop", DeleteInstance(instance=cloud.theirs)),
+        (SHOP.user, API, "instance.delete.shop", DeleteInstance(instance=cloud.theirs, project="bank")),
+    ):
+        await say(cloud, user, exchange, key, message)
+    # Obeyed, and finds nothing that is its own.
+    await say(
+        cloud,
+        SHOP.user,
+        API,
+        "instance.delete.shop",
+        DeleteInstance(instance=cloud.theirs, project="shop"),
+    )
+    letters = await cloud.letters(6)
+
+    assert all("counts only under the key" in letter.reason for letter in letters)
+    await cloud.is_untouched()
+
+
+async def test_copies_are_judged_by_the_key_that_the_broker_judged(cloud: Cloud) -> None:
+    """RabbitMQ routes by the keys in CC and BCC, unasked."""
+    disable = SetHost(host=cloud.host, enabled=False, reason="mine")
+    everywhere = ["host.set", "instance.delete.-", "build.request.bank", "release.cell0"]
+    copies = {"CC": everywhere, "BCC": everywhere}
+    await say(cloud, SHOP.user, API, "move.request.shop", disable, headers=copies)
+    await say(cloud, CONDUCTOR, PLACEMENT, f"swap.{CELL}", release_of(cloud), headers=copies)
+    await say(cloud, COMPUTE, PLACEMENT, f"inventory.report.{CELL}", release_of(cloud), headers=copies)
+    letters = await cloud.letters(4)
+
+    assert all("counts only under the key" in letter.reason for letter in letters), letters
+    await cloud.is_untouched()
+
+
+async def test_a_parcel_that_was_dead_lettered_on_its_way_has_no_senders_authority(cloud: Cloud) -> None:
+    """A queue of one's own forwards what it hears under another key, with its first sender's verified name."""
+    connection = await aio_pika.connect(cloud.here.under_test.url(SHOP.user))
+    channel = await connection.channel()
+    forwarding = await channel.declare_queue(
+        exclusive=True,
+        arguments={
+            "x-dead-letter-exchange": API,
+            "x-dead-letter-routing-key": "build.request.bank",
+            "x-message-ttl": 0,
+        },
+    )
+    reply_to = f"answers.{SHOP.user}.p1"
+    await forwarding.bind("moor.reply", reply_to)
+    # The scheduler's answer comes to it, and goes on as if the scheduler had asked for a build.
+    question = json.dumps({"id": "q", "message": {"type": "instance.query", "project": "shop"}}).encode()
+    await say(cloud, SHOP.user, API, "instance.query.shop", question, reply_to=reply_to)
+    (letter,) = await cloud.letters(1)
+    await connection.close()
+
+    assert letter.reason.startswith("it came here as a dead letter of the queue 'amq.gen-")
+    await cloud.is_untouched()
+
+
+async def test_nobody_has_anybody_else_answered(cloud: Cloud) -> None:
+    for reply_to in ("answers.moor-scheduler.p1", "answers.moor-app-admin.p1", "x" * 200, "answers."):
         await say(
             cloud,
             SHOP.user,
             API,
-            "instance.delete.shop",
-            DeleteInstance(instance=cloud.theirs, project="shop"),
+            "instance.query.shop",
+            b'{"id":"1","message":{"type":"instance.query","project":"shop"}}',
+            reply_to=reply_to,
         )
-        letters = await cloud.letters(6)
+    letters = await cloud.letters(4)
 
-        assert all("counts only under the key" in letter.reason for letter in letters)
-        await cloud.is_untouched()
-
-
-async def test_copies_are_judged_by_the_key_that_the_broker_judged() -> None:
-    """RabbitMQ routes by the keys in CC and BCC, unasked."""
-    async with a_cloud() as cloud:
-        disable = SetHost(host=cloud.host, enabled=False, reason="mine")
-        everywhere = ["host.set", "instance.delete.-", "build.request.bank", "release.cell0"]
-        copies = {"CC": everywhere, "BCC": everywhere}
-        await say(cloud, SHOP.user, API, "move.request.shop", disable, headers=copies)
-        await say(cloud, CONDUCTOR, PLACEMENT, f"swap.{CELL}", release_of(cloud), headers=copies)
-        await say(cloud, COMPUTE, PLACEMENT, f"inventory.report.{CELL}", release_of(cloud), headers=copies)
-        letters = await cloud.letters(4)
-
-        assert all("counts only under the key" in letter.reason for letter in letters), letters
-        await cloud.is_untouched()
+    assert all("reply_to" in letter.reason for letter in letters)
+    await cloud.is_untouched()
 
 
-async def test_a_parcel_that_was_dead_lettered_on_its_way_has_no_senders_authority() -> None:
-    """A queue of one's own forwards what it hears under another key, with its first sender's verified name."""
-    async with a_cloud() as cloud:
-        connection = await aio_pika.connect(cloud.here.under_test.url(SHOP.user))
-        channel = await connection.channel()
-        forwarding = await channel.declare_queue(
-            exclusive=True,
-            arguments={
-                "x-dead-letter-exchange": API,
-                "x-dead-letter-routing-key": "build.request.bank",
-                "x-message-ttl": 0,
-            },
-        )
-        reply_to = f"answers.{SHOP.user}.p1"
-        await forwarding.bind("moor.reply", reply_to)
-        # The scheduler's answer comes to it, and goes on as if the scheduler had asked for a build.
-        question = json.dumps({"id": "q", "message": {"type": "instance.query", "project": "shop"}}).encode()
-        await say(cloud, SHOP.user, API, "instance.query.shop", question, reply_to=reply_to)
-        (letter,) = await cloud.letters(1)
-        await connection.close()
+async def test_who_does_not_say_who_it_is_is_refused_and_not_answered(cloud: Cloud) -> None:
+    await say(cloud, ADMIN.user, API, "instance.delete.-", DeleteInstance(instance=cloud.theirs), named=False)
+    # A user that somebody made by hand, with all rights, and a name that no role has.
+    await say(cloud, "", API, "instance.delete.-", DeleteInstance(instance=cloud.theirs), named=False)
+    letters = await cloud.letters(2)
 
-        assert letter.reason.startswith("it came here as a dead letter of the queue 'amq.gen-")
-        await cloud.is_untouched()
+    assert all("user_id" in letter.reason for letter in letters)
+    await cloud.is_untouched()
 
 
-async def test_nobody_has_anybody_else_answered() -> None:
-    async with a_cloud() as cloud:
-        for reply_to in ("answers.moor-scheduler.p1", "answers.moor-app-admin.p1", "x" * 200, "answers."):
-            await say(
-                cloud,
-                SHOP.user,
-                API,
-                "instance.query.shop",
-                b'{"id":"1","message":{"type":"instance.query","project":"shop"}}',
-                reply_to=reply_to,
-            )
-        letters = await cloud.letters(4)
+async def test_headers_of_retries_are_believed_on_exchanges_for_retries_alone(cloud: Cloud) -> None:
+    forged = {"moor-sender": "moor-operator", "moor-exchange": API, "moor-key": "host.set"}
+    disable = SetHost(host=cloud.host, enabled=False, reason="mine")
+    await say(cloud, SHOP.user, API, "build.request.shop", disable, headers=forged)
+    # Its own retries reach its own queue, where nobody sets hosts.
+    await say(cloud, COMPUTE, f"moor.retry.compute.{CELL}", f"compute.{CELL}.work", disable, headers=forged)
+    letters = await cloud.letters(2)
 
-        assert all("reply_to" in letter.reason for letter in letters)
-        await cloud.is_untouched()
+    assert len(letters) == 2
+    await cloud.is_untouched()
 
 
-async def test_who_does_not_say_who_it_is_is_refused_and_not_answered() -> None:
-    async with a_cloud() as cloud:
-        await say(
-            cloud, ADMIN.user, API, "instance.delete.-", DeleteInstance(instance=cloud.theirs), named=False
-        )
-        # A user that somebody made by hand, with all rights, and a name that no role has.
-        await say(cloud, "", API, "instance.delete.-", DeleteInstance(instance=cloud.theirs), named=False)
-        letters = await cloud.letters(2)
+async def test_facts_by_who_may_not_state_them_change_no_picture(cloud: Cloud) -> None:
+    lie = ProvidersChanged(at=LogPosition(term=999, position=1))
+    page = SnapshotPage(providers=(), published=LogPosition(term=999, position=1))
+    for user, key in ((CONDUCTOR, f"instance.active.{CELL}"), (COMPUTE, f"host.state.{CELL}")):
+        await say(cloud, user, EVENTS, key, lie, headers={"CC": ["providers.changed"]})
+        await say(cloud, user, EVENTS, key, page, headers={"CC": ["providers.changed"]})
 
-        assert all("user_id" in letter.reason for letter in letters)
-        await cloud.is_untouched()
-
-
-async def test_headers_of_retries_are_believed_on_exchanges_for_retries_alone() -> None:
-    async with a_cloud() as cloud:
-        forged = {"moor-sender": "moor-operator", "moor-exchange": API, "moor-key": "host.set"}
-        disable = SetHost(host=cloud.host, enabled=False, reason="mine")
-        await say(cloud, SHOP.user, API, "build.request.shop", disable, headers=forged)
-        # Its own retries reach its own queue, where nobody sets hosts.
-        await say(
-            cloud, COMPUTE, f"moor.retry.compute.{CELL}", f"compute.{CELL}.work", disable, headers=forged
-        )
-        letters = await cloud.letters(2)
-
-        assert len(letters) == 2
-        await cloud.is_untouched()
-
-
-async def test_facts_by_who_may_not_state_them_change_no_picture() -> None:
-    async with a_cloud() as cloud:
-        lie = ProvidersChanged(at=LogPosition(term=999, position=1))
-        page = SnapshotPage(providers=(), published=LogPosition(term=999, position=1))
-        for user, key in ((CONDUCTOR, f"instance.active.{CELL}"), (COMPUTE, f"host.state.{CELL}")):
-            await say(cloud, user, EVENTS, key, lie, headers={"CC": ["providers.changed"]})
-            await say(cloud, user, EVENTS, key, page, headers={"CC": ["providers.changed"]})
-
-        await cloud.is_untouched()
+    await cloud.is_untouched()
