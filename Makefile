@@ -14,12 +14,12 @@ demo: $(INSTALLED) ## watch it work, with simulated hosts
 
 test: lint types layers ## everything: lint, types, layers, and all tests on real servers
 	@echo '== tests'
-	@$(PYTHON) -m tests.servers -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
+	@$(PYTHON) -m tests.servers --brokers 2 -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
 
-# Of those with the real broker some stop it, so they come one after another. Most of their time they wait; so the others
-# run beside them.
+# Some of those with the real broker stop it, so each process has a broker of its own; if only one broker is given, there is
+# one process. Most of their time they wait; so the others run beside them.
 broker-tests:
-	@$(PYTHON) -m pytest -m rabbitmq
+	@$(PYTHON) -m pytest -m rabbitmq --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 other-tests:
 	@$(PYTHON) -m pytest -m 'not rabbitmq' --numprocesses 3 --dist loadfile --no-loadscope-reorder

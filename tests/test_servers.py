@@ -14,7 +14,14 @@ import aio_pika
 import asyncpg
 import pytest
 
-from tests.servers import AMQP_VARIABLE, POSTGRES_VARIABLE, PrivatePostgres, PrivateRabbitMQ, descendants
+from tests.servers import (
+    AMQP_CTL_VARIABLE,
+    AMQP_VARIABLE,
+    POSTGRES_VARIABLE,
+    PrivatePostgres,
+    PrivateRabbitMQ,
+    descendants,
+)
 from tests.servers.installed import (
     AskForHelp,
     Install,
@@ -25,6 +32,8 @@ from tests.servers.installed import (
     postgres_binaries,
     rabbitmq_scripts,
 )
+from tests.servers.own_broker import brokers_in, take_broker
+from tests.servers.starting import START_PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 20.0
@@ -98,6 +107,43 @@ def test_the_command_gets_the_servers_that_are_given_and_its_exit_code_is_ours()
     with harness(sys.executable, "-c", says_what_it_got, given=NOWHERE) as done:
         assert done.wait(PATIENCE_S) == 7
         assert said(done) == f"{NOWHERE[AMQP_VARIABLE]} {NOWHERE[POSTGRES_VARIABLE]}\n"
+
+
+def test_each_test_process_takes_a_broker_of_its_own() -> None:
+    two = {
+        AMQP_VARIABLE: "amqp://first",
+        AMQP_CTL_VARIABLE: "ctl first",
+        f"{AMQP_VARIABLE}_2": "amqp://second",
+        f"{AMQP_CTL_VARIABLE}_2": "ctl second",
+    }
+    assert (brokers_in(two), brokers_in(NOWHERE), brokers_in({})) == (2, 1, 1)
+
+    taken = []
+    for process in ("gw0", "gw1"):
+        environment = dict(two)
+        take_broker(environment, process)
+        taken.append((environment[AMQP_VARIABLE], environment[AMQP_CTL_VARIABLE]))
+    assert taken == [("amqp://first", "ctl first"), ("amqp://second", "ctl second")]
+
+
+def test_where_a_broker_is_given_no_others_are_started() -> None:
+    says_whether_there_are_more = f"import os, sys; sys.exit('{AMQP_VARIABLE}_2' in os.environ)"
+
+    with harness(
+        sys.executable, "-c", says_whether_there_are_more, given=NOWHERE, flags=("--brokers", "2")
+    ) as done:
+        assert done.wait(PATIENCE_S) == 0
+
+
+@with_rabbitmq
+def test_as_many_brokers_are_started_as_are_asked_for() -> None:
+    urls = f"[os.environ[name] for name in ('{AMQP_VARIABLE}', '{AMQP_VARIABLE}_2')]"
+    says_which = f"import os; print(len(set({urls})), '{AMQP_CTL_VARIABLE}_2' in os.environ)"
+    postgres = {POSTGRES_VARIABLE: NOWHERE[POSTGRES_VARIABLE]}
+
+    with harness(sys.executable, "-c", says_which, given=postgres, flags=("--brokers", "2")) as done:
+        assert done.wait(START_PATIENCE_S) == 0
+        assert said(done) == "2 True\n"
 
 
 def test_a_command_that_dies_of_a_signal_counts_as_128_and_the_signal() -> None:
@@ -205,10 +251,13 @@ def test_a_machine_without_apt_is_told_only_about_what_is_missing() -> None:
 
 
 @contextmanager
-def harness(*command: str, given: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    ours = {name: value for name, value in os.environ.items() if name not in NOWHERE}
+def harness(
+    *command: str, given: Mapping[str, str], flags: tuple[str, ...] = ()
+) -> Iterator[subprocess.Popen[str]]:
+    # Of those that we have ourselves, none: neither the first broker nor another.
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(tuple(NOWHERE))}
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.servers", "--", *command],
+        [sys.executable, "-m", "tests.servers", *flags, "--", *command],
         cwd=ROOT,
         env={**ours, **given},
         stdout=subprocess.PIPE,

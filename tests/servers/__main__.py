@@ -1,8 +1,9 @@
-"""Run a command with RabbitMQ and PostgreSQL at hand: `python -m tests.servers -- COMMAND ARGS...`
+"""Run a command with RabbitMQ and PostgreSQL at hand: `python -m tests.servers [--brokers N] -- COMMAND ARGS...`
 
 Each is the one that MOOR_TEST_AMQP_URL or MOOR_TEST_POSTGRES_URL names, if it is set; else a private one from what is
 installed; else we install it first, if we may. The command finds both variables set, and MOOR_TEST_AMQP_CTL: a
-command line that is `rabbitmqctl` for that broker. We end with the command's exit code, and everything that we or
+command line that is `rabbitmqctl` for that broker. Of N private brokers, the second is in MOOR_TEST_AMQP_URL_2 and
+MOOR_TEST_AMQP_CTL_2, and so on: tests that stop their broker can then run beside others. We end with the command's exit code, and everything that we or
 the command started ends with us.
 """
 
@@ -29,6 +30,7 @@ from tests.servers.installed import (
     install,
     look,
 )
+from tests.servers.own_broker import of_broker
 from tests.servers.postgres import FAST, PrivatePostgres
 from tests.servers.rabbitmq import PrivateRabbitMQ
 from tests.servers.starting import DidNotStartError
@@ -41,38 +43,40 @@ class UnavailableError(RuntimeError):
 def main(arguments: Sequence[str]) -> int:
     match arguments:
         case ["--", _, *_]:
-            command = tuple(arguments[1:])
+            brokers, command = 1, tuple(arguments[1:])
+        case ["--brokers", number, "--", _, *_] if number.isdecimal() and int(number):
+            brokers, command = int(number), tuple(arguments[3:])
         case _:
-            print("usage: python -m tests.servers -- COMMAND ARGS...", file=sys.stderr)
+            print("usage: python -m tests.servers [--brokers N] -- COMMAND ARGS...", file=sys.stderr)
             return os.EX_USAGE
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, _leave)
     try:
         with ExitStack() as servers:
-            return run(command, {**os.environ, **_provide(servers)})
+            return run(command, {**os.environ, **_provide(servers, brokers)})
     except (UnavailableError, InstallFailedError, DidNotStartError) as refused:
         print(f"tests.servers: {refused}", file=sys.stderr)
         return os.EX_UNAVAILABLE
 
 
-def _provide(servers: ExitStack) -> dict[str, str]:
-    """Start what was not given, both at once; return the variables that say how to reach it."""
+def _provide(servers: ExitStack, brokers: int) -> dict[str, str]:
+    """Start what was not given, all at once; return the variables that say how to reach it."""
     needed = _needed(os.environ)
     _ensure_installed(needed)
     given = {}
-    rabbitmq = PrivateRabbitMQ() if Software.RABBITMQ in needed else None
+    rabbitmqs = [PrivateRabbitMQ() for _ in range(brokers)] if Software.RABBITMQ in needed else []
     postgres = PrivatePostgres(settings=FAST) if Software.POSTGRES in needed else None
-    for server in [server for server in (rabbitmq, postgres) if server]:
+    for server in (*rabbitmqs, *((postgres,) if postgres else ())):
         servers.callback(server.stop)
         server.launch()
     if postgres:
         postgres.wait_until_ready()
         given[POSTGRES_VARIABLE] = postgres.url
-    if rabbitmq:
+    for number, rabbitmq in enumerate(rabbitmqs, 1):
         rabbitmq.wait_until_ready()
-        given[AMQP_VARIABLE] = rabbitmq.url
-        given[AMQP_CTL_VARIABLE] = rabbitmq.ctl_command
-    elif AMQP_CTL_VARIABLE not in os.environ and (rabbitmqctl := shutil.which("rabbitmqctl")):
+        given[of_broker(AMQP_VARIABLE, number)] = rabbitmq.url
+        given[of_broker(AMQP_CTL_VARIABLE, number)] = rabbitmq.ctl_command
+    if not rabbitmqs and AMQP_CTL_VARIABLE not in os.environ and (rabbitmqctl := shutil.which("rabbitmqctl")):
         given[AMQP_CTL_VARIABLE] = rabbitmqctl
     return given
 
