@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, TypeVar
 
 from bus.errors import Transient, Unavailable
 from bus.health import About, Health, ReadyTeller
@@ -22,6 +22,9 @@ from bus.places import without_password
 from bus.process import Part, run_process, run_until, stopped_by_signals
 
 log = logging.getLogger(__name__)
+
+# The settings of a database, of which nothing is known here.
+D = TypeVar("D")
 
 
 def about(role: str, *, cell: str = "", brokers: Iterable[str] = (), database: str = "") -> About:
@@ -105,13 +108,13 @@ def _introduce(about: About, health_url: str) -> None:
 
 
 def tables_first(
-    upgrade: Callable[[str, str], Coroutine[Any, Any, object]], url: str, package: str
+    upgrade: Callable[[str, str, D], Coroutine[Any, Any, object]], url: str, package: str, settings: D
 ) -> tuple[Once, ...]:
     """The tables, brought up to date before anything else; as often as that takes."""
 
     async def bring_up() -> None:
         try:
-            await upgrade(url, package)
+            await upgrade(url, package, settings)
         except Transient as problem:
             raise Unavailable(f"{without_password(url)}: {problem}") from problem
 

@@ -21,6 +21,7 @@ from bus.places import BadSetting, without_password
 from bus.settings import BusSettings
 
 S = TypeVar("S", bound=Struct)
+D = TypeVar("D", bound=Struct)
 
 _TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
@@ -95,12 +96,18 @@ def settings_in(environment: Mapping[str, str], section: Section[S]) -> S:
     return settings_of(section.kind(), section, tuned_in(section, environment))
 
 
-def settings_told(environment: Mapping[str, str], section: Section[S]) -> tuple[S, BusSettings] | None:
-    """The settings of a worker and of its way to the bus, for a worker's main. None if one of them cannot be; stderr has
-    the reason.
+def settings_told(
+    environment: Mapping[str, str], section: Section[S], database: Section[D]
+) -> tuple[S, BusSettings, D] | None:
+    """The settings of a worker, of its way to the bus and of its way to the database, for a worker's main. None if one of
+    them cannot be; stderr has the reason.
     """
     try:
-        return settings_in(environment, section), settings_in(environment, BUS)
+        return (
+            settings_in(environment, section),
+            settings_in(environment, BUS),
+            settings_in(environment, database),
+        )
     except BadSetting as wrong:
         sys.stderr.write(f"{wrong}\n")
         return None

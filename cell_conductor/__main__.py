@@ -8,7 +8,7 @@ from bus.health_server import VARIABLE
 from bus.places import places_told
 from bus.running import about, run_main, run_worker, tables_first, with_flags
 from bus.settings import BusSettings
-from bus.sql import upgrade
+from bus.sql import DATABASE, DatabaseSettings, upgrade
 from bus.station import Station, process_name
 from bus.tuning import settings_told
 from bus.urls import broker_at
@@ -24,16 +24,17 @@ async def run(
     settings: ConductorSettings,
     *,
     bus: BusSettings | None = None,
+    database: DatabaseSettings | None = None,
     health_at: str = "",
 ) -> None:
-    store = SqlConductorStore(database_url, cell)
+    store = SqlConductorStore(database_url, cell, settings=database)
     station = Station(broker_at(bus_url), process_name(f"conductor-{cell}"), asks=True, settings=bus)
     try:
         await run_worker(
             about("conductor", cell=cell, brokers=(bus_url,), database=database_url),
             (*conductor_parts(station, store, settings, cell, station.ask_all), station),
             station.settings.drain_ms_max / 1000,
-            first=tables_first(upgrade, database_url, "cell_conductor"),
+            first=tables_first(upgrade, database_url, "cell_conductor", database),
             health_at=health_at,
         )
     finally:
@@ -43,19 +44,28 @@ async def run(
 
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
     """MOOR_CELL, MOOR_BUS_URL and MOOR_DB_URL must be set; where MOOR_CELL_BUS_URLS or MOOR_CELL_DB_URLS name this cell, it
-    has these instead. MOOR_CONDUCTOR_* and MOOR_BUS_* are the settings. MOOR_ATTEMPT_TIMEOUT_S sets two of them: how
-    long a host may build without a word before the next one is tried, and how often the host is told again what it has to
+    has these instead. MOOR_CONDUCTOR_*, MOOR_BUS_* and MOOR_DB_* are the settings. MOOR_ATTEMPT_TIMEOUT_S sets two of
+    them: how long a host may build without a word before the next one is tried, and how often the host is told again what it has to
     clean up.
     """
     environment = with_flags(environment, arguments, "cell_conductor")
     if (places := places_told(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")) is None:
         return 2
-    if (settings := settings_told(environment, SECTION)) is None:
+    if (settings := settings_told(environment, SECTION, DATABASE)) is None:
         return 2
     cell = environment["MOOR_CELL"]
-    tuned, bus = settings
-    health_at = environment.get(VARIABLE, "")
-    return run_main(run(cell, places.bus_of(cell), places.db_of(cell), tuned, bus=bus, health_at=health_at))
+    tuned, bus, database = settings
+    return run_main(
+        run(
+            cell,
+            places.bus_of(cell),
+            places.db_of(cell),
+            tuned,
+            bus=bus,
+            database=database,
+            health_at=environment.get(VARIABLE, ""),
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from bus.places import places_told
 from bus.running import about, run_main, run_worker, with_flags
 from bus.settings import BusSettings
 from bus.station import Station, process_name
-from bus.tuning import settings_told
+from bus.tuning import BUS, settings_in
 from bus.urls import broker_at
 from compute_sim.core.faults import FaultScript
 from compute_sim.core.hosts import Host
@@ -58,10 +58,8 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
         sys.stderr.write(f"MOOR_COMPUTE_HOSTS is {count!r}, must be a number\n")
         return 2
     cell, script = environment["MOOR_CELL"], environment.get("MOOR_COMPUTE_FAULTS")
-    if (told := settings_told(environment, SECTION)) is None:
-        return 2
-    settings, bus = told
     try:
+        settings, bus = settings_in(environment, SECTION), settings_in(environment, BUS)
         settings = structs.replace(settings, cell=cell)
         faults = load_faults(Path(script)) if script else FaultScript()
     except ValueError as wrong:

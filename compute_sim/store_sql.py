@@ -16,7 +16,7 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from bus.message import ProviderId
-from bus.sql import Database, insert, open_database
+from bus.sql import Database, DatabaseSettings, insert, open_database
 from compute_sim.core.attempts import Attempted, AttemptKey
 from compute_sim.core.hosts import Load
 from compute_sim.store_memory import MemoryComputeStore
@@ -106,11 +106,13 @@ class SqlComputeStore:
         await self._database.close()
 
 
-async def open_compute_store(url: str, cell: str, clock_s: Callable[[], float]) -> SqlComputeStore:
+async def open_compute_store(
+    url: str, cell: str, clock_s: Callable[[], float], settings: DatabaseSettings | None = None
+) -> SqlComputeStore:
     """The store of a cell's hosts, with what they had. What was to be said later is due at once: the time it would have
     been at was that of a process which is gone.
     """
-    database, memory = open_database(url, pool_size=POOL_SIZE), MemoryComputeStore(clock_s)
+    database, memory = open_database(url, pool_size=POOL_SIZE, settings=settings), MemoryComputeStore(clock_s)
     try:
         async with database.reading() as reading:
             attempts = await reading.run(_read, cell)

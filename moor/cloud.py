@@ -8,7 +8,7 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.process import Part, run_until
-from bus.sql import upgrade
+from bus.sql import DatabaseSettings, upgrade
 from bus.station import Station
 from bus.topology import objects_of, user_of
 from cell_conductor.store_sql import SqlConductorStore
@@ -56,11 +56,11 @@ async def cloud(
     connection = await broker.connect()
     await connection.declare(objects_of(hosts))
     await connection.close()
-    await upgrade_all(database_url, placement_url)
+    await upgrade_all(database_url, placement_url, settings.database)
     async with AsyncExitStack() as stack:
-        store = SqlPlacementStore(placement_url or database_url)
+        store = SqlPlacementStore(placement_url or database_url, settings=settings.database)
         stack.push_async_callback(store.close)
-        api = SqlSchedulerStore(database_url)
+        api = SqlSchedulerStore(database_url, settings=settings.database)
         stack.push_async_callback(api.close)
 
         def station(role: str, cell: str = "") -> Station:
@@ -78,14 +78,14 @@ async def cloud(
         parts: list[Part] = [*placement_parts((placement,), store, settings.placement)]
         parts += scheduler_parts(station("scheduler"), api, settings.scheduler)
         for cell, of_cell in hosts.items():
-            rows = SqlConductorStore(database_url, cell)
+            rows = SqlConductorStore(database_url, cell, settings=settings.database)
             stack.push_async_callback(rows.close)
             place = station("conductor", cell)
             parts += conductor_parts(place, rows, settings.conductor, cell, place.ask_all)
             parts.append(place)
             clock_s, kept = Elapsed(), None
             if hosts_are_kept:
-                kept = await open_compute_store(database_url, cell, clock_s)
+                kept = await open_compute_store(database_url, cell, clock_s, settings.database)
                 stack.push_async_callback(kept.close)
             parts += compute_parts(
                 station("compute", cell),
@@ -110,8 +110,10 @@ async def cloud(
             await running
 
 
-async def upgrade_all(database_url: str, placement_url: str = "") -> None:
+async def upgrade_all(
+    database_url: str, placement_url: str = "", settings: DatabaseSettings | None = None
+) -> None:
     """The tables of every room, where they belong."""
-    await upgrade(placement_url or database_url, PLACEMENT)
+    await upgrade(placement_url or database_url, PLACEMENT, settings)
     for owner in OTHERS:
-        await upgrade(database_url, owner)
+        await upgrade(database_url, owner, settings)

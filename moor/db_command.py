@@ -2,8 +2,10 @@
 
 import typer
 
+from bus.sql import DatabaseSettings
 from bus.sql import upgrade as bring_up
-from moor.options import DatabaseUrl, IronicDatabaseUrl, PlacementDatabaseUrl, out, run, settled
+from moor.options import DatabaseUrl, IronicDatabaseUrl, PlacementDatabaseUrl, out, run, settled, tuned
+from moor.tuning import DATABASE
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The database's tables.")
 
@@ -29,21 +31,23 @@ def upgrade(
     if not places.placement_db and not places.ironic_db and not places.cell_db_urls:
         raise typer.BadParameter("no database is named: give --db, MOOR_DB_URL or db_url in a file")
 
+    settings = tuned(DATABASE)
+
     async def work() -> None:
         if places.placement_db:
-            await _bring_up(places.placement_db, PLACEMENT, PLACEMENT)
+            await _bring_up(places.placement_db, PLACEMENT, PLACEMENT, settings)
         for owner in OTHERS if places.db_url else ():
-            await _bring_up(places.db_url, owner, owner)
+            await _bring_up(places.db_url, owner, owner, settings)
         if places.ironic_db:
-            await _bring_up(places.ironic_db, IRONIC, IRONIC)
+            await _bring_up(places.ironic_db, IRONIC, IRONIC, settings)
         for cell, url in places.cell_db_urls.items():
             for owner in OF_CELLS:
-                await _bring_up(url, owner, f"{owner} of {cell}")
+                await _bring_up(url, owner, f"{owner} of {cell}", settings)
 
     run(work())
 
 
-async def _bring_up(url: str, owner: str, whose: str) -> None:
-    before, after = await bring_up(url, owner)
+async def _bring_up(url: str, owner: str, whose: str, settings: DatabaseSettings) -> None:
+    before, after = await bring_up(url, owner, settings)
     what = "is up to date" if before == after else f"upgraded from {before or 'nothing'}"
     out.print(f"{whose}: [green]{after}[/green] ({what})")

@@ -60,7 +60,7 @@ from moor.placement_api_options import (
     Users,
     serving_of,
 )
-from moor.tuning import BUS, COMPUTE, CONDUCTOR, PLACEMENT, PLACEMENT_API, SCHEDULER
+from moor.tuning import BUS, COMPUTE, CONDUCTOR, DATABASE, PLACEMENT, PLACEMENT_API, SCHEDULER
 from placement_worker.__main__ import run as run_placement
 from placement_worker.__main__ import serve as serve_placement
 from placement_worker.api.server import BadListenError
@@ -91,7 +91,7 @@ def placement(
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     places = _stated(bus, db, placement_db=placement_db)
     _require_database("placement", places.placement_db)
-    _run(run_placement(places, tuned(PLACEMENT), tuned(BUS), health_listen))
+    _run(run_placement(places, tuned(PLACEMENT), tuned(BUS), tuned(DATABASE), health_listen))
 
 
 @app.command()
@@ -123,7 +123,8 @@ def scheduler(
         io_ops_per_host_max=io_ops_per_host_max,
         alternates_max=alternates_max,
     )
-    _run(run_scheduler(_places("scheduler", bus, db), settings, tuned(BUS), health_listen))
+    places = _places("scheduler", bus, db)
+    _run(run_scheduler(places, settings, tuned(BUS), tuned(DATABASE), health_listen))
 
 
 @app.command()
@@ -139,7 +140,17 @@ def conductor(
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     places = _places("conductor", bus, db, _one(cell, "conductor"))
     url, database = places.bus_of(cell), places.db_of(cell)
-    _run(run_conductor(cell, url, database, tuned(CONDUCTOR), bus=tuned(BUS), health_at=health_listen))
+    _run(
+        run_conductor(
+            cell,
+            url,
+            database,
+            tuned(CONDUCTOR),
+            bus=tuned(BUS),
+            database=tuned(DATABASE),
+            health_at=health_listen,
+        )
+    )
 
 
 @app.command()
@@ -228,7 +239,7 @@ def placement_api(
         )
     )
     try:
-        _run(serve_placement(places.placement_db, serving, health_listen))
+        _run(serve_placement(places.placement_db, serving, tuned(DATABASE), health_listen))
     except BadListenError as wrong:
         raise typer.BadParameter(str(wrong)) from None
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from bus.settings import BusSettings
+from bus.sql import DATABASE, DatabaseSettings
 from bus.tuning import BUS, Section, Tuned, settings_of, tuned_in
 from cell_conductor.settings import SECTION as CONDUCTOR
 from cell_conductor.settings import ConductorSettings
@@ -23,6 +24,7 @@ __all__ = [
     "BUS",
     "COMPUTE",
     "CONDUCTOR",
+    "DATABASE",
     "IRONIC",
     "PLACEMENT",
     "PLACEMENT_API",
@@ -36,7 +38,7 @@ S = TypeVar("S", bound=Struct)
 
 SECTIONS: Mapping[str, Section[Any]] = {
     section.name: section
-    for section in (SCHEDULER, CONDUCTOR, PLACEMENT, PLACEMENT_API, COMPUTE, IRONIC, BUS)
+    for section in (SCHEDULER, CONDUCTOR, PLACEMENT, PLACEMENT_API, COMPUTE, IRONIC, BUS, DATABASE)
 }
 
 
@@ -49,6 +51,7 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
     compute: ComputeSettings = ComputeSettings()
     ironic: IronicSettings = IronicSettings()
     bus: BusSettings = BusSettings()
+    database: DatabaseSettings = DatabaseSettings()
 
 
 class Tuning(Struct, frozen=True):
@@ -73,6 +76,7 @@ class Tuning(Struct, frozen=True):
             compute=self.of(COMPUTE, base.compute),
             ironic=self.of(IRONIC, base.ironic),
             bus=self.of(BUS, base.bus),
+            database=self.of(DATABASE, base.database),
         )
 
     def variables(self) -> dict[str, str]:

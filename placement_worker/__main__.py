@@ -8,7 +8,7 @@ from bus.health_server import VARIABLE
 from bus.places import Places, places_told
 from bus.running import about, run_main, run_worker, tables_first, with_flags
 from bus.settings import BusSettings
-from bus.sql import upgrade
+from bus.sql import DATABASE, DatabaseSettings, upgrade
 from bus.station import close_all, stations_at
 from bus.tuning import settings_told
 from placement_worker.serving import PlacementService, Serving
@@ -20,9 +20,13 @@ SERVING_DRAIN_S_MAX = 30.0
 
 
 async def run(
-    places: Places, settings: PlacementSettings, bus: BusSettings | None = None, health_at: str = ""
+    places: Places,
+    settings: PlacementSettings,
+    bus: BusSettings | None = None,
+    database: DatabaseSettings | None = None,
+    health_at: str = "",
 ) -> None:
-    store = SqlPlacementStore(places.placement_db)
+    store = SqlPlacementStore(places.placement_db, settings=database)
     station, cells = stations_at(places, "placement", settings=bus)
     try:
         await run_worker(
@@ -33,7 +37,7 @@ async def run(
             ),
             placement_parts((station,), store, settings, cells=cells),
             station.settings.drain_ms_max / 1000,
-            first=tables_first(upgrade, places.placement_db, "placement_worker"),
+            first=tables_first(upgrade, places.placement_db, "placement_worker", database),
             stations=(station, *cells.values()),
             health_at=health_at,
         )
@@ -42,15 +46,17 @@ async def run(
         await store.close()
 
 
-async def serve(db_url: str, serving: Serving, health_at: str = "") -> None:
+async def serve(
+    db_url: str, serving: Serving, database: DatabaseSettings | None = None, health_at: str = ""
+) -> None:
     """Placement over HTTP, until it is told to stop."""
-    store = SqlPlacementStore(db_url)
+    store = SqlPlacementStore(db_url, settings=database)
     try:
         await run_worker(
             about("placement-api", database=db_url),
             (PlacementService(store, serving),),
             SERVING_DRAIN_S_MAX,
-            first=tables_first(upgrade, db_url, "placement_worker"),
+            first=tables_first(upgrade, db_url, "placement_worker", database),
             health_at=health_at,
         )
     finally:
@@ -59,13 +65,13 @@ async def serve(db_url: str, serving: Serving, health_at: str = "") -> None:
 
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
     """MOOR_BUS_URL and MOOR_DB_URL must be set; where MOOR_PLACEMENT_DB_URL names another database, the tables are there.
-    MOOR_CELL_BUS_URLS names the cells that have a broker of their own. MOOR_PLACEMENT_* and MOOR_BUS_* are the settings.
+    MOOR_CELL_BUS_URLS names the cells that have a broker of their own. MOOR_PLACEMENT_*, MOOR_BUS_* and MOOR_DB_* are the settings.
     """
     environment = with_flags(environment, arguments, "placement_worker")
     database = "MOOR_PLACEMENT_DB_URL" if environment.get("MOOR_PLACEMENT_DB_URL") else "MOOR_DB_URL"
     if (places := places_told(environment, "MOOR_BUS_URL", database)) is None:
         return 2
-    if (settings := settings_told(environment, SECTION)) is None:
+    if (settings := settings_told(environment, SECTION, DATABASE)) is None:
         return 2
     return run_main(run(places, *settings, environment.get(VARIABLE, "")))
 

@@ -8,7 +8,7 @@ from bus.health_server import VARIABLE
 from bus.places import Places, places_told
 from bus.running import about, run_main, run_worker, tables_first, with_flags
 from bus.settings import BusSettings
-from bus.sql import upgrade
+from bus.sql import DATABASE, DatabaseSettings, upgrade
 from bus.station import close_all, stations_at
 from bus.tuning import settings_told
 from scheduler_worker.settings import SECTION, SchedulerSettings
@@ -17,9 +17,13 @@ from scheduler_worker.wiring import scheduler_parts
 
 
 async def run(
-    places: Places, settings: SchedulerSettings, bus: BusSettings | None = None, health_at: str = ""
+    places: Places,
+    settings: SchedulerSettings,
+    bus: BusSettings | None = None,
+    database: DatabaseSettings | None = None,
+    health_at: str = "",
 ) -> None:
-    store = SqlSchedulerStore(places.db_url)
+    store = SqlSchedulerStore(places.db_url, settings=database)
     station, cells = stations_at(places, "scheduler", asks=True, settings=bus)
     try:
         await run_worker(
@@ -30,7 +34,7 @@ async def run(
             ),
             scheduler_parts(station, store, settings, cells=cells),
             station.settings.drain_ms_max / 1000,
-            first=tables_first(upgrade, places.db_url, "scheduler_worker"),
+            first=tables_first(upgrade, places.db_url, "scheduler_worker", database),
             health_at=health_at,
         )
     finally:
@@ -40,12 +44,12 @@ async def run(
 
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
     """MOOR_BUS_URL and MOOR_DB_URL must be set; MOOR_CELL_BUS_URLS names the cells that have a broker of their own.
-    MOOR_SCHEDULER_* and MOOR_BUS_* are the settings.
+    MOOR_SCHEDULER_*, MOOR_BUS_* and MOOR_DB_* are the settings.
     """
     environment = with_flags(environment, arguments, "scheduler_worker")
     if (places := places_told(environment, "MOOR_BUS_URL", "MOOR_DB_URL")) is None:
         return 2
-    if (settings := settings_told(environment, SECTION)) is None:
+    if (settings := settings_told(environment, SECTION, DATABASE)) is None:
         return 2
     return run_main(run(places, *settings, environment.get(VARIABLE, "")))
 

@@ -18,12 +18,14 @@ from bus.sql.database import Database, Transaction, open_database
 from bus.sql.errors import is_duplicate
 from bus.sql.migrations import upgrade, version_table
 from bus.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresSession, PostgresTransaction
+from bus.sql.settings import SECTION as DATABASE
 from bus.sql.settings import DatabaseSettings
 from bus.sql.sqlite import SqliteDatabase, SqliteTransaction, driver_of
 from bus.sql.statements import among, array_of, columns_of, insert
 from bus.sql.types import Id, Moment, moment_text
 
 __all__ = [
+    "DATABASE",
     "POOL_SIZE",
     "Database",
     "DatabaseSettings",

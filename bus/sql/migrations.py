@@ -21,19 +21,17 @@ from bus.sql.sqlite import sqlite_engine
 # How long a migration waits for others: for those who write to a file, or to the tables that it changes. Whoever comes
 # to these tables meanwhile waits behind it, so this is not long.
 MIGRATION_TIMEOUT_S = 60.0
-SETTINGS = DatabaseSettings()
-
 # Alembic keeps what it works on in global variables.
 _alembic = threading.Lock()
 
 
-async def upgrade(url: str, package: str, settings: DatabaseSettings = SETTINGS) -> tuple[str, str]:
+async def upgrade(url: str, package: str, settings: DatabaseSettings | None = None) -> tuple[str, str]:
     """Bring this worker's tables up to date; from which revision ("" if there were no tables) to which.
 
     Any number of processes may do so at once: one does it while the others wait, and find it done.
     """
     with transients():
-        return await asyncio.to_thread(_upgrade, make_url(url), package, settings)
+        return await asyncio.to_thread(_upgrade, make_url(url), package, settings or DatabaseSettings())
 
 
 def _upgrade(url: URL, package: str, settings: DatabaseSettings) -> tuple[str, str]:

@@ -4,6 +4,8 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from bus.tuning import Section
+
 # RabbitMQ takes a delivery away from a consumer that holds it for longer than this.
 CONSUMER_TIMEOUT_S = 1800.0
 
@@ -64,6 +66,9 @@ class DatabaseSettings(Struct, frozen=True):
             "tcp_keepalives_count": str(self.keepalive_tries),
             "tcp_user_timeout": milliseconds(silent_s),
         }
+
+
+SECTION = Section("db", DatabaseSettings, others=("url",))
 
 
 def milliseconds(seconds: float) -> str:

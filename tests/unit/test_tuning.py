@@ -105,6 +105,15 @@ def test_the_defaults_of_a_command_count_where_nothing_is_stated() -> None:
     assert found.placement == PLACEMENT.kind()
 
 
+def test_a_broken_relation_between_limits_of_the_database_is_told_with_both_values() -> None:
+    environment = {"MOOR_DB_LOCK_S": "90", "MOOR_DB_STATEMENT_S": "80", "MOOR_DB_URL": "sqlite:////x"}
+
+    with pytest.raises(
+        BadSetting, match=r"db\.lock_s is 90\.0 \(MOOR_DB_LOCK_S\): .* db\.statement_s is 80\.0"
+    ):
+        tuning_from(environment, here=HERE).of_cloud(CloudSettings())
+
+
 def test_processes_that_read_variables_alone_are_told_what_the_file_says(tmp_path: Path) -> None:
     file = a_file(tmp_path / "c.toml", "[bus]\nprefetch = 9\n[compute]\nbeat_s = 2\n")
 
@@ -227,6 +236,9 @@ def test_zero_is_refused_wherever_it_says_nothing(section: Section[Any], field: 
         (placement_main, "MOOR_BUS_PREFETCH"),
         (conductor_main, "MOOR_BUS_PREFETCH"),
         (compute_main, "MOOR_BUS_PREFETCH"),
+        (scheduler_main, "MOOR_DB_LOCK_S"),
+        (placement_main, "MOOR_DB_LOCK_S"),
+        (conductor_main, "MOOR_DB_LOCK_S"),
     ],
 )
 def test_a_worker_without_moor_reads_them_and_does_not_start_with_a_wrong_one(
