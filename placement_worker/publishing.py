@@ -63,7 +63,10 @@ class ChangePublisher(Supervised):
         while True:
             # Cleared before it is read: what is written meanwhile is read next time.
             self._written.clear()
-            has_said = await self._publish(feed, await feed.read())
+            unpublished = await feed.read(self._settings.feed_entries_max)
+            has_said = await self._publish(feed, unpublished)
+            if unpublished.is_cut:
+                continue
             if self.stopping.is_set():
                 return
             if has_said:
@@ -78,6 +81,9 @@ class ChangePublisher(Supervised):
             outgoing = [Outgoing(message) for message in messages]
             await asyncio.gather(*(publisher.send_all(outgoing) for publisher in self._publishers))
             await feed.mark(messages[-1].at.position, unpublished.cursor)
+        elif unpublished.is_cut:
+            # All that these writes changed is gone by now: what follows them is to be read next.
+            await feed.mark(feed.published.position, unpublished.cursor)
         return bool(messages)
 
 

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from bus.tuning import Section
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
+from placement_worker.store import FEED_ENTRIES
 
 
 class PlacementSettings(Struct, frozen=True):
@@ -19,6 +20,8 @@ class PlacementSettings(Struct, frozen=True):
     # How long changes gather once some were told: each telling reads the providers anew.
     feed_rest_ms: float = 20.0
     feed_lead_again_ms: float = 1_000.0
+    # How many writes are told at once, so that a log which grew while nobody could publish it is read a page at a time.
+    feed_entries_max: int = FEED_ENTRIES
     prune_every_s: float = 300.0
     # What one search for candidates may cost, and how long its answer may be: later pages of it are kept in the database.
     search_steps_max: int = DEFAULT_LIMITS.steps_max
@@ -28,7 +31,7 @@ class PlacementSettings(Struct, frozen=True):
     def __post_init__(self) -> None:
         for field in (
             *("horizon_s", "log_kept_s", "feed_poll_ms", "feed_lead_again_ms", "prune_every_s"),
-            *("search_steps_max", "search_bytes_max", "answer_bytes_max"),
+            *("search_steps_max", "search_bytes_max", "answer_bytes_max", "feed_entries_max"),
         ):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")

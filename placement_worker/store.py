@@ -37,6 +37,9 @@ from placement_worker.core.ledger import (
     TreeChanges,
 )
 
+# How many writes are read from the log at once, unless an operator says otherwise.
+FEED_ENTRIES = 500
+
 
 class PlacementTransaction(Protocol):
     """All or nothing. What is written in it appears in the change log with it."""
@@ -67,7 +70,7 @@ class PlacementTransaction(Protocol):
 class Unpublished(Struct, frozen=True):
     """What was written since the feed's last mark: whole providers, and those of which claims have changed what is used.
 
-    `cursor` is the store's own: how far this reading came.
+    `cursor` is the store's own: how far this reading came. `is_cut`: it came to its limit, and there may be more.
     """
 
     cursor: str
@@ -76,6 +79,7 @@ class Unpublished(Struct, frozen=True):
     usage: tuple[ProviderUsage, ...] = ()
     claimed: tuple[Holder, ...] = ()
     ended: tuple[Holder, ...] = ()
+    is_cut: bool = False
 
 
 class ChangeFeed(Protocol):
@@ -85,8 +89,10 @@ class ChangeFeed(Protocol):
     def published(self) -> LogPosition:
         """The position of the last message that is known to be published."""
 
-    async def read(self) -> Unpublished:
-        """All that was committed and not marked; a write that commits late is found by a later reading."""
+    async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
+        """What was committed and not marked: of so many writes, or a few more, so that those of one transaction, and those
+        that an earlier reading had to pass over, come together. A write that commits late is found by a later reading.
+        """
 
     async def mark(self, position: int, cursor: str) -> None:
         """Everything up to this cursor is published, the last of it at this position."""

@@ -14,24 +14,40 @@ from sqlalchemy.types import UserDefinedType
 from bus.errors import Transient
 from bus.messages.placement import LogPosition, ProviderGone
 from bus.sql import Database, PostgresSession, PostgresTransaction, Transaction, driver_of
-from placement_worker.store import Unpublished
+from placement_worker.store import FEED_ENTRIES, Unpublished
 from placement_worker.store_sql import log
-from placement_worker.store_sql.cursors import NOTHING_SEEN
+from placement_worker.store_sql.cursors import NOTHING_SEEN, Snapshot
 from placement_worker.store_sql.names import KnownVocabulary, Vocabulary
 from placement_worker.store_sql.raw import rows_of
 from placement_worker.store_sql.states import Qualities, read_providers
 from placement_worker.store_sql.usage import read_usage
 from placement_worker.tables import change_log, feed
 
+# The transactions that the cursor missed are few. Those that began later are read in the order of their numbers, each
+# whole, so that a snapshot can say up to which of them all was read.
 _LOG_ON_POSTGRESQL = """
-SELECT pg_current_snapshot()::text, ARRAY(
-    SELECT body FROM change_log
+WITH missed AS (
+    SELECT position, body FROM change_log
+    WHERE written_by = ANY(ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
+), page AS (
+    SELECT position, body, written_by FROM change_log
     WHERE written_by >= pg_snapshot_xmax($1::text::pg_snapshot)
-       OR written_by = ANY(ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
-    ORDER BY position)
+    ORDER BY written_by FETCH FIRST ($2::bigint) ROWS WITH TIES
+)
+SELECT
+    pg_current_snapshot()::text,
+    (SELECT count(*) FROM page),
+    (SELECT max(written_by::text::bigint) FROM page),
+    ARRAY(
+        SELECT body FROM (
+            SELECT position, body FROM missed UNION ALL SELECT position, body FROM page
+        ) AS unseen ORDER BY position
+    )
 """
 
-LOG_ON_SQLITE = "SELECT position, body FROM change_log WHERE position > ? ORDER BY position"
+# A limit below zero is none.
+LOG_ON_SQLITE = "SELECT position, body FROM change_log WHERE position > ? ORDER BY position LIMIT ?"
+ALL_OF_IT = -1
 
 # A mark that is lost in a crash of the server has no other effect than that some things are told again: nobody need
 # wait until it is on disk.
@@ -65,11 +81,11 @@ class SqlFeed:
     def published(self) -> LogPosition:
         return self._published
 
-    async def read(self) -> Unpublished:
+    async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
         """From one view of the books. Where there were only claims, as is usual, two statements see to all of it."""
         vocabulary = Vocabulary(self._known)
         async with self._session.reading() as transaction:
-            cursor, entries = await _read_log(transaction, self._cursor)
+            cursor, entries, is_cut = await _read_log(transaction, self._cursor, entries_max)
             gone = gone_in(entries)
             for provider in gone:
                 self._qualities.forget(provider.internal)
@@ -87,6 +103,7 @@ class SqlFeed:
             usage=usage,
             claimed=tuple([holder for entry in entries for holder in entry.claimed]),
             ended=tuple([holder for entry in entries for holder in entry.ended]),
+            is_cut=is_cut,
         )
 
     async def mark(self, position: int, cursor: str) -> None:
@@ -116,19 +133,27 @@ def is_ahead(connection: Connection, cursor: str) -> bool:
     return bool(connection.scalar(sa.select(sa.func.pg_snapshot_xmax(_snapshot(cursor)) > now)))
 
 
-async def _read_log(transaction: Transaction, since: str) -> tuple[str, Sequence[log.LogEntry]]:
-    """What was not committed at this cursor, and where that leads."""
-    if isinstance(transaction, PostgresTransaction):
-        driver = await transaction.driver()
-        cursor, bodies = await driver.fetchrow(_LOG_ON_POSTGRESQL, since or NOTHING_SEEN)
-        return cursor, [log.decode(body) for body in bodies]
-    return await transaction.run(_log_of_file, since)
+# Where the reading leads, what was read, and whether it came to its limit.
+_Read = tuple[str, Sequence[log.LogEntry], bool]
 
 
-def _log_of_file(connection: Connection, since: str) -> tuple[str, Sequence[log.LogEntry]]:
-    rows = driver_of(connection).execute(LOG_ON_SQLITE, (int(since or 0),)).fetchall()
+async def _read_log(transaction: Transaction, since: str, entries_max: int) -> _Read:
+    """What was not committed at this cursor."""
+    if not isinstance(transaction, PostgresTransaction):
+        return await transaction.run(_log_of_file, since, entries_max)
+    driver = await transaction.driver()
+    now, count, last, bodies = await driver.fetchrow(_LOG_ON_POSTGRESQL, since or NOTHING_SEEN, entries_max)
+    is_cut = count >= entries_max
+    snapshot = Snapshot.of(now)
+    assert snapshot is not None, f"PostgreSQL's own snapshot, {now!r}, is read"
+    cursor = str(snapshot.before(last + 1)) if is_cut else now
+    return cursor, [log.decode(body) for body in bodies], is_cut
+
+
+def _log_of_file(connection: Connection, since: str, entries_max: int) -> _Read:
+    rows = driver_of(connection).execute(LOG_ON_SQLITE, (int(since or 0), entries_max)).fetchall()
     cursor = str(rows[-1][0]) if rows else come_to(connection)
-    return cursor, [log.decode(body) for _, body in rows]
+    return cursor, [log.decode(body) for _, body in rows], len(rows) == entries_max
 
 
 def come_to(connection: Connection) -> str:

@@ -10,7 +10,7 @@ from bus.sql import PostgresTransaction, Transaction, driver_of
 from placement_worker.store import Unpublished
 from placement_worker.store_sql import log
 from placement_worker.store_sql.cursors import Snapshot, has_seen, is_position
-from placement_worker.store_sql.feed import LOG_ON_SQLITE, gone_in
+from placement_worker.store_sql.feed import ALL_OF_IT, LOG_ON_SQLITE, gone_in
 from placement_worker.store_sql.names import Vocabulary
 from placement_worker.store_sql.states import Qualities, read_providers
 from placement_worker.store_sql.usage import read_usage
@@ -70,5 +70,5 @@ def _log_of_file(connection: Connection, since: str) -> tuple[str, Sequence[log.
     pruned = int(forgotten or 0)
     if not pruned <= position <= max(pruned, last):
         return None
-    rows = driver.execute(LOG_ON_SQLITE, (position,)).fetchall() if last > position else []
+    rows = driver.execute(LOG_ON_SQLITE, (position, ALL_OF_IT)).fetchall() if last > position else []
     return str(max(pruned, last)), [log.decode(body) for _, body in rows]

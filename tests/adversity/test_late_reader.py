@@ -31,6 +31,7 @@ from tests.contracts.placement_orders import (
     a_claim,
     a_host,
     a_share,
+    consumer,
 )
 from tests.contracts.sql_stores import migrated_database
 
@@ -90,6 +91,34 @@ async def test_a_reader_that_goes_by_numbers_passes_over_what_commits_late(desk:
 
     assert meanwhile == (Holder(consumer=DB, attempt=1),)
     assert afterwards == ()
+
+
+async def test_what_commits_late_is_in_none_of_the_pages_before_and_in_the_next(desk: Desk) -> None:
+    """Pages end between transactions: one that began before a page's end and is still open is missed by its cursor."""
+    others = [consumer(f"vm-{number}") for number in range(4)]
+    async with desk.store.lead_feed() as feed:
+        assert feed is not None
+        await _mark_all(feed)
+        told: list[tuple[Holder, ...]] = []
+
+        async def read(entries_max: int) -> bool:
+            page = await feed.read(entries_max)
+            told.append(page.claimed)
+            await feed.mark(1 + len(told), page.cursor)
+            return page.is_cut
+
+        await desk.ask(a_claim(a_share(OTHER_HOST), others[0]))
+        async with desk.store.transaction() as late:
+            await _write(late, LATE)
+            for each in others[1:]:
+                await desk.ask(a_claim(a_share(OTHER_HOST), each))
+            assert await read(2)
+            assert not await read(3)
+        assert not await read(3)
+        assert not await read(3)
+
+    consumers = [[holder.consumer for holder in claimed] for claimed in told]
+    assert consumers == [others[:2], others[2:], [WEB], []]
 
 
 async def test_what_commits_late_is_among_the_changes_since_a_cursor_that_did_not_see_it(desk: Desk) -> None:

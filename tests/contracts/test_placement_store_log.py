@@ -37,6 +37,7 @@ from tests.contracts.placement_orders import (
     a_share,
     a_swap,
     amounts,
+    consumer,
     inventories,
     provider,
 )
@@ -121,6 +122,37 @@ async def test_the_feed_tells_what_was_committed_whole(desk: Desk) -> None:
     states = await desk.providers()
     assert read.providers == (states[HOST], states[OTHER_HOST])
     assert read.gone == ()
+
+
+async def test_the_feed_is_read_in_pages_that_together_tell_everything_once(
+    desk: Desk, feed: ChangeFeed
+) -> None:
+    vms = [consumer(f"vm-{number}") for number in range(7)]
+    for number, each in enumerate(vms):
+        await desk.ask(a_claim(a_share((HOST, OTHER_HOST)[number % 2]), each))
+
+    told, sizes = [], []
+    page = await feed.read(3)
+    while page.is_cut:
+        # What was not marked is read again.
+        again = await feed.read(3)
+        assert (again.claimed, again.usage, again.is_cut) == (page.claimed, page.usage, page.is_cut)
+        told += [holder.consumer for holder in page.claimed]
+        sizes.append(len(page.claimed))
+        await feed.mark(2 + len(sizes), page.cursor)
+        page = await feed.read(3)
+    told += [holder.consumer for holder in page.claimed]
+
+    assert told == vms
+    assert sizes == [3, 3]
+    assert len((await feed.read(1)).claimed) == 1
+    assert len((await feed.read(100)).claimed) == 1
+    await feed.mark(9, page.cursor)
+    rest = await feed.read(3)
+    assert (rest.claimed, rest.usage, rest.is_cut) == ((), (), False)
+    # Whoever leads next goes on from there.
+    await desk.ask(a_release(vms[0]))
+    assert (await feed.read(3)).ended == (Holder(consumer=vms[0], attempt=1),)
 
 
 async def test_the_feed_tells_once_what_is_marked_and_again_what_is_not(desk: Desk, feed: ChangeFeed) -> None:

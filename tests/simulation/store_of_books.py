@@ -20,7 +20,14 @@ from placement_worker.core.ledger import (
     Names,
     TreeChanges,
 )
-from placement_worker.store import ChangeFeed, KeptPage, PlacementStore, PlacementTransaction, Unpublished
+from placement_worker.store import (
+    FEED_ENTRIES,
+    ChangeFeed,
+    KeptPage,
+    PlacementStore,
+    PlacementTransaction,
+    Unpublished,
+)
 from tests.simulation.process import SimProcess
 from tests.simulation.stores import Commits, committed, committing, meets, on_the_way
 
@@ -158,9 +165,9 @@ class _Feed:
     def published(self) -> LogPosition:
         return self._inner.published
 
-    async def read(self) -> Unpublished:
+    async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
         await on_the_way(self._process)
-        return await self._inner.read()
+        return await self._inner.read(entries_max)
 
     async def mark(self, position: int, cursor: str) -> None:
         await self._process.point("in_timer")

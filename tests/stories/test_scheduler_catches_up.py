@@ -24,7 +24,14 @@ from bus.messages.placement import (
 )
 from bus.settings import BusSettings
 from bus.station import Station
-from placement_worker.store import ChangeFeed, KeptPage, PlacementStore, PlacementTransaction, Unpublished
+from placement_worker.store import (
+    FEED_ENTRIES,
+    ChangeFeed,
+    KeptPage,
+    PlacementStore,
+    PlacementTransaction,
+    Unpublished,
+)
 from scheduler_worker.catching_up import CatchingUp
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.core.progress import Progress
@@ -144,8 +151,8 @@ class _ForgetfulFeed:
     def published(self) -> LogPosition:
         return self._feed.published
 
-    async def read(self) -> Unpublished:
-        read = await self._feed.read()
+    async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
+        read = await self._feed.read(entries_max)
         return structs.replace(read, providers=self._books.as_told(read.providers))
 
     async def mark(self, position: int, cursor: str) -> None:

@@ -1,0 +1,82 @@
+"""The feed's publisher reads a log that has grown a page at a time, and tells all of it."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from bus.memory import MemoryBroker
+from bus.messages.placement import ProvidersChanged
+from bus.parcels import Outgoing
+from bus.publisher import Publisher
+from bus.station import Station
+from placement_worker.publishing import ChangePublisher
+from placement_worker.settings import PlacementSettings
+from placement_worker.store_memory import MemoryPlacementStore
+from tests.contracts.desk import Desk
+from tests.contracts.placement_orders import a_host, a_report, provider
+
+pytestmark = pytest.mark.asyncio
+
+PAGED = PlacementSettings(feed_entries_max=2, feed_poll_ms=3_600_000.0, feed_rest_ms=3_600_000.0)
+PATIENCE_S = 10
+
+
+class Told(Publisher):
+    """What is told is remembered, and goes nowhere."""
+
+    def __init__(self, station: Station) -> None:
+        super().__init__(station.consuming, station.settings, "told")
+        self.told: list[ProvidersChanged] = []
+
+    def send_all(self, outgoing: Sequence[Outgoing], kept: object = ()) -> asyncio.Future[None]:  # noqa: ARG002 - the real one has it
+        self.told += [each.message for each in outgoing if isinstance(each.message, ProvidersChanged)]
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+
+async def told_of(desk: Desk, *, stops_at_once: bool) -> list[ProvidersChanged]:
+    publisher = Told(Station(MemoryBroker().as_user(), "a-test"))
+    part = ChangePublisher(desk.store, (publisher,), PAGED)
+    running = asyncio.create_task(part.run())
+    async with asyncio.timeout(PATIENCE_S):
+        # The pauses between two looks are endless here.
+        while not stops_at_once and names_in(publisher.told) != {"h5", "h6", "h7"}:
+            await asyncio.sleep(0)
+        if stops_at_once:
+            await asyncio.sleep(0)
+        await part.stop()
+        await running
+    return publisher.told
+
+
+def names_in(told: Sequence[ProvidersChanged]) -> set[str]:
+    return {state.name for each in told for state in each.providers}
+
+
+async def a_log_whose_first_pages_tell_nothing() -> Desk:
+    desk = Desk(MemoryPlacementStore())
+    for number in range(1, 8):
+        await desk.report(a_host(f"h{number}"))
+    for number in range(1, 5):
+        host = provider(f"h{number}")
+        await desk.report(a_report(root=host, removed=(host,)))
+    return desk
+
+
+@pytest.mark.parametrize("stops_at_once", [False, True])
+async def test_a_long_log_is_told_to_its_end_without_a_pause_and_before_it_stops(
+    *, stops_at_once: bool
+) -> None:
+    desk = await a_log_whose_first_pages_tell_nothing()
+
+    told = await told_of(desk, stops_at_once=stops_at_once)
+
+    assert names_in(told) == {"h5", "h6", "h7"}
+    assert [gone.id for each in told for gone in each.gone] == [provider(f"h{n}") for n in range(1, 5)]
+    assert [each.at.position for each in told] == list(range(1, len(told) + 1))
+    async with desk.store.lead_feed() as feed:
+        assert feed is not None
+        left = await feed.read()
+    assert (left.providers, left.gone) == ((), ())
