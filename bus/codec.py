@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from bus.broker import LINES, PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX, Parcel
 from bus.message import Count, Envelope, Message, type_of
 from bus.messages import ALL
+from bus.moments import YEAR_MAX, YEAR_MIN, finder_of, too_far
 from bus.unreadable import (
     NOT_AS_EXPECTED,
     NOT_JSON,
@@ -76,6 +77,7 @@ class Codec:
         any_message: Any = functools.reduce(operator.or_, self._kinds.values())
         self._envelope: type[Envelope[Message]] = Envelope[any_message]
         self._decoder = msgspec.json.Decoder(self._envelope)
+        self._moments = {kind: finder for kind in self._kinds.values() if (finder := finder_of(kind))}
 
     def decode(self, line: bytes) -> Envelope[Message] | Unreadable | FromNewer:
         """The message in a line, or why there is none. Whatever bytes these are, it does not raise."""
@@ -88,6 +90,8 @@ class Codec:
         is_ours = not message.IS_STRICT or encode(envelope) == line
         # One byte is found many times faster than six, and hardly any line has it.
         wrong = nul_in(line) if b"\\" in line else None
+        if wrong is None:
+            wrong = self._too_far_in(envelope)
         if wrong is None and not is_ours:
             wrong = unread_key(line, type(message))
         if envelope.version == message.VERSION and wrong is None:
@@ -135,8 +139,17 @@ class Codec:
             )
         except NOT_AS_EXPECTED as problem:
             return _unreadable(line, culprit_of(problem, line), wrapped, typed)
-        wrong = nul_in(line)
+        wrong = nul_in(line) or self._too_far_in(upgraded)
         return upgraded if wrong is None else _unreadable(line, wrong, wrapped, typed)
+
+    def _too_far_in(self, envelope: Envelope[Message]) -> Culprit | None:
+        """A point in time with which nobody could count."""
+        if (sent_at := envelope.sent_at) is not None and not YEAR_MIN <= sent_at.year <= YEAR_MAX:
+            return too_far((".sent_at", sent_at))
+        finder = self._moments.get(type(envelope.message))
+        if finder is None or (found := finder(envelope.message)) is None:
+            return None
+        return too_far(found)
 
 
 CODEC = Codec()

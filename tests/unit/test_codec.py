@@ -1,7 +1,9 @@
 """What is on the wire today is read tomorrow: golden files of every message, and the rules of compatibility."""
 
 import pathlib
+import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 import msgspec
@@ -22,6 +24,8 @@ from bus.codec import (
 )
 from bus.message import Envelope, Message, type_of
 from bus.messages import ALL
+from bus.messages.build import InstancesFound
+from bus.messages.placement import ReleaseClaim
 from bus.topology import BOOK_QUESTIONS, BOOK_SEARCHES, BOOK_WRITES, ROUTES, Kind
 from bus.unreadable import Unreadable
 from tests.unit.examples import CONSUMER, EXAMPLES, WHEN
@@ -65,6 +69,68 @@ def test_a_message_is_written_as_its_golden_file_says(example: Message) -> None:
 @each_example
 def test_a_golden_file_is_read_as_the_message_it_was(example: Message) -> None:
     assert CODEC.decode(golden_file(example).read_bytes()) == enveloped(example)
+
+
+FAR_MOMENTS = (
+    *("0001-01-01T00:00:00+23:59", "0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z"),
+    *("9999-12-31T23:59:59-23:59", "9999-12-31T23:59:59Z", "9000-01-01T00:00:00+05:00"),
+)
+
+
+def moments_in(value: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Of each point in time in a golden file: its path, and where it stands."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in pairs:
+        here = f"{path}[{key}]" if isinstance(value, list) else f"{path}.{key}".removeprefix(".")
+        if isinstance(each, str) and re.match(r"\d{4}-\d\d-\d\dT", each):
+            yield here, value, key
+        yield from moments_in(each, here)
+
+
+@each_example
+@pytest.mark.parametrize("far", FAR_MOMENTS)
+def test_a_point_in_time_that_nobody_can_count_with_is_refused_by_its_name(
+    example: Message, far: str
+) -> None:
+    golden = plain(golden_file(example).read_bytes())
+    places = [("sent_at", golden, "sent_at"), *moments_in(golden["message"])]
+
+    for path, where, key in places:
+        stood, where[key] = where[key], far
+        read = CODEC.decode(msgspec.json.encode(golden))
+        # However it is written.
+        escaped = CODEC.decode(msgspec.json.encode(golden).replace(far.encode(), b"\\u003" + far.encode()))
+        where[key] = stood
+
+        for each in (read, escaped):
+            assert isinstance(each, Unreadable), path
+            assert (each.field, each.kind) == (path, type_of(example))
+            assert datetime.fromisoformat(each.value) == datetime.fromisoformat(far)
+            assert each.reason == f"{path} is {each.value}: must be in the years from 1970 to 8999"
+
+
+def test_points_in_time_inside_of_what_a_message_lists_are_looked_at() -> None:
+    found = next(example for example in EXAMPLES if isinstance(example, InstancesFound))
+    golden = plain(golden_file(found).read_bytes())
+    golden["message"]["instances"][-1]["changed_at"] = FAR_MOMENTS[0]
+
+    read = CODEC.decode(msgspec.json.encode(golden))
+
+    assert isinstance(read, Unreadable)
+    assert read.field == f"instances[{len(golden['message']['instances']) - 1}].changed_at"
+
+
+@pytest.mark.parametrize("near", ["1970-01-01T00:00:00+14:00", "8999-12-31T23:59:59-12:00"])
+def test_any_year_from_1970_to_8999_may_be_named_and_counted_with(near: str) -> None:
+    golden = plain(golden_file(RELEASE).read_bytes())
+    golden["message"]["issued_at"] = near
+
+    read = CODEC.decode(msgspec.json.encode(golden))
+
+    assert isinstance(read, Envelope)
+    assert isinstance(read.message, ReleaseClaim)
+    moment = read.message.issued_at
+    assert moment.astimezone(UTC) - timedelta(days=300) < moment.astimezone(UTC) + timedelta(days=300)
 
 
 @each_example

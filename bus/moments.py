@@ -1,0 +1,100 @@
+"""Which points in time does a message name, and are they near enough to be counted with?
+
+JSON may name any of the years from 1 to 9999. At the ends of that, a step of a day or a change of the time zone leaves
+what Python, and a database, can count with.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from msgspec import inspect
+
+from bus.unreadable import Culprit
+
+YEAR_MIN, YEAR_MAX = 1970, 8999
+
+# The first that is too far away: its path, and when it is.
+TooFar = tuple[str, datetime]
+Finder = Callable[[Any], TooFar | None]
+
+
+def finder_of(kind: type) -> Finder | None:
+    """What looks at every point in time in a value of this type; None if such a value has none."""
+    return _of(inspect.type_info(kind))
+
+
+def too_far(found: TooFar) -> Culprit:
+    path, moment = found
+    field = path.removeprefix(".")
+    return Culprit(
+        f"{field} is {moment.isoformat()}: must be in the years from {YEAR_MIN} to {YEAR_MAX}",
+        field,
+        moment.isoformat(),
+    )
+
+
+def _of(type_info: inspect.Type) -> Finder | None:
+    match type_info:
+        case inspect.DateTimeType():
+            return _look_at
+        case inspect.Metadata(type=inner):
+            return _of(inner)
+        case inspect.UnionType(types=types):
+            return _of_union(types)
+        case inspect.StructType(fields=fields):
+            return _of_fields([(field.name, _of(field.type)) for field in fields])
+        case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
+            return _of_items(_of(item))
+        case _:
+            return None
+
+
+def _look_at(moment: datetime) -> TooFar | None:
+    return None if YEAR_MIN <= moment.year <= YEAR_MAX else ("", moment)
+
+
+def _of_union(types: tuple[inspect.Type, ...]) -> Finder | None:
+    """Of structs each by its class; of anything else there is one type at most, beside none at all."""
+    by_class = {
+        each.cls: finder for each in types if isinstance(each, inspect.StructType) and (finder := _of(each))
+    }
+    others = [finder for each in types if not isinstance(each, inspect.StructType) and (finder := _of(each))]
+    if not by_class and not others:
+        return None
+    assert len(others) <= 1, "a value tells by its class which of several it is"
+
+    def look(value: Any) -> TooFar | None:
+        if value is None:
+            return None
+        finder = by_class.get(type(value)) or (others[0] if others else None)
+        return finder(value) if finder else None
+
+    return look
+
+
+def _of_fields(fields: list[tuple[str, Finder | None]]) -> Finder | None:
+    looked_at = [(name, finder) for name, finder in fields if finder is not None]
+    if not looked_at:
+        return None
+
+    def look(value: Any) -> TooFar | None:
+        for name, finder in looked_at:
+            if (found := finder(getattr(value, name))) is not None:
+                return f".{name}{found[0]}", found[1]
+        return None
+
+    return look
+
+
+def _of_items(finder: Finder | None) -> Finder | None:
+    if finder is None:
+        return None
+
+    def look(values: Any) -> TooFar | None:
+        for number, each in enumerate(values):
+            if (found := finder(each)) is not None:
+                return f"[{number}]{found[0]}", found[1]
+        return None
+
+    return look
