@@ -99,6 +99,8 @@ class Receipt(Enum):
     UNROUTABLE = "unroutable"
     # A queue is full: nothing was stored, try again later.
     REFUSED = "refused"
+    # The channel broke first, so nobody knows; only a publisher says so, of its own channels.
+    LOST = "lost"
 
 
 class Publishing(Protocol):

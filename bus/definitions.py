@@ -165,7 +165,11 @@ def arguments_of(queue: Queue, limits: Limits) -> dict[str, str | int]:  # noqa:
         case QueueKind.ANSWERS:
             return {"x-queue-type": "classic"}
         case QueueKind.DEAD:
-            return {"x-queue-type": "quorum"}
+            return {
+                "x-queue-type": "quorum",
+                "x-overflow": "reject-publish",
+                "x-max-length": limits.dead_length_max,
+            }
 
 
 def _user(user: str, password: str, salt: bytes) -> dict[str, Any]:

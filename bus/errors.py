@@ -18,6 +18,7 @@ Failure
 │   ├── CredentialsRefused      Ironic does not accept who we are (ironic_sync/rest.py)
 │   ├── VersionNotOffered       Ironic's API is older than what is needed (ironic_sync/rest.py)
 │   ├── Undeliverable           no queue takes this order or question
+│   ├── NotTaken                a queue for this parcel is full
 │   └── WrongAnswer             a question was answered by something that is no answer to it
 ├── Poison                  never will work: this item, by itself, with its reason
 └── Bug                     ours: stop, let it be delivered again, dead-lettered at the limit
@@ -83,6 +84,10 @@ class ConsumerCancelled(Interrupted):
 
 class Undeliverable(Operational):
     """No queue takes this order or question: the topology was not declared there, or the cell does not exist."""
+
+
+class NotTaken(Operational):
+    """A queue for this parcel is full."""
 
 
 class WrongAnswer(Operational):

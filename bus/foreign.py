@@ -151,7 +151,7 @@ async def hear(
 
 def buried(heard: Heard, *, reason: str, where: str, letter: str) -> Parcel:
     """The parcel that brings a message that cannot be read to the dead letters of the API level's broker, by
-    `Publisher.send_parcel`. `where` is the process, `letter` a name that no other letter has.
+    `Publisher.offer`. `where` is the process, `letter` a name that no other letter has.
 
     The dead letter can be looked at and dropped; it is never replayed.
     """

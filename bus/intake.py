@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,12 +19,14 @@ from msgspec import Struct, structs
 
 from bus import dead_letters
 from bus.authority import Refused, judge, judge_parcel, judged_by, speaks_for
-from bus.broker import ConnectionLost, Consuming, Delivery, Interrupted
+from bus.broker import ConnectionLost, Consuming, Delivery, Interrupted, Parcel
 from bus.codec import Codec, FromNewer, attempts_of, lines_of, put_back
+from bus.errors import Operational
 from bus.handling import Received, jittered_ms, received
-from bus.link import Link
+from bus.link import Link, pauses_of
 from bus.message import Envelope, Message, type_of
 from bus.origin import Origin, origin_of
+from bus.parts import Status, happens_within
 from bus.publisher import Publisher
 from bus.settings import BusSettings
 from bus.topology import QUEUES, QueueKind, project_of_key, speaker_of
@@ -106,6 +108,13 @@ class Intake:
         self._aside: set[asyncio.Task[None]] = set()
         self._last_batch = 1
         self.on_subscribed: Callable[[], None] = lambda: None
+        # Awaited before a message is buried, where something may have been taken for it: that is given back first.
+        self.before_burial: Callable[[Received[Any]], Awaitable[None]] | None = None
+        pauses = pauses_of(settings)
+        # They fail while the dead letters, or the queue itself, take nothing: because these are full, or not there.
+        self.burying = Status(f"{queue}: bury", pauses=pauses, chance=chance)
+        self.putting_back = Status(f"{queue}: put back", pauses=pauses, chance=chance)
+        self.burials_waiting = 0
         self.put_back = 0
         self.buried = 0
         self.interruptions = 0
@@ -179,10 +188,9 @@ class Intake:
         self.put_back += 1
         self._set_aside(self._send_back(item, delay_ms, put_back(item.line) if counts else item.line))
 
-    async def bury(self, item: Item, reason: str) -> None:
-        """To the dead letters, and done."""
-        await self._bury_line(item.line, item.parcel.origin, reason)
-        await self.done((item,))
+    def bury(self, item: Item, reason: str) -> None:
+        """To the dead letters, and done, as soon as they take it; its neighbours do not wait for that."""
+        self._set_aside(self._bury(item, reason))
 
     def stop(self) -> None:
         """No more batches; what is set aside does not wait any longer."""
@@ -225,7 +233,7 @@ class Intake:
         lines = self._lines_of(delivery, origin)
         if isinstance(lines, Unreadable):
             held = self._hold(consuming, delivery, origin, 1)
-            self._set_aside(self._bury_unread(held, lines))
+            self._bury_unread(held, lines)
         elif delivery.returns and (len(lines) > 1 or self.queue in UNCOUNTED):
             self._set_aside(self._halve(self._hold(consuming, delivery, origin, 1), lines))
         else:
@@ -268,14 +276,15 @@ class Intake:
                 envelope, message=_told(message, refused, envelope.id, held.origin.key)
             )
             return received(envelope, held.origin, returns, held.cell)
-        self._set_aside(self.bury(Item(place, held, NOTHING_READ), refused.reason))
+        self.bury(Item(place, held, NOTHING_READ), refused.reason)
         return None
 
     def _read(self, place: int, line: bytes, held: Held, returns: int) -> Received[Any] | None:
         """The message in this line, or what stands for one that cannot be read; None if it is for a newer worker, or came
         back too often. What came back is counted before it is decoded: that may be what kills.
         """
-        if returns and self._is_spent(attempts_of(line) + returns, line, held):
+        if returns and (attempts := attempts_of(line) + returns) >= self._settings.attempts_max:
+            self._bury_spent(place, line, held, returns, attempts)
             return None
         read = self._codec.decode(line)
         if isinstance(read, FromNewer):
@@ -284,17 +293,24 @@ class Intake:
         if isinstance(read, Unreadable):
             read = structs.replace(read, project=project_of_key(held.origin.key))
             read = Envelope[Message](message=read, id=read.id, attempts=attempts_of(line))
-        if read.attempts + returns and self._is_spent(read.attempts + returns, line, held):
+        if (attempts := read.attempts + returns) >= self._settings.attempts_max:
+            self._bury_spent(place, line, held, returns, attempts)
             return None
         return self._judged(place, read, held, returns)
 
-    def _is_spent(self, attempts: int, line: bytes, held: Held) -> bool:
-        """Has it used up its attempts? Then it is buried."""
-        if attempts < self._settings.attempts_max:
-            return False
+    def _bury_spent(self, place: int, line: bytes, held: Held, returns: int, attempts: int) -> None:
+        """It has used up its attempts. Decoding it may be what kills: it is decoded only where something may have been
+        taken for it, and only once; at its next return it is buried unread.
+        """
         why = f"came back {attempts} times: whoever had it in hand died or was cut off"
-        self._set_aside(self._bury_unread(held, Unreadable(line, why)))
-        return True
+        is_read = self.before_burial is not None and attempts == self._settings.attempts_max
+        read = self._codec.decode(line) if is_read else None
+        if isinstance(read, Envelope):
+            judged = self._judged(place, read, held, returns)
+            if judged is not None:
+                self.bury(Item(place, held, judged), why)
+        else:
+            self._bury_unread(held, Unreadable(line, why))
 
     def _leave_for_newer(self, newer: FromNewer, place: int, held: Held) -> None:
         """A worker of a later release will read it, or this one when it is upgraded. Only workers are waited for, and not
@@ -309,7 +325,7 @@ class Intake:
             item = Item(place, held, NOTHING_READ)
             self._set_aside(self._send_back(item, self._settings.newer_delay_ms, newer.line, waits=waits + 1))
             return
-        self._set_aside(self._bury_unread(held, Unreadable(newer.line, what)))
+        self._bury_unread(held, Unreadable(newer.line, what))
 
     def _is_from_a_worker(self, sender: str) -> bool:
         """Where the broker has no users of the topology, whoever is the same user as we are may be one."""
@@ -333,37 +349,71 @@ class Intake:
         middle = len(older) // 2
         waits = dead_letters.waits_of(held.delivery.parcel)
         halves = [half for half in (older[:middle], older[middle:]) if half]
-        await asyncio.gather(*[self._to_queue(half, held.origin, waits) for half in halves])
-        await self._complete(held)
+        sent = await asyncio.gather(*[self._to_queue(half, held, waits) for half in halves])
+        if all(sent):
+            await self._complete(held)
 
     async def _send_back(self, item: Item, delay_ms: float, line: bytes, waits: int = 0) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(jittered_ms(delay_ms, self._chance) / 1000):
-                await self._stopping.wait()
-        await self._to_queue((line,), item.parcel.origin, waits)
-        await self.done((item,))
+        await happens_within(self._stopping, jittered_ms(delay_ms, self._chance) / 1000)
+        if await self._to_queue((line,), item.parcel, waits):
+            await self.done((item,))
 
-    async def _to_queue(self, lines: Sequence[bytes], origin: Origin, waits: int) -> None:
-        await self._publisher.send_parcel(dead_letters.returned(lines, self.queue, origin, waits=waits))
+    async def _to_queue(self, lines: Sequence[bytes], held: Held, waits: int) -> bool:
+        parcel = dead_letters.returned(lines, self.queue, held.origin, waits=waits)
+        return await self._until_taken(parcel, held, self.putting_back)
 
-    async def _bury_unread(self, held: Held, unreadable: Unreadable) -> None:
-        await self._bury_line(unreadable.line, held.origin, unreadable.reason)
-        await self._complete(held)
+    def _bury_unread(self, held: Held, unreadable: Unreadable) -> None:
+        async def bury() -> None:
+            if await self._bury_line(unreadable.line, held, unreadable.reason):
+                await self._complete(held)
 
-    async def _bury_line(self, line: bytes, origin: Origin, reason: str) -> None:
+        self._set_aside(bury())
+
+    async def _bury(self, item: Item, reason: str) -> None:
+        held = item.parcel
+        give_back = self.before_burial
+        if give_back is not None and not await self._until_done(
+            lambda: give_back(item.received), held, self.burying
+        ):
+            return
+        if await self._bury_line(item.line, held, reason):
+            await self.done((item,))
+
+    async def _bury_line(self, line: bytes, held: Held, reason: str) -> bool:
         self.buried += 1
         log.error("dead letter from %s: %s", self.queue, reason)
-        await self._publisher.send_parcel(
-            dead_letters.burial(
-                line,
-                self.queue,
-                origin,
-                reason=reason,
-                attempts=attempts_of(line),
-                where=self._name,
-                letter=f"{self._name}-{self.buried}",
-            )
+        letter = dead_letters.burial(
+            line,
+            self.queue,
+            held.origin,
+            reason=reason,
+            attempts=attempts_of(line),
+            where=self._name,
+            letter=f"{self._name}-{self.buried}",
         )
+        self.burials_waiting += 1
+        try:
+            return await self._until_taken(letter, held, self.burying)
+        finally:
+            self.burials_waiting -= 1
+
+    async def _until_taken(self, parcel: Parcel, held: Held, status: Status) -> bool:
+        return await self._until_done(lambda: self._publisher.offer(parcel), held, status)
+
+    async def _until_done(self, work: Callable[[], Awaitable[None]], held: Held, status: Status) -> bool:
+        """Tried until it succeeds. False if the broker will deliver the parcel again: its connection broke, or we stop."""
+        while self._open.get(held.tag) is held:
+            try:
+                await work()
+            except Operational as problem:
+                pause_s = status.failed(problem)
+                if self._stopping.is_set():
+                    return False
+                await happens_within(self._stopping, pause_s)
+            else:
+                status.well()
+                return True
+        return False
 
     async def _complete(self, held: Held) -> None:
         held.left -= 1

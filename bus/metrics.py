@@ -30,6 +30,14 @@ _OF_QUEUES: tuple[tuple[str, str, Callable[["Worker[object]"], int]], ...] = (
         lambda worker: worker.intake.interruptions,
     ),
 )
+_WAITING_OF_QUEUES: tuple[tuple[str, str, Callable[["Worker[object]"], int]], ...] = (
+    ("moor_parcels_in_hand", "Parcels that are not acknowledged yet.", lambda worker: worker.intake.in_hand),
+    (
+        "moor_burials_waiting",
+        "Messages that the dead letters have not taken yet.",
+        lambda worker: worker.intake.burials_waiting,
+    ),
+)
 _OF_STATIONS: tuple[tuple[str, str, Callable[[Station], int]], ...] = (
     ("moor_connections_made", "Connections made to brokers.", lambda station: station.connections_made),
     ("moor_parcels_sent", "Parcels that brokers have answered for.", lambda s: s.publisher.parcels_sent),
@@ -64,12 +72,11 @@ class _Parts(Collector):
         workers = [part for part in parts if isinstance(part, Worker)]
         for name, meaning, read in _OF_QUEUES:
             yield _counted(name, meaning, "queue", ((each.intake.queue, read(each)) for each in workers))
-        held = GaugeMetricFamily(
-            "moor_parcels_in_hand", "Parcels that are not acknowledged yet.", labels=("queue",)
-        )
-        for queue, count in _sums((each.intake.queue, each.intake.in_hand) for each in workers).items():
-            held.add_metric((queue,), count)
-        yield held
+        for name, meaning, read in _WAITING_OF_QUEUES:
+            held = GaugeMetricFamily(name, meaning, labels=("queue",))
+            for queue, count in _sums((each.intake.queue, read(each)) for each in workers).items():
+                held.add_metric((queue,), count)
+            yield held
         stations = [part for part in parts if isinstance(part, Station)]
         for name, meaning, of_station in _OF_STATIONS:
             yield CounterMetricFamily(name, meaning, value=sum(map(of_station, stations)))

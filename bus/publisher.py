@@ -30,7 +30,7 @@ from bus.broker import (
     Receipt,
     Refusal,
 )
-from bus.errors import Unavailable, Undeliverable
+from bus.errors import NotTaken, Unavailable, Undeliverable
 from bus.link import Link, WayOut
 from bus.message import Envelope, Message
 from bus.parcels import Bucket, Key, Outgoing, Waiter
@@ -151,11 +151,18 @@ class Publisher:
         """From now on, say events again on the feed of their project, where this names one."""
         self._project_of = project_of
 
-    def send_parcel(self, parcel: Parcel) -> asyncio.Future[None]:
-        """Send something as it is, by itself: an item that goes back to its queue, or to the dead letters."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._start(parcel, {Waiter(1, done): 1}, Kind.ORDER)
-        return done
+    async def offer(self, parcel: Parcel) -> None:
+        """Send something as it is, by itself: an item that goes back to its queue, or to the dead letters. Raises `NotTaken`
+        if a queue is full: a parcel that waited for room here would hold up everything else.
+        """
+        receipt = await self._publish_until_told(parcel, _never, (*_FINAL, Receipt.REFUSED))
+        unroutable = receipt is Receipt.UNROUTABLE
+        if unroutable and (problem := self._unroutable(parcel, Kind.ORDER, 1)) is not None:
+            raise problem
+        if receipt is Receipt.REFUSED:
+            raise NotTaken(
+                f"a queue for {parcel.routing_key!r} on {parcel.exchange!r} is full, and took nothing"
+            )
 
     def withdraw(self, sent: asyncio.Future[None]) -> None:
         """Take back the messages of the call that returned this future, as far as they have not left; cancels it."""
@@ -341,7 +348,7 @@ class Publisher:
         """Publish one parcel until the broker has said what became of it, and tell those who wait."""
         problem: Exception | None = ConnectionLost("closed before the broker confirmed")
         try:
-            receipt = await self._publish_until_told(parcel, waiting)
+            receipt = await self._publish_until_told(parcel, lambda: _is_withdrawn(waiting), _FINAL)
             unroutable = receipt is Receipt.UNROUTABLE
             problem = self._unroutable(parcel, kind, sum(waiting.values())) if unroutable else None
         except Refusal as refusal:
@@ -350,15 +357,15 @@ class Publisher:
             for waiter, count in waiting.items():
                 waiter.settle(count, problem)
 
-    async def _publish_until_told(self, parcel: Parcel, waiting: Mapping[Waiter, int]) -> Receipt:
+    async def _publish_until_told(
+        self, parcel: Parcel, is_withdrawn: Callable[[], bool], final: Sequence[Receipt]
+    ) -> Receipt:
         """Once, as almost always; or as often as it takes, with growing pauses. `REFUSED` if all was withdrawn."""
         receipt = await self._publish_once(parcel)
-        if receipt in _FINAL:
+        if receipt in final:
             return receipt
         retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_result(
-                lambda receipt: receipt not in _FINAL and not _is_withdrawn(waiting)
-            ),
+            retry=tenacity.retry_if_result(lambda receipt: receipt not in final and not is_withdrawn()),
             wait=tenacity.wait_random_exponential(
                 multiplier=self._settings.retry_delay_ms_first / 1000,
                 max=self._settings.connect_delay_ms_max / 1000,
@@ -367,13 +374,13 @@ class Publisher:
         )
 
         async def once_more() -> Receipt:
-            return Receipt.REFUSED if _is_withdrawn(waiting) else await self._publish_once(parcel)
+            return Receipt.REFUSED if is_withdrawn() else await self._publish_once(parcel)
 
         told: Receipt = await retrying(once_more)
         return told
 
     async def _publish_once(self, parcel: Parcel) -> Receipt:
-        """A broken channel counts as refused: the parcel may or may not have arrived, so it goes again."""
+        """On a channel that broke, the parcel may or may not have arrived: it is `LOST`, and goes again."""
         publishing: Publishing | None = None
         try:
             publishing = await self._way.channel()
@@ -383,7 +390,7 @@ class Publisher:
             return await self._publish_alone(parcel)
         except Interrupted:
             await self._way.forget(publishing)
-            return Receipt.REFUSED
+            return Receipt.LOST
         self.parcels_sent += 1
         return receipt
 
@@ -399,7 +406,7 @@ class Publisher:
                 raise
             except Interrupted:
                 await self._aside.forget(publishing)
-                return Receipt.REFUSED
+                return Receipt.LOST
         self.parcels_sent += 1
         return receipt
 
@@ -423,6 +430,10 @@ def _address(outgoing: Outgoing) -> Address:
     if outgoing.to:
         return Address(REPLY, outgoing.to, Kind.ANSWER)
     return address_of(outgoing.message)
+
+
+def _never() -> bool:
+    return False
 
 
 def _is_withdrawn(waiting: Mapping[Waiter, int]) -> bool:

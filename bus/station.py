@@ -18,7 +18,7 @@ from bus.asking import Asker
 from bus.authority import post_of
 from bus.broker import Broker, Refusal
 from bus.codec import CODEC, Codec
-from bus.handling import Handlers, Tx
+from bus.handling import Handler, Handlers, Tx
 from bus.link import Link
 from bus.message import Message
 from bus.places import Places
@@ -82,8 +82,11 @@ class Station:
         outbox: Outbox[Tx] | None = None,
         chance: random.Random | None = None,
         says_by: Publisher | None = None,
+        before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
     ) -> Worker[Tx]:
-        """A loop over one queue of this broker; what its handlers say leaves by this station, or by another's publisher."""
+        """A loop over one queue of this broker; what its handlers say leaves by this station, or by another's publisher.
+        `before_burial`: what gives back what was taken for a message that will be buried; the first that succeeds does.
+        """
         return Worker(
             queue,
             handlers,
@@ -96,6 +99,7 @@ class Station:
             chance=chance or self.chance,
             outbox=outbox,
             says_by=says_by,
+            before_burial=before_burial,
         )
 
     def on_refusal(self, tell: Callable[[Refusal], None]) -> None:

@@ -65,7 +65,8 @@ EVERY_SITE = (Site.API, Site.CELL, Site.IRONIC)
 class QueueKind(Enum):
     """What a queue promises. WORK loses nothing; QUESTIONS and ANSWERS may, since whoever asks repeats (the queue of
     questions itself outlives a restart of the broker, since who answers has no right to declare it); a FEED drops
-    its oldest, and its reader sees the gap; DEAD keeps what could not be handled until a person decides.
+    its oldest, and its reader sees the gap; DEAD keeps what could not be handled until a person decides, and takes no
+    more when it is full.
 
     An INBOX takes what a program of somebody else's publishes, such as Ironic. Unread, it drops its oldest, so that it never
     holds up that program; what it drops goes to a MISSED queue, which holds one message: the reader of the inbox learns
@@ -141,6 +142,8 @@ class Limits(Struct, frozen=True):
     work_length_max: int = 100_000
     questions_length_max: int = 20_000
     feed_length_max: int = 10_000
+    # A full queue of dead letters takes no more: what is to be buried stays unacknowledged in its own queue until then.
+    dead_length_max: int = 100_000
     # An inbox: about an hour of a busy Ironic. It keeps to the smaller of the two.
     inbox_length_max: int = 50_000
     inbox_bytes_max: int = 256 * 1024 * 1024

@@ -11,16 +11,16 @@ once. While one batch waits for its confirms, the next is already being decided.
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import groupby
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import tenacity
 from msgspec import structs
 
 from bus.codec import Codec
-from bus.errors import Operational, TookTooLong, Transient, Unavailable
+from bus.errors import Locked, TookTooLong, Transient, Unavailable
 from bus.handling import (
     Bury,
     GiveUp,
@@ -30,6 +30,7 @@ from bus.handling import (
     OneByOne,
     PutBack,
     Reading,
+    Received,
     Said,
     Tell,
     Tx,
@@ -40,7 +41,7 @@ from bus.handling import (
 from bus.intake import Intake, Item
 from bus.link import Link, pauses_of
 from bus.message import Message, type_of
-from bus.parts import Periodic, Status, Supervised, operational
+from bus.parts import Periodic, Supervised, operational
 from bus.publisher import Outgoing, Publisher
 from bus.settings import BusSettings
 from bus.unreadable import Unreadable
@@ -83,6 +84,7 @@ class Worker(Generic[Tx]):
         chance: random.Random,
         outbox: Outbox[Tx] | None = None,
         says_by: Publisher | None = None,
+        before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
     ) -> None:
         self._handlers = handlers
         self._store = store
@@ -111,11 +113,11 @@ class Worker(Generic[Tx]):
             pauses=pauses,
             chance=chance,
         )
-        self._burying = Status(f"{queue}: bury", pauses=pauses, chance=chance)
-        self._buried_later: set[asyncio.Task[None]] = set()
-        self.parts = (
-            (self._receiving, self._sweep, self._burying) if outbox else (self._receiving, self._burying)
-        )
+        self._before_burial = before_burial or {}
+        if before_burial:
+            self.intake.before_burial = self._give_back
+        settling = (self.intake.burying, self.intake.putting_back)
+        self.parts = (self._receiving, self._sweep, *settling) if outbox else (self._receiving, *settling)
         self.handled = 0
         self.batches = 0
         # How many there were when something last took too long.
@@ -136,7 +138,7 @@ class Worker(Generic[Tx]):
                     await self._until_unsaid_below(1 if came_back else self._settings.batches_unsaid_max)
                 await self._until_unsaid_below(1)
             finally:
-                for task in (*beside, *self._buried_later):
+                for task in beside:
                     task.cancel()
                 await self.intake.close()
         if self._bug is not None:
@@ -151,7 +153,7 @@ class Worker(Generic[Tx]):
         for handler, items in self._runs(batch):
             if handler is None:
                 for item in items:
-                    await self._bury(item, self._why_nobody(item.received.message))
+                    self.intake.bury(item, self._why_nobody(item.received.message))
             else:
                 await self._handle(handler, items)
 
@@ -219,7 +221,7 @@ class Worker(Generic[Tx]):
         buried = leaving.buried
         for item in items if buried else ():
             if (reason := buried.get(id(item.received))) is not None:
-                await self._bury(item, reason)
+                self.intake.bury(item, reason)
         await self.intake.done(
             [item for item in items if id(item.received) not in buried] if buried else items
         )
@@ -264,30 +266,29 @@ class Worker(Generic[Tx]):
             case PutBack(delay_ms, counts):
                 self.intake.put_back_later(items[0], delay_ms, counts=counts)
             case GiveUp(reason):
-                await self._bury(items[0], reason)
+                self.intake.bury(items[0], reason)
 
-    async def _bury(self, item: Item, reason: str) -> None:
-        """Now, or as soon as the dead letters can be reached; its neighbours do not wait for that."""
-        try:
-            await self.intake.bury(item, reason)
-        except Operational as problem:
-            task = asyncio.get_running_loop().create_task(self._bury_again(item, reason, problem))
-            self._buried_later.add(task)
-            task.add_done_callback(self._buried_later.discard)
-
-    async def _bury_again(self, item: Item, reason: str, problem: Operational) -> None:
-        while True:
-            await asyncio.sleep(self._burying.failed(problem))
-            if not self.intake.holds(item):
-                # Its connection broke: it comes back, and is buried then.
-                return
+    async def _give_back(self, buried: Received[Any]) -> None:
+        """What was taken for a message that will be buried: by the first of its handlers that succeeds."""
+        for handler in self._before_burial.get(type(buried.message), ()):
             try:
-                await self.intake.bury(item, reason)
-            except Operational as again:
-                problem = again
-            else:
-                self._burying.well()
-                return
+                leaving = _Leaving(await self._saved_in_tries(handler, buried))
+            except (Unavailable, Locked):
+                raise
+            except Exception:
+                # It may fail by what the message itself failed by.
+                log.exception("%s: nothing was given back for a message that is buried", self.intake.queue)
+                continue
+            await self._publisher.send_all(leaving.outgoing, leaving.kept)
+            self._confirmed.extend(leaving.kept)
+            return
+
+    async def _saved_in_tries(self, handler: Handler, buried: Received[Any]) -> Sequence[Said]:
+        async def once() -> Sequence[Said]:
+            async with self._store.transaction() as tx:
+                return await handler([buried], tx)
+
+        return await self._retrying()(once)
 
     def _retrying(self) -> tenacity.AsyncRetrying:
         """Around a batch, never around an item, and after its first try."""

@@ -7,9 +7,10 @@ by it, so what is said again after a crash is said again on the feed, too.
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
 
-from bus.handling import Answer, Handlers, Reading, Received, Said, Tell
+from bus.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
 from bus.message import Message
 from bus.messages.applications import (
     ApplicationSet,
@@ -28,9 +29,13 @@ from bus.messages.build import (
 )
 from bus.parts import Periodic
 from bus.publisher import Publisher
+from scheduler_worker.answering import SENT_AT
 from scheduler_worker.instances import CELL0, CellsWord
 from scheduler_worker.late import LateTransaction
-from scheduler_worker.store import SchedulerStore
+from scheduler_worker.store import SchedulerStore, SchedulerTransaction
+
+# How far an operator's clock may be ahead of ours: an order from later than that would outdate all that come after it.
+AHEAD_MAX = timedelta(minutes=5)
 
 
 class Applications(Periodic):
@@ -41,11 +46,13 @@ class Applications(Periodic):
         store: SchedulerStore,
         publisher: Publisher,
         poll_s: float,
+        clock: Callable[[], datetime],
         chance: random.Random | None = None,
     ) -> None:
         super().__init__("look for applications", self.refresh, poll_s, is_needed=True, chance=chance)
         self._store = store
         self._publisher = publisher
+        self._clock = clock
         self._projects: frozenset[str] = frozenset()
         self.read = asyncio.Event()
 
@@ -100,23 +107,49 @@ class Applications(Periodic):
         ]
 
     async def _on_set(self, asks: Sequence[Received[SetApplication]], late: LateTransaction) -> list[Said]:
-        """Other workers find it at their next look."""
+        """Other workers find it at their next look. Orders count by when they were sent, since an older one may be delivered
+        after a newer: it changes nothing, and its sender is told what holds.
+        """
         transaction = await late.begun()
-        answers: list[Said] = []
-        for ask in asks:
-            order = ask.message
-            registered = (
-                None
-                if order.removed
-                else KnownApplication(name=order.name, projects=order.projects, admin=order.admin)
-            )
-            if registered is None:
-                await transaction.remove_application(order.name)
-            else:
-                await transaction.save_application(registered)
-            answers.append(Answer(ask, ApplicationSet(application=registered)))
-        return answers
+        said: list[Said] = []
+        # Workers that are given several at once lock their rows in one order.
+        for ask in sorted(asks, key=lambda ask: ask.message.name):
+            order, why = ask.message, _why_not_ordered(ask.sent_at, self._clock())
+            if ask.sent_at is None or why is not None:
+                assert why is not None, "an order without a date is refused"
+                said += [Answer(ask, why), Bury(ask, f"{why.field}: {why.reason}")]
+                continue
+            if await transaction.hear_of_application(order.name, ask.sent_at):
+                await _write(transaction, order)
+            known = await transaction.application(order.name)
+            said.append(Answer(ask, ApplicationSet(application=known)))
+        return said
 
     async def _on_ask(self, asks: Sequence[Received[AskApplications]]) -> list[Said]:
         found = ApplicationsFound(applications=tuple(await self._store.applications()))
         return [Answer(ask, found) for ask in asks]
+
+
+async def _write(transaction: SchedulerTransaction, order: SetApplication) -> None:
+    if order.removed:
+        await transaction.remove_application(order.name)
+    else:
+        await transaction.save_application(
+            KnownApplication(name=order.name, projects=order.projects, admin=order.admin)
+        )
+
+
+def _why_not_ordered(sent_at: datetime | None, now: datetime) -> BuildRejected | None:
+    if sent_at is None:
+        return _rejected("", "must be given: orders about one application count by when they were sent")
+    if sent_at - now > AHEAD_MAX:
+        ahead_s = (sent_at - now).total_seconds()
+        return _rejected(
+            sent_at.isoformat(),
+            f"is {ahead_s:.0f} s ahead of the clock here, may be {AHEAD_MAX.total_seconds():.0f}: set the sender's clock",
+        )
+    return None
+
+
+def _rejected(value: str, reason: str) -> BuildRejected:
+    return BuildRejected(request_id=None, field=SENT_AT, value=value, reason=reason)

@@ -6,17 +6,19 @@ it was decided otherwise meanwhile lets go of what it got.
 A row costs as much as everything else that is done here. So of many requests that come for the first time, those that
 get the host they ask for at once are written once, as placed: until then the message itself, which is not acknowledged,
 answers for what was claimed. Whoever has to wait, comes alone or comes again (it may be on its way to the dead letters)
-is written first, and so ends by its deadline whatever happens.
+is written first, and so ends by its deadline whatever happens. Where even that fails for good, and the request goes to
+the dead letters, it ends before: what was claimed for it when it came first would stay claimed for ever.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 from msgspec import Struct, structs
 
-from bus.handling import Received, Said, Tell
+from bus.handling import Handler, Received, Said, Tell
+from bus.message import Message
 from bus.messages.build import (
     BuildInstance,
     BuildRejected,
@@ -53,6 +55,7 @@ from scheduler_worker.store import (
 )
 
 WISHES_MAX = 1000
+BURIED = "its request went to the dead letters before it was written down: ask again, by another id"
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
@@ -113,6 +116,41 @@ class Builder:
         for ask in came_back_too_late:
             said += await self._let_go_of_what_nobody_has(ask, late)
         return said
+
+    @property
+    def before_burial(self) -> Mapping[type[Message], Sequence[Handler]]:
+        """How a request ends that goes to the dead letters."""
+        return {BuildInstance: (self._end_buried, self._let_go_of_buried)}
+
+    async def _end_buried(self, asks: Sequence[Received[BuildInstance]], late: LateTransaction) -> list[Said]:
+        """A request that was never written ends in error, by a row without its name: a client's words may be what the
+        database refuses. Whoever has a copy of the request in hand finds that row, and lets go of what it claims.
+        """
+        said: list[Said] = []
+        now = self._clock()
+        for ask in asks:
+            read = self._read(ask, now)
+            if not isinstance(read, Sound):
+                # Rejected when it came; but an earlier try may have claimed for what has become too old.
+                said += await self._let_go_of_what_nobody_has(ask, late) if read.field == SENT_AT else ()
+                continue
+            build = _Build(read, now, self._settings)
+            ended = NewRequest(read.id, read.digest, tuple(_ended(row, now) for row in build.rows))
+            (acceptance,) = await (await late.begun()).accept([ended])
+            build.learn(acceptance)
+            if isinstance(build.judged, BuildRejected):
+                said += await self._let_go_of_what_nobody_has(ask, late)
+                continue
+            said += [
+                Tell(message, ask, kept) for one in build.searches for kept, message in kept_messages(one.row)
+            ]
+        return said
+
+    async def _let_go_of_buried(
+        self, asks: Sequence[Received[BuildInstance]], late: LateTransaction
+    ) -> list[Said]:
+        """Where no row of the request can be written, no copy of it can be placed: its claims are released all the same."""
+        return [each for ask in asks for each in await self._let_go_of_what_nobody_has(ask, late)]
 
     def _read(self, ask: Received[BuildInstance], now: datetime) -> "Sound | BuildRejected":
         build = ask.message
@@ -260,6 +298,13 @@ def _rows(build: BuildInstance, now: datetime, settings: SchedulerSettings) -> t
     seconds = settings.request_timeout_s if build.deadline_s is None else build.deadline_s
     ends_by = now + timedelta(seconds=seconds)
     return accepted(build, instances_of(build, instance_id_of), now, ends_by)
+
+
+def _ended(row: InstanceRow, now: datetime) -> InstanceRow:
+    nameless = structs.replace(row, told=structs.replace(row.told, name=""))
+    ended = failed(nameless, now, reason=BURIED)
+    assert ended is not None, "nothing is decided of a new row"
+    return ended
 
 
 def _judged(

@@ -90,6 +90,11 @@ class SchedulerTransaction(Protocol):
     async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
         """Delete these, which were locked."""
 
+    async def hear_of_application(self, name: str, sent_at: datetime) -> bool:
+        """Is this order about an application not older than every other that was heard? Then others that are, will be."""
+
+    async def application(self, name: str) -> KnownApplication | None: ...
+
     async def save_application(self, application: KnownApplication) -> None:
         """Write it, new or over what is known of it."""
 

@@ -54,6 +54,8 @@ class _Rows:
         self.hosts: dict[ProviderId, HostState] = {}
         self.hosts_changed: dict[ProviderId, datetime] = {}
         self.applications: dict[str, KnownApplication] = {}
+        # When the latest order about each was sent.
+        self.application_orders: dict[str, datetime] = {}
         # Those with something to do, so that looking for them costs nothing when there is nothing.
         self.open: dict[InstanceId, None] = {}
         self.unsaid: dict[InstanceId, None] = {}
@@ -136,6 +138,16 @@ class _Transaction:
         for host in hosts:
             self._delete(self._rows.hosts, host)
             self._delete(self._rows.hosts_changed, host)
+
+    async def hear_of_application(self, name: str, sent_at: datetime) -> bool:
+        latest = self._rows.application_orders.get(name)
+        if latest is not None and sent_at < latest:
+            return False
+        self._write(self._rows.application_orders, name, sent_at)
+        return True
+
+    async def application(self, name: str) -> KnownApplication | None:
+        return self._rows.applications.get(name)
 
     async def save_application(self, application: KnownApplication) -> None:
         self._write(self._rows.applications, application.name, application)

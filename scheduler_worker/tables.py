@@ -89,6 +89,15 @@ applications = Table(
     Column("body", LargeBinary, nullable=False),
 )
 
+# When the latest order about an application was sent, whether it was registered or removed: an older one that is delivered
+# late changes nothing. Operators write the names, so there are few; none is forgotten.
+application_orders = Table(
+    "application_orders",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("sent_at", Moment, nullable=False),
+)
+
 hosts = Table(
     "known_hosts",
     metadata,

@@ -87,7 +87,7 @@ def scheduler_parts(
         for down, there in apart.items()
     ]
     parting = Parting(store, unsaid_after, clock, ways, rows.confirmed)
-    applications = Applications(store, station.publisher, settings.hosts_poll_s, chance)
+    applications = Applications(store, station.publisher, settings.hosts_poll_s, clock, chance)
     builder = Builder(store, claimer, STANDARD, clock, settings)
     requests = parting.parted({**on_requests(builder, registry, clock), **applications.ordered()})
     here = on_events(registry, clock)
@@ -116,7 +116,14 @@ def scheduler_parts(
             (replica.whole, watch.read, applications.read),
             (
                 *[
-                    station.worker("scheduler.requests", requests, parting, outbox=outbox, chance=chance)
+                    station.worker(
+                        "scheduler.requests",
+                        requests,
+                        parting,
+                        outbox=outbox,
+                        chance=chance,
+                        before_burial=builder.before_burial,
+                    )
                     for outbox in outboxes
                 ],
                 station.worker(

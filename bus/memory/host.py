@@ -85,6 +85,10 @@ class MemoryHost:
         if queue is None:
             queue = self._queues[place] = MemoryQueue(name, terms, place[0], self.journal)
             self._note_standing(durable=terms.durable)
+        elif terms.kind is QueueKind.DEAD and queue.terms == structs.replace(terms, length_max=None):
+            # An earlier release declared it without a limit; what is in it stays.
+            queue.terms = terms
+            self._note_standing(durable=terms.durable)
         elif queue.terms != terms:
             raise Refusal(f"queue {name!r} stands as {queue.terms}, declared as {terms}")
         queue.expire_unless_used(self._expire)

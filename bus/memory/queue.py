@@ -47,7 +47,7 @@ def terms_of(kind: QueueKind, limits: Limits) -> Terms:  # noqa: PLR0911 - one f
                 deliveries_max=limits.deliveries_max,
             )
         case QueueKind.DEAD:
-            return Terms(kind, durable=True, counts_returns=True)
+            return Terms(kind, durable=True, length_max=limits.dead_length_max, counts_returns=True)
         case QueueKind.QUESTIONS:
             # It stands after a restart, since who answers may not declare it; the questions in it do not. Full means
             # refused, so that the asker learns of it.

@@ -20,7 +20,9 @@ class KnownApplication(Value, frozen=True):
 
 
 class SetApplication(Message, frozen=True, tag="application.set"):
-    """An operator's word: there is this application, with these projects and no others; or it is `removed`."""
+    """An operator's word: there is this application, with these projects and no others; or it is `removed`. Orders about one
+    application count by the envelope's `sent_at`, which must be given: an older one that comes late changes nothing.
+    """
 
     IS_STRICT: ClassVar[bool] = True
 

@@ -27,7 +27,13 @@ from scheduler_worker.instances import NO_REQUEST, CellsWord, InstanceRow
 from scheduler_worker.store import Acceptance, InstanceQuery, NewRequest, SchedulerTransaction
 from scheduler_worker.store_sql import reading
 from scheduler_worker.store_sql.accepting import Rows, accept
-from scheduler_worker.store_sql.applications import find_applications, remove_application, save_application
+from scheduler_worker.store_sql.applications import (
+    find_application,
+    find_applications,
+    hear_of_application,
+    remove_application,
+    save_application,
+)
 from scheduler_worker.store_sql.hosts import (
     find_hosts,
     find_hosts_changed,
@@ -108,6 +114,12 @@ class SqlSchedulerTransaction:
     async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
         if hosts:
             await self._transaction.run(forget_hosts, hosts)
+
+    async def hear_of_application(self, name: str, sent_at: datetime) -> bool:
+        return await self._transaction.run(hear_of_application, name, sent_at)
+
+    async def application(self, name: str) -> KnownApplication | None:
+        return await self._transaction.run(find_application, name)
 
     async def save_application(self, application: KnownApplication) -> None:
         await self._transaction.run(save_application, application)

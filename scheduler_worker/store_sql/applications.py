@@ -1,10 +1,13 @@
 """The rows of applications: few, read and written whole."""
 
+from datetime import datetime
+
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from bus.messages.applications import KnownApplication
+from bus.sql.types import Moment
 from scheduler_worker.tables import applications as table
 
 _SAVE = sa.text(
@@ -12,8 +15,18 @@ _SAVE = sa.text(
     "ON CONFLICT (name) DO UPDATE SET body = excluded.body"
 )
 
+_HEAR = sa.text(
+    "INSERT INTO application_orders (name, sent_at) VALUES (:name, :sent_at) "
+    "ON CONFLICT (name) DO UPDATE SET sent_at = excluded.sent_at "
+    "WHERE application_orders.sent_at <= excluded.sent_at RETURNING name"
+).bindparams(sa.bindparam("sent_at", type_=Moment()))
+
 _encode = msgspec.json.Encoder().encode
 _application = msgspec.json.Decoder(KnownApplication).decode
+
+
+def hear_of_application(connection: Connection, name: str, sent_at: datetime) -> bool:
+    return connection.execute(_HEAR, {"name": name, "sent_at": sent_at}).first() is not None
 
 
 def save_application(connection: Connection, application: KnownApplication) -> None:
@@ -22,6 +35,11 @@ def save_application(connection: Connection, application: KnownApplication) -> N
 
 def remove_application(connection: Connection, name: str) -> None:
     connection.execute(sa.delete(table).where(table.c.name == name))
+
+
+def find_application(connection: Connection, name: str) -> KnownApplication | None:
+    body = connection.scalar(sa.select(table.c.body).where(table.c.name == name))
+    return None if body is None else _application(body)
 
 
 def find_applications(connection: Connection) -> list[KnownApplication]:

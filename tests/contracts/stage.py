@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from uuid import UUID
@@ -10,9 +10,10 @@ from uuid import UUID
 from bus.broker import LINES, Broker, Parcel, Receipt
 from bus.codec import CODEC, Codec, encode
 from bus.dead_letters import DeadLetter, opened
-from bus.handling import Handlers, Received, Said
+from bus.handling import Handler, Handlers, Received, Said
 from bus.message import ConsumerId, Envelope, Message
 from bus.messages.placement import ReleaseClaim
+from bus.publisher import now
 from bus.settings import BusSettings
 from bus.station import Station
 from bus.topology import PLACEMENT, objects_of
@@ -104,8 +105,15 @@ async def declared(under_test: BrokerUnderTest) -> Broker:
 
 
 @asynccontextmanager
-async def station(broker: Broker, name: str = "someone", *, asks: bool = False) -> AsyncIterator[Station]:
-    here = Station(broker, name, settings=SETTINGS, asks=asks)
+async def station(
+    broker: Broker,
+    name: str = "someone",
+    *,
+    asks: bool = False,
+    settings: BusSettings = SETTINGS,
+    clock: Callable[[], datetime] = now,
+) -> AsyncIterator[Station]:
+    here = Station(broker, name, settings=settings, asks=asks, clock=clock)
     running = asyncio.create_task(here.run())
     try:
         yield here
@@ -125,10 +133,18 @@ async def working(
     codec: Codec = CODEC,
     outbox: Outbox[None] | None = None,
     queue: str = WORK,
+    before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
 ) -> AsyncIterator[Worker[None]]:
     """A worker on a queue, placement's orders unless another is named, until the block ends; then it drains."""
     here = Station(broker, name, settings=settings, codec=codec)
-    worker = here.worker(queue, memory.handlers, memory, chance=random.Random(7), outbox=outbox)
+    worker = here.worker(
+        queue,
+        memory.handlers,
+        memory,
+        chance=random.Random(7),
+        outbox=outbox,
+        before_burial=before_burial,
+    )
     running = asyncio.create_task(worker.run())
     try:
         yield worker

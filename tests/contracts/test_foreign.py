@@ -333,9 +333,7 @@ async def test_a_body_that_cannot_be_read_is_a_dead_letter_that_says_where_it_ca
         async with hearing(under_test.broker()) as batches:
             await publish(ironic, said(body))
             (each,) = (await next_of(batches)).heard
-            await here.publisher.send_parcel(
-                buried(each, reason="no JSON", where="ironic-1", letter="ironic-1-1")
-            )
+            await here.publisher.offer(buried(each, reason="no JSON", where="ironic-1", letter="ironic-1-1"))
         (letter,) = await dead_letters(broker, 1)
 
     assert (letter.body, letter.reason, letter.queue) == (body, "no JSON", INBOX.queue)

@@ -31,9 +31,7 @@ from tests.contracts.stage import (
     WORK,
     Remembering,
     declared,
-    line,
     order,
-    parcel,
     station,
     until,
     until_empty,
@@ -41,6 +39,9 @@ from tests.contracts.stage import (
 )
 
 pytestmark = pytest.mark.asyncio
+
+# Each message is a parcel of its own.
+APART = structs.replace(SETTINGS, parcel_items_max=1)
 
 
 async def test_an_order_that_no_queue_takes_is_an_error(under_test: BrokerUnderTest) -> None:
@@ -129,16 +130,11 @@ async def test_a_full_queue_holds_the_publisher_back_until_there_is_room(under_t
     await connection.close()
     memory = Remembering()
 
-    async with station(broker) as client:
-        # One by one, so that each is a parcel of its own.
-        sending = [
-            asyncio.ensure_future(client.publisher.send_parcel(parcel(line(order(n))))) for n in range(10)
-        ]
+    async with station(broker, settings=APART) as client:
+        sending = [client.publisher.send(order(n)) for n in range(10)]
         await until(lambda: sum(each.done() for each in sending) >= 5)
         # RabbitMQ's limit is soft: what is under way when it is reached is still taken, what comes after is not.
-        sending += [
-            asyncio.ensure_future(client.publisher.send_parcel(parcel(line(order(n))))) for n in range(10, 30)
-        ]
+        sending += [client.publisher.send(order(n)) for n in range(10, 30)]
         await until(lambda: client.publisher.held_back > 0)
         assert not all(each.done() for each in sending)
         async with working(broker, memory):
@@ -285,12 +281,12 @@ async def test_those_that_the_broker_refuses_are_told_and_their_neighbours_arriv
     memory = Remembering()
     refused = Parcel("moor." + "x" * length, "k" * 255, b"{}", mandatory=True)
 
-    async with station(broker) as client, working(broker, memory):
+    async with station(broker, settings=APART) as client, working(broker, memory):
         sending, refusing = [], []
         for n in range(300):
-            sending.append(client.publisher.send_parcel(parcel(line(order(n)))))
+            sending.append(client.publisher.send(order(n)))
             if n % 50 == 7:
-                refusing.append(client.publisher.send_parcel(refused))
+                refusing.append(asyncio.ensure_future(client.publisher.offer(refused)))
         told = await within(asyncio.gather(*refusing, return_exceptions=True))
         await within(asyncio.gather(*sending))
         await until(lambda: len(set(memory.handled)) == 300)
@@ -309,12 +305,12 @@ async def test_a_refusal_that_the_broker_cuts_off_is_told_to_whose_it_is(under_t
     refused = Parcel(REPLY, "k" * 200, b"{}", mandatory=True)
 
     async with (
-        station(under_test.broker(user_of("scheduler"))) as client,
+        station(under_test.broker(user_of("scheduler")), settings=APART) as client,
         working(under_test.broker(user_of("operator")), memory),
     ):
-        sending = [client.publisher.send_parcel(parcel(line(order(n)))) for n in range(100)]
-        refusing = [client.publisher.send_parcel(refused) for _ in range(3)]
-        sending += [client.publisher.send_parcel(parcel(line(order(n)))) for n in range(100, 200)]
+        sending = [client.publisher.send(order(n)) for n in range(100)]
+        refusing = [asyncio.ensure_future(client.publisher.offer(refused)) for _ in range(3)]
+        sending += [client.publisher.send(order(n)) for n in range(100, 200)]
         told = await within(asyncio.gather(*refusing, return_exceptions=True))
         await within(asyncio.gather(*sending))
         await until(lambda: len(set(memory.handled)) == 200)

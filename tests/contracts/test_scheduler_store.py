@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
 
 import pytest
@@ -491,6 +491,33 @@ async def delete_while_it_is_accepted(store: SchedulerStore) -> None:
         async with store.transaction() as accepting:
             await accepting.accept([a_request(1)])
         await deleting.save([deleted_unseen(instance(1), NOON)])
+
+
+async def test_orders_about_an_application_count_by_when_they_were_sent(store: SchedulerStore) -> None:
+    elsewhere = timezone(timedelta(hours=5))
+    async with store.transaction() as transaction:
+        assert await transaction.application("shop") is None
+        assert await transaction.hear_of_application("shop", NOON)
+        await transaction.save_application(KnownApplication(name="shop", projects=("p",)))
+        assert await transaction.application("shop") == KnownApplication(name="shop", projects=("p",))
+    earlier, later = NOON - timedelta(microseconds=1), (NOON + timedelta(seconds=1)).astimezone(elsewhere)
+    async with store.transaction() as transaction:
+        assert not await transaction.hear_of_application("shop", earlier)
+        assert await transaction.hear_of_application("shop", NOON), "the same order comes again"
+        assert await transaction.hear_of_application("another", earlier)
+        assert await transaction.hear_of_application("shop", later)
+
+    async def fail() -> None:
+        async with store.transaction() as transaction:
+            assert await transaction.hear_of_application("shop", NOON + timedelta(days=1))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    async with store.transaction() as transaction:
+        await transaction.remove_application("shop")
+        assert not await transaction.hear_of_application("shop", NOON), "removed is not forgotten"
+        assert await transaction.hear_of_application("shop", NOON + timedelta(seconds=1))
 
 
 async def test_applications_are_written_over_found_in_order_and_forgotten(store: SchedulerStore) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 from msgspec import structs
@@ -10,10 +11,15 @@ from bus import headers
 from bus.broker import PARCEL_BYTES_MAX, PLAIN, Broker, Connection, ConnectionLost, HandsOver, Parcel
 from bus.codec import Codec, FromNewer
 from bus.dead_letters import opened
-from bus.errors import Poison, Transient, Unavailable
+from bus.errors import Locked, Poison, Transient, Unavailable
+from bus.handling import Received, Said
+from bus.health import About, Health
 from bus.message import Envelope, Message
+from bus.messages.placement import ReleaseClaim
+from bus.metrics import Metrics
+from bus.parts import State
 from bus.station import Station
-from bus.topology import DEAD, PLACEMENT, retry_exchange_of, user_of
+from bus.topology import DEAD, PLACEMENT, Limits, objects_of, retry_exchange_of, user_of
 from bus.unreadable import Unreadable
 from tests.contracts.broker_under_test import SHOP, BrokerUnderTest
 from tests.contracts.stage import (
@@ -24,6 +30,7 @@ from tests.contracts.stage import (
     dead_letters,
     declared,
     line,
+    number_of,
     order,
     parcel,
     send,
@@ -360,6 +367,146 @@ async def test_one_that_kills_by_being_decoded_is_buried_without_being_decoded(
         await until(lambda: memory.handled == [2])
 
     assert letter.reason == "came back 3 times: whoever had it in hand died or was cut off"
+
+
+class Taken:
+    """Gives back what was taken for a message; what it is given is remembered."""
+
+    def __init__(self, trouble: Exception | None = None) -> None:
+        self.given_back: list[int] = []
+        self._trouble = trouble
+
+    async def __call__(self, orders: Sequence[Received[ReleaseClaim]], _: None) -> Sequence[Said]:
+        if self._trouble is not None:
+            raise self._trouble
+        self.given_back += [number_of(each.message) for each in orders]
+        return ()
+
+
+async def test_what_was_taken_for_a_message_is_given_back_before_it_is_buried(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+
+    def poison(number: int) -> None:
+        if number == 1:
+            raise Poison("never")
+
+    memory, broken, second, third = Remembering(poison), Taken(KeyError("a bug")), Taken(), Taken()
+    few = structs.replace(SETTINGS, attempts_max=3)
+
+    async with working(broker, memory, settings=few, before_burial={ReleaseClaim: (broken, second, third)}):
+        # The second is spent when it comes.
+        await send(broker, parcel(line(order(1)), line(order(2), attempts=3), line(order(3))))
+        letters = await dead_letters(broker, 2)
+        await until(lambda: memory.handled == [3])
+
+    assert len(letters) == 2
+    assert (sorted(second.given_back), third.given_back) == ([1, 2], [])
+
+
+async def test_what_cannot_be_given_back_while_a_server_is_away_is_given_back_later(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+
+    def poison(number: int) -> None:
+        if number == 1:
+            raise Poison("never")
+
+    tries = 0
+
+    class Away(Taken):
+        async def __call__(self, orders: Sequence[Received[ReleaseClaim]], tx: None) -> Sequence[Said]:
+            nonlocal tries
+            tries += 1
+            if tries < 4:
+                raise Locked("somebody else has it")
+            return await super().__call__(orders, tx)
+
+    memory, away = Remembering(poison), Away()
+    patient = structs.replace(SETTINGS, tries_in_place_max=1)
+
+    async with working(broker, memory, settings=patient, before_burial={ReleaseClaim: (away,)}) as worker:
+        await send(broker, parcel(line(order(1)), line(order(2))))
+        await dead_letters(broker, 1)
+        await until(lambda: memory.handled == [2])
+        assert worker.intake.burying.failures > 0
+
+    assert away.given_back == [1]
+
+
+async def test_one_that_kills_by_being_decoded_is_decoded_once_more_for_what_was_taken(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+    few = structs.replace(SETTINGS, attempts_max=3)
+    await send(broker, parcel(line(order(1)).replace(b'"a-test"', b'"deadly"')))
+
+    for _ in range(few.attempts_max + 1):
+        here = Station(broker, "a-mortal", settings=few, codec=Unlucky())
+        worker = here.worker(
+            WORK,
+            memory.handlers,
+            memory,
+            chance=random.Random(1),
+            before_burial={ReleaseClaim: (Taken(),)},
+        )
+        with pytest.raises(BaseExceptionGroup):
+            await worker.run()
+        await here.close()
+    async with working(
+        broker, memory, settings=few, codec=Unlucky(), before_burial={ReleaseClaim: (Taken(),)}
+    ):
+        (letter,) = await dead_letters(broker, 1)
+
+    assert letter.reason == "came back 4 times: whoever had it in hand died or was cut off"
+
+
+async def test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm(
+    under_test: BrokerUnderTest,
+) -> None:
+    """More of them than parcels may be unconfirmed: neighbours are handled, and what is said leaves."""
+    broker = under_test.broker()
+    connection = await broker.connect()
+    await connection.declare(objects_of(CELLS, limits=Limits(dead_length_max=10)))
+    count = SETTINGS.parcels_unconfirmed_max + 20
+
+    def poison(number: int) -> None:
+        if number < 1000:
+            raise Poison(f"never {number}")
+
+    memory = Remembering(poison)
+    here = Station(broker, "a-worker", settings=structs.replace(SETTINGS, connect_delay_ms_max=50.0))
+    worker = here.worker(WORK, memory.handlers, memory, chance=random.Random(7))
+    running = asyncio.create_task(worker.run())
+    health = Health(About("placement", "1"), (worker,))
+
+    await send(broker, *(parcel(line(order(number))) for number in range(count)))
+    await until(lambda: worker.intake.burying.state is State.FAILING, "an alarm")
+    # RabbitMQ's limit is soft: those that are on their way when it is reached are still taken.
+    await until(lambda: worker.intake.burials_waiting > 0, "some wait")
+    assert [each["part"] for each in health.failing()] == [f"{WORK}: bury"]
+    assert f'moor_burials_waiting{{queue="{WORK}"}} 0.0'.encode() not in Metrics(health).page()
+    await send(broker, parcel(line(order(1000))))
+    await until(lambda: memory.handled == [1000], "a neighbour is handled")
+    await asyncio.wait_for(here.publisher.send(order(1001)), 10)
+
+    reasons: set[str] = set()
+    while len(reasons) < count:
+        await dead_letters(broker, 1)
+        async with opened(connection, letters_max=1000) as grave:
+            reasons |= {letter.reason for letter in grave.letters.values()}
+            await grave.drop([*grave.letters])
+    await until(lambda: worker.intake.in_hand == 0, "nothing is in hand")
+
+    assert reasons == {f"never {number}" for number in range(count)}
+    assert worker.intake.burying.state is State.WELL
+    await worker.stop()
+    await running
+    await here.close()
+    await connection.close()
 
 
 async def test_dead_letters_that_are_alike_have_handles_of_their_own(under_test: BrokerUnderTest) -> None:

@@ -1,5 +1,6 @@
 """What an application hears: the events of its own projects, from whichever scheduler, again after a crash."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,6 +23,7 @@ from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, Dele
 from bus.topology import API, FEED
 from scheduler_worker.instances import accepted, failed
 from scheduler_worker.store import NewRequest
+from tests.contracts.stage import dead_letters, station
 from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, cloud, instance_of, until_so
 from tests.stories.layouts import APART, STAGES
 
@@ -69,6 +71,60 @@ async def build_and_delete(here: Cloud, build: BuildInstance) -> InstanceId:
     await here.send(DeleteInstance(instance=id_))
     await here.until_state(id_, "deleted")
     return id_
+
+
+async def ordered(here: Cloud, sent_at: datetime, order: SetApplication) -> KnownApplication | None:
+    """What is answered to an operator whose order was sent then, however late it is delivered."""
+    async with station(
+        here.brokers.at_api("operator"), "an-operator", asks=True, clock=lambda: sent_at
+    ) as operator:
+        answer = await operator.ask(order)
+    assert isinstance(answer, ApplicationSet)
+    return answer.application
+
+
+@IN_MEMORY
+async def test_a_late_copy_of_an_old_order_changes_nothing(bus: str, books: str) -> None:
+    began = datetime.now(UTC)
+    at = [began + timedelta(seconds=number) for number in range(5)]
+    one, two, none, three = (
+        SetApplication(name="shop", projects=("p1",)),
+        SetApplication(name="shop", projects=("p1", "p2")),
+        SetApplication(name="shop", removed=True),
+        SetApplication(name="shop", projects=("p3",)),
+    )
+    both = KnownApplication(name="shop", projects=("p1", "p2"))
+    third = KnownApplication(name="shop", projects=("p3",))
+
+    async with cloud(bus, books) as here, here.placement(), here.scheduler():
+        await ordered(here, at[1], one)
+        assert await ordered(here, at[2], two) == both
+        assert await ordered(here, at[1], one) == both
+        assert await ordered(here, at[2], two) == both
+        assert await ordered(here, at[3], none) is None
+        assert await ordered(here, at[2], two) is None
+        assert await here.client.ask(AskApplications()) == ApplicationsFound(applications=())
+        assert await ordered(here, at[4], three) == third
+        assert await ordered(here, at[3], none) == third
+        assert await here.client.ask(AskApplications()) == ApplicationsFound(applications=(third,))
+
+
+@IN_MEMORY
+async def test_an_order_that_says_not_when_it_was_sent_or_says_it_wrongly_is_refused(
+    bus: str, books: str
+) -> None:
+    async with cloud(bus, books) as here, here.placement(), here.scheduler():
+        for said in ({}, {"sent_at": (datetime.now(UTC) + timedelta(hours=1)).isoformat()}):
+            message = {"type": "application.set", "name": "shop", "admin": True}
+            body = msgspec.json.encode({"message": message, **said})
+            await here.client.publisher.offer(Parcel(API, "application.set", body, mandatory=True))
+        letters = await dead_letters(here.brokers.at_api("operator"), 2)
+
+        letters.sort(key=lambda letter: len(letter.body))
+        assert [letter.reason.partition(": ")[0] for letter in letters] == ["sent_at", "sent_at"]
+        assert "must be given" in letters[0].reason
+        assert re.search("is 3[56][0-9]{2} s ahead of the clock here, may be 300", letters[1].reason)
+        assert await here.client.ask(AskApplications()) == ApplicationsFound(applications=())
 
 
 @STAGES
@@ -192,7 +248,7 @@ async def test_it_hears_of_a_request_that_cannot_be_read_by_the_key_that_it_came
             {"type": "build.request", "request_id": str(UUID(int=5)), "flavor": {}, "project": "p2"},
         ):
             body = msgspec.json.encode({"message": message})
-            await here.client.publisher.send_parcel(Parcel(API, "build.request.p1", body))
+            await here.client.publisher.offer(Parcel(API, "build.request.p1", body))
 
         async def are_told() -> bool:
             told = [each for each in heard if isinstance(each, BuildRejected) and each.project == "p1"]

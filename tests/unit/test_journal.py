@@ -116,6 +116,24 @@ async def test_what_was_declared_stands(place: Path) -> None:
                     assert await again.depth(OTHER.name) == 2
 
 
+async def test_dead_letters_that_an_earlier_release_declared_without_a_limit_stay_and_get_one(
+    place: Path,
+) -> None:
+    earlier = Limits(dead_length_max=None)  # type: ignore[arg-type]
+    letter = Parcel(DEAD, WORK.name, b"a letter", persistent=True)
+    with kept_broker(place) as broker:
+        async with connected(broker.as_user(), objects_of(("c1",), limits=earlier)) as connection:
+            publishing = await connection.open_publishing()
+            assert await publishing.publish(letter) is Receipt.CONFIRMED
+
+            with found_after_a_kill(place) as found:
+                limits = Limits(dead_length_max=1)
+                async with connected(found.as_user(), objects_of(("c1",), limits=limits)) as again:
+                    assert await again.depth(DEAD_QUEUE) == 1
+                    publishing = await again.open_publishing()
+                    assert await publishing.publish(letter) is Receipt.REFUSED
+
+
 async def test_an_inbox_that_an_earlier_release_declared_as_a_work_queue_is_declared_anew(
     place: Path,
 ) -> None:

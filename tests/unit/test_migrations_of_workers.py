@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 
 # Who shares a database with whom, and the revision that each comes to. Placement's have tests of their own.
 WORKERS = {
-    "scheduler_worker": ("placement_worker", "0003"),
+    "scheduler_worker": ("placement_worker", "0004"),
     "cell_conductor": ("scheduler_worker", "0001"),
     "compute_sim": ("cell_conductor", "0001"),
     "ironic_sync": ("compute_sim", "0001"),

@@ -1,19 +1,28 @@
 """What a scheduler answers, lets go of, and has learnt by when."""
 
+import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import msgspec
 import pytest
 from msgspec import structs
 
 from bus.handling import Answer, Bury, Handler, Handlers, Reading, Received, Said, Tell
 from bus.message import Message, ProviderId
-from bus.messages.build import AskInstances, BuildInstance, BuildRejected, Flavor, RequestId
+from bus.messages.build import (
+    AskInstances,
+    BuildInstance,
+    BuildRejected,
+    Flavor,
+    InstanceFailed,
+    RequestId,
+)
 from bus.messages.hosts import AskHosts, HostFacts, HostsReported, HostState, SetHost
 from bus.messages.placement import ReleaseClaim
 from bus.unreadable import Unreadable
-from scheduler_worker.building import Builder
+from scheduler_worker.building import BURIED, Builder
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.handlers import on_events, on_questions, on_requests
 from scheduler_worker.hosts import HostRegistry
@@ -21,7 +30,7 @@ from scheduler_worker.instances import accepted, instance_id_of
 from scheduler_worker.late import LateTransactions
 from scheduler_worker.searching import Search
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import NewRequest
+from scheduler_worker.store import InstanceQuery, NewRequest
 from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import STANDARD
 
@@ -47,11 +56,19 @@ class Desk:
         self.store = MemorySchedulerStore()
         self.registry = HostRegistry(Picture(), timedelta(seconds=60), lambda: NOON)
         self.transactions = LateTransactions(self.store, timedelta(seconds=5), lambda: NOON)
-        builder = Builder(self.store, NoClaims(), STANDARD, lambda: NOON, SchedulerSettings())  # type: ignore[arg-type]
+        settings = SchedulerSettings()
+        builder = Builder(self.store, NoClaims(), STANDARD, lambda: NOON, settings)  # type: ignore[arg-type]
+        self.builder = builder
         self.handlers: Handlers = {
             **on_requests(builder, self.registry, lambda: NOON),
             **on_events(self.registry, lambda: NOON),
         }
+
+    async def bury(self, build: BuildInstance, *, with_a_row: bool = True) -> Sequence[Said]:
+        """What is said before it is buried; without a row, the database refuses every row of it."""
+        first, second = self.builder.before_burial[BuildInstance]
+        async with self.transactions.transaction() as late:
+            return await (first if with_a_row else second)([an_ask(build, attempts=19)], late)
 
     async def handle(self, *messages: Message, attempts: int = 0, dies: bool = False) -> Sequence[Said]:
         handler = self.handlers[type(messages[0])]
@@ -124,6 +141,59 @@ async def test_a_rejected_request_that_comes_back_lets_go_of_what_it_may_have_cl
     assert [each.consumer for each in released if isinstance(each, ReleaseClaim)] == [
         instance_id_of(REQUEST, 1)
     ]
+
+
+async def test_a_request_that_is_buried_before_it_was_written_ends_in_error_and_lets_go() -> None:
+    desk = Desk()
+    small = BuildInstance(request_id=REQUEST, flavor=Flavor(vcpus=1), count=2, name="a name")
+
+    said = [each.message for each in await desk.bury(small) if isinstance(each, Tell)]
+
+    instances = {instance_id_of(REQUEST, index) for index in range(2)}
+    assert {each.consumer for each in said if isinstance(each, ReleaseClaim)} == instances
+    ended = [each.instance for each in said if isinstance(each, InstanceFailed)]
+    assert {each.id for each in ended} == instances
+    assert {(each.state, each.reason, each.name) for each in ended} == {("error", BURIED, "")}
+    # Whoever has a copy of it in hand finds that, and lets go of what it has claimed.
+    again = await desk.handle(small, attempts=1)
+    assert {each.message for each in again if isinstance(each, Tell)} >= set(said)
+
+
+async def test_a_request_that_is_buried_when_it_was_written_goes_on() -> None:
+    desk = Desk()
+    small = BuildInstance(request_id=REQUEST, flavor=Flavor(vcpus=1))
+    await accept_as_it_is(desk, small)
+
+    assert await desk.bury(small) == []
+    assert await desk.bury(small, with_a_row=False) == []
+    (row,) = await desk.store.instances(InstanceQuery())
+    assert row.is_open
+
+
+async def test_a_buried_request_of_which_no_row_can_be_written_lets_go_all_the_same() -> None:
+    desk = Desk()
+    small = BuildInstance(request_id=REQUEST, flavor=Flavor(vcpus=1))
+
+    (said,) = await desk.bury(small, with_a_row=False)
+
+    assert isinstance(said, Tell)
+    assert isinstance(said.message, ReleaseClaim)
+    assert said.message.consumer == instance_id_of(REQUEST, 0)
+
+
+async def test_a_buried_request_that_was_rejected_says_nothing() -> None:
+    desk = Desk()
+
+    assert await desk.bury(BuildInstance(request_id=REQUEST)) == []
+
+
+async def accept_as_it_is(desk: Desk, build: BuildInstance) -> None:
+    digest = hashlib.sha256(
+        msgspec.json.Encoder(order="deterministic").encode(structs.replace(build, request_id=None))
+    ).digest()
+    rows = accepted(build, [instance_id_of(REQUEST, 0)], NOON, NOON + DAY)
+    async with desk.store.transaction() as transaction:
+        await transaction.accept([NewRequest(REQUEST, digest, rows)])
 
 
 async def accept_another(desk: Desk, build: BuildInstance) -> None:
