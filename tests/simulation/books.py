@@ -1,7 +1,8 @@
 """Placement's books, kept a second time by whoever checks: from what each transaction wrote, and by other means.
 
 After each commit: nothing is over capacity that was added to, what is written as used is what is held, who holds lives
-and holds on one host, and what was claimed was claimed in the shape that the claimer saw.
+and holds on one host, no host has more consumers than the claims' limit, and what was claimed was claimed in the shape
+that the claimer saw.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,7 @@ from bus.messages.placement import (
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from tests.simulation.estate import SHARES
 from tests.simulation.findings import Findings
-from tests.simulation.hosts_seen import HostsSeen, short
+from tests.simulation.hosts_seen import PLACES, HostsSeen, short
 from tests.simulation.physical import Physical
 
 Amounts = tuple[ResourceAmount, ...]
@@ -36,10 +37,16 @@ class Heir(Struct, frozen=True):
 
 
 class Books:
-    def __init__(self, findings: Findings, hosts: HostsSeen, physical: Physical) -> None:
+    def __init__(
+        self, findings: Findings, hosts: HostsSeen, physical: Physical, instances_max: int = 0
+    ) -> None:
         self._findings = findings
         self._hosts = hosts
         self._physical = physical
+        # How many consumers may live on a host, as all claims and swaps say; 0: any number.
+        self._instances_max = instances_max
+        # Where those live that came by claims and swaps: on the host of their share.
+        self._lives_on: dict[ConsumerId, ProviderId] = {}
         self.held: dict[ConsumerId, Amounts] = {}
         self.heirs: dict[ConsumerId, Heir] = {}
         self._living: dict[ConsumerId, int] = {}
@@ -76,6 +83,7 @@ class Books:
                 gained |= self._move(changes)
                 touched |= self._count(changes)
         self._note_shared(claims)
+        self._note_lives(orders, claims)
         standing = [provider for provider in touched if provider in self._inventories]
         self._check_used(standing)
         self._check_gone(touched - self._inventories.keys())
@@ -83,6 +91,7 @@ class Books:
         for each in claims:
             self._check_holders(each)
             self._check_shapes(orders, each)
+            self._check_limit(each)
         self._check_freed(before, orders)
         for provider in standing:
             self._note_free(provider)
@@ -131,6 +140,25 @@ class Books:
                     before = {each.provider for each in self.held.get(consumer, ())}
                     moved = {each.provider for each in amounts} - before
                     self._apart.setdefault(consumer, set()).update(moved)
+
+    def _note_lives(self, orders: Sequence[ClaimOrder], claims: Iterable[ClaimChanges]) -> None:
+        """Who inherits lives where the instance lived; whoever holds nothing lives nowhere."""
+        granted = {(holder.consumer, holder.attempt) for changes in claims for holder in changes.claimed}
+        for order in orders:
+            if isinstance(order, ReleaseClaim) or (order.consumer, order.attempt) not in granted:
+                continue
+            # Asked again in the same batch, it may have named another host: what is held tells which was granted.
+            if self.held.get(order.consumer) != order.share.amounts:
+                continue
+            left = self._lives_on.get(order.consumer)
+            if isinstance(order, SwapClaim) and order.cleanup is not None and left is not None:
+                self._lives_on.setdefault(order.cleanup, left)
+            self._lives_on[order.consumer] = order.share.host
+        for consumer in [each for each in self._lives_on if each not in self.held]:
+            del self._lives_on[consumer]
+
+    def _places_left(self, host: ProviderId) -> int:
+        return self._instances_max - sum(each == host for each in self._lives_on.values())
 
     def _note_shared(self, claims: Iterable[ClaimChanges]) -> None:
         """What was claimed of a provider that shares, beside a tree that it shares with."""
@@ -213,12 +241,14 @@ class Books:
 
     def _note_free(self, provider: ProviderId) -> None:
         inventories = self._inventories.get(provider, {})
+        places = {PLACES: self._places_left(provider)} if self._instances_max else {}
         self._hosts.has_free(
             provider,
             {
                 resource: _capacity(inventory) - self._sums.get((provider, resource), 0)
                 for resource, inventory in inventories.items()
-            },
+            }
+            | places,
         )
 
     # What must hold
@@ -264,6 +294,22 @@ class Books:
                 self._findings.breaks(
                     "no consumer on two hosts", f"{consumer} holds shares of {sorted(hosts)}"
                 )
+
+    def _check_limit(self, changes: ClaimChanges) -> None:
+        """The limit travels in claims and swaps, so that several schedulers which choose at once keep it."""
+        if not self._instances_max:
+            return
+        joined = [
+            self._lives_on[each.consumer] for each in changes.claimed if each.consumer in self._lives_on
+        ]
+        for host in dict.fromkeys(joined):
+            if (left := self._places_left(host)) < 0:
+                self._findings.breaks(
+                    "no host has more instances than the limit",
+                    f"{self._hosts.name(host)} has {self._instances_max - left} of {self._instances_max}, and one was added",
+                )
+            elif left == 0:
+                self._findings.see("limit", "reached")
 
     def _check_shapes(self, orders: Sequence[ClaimOrder], changes: ClaimChanges) -> None:
         """One batch may hold the same claim several times, as it was first asked and as it was asked again."""

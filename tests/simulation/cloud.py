@@ -48,7 +48,7 @@ class Cloud:
         self.rows = Rows()
         self.hosts = HostsSeen(self.findings, plan.script)
         self.physical = Physical(self.findings)
-        self.books = Books(self.findings, self.hosts, self.physical)
+        self.books = Books(self.findings, self.hosts, self.physical, plan.instances_max)
         self.requests = Requests(self.findings, self.hosts, plan, SCHEDULER.host_down_s)
         self.cells = Cells(self.findings, self.physical)
         self._objects = objects_of(CELLS, limits=Limits())

@@ -83,7 +83,18 @@ KEYS_NACKED = (
     *("inventory.report", "snapshot", "instance.", "host.state", "providers.changed", "allocations.set"),
 )
 KEYS_OF_ORDERS = (
-    *("build.request", "instance.delete", "claim", "swap", "release", "place.", "remove", "spawn", "destroy"),
+    *(
+        "build.request",
+        "instance.delete",
+        "claim",
+        "swap",
+        "release",
+        "place.",
+        "placement.",
+        "remove",
+        "spawn",
+        "destroy",
+    ),
     *("spawned", "inventory.report", "provider.", "allocations.set"),
 )
 QUEUES_OF_QUESTIONS = ("placement.claims", "placement.searches", "placement.questions", "scheduler.questions")
@@ -110,6 +121,7 @@ def draw(seed: int) -> Plan:
     clerks_chance = random.Random(f"{seed} clerks")
     return Plan(
         seed=seed,
+        instances_max=_instances_max(random.Random(f"{seed} limit")),
         hosts=hosts,
         script=_script(chance, names, dict(late.values())),
         boots=boots,
@@ -130,6 +142,11 @@ def draw(seed: int) -> Plan:
         ),
         errands=(*_errands(clerks_chance), *_errands_together(random.Random(f"{seed} together"))),
     )
+
+
+def _instances_max(chance: random.Random) -> int:
+    """Of one seed in three: about as many as a host has room for."""
+    return chance.randint(4, 7) if chance.random() < 1 / 3 else 0
 
 
 def _hosts(chance: random.Random, sizes_chance: random.Random, cell: str) -> tuple[Host, ...]:

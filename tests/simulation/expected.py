@@ -91,6 +91,7 @@ EVERYTHING: tuple[tuple[str, str], ...] = (
     *((TOGETHER, each) for each in ("CreateProvider", "SetAllocations")),
     *(("view", each) for each in ("looked into", "looked into while others wrote")),
     ("candidates", "found"),
+    ("limit", "reached"),
     *((CELL_PAIR, f"{state} / {word}") for state, words in _IN_CELLS.items() for word in words),
     *((REQUEST_PAIR, f"{state} / {word}") for state, words in _OF_REQUESTS.items() for word in words),
 )

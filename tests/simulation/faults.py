@@ -209,6 +209,8 @@ FORGERIES = (
 )
 # A message that its handler can never do: its database refuses it each time, by nobody's fault.
 CURSED = "cursed"
+# The ids of requests whose row the database refuses: other ids are larger.
+CURSED_IDS = range(1, 2**32)
 EVERY_KIND = (
     "crash",
     *(f"crash_{point}" for point in (*POINTS, ON_THE_WAY)),

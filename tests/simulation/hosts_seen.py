@@ -10,6 +10,9 @@ from compute_sim.core.faults import WELL, Fault, FaultScript, condition_of, faul
 from tests.simulation.findings import Findings
 from tests.simulation.plan import CELLS
 
+# Among what is free of a host, where there is a limit: for how many instances more there is a place.
+PLACES = "places"
+
 
 class Was(Struct, frozen=True):
     """From `at_s` on."""
@@ -78,6 +81,8 @@ class HostsSeen:
             and seen.registered_s < since_s
             and self._was_up(seen, since_s - down_s)
             and all(_fits(was, amounts, required) for was in _during(seen.history, since_s))
+            # A host's own report, which counts too, is as old as a heartbeat may be.
+            and all(was.free.get(PLACES, 1) > 0 for was in _during(seen.history, since_s - down_s))
         ]
 
     def _seen(self, host: ProviderId, name: str, cell: str) -> HostSeen:

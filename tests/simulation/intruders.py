@@ -38,7 +38,6 @@ from bus.messages.hosts import HostFacts, HostsReported, SetHost
 from bus.messages.placement import ReleaseClaim, ReportInventory
 from bus.permissions import Rights
 from bus.topology import REPLY, Address, Application, Kind, address_of, user_of
-from scheduler_worker.instances import instance_id_of
 from tests.simulation.faults import CURSED, FORGERIES, Hostile
 from tests.simulation.findings import Findings
 from tests.simulation.plan import CELLS
@@ -130,8 +129,6 @@ class Intruders:
         self._answering: asyncio.Task[None] | None = None
         # Those that went to a queue that loses nothing, and can only become letters.
         self._kept: set[str] = set()
-        # Instances of requests that are among the letters: what was claimed for them waits for a person, too.
-        self.cursed: set[InstanceId] = set()
 
     async def do(self, fault: Hostile) -> None:
         chance = random.Random(fault.lot)
@@ -145,7 +142,6 @@ class Intruders:
             build = BuildInstance(request_id=RequestId(UUID(int=fault.lot)), flavor=flavor, name=CURSED)
             self._sends(CURSED, mark, "a client boots", CLIENT.user)
             self._kept.add(mark)
-            self.cursed.add(instance_id_of(RequestId(UUID(int=fault.lot)), 0))
             await self._publish(CLIENT.user, address_of(build), _line_of(build, mark, mark))
         else:
             await self._send_bytes(fault, mark, chance)

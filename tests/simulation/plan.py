@@ -68,6 +68,8 @@ class Plan(Struct, frozen=True):
     seed: int
     hosts: dict[str, tuple[Host, ...]]
     script: FaultScript
+    # How many instances the schedulers let a host have; 0: as many as fit.
+    instances_max: int = 0
     boots: tuple[Boot, ...] = ()
     deletes: tuple[Delete, ...] = ()
     switches: tuple[Switch, ...] = ()

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.cell import PlaceInCell
+from scheduler_worker.building import BURIED
 from scheduler_worker.instances import CELL0, NO_REQUEST, InstanceRow
 from tests.simulation.findings import Findings
 from tests.simulation.hosts_seen import HostsSeen, short
@@ -13,7 +14,7 @@ from tests.simulation.plan import GOLD, Boot, Plan
 
 # What an instance may become at API level, in one commit. A cell may be heard late: of what it said only the last counts.
 NEXT = {
-    "": {"accepted", "placed", "deleted"},
+    "": {"accepted", "placed", "error", "deleted"},
     "accepted": {"placed", "error", "deleted"},
     "placed": {"building", "active", "error", "deleting", "deleted"},
     "building": {"active", "error", "deleting", "deleted"},
@@ -112,8 +113,12 @@ class Requests:
             )
 
     def _check_reason(self, row: InstanceRow) -> None:
-        """Not for lack of a host: then because its time was up, or its claims were refused again and again."""
+        """Not for lack of a host: then because its time was up, or its claims were refused again and again; or because it
+        was buried, which happens to requests of intruders alone.
+        """
         reason = row.told.reason
+        if reason == BURIED and row.told.request_id not in self._boots:
+            return
         if not reason.startswith("not placed within") and "claims were refused" not in reason:
             self._findings.breaks("every no has its reasons", f"{row.told.name} ({short(row.id)}): {reason}")
 

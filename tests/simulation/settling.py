@@ -79,7 +79,7 @@ def _of_cells(cloud: Cloud) -> Iterator[str]:
 
 def _of_books(cloud: Cloud) -> Iterator[str]:
     """Held is what active instances hold, and what hosts may have that nobody hears."""
-    for consumer in cloud.books.held.keys() - TENANTS - cloud.intruders.cursed:
+    for consumer in cloud.books.held.keys() - TENANTS:
         heir = cloud.books.heirs.get(consumer)
         instance = InstanceId(consumer) if heir is None else heir.instance
         own = cloud.cells.rows.get(instance)

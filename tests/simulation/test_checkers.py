@@ -15,6 +15,7 @@ from bus.messages.placement import (
     ResourceAmount,
     Share,
     SnapshotPage,
+    SwapClaim,
 )
 from compute_sim.core.faults import FaultScript
 from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, Touched, TreeBook, TreeChanges
@@ -65,6 +66,45 @@ def test_a_claim_of_two_hosts_is_a_second_host() -> None:
     assert _broken(claimed) == "no consumer on two hosts"
 
 
+def test_a_host_with_more_instances_than_the_limit_is_seen() -> None:
+    def claimed(books: Books) -> None:
+        _plant(books, HOST, _book(HOST))
+        for number in range(3):
+            _hold(books, (HOST,), is_claimed=True, consumer=ConsumerId(UUID(int=20 + number)))
+
+    assert _broken(claimed, instances_max=3) == ""
+    assert _broken(claimed, instances_max=2) == "no host has more instances than the limit"
+
+
+def test_whoever_cleans_up_after_an_instance_keeps_its_place() -> None:
+    def swapped(books: Books) -> None:
+        _plant(books, HOST, _book(HOST))
+        _plant(books, OTHER, _book(OTHER))
+        _hold(books, (HOST,), is_claimed=True)
+        heir = ConsumerId(UUID(int=30))
+        there, here = ResourceAmount(OTHER, "VCPU", 1), ResourceAmount(HOST, "VCPU", 1)
+        order = SwapClaim(
+            cell="c1",
+            consumer=CONSUMER,
+            held_attempt=1,
+            attempt=2,
+            issued_at=AT,
+            share=Share(host=OTHER, amounts=(there,)),
+            cleanup=heir,
+        )
+        changes = ClaimChanges(
+            consumers=(Consumer(id=CONSUMER, attempt=2), Consumer(id=heir, attempt=1)),
+            held=((CONSUMER, (there,)), (heir, (here,))),
+            touched=(Touched(HOST, 1, {"VCPU": 1}), Touched(OTHER, 1, {"VCPU": 1})),
+            claimed=(Holder(CONSUMER, 2),),
+        )
+        books.written((order,), [changes])
+        _hold(books, (HOST,), is_claimed=True, consumer=ConsumerId(UUID(int=31)))
+
+    assert _broken(swapped, instances_max=2) == ""
+    assert _broken(swapped, instances_max=1) == "no host has more instances than the limit"
+
+
 def test_what_is_written_and_not_committed_is_not_looked_for_in_a_read() -> None:
     class Read(OpenBooks):
         """Tells when a reader has read it."""
@@ -103,9 +143,9 @@ def _claimed_with_pool(
     _hold(books, (POOL, HOST), is_claimed=True)
 
 
-def _broken(deeds: Callable[[Books], None]) -> str:
+def _broken(deeds: Callable[[Books], None], instances_max: int = 0) -> str:
     async def do(findings: Findings) -> None:
-        deeds(Books(findings, HostsSeen(findings, FaultScript()), Physical(findings)))
+        deeds(Books(findings, HostsSeen(findings, FaultScript()), Physical(findings), instances_max))
 
     return _broken_while(do)
 
@@ -145,18 +185,24 @@ def _plant(books: Books, root: ProviderId, *providers: ProviderBook) -> None:
     books.written((), [_tree(root, *providers)])
 
 
-def _hold(books: Books, providers: tuple[ProviderId, ...], *, is_claimed: bool) -> None:
+def _hold(
+    books: Books, providers: tuple[ProviderId, ...], *, is_claimed: bool, consumer: ConsumerId = CONSUMER
+) -> None:
     """One CPU of each; `is_claimed` by an order, else it is written by name."""
     amounts = tuple(ResourceAmount(each, "VCPU", 1) for each in providers)
-    before = {each.provider for each in books.held.get(CONSUMER, ())}
+    before = {each.provider for each in books.held.get(consumer, ())}
     share = Share(host=HOST, amounts=amounts)
-    order = ClaimResources(cell="c1", consumer=CONSUMER, attempt=1, issued_at=AT, share=share)
+    order = ClaimResources(cell="c1", consumer=consumer, attempt=1, issued_at=AT, share=share)
+    others = sum(
+        HOST in [each.provider for each in held] for who, held in books.held.items() if who != consumer
+    )
     changes = ClaimChanges(
-        consumers=(Consumer(id=CONSUMER, attempt=1),),
-        held=((CONSUMER, amounts),),
+        consumers=(Consumer(id=consumer, attempt=1),),
+        held=((consumer, amounts),),
         touched=tuple(
-            Touched(each, 1, {"VCPU": int(each in providers)}) for each in sorted({*before, *providers})
+            Touched(each, 1, {"VCPU": int(each in providers) + (others if each == HOST else 0)})
+            for each in sorted({*before, *providers})
         ),
-        claimed=(Holder(CONSUMER, 1),) if is_claimed else (),
+        claimed=(Holder(consumer, 1),) if is_claimed else (),
     )
     books.written((order,) if is_claimed else (), [changes])

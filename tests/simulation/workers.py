@@ -3,6 +3,8 @@
 import asyncio
 from datetime import timedelta
 
+from msgspec import structs
+
 from bus.broker import Broker
 from bus.process import Part, run_until
 from bus.settings import BusSettings
@@ -41,6 +43,7 @@ PLACEMENT = PlacementSettings(
     feed_poll_ms=1_000,
     feed_rest_ms=40,
     feed_lead_again_ms=1_000,
+    feed_entries_max=5,
     prune_every_s=3,
 )
 SCHEDULER = SchedulerSettings(
@@ -104,8 +107,9 @@ class Workers:
             case "scheduler":
                 rows = SchedulerDoor(self._rows.requests, process, self._commits)
                 picture = self.pictures[process.name] = Picture()
+                settings = structs.replace(SCHEDULER, instances_per_host_max=self._plan.instances_max)
                 return scheduler_parts(
-                    station, rows, SCHEDULER, process.clock, process.chance, picture=picture
+                    station, rows, settings, process.clock, process.chance, picture=picture
                 )
             case "conductor":
                 own = ConductorDoor(

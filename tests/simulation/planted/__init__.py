@@ -50,6 +50,8 @@ BUGS: dict[str, Plant] = {
     "the step size not looked at": of_the_books.step_not_looked_at,
     "the least amount not looked at": of_the_books.min_unit_not_looked_at,
     "a claim that is too old granted": of_the_books.horizon_not_looked_at,
+    "the limit of a host not looked at": of_the_books.limit_of_a_host_not_looked_at,
+    "nothing given back before burial": of_the_bus.nothing_given_back_before_burial,
     "a moved shape granted": of_the_books.moved_shape_granted,
     "a consumer of another cell released": of_the_books.foreign_consumer_released,
     "trees locked before consumers": of_the_books.trees_locked_before_consumers,

@@ -98,6 +98,11 @@ def horizon_not_looked_at() -> AbstractContextManager[None]:
     return replaced(handlers, "decide_claims", by)
 
 
+def limit_of_a_host_not_looked_at() -> AbstractContextManager[None]:
+    """A host takes whoever fits, however many live on it."""
+    return replaced(shares, "_full", lambda _real: lambda *_: None)
+
+
 def moved_shape_granted() -> AbstractContextManager[None]:
     """Whatever the asker saw of a tree, it is granted what fits."""
     return replaced(shares, "_moved", lambda _real: lambda *_: [])

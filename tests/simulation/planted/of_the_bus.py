@@ -63,7 +63,7 @@ def refused_taken_for_confirmed() -> AbstractContextManager[None]:
     def by(real: Any) -> Any:
         async def publish_once(self: Any, parcel: Any) -> Any:
             receipt = await real(self, parcel)
-            return Receipt.CONFIRMED if receipt is Receipt.REFUSED else receipt
+            return Receipt.CONFIRMED if receipt in (Receipt.REFUSED, Receipt.LOST) else receipt
 
         return publish_once
 
@@ -96,12 +96,25 @@ def dead_letter_without_reason() -> AbstractContextManager[None]:
     """A letter says that something was wrong, and not what."""
 
     def by(real: Any) -> Any:
-        async def bury_line(self: Any, line: Any, origin: Any, _reason: str) -> None:
-            await real(self, line, origin, "it could not be handled")
+        async def bury_line(self: Any, line: Any, held: Any, _reason: str) -> bool:
+            taken: bool = await real(self, line, held, "it could not be handled")
+            return taken
 
         return bury_line
 
     return replaced(Intake, "_bury_line", by)
+
+
+def nothing_given_back_before_burial() -> AbstractContextManager[None]:
+    """A message is buried, and what was claimed for it stays claimed."""
+
+    def by(_real: Any) -> Any:
+        async def give_back(_self: Any, _buried: Any) -> None:
+            return
+
+        return give_back
+
+    return replaced(Worker, "_give_back", by)
 
 
 def late_answer_taken_for_another() -> AbstractContextManager[None]:
