@@ -43,6 +43,12 @@ class Places(Struct, frozen=True, kw_only=True):
     ironic_db_url: str = ""
     # The broker on which Ironic publishes its notifications, where that is another.
     ironic_bus_url: str = ""
+    # Ironic's REST API; empty where notifications alone decide.
+    ironic_url: str = ""
+    # Which cell a bare-metal node is in: by its shard, else by its conductor group, else the first.
+    ironic_cell: str = ""
+    ironic_groups: dict[str, str] = {}
+    ironic_shards: dict[str, str] = {}
     cell_bus_urls: dict[str, str] = {}
     cell_db_urls: dict[str, str] = {}
     # In the order in which they were stated; who has a broker or a database of its own is among them.
@@ -111,6 +117,10 @@ def places_of(stated: Mapping[str, Stated]) -> Places:
         placement_db_url=_one(stated, "placement_db_url", _db_url),
         ironic_db_url=_one(stated, "ironic_db_url", _db_url),
         ironic_bus_url=_one(stated, "ironic_bus_url", _bus_url),
+        ironic_url=_one(stated, "ironic_url", _http_url),
+        ironic_cell=_one(stated, "ironic_cell", _cell),
+        ironic_groups=_cells_by_name(stated, "ironic_groups"),
+        ironic_shards=_cells_by_name(stated, "ironic_shards"),
         cell_bus_urls=buses,
         cell_db_urls=databases,
         cells=tuple(dict.fromkeys((*named.value, *buses, *databases))),
@@ -177,6 +187,31 @@ def _db_url(url: _Url) -> str:
             raise url.bad(f"the scheme must be sqlite or postgresql+asyncpg, not {other!r}")
 
 
+def _http_url(url: _Url) -> str:
+    parts = urlsplit(url.text)
+    if parts.scheme not in ("http", "https"):
+        raise url.bad(f"the scheme must be http or https, not {parts.scheme!r}")
+    if not parts.hostname:
+        raise url.bad("it names no host: http://host:port")
+    return url.text
+
+
+def _cell(name: _Url) -> str:
+    _check_cell(name.key, name.text, name.where)
+    return name.text
+
+
+def _cells_by_name(stated: Mapping[str, Stated], key: str) -> dict[str, str]:
+    """The cell of each conductor group or shard."""
+    found = stated.get(key)
+    if found is None:
+        return {}
+    assert isinstance(found.value, dict), f"{key} was read as {found.value!r}"
+    for cell in found.value.values():
+        _check_cell(key, cell, found.where)
+    return dict(found.value)
+
+
 def _check_cell(key: str, cell: str, where: str) -> None:
     if not CELL_NAME.fullmatch(cell):
         raise BadSetting(
@@ -198,13 +233,19 @@ def _pairs(text: str, key: str, where: str) -> dict[str, str]:
     for pair in re.split(r"[,\s]+", text.strip(", \t\n")):
         cell, equals, url = pair.partition("=")
         if not equals:
-            raise BadSetting(key, pair, where, "write cell=url,cell=url")
+            raise BadSetting(key, pair, where, f"write {_AS_PAIRS[key]},{_AS_PAIRS[key]}")
         if cell in pairs:
-            raise BadSetting(key, cell, where, "this cell is named twice")
+            raise BadSetting(key, cell, where, f"this {_AS_PAIRS[key].split('=')[0]} is named twice")
         pairs[cell] = url
     return pairs
 
 
+_AS_PAIRS = {
+    "cell_bus_urls": "cell=url",
+    "cell_db_urls": "cell=url",
+    "ironic_groups": "group=cell",
+    "ironic_shards": "shard=cell",
+}
 # How each key is read from a text, as variables and flags have it.
 READERS: dict[str, Callable[[str, str, str], Value]] = {
     "bus_url": _text,
@@ -212,6 +253,10 @@ READERS: dict[str, Callable[[str, str, str], Value]] = {
     "placement_db_url": _text,
     "ironic_db_url": _text,
     "ironic_bus_url": _text,
+    "ironic_url": _text,
+    "ironic_cell": _text,
+    "ironic_groups": _pairs,
+    "ironic_shards": _pairs,
     "cell_bus_urls": _pairs,
     "cell_db_urls": _pairs,
     "cells": _names,

@@ -27,6 +27,7 @@ MEANINGS = {
     "MOOR_BUS_URL": "where the broker is",
     "MOOR_DB_URL": "where the database is",
     "MOOR_CELL": "which cell this is",
+    "MOOR_IRONIC_NAME": "how this daemon is called in the ring",
     "MOOR_IRONIC_BUS_URL": "where the broker is that Ironic publishes to",
 }
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from bus.message import Message, ProviderId
-from bus.messages.hosts import HostsAlive, HostsReported
+from bus.messages.hosts import HostsAlive, HostsReported, in_messages
 from bus.parts import Periodic, Together
 from bus.publisher import Outgoing, Publisher
-from compute_sim.core.hosts import facts_of, in_messages
+from compute_sim.core.hosts import facts_of
 from compute_sim.fleet import Fleet
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore

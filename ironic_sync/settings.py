@@ -21,12 +21,23 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
     # How many rows are read, or change their owner, in one transaction.
     page: int = 1000
 
+    # Two notifications of different publishers that are nearer than this have no order: the node is read again.
+    skew_ms: int = 2000
+    # How often all nodes are read from Ironic and compared, how often nodes in doubt are looked for, and how many of these
+    # are read at once.
+    sweep_s: float = 300.0
+    doubts_s: float = 5.0
+    reads_at_once: int = 16
+    # How many nodes are reported at once, and how soon what placement did not take is tried again.
+    reports_at_once: int = 500
+    report_again_s: float = 10.0
+    # How often a daemon vouches for its nodes.
+    beat_s: float = 5.0
+
     def __post_init__(self) -> None:
-        for field in ("lease_s", "renew_s", "renew_wait_s", "lease_margin_s", "look_s", "balance_s"):
+        for field in self.__struct_fields__:
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
-        if self.page < 1:
-            raise ValueError(f"page is {self.page}, must be at least 1")
         acting_s = self.lease_s - self.lease_margin_s
         if self.renew_s + self.renew_wait_s >= acting_s:
             raise ValueError(
@@ -43,4 +54,6 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
 
 
 # Addresses and names are stated in another way (bus/places.py, flags).
-SECTION = Section("ironic", IronicSettings, others=("url", "bus_url", "db_url", "name"))
+SECTION = Section(
+    "ironic", IronicSettings, others=("url", "bus_url", "db_url", "name", "cell", "groups", "shards", "sim_")
+)

@@ -16,10 +16,13 @@ from compute_sim.__main__ import run as run_compute
 from compute_sim.core.faults import FaultScript
 from compute_sim.drivers import alike
 from compute_sim.faults import BadScript, load_faults
+from ironic_sync.__main__ import run as run_ironic
+from ironic_sync.store import check_name
 from moor.options import (
     BusUrl,
     DatabaseUrl,
     HealthListen,
+    IronicDatabaseUrl,
     LogFormat,
     PlacementDatabaseUrl,
     log_as,
@@ -60,7 +63,16 @@ from moor.placement_api_options import (
     Users,
     serving_of,
 )
-from moor.tuning import BUS, COMPUTE, CONDUCTOR, DATABASE, PLACEMENT, PLACEMENT_API, SCHEDULER
+from moor.tuning import (
+    BUS,
+    COMPUTE,
+    CONDUCTOR,
+    DATABASE,
+    IRONIC,
+    PLACEMENT,
+    PLACEMENT_API,
+    SCHEDULER,
+)
 from placement_worker.__main__ import run as run_placement
 from placement_worker.__main__ import serve as serve_placement
 from placement_worker.api.server import BadListenError
@@ -181,6 +193,33 @@ def compute(
     _run(run_compute(url, alike(cell, hosts), settings, script, bus=tuned(BUS), health_at=health_listen))
 
 
+@app.command()
+def ironic(
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    ironic_db: IronicDatabaseUrl = "",
+    *,
+    name: Annotated[
+        str, typer.Option(envvar="MOOR_IRONIC_NAME", help="How this daemon is called in the ring.")
+    ] = "",
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
+) -> None:
+    """Keeps placement true about bare-metal nodes, as one of several daemons.
+
+    MOOR_IRONIC_BUS_URL is Ironic's broker, if it is another, and MOOR_IRONIC_URL its REST API: without it, notifications
+    alone decide. MOOR_IRONIC_CELL, MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say which cell a node is in.
+    """
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    places = _stated(bus, db, ironic_db=ironic_db)
+    _require_database("ironic", places.ironic_db)
+    try:
+        check_name(name)
+    except ValueError as wrong:
+        raise typer.BadParameter(f"--name, or MOOR_IRONIC_NAME: {wrong}") from None
+    _run(run_ironic(places, name, tuned(IRONIC), tuned(BUS), tuned(DATABASE), health_at=health_listen))
+
+
 @app.command("placement-api")
 def placement_api(
     bus: BusUrl = "",
@@ -263,8 +302,8 @@ def _require_database(worker: str, url: str) -> None:
         raise typer.BadParameter(f"a {worker} worker needs --db, or MOOR_DB_URL")
 
 
-def _stated(bus: str, db: str, cell: str = "", *, placement_db: str = "") -> Places:
-    settings = settled(bus=bus, db=db, placement_db=placement_db, cells=cell)
+def _stated(bus: str, db: str, cell: str = "", *, placement_db: str = "", ironic_db: str = "") -> Places:
+    settings = settled(bus=bus, db=db, placement_db=placement_db, ironic_db=ironic_db, cells=cell)
     return structs.replace(settings.places, bus_url=settings.bus_url)
 
 

@@ -1,7 +1,9 @@
 """What is known of hosts beside their providers: are they up, may they be used, how busy are they."""
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
+import msgspec
 from msgspec import Meta
 
 from bus.message import CellName, Message, ProviderId
@@ -9,6 +11,10 @@ from bus.messages.placement import Counter, Label, Moment, Natural, Value
 
 # Kinds of hosts. The empty one is a hypervisor, on which instances are virtual machines.
 NODE = "ironic"
+
+HOSTS_PER_MESSAGE_MAX = 1000
+# A message and its envelope must fit into a parcel.
+HOSTS_BYTES_MAX = 250_000
 
 # A node may be bound to these projects, its owner and its lessee: nobody else may use it. Empty: everybody may.
 Projects = Annotated[tuple[Label, ...], Meta(max_length=10)]
@@ -108,3 +114,18 @@ class HostSet(Message, frozen=True, tag="host.was_set"):
     """Done, and this is the host now; none if there is no such host."""
 
     host: HostState | None
+
+
+def in_messages(facts: Sequence[HostFacts]) -> list[tuple[HostFacts, ...]]:
+    """As few messages as these fit into."""
+    messages: list[tuple[HostFacts, ...]] = []
+    current: list[HostFacts] = []
+    size = 0
+    for each in facts:
+        bytes_ = len(msgspec.json.encode(each)) + 1
+        if current and (len(current) == HOSTS_PER_MESSAGE_MAX or size + bytes_ > HOSTS_BYTES_MAX):
+            messages.append(tuple(current))
+            current, size = [], 0
+        current.append(each)
+        size += bytes_
+    return [*messages, tuple(current)] if current else messages

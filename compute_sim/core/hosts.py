@@ -1,18 +1,13 @@
 """How large a pretended host is, and how its faults change that."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-import msgspec
 from msgspec import Struct, structs
 
 from bus.message import ProviderId
 from bus.messages.hosts import HostFacts
 from bus.messages.placement import Ratio
 from compute_sim.core.faults import Changes, Fault, is_on
-
-HOSTS_PER_MESSAGE_MAX = 1000
-# A message and its envelope must fit into a parcel.
-HOSTS_BYTES_MAX = 250_000
 
 
 class HostSize(Struct, frozen=True):
@@ -69,18 +64,3 @@ def facts_of(id_: ProviderId, host: Host, load: Load) -> HostFacts:
         hypervisor_type=host.hypervisor_type,
         hypervisor_version=host.hypervisor_version,
     )
-
-
-def in_messages(facts: Sequence[HostFacts]) -> list[tuple[HostFacts, ...]]:
-    """As few messages as these fit into."""
-    messages: list[tuple[HostFacts, ...]] = []
-    current: list[HostFacts] = []
-    size = 0
-    for each in facts:
-        bytes_ = len(msgspec.json.encode(each)) + 1
-        if current and (len(current) == HOSTS_PER_MESSAGE_MAX or size + bytes_ > HOSTS_BYTES_MAX):
-            messages.append(tuple(current))
-            current, size = [], 0
-        current.append(each)
-        size += bytes_
-    return [*messages, tuple(current)] if current else messages

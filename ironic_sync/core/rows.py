@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.message import ProviderId
 from bus.messages.build import Flavor, InstanceId
@@ -21,6 +21,10 @@ class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reserved: bool = True
     traits: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+
+    def says_the_same_as(self, other: "Offer | None") -> bool:
+        """To placement, which is not told the reasons."""
+        return other is not None and self == structs.replace(other, reasons=self.reasons)
 
 
 class Deploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,14 +56,22 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `heard_at_us` and `heard_from` are the inner timestamp and the publisher of the last notification that was applied.
     `read_at_us` is when the node was last read by REST, by the clock of the daemon that read it.
     `doubts` are reasons to read the node again; `is_doubted` keeps it reserved until then.
-    `reported` is what placement accepted last, under `reported_version`.
+    `seen_epoch` is the last epoch in which the owner read the node by REST, or had nothing to read it by.
+    `cell_wanted` is the cell that the node goes to when its provider is gone from `cell`; `cell_note` says why its cell is
+    not what the tables name, or is not known.
+    `reported` is what placement accepted last, under `reported_version`; `report_note` says why it refused the last report.
+    `is_removed`: placement has no provider for the node any more. `sequence_ahead` is added to the version to number a
+    report: placement may have seen higher numbers than this row, which may have been restored from a backup.
     """
 
     id: ProviderId
     version: int = 0
     cell: str = ""
+    cell_wanted: str = ""
+    cell_note: str = ""
     owner: str = ""
     epoch: int = 0
+    seen_epoch: int = 0
     read_epoch: int = 0
     node: Node | None = None
     is_deleted: bool = False
@@ -71,6 +83,9 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     offer: Offer | None = None
     reported: Offer | None = None
     reported_version: int = 0
+    report_note: str = ""
+    is_removed: bool = False
+    sequence_ahead: int = 0
     deploy: Deploy | None = None
 
     @property
@@ -80,13 +95,18 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def needs_report(self) -> bool:
-        """Whether placement must still be told what the node offers."""
-        return self.offer != self.reported
+        """Whether placement must still be told what the node offers, or that it is gone."""
+        if not self.cell:
+            return False
+        if self.is_deleted:
+            return not self.is_removed
+        is_told = self.offer is None or self.offer.says_the_same_as(self.reported)
+        return not is_told or bool(self.cell_wanted)
 
     @property
     def needs_read(self) -> bool:
         """Whether the owner must read the node: it has doubts, or the owner has not read it in this epoch yet."""
-        return self.read_epoch != self.epoch or self.is_doubted or bool(self.doubts)
+        return self.seen_epoch != self.epoch or self.is_doubted or bool(self.doubts)
 
     @property
     def due_at(self) -> datetime | None:

@@ -18,7 +18,7 @@ from bus.messages.cell import (
     SpawnFailed,
     SpawnInstance,
 )
-from bus.messages.hosts import HostFacts
+from bus.messages.hosts import HostFacts, in_messages
 from bus.messages.placement import (
     InventoryInUse,
     NotAllowed,
@@ -50,7 +50,7 @@ from compute_sim.core.faults import (
     is_on,
     next_turn_s,
 )
-from compute_sim.core.hosts import Host, HostSize, in_messages, size_at
+from compute_sim.core.hosts import Host, HostSize, size_at
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
 from compute_sim.drivers import Driver, SimulatedDriver, alike, root_of
 from compute_sim.faults import BadScript, load_faults

@@ -1,0 +1,99 @@
+"""`python -m ironic_sync`: a daemon that keeps bare-metal nodes, on the brokers and the database that the environment names."""
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+
+from bus.health_server import VARIABLE
+from bus.link import Link
+from bus.places import Places, places_told
+from bus.running import about, run_main, run_worker, tables_first, with_flags
+from bus.settings import BusSettings
+from bus.sql import DATABASE, DatabaseSettings, upgrade
+from bus.station import Station, process_name
+from bus.tuning import settings_told
+from bus.urls import broker_at
+from ironic_sync.core.cells import CellMap
+from ironic_sync.rest_http import HttpIronicApi, RestSettings
+from ironic_sync.settings import SECTION, IronicSettings
+from ironic_sync.store import check_name
+from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.wiring import ironic_parts
+
+NAME = "MOOR_IRONIC_NAME"
+
+
+async def run(
+    places: Places,
+    name: str,
+    settings: IronicSettings,
+    bus: BusSettings | None = None,
+    database: DatabaseSettings | None = None,
+    *,
+    health_at: str = "",
+) -> None:
+    store = SqlIronicStore(places.ironic_db, settings=database or DatabaseSettings())
+    station = Station(broker_at(places.bus_url), process_name("ironic"), asks=True, settings=bus)
+    link = Link(
+        broker_at(places.ironic_bus), station.settings, name="connection to Ironic", chance=station.chance
+    )
+    has_shards = bool(places.ironic_shards)
+    api = (
+        HttpIronicApi(places.ironic_url, RestSettings(page=settings.page, has_shards=has_shards))
+        if places.ironic_url
+        else None
+    )
+    try:
+        await run_worker(
+            about("ironic", brokers=(places.bus_url, places.ironic_bus), database=places.ironic_db),
+            ironic_parts(
+                station,
+                link,
+                store,
+                settings,
+                name=name,
+                incarnation=secrets.token_hex(8),
+                cells=cells_of(places),
+                api=api,
+            ),
+            station.settings.drain_ms_max / 1000,
+            first=tables_first(upgrade, places.ironic_db, "ironic_sync", database),
+            stations=(link,),
+            health_at=health_at,
+        )
+    finally:
+        await station.close()
+        await link.close()
+        if api is not None:
+            await api.close()
+        await store.close()
+
+
+def cells_of(places: Places) -> CellMap:
+    return CellMap(groups=places.ironic_groups, shards=places.ironic_shards, default=places.ironic_cell)
+
+
+def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
+    """MOOR_BUS_URL, MOOR_DB_URL (or MOOR_IRONIC_DB_URL) and MOOR_IRONIC_NAME must be set. MOOR_IRONIC_BUS_URL is Ironic's
+    broker if it is another, MOOR_IRONIC_URL its REST API; MOOR_IRONIC_CELL, MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say
+    which cell a node is in. The other MOOR_IRONIC_* and MOOR_BUS_* are the settings.
+    """
+    environment = with_flags(environment, arguments, "ironic_sync")
+    has_own = bool(environment.get("MOOR_IRONIC_DB_URL"))
+    database = "MOOR_IRONIC_DB_URL" if has_own else "MOOR_DB_URL"
+    if (places := places_told(environment, "MOOR_BUS_URL", database, NAME)) is None:
+        return 2
+    if (told := settings_told(environment, SECTION, DATABASE)) is None:
+        return 2
+    name = environment[NAME]
+    try:
+        check_name(name)
+    except ValueError as wrong:
+        sys.stderr.write(f"{NAME}: {wrong}\n")
+        return 2
+    return run_main(run(places, name, *told, health_at=environment.get(VARIABLE, "")))
+
+
+if __name__ == "__main__":
+    sys.exit(main(arguments=sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""What follows from what is known of a node: its cell, and what placement is to be told of it."""
+
+from collections.abc import Set as AbstractSet
+
+from msgspec import Struct, structs
+
+from ironic_sync.core.cells import CellKept, CellMap, CellMoves, CellNamed, CellUnknown, decide_cell
+from ironic_sync.core.offers import offer_of
+from ironic_sync.core.rows import NodeRow
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """What an operator configured, and what does not change while the process runs.
+
+    `standard_traits` are the names of os_traits. `can_read` says whether Ironic's REST API can be asked.
+    """
+
+    cells: CellMap
+    standard_traits: AbstractSet[str]
+    can_read: bool
+
+
+def settled(row: NodeRow, terms: Terms) -> NodeRow:
+    """The row with its cell and its offer; the very same object if neither is news."""
+    cell, wanted, note = row.cell, "", ""
+    if not row.is_deleted:
+        match decide_cell(row, terms.cells, can_read=terms.can_read):
+            case CellNamed(named):
+                cell = named
+            case CellMoves(cell=wanted, reason=note):
+                pass
+            case CellKept(reason=note) | CellUnknown(reason=note):
+                pass
+    offer = offer_of(row, terms.standard_traits)
+    if (cell, wanted, note, offer) == (row.cell, row.cell_wanted, row.cell_note, row.offer):
+        return row
+    return structs.replace(row, cell=cell, cell_wanted=wanted, cell_note=note, offer=offer)
+
+
+def gained(row: NodeRow, terms: Terms) -> NodeRow:
+    """The row of a new owner that cannot read the node: what was said of it is all there is, and is reported again."""
+    if terms.can_read or row.seen_epoch == row.epoch:
+        return row
+    return structs.replace(row, seen_epoch=row.epoch, reported=None)
+
+
+def seen(row: NodeRow) -> NodeRow:
+    """The row after its owner read the node. In a new epoch placement is told anew, so that it knows the epoch."""
+    if row.seen_epoch == row.epoch:
+        return row
+    return structs.replace(row, seen_epoch=row.epoch, reported=None)

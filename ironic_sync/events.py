@@ -1,0 +1,107 @@
+"""Hears Ironic's notifications and applies them. Bodies that cannot be read are buried on the API level's broker."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+
+from bus.errors import Operational
+from bus.foreign import Batch, Heard, Inbox, buried, hear
+from bus.link import Link
+from bus.parts import Supervised
+from bus.publisher import Publisher
+from bus.settings import BusSettings
+from ironic_sync.applying import NodeKeeper
+from ironic_sync.core.notifications import AllocationSaid, Ignored, Unreadable, Word, read
+
+log = logging.getLogger(__name__)
+
+# Unknown types are told once each, and these are remembered.
+TYPES_REMEMBERED_MAX = 1000
+
+
+class EventReader(Supervised):
+    """A part. A batch is acknowledged after its changes are committed, and its dead letters are confirmed."""
+
+    def __init__(
+        self,
+        link: Link,
+        inbox: Inbox,
+        keeper: NodeKeeper,
+        graves: Publisher,
+        *,
+        name: str,
+        settings: BusSettings,
+        on_gap: Callable[[str], None],
+        on_allocations: Callable[[Sequence[AllocationSaid]], None],
+        chance: random.Random | None = None,
+    ) -> None:
+        super().__init__("hear Ironic", self._hear, is_needed=True, chance=chance)
+        self._link = link
+        self._inbox = inbox
+        self._keeper = keeper
+        self._graves = graves
+        self._name = name
+        self._settings = settings
+        self._on_gap = on_gap
+        self._on_allocations = on_allocations
+        self._unknown_types: set[str] = set()
+        self.heard = 0
+        self.ignored = 0
+        self.unreadable = 0
+
+    async def _hear(self) -> None:
+        batches = hear(self._link, self._inbox, settings=self._settings, status=self.status)
+        async with aclosing(batches):
+            async for batch in batches:
+                if batch.gap:
+                    self._on_gap(batch.gap)
+                await self._until_applied(batch)
+
+    async def _until_applied(self, batch: Batch) -> None:
+        """A database that is away is waited for here: to begin to read anew would count as a gap."""
+        while True:
+            try:
+                await self._apply(batch)
+            except Operational as problem:
+                await asyncio.sleep(self.status.failed(problem))
+            else:
+                self.status.well()
+                return
+
+    async def _apply(self, batch: Batch) -> None:
+        words: list[Word] = []
+        wrong: list[tuple[Heard, Unreadable]] = []
+        for heard in batch.heard:
+            said = read(heard.body)
+            self.heard += 1
+            if isinstance(said, Ignored):
+                self._ignore(said)
+                continue
+            if isinstance(said, Unreadable):
+                wrong.append((heard, said))
+            words.append(said)
+        if words:
+            await self._keeper.hear(words)
+            # Most allocations do not say which node they took.
+            nameless = [each for each in words if isinstance(each, AllocationSaid) and each.node is None]
+            if nameless:
+                self._on_allocations(nameless)
+        for heard, said in wrong:
+            await self._bury(heard, said)
+
+    def _ignore(self, said: Ignored) -> None:
+        self.ignored += 1
+        if (
+            not said.is_known
+            and said.event_type not in self._unknown_types
+            and len(self._unknown_types) < TYPES_REMEMBERED_MAX
+        ):
+            self._unknown_types.add(said.event_type)
+            log.info("notifications of type %r are ignored: %s", said.event_type, said.reason)
+
+    async def _bury(self, heard: Heard, wrong: Unreadable) -> None:
+        self.unreadable += 1
+        letter = f"{self._name}-{self.unreadable}"
+        await self._graves.offer(buried(heard, reason=wrong.reason, where=self._name, letter=letter))

@@ -1,0 +1,141 @@
+"""Tells placement what nodes offer: as soon as a row is written, and again for rows that a daemon left unreported.
+
+A report is numbered by its row's version under its owner's epoch, so placement refuses one that is older than what it
+knows, whichever daemon sends it. What placement accepted is written on the row.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable, Sequence
+
+from bus.errors import Operational, WrongAnswer
+from bus.message import ProviderId
+from bus.messages.placement import ReportAnswered
+from bus.parts import Periodic, Status, Supervised, Together
+from bus.station import Station
+from ironic_sync.applying import Change, NodeKeeper
+from ironic_sync.core.reports import Told, after_verdict, report_of
+from ironic_sync.core.rows import NodeRow
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import NodeStore
+
+log = logging.getLogger(__name__)
+
+Rows = dict[ProviderId, NodeRow]
+# How many batches of reports may wait for their answers.
+BATCHES_MAX = 4
+
+
+class Reporter:
+    """A part. `touch` is a listener of NodeKeeper."""
+
+    def __init__(
+        self,
+        keeper: NodeKeeper,
+        store: NodeStore,
+        station: Station,
+        settings: IronicSettings,
+        *,
+        daemon: str,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._reporting = Supervised("report nodes", self._report_until_stopped, chance=chance)
+        self._asking = Status("ask placement to take reports", chance=chance)
+        self._running = Together(
+            self._reporting,
+            Periodic(
+                "report what is left",
+                self._find_unreported,
+                settings.report_again_s,
+                is_cut_short=True,
+                chance=chance,
+            ),
+        )
+        self.parts = (self._running, self._asking)
+        self._keeper = keeper
+        self._store = store
+        self._station = station
+        self._settings = settings
+        self._daemon = daemon
+        self._touched: Rows = {}
+        # Nodes whose removal was just refused: until the next look at what is left, only their offers are reported.
+        self._kept: set[ProviderId] = set()
+        self._woken = asyncio.Event()
+        self.accepted = 0
+        self.refused = 0
+
+    async def run(self) -> None:
+        await self._running.run()
+
+    async def stop(self) -> None:
+        await self._running.stop()
+
+    def touch(self, rows: Iterable[NodeRow]) -> None:
+        """Rows that were written: those that placement must hear of are reported."""
+        for row in rows:
+            if row.needs_report:
+                known = self._touched.get(row.id)
+                if known is None or known.version <= row.version:
+                    self._touched[row.id] = row
+                    self._woken.set()
+
+    async def _report_until_stopped(self) -> None:
+        async with asyncio.TaskGroup() as batches:
+            running: set[asyncio.Task[None]] = set()
+            while True:
+                await self._woken.wait()
+                if len(running) >= BATCHES_MAX:
+                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                told = self._take()
+                if told:
+                    task = batches.create_task(self._tell(told))
+                    running.add(task)
+                    task.add_done_callback(running.discard)
+                self._reporting.status.well()
+
+    def _take(self) -> list[Told]:
+        batch = [*self._touched.values()][: self._settings.reports_at_once]
+        for row in batch:
+            del self._touched[row.id]
+        if not self._touched:
+            self._woken.clear()
+        reports = (report_of(row, may_remove=row.id not in self._kept) for row in batch)
+        return [told for told in reports if told is not None]
+
+    async def _tell(self, told: Sequence[Told]) -> None:
+        """What fails here is found again by the look at what is left."""
+        try:
+            answers = await self._station.ask_all([each.report for each in told])
+            changes: dict[ProviderId, Change] = {}
+            for each, answer in zip(told, answers, strict=True):
+                if not isinstance(answer, ReportAnswered):
+                    raise WrongAnswer(f"placement answered a report by {answer!r}")
+                changes[each.report.root] = self._change_by(each, answer)
+            await self._keeper.change(changes)
+        except Operational as problem:
+            self._asking.left(problem)
+        else:
+            self._asking.well()
+
+    def _change_by(self, told: Told, answer: ReportAnswered) -> Change:
+        def change(row: NodeRow) -> NodeRow:
+            after = after_verdict(row, told, answer.verdict)
+            if after.report_note and after.report_note != row.report_note:
+                log.warning("placement refuses the report of node %s: %s", row.id, after.report_note)
+            if told.offer is None and after.report_note:
+                self._kept.add(row.id)
+                self.touch((after,))
+            return after
+
+        self.accepted += answer.verdict.__struct_config__.tag == "accepted"
+        self.refused += answer.verdict.__struct_config__.tag != "accepted"
+        return change
+
+    async def _find_unreported(self) -> None:
+        """Of this daemon's own nodes. A removal that was refused is tried again."""
+        self._kept.clear()
+        after: ProviderId | None = None
+        while rows := await self._store.to_report(self._daemon, self._settings.page, after):
+            self.touch(rows)
+            after = rows[-1].id

@@ -1,0 +1,257 @@
+"""Reads nodes from Ironic's REST API: all of them now and then and after a gap, single ones that are in doubt.
+
+Ironic loses notifications, and some changes it does not announce at all. A REST answer is applied only if the row was not
+written since the request was sent; else the node is read again. Ironic being away changes nothing: rows stay as they are.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from uuid import UUID
+
+from bus.message import ProviderId
+from bus.parts import Periodic, Together
+from ironic_sync.applying import Change, NodeKeeper
+from ironic_sync.core.node import Node
+from ironic_sync.core.notifications import AllocationSaid
+from ironic_sync.core.ordering import not_listed, read_again, read_as_gone
+from ironic_sync.core.ring import Owned
+from ironic_sync.core.rows import NodeRow
+from ironic_sync.core.settling import gained, seen
+from ironic_sync.membership import Membership
+from ironic_sync.rest import ReadsNodes
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import IronicStore, NodeStore
+
+log = logging.getLogger(__name__)
+
+# More nodes than this are read as pages of the whole list.
+SINGLE_READS_MAX = 50
+
+
+class Sweeper(Together):
+    """A part, and a listener of the ring and of NodeKeeper."""
+
+    def __init__(
+        self,
+        api: ReadsNodes,
+        keeper: NodeKeeper,
+        store: IronicStore,
+        membership: Membership,
+        settings: IronicSettings,
+        *,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._sweeping = Periodic(
+            "compare all nodes with Ironic", self._sweep, settings.sweep_s, is_cut_short=True, chance=chance
+        )
+        self._doubting = Periodic(
+            "read nodes in doubt", self._read_doubted, settings.doubts_s, is_cut_short=True, chance=chance
+        )
+        super().__init__(self._sweeping, self._doubting)
+        self._api = api
+        self._keeper = keeper
+        self._store = store
+        self._membership = membership
+        self._settings = settings
+        self._suspects: dict[ProviderId, None] = {}
+        self._allocations: dict[UUID, None] = {}
+        # The next sweep compares other daemons' nodes as well: they may not know that a notification was missed.
+        self._is_for_all = False
+        self.sweeps = 0
+        self.differences = 0
+
+    # What others tell
+
+    def touch(self, rows: Iterable[NodeRow]) -> None:
+        """Rows that were written here: whoever doubts a node reads it at once, whose ever it is."""
+        self._suspect(row.id for row in rows if row.doubts)
+
+    def gained(self, nodes: Sequence[Owned]) -> None:
+        self._suspect(each.id for each in nodes)
+
+    def lost(self, nodes: Sequence[ProviderId]) -> None:
+        for node in nodes:
+            self._suspects.pop(node, None)
+
+    def gap(self, why: str) -> None:
+        """Notifications may have been missed."""
+        log.info("all nodes are read again: %s", why)
+        self._is_for_all = True
+        self._sweeping.wake()
+
+    def look_into(self, allocations: Sequence[AllocationSaid]) -> None:
+        self._allocations.update(dict.fromkeys(each.allocation for each in allocations))
+        self._doubting.wake()
+
+    def _suspect(self, nodes: Iterable[ProviderId]) -> None:
+        before = len(self._suspects)
+        self._suspects.update(dict.fromkeys(nodes))
+        if len(self._suspects) > before:
+            self._doubting.wake()
+
+    # All nodes
+
+    async def _sweep(self) -> None:
+        is_for_all, self._is_for_all = self._is_for_all, False
+        owners = await self._store.owners()
+        names = {each.owner for each in owners} if is_for_all else {self._membership.name}
+        rows = await self._rows_of(names)
+        known = {each.id for each in owners}
+        listed: set[ProviderId] = set()
+        async for page in self._api.pages():
+            for wrong in page.unreadable:
+                log.warning(
+                    "node %s cannot be read from Ironic: %s", wrong.id or "without an id", wrong.reason
+                )
+                if wrong.id:
+                    listed.add(ProviderId(UUID(wrong.id)))
+            listed.update(node.id for node in page.nodes)
+            await self._compare(page.nodes, rows, known)
+        await self._miss_those_not_in(listed, rows)
+        self.sweeps += 1
+
+    async def _rows_of(self, owners: Iterable[str]) -> dict[ProviderId, NodeRow]:
+        """As they are before Ironic is asked: one that is written meanwhile is read again by itself."""
+        rows: dict[ProviderId, NodeRow] = {}
+        for owner in sorted(owners):
+            after: ProviderId | None = None
+            while page := await self._store.page_of(owner, self._settings.page, after):
+                rows.update((row.id, row) for row in page)
+                after = page[-1].id
+        return rows
+
+    async def _compare(
+        self, nodes: Sequence[Node], rows: Mapping[ProviderId, NodeRow], known: AbstractSet[ProviderId]
+    ) -> None:
+        changes: dict[ProviderId, Change] = {}
+        for node in nodes:
+            row = rows.get(node.id)
+            if row is None and node.id in known:
+                # Another daemon's, which compares it itself.
+                continue
+            if row is None or _differs(row, node):
+                changes[node.id] = self._change_by(row.version if row else 0, node)
+        self.differences += len(changes)
+        await self._keeper.change(changes)
+
+    async def _miss_those_not_in(
+        self, listed: AbstractSet[ProviderId], rows: Mapping[ProviderId, NodeRow]
+    ) -> None:
+        """Only an answer about the node itself says that it is gone."""
+        missing = [node for node, row in rows.items() if node not in listed and not row.is_deleted]
+        await self._keeper.change(dict.fromkeys(missing, not_listed))
+
+    # Single nodes
+
+    async def _read_doubted(self) -> None:
+        """Those that this daemon came upon, and its own that another daemon left in doubt."""
+        await self._find_nodes_of_allocations()
+        self._suspects.update(
+            dict.fromkeys(
+                row.id for row in await self._store.to_read(self._membership.name, self._settings.page)
+            )
+        )
+        suspects = [*self._suspects]
+        if len(suspects) > SINGLE_READS_MAX:
+            # As after a takeover: a list of all nodes costs less.
+            self._suspects.clear()
+            self._sweeping.wake()
+        else:
+            await self._read(suspects)
+
+    async def _find_nodes_of_allocations(self) -> None:
+        for allocation in [*self._allocations]:
+            found = await self._api.allocation(allocation)
+            del self._allocations[allocation]
+            if found is not None and found.node_uuid is not None:
+                self._suspects[ProviderId(found.node_uuid)] = None
+
+    async def _read(self, nodes: Sequence[ProviderId]) -> None:
+        """Read these one by one, many at once, and apply what they are."""
+        rows = await self._keeper.read(nodes)
+        changes = await self._answers(nodes, rows)
+        for node in nodes:
+            self._suspects.pop(node, None)
+        await self._keeper.change(changes)
+
+    async def _answers(
+        self, nodes: Sequence[ProviderId], rows: Mapping[ProviderId, NodeRow]
+    ) -> dict[ProviderId, Change]:
+        at_once = asyncio.Semaphore(self._settings.reads_at_once)
+
+        async def answer(node: ProviderId) -> Change:
+            async with at_once:
+                return self._change_by(rows[node].version, await self._api.node(node))
+
+        async with asyncio.TaskGroup() as reading:
+            tasks = {node: reading.create_task(answer(node)) for node in nodes}
+        return {node: task.result() for node, task in tasks.items()}
+
+    def _change_by(self, version: int, found: Node | None) -> Change:
+        at_us = self._keeper.clock_us()
+
+        def change(row: NodeRow) -> NodeRow | None:
+            if found is None:
+                after = None if not row.version else read_as_gone(row, version, at_us)
+            else:
+                after = read_again(row, found, version, at_us)
+            if after is None:
+                if row.version:
+                    # It was written since: what was read may be older.
+                    self._suspect((row.id,))
+                return None
+            return seen(after) if row.owner == self._membership.name else after
+
+        return change
+
+
+def _differs(row: NodeRow, node: Node) -> bool:
+    return row.needs_read or row.is_deleted or row.node != node
+
+
+class Adopter(Periodic):
+    """A part, where Ironic's REST API is not known: what was said of a gained node is all there is, and is reported again
+    under the new epoch. A listener of the ring.
+    """
+
+    def __init__(
+        self,
+        keeper: NodeKeeper,
+        store: NodeStore,
+        daemon: str,
+        settings: IronicSettings,
+        *,
+        chance: random.Random | None = None,
+    ) -> None:
+        super().__init__(
+            "adopt gained nodes", self._adopt, settings.doubts_s, is_cut_short=True, chance=chance
+        )
+        self._keeper = keeper
+        self._store = store
+        self._daemon = daemon
+        self._page = settings.page
+
+    def gained(self, nodes: Sequence[Owned]) -> None:
+        if nodes:
+            self.wake()
+
+    def lost(self, nodes: Sequence[ProviderId]) -> None:
+        """Nothing is kept of them here."""
+
+    def gap(self, why: str) -> None:
+        log.warning("notifications may have been missed, and Ironic cannot be asked: %s", why)
+
+    def look_into(self, allocations: Sequence[AllocationSaid]) -> None:
+        """Which nodes they took cannot be found out."""
+
+    async def _adopt(self) -> None:
+        after: ProviderId | None = None
+        while rows := await self._store.to_read(self._daemon, self._page, after):
+            after = rows[-1].id
+            await self._keeper.change({row.id: self._adopted for row in rows})
+
+    def _adopted(self, row: NodeRow) -> NodeRow:
+        return gained(row, self._keeper.terms) if row.owner == self._daemon else row

@@ -1,0 +1,239 @@
+"""From Ironic's notifications and its REST API to what placement and the scheduler know of bare-metal nodes."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from msgspec import Struct
+
+from bus.broker import Connection, Parcel
+from bus.foreign import Inbox
+from bus.link import Link
+from bus.message import ProviderId
+from bus.messages.hosts import NODE, AskHosts, HostsFound
+from bus.messages.placement import InventoryState
+from bus.station import Station
+from bus.topology import IRONIC, objects_of
+from compute_sim.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
+from ironic_sync.core.cells import CellMap
+from ironic_sync.membership import Membership
+from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import IronicStore
+from ironic_sync.wiring import ironic_parts
+from tests.contracts.ironic_stores import open_ironic_store
+from tests.contracts.stage import CELLS, SETTINGS
+from tests.stories.cloud import Cloud, cloud, until_so
+
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.parametrize(
+        ("bus", "books"),
+        [
+            ("memory", "memory"),
+            ("memory", "sqlite"),
+            pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
+        ],
+    ),
+]
+
+CELLS_OF_NODES = CellMap(default="c1")
+QUICK = IronicSettings(
+    lease_s=2.0,
+    renew_s=0.3,
+    renew_wait_s=0.5,
+    lease_margin_s=0.5,
+    look_s=0.05,
+    sweep_s=60,
+    doubts_s=0.2,
+    report_again_s=0.2,
+    beat_s=0.2,
+)
+CAPTURES = Path(__file__).parents[1] / "data" / "ironic_captures"
+
+
+class Scene(Struct):
+    here: Cloud
+    rows: IronicStore
+    connection: Connection
+
+    @asynccontextmanager
+    async def daemon(
+        self, name: str, *, simulation: IronicSimulation | None = None, settings: IronicSettings = QUICK
+    ) -> AsyncIterator[asyncio.Event]:
+        """One that knows Ironic's API if there is a simulation."""
+        station = Station(self.here.brokers.at_api("ironic"), name, settings=SETTINGS, asks=True)
+        link = Link(self.here.brokers.at_api("ironic"), SETTINGS)
+        api = (
+            None
+            if simulation is None
+            else HttpIronicApi("http://ironic", transport=IronicTransport(simulation.ironic))
+        )
+        parts = ironic_parts(
+            station,
+            link,
+            self.rows,
+            settings,
+            name=name,
+            incarnation=f"{name}-{id(station)}",
+            cells=CELLS_OF_NODES,
+            inbox=Inbox(creates_exchange=True),
+            api=api,
+        )
+        async with self.here.running(parts, station) as told:
+            yield told
+        await link.close()
+        if api is not None:
+            await api.close()
+
+    async def stock(self, node: ProviderId, resource: str) -> InventoryState | None:
+        found = (await self.here.providers()).get(str(node))
+        return None if found is None else found.inventories.get(resource)
+
+    async def until_reserved(
+        self, node: ProviderId, reserved: int, resource: str = "CUSTOM_BAREMETAL"
+    ) -> None:
+        async def is_so() -> bool:
+            stock = await self.stock(node, resource)
+            return stock is not None and (stock.total, stock.reserved) == (1, reserved)
+
+        await until_so(is_so, f"node {node} has reserved {reserved}")
+
+    async def until_owned(self, count: int, *owners: str) -> None:
+        async def is_so() -> bool:
+            owned = await self.rows.owners(owners)
+            return len(owned) == count and not await self.rows.to_read(owners[0], 10)
+
+        await until_so(is_so, f"{owners} own {count} nodes")
+
+    async def said(self, *bodies: bytes) -> None:
+        """As Ironic publishes them."""
+        for body in bodies:
+            parcel = Parcel(IRONIC, "ironic_versioned_notifications.info", body)
+            await self.here.client.publisher.offer(parcel)
+
+
+@asynccontextmanager
+async def scene(bus: str, books: str) -> AsyncIterator[Scene]:
+    async with (
+        cloud(bus, books) as here,
+        open_ironic_store(books) as rows,
+        here.placement(),
+        here.scheduler(),
+    ):
+        operator = Link(here.brokers.at_api("operator"), SETTINGS)
+        connection = await operator.connection()
+        await connection.declare(objects_of(CELLS, create_foreign=True))
+        yield Scene(here, rows, connection)
+        await operator.close()
+
+
+def captured(name: str) -> list[bytes]:
+    lines = (CAPTURES / name).read_text().splitlines()
+    return [json.loads(line)["body"].encode() for line in lines]
+
+
+def plainly(body: bytes) -> bytes:
+    """The notification without oslo.messaging's envelope."""
+    inner: str = json.loads(body)["oslo.message"]
+    return inner.encode()
+
+
+def node_in(body: bytes) -> ProviderId:
+    payload = json.loads(plainly(body))["payload"]["ironic_object.data"]
+    return ProviderId(UUID(payload["uuid"]))
+
+
+@pytest.mark.parametrize("dressed", [True, False], ids=["enveloped", "plain"])
+async def test_a_notification_alone_moves_a_node_in_and_out_of_placement(
+    bus: str, books: str, *, dressed: bool
+) -> None:
+    bodies = captured("09_maintenance_by_patch.jsonl")
+    if not dressed:
+        bodies = [plainly(body) for body in bodies]
+    node = node_in(captured("09_maintenance_by_patch.jsonl")[0])
+    async with scene(bus, books) as here, here.daemon("d1"):
+        await here.said(*bodies[:2])
+        await here.until_reserved(node, 1)
+        await here.said(*bodies[2:])
+        await here.until_reserved(node, 0)
+
+        async def is_host() -> bool:
+            found = await here.here.client.ask(AskHosts(name=str(node)))
+            assert isinstance(found, HostsFound)
+            return [(each.up, each.kind, each.cell) for each in found.hosts] == [(True, NODE, "c1")]
+
+        await until_so(is_host, f"node {node} is a host")
+
+
+async def test_all_nodes_are_read_at_the_start_and_changes_heard_from_then_on(bus: str, books: str) -> None:
+    async with AsyncExitStack() as stack:
+        here = await stack.enter_async_context(scene(bus, books))
+        simulation = simulated_ironic(here.here.brokers.at_api("operator"), available_nodes(20), listen=None)
+        await stack.enter_async_context(here.here.running(simulation.parts))
+        await stack.enter_async_context(here.daemon("d1", simulation=simulation))
+        nodes = [ProviderId(UUID(each.uuid)) for each in simulation.ironic.nodes.values()]
+        for node in nodes:
+            await here.until_reserved(node, 0)
+
+        simulation.ironic.set_maintenance(str(nodes[3]), is_on=True, reason="disk")
+        await here.until_reserved(nodes[3], 1)
+        simulation.ironic.set_maintenance(str(nodes[3]), is_on=False)
+        await here.until_reserved(nodes[3], 0)
+
+        simulation.ironic.set_maintenance(str(nodes[4]), is_on=True)
+        simulation.ironic.delete(str(nodes[4]))
+
+        async def is_gone() -> bool:
+            return await here.stock(nodes[4], "CUSTOM_BAREMETAL") is None
+
+        await until_so(is_gone, f"node {nodes[4]} is gone")
+
+
+async def test_the_nodes_of_a_daemon_that_died_are_read_and_reported_by_another(bus: str, books: str) -> None:
+    async with AsyncExitStack() as stack:
+        here = await stack.enter_async_context(scene(bus, books))
+        simulation = simulated_ironic(here.here.brokers.at_api("operator"), available_nodes(12), listen=None)
+        await stack.enter_async_context(here.here.running(simulation.parts))
+        first = Membership(here.rows, "d1", "killed", QUICK)
+        async with asyncio.TaskGroup() as tasks:
+            # Of the one that dies, only its place in the ring matters here.
+            dying = tasks.create_task(first.run())
+            await stack.enter_async_context(here.daemon("d2", simulation=simulation))
+            nodes = [ProviderId(UUID(each.uuid)) for each in simulation.ironic.nodes.values()]
+            for node in nodes:
+                await here.until_reserved(node, 0)
+
+            async def are_shared() -> bool:
+                return 0 < len(await here.rows.owners(["d1"])) < 12
+
+            await until_so(are_shared, "d1 owns some nodes")
+            dying.cancel()
+        await here.until_owned(12, "d2")
+        rows = await here.rows.page_of("d2", 100)
+        assert all(row.read_epoch <= row.epoch for row in rows)
+
+        async def all_reported() -> bool:
+            rows = await here.rows.page_of("d2", 100)
+            return all(row.read_epoch == row.epoch for row in rows)
+
+        await until_so(all_reported, "all nodes reported under the new epoch")
+        for node in nodes:
+            await here.until_reserved(node, 0)
+
+
+async def test_what_cannot_be_read_is_buried_and_its_neighbours_are_applied(bus: str, books: str) -> None:
+    bodies = captured("08_maintenance_on_off_available.jsonl")
+    node = node_in(bodies[0])
+    async with scene(bus, books) as here, here.daemon("d1"):
+        await here.said(b"\xff no json", *bodies, b"{}")
+        await here.until_reserved(node, 0, "CUSTOM_BAREMETAL_GOLD")
+
+        async def are_buried() -> bool:
+            return await here.connection.depth("dead") == 2
+
+        await until_so(are_buried, "two dead letters")

@@ -1,0 +1,167 @@
+"""What placement is told of a node, and what its answers make of the row."""
+
+from uuid import UUID
+
+from msgspec import structs
+
+from bus.message import ProviderId
+from bus.messages.placement import (
+    InventoryInUse,
+    NotAllowed,
+    ReportAccepted,
+    ReportedInventory,
+    ReportOutdated,
+    ReportVerdict,
+)
+from ironic_sync.core.cells import CellMap
+from ironic_sync.core.node import Node
+from ironic_sync.core.reports import after_verdict, report_of
+from ironic_sync.core.rows import NodeRow, Offer
+from ironic_sync.core.settling import Terms, gained, seen, settled
+
+ID = ProviderId(UUID(int=7))
+TAKEN = ReportAccepted(shape=1, shape_moved=True)
+FREE = Node(id=ID, provision_state="available", resource_class="gold", traits=("CUSTOM_A",))
+TERMS = Terms(cells=CellMap(default="c1", groups={"rack2": "c2"}), standard_traits=frozenset(), can_read=True)
+
+
+def a_row(node: Node = FREE, **fields: object) -> NodeRow:
+    row = NodeRow(id=ID, version=5, owner="d1", epoch=2, seen_epoch=2, node=node, read_at_us=1)
+    return settled(structs.replace(row, **fields), TERMS)
+
+
+def told(row: NodeRow, verdict: ReportVerdict = TAKEN, *, may_remove: bool = True) -> NodeRow:
+    report = report_of(row, may_remove=may_remove)
+    assert report is not None
+    return after_verdict(row, report, verdict)
+
+
+def test_a_free_node_is_one_of_its_class_and_numbered_by_its_row() -> None:
+    said = report_of(a_row())
+
+    assert said is not None
+    assert (said.report.cell, said.report.epoch, said.report.sequence) == ("c1", 2, 5)
+    (provider,) = said.report.providers
+    assert provider.name == str(ID)
+    assert provider.inventories == {"CUSTOM_GOLD": ReportedInventory(total=1, reserved=0, max_unit=1)}
+    assert provider.traits == ("CUSTOM_A",)
+
+
+def test_what_placement_took_is_not_told_again_though_the_reasons_change() -> None:
+    row = told(a_row())
+
+    assert report_of(row) is None
+    busy = settled(structs.replace(row, node=structs.replace(FREE, maintenance=True)), TERMS)
+    assert report_of(busy) is not None
+    noted = told(busy)
+    retired = settled(structs.replace(noted, node=structs.replace(noted.node or FREE, retired=True)), TERMS)
+    assert retired.offer != noted.offer
+    assert report_of(retired) is None
+
+
+def test_a_node_without_a_cell_is_told_nothing_of() -> None:
+    terms = structs.replace(TERMS, cells=CellMap())
+
+    assert report_of(settled(NodeRow(id=ID, node=FREE, read_at_us=1), terms)) is None
+
+
+def test_a_node_is_ready_for_its_owner_when_it_was_read_and_reported_in_this_epoch() -> None:
+    assert told(a_row()).read_epoch == 2
+    # Another daemon has it since the report was made.
+    report = report_of(a_row())
+    assert report is not None
+    moved = a_row(epoch=3)
+    assert after_verdict(moved, report, TAKEN).read_epoch == 0
+    # Its owner has not read it yet.
+    assert told(a_row(seen_epoch=1)).read_epoch == 0
+
+
+def test_a_new_owner_reports_again_what_it_read_so_that_placement_knows_the_epoch() -> None:
+    row = structs.replace(told(a_row()), epoch=3)
+
+    assert report_of(row) is None
+    again = report_of(seen(row))
+    assert again is not None
+    assert again.report.epoch == 3
+    assert gained(row, TERMS) is row
+    assert gained(row, structs.replace(TERMS, can_read=False)).seen_epoch == 3
+
+
+def test_a_deleted_node_is_removed_and_one_that_is_held_stays_reserved() -> None:
+    known = told(a_row())
+    deleted = settled(structs.replace(known, is_deleted=True), TERMS)
+    removal = report_of(deleted)
+    assert removal is not None
+    assert (removal.report.providers, removal.report.removed) == ((), (ID,))
+    assert report_of(told(deleted)) is None
+
+    held = told(deleted, InventoryInUse(provider=ID, resource="CUSTOM_GOLD", used=1))
+    reserved = report_of(held, may_remove=False)
+    assert reserved is not None
+    (provider,) = reserved.report.providers
+    assert provider.inventories == {"CUSTOM_GOLD": ReportedInventory(total=1, reserved=1, max_unit=1)}
+    # And its removal is tried again.
+    again = report_of(told(held, may_remove=False))
+    assert again is not None
+    assert again.report.removed == (ID,)
+
+
+def test_a_free_node_goes_to_another_cell_by_a_removal_in_the_first() -> None:
+    known = told(a_row())
+    moving = settled(structs.replace(known, node=structs.replace(FREE, conductor_group="rack2")), TERMS)
+    removal = report_of(moving)
+    assert removal is not None
+    assert (removal.report.cell, removal.report.removed) == ("c1", (ID,))
+    there = told(moving)
+    assert (there.cell, there.cell_wanted) == ("c2", "")
+    report = report_of(there)
+    assert report is not None
+    assert (report.report.cell, report.report.removed) == ("c2", ())
+
+
+def test_a_class_that_is_held_stays_beside_the_new_one_and_both_are_reserved() -> None:
+    known = told(a_row())
+    other = settled(structs.replace(known, node=structs.replace(FREE, resource_class="silver")), TERMS)
+    kept = told(other, InventoryInUse(provider=ID, resource="CUSTOM_GOLD", used=1))
+    report = report_of(kept)
+    assert report is not None
+    (provider,) = report.report.providers
+    assert provider.inventories == {
+        "CUSTOM_SILVER": ReportedInventory(total=1, reserved=1, max_unit=1),
+        "CUSTOM_GOLD": ReportedInventory(total=1, reserved=1, max_unit=1),
+    }
+
+
+def test_a_lost_answer_is_found_and_higher_numbers_are_overtaken() -> None:
+    row = a_row()
+
+    assert report_of(told(row, ReportOutdated(epoch=2, sequence=5))) is None
+    behind = told(row, ReportOutdated(epoch=2, sequence=90))
+    report = report_of(behind)
+    assert report is not None
+    assert report.report.sequence > 90
+
+
+def test_a_report_that_is_older_than_what_was_accepted_changes_nothing() -> None:
+    old = report_of(a_row())
+    assert old is not None
+    newer = a_row(structs.replace(FREE, maintenance=True), version=8)
+    accepted = told(newer)
+
+    assert after_verdict(accepted, old, TAKEN) is accepted
+    assert accepted.reported == accepted.offer
+
+
+def test_why_placement_refuses_is_noted() -> None:
+    row = told(a_row(), NotAllowed(field="providers[0].name", reason="it is the name of provider 9"))
+
+    assert row.report_note == "providers[0].name: it is the name of provider 9"
+    assert row.reported is None
+
+
+def test_offers_that_differ_in_reasons_alone_say_the_same() -> None:
+    one, other = Offer(resource_class="CUSTOM_A", reasons=("x",)), Offer(resource_class="CUSTOM_A")
+
+    assert one.says_the_same_as(other)
+    assert not one.says_the_same_as(structs.replace(other, reserved=False))
+    assert not one.says_the_same_as(None)
