@@ -63,7 +63,8 @@ _SHAPES: Mapping[str, tuple[type, str]] = {
 # The keys of single commands' flags, each named as the flag's variable is, but for MOOR_.
 OF_COMMANDS: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(
-        ("cell", "compute_faults", "broker_ctl", "project", "health_listen", "log_format"), _TEXT
+        ("cell", "compute_faults", "ironic_name", "broker_ctl", "project", "health_listen", "log_format"),
+        _TEXT,
     ),
     **dict.fromkeys(("listen", "prefix", "auth", "users", "policy", "tls_cert", "tls_key"), _TEXT),
     **dict.fromkeys(("keystone_url", "keystone_user", "keystone_password", "keystone_project"), _TEXT),
