@@ -1,0 +1,42 @@
+"""Another AMQP library says what a bare-metal node is: the program of docs/bus.md, on the real servers, without an Ironic."""
+
+import asyncio
+import json
+import os
+import sys
+from uuid import UUID
+
+import pytest
+
+from bus.message import ProviderId
+from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
+from tests.stories.test_nodes import scene
+from tests.stories.test_plain_amqp import PROGRAMS
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql]
+
+NODE = ProviderId(UUID(int=77))
+AVAILABLE = {"uuid": str(NODE), "provision_state": "available", "resource_class": "gold"}
+
+
+async def say(url: str, node: dict[str, object], *arguments: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", PROGRAMS["node.py"], *arguments),
+        stdin=asyncio.subprocess.PIPE,
+        env={"PATH": os.environ["PATH"], "MOOR_BUS_URL": url},
+    )
+    await process.communicate(json.dumps(node).encode())
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [("--envelope",), ()], ids=["enveloped", "plain"])
+async def test_it_moves_a_node_from_maintenance_to_schedulable(arguments: tuple[str, ...]) -> None:
+    async with scene("rabbitmq", "postgresql") as here, here.daemon("d1"):
+        broker = here.here.brokers.api
+        assert isinstance(broker, RabbitMQUnderTest)
+        url = broker.url()
+        await say(url, {**AVAILABLE, "maintenance": True}, *arguments)
+        await here.until_reserved(NODE, 1, "CUSTOM_GOLD")
+        await say(url, dict(AVAILABLE), *arguments)
+        await here.until_reserved(NODE, 0, "CUSTOM_GOLD")
