@@ -59,6 +59,8 @@ class _Typed(Struct, frozen=True):
     request_id: msgspec.Raw = msgspec.Raw(b"null")
 
 
+_BACKSLASH = ord("\\")
+
 _wrapped = msgspec.json.Decoder(_Wrapped)
 _typed = msgspec.json.Decoder(_Typed)
 _encoder = msgspec.json.Encoder()
@@ -88,10 +90,15 @@ class Codec:
         message = envelope.message
         # What is written as we write it has no key that nobody reads: to write it is a fifth of the work of looking.
         is_ours = not message.IS_STRICT or encode(envelope) == line
-        # One byte is found many times faster than six, and hardly any line has it.
-        wrong = nul_in(line) if b"\\" in line else None
-        if wrong is None:
-            wrong = self._too_far_in(envelope)
+        # One byte is found many times faster than six, and hardly any line has it; and as a number four times faster than as
+        # bytes of length one.
+        wrong = nul_in(line) if _BACKSLASH in line else None
+        sent_at = envelope.sent_at
+        finder = self._moments.get(type(message))
+        if (sent_at is not None and not YEAR_MIN <= sent_at.year <= YEAR_MAX) or (
+            finder is not None and finder(message) is not None
+        ):
+            wrong = wrong or self._too_far_in(envelope)
         if wrong is None and not is_ours:
             wrong = unread_key(line, type(message))
         if envelope.version == message.VERSION and wrong is None:

@@ -4,6 +4,7 @@ JSON may name any of the years from 1 to 9999. At the ends of that, a step of a 
 what Python, and a database, can count with.
 """
 
+import operator
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -50,8 +51,8 @@ def _of(type_info: inspect.Type) -> Finder | None:
             return None
 
 
-def _look_at(moment: datetime) -> TooFar | None:
-    return None if YEAR_MIN <= moment.year <= YEAR_MAX else ("", moment)
+def _look_at(moment: datetime | None) -> TooFar | None:
+    return None if moment is None or YEAR_MIN <= moment.year <= YEAR_MAX else ("", moment)
 
 
 def _of_union(types: tuple[inspect.Type, ...]) -> Finder | None:
@@ -63,6 +64,8 @@ def _of_union(types: tuple[inspect.Type, ...]) -> Finder | None:
     if not by_class and not others:
         return None
     assert len(others) <= 1, "a value tells by its class which of several it is"
+    if others == [_look_at] and not by_class:
+        return _look_at
 
     def look(value: Any) -> TooFar | None:
         if value is None:
@@ -77,12 +80,32 @@ def _of_fields(fields: list[tuple[str, Finder | None]]) -> Finder | None:
     looked_at = [(name, finder) for name, finder in fields if finder is not None]
     if not looked_at:
         return None
+    if len(looked_at) == 1:
+        return _of_field(*looked_at[0])
 
     def look(value: Any) -> TooFar | None:
         for name, finder in looked_at:
             if (found := finder(getattr(value, name))) is not None:
                 return f".{name}{found[0]}", found[1]
         return None
+
+    return look
+
+
+def _of_field(name: str, finder: Finder) -> Finder:
+    """Most messages have one point in time, and every message is looked at: it is worth its own way."""
+    value_of = operator.attrgetter(name)
+    if finder is not _look_at:
+
+        def look_inside(value: Any) -> TooFar | None:
+            found = finder(value_of(value))
+            return None if found is None else (f".{name}{found[0]}", found[1])
+
+        return look_inside
+
+    def look(value: Any) -> TooFar | None:
+        moment = value_of(value)
+        return None if moment is None or YEAR_MIN <= moment.year <= YEAR_MAX else (f".{name}", moment)
 
     return look
 
