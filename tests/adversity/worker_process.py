@@ -1,8 +1,10 @@
 """One worker of a cloud that is about to have a hard time: `python -m tests.adversity.worker_process KIND [CELL]`.
 
-The parts are the real ones, wired as their own `__main__` wires them; only their patience is a test's.
+The parts are the real ones, wired as their own `__main__` wires them; only their patience is a test's. Each kind imports
+no more than its own: a test starts many of these at once.
 """
 
+# ruff: noqa: PLC0415 - a compute without SQL begins in a fifth of the time
 import asyncio
 import os
 import sys
@@ -14,20 +16,6 @@ from bus.process import Part, run_until_told
 from bus.settings import BusSettings
 from bus.station import Station, process_name
 from bus.urls import broker_at
-from cell_conductor.settings import ConductorSettings
-from cell_conductor.store_sql import SqlConductorStore
-from cell_conductor.wiring import conductor_parts
-from compute_sim.core.faults import FailsToBuild, FaultScript
-from compute_sim.core.hosts import HostSize
-from compute_sim.drivers import alike
-from compute_sim.settings import ComputeSettings
-from compute_sim.wiring import compute_parts
-from placement_worker.settings import PlacementSettings
-from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.wiring import placement_parts
-from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store_sql import SqlSchedulerStore
-from scheduler_worker.wiring import scheduler_parts
 
 BUS = BusSettings(
     sweep_s=2,
@@ -35,11 +23,6 @@ BUS = BusSettings(
     connect_delay_ms_max=500,
     ask_again_ms=1_000,
     answer_timeout_ms=10_000,
-)
-SCHEDULER = SchedulerSettings(unsaid_s=2, deadline_poll_s=1)
-# Longer than a broker takes to restart on a busy machine: what nobody could say is no host's silence.
-CONDUCTOR = ConductorSettings(
-    attempt_timeout_s=20, destroy_timeout_s=20, remind_every_s=2, ask_lease_s=12, poll_ms=100
 )
 
 
@@ -50,25 +33,63 @@ def parts_of(kind: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:
     stack.push_async_callback(station.close)
     match kind:
         case "placement":
-            books = SqlPlacementStore(database)
-            stack.push_async_callback(books.close)
-            return placement_parts((station,), books, PlacementSettings())
+            return _placement(station, database, stack)
         case "scheduler":
-            rows = SqlSchedulerStore(database)
-            stack.push_async_callback(rows.close)
-            return scheduler_parts(station, rows, SCHEDULER)
+            return _scheduler(station, database, stack)
         case "conductor":
-            instances = SqlConductorStore(database, cell)
-            stack.push_async_callback(instances.close)
-            return (*conductor_parts(station, instances, CONDUCTOR, cell, station.ask_all), station)
+            return _conductor(station, database, cell, stack)
         case "compute":
-            size = HostSize(vcpus=int(os.environ.get("VCPUS_PER_HOST", "16")))
-            hosts = alike(cell, int(os.environ.get("HOSTS_PER_CELL", "2")), size)
-            failing = FailsToBuild(probability=float(os.environ.get("SPAWNS_FAILING", "0")))
-            faults = FaultScript(seed=3, spawn_ms=float(os.environ.get("SPAWN_MS", "50")), faults=(failing,))
-            return compute_parts(station, hosts, ComputeSettings(cell=cell, beat_s=1), faults)
+            return _compute(station, cell)
         case _:
             raise ValueError(f"kind is {kind!r}: placement, scheduler, conductor or compute")
+
+
+def _placement(station: Station, database: str, stack: AsyncExitStack) -> tuple[Part, ...]:
+    from placement_worker.settings import PlacementSettings
+    from placement_worker.store_sql import SqlPlacementStore
+    from placement_worker.wiring import placement_parts
+
+    books = SqlPlacementStore(database)
+    stack.push_async_callback(books.close)
+    return placement_parts((station,), books, PlacementSettings())
+
+
+def _scheduler(station: Station, database: str, stack: AsyncExitStack) -> tuple[Part, ...]:
+    from scheduler_worker.settings import SchedulerSettings
+    from scheduler_worker.store_sql import SqlSchedulerStore
+    from scheduler_worker.wiring import scheduler_parts
+
+    rows = SqlSchedulerStore(database)
+    stack.push_async_callback(rows.close)
+    return scheduler_parts(station, rows, SchedulerSettings(unsaid_s=2, deadline_poll_s=1))
+
+
+def _conductor(station: Station, database: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:
+    from cell_conductor.settings import ConductorSettings
+    from cell_conductor.store_sql import SqlConductorStore
+    from cell_conductor.wiring import conductor_parts
+
+    # Longer than a broker takes to restart on a busy machine: what nobody could say is no host's silence.
+    settings = ConductorSettings(
+        attempt_timeout_s=20, destroy_timeout_s=20, remind_every_s=2, ask_lease_s=12, poll_ms=100
+    )
+    instances = SqlConductorStore(database, cell)
+    stack.push_async_callback(instances.close)
+    return (*conductor_parts(station, instances, settings, cell, station.ask_all), station)
+
+
+def _compute(station: Station, cell: str) -> tuple[Part, ...]:
+    from compute_sim.core.faults import FailsToBuild, FaultScript
+    from compute_sim.core.hosts import HostSize
+    from compute_sim.drivers import alike
+    from compute_sim.settings import ComputeSettings
+    from compute_sim.wiring import compute_parts
+
+    size = HostSize(vcpus=int(os.environ.get("VCPUS_PER_HOST", "16")))
+    hosts = alike(cell, int(os.environ.get("HOSTS_PER_CELL", "2")), size)
+    failing = FailsToBuild(probability=float(os.environ.get("SPAWNS_FAILING", "0")))
+    faults = FaultScript(seed=3, spawn_ms=float(os.environ.get("SPAWN_MS", "50")), faults=(failing,))
+    return compute_parts(station, hosts, ComputeSettings(cell=cell, beat_s=1), faults)
 
 
 async def main(arguments: Sequence[str]) -> None:
