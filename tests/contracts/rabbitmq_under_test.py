@@ -30,6 +30,10 @@ CTL_S_MAX = 120.0
 UP_S_MAX = 60.0
 
 _ON_MEMORY = "{resource_limit, memory, node()}"
+_REMOVE_USERS = (
+    '[rabbit_auth_backend_internal:delete_user(U, <<"tests">>) || '
+    "U <- [{}], rabbit_auth_backend_internal:exists(U)]"
+)
 _TIMEOUTS = ("consumer_timeout", "channel_tick_interval")
 
 
@@ -121,7 +125,7 @@ class _Hosts:
         ctl(
             "eval",
             f'[rabbit_vhost:delete(H, <<"tests">>) || H <- [{_binaries(gone)}]],'
-            f'[rabbit_auth_backend_internal:delete_user(U, <<"tests">>) || U <- [{_binaries(users)}]], ok.',
+            f"{_REMOVE_USERS.format(_binaries(users))}, ok.",
         )
 
     def _remove_all(self) -> None:
@@ -129,6 +133,12 @@ class _Hosts:
         # The server may have been stopped before us, and with it all that was on it.
         with suppress(RuntimeError, subprocess.TimeoutExpired):
             self._remove(users={user for user, _ in self._users})
+
+
+def remove_users(users: Iterable[str]) -> None:
+    """Those that are there; tests of commands may have made them or not."""
+    if names := _binaries(users):
+        ctl("eval", f"{_REMOVE_USERS.format(names)}, ok.")
 
 
 def _binaries(names: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ import pytest
 from bus.broker import Connection, Interrupted, Parcel, Publishing, Receipt, Refusal
 from bus.rabbit import RabbitBroker
 from bus.topology import API, EVENTS, FEED, NO_PROJECT, PLACEMENT, Grant, Objects, feed_queue, user_of
-from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, RabbitMQUnderTest, ctl
+from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, RabbitMQUnderTest, remove_users
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.moor_process import Ran, moor, moor_json, started
 
@@ -58,12 +58,7 @@ async def a_door(tmp_path: Path) -> AsyncIterator[tuple[Cloud, Door, list[str]]]
         try:
             yield here, Door(here, tmp_path / "credentials.toml"), names
         finally:
-            for name in names:
-                listed = json.loads(
-                    await asyncio.to_thread(ctl, "list_users", "--silent", "--formatter", "json")
-                )
-                if f"moor-app-{name}" in {each["user"] for each in listed}:
-                    await asyncio.to_thread(ctl, "delete_user", f"moor-app-{name}")
+            await asyncio.to_thread(remove_users, [f"moor-app-{name}" for name in names])
 
 
 def a_name(names: list[str]) -> str:
