@@ -41,6 +41,8 @@ BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on;
 SET LOCAL plan_cache_mode = auto;
 """
+# What asyncpg may raise when the connection is lost.
+_CONNECTION_ERRORS = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 
 class PostgresSession:
@@ -71,7 +73,7 @@ class PostgresSession:
             return
         with (
             cut_after(self.driver, self.settings.connect_s),
-            suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, DBAPIError),
+            suppress(asyncpg.PostgresError, *_CONNECTION_ERRORS, DBAPIError),
         ):
             await self.connection.close()
 
@@ -127,13 +129,18 @@ class PostgresTransaction:
             return
         driver = self._session.driver
         if not driver.is_closed():
-            with (
-                cut_after(driver, self._session.settings.connect_s),
-                suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError),
-            ):
-                await driver.execute("ROLLBACK")
+            try:
+                with (
+                    cut_after(driver, self._session.settings.connect_s),
+                    suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError),
+                ):
+                    await driver.execute("ROLLBACK")
+            except asyncpg.InternalClientError:
+                # The server ended the session while we asked nothing; asyncpg has read that, and not yet the end of
+                # the connection. It asks no more here, and never closes by itself.
+                driver.terminate()
         # What asyncpg says of a connection that has gone depends on the moment; that it has gone does not.
-        if driver.is_closed() and isinstance(error, asyncpg.InterfaceError | DBAPIError | OSError):
+        if driver.is_closed() and isinstance(error, (*_CONNECTION_ERRORS, DBAPIError)):
             raise Unavailable(f"database: connection lost: {error}") from error
 
 
@@ -170,7 +177,7 @@ async def _begin(session: PostgresSession, words: str) -> PostgresSession:
     try:
         with cut_after(session.driver, session.settings.connect_s):
             await session.driver.execute(words)
-    except (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+    except _CONNECTION_ERRORS as error:
         await session.discard()
         raise Unavailable(f"database: connection lost: {error}") from error
     except BaseException:

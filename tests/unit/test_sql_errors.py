@@ -9,13 +9,18 @@ import asyncpg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import Connection
+from sqlalchemy.engine import make_url
 
 from bus.errors import Transient, Unavailable
-from bus.sql import is_duplicate, open_database, upgrade
+from bus.sql import PostgresDatabase, is_duplicate, open_database, upgrade
 from bus.sql.errors import connecting, is_away, is_transient, transients
+from tests.contracts.sql_stores import empty_database
 
 # Nobody is asked for it: a transaction takes no connection before its first statement.
 NOWHERE = "postgresql+asyncpg://moor@127.0.0.1:1/moor"
+# PostgreSQL's message ErrorResponse: its length, and its fields.
+LAST_FIELDS = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+LAST_WORDS = b"E" + (len(LAST_FIELDS) + 4).to_bytes(4, "big") + LAST_FIELDS
 
 ANYBODY_S = (
     TimeoutError("a deadline of the caller's"),
@@ -156,6 +161,35 @@ async def _expect_away(url: str) -> None:
 
 def _ask(connection: Connection) -> None:
     connection.execute(sa.text("SELECT 1"))
+
+
+@pytest.mark.postgresql
+@pytest.mark.asyncio
+@pytest.mark.parametrize("asks", ["nothing", "through SQLAlchemy", "asyncpg"])
+async def test_a_server_that_ends_a_session_which_asks_nothing_is_away_and_others_go_on(asks: str) -> None:
+    """Its last words have been read when we ask again, and the end of the connection has not."""
+    async with empty_database("postgresql") as url:
+        database = PostgresDatabase(make_url(url))
+        try:
+            async with database.writing() as transaction:
+                driver = await transaction.driver()
+            with pytest.raises(Unavailable):
+                await _ask_after_last_words(database, asks)
+            assert driver.is_closed()
+            async with database.writing() as transaction:
+                await transaction.run(_ask)
+        finally:
+            await database.close()
+
+
+async def _ask_after_last_words(database: PostgresDatabase, asks: str) -> None:
+    async with database.writing() as transaction:
+        driver = await transaction.driver()
+        driver._protocol.data_received(LAST_WORDS)  # noqa: SLF001 - no server says it at a moment that we choose
+        if asks == "asyncpg":
+            await driver.execute("SELECT 1")
+        elif asks == "through SQLAlchemy":
+            await transaction.run(_ask)
 
 
 @pytest.mark.asyncio
