@@ -76,13 +76,16 @@ class Scene:
         self._stack = stack
         self.store = CountingStore(url, settings=LIMITS)
         stack.push_async_callback(self.store.close)
+        # To prepare and to look: with the limits of deployments, which a busy machine keeps.
+        self.patient = SqlPlacementStore(url)
+        stack.push_async_callback(self.patient.close)
 
     async def open(self) -> None:
         self.broker = await declared(MemoryUnderTest())
         here, self.client = self._station("placement"), self._station("client", asks=True)
         self._run(*placement_parts((here,), self.store, PlacementSettings(feed_lead_again_ms=50)))
         self._run(self.client)
-        await Desk(self.store).report_one(a_host(VCPU=4 * CLAIMS))
+        await Desk(self.patient).report_one(a_host(VCPU=4 * CLAIMS))
         await self.claim(0)
 
     async def claim(self, *numbers: int) -> None:
@@ -106,11 +109,11 @@ class Scene:
             await claiming
             while await self.used() != CLAIMS - 1:
                 await asyncio.sleep(0.02)
-        assert await self.store.audit() == ()
+        assert await self.patient.audit() == ()
         assert await self.dead() == 0
 
     async def used(self) -> int:
-        (host,) = (await self.store.snapshot_page(0, 10)).providers
+        (host,) = (await self.patient.snapshot_page(0, 10)).providers
         return host.inventories["VCPU"].used
 
     async def dead(self) -> int:
