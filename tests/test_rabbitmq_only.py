@@ -377,7 +377,11 @@ KINDS: dict[str, dict[str, str | int]] = {
         "x-overflow": "reject-publish",
         "x-max-length": Limits().questions_length_max,
     },
-    "dead": {"x-queue-type": "quorum"},
+    "dead": {
+        "x-queue-type": "quorum",
+        "x-overflow": "reject-publish",
+        "x-max-length": Limits().dead_length_max,
+    },
     "ironic.events": {
         "x-overflow": "drop-head",
         "x-max-length": Limits().inbox_length_max,

@@ -40,7 +40,9 @@ def node_id(number: int) -> ProviderId:
 
 
 def a_row(number: int, owner: str = "", epoch: int = 0) -> NodeRow:
-    return NodeRow(id=node_id(number), cell="c1", owner=owner, epoch=epoch, read_epoch=epoch)
+    return NodeRow(
+        id=node_id(number), cell="c1", owner=owner, epoch=epoch, seen_epoch=epoch, read_epoch=epoch
+    )
 
 
 def deployed(row: NodeRow, due_s: float | None = None) -> NodeRow:
@@ -218,7 +220,7 @@ async def test_rows_to_report_and_to_read_are_found_until_it_is_done(store: Iron
     await save(
         store,
         structs.replace(saved[1], reported=offer),
-        structs.replace(saved[2], read_epoch=1),
+        structs.replace(saved[2], seen_epoch=1, read_epoch=1),
         structs.replace(saved[3], doubts=()),
         structs.replace(saved[4], is_doubted=False),
     )
