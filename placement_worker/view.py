@@ -6,6 +6,7 @@ ask at once does not matter to the database. Where the log does not reach back f
 """
 
 import asyncio
+import gc
 import logging
 from typing import Protocol
 
@@ -20,6 +21,9 @@ log = logging.getLogger(__name__)
 
 # Providers that are read at once.
 PAGE = 1_000
+# A collector that looks at ten thousand providers keeps the process from all else for a second. Once they are read they stay,
+# and nothing of them is in a cycle: it need not look.
+FROZEN_MIN = 1_000
 TRIES_MAX = 4
 RETRY_DELAY_S_FIRST = 0.005
 RETRY_DELAY_S_MAX = 0.2
@@ -100,6 +104,8 @@ class View:
             after = page.next
         self._replica.keep_only(there)
         self._cursor = came_to
+        if len(there) >= FROZEN_MIN:
+            gc.freeze()
 
 
 def _retrying() -> tenacity.AsyncRetrying:

@@ -7,6 +7,7 @@
 is a 503, which clients try again; anything else is ours, a 500 that tells nothing but where to look in the log.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -223,4 +224,9 @@ async def _send(answer: Answer, added: Mapping[str, str], send: Send) -> None:
             "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
         }
     )
-    await send({"type": "http.response.body", "body": answer.body})
+    pieces = (answer.body, *answer.more)
+    for number, piece in enumerate(pieces, 1):
+        await send({"type": "http.response.body", "body": piece, "more_body": number < len(pieces)})
+        if number < len(pieces):
+            # A client that reads as fast as we write must not keep all others waiting.
+            await asyncio.sleep(0)

@@ -52,7 +52,7 @@ class Call(Struct):
             method=self.method,
             target=f"{self.prefix}{self.path}" + (f"?{query}" if query else ""),
             status=answer.status.value,
-            sent_bytes=len(answer.body),
+            sent_bytes=answer.length,
             took_ms=round(took_s * 1000, 2),
             version="" if version is None else told(version),
             user=self.caller.user,

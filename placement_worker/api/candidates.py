@@ -1,6 +1,6 @@
 """Allocation candidates: who could give what is asked for, and how."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 from msgspec import structs
@@ -10,6 +10,7 @@ from placement_worker.api import query_schemas
 from placement_worker.api.candidates_text import TREES, Summaries, requests_text
 from placement_worker.api.forms import Forms
 from placement_worker.api.names import check_names
+from placement_worker.api.pieces import Pieces, pieces_of, with_commas
 from placement_worker.api.queries import candidates_query, traits_named
 from placement_worker.api.refusals import too_costly
 from placement_worker.api.reply import Reply
@@ -57,7 +58,7 @@ class Candidates:
         replica = await self._view.caught_up()
         await check_names(self._names, replica, classes, traits_named(query))
 
-        def search(woods: Woods, budget: Budget) -> bytes:
+        def search(woods: Woods, budget: Budget) -> Pieces:
             return self._body(woods, budget, query, version, classes)
 
         body = await self._searcher.done(replica, search)
@@ -67,20 +68,21 @@ class Candidates:
 
     def _body(
         self, woods: Woods, budget: Budget, query: CandidatesQuery, version: Version, classes: Collection[str]
-    ) -> bytes:
+    ) -> Pieces:
         found = find_candidates(woods, query, budget=budget)
-        requests = [text.encode() for text in requests_text(found, woods, version, budget)]
-        giving = found.giving
-        if version < TREES and len(found) == query.limit != CANDIDATES_MAX:
-            giving = _all_giving(found, woods, query, budget)
-        told = [text.encode() for text in self._summaries.texts(giving, woods, version, classes, budget)]
-        parts = (
-            b'{"allocation_requests":[',
-            b",".join(requests),
-            b'],"provider_summaries":{',
-            b",".join(told),
-        )
-        return b"".join((*parts, b"}}"))
+
+        def parts() -> Iterator[bytes]:
+            yield b'{"allocation_requests":['
+            yield from with_commas(map(str.encode, requests_text(found, woods, version, budget)))
+            yield b'],"provider_summaries":{'
+            giving = found.giving
+            if version < TREES and len(found) == query.limit != CANDIDATES_MAX:
+                giving = _all_giving(found, woods, query, budget)
+            told = self._summaries.texts(giving, woods, version, classes, budget)
+            yield from with_commas(map(str.encode, told))
+            yield b"}}"
+
+        return pieces_of(parts())
 
 
 def _all_giving(found: Found, woods: Woods, query: CandidatesQuery, budget: Budget) -> Rows:

@@ -14,15 +14,15 @@ import fastjsonschema
 import jsonschema
 import msgspec
 from jsonschema.validators import extend
+from msgspec import Struct
 
-from placement_worker.api.problems import ApiError, bad_request
+from placement_worker.api.problems import DETAIL_CHARACTERS_MAX, ApiError, bad_request
 from placement_worker.api.schemas import Schema
 from placement_worker.api.versions import Version
 
 # What is wrong with a large body is said by whoever judged it, in fewer words: to look for the best ones, and to lay out a
 # body for reading, takes a thousand times as long as to judge it.
 LAID_OUT_BYTES_MAX = 8_192
-DETAIL_CHARACTERS_MAX = 4_000
 SHOWN_CHARACTERS_MAX = 200
 _BODY = "JSON does not validate"
 _QUERY = "Invalid query string parameters"
@@ -44,9 +44,8 @@ class Form:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise bad_request(f"Malformed JSON: {problem}") from None
         # Databases keep no such character.
-        if b"\\u0000" in text and (holder := next(_holding_nul(value, "$"), None)) is not None:
-            where, what = holder
-            raise bad_request(f"{_BODY}: {where} is {what!r}, with the character NUL in it")
+        if b"\\u0000" in text:
+            _check_nul(value)
         self.check(value, len(text))
         return value
 
@@ -72,7 +71,9 @@ class Form:
         try:
             self._judge(value)
         except (_Problem, RecursionError) as problem:
-            return problem
+            # Its traceback leads to the frame that keeps it: in such a circle a body of megabytes would wait for a collector
+            # that counts objects, and comes after thousands of requests.
+            return problem.with_traceback(None)
         return None
 
     def _refusal(self, value: object, problem: _Problem | RecursionError, saying: str, size: int) -> ApiError:
@@ -84,8 +85,6 @@ class Form:
             )
         except RecursionError:
             return bad_request(f"{saying}: it goes too deep")
-        if len(said) > DETAIL_CHARACTERS_MAX:
-            said = f"{said[:DETAIL_CHARACTERS_MAX]} ..."
         return bad_request(f"{saying}: {said}")
 
     @cached_property
@@ -143,21 +142,47 @@ def is_uuid(text: object) -> bool:
     return isinstance(text, str) and uuid_in(text) is not None
 
 
-def _holding_nul(value: object, where: str) -> Iterator[tuple[str, str]]:
-    """Where it stands, as a path into the body, and the text it stands in."""
+def _check_nul(value: object) -> None:
+    try:
+        found = _with_nul(value)
+    except RecursionError:
+        raise bad_request(f"{_BODY}: it goes too deep") from None
+    if found is not None:
+        at = max(0, found.text.index("\0") - SHOWN_CHARACTERS_MAX // 2)
+        shown = found.text[at : at + SHOWN_CHARACTERS_MAX]
+        where = f"{found.what}${''.join(reversed(found.steps))}"
+        raise bad_request(f"{_BODY}: {where} is {shown!r}, with the character NUL in it")
+
+
+class _WithNul(Struct):
+    """A text of the body. The steps lead to it, the last one first: a path is put together for the one that is found, since
+    keys may be megabytes long, and beside tens of thousands of values.
+    """
+
+    text: str
+    steps: list[str]
+    what: str = ""
+
+
+def _with_nul(value: object) -> _WithNul | None:
     match value:
-        case str():
-            if "\0" in value:
-                yield where, value
+        case str() if "\0" in value:
+            return _WithNul(value, [])
         case list():
             for position, item in enumerate(value):
-                yield from _holding_nul(item, f"{where}[{position}]")
+                if (found := _with_nul(item)) is not None:
+                    found.steps.append(f"[{position}]")
+                    return found
         case dict():
             for key, item in value.items():
-                yield from _holding_nul(key, f"a key of {where}")
-                yield from _holding_nul(item, f"{where}.{key}")
+                if "\0" in key:
+                    return _WithNul(key, [], "a key of ")
+                if (found := _with_nul(item)) is not None:
+                    found.steps.append(f".{key[:SHOWN_CHARACTERS_MAX]}")
+                    return found
         case _:
             pass
+    return None
 
 
 def _ending_exactly(schema: Any) -> Any:

@@ -19,6 +19,8 @@ MISSING_VALUE: Final = "placement.query.missing_value"
 # Placement itself has no such code: it takes as long as it takes.
 TOO_COSTLY: Final = "placement.query.too_costly"
 
+# What a client sent may be quoted, and may be megabytes long.
+DETAIL_CHARACTERS_MAX: Final = 4_000
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -40,7 +42,9 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(detail)
         self.status = status
-        self.detail = detail
+        self.detail = (
+            detail if len(detail) <= DETAIL_CHARACTERS_MAX else f"{detail[:DETAIL_CHARACTERS_MAX]} ..."
+        )
         self.code = code
         self.headers = headers
         self.extra = extra

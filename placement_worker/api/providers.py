@@ -21,6 +21,7 @@ from placement_worker.api import query_schemas, schemas
 from placement_worker.api.forms import Forms
 from placement_worker.api.listing import providers_that
 from placement_worker.api.names import check_names
+from placement_worker.api.pieces import rows_in_turns
 from placement_worker.api.problems import PROVIDER_IN_USE, bad_request, conflict, not_found
 from placement_worker.api.queries import provider_query, traits_named
 from placement_worker.api.refusals import refusal
@@ -64,8 +65,12 @@ class Providers:
         query = provider_query(request.query, request.version)
         replica = await self._view.caught_up()
         await check_names(self._names, replica, query.resources, traits_named(query))
-        found = [_row(state, request) for state in providers_that(replica, query)]
-        return Reply(body={"resource_providers": found}, is_fresh=True)
+        # All of one moment, before others run.
+        found = [*providers_that(replica, query)]
+        body = await rows_in_turns(
+            b'{"resource_providers":[', found, lambda state: _row(state, request), b"]}"
+        )
+        return Reply(body=body, is_fresh=True)
 
     async def show(self, request: Request) -> Reply:
         replica = await self._view.caught_up()

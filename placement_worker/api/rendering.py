@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from placement_worker.api.accepting import HTML, JSON, TEXT, accepts
+from placement_worker.api.pieces import Pieces
 from placement_worker.api.problems import ApiError
 from placement_worker.api.reply import Reply
 from placement_worker.api.versions import HEADER, SERVICE, Version, told
@@ -49,6 +50,12 @@ class Answer(Struct, frozen=True):
     status: HTTPStatus
     headers: Mapping[str, str]
     body: bytes
+    # What follows, if it is long, in pieces that go out one after another.
+    more: tuple[bytes, ...] = ()
+
+    @property
+    def length(self) -> int:
+        return len(self.body) + sum(map(len, self.more))
 
 
 class Exchange(Struct):
@@ -62,16 +69,17 @@ class Exchange(Struct):
 
 def answer_to(exchange: Exchange, reply: Reply) -> Answer:
     headers = {**reply.headers, **_headers(exchange)}
-    body = b""
+    pieces: tuple[bytes, ...] = (b"",)
     if reply.body is not None:
         headers["content-type"] = JSON
-        body = reply.body if isinstance(reply.body, bytes) else _encode(reply.body)
+        pieces = reply.body.of if isinstance(reply.body, Pieces) else (_encode(reply.body),)
     if reply.is_fresh and exchange.version is not None and exchange.version >= FRESHNESS_SINCE:
         headers["cache-control"] = "no-cache"
         headers["last-modified"] = formatdate(usegmt=True)
+    answer = Answer(reply.status, headers, pieces[0], pieces[1:])
     if reply.status is not HTTPStatus.NO_CONTENT:
-        headers["content-length"] = str(len(body))
-    return Answer(reply.status, headers, body)
+        headers["content-length"] = str(answer.length)
+    return answer
 
 
 def refusal_of(exchange: Exchange, problem: ApiError) -> Answer:

@@ -9,7 +9,7 @@ from msgspec import Struct
 class Reply(Struct, frozen=True):
     """A status, and a body if there is one.
 
-    `body` is any value that msgspec encodes, or bytes, which are JSON already and go out as they are; None is no body
+    `body` is any value that msgspec encodes, or pieces, which are JSON already and go out as they are; None is no body
     and no content type. `is_fresh` says that the answer tells the state of this moment: from version 1.15 on it carries
     `cache-control: no-cache` and `last-modified`. Versions, request ids and the like are added by the frame.
     """

@@ -7,8 +7,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 
 class WholeAnswer:
-    """Head and body in one write: a second one costs as much as all else of a small answer. Every answer of the application
-    is one body, whose length its head tells.
+    """Head and body in one write: a second one costs as much as all else of a small answer. Of a long body only the first
+    piece goes with the head, whose length is that of all pieces; each of the others waits until its client has read.
     """
 
     def __init__(self, cycle: RequestResponseCycle, close: Callable[[], None]) -> None:
@@ -21,17 +21,22 @@ class WholeAnswer:
             self._head = message
             return
         assert message["type"] == "http.response.body", f"nobody here says {message['type']}"
-        assert self._head is not None, "a body comes after its head"
         cycle = self._cycle
         if cycle.flow.write_paused:
             await cycle.flow.drain()
         if cycle.disconnected:
             return
         body = b"" if cycle.scope["method"] == "HEAD" else message["body"]
-        answer = b"".join((*self._lines(self._head), b"\r\n", body))
-        cycle.response_started = cycle.response_complete = True
+        if not cycle.response_started:
+            assert self._head is not None, "a body comes after its head"
+            body = b"".join((*self._lines(self._head), b"\r\n", body))
+            cycle.response_started = True
+        if message.get("more_body", False):
+            cycle.transport.write(body)
+            return
+        cycle.response_complete = True
         cycle.message_event.set()
-        cycle.transport.write(answer)
+        cycle.transport.write(body)
         if not cycle.keep_alive:
             self._close()
         cycle.on_response()

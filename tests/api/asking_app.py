@@ -11,6 +11,7 @@ from placement_worker.api.app import PlacementApp
 from placement_worker.api.auth import Authentication
 from placement_worker.api.auth.nobody import NoAuthentication
 from placement_worker.api.forms import Forms
+from placement_worker.api.pieces import Pieces
 from placement_worker.api.policy import policy_named
 from placement_worker.api.problems import CONCURRENT_UPDATE, conflict
 from placement_worker.api.reply import Reply
@@ -36,7 +37,7 @@ async def say_all(request: Request) -> Reply:
 
 
 async def say_body(request: Request) -> Reply:
-    return Reply(HTTPStatus.CREATED, request.body)
+    return Reply(HTTPStatus.CREATED, Pieces((request.body,)))
 
 
 async def say_nothing(_: Request) -> Reply:

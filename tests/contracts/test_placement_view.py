@@ -1,6 +1,7 @@
 """What reads are answered from knows all that was committed before it was asked, whoever wrote it, on every store."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -14,7 +15,7 @@ from placement_worker import desk as writes
 from placement_worker.replica import Replica
 from placement_worker.store import PlacementStore, Unpublished
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.view import TRIES_MAX, View
+from placement_worker.view import FROZEN_MIN, TRIES_MAX, View
 from tests.contracts.desk import Desk, used
 from tests.contracts.placement_orders import (
     HOST,
@@ -281,3 +282,16 @@ async def test_whoever_wrote_sees_it_wherever_it_asks_however_many_write_and_ask
             assert [used(state) for state in replica] == [{"VCPU": 20}] * 5
             assert all(state.generation >= generations[state.id] for state in replica)
             assert view.readings_of_all == 1
+
+
+async def test_thousands_of_providers_that_were_read_are_no_work_for_the_collector() -> None:
+    async with open_store("memory") as store:
+        await Desk(store).report(*(a_host(f"host-{number}") for number in range(FROZEN_MIN - 1)))
+        frozen = gc.get_freeze_count()
+        await View(store).caught_up()
+        assert gc.get_freeze_count() == frozen
+
+        await Desk(store).report(a_host("one-more"))
+        await View(store).caught_up()
+        assert gc.get_freeze_count() > frozen
+        gc.unfreeze()

@@ -1,0 +1,45 @@
+"""Asks one hard question over HTTP again and again, in a process of its own: `python -m tests.benchmarks.hard_asker HOST PORT`
+
+The request is what its stdin holds. Says a line for each answer: its status, its length, how many seconds it took. Ends
+when it is killed, or when the server does.
+"""
+
+import socket
+import sys
+import time
+
+_AT_ONCE = 1 << 20
+
+
+def main(host: str, port: int) -> None:
+    request = sys.stdin.buffer.read()
+    while True:
+        began = time.perf_counter()
+        status, length = _answer(host, port, request)
+        sys.stdout.write(f"{status} {length} {time.perf_counter() - began:.3f}\n")
+        sys.stdout.flush()
+
+
+def _answer(host: str, port: int, request: bytes) -> tuple[int, int]:
+    """Read in large pieces, and thrown away: the client has the same processors as the server."""
+    room = bytearray(_AT_ONCE)
+    with socket.create_connection((host, port)) as connection:
+        connection.sendall(request)
+        head = b""
+        while b"\r\n\r\n" not in head:
+            if not (more := connection.recv(_AT_ONCE)):
+                raise ConnectionError(f"the server hung up after {head!r}")
+            head += more
+        lines, _, body = head.partition(b"\r\n\r\n")
+        lengths = [line for line in lines.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        length = int(lengths[0].split(b":")[1]) if lengths else 0
+        left = length - len(body)
+        while left > 0:
+            if not (count := connection.recv_into(room, min(left, _AT_ONCE))):
+                raise ConnectionError(f"the server hung up {left} bytes before the end")
+            left -= count
+    return int(head[9:12]), length
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
