@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Mapping
-from urllib.parse import urlencode
 from uuid import uuid5
 
 import httpx
@@ -12,9 +11,9 @@ import pytest
 from bus.messages.placement import ProviderState
 from placement_worker.api.problems import TOO_COSTLY
 from placement_worker.api.settings import ApiSettings
-from placement_worker.core.candidates.query import CandidatesQuery
 from tests.api.whole_app import HOST, NOBODY, Server, a_server, an_allocation
 from tests.contracts.placement_orders import provider
+from tests.hostile_requests import target
 from tests.unit.candidate_worlds import World
 from tests.unit.hard_questions import a_tight_packing, eleven_over_half_of_ten_nodes, pairs_on_a_chain
 
@@ -49,19 +48,6 @@ async def tell_provider(server: Server, state: ProviderState) -> None:
             f"/resource_providers/{state.id}/traits",
             {"resource_provider_generation": 1, "traits": list(state.traits)},
         )
-
-
-def target(query: CandidatesQuery) -> str:
-    pairs: list[tuple[str, str]] = [
-        ("limit", str(query.limit)),
-        ("group_policy", query.group_policy or "none"),
-    ]
-    for group in query.groups:
-        amounts = ",".join(f"{resource}:{amount}" for resource, amount in group.resources.items())
-        pairs.append((f"resources{group.suffix}", amounts))
-        pairs += [(f"required{group.suffix}", ",".join(names)) for names in group.required]
-    pairs += [("same_subtree", ",".join(suffixes)) for suffixes in query.same_subtree]
-    return f"/allocation_candidates?{urlencode(pairs)}"
 
 
 async def test_what_cannot_be_is_seen_at_once_where_it_kept_a_server_for_minutes() -> None:

@@ -6,29 +6,40 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 from fastjsonschema import JsonSchemaValueException
 
-from bus.messages.placement import ReportedInventory, ReportedProvider, ReportInventory
+from placement_worker.api.app import PlacementApp
 from placement_worker.api.auth.nobody import NoAuthentication
 from placement_worker.api.pieces import PIECE_BYTES, Pieces, pieces_of, rows_in_turns, with_commas
 from placement_worker.api.policy import policy_named
 from placement_worker.api.problems import DETAIL_CHARACTERS_MAX
+from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
+from placement_worker.api.routing import Route
 from placement_worker.api.settings import ApiSettings
 from placement_worker.api.versions import NEWEST
 from placement_worker.serving import PlacementService, Serving
 from placement_worker.store_memory import MemoryPlacementStore
+from tests.api.asking_app import LIST
 from tests.api.loop_turns import turns_measured
-from tests.api.test_costly_questions import target
 from tests.api.test_server import ANY_PORT
 from tests.api.whole_app import HOST, Sent, a_server
 from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import provider
-from tests.unit.candidate_worlds import World
-from tests.unit.hard_questions import a_tight_packing, eleven_over_half_of_ten_nodes, pairs_on_a_chain
+from tests.hostile_requests import (
+    GROUPS,
+    Hostile,
+    claim_body,
+    get,
+    hard_searches,
+    hard_worlds,
+    large_bodies,
+    many_hosts,
+    put,
+)
 
-GROUPS = "&".join(f"resources{number}=VCPU:1" for number in range(1, 901))
 TRAITS = f"/resource_providers/{HOST}/traits"
 # Of 900 groups each, so many candidates make an answer of 85 MB.
 HOSTS = 2_000
@@ -87,7 +98,58 @@ async def test_a_long_answer_is_whole() -> None:
         assert {len(each["mappings"]) for each in told["allocation_requests"]} == {900}
 
 
+@pytest.mark.asyncio
+async def test_others_run_between_two_pieces_however_fast_the_client_reads() -> None:
+    """This client takes all that it is sent at once."""
+    turns = []
+
+    async def show(count: int) -> None:
+        async def pieces(_: Request) -> Reply:
+            return Reply(body=Pieces((b"[1", *[b",1"] * count, b"]")))
+
+        routes = (Route("GET", "/long", pieces, LIST),)
+        app = PlacementApp(routes, NoAuthentication(), policy_named("open"), ApiSettings())
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://placement") as client:
+            asking = asyncio.ensure_future(client.get("/long"))
+            turns.append(0)
+            while not asking.done():
+                turns[-1] += 1
+                await asyncio.sleep(0)
+            assert (await asking).json() == [1] * (count + 1)
+
+    await show(0)
+    await show(500)
+
+    assert turns[1] - turns[0] >= 500
+
+
 # Bodies
+
+
+@pytest.mark.asyncio
+async def test_names_that_are_not_known_are_told_as_far_as_there_is_room() -> None:
+    async with a_server("memory") as server:
+        names = ",".join(f"CUSTOM_{number}" for number in range(2_000))
+
+        status, detail = await server.reason(
+            "GET", f"/allocation_candidates?resources=VCPU:1&required={names}"
+        )
+
+        assert (status, detail.startswith("No such trait(s): CUSTOM_0, "), detail.endswith(" ...")) == (
+            400,
+            True,
+            True,
+        ), detail[:99]
+        assert len(detail) <= DETAIL_CHARACTERS_MAX + 10
+
+
+@pytest.mark.asyncio
+async def test_a_body_that_goes_too_deep_is_refused_wherever_that_is_noticed() -> None:
+    async with a_server("memory") as server:
+        for depth in range(600, 1_000):
+            body = b"[" * depth + b'"\\u0000"' + b"]" * depth
+            assert (await server.answer(Sent("PUT", TRAITS, NEWEST, body))).status_code == 400, depth
 
 
 @pytest.mark.asyncio
@@ -141,82 +203,19 @@ async def test_a_body_that_is_refused_is_not_kept_until_the_collector_comes(text
 # All of it together
 
 
-def reports() -> list[ReportInventory]:
-    """The worlds of the hard questions, each with a class of resources of its own, and many hosts."""
-    told = []
-    for number, (world, resource) in enumerate(
-        ((eleven_over_half_of_ten_nodes()[0], "PGPU"), (a_tight_packing()[0], "VGPU"))
-    ):
-        told.append(report(world, f"of {number}", resource))
-    told.append(report(pairs_on_a_chain()[0], "of a chain", "MEMORY_MB"))
-    return told + [a_host(f"many-{number}") for number in range(HOSTS)]
-
-
-def a_host(name: str) -> ReportInventory:
-    inventories = {"VCPU": ReportedInventory(total=10_000)}
-    host = ReportedProvider(id=provider(name), name=name, inventories=inventories)
-    return ReportInventory(cell="c1", root=host.id, providers=(host,))
-
-
-def report(world: World, name: str, resource: str) -> ReportInventory:
-    woods = world.woods
-    states = [woods.state(row) for row in range(woods.rows)]
-    return ReportInventory(
-        cell="c1",
-        root=provider(f"{states[0].name} {name}"),
-        providers=tuple(
-            ReportedProvider(
-                id=provider(f"{state.name} {name}"),
-                name=f"{state.name} {name}",
-                parent=None
-                if state.parent is None
-                else provider(f"{next(each.name for each in states if each.id == state.parent)} {name}"),
-                inventories={
-                    resource: ReportedInventory(total=sum(each.total for each in state.inventories.values()))
-                },
-                traits=state.traits,
-            )
-            for state in states
-        ),
-    )
-
-
-VERSION = "openstack-api-version: placement 1.39\r\n"
-
-
-def get(path: str) -> bytes:
-    return f"GET {path} HTTP/1.1\r\n{VERSION}\r\n".encode()
-
-
-def put(path: str, body: bytes) -> bytes:
-    about = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-    return f"PUT {path} HTTP/1.1\r\n{VERSION}{about}\r\n".encode() + body
-
-
-def hostile() -> dict[str, tuple[bytes, int]]:
-    """What is asked, and how it ends."""
-    long_names = json.dumps(["A" * 275] * 49_000).encode()
+def hostile() -> dict[str, Hostile]:
     return {
-        "eleven over half": (get(target(eleven_over_half_of_ten_nodes()[1])), 200),
-        "pairs on a chain": (
-            get(target(pairs_on_a_chain()[1]).replace("VCPU", "MEMORY_MB")),
-            200,
-        ),
-        SLOWEST: (get(target(a_tight_packing()[1]).replace("PGPU", "VGPU")), 400),
-        LONGEST: (get(f"/allocation_candidates?{GROUPS}&group_policy=none"), 200),
-        "all providers": (get("/resource_providers"), 200),
-        "14 MB of traits": (put(TRAITS, b'{"resource_provider_generation":1,"traits":%b}' % long_names), 400),
-        "14 MB of one": (put(TRAITS, b'{"traits":["%b"]}' % (b"A" * 14_000_000)), 400),
-        "14 MB of NUL": (put(TRAITS, b'{"traits":["%b"]}' % (b"\\u0000" * 2_300_000)), 400),
-        "14 MB of keys": (put(TRAITS, b'{"%b":[%b"\\u0000"]}' % (b"k" * 8_000_000, b"0," * 40_000)), 400),
-        "50,000 lists": (put(TRAITS, b"[%b0]" % (b"[]," * 49_000)), 400),
+        **hard_searches(),
+        **large_bodies(provider("many-1")),
+        "all providers": Hostile(get("/resource_providers"), 200),
     }
 
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[PlacementService]:
     store = MemoryPlacementStore()
-    for start in range(0, len(told := reports()), 200):
+    told = (*hard_worlds(), *many_hosts(HOSTS))
+    for start in range(0, len(told), 200):
         await Desk(store).report(*told[start : start + 200])
     settings = ApiSettings(search_steps_max=8_000_000)
     service = PlacementService(store, Serving(ANY_PORT, NoAuthentication(), policy_named("open"), settings))
@@ -249,30 +248,24 @@ async def test_beside_any_question_others_are_answered_and_no_turn_of_the_loop_t
     async with serving() as here:
         assert await asked(here.url, get("/resource_providers?name=many-1")) == 200
         claims = 0
-        for what, (text, status) in hostile().items():
+        for what, each in hostile().items():
             gc.collect()
             with turns_measured() as turns:
                 at_once = 1 if what == SLOWEST else 2
-                hard = [asyncio.ensure_future(asked(here.url, text)) for _ in range(at_once)]
+                hard = [asyncio.ensure_future(asked(here.url, each.text)) for _ in range(at_once)]
                 answered = 0
-                while not all(each.done() for each in hard):
+                while not all(one.done() for one in hard):
                     assert await asked(here.url, ROOT) == 200
                     claims += 1
                     assert await asked(here.url, a_claim(claims)) == 204
                     answered += 1
 
-            assert [await each for each in hard] == [status] * at_once, what
+            assert [await one for one in hard] == [each.status] * at_once, what
             assert answered >= (20 if what in (SLOWEST, LONGEST) else 1), what
             assert turns.longest_s < TURN_S_MAX, (what, turns.longest)
 
 
 def a_claim(number: int) -> bytes:
-    body = {
-        "allocations": {str(provider(f"many-{number}")): {"resources": {"VCPU": 1}}},
-        "project_id": "shop",
-        "user_id": "ann",
-        "consumer_generation": None,
-        "consumer_type": "INSTANCE",
-    }
-    consumer = str(provider(f"consumer-{number}"))
-    return put(f"/allocations/{consumer}", json.dumps(body).encode())
+    """Version 1.36 is the newest that asks for no type of the consumer."""
+    order = put(f"/allocations/{provider(f'consumer-{number}')}", claim_body(f"many-{number}"))
+    return order.replace(b"placement 1.39", b"placement 1.36", 1)

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|choosing|api] [--json FILE]`"""
+"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|choosing|api|beside] [--json FILE]`"""
 
 import argparse
 import sys
@@ -14,6 +14,7 @@ from tests.benchmarks.measuring import FULL, QUICK, Effort, Result
 from tests.benchmarks.report import as_json, show
 from tests.benchmarks.section_api import api_section
 from tests.benchmarks.section_ask import ask_section
+from tests.benchmarks.section_beside import beside_section
 from tests.benchmarks.section_bus import bus_section
 from tests.benchmarks.section_candidates import candidates_section
 from tests.benchmarks.section_choosing import choosing_section
@@ -28,6 +29,7 @@ SECTIONS = {
     "candidates": candidates_section,
     "choosing": choosing_section,
     "api": api_section,
+    "beside": beside_section,
 }
 TABLE_WIDTH = 160
 

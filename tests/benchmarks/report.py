@@ -11,6 +11,7 @@ from rich.table import Table
 from tests.benchmarks.incumbent_targets import targets_of
 from tests.benchmarks.machine import Machine
 from tests.benchmarks.measuring import BROKER, DATABASE, GENERATOR, Result
+from tests.benchmarks.section_beside import longest_waits
 
 
 class Budget(Struct, frozen=True):
@@ -58,7 +59,7 @@ def show(console: Console, machine: Machine, results: Sequence[Result]) -> None:
     console.print("Ours, others: what we and what everybody else got of the machine's CPU time meanwhile.")
     for section in dict.fromkeys(result.section for result in results):
         console.print(_table(section, [result for result in results if result.section == section]))
-    for line in (*budgets_of(results), *targets_of(results)):
+    for line in (*budgets_of(results), *targets_of(results), *longest_waits(results)):
         console.print(line)
 
 
@@ -110,6 +111,8 @@ def _generator(result: Result) -> str:
 
 def _python(result: Result) -> str:
     parts = [kind for kind in result.kinds if kind not in (BROKER, DATABASE, GENERATOR)]
+    if not parts:
+        return ""
     split = "" if len(parts) == 1 else f" ({' + '.join(_us(result.us(kind)) for kind in parts)})"
     return f"{_us(result.python_us)}{split}"
 
@@ -123,11 +126,11 @@ def _database(result: Result) -> str:
 
 
 def _total(result: Result) -> str:
-    return _us(result.total_us)
+    return _us(result.total_us) if result.total_us else ""
 
 
 def _range(result: Result) -> str:
-    return f"{_us(min(result.totals_us))}-{_us(max(result.totals_us))}"
+    return f"{_us(min(result.totals_us))}-{_us(max(result.totals_us))}" if result.total_us else ""
 
 
 def _rate(result: Result) -> str:
@@ -152,6 +155,12 @@ def _longest(result: Result) -> str:
     return "" if waited_ms is None else f"{waited_ms:.1f}"
 
 
+def _slowest(result: Result) -> str:
+    """Of the best run."""
+    waits_ms = [run.details["longest wait ms"] for run in result.runs if "longest wait ms" in run.details]
+    return f"{min(waits_ms):.1f}" if waits_ms else ""
+
+
 def _beside(result: Result) -> str:
     """What is asked at the same time and was taken off: how much a second, and what it would add to an operation."""
     rate, cost_us = result.detail("claims beside a second"), result.detail("claims beside µs")
@@ -173,6 +182,7 @@ _COLUMNS = {
     _rate: "a second",
     _wait: "wait ms",
     _longest: "p99 ms",
+    _slowest: "longest ms, best run",
     _beside: "claims/s beside (µs)",
     _again: "asked again",
     _ours: "ours",

@@ -1,0 +1,83 @@
+"""Beside a hard question over the bus claims are granted, and no turn of the worker's loop takes long."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bus.messages.candidates import Candidates, CandidatesFound, TooCostly
+from bus.messages.placement import ClaimAnswered, Claimed
+from bus.process import run_until
+from bus.settings import BusSettings
+from bus.station import Station
+from placement_worker.settings import PlacementSettings
+from placement_worker.store import PlacementStore
+from placement_worker.wiring import now, placement_parts
+from tests.api.loop_turns import turns_measured
+from tests.contracts.desk import Desk
+from tests.contracts.memory_under_test import MemoryUnderTest
+from tests.contracts.placement_orders import a_claim, a_share, amounts, consumer, provider
+from tests.contracts.stage import declared
+from tests.contracts.stores import open_store
+from tests.hostile_requests import hard_messages, hard_worlds, many_hosts
+
+pytestmark = pytest.mark.asyncio
+
+HOSTS = 1_000
+TURN_S_MAX = 0.2
+ENDS = {"a tight packing": TooCostly}
+# Nothing is asked twice: how long an answer takes is not what is looked at.
+BUS = BusSettings(ask_again_ms=60_000, answer_timeout_ms=60_000)
+STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
+
+
+@asynccontextmanager
+async def asking(store: PlacementStore) -> AsyncIterator[Station]:
+    broker = await declared(MemoryUnderTest())
+    here, client = (
+        Station(broker, "placement", settings=BUS),
+        Station(broker, "client", settings=BUS, asks=True),
+    )
+    settings = PlacementSettings(search_steps_max=8_000_000)
+    told = asyncio.Event()
+    running = asyncio.create_task(
+        run_until(told, (*placement_parts((here,), store, settings), client), drain_s_max=10)
+    )
+    try:
+        yield client
+    finally:
+        told.set()
+        await running
+        await client.close()
+        await here.close()
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_beside_any_question_claims_are_granted_and_no_turn_of_the_loop_takes_long(kind: str) -> None:
+    async with open_store(kind) as store:
+        told = (*hard_worlds(), *many_hosts(HOSTS))
+        for start in range(0, len(told), 200):
+            await Desk(store).report(*told[start : start + 200])
+        async with asking(store) as client:
+            host = provider("many-1")
+            claims = 0
+            for what, question in hard_messages().items():
+                gc.collect()
+                with turns_measured() as turns:
+                    hard = asyncio.ensure_future(client.ask(question))
+                    while not hard.done():
+                        claims += 1
+                        share = a_share(host, asked=amounts(host, VCPU=1))
+                        answer = await client.ask(
+                            a_claim(share, who=consumer(f"c-{claims}"), issued_at=now())
+                        )
+                        assert isinstance(answer, ClaimAnswered)
+                        assert isinstance(answer.verdict, Claimed), answer
+
+                found = await hard
+                assert isinstance(found, CandidatesFound)
+                assert isinstance(found.verdict, ENDS.get(what, Candidates)), (what, found)
+                assert turns.longest_s < TURN_S_MAX, (what, turns.longest)
+            assert claims > 20
