@@ -1,5 +1,6 @@
 """Do the benchmarks still run, and would they say so if what they measure went wrong?"""
 
+import asyncio
 import os
 import sqlite3
 import subprocess
@@ -20,6 +21,9 @@ from tests.benchmarks.machine import this_machine
 from tests.benchmarks.measuring import QUICK, Result, Run
 from tests.benchmarks.messages import HOST_IDS, claims
 from tests.benchmarks.report import as_json, budgets_of, show
+from tests.benchmarks.section_beside import SECTION, asked_over_http, longest_waits
+from tests.hostile_requests import Hostile, get
+from tests.placement_servers import PlacementServer
 
 BURNT_S = 0.2
 BURN = f"import time\nwhile time.process_time() < {BURNT_S}: pass"
@@ -45,6 +49,9 @@ async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order()
         ("claims over HTTP", "100 hosts", "on 10 of them", "moorage"),
         ("claims over HTTP, paced", "100 hosts", "200", "moorage"),
         ("candidates over HTTP", "100 hosts", "none", "moorage"),
+        ("waits beside hard questions", "sqlite", "HTTP", "GET /", "all of them at once"),
+        ("waits beside hard questions", "sqlite", "HTTP", "claim", "all of them at once"),
+        ("waits beside hard questions", "sqlite", "unix", "claim", "all of them at once"),
     ]
     for result in results:
         assert result.rate > 0, result
@@ -52,7 +59,7 @@ async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order()
         assert all(result.us(kind) > 0 for kind in result.kinds), result
         assert all(run.ours > 0 for run in result.runs), result
     assert results[8].kinds == ("generator", "placement", "broker")
-    assert results[-1].kinds == ("generator", "server")
+    assert results[13].kinds == ("generator", "server")
 
     machine = this_machine()
     told = msgspec.json.decode(as_json(machine, results))
@@ -138,3 +145,34 @@ async def _open_and_falsify() -> None:
 def _spend(seconds: float) -> None:
     while time.thread_time() < seconds:
         pass
+
+
+def waited(beside: str, *longest_ms: float) -> Result:
+    runs = tuple(
+        Run(1, 1.0, {"generator": 1.0}, ours=0.1, others=0.0, details={"longest wait ms": each})
+        for each in longest_ms
+    )
+    return Result(SECTION, {"asked": "GET /", "beside": beside}, runs)
+
+
+def test_the_longest_wait_of_the_best_run_is_held_against_the_promise() -> None:
+    (kept,) = longest_waits([waited("a", 900.0, 150.0), waited("b", 20.0)])
+    (exceeded,) = longest_waits([waited("a", 900.0, 150.0), waited("b", 201.0)])
+
+    assert kept.endswith("was 150 ms (GET /, a): kept")
+    assert exceeded.endswith("was 201 ms (GET /, b): EXCEEDED")
+    assert [*longest_waits([])] == []
+
+
+@pytest.mark.asyncio
+async def test_a_hard_question_that_is_answered_otherwise_fails_a_benchmark() -> None:
+    async def no_such_thing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}")
+        writer.close()
+
+    async with await asyncio.start_server(no_such_thing, "127.0.0.1", 0) as listening:
+        host, port = listening.sockets[0].getsockname()
+        with pytest.raises(WrongBooksError, match="1 of those that ask hard questions have ended"):
+            async with asked_over_http(PlacementServer(host, port, 0), (Hostile(get("/"), 200),)) as askers:
+                await asyncio.wait([asyncio.ensure_future(each.wait()) for each in askers])

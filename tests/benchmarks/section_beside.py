@@ -52,6 +52,8 @@ ASKED_EVERY_S = 0.01
 HEAD_START_S = 0.5
 WAITS = 300
 MS_PER_S = 1e3
+# What is promised.
+WAIT_MS_MAX = 200.0
 # Nothing is asked twice.
 _PATIENT = BusSettings(ask_again_ms=600_000, answer_timeout_ms=600_000)
 _ROOT = Path(__file__).parents[2]
@@ -100,7 +102,7 @@ async def _over_http(url: str, effort: Effort) -> list[Result]:
         # It reads all providers for the first question.
         await _once(server, "/resource_providers")
         for name, questions in some.items():
-            async with _asked_over_http(server, questions), HttpConnection(server) as connection:
+            async with asked_over_http(server, questions), HttpConnection(server) as connection:
                 for asked, ask in (
                     ("GET /", partial(_ask_for_root, connection)),
                     ("claim", partial(_claim_over_http, connection)),
@@ -128,7 +130,9 @@ async def _claim_over_http(connection: HttpConnection) -> None:
 
 
 @asynccontextmanager
-async def _asked_over_http(server: PlacementServer, questions: Sequence[Hostile]) -> AsyncIterator[None]:
+async def asked_over_http(
+    server: PlacementServer, questions: Sequence[Hostile]
+) -> AsyncIterator[Sequence[asyncio.subprocess.Process]]:
     """Each by a process of its own, again and again."""
     processes = []
     try:
@@ -144,7 +148,7 @@ async def _asked_over_http(server: PlacementServer, questions: Sequence[Hostile]
             process.stdin.write(question.text)
             process.stdin.write_eof()
         await asyncio.sleep(HEAD_START_S if questions else 0)
-        yield
+        yield processes
         ended = [process.returncode for process in processes if process.returncode is not None]
         if ended:
             raise WrongBooksError(f"{len(ended)} of those that ask hard questions have ended: see above")
@@ -255,9 +259,6 @@ def _asking(ask: Ask, count: int) -> Work:
 def _what(url: str, over: str, asked: str, beside: str) -> dict[str, str | int]:
     store = url.partition(":")[0].partition("+")[0]
     return {"store": store, "over": over, "asked": asked, "beside": beside}
-
-
-WAIT_MS_MAX = 200.0
 
 
 def longest_waits(results: Sequence[Result]) -> Iterator[str]:
