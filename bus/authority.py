@@ -94,7 +94,7 @@ def judge(message: Message, origin: Origin, post: Post) -> Refused | None:
 
 
 def judged_by(message: Message) -> object:
-    """What a verdict depends on beside the parcel: of two messages in one parcel that are alike in this, both count or
+    """The parts of a message that decide its verdict: two messages of one parcel that agree in these both count, or
     none.
     """
     kind = type(message)
@@ -157,7 +157,7 @@ def answering(question: str) -> frozenset[str]:
 
 @functools.cache
 def _names_in(kind: type[Message]) -> Callable[[Message], object]:
-    """What a message of this type says of cells and projects."""
+    """Reads the cells and projects that a message of this type names."""
     fields: list[str] = [name for name in ("cell", "project") if name in kind.__struct_fields__]
     if "instance" in kind.__struct_fields__ and "project" in getattr(
         typing.get_type_hints(kind)["instance"], "__struct_fields__", ()

@@ -44,7 +44,7 @@ class Held(Struct, eq=False):
     origin: Origin
     # The one cell that its sender may speak for; None if for all.
     cell: str | None = None
-    # What was said by a message of it that counts: others that say the same count, too.
+    # The deciding parts (bus/authority.py) of a message of it that counts: others that agree in them count, too.
     counts: object = None
 
     @property
