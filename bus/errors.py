@@ -17,6 +17,7 @@ Failure
 │   │   └── ConsumerCancelled       the broker stopped delivering: queue deleted, or a delivery held too long
 │   ├── CredentialsRefused      Ironic does not accept who we are (ironic_sync/rest.py)
 │   ├── VersionNotOffered       Ironic's API is older than what is needed (ironic_sync/rest.py)
+│   ├── NoLongerOurs            a bare-metal node belongs to another daemon by now (ironic_sync/rest.py)
 │   ├── Undeliverable           no queue takes this order or question
 │   ├── NotTaken                a queue for this parcel is full
 │   └── WrongAnswer             a question was answered by something that is no answer to it

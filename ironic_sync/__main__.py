@@ -11,7 +11,7 @@ from bus.places import Places, places_told
 from bus.running import about, run_main, run_worker, tables_first, with_flags
 from bus.settings import BusSettings
 from bus.sql import DATABASE, DatabaseSettings, upgrade
-from bus.station import Station, process_name
+from bus.station import close_all, stations_at
 from bus.tuning import settings_told
 from bus.urls import broker_at
 from ironic_sync.core.cells import CellMap
@@ -34,7 +34,7 @@ async def run(
     health_at: str = "",
 ) -> None:
     store = SqlIronicStore(places.ironic_db, settings=database or DatabaseSettings())
-    station = Station(broker_at(places.bus_url), process_name("ironic"), asks=True, settings=bus)
+    station, in_cells = stations_at(places, "ironic", asks=True, settings=bus)
     link = Link(
         broker_at(places.ironic_bus), station.settings, name="connection to Ironic", chance=station.chance
     )
@@ -46,7 +46,11 @@ async def run(
     )
     try:
         await run_worker(
-            about("ironic", brokers=(places.bus_url, places.ironic_bus), database=places.ironic_db),
+            about(
+                "ironic",
+                brokers=(places.bus_url, places.ironic_bus, *places.cell_bus_urls.values()),
+                database=places.ironic_db,
+            ),
             ironic_parts(
                 station,
                 link,
@@ -56,14 +60,15 @@ async def run(
                 incarnation=secrets.token_hex(8),
                 cells=cells_of(places),
                 api=api,
+                in_cells=in_cells,
             ),
             station.settings.drain_ms_max / 1000,
             first=tables_first(upgrade, places.ironic_db, "ironic_sync", database),
-            stations=(link,),
+            stations=(link, *in_cells.values()),
             health_at=health_at,
         )
     finally:
-        await station.close()
+        await close_all((station, *in_cells.values()))
         await link.close()
         if api is not None:
             await api.close()
@@ -77,7 +82,7 @@ def cells_of(places: Places) -> CellMap:
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
     """MOOR_BUS_URL, MOOR_DB_URL (or MOOR_IRONIC_DB_URL) and MOOR_IRONIC_NAME must be set. MOOR_IRONIC_BUS_URL is Ironic's
     broker if it is another, MOOR_IRONIC_URL its REST API; MOOR_IRONIC_CELL, MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say
-    which cell a node is in. The other MOOR_IRONIC_* and MOOR_BUS_* are the settings.
+    which cell a node is in, and MOOR_CELL_BUS_URLS which cells have a broker of their own. The other MOOR_IRONIC_* and MOOR_BUS_* are the settings.
     """
     environment = with_flags(environment, arguments, "ironic_sync")
     has_own = bool(environment.get("MOOR_IRONIC_DB_URL"))

@@ -8,10 +8,11 @@ An expected no of Ironic's is a value, `Refused`, with Ironic's own message. Wha
     Locked               409, and a conductor holds the node's lock (rest_http.py says how that is told from a refusal)
     CredentialsRefused   401 or 403
     VersionNotOffered    Ironic's API is older than what is needed
+    NoLongerOurs         the node belongs to another daemon by now, or may: nothing was sent
     WrongAnswer          an answer that is no JSON, too large, or has not the form it must have
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
@@ -34,6 +35,10 @@ class CredentialsRefused(Operational):
 
 class VersionNotOffered(Operational):
     """The microversion that is needed is not among those that Ironic offers."""
+
+
+class NoLongerOurs(Operational):
+    """The node is no longer this daemon's, or its lease may be over: nothing was sent."""
 
 
 class Refused(Struct, frozen=True):
@@ -118,6 +123,9 @@ class ChangesNodes(Protocol):
     A request whose answer was lost may have been accepted: an error is raised, and the caller reads the node before it
     asks again. All are safe to be repeated after that.
     """
+
+    def order_only_if(self, may_act_on: Callable[[ProviderId], bool]) -> None:
+        """Ask this immediately before each request, the first and each that is tried again; raise NoLongerOurs if it says no."""
 
     async def patch(self, node: ProviderId, changes: Sequence[Change]) -> Refused | None: ...
 

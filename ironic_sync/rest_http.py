@@ -34,6 +34,7 @@ from ironic_sync.rest import (
     Change,
     CredentialsRefused,
     InterfaceCheck,
+    NoLongerOurs,
     Page,
     Read,
     Refused,
@@ -151,6 +152,7 @@ class HttpIronicApi:
         )
         self._name = f"Ironic at {base}"
         self._least = MINOR_OF_SHARDS if self._settings.has_shards else MINOR_LEAST
+        self._may_act_on: Callable[[ProviderId], bool] = lambda _: True
         # As it is asked for; lowered to what the server offers when it says that it has less.
         self._minor = max(self._least, MINOR_WANTED)
 
@@ -187,6 +189,9 @@ class HttpIronicApi:
         )
 
     # What is ordered
+
+    def order_only_if(self, may_act_on: Callable[[ProviderId], bool]) -> None:
+        self._may_act_on = may_act_on
 
     async def patch(self, node: ProviderId, changes: Sequence[Change]) -> Refused | None:
         return await self._order("PATCH", node, "", changes)
@@ -266,6 +271,10 @@ class HttpIronicApi:
 
         async def once() -> _Answer:
             nonlocal conflicts
+            if not self._may_act_on(node):
+                raise NoLongerOurs(
+                    f"node {node} is no longer this daemon's, or may not be: nothing was ordered"
+                )
             answer = await self._send(method, f"{_at(node)}{below}", {}, body)
             if answer.status == _CONFLICT and not await self._is_locked(node, answer):
                 conflicts += 1

@@ -34,6 +34,18 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
     # How often a daemon vouches for its nodes.
     beat_s: float = 5.0
 
+    # How many nodes are deployed and undeployed at once, and how often a daemon looks for those that are due: an order that
+    # another daemon took is found so.
+    deploys_at_once: int = 100
+    due_s: float = 0.5
+    # How often a node that Ironic works on is read though no notification came, and how often the conductor is told that
+    # Ironic still works on it. The conductor gives up an attempt of which it hears nothing (`deploy_timeout_s`).
+    deploy_read_s: float = 15.0
+    progress_s: float = 120.0
+    # A step that Ironic did not take is tried again after this, then twice that, and so on.
+    deploy_retry_s_first: float = 1.0
+    deploy_retry_s_max: float = 60.0
+
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
             if getattr(self, field) <= 0:
@@ -43,6 +55,11 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"renew_s and renew_wait_s make {self.renew_s + self.renew_wait_s:g}, must be less than lease_s minus "
                 f"lease_margin_s ({acting_s:g}): else one slow renewal stops the daemon"
+            )
+        if self.deploy_retry_s_first > self.deploy_retry_s_max:
+            raise ValueError(
+                f"deploy_retry_s_first is {self.deploy_retry_s_first}, must be at most deploy_retry_s_max "
+                f"({self.deploy_retry_s_max})"
             )
         if self.look_s >= self.lease_s:
             raise ValueError(f"look_s is {self.look_s}, must be less than lease_s ({self.lease_s})")

@@ -1,22 +1,26 @@
 """The parts of a bare-metal daemon, put together; __main__.py runs them alone, `moor` beside others."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 
 import os_traits
 
 from bus.foreign import Inbox
 from bus.link import Link
 from bus.process import Part
-from bus.station import Station
+from bus.publisher import Publisher
+from bus.station import Station, by_station
 from ironic_sync.announcing import Announcer
 from ironic_sync.applying import NodeKeeper
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.settling import Terms
+from ironic_sync.deploying import Deployer
 from ironic_sync.events import EventReader
+from ironic_sync.handlers import OrderBook, handlers
 from ironic_sync.membership import Membership
 from ironic_sync.reporting import Reporter
-from ironic_sync.rest import ReadsNodes
+from ironic_sync.rest import IronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
 from ironic_sync.sweeping import Adopter, Sweeper
@@ -38,12 +42,14 @@ def ironic_parts(
     incarnation: str,
     cells: CellMap,
     inbox: Inbox | None = None,
-    api: ReadsNodes | None = None,
+    api: IronicApi | None = None,
+    in_cells: Mapping[str, Station] | None = None,
     clock_us: Callable[[], int] = now_us,
     clock_s: Callable[[], float] = time.monotonic,
 ) -> tuple[Part, ...]:
     """All of a daemon. The station must be one that asks; `ironic_link` leads to the broker on which Ironic speaks. Without
-    `api` notifications alone decide.
+    `api` notifications alone decide, and nothing can be deployed. `in_cells` are the stations on the brokers of cells that
+    have one of their own: whoever made them closes them.
     """
     chance = station.chance
     terms = Terms(cells=cells, standard_traits=STANDARD_TRAITS, can_read=api is not None)
@@ -72,4 +78,32 @@ def ironic_parts(
         on_allocations=reading.look_into,
         chance=chance,
     )
-    return (events, reading, reporter, announcer, membership, station)
+    apart = in_cells or {}
+    deploying: tuple[Part, ...] = ()
+    if api is not None:
+
+        def publisher_of(cell: str) -> Publisher:
+            return apart.get(cell, station).publisher
+
+        deployer = Deployer(api, keeper, store, membership, publisher_of, settings, chance=chance)
+        api.order_only_if(membership.may_act_on)
+        keeper.listen(deployer.touch)
+        membership.listen(deployer)
+        deploying = (deployer,)
+    orders = _order_workers(station, apart, cells, keeper)
+    return (events, reading, reporter, announcer, *orders, *deploying, membership, station)
+
+
+def _order_workers(
+    station: Station, apart: Mapping[str, Station], cells: CellMap, keeper: NodeKeeper
+) -> tuple[Part, ...]:
+    """Take the orders of every cell that a node may be in, each from its own broker."""
+
+    def now() -> datetime:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=keeper.clock_us())
+
+    at = dict.fromkeys(cells.names, station)
+    for there, names in by_station(apart).items():
+        at |= dict.fromkeys((name for name in names if name in at), there)
+    taking = handlers(now)
+    return tuple(there.worker(f"ironic.{cell}.work", taking, OrderBook(keeper)) for cell, there in at.items())

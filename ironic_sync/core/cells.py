@@ -22,6 +22,12 @@ class CellMap(Struct, frozen=True, kw_only=True):
     shards: Mapping[str, str] = {}
     default: str = ""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every cell that a node may be in."""
+        named = {*self.groups.values(), *self.shards.values(), self.default}
+        return tuple(sorted(named - {""}))
+
 
 class CellStays(Struct, frozen=True):
     """Nothing to do."""

@@ -6,8 +6,12 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from bus.message import ProviderId
-from bus.messages.build import Flavor, InstanceId
+from bus.messages.build import InstanceId
+from bus.messages.cell import DeployInstance, InstanceDestroyed, InstanceSpawned, SpawnFailed
 from ironic_sync.core.node import Node
+
+# What a conductor is told of an attempt in the end.
+Answer = InstanceSpawned | SpawnFailed | InstanceDestroyed
 
 
 class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,22 +32,42 @@ class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Deploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a cell's conductor ordered for a node, and how far it is. A node has one at a time."""
+    """What a cell's conductor ordered for a node, and how far it is. A node has one at a time.
+
+    A deploy with a `failure` is being cleaned up: the failure is said when the instance is off the node.
+    """
 
     kind: Literal["deploy", "undeploy"]
     cell: str
     instance: InstanceId
     attempt: int
-    flavor: Flavor | None = None
-    name: str = ""
-    project: str = ""
-    image: str = ""
-    # The step that is under way (core/deploying.py), and how often it was tried.
-    step: str = ""
+    # What is deployed; None for an undeploy.
+    order: DeployInstance | None = None
+    failure: str = ""
+    # What is waited for, for people; and how often the same step was tried in vain.
+    words: str = ""
     tries: int = 0
     started_at: datetime | None = None
-    # When the step must be looked at again though no notification came.
+    # When the node must be looked at again though no notification came.
     due_at: datetime | None = None
+
+
+class Deployed(Struct, frozen=True, kw_only=True):
+    """The attempt that a deploy made active on a node."""
+
+    cell: str
+    instance: InstanceId
+    attempt: int
+
+
+class Ended(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An attempt that is over on a node, a tombstone: no order deploys it or an earlier one of its instance any more.
+
+    `failure` is why it failed; empty if it was undeployed.
+    """
+
+    instance: InstanceId
+    attempt: int
     failure: str = ""
 
 
@@ -62,6 +86,8 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `reported` is what placement accepted last, under `reported_version`; `report_note` says why it refused the last report.
     `is_removed`: placement has no provider for the node any more. `sequence_ahead` is added to the version to number a
     report: placement may have seen higher numbers than this row, which may have been restored from a backup.
+    `deploy` is under way, `deployed` was the last that became active. `ended` are the last attempts that are over, the
+    newest last. `answers` are kept until the broker has confirmed them; `answers_at` is when the first of them was made.
     """
 
     id: ProviderId
@@ -87,6 +113,10 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_removed: bool = False
     sequence_ahead: int = 0
     deploy: Deploy | None = None
+    deployed: Deployed | None = None
+    ended: tuple[Ended, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    answers_at: datetime | None = None
 
     @property
     def holds_instance(self) -> bool:
@@ -110,5 +140,8 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def due_at(self) -> datetime | None:
-        """When the owner must look at the node's deploy though no notification came."""
-        return None if self.deploy is None else self.deploy.due_at
+        """When the owner must look at the node's deploy, or say what is left to be said."""
+        deploy_at = None if self.deploy is None else self.deploy.due_at
+        if self.answers_at is None or deploy_at is None:
+            return self.answers_at or deploy_at
+        return min(self.answers_at, deploy_at)

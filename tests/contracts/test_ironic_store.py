@@ -10,10 +10,12 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
-from bus.messages.build import Flavor, InstanceId
+from bus.messages.build import Flavor, Image, InstanceId
+from bus.messages.cell import DeployInstance, InstanceSpawned, SpawnFailed
+from bus.messages.placement import ResourceAmount, Share
 from ironic_sync.core.node import Node
 from ironic_sync.core.ring import Move, Owned
-from ironic_sync.core.rows import Deploy, NodeRow, Offer
+from ironic_sync.core.rows import Deploy, Deployed, Ended, NodeRow, Offer
 from ironic_sync.store import IronicStore, NameTaken, Saved
 from tests.contracts.ironic_stores import STORES, open_ironic_store, open_ironic_stores
 
@@ -88,10 +90,37 @@ def everything() -> NodeRow:
             cell="c1",
             instance=InstanceId(ConsumerId(UUID(int=5))),
             attempt=2,
-            flavor=Flavor(name="gold", vcpus=2, extra_specs={"resources:CUSTOM_GOLD": "1"}),
+            order=DeployInstance(
+                cell="c1",
+                instance=InstanceId(ConsumerId(UUID(int=5))),
+                attempt=2,
+                host=node_id(1),
+                flavor=Flavor(name="gold", vcpus=2, extra_specs={"resources:CUSTOM_GOLD": "1"}),
+                share=Share(host=node_id(1), amounts=(ResourceAmount(node_id(1), "CUSTOM_GOLD", 1),)),
+                image=Image(source="http://images/1"),
+                ports=("port-1",),
+            ),
+            failure="no image",
+            words="deploying",
+            tries=3,
             started_at=NOON,
             due_at=later(60),
         ),
+        deployed=Deployed(cell="c1", instance=InstanceId(ConsumerId(UUID(int=6))), attempt=1),
+        ended=(Ended(instance=InstanceId(ConsumerId(UUID(int=7))), attempt=3, failure="no power"),),
+        answers=(
+            InstanceSpawned(
+                cell="c1", instance=InstanceId(ConsumerId(UUID(int=6))), attempt=1, host=node_id(1)
+            ),
+            SpawnFailed(
+                cell="c1",
+                instance=InstanceId(ConsumerId(UUID(int=7))),
+                attempt=3,
+                host=node_id(1),
+                reason="no power",
+            ),
+        ),
+        answers_at=NOON,
     )
 
 

@@ -1,0 +1,153 @@
+"""What a conductor's order makes of a node's row: a deploy, an undeploy, or an answer at once.
+
+Orders are delivered at least once, and in any order. What was done is answered again and not done twice. An attempt that
+is over has a tombstone on the row, so that a deploy which comes after its undeploy does nothing.
+
+An undeploy is always answered. It never touches the deploy of another instance, of another attempt, or of another cell.
+"""
+
+from datetime import datetime
+
+from msgspec import structs
+
+from bus.messages.build import InstanceId
+from bus.messages.cell import (
+    DeployInstance,
+    InstanceDestroyed,
+    InstanceSpawned,
+    SpawnFailed,
+    UndeployInstance,
+)
+from bus.messages.hosts import NODE
+from ironic_sync.core.offers import reasons_against
+from ironic_sync.core.rows import Answer, Deploy, Deployed, Ended, NodeRow
+
+Order = DeployInstance | UndeployInstance
+Ordered = tuple[NodeRow, Answer | None]
+
+# How many attempts that are over a row remembers. Of an older one, a late deploy would be done, and then be undeployed by
+# its conductor.
+ENDED_MAX = 20
+NO_API = "this daemon knows no REST API of Ironic (MOOR_IRONIC_URL), and cannot deploy"
+
+
+def after_order(row: NodeRow, order: Order, now: datetime, *, can_deploy: bool) -> Ordered:
+    """The row after this order, and the answer that is due at once. A row of version 0 is not known."""
+    if isinstance(order, DeployInstance):
+        return _after_deploy(row, order, now, can_deploy=can_deploy)
+    return _after_undeploy(row, order, now)
+
+
+def spawned(deployed: Deployed | Deploy, row: NodeRow) -> InstanceSpawned:
+    return InstanceSpawned(
+        cell=deployed.cell, instance=deployed.instance, attempt=deployed.attempt, host=row.id, kind=NODE
+    )
+
+
+def spawn_failed(order: Deploy | DeployInstance, row: NodeRow, reason: str) -> SpawnFailed:
+    return SpawnFailed(
+        cell=order.cell, instance=order.instance, attempt=order.attempt, host=row.id, reason=reason
+    )
+
+
+def destroyed(order: Deploy | UndeployInstance, row: NodeRow) -> InstanceDestroyed:
+    return InstanceDestroyed(cell=order.cell, instance=order.instance, attempt=order.attempt, host=row.id)
+
+
+def with_end(row: NodeRow, instance: InstanceId, attempt: int, failure: str = "") -> NodeRow:
+    """The row with a tombstone for this attempt; the very same row if it has one."""
+    known = _end_of(row, instance)
+    if known is not None and known.attempt >= attempt:
+        return row
+    others = tuple(each for each in row.ended if each.instance != instance)
+    end = Ended(instance=instance, attempt=attempt, failure=failure)
+    return structs.replace(row, ended=(*others, end)[-ENDED_MAX:])
+
+
+def _after_deploy(row: NodeRow, order: DeployInstance, now: datetime, *, can_deploy: bool) -> Ordered:
+    end, done = _end_of(row, order.instance), row.deployed
+    if end is not None and order.attempt <= end.attempt:
+        return row, spawn_failed(order, row, _why_over(end, order.attempt))
+    if row.deploy is not None and _is_same(row.deploy, order):
+        return row, None
+    if done is not None and _is_same(done, order):
+        return row, spawned(done, row)
+    if reason := _why_not(row, order, can_deploy=can_deploy):
+        # Refused once is refused for good: by now the conductor may have gone to another host.
+        remembered = with_end(row, order.instance, order.attempt, reason) if row.version else row
+        return remembered, spawn_failed(order, row, reason)
+    deploy = Deploy(
+        kind="deploy",
+        cell=order.cell,
+        instance=order.instance,
+        attempt=order.attempt,
+        order=order,
+        started_at=now,
+        due_at=now,
+    )
+    return structs.replace(row, deploy=deploy), None
+
+
+def _after_undeploy(row: NodeRow, order: UndeployInstance, now: datetime) -> Ordered:
+    if not row.version:
+        return row, destroyed(order, row)
+    ended = with_end(row, order.instance, order.attempt)
+    under_way = row.deploy
+    if under_way is not None and _is_same(under_way, order):
+        if under_way.kind == "undeploy":
+            return ended, None
+        given_up = structs.replace(under_way, kind="undeploy", failure="", tries=0, due_at=now)
+        return structs.replace(ended, deploy=given_up), None
+    if under_way is not None or not _is_on(row, order):
+        return ended, destroyed(order, row)
+    deploy = Deploy(
+        kind="undeploy",
+        cell=order.cell,
+        instance=order.instance,
+        attempt=order.attempt,
+        started_at=now,
+        due_at=now,
+    )
+    return structs.replace(ended, deploy=deploy), None
+
+
+def _is_on(row: NodeRow, order: UndeployInstance) -> bool:
+    """Whether the attempt may be on the node: it was deployed there, or only Ironic knows of its instance."""
+    done, node = row.deployed, row.node
+    if done is not None and done.instance == order.instance:
+        return _is_same(done, order)
+    return node is not None and node.instance_uuid == order.instance and row.cell == order.cell
+
+
+def _is_same(known: Deploy | Deployed, order: Order) -> bool:
+    return (known.instance, known.attempt, known.cell) == (order.instance, order.attempt, order.cell)
+
+
+def _end_of(row: NodeRow, instance: InstanceId) -> Ended | None:
+    return next((each for each in row.ended if each.instance == instance), None)
+
+
+def _why_over(end: Ended, attempt: int) -> str:
+    if attempt < end.attempt:
+        return f"attempt {end.attempt} of the instance is over here, and this is attempt {attempt}"
+    return end.failure or f"attempt {attempt} was undeployed"
+
+
+def _why_not(  # noqa: PLR0911 - one for each reason
+    row: NodeRow, order: DeployInstance, *, can_deploy: bool
+) -> str:
+    """Why nothing is deployed; empty if its owner may try. What is in doubt, the owner finds out."""
+    node, under_way = row.node, row.deploy
+    if not row.version or node is None:
+        return f"node {row.id} is not known here"
+    if row.is_deleted:
+        return f"node {row.id} is deleted in Ironic"
+    if row.cell != order.cell:
+        return f"node {row.id} is in cell {row.cell!r}, not in {order.cell!r}"
+    if not can_deploy:
+        return NO_API
+    if under_way is not None:
+        return f"{under_way.kind} of instance {under_way.instance} is under way on node {row.id}"
+    if row.doubts or row.is_doubted or node.instance_uuid == order.instance:
+        return ""
+    return "; ".join(reasons_against(node))

@@ -1,0 +1,385 @@
+"""Deploys and undeploys this daemon's nodes through Ironic's REST API, one step at a time (core/deploying.py).
+
+A node's order stands on its row. The owner reads the node, takes the next step, and writes what became of it; whatever
+changes on the row wakes it, and so does the time at which the node must be looked at again. What the conductor is told in
+the end is written on the row with that end, said, and removed from the row when the broker has confirmed it.
+
+Nothing is done on a node that this daemon has not read under its present epoch, and nothing when its lease may be over.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import assert_never
+
+from msgspec import Struct, structs
+
+from bus.errors import Operational
+from bus.message import ProviderId
+from bus.messages.cell import DeployProgressed
+from bus.parts import Periodic, Status, Supervised, Together
+from bus.publisher import Outgoing, Publisher
+from ironic_sync.applying import NodeKeeper
+from ironic_sync.core.deploying import (
+    Again,
+    AttachVif,
+    ClearInstance,
+    DetachVif,
+    Fail,
+    Finish,
+    Gone,
+    Outcome,
+    ReadVifs,
+    Seen,
+    SetInstance,
+    SetState,
+    Step,
+    Validate,
+    Wait,
+    after_refusal,
+    after_step,
+    ended,
+    is_held,
+    next_step,
+    why_invalid,
+)
+from ironic_sync.core.node import Node
+from ironic_sync.core.ordering import read_again, read_as_gone
+from ironic_sync.core.ring import Owned
+from ironic_sync.core.rows import Deploy, NodeRow
+from ironic_sync.membership import Membership
+from ironic_sync.rest import Change, InterfaceCheck, IronicApi, Refused
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import NodeStore
+
+log = logging.getLogger(__name__)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STEPS = (SetInstance, ClearInstance, ReadVifs, AttachVif, DetachVif, Validate, SetState)
+# What was waited for placement to take.
+UNTIL_HELD = "placement must hold the node first"
+
+
+class _Looked(Struct, frozen=True):
+    """What a look at a node found, and what is to follow."""
+
+    node: Node | None
+    at_us: int
+    outcome: Outcome
+
+
+class _Told(Struct, frozen=True):
+    """The last word of progress about an attempt."""
+
+    attempt: tuple[object, int]
+    words: str
+    at: datetime
+
+
+class Deployer(Together):
+    """A part, and a listener of the ring and of NodeKeeper. `publisher_of` gives the way to a cell's conductor."""
+
+    def __init__(  # noqa: PLR0917 - the daemon's parts that it stands on
+        self,
+        api: IronicApi,
+        keeper: NodeKeeper,
+        store: NodeStore,
+        membership: Membership,
+        publisher_of: Callable[[str], Publisher],
+        settings: IronicSettings,
+        *,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._working = Supervised("deploy nodes", self._work_until_stopped, chance=chance)
+        self._asking = Status("deploy steps", chance=chance)
+        self._looking = Periodic(
+            "look for deploys that are due",
+            self._look_for_due,
+            settings.due_s,
+            is_cut_short=True,
+            chance=chance,
+        )
+        super().__init__(self._working, self._looking)
+        self._api = api
+        self._keeper = keeper
+        self._store = store
+        self._membership = membership
+        self._publisher_of = publisher_of
+        self._settings = settings
+        self._chance = chance or random.Random("deploy nodes")
+        self._wanted: dict[ProviderId, None] = {}
+        self._running: dict[ProviderId, asyncio.Task[None]] = {}
+        self._woken = asyncio.Event()
+        # What the last look at a node went by: a row that is written otherwise need not be looked at.
+        self._looked_by: dict[ProviderId, object] = {}
+        self._told: dict[ProviderId, _Told] = {}
+        self.deployed = 0
+        self.failed = 0
+        self.undeployed = 0
+
+    # What others tell
+
+    def touch(self, rows: Iterable[NodeRow]) -> None:
+        for row in rows:
+            if row.deploy is None and not row.answers:
+                self._looked_by.pop(row.id, None)
+                self._told.pop(row.id, None)
+            elif row.owner == self._membership.name and self._looked_by.get(row.id) != _signature(row):
+                self._want(row.id)
+
+    def gained(self, nodes: Sequence[Owned]) -> None:
+        """Those with a deploy are due, or are written when they are read."""
+
+    def lost(self, nodes: Sequence[ProviderId]) -> None:
+        for node in nodes:
+            self._wanted.pop(node, None)
+            self._looked_by.pop(node, None)
+            self._told.pop(node, None)
+            if (task := self._running.get(node)) is not None:
+                task.cancel()
+
+    def _want(self, node: ProviderId) -> None:
+        self._wanted[node] = None
+        self._woken.set()
+
+    # Which nodes are worked on
+
+    async def _look_for_due(self) -> None:
+        """Also orders that another daemon has written."""
+        for row in await self._store.due(self._membership.name, self._now(), self._settings.page):
+            if row.id not in self._running:
+                self._want(row.id)
+
+    async def _work_until_stopped(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._woken.clear()
+                for node in [each for each in self._wanted if each not in self._running]:
+                    if len(self._running) >= self._settings.deploys_at_once:
+                        break
+                    del self._wanted[node]
+                    self._running[node] = task = tasks.create_task(self._work_on(node))
+                    task.add_done_callback(partial(self._is_done_with, node))
+                self._working.status.well()
+                await self._woken.wait()
+
+    def _is_done_with(self, node: ProviderId, _: "asyncio.Task[None]") -> None:
+        del self._running[node]
+        self._woken.set()
+
+    async def _work_on(self, node: ProviderId) -> None:
+        """Until there is nothing to do at once. What fails here is due again."""
+        try:
+            while await self._has_worked_on(node):
+                pass
+        except Operational as problem:
+            self._asking.left(problem)
+        else:
+            self._asking.well()
+
+    async def _has_worked_on(self, node: ProviderId) -> bool:
+        row = (await self._store.read((node,))).get(node)
+        if row is None or not self._may_act_on(row):
+            return False
+        if row.answers:
+            await self._say_answers(row)
+            return True
+        if row.deploy is None or row.read_epoch != row.epoch:
+            return False
+        looked = await self._look_at(row, row.deploy)
+        return looked is not None and await self._is_to_go_on(row, row.deploy, looked)
+
+    def _may_act_on(self, row: NodeRow) -> bool:
+        return (
+            self._membership.may_act_on(row.id)
+            and row.owner == self._membership.name
+            and row.epoch == self._membership.owned.get(row.id)
+        )
+
+    # Steps towards Ironic
+
+    async def _look_at(self, row: NodeRow, deploy: Deploy) -> _Looked | None:
+        """Read the node and do all that can be done now. None if the lease does not last so long."""
+        try:
+            async with asyncio.timeout(self._membership.acting_left_s):
+                return await self._take_steps(row, deploy)
+        except TimeoutError:
+            return None
+
+    async def _take_steps(self, row: NodeRow, deploy: Deploy) -> _Looked:
+        node, at_us = row.node, self._keeper.clock_us()
+        try:
+            seen = Seen(await self._api.node(row.id))
+            ordered: list[Step] = []
+            while True:
+                node, at_us = seen.node, self._keeper.clock_us()
+                step = next_step(deploy, seen)
+                if not isinstance(step, _STEPS):
+                    return _Looked(node, at_us, step)
+                if step in ordered:
+                    return _Looked(node, at_us, Wait("Ironic has the order"))
+                result = await self._taken(row.id, step)
+                if isinstance(result, Refused):
+                    return _Looked(node, at_us, after_refusal(deploy, step, result.status, result.message))
+                if isinstance(result, Fail):
+                    return _Looked(node, at_us, result)
+                if isinstance(step, SetState | ClearInstance):
+                    ordered.append(step)
+                    seen = Seen(await self._api.node(row.id))
+                else:
+                    seen = after_step(seen, step) if result is None else structs.replace(seen, vifs=result)
+        except Operational as problem:
+            self._asking.left(problem)
+            return _Looked(node, at_us, Again(str(problem)))
+
+    async def _taken(  # noqa: PLR0911 - one for each step
+        self, node: ProviderId, step: Step
+    ) -> Refused | Fail | tuple[str, ...] | None:
+        """None if Ironic took it; the ports, if these were asked."""
+        match step:
+            case SetInstance(info, instance):
+                added = [] if instance is None else [Change("add", "/instance_uuid", str(instance))]
+                return await self._api.patch(node, [*added, Change("add", "/instance_info", info)])
+            case ClearInstance():
+                return await self._api.patch(
+                    node, [Change("remove", "/instance_uuid"), Change("remove", "/instance_info")]
+                )
+            case ReadVifs():
+                return await self._api.vifs(node)
+            case AttachVif(vif):
+                return await self._api.attach_vif(node, vif)
+            case DetachVif(vif):
+                return await self._api.detach_vif(node, vif)
+            case Validate():
+                return _verdict(await self._api.validate(node))
+            case SetState(target, configdrive):
+                return await self._api.set_provision_state(node, target, configdrive=configdrive or None)
+            case _:
+                assert_never(step)
+
+    # What became of it
+
+    async def _is_to_go_on(self, row: NodeRow, deploy: Deploy, looked: _Looked) -> bool:
+        """Write it on the row, if the row is still about this. Whether there is more to do at once."""
+        outcome = looked.outcome
+        if isinstance(outcome, Finish | Gone) and not is_held(row):
+            outcome = Wait(UNTIL_HELD)
+        tries = deploy.tries + 1 if isinstance(outcome, Again) else 0
+        due_at = self._now() + self._pause(outcome, tries)
+
+        def change(now: NodeRow) -> NodeRow | None:
+            if (now.owner, now.epoch) != (row.owner, row.epoch) or not _is_about(now.deploy, deploy):
+                return None
+            after = self._with_node(now, looked, row.version)
+            match outcome:
+                case Fail(reason):
+                    failing = structs.replace(deploy, failure=reason, tries=0, due_at=self._now())
+                    return structs.replace(after, deploy=failing)
+                case Finish() | Gone():
+                    after, answer = ended(after, deploy, outcome)
+                    return structs.replace(after, answers=(*after.answers, answer), answers_at=self._now())
+                case Wait(words) | Again(words):
+                    waiting = structs.replace(deploy, words=words, tries=tries, due_at=due_at)
+                    after = structs.replace(after, deploy=waiting)
+                    self._looked_by[row.id] = _signature(after)
+                    return after
+
+        if not await self._keeper.change({row.id: change}):
+            # Somebody else has written it since: look again.
+            return True
+        self._count(row, deploy, outcome)
+        if isinstance(outcome, Wait):
+            self._tell_progress(row.id, deploy, outcome.words)
+        return isinstance(outcome, Fail | Finish | Gone)
+
+    def _with_node(self, row: NodeRow, looked: _Looked, version: int) -> NodeRow:
+        """With the node as it was read, unless something was written since: then that is newer."""
+        if looked.node is None:
+            return read_as_gone(row, version, looked.at_us) or row
+        return read_again(row, looked.node, version, looked.at_us) or row
+
+    def _pause(self, outcome: Outcome, tries: int) -> timedelta:
+        settings = self._settings
+        if not isinstance(outcome, Again):
+            return timedelta(seconds=settings.deploy_read_s)
+        delay_s = min(settings.deploy_retry_s_first * 2.0 ** min(tries - 1, 20), settings.deploy_retry_s_max)
+        return timedelta(seconds=delay_s * self._chance.uniform(0.5, 1.0))
+
+    def _count(self, row: NodeRow, deploy: Deploy, outcome: Outcome) -> None:
+        match outcome:
+            case Fail(reason):
+                self.failed += 1
+                log.warning("the deploy of instance %s on node %s fails: %s", deploy.instance, row.id, reason)
+            case Finish():
+                self.deployed += 1
+            case Gone():
+                self.undeployed += 1
+            case _:
+                pass
+
+    # What is said
+
+    def _tell_progress(self, node: ProviderId, deploy: Deploy, words: str) -> None:
+        """At each change of the node, and now and then while Ironic still works on it. What is lost is said again later."""
+        if deploy.kind != "deploy" or deploy.failure:
+            return
+        attempt, now, told = (deploy.instance, deploy.attempt), self._now(), self._told.get(node)
+        if (
+            told is not None
+            and (told.attempt, told.words) == (attempt, words)
+            and (now - told.at).total_seconds() < self._settings.progress_s
+        ):
+            return
+        self._told[node] = _Told(attempt, words, now)
+        progress = DeployProgressed(
+            cell=deploy.cell, instance=deploy.instance, attempt=deploy.attempt, host=node, words=words
+        )
+        self._publisher_of(deploy.cell).send(progress).add_done_callback(self._was_said)
+
+    def _was_said(self, said: "asyncio.Future[None]") -> None:
+        problem = None if said.cancelled() else said.exception()
+        if isinstance(problem, Operational):
+            self._asking.left(problem)
+        elif problem is not None:
+            raise problem
+
+    async def _say_answers(self, row: NodeRow) -> None:
+        """Say them, and only then take them off the row."""
+        for answer in row.answers:
+            await self._publisher_of(answer.cell).send_all([Outgoing(answer)])
+
+        def change(now: NodeRow) -> NodeRow | None:
+            left = tuple(each for each in now.answers if each not in row.answers)
+            if left == now.answers:
+                return None
+            return structs.replace(now, answers=left, answers_at=now.answers_at if left else None)
+
+        await self._keeper.change({row.id: change})
+
+    def _now(self) -> datetime:
+        return _EPOCH + timedelta(microseconds=self._keeper.clock_us())
+
+
+def _verdict(checks: Sequence[InterfaceCheck] | Refused) -> Refused | Fail | None:
+    if isinstance(checks, Refused):
+        return checks
+    flaws = why_invalid({each.interface: (each.result, each.reason) for each in checks})
+    return Fail(flaws) if flaws else None
+
+
+def _is_about(deploy: Deploy | None, before: Deploy) -> bool:
+    """Whether the row still has the same work, as far as it was then."""
+    return deploy is not None and _work_of(deploy) == _work_of(before)
+
+
+def _work_of(deploy: Deploy) -> tuple[object, ...]:
+    return deploy.kind, deploy.cell, deploy.instance, deploy.attempt, deploy.failure
+
+
+def _signature(row: NodeRow) -> object:
+    """All of a row that says what is to be done next, but for the time."""
+    work = None if row.deploy is None else _work_of(row.deploy)
+    return row.node, row.is_deleted, work, row.answers, row.epoch, row.read_epoch, is_held(row)

@@ -1,0 +1,221 @@
+"""From a build request to an instance on a bare-metal node of a simulated Ironic, and back: every worker is real."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from uuid import UUID
+
+import pytest
+from msgspec import Struct, structs
+
+from bus.foreign import Inbox
+from bus.link import Link
+from bus.message import ProviderId
+from bus.messages.build import DeleteInstance, Flavor, Image, InstanceId
+from bus.messages.placement import InventoryState
+from bus.station import Station
+from bus.topology import objects_of
+from cell_conductor.settings import ConductorSettings
+from cell_conductor.store import ConductorStore
+from cell_conductor.wiring import conductor_parts
+from compute_sim.ironic import (
+    Delays,
+    IronicScript,
+    IronicSimSettings,
+    IronicSimulation,
+    IronicTransport,
+    available_nodes,
+    simulated_ironic,
+)
+from compute_sim.ironic import Node as SimulatedNode
+from ironic_sync.core.cells import CellMap
+from ironic_sync.core.rows import NodeRow
+from ironic_sync.rest_http import HttpIronicApi, RestSettings
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import IronicStore
+from ironic_sync.wiring import ironic_parts
+from scheduler_worker.core.picture import Picture
+from tests.contracts.conductor_stores import open_conductor_stores
+from tests.contracts.ironic_stores import open_ironic_store
+from tests.contracts.stage import CELLS, SETTINGS
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of, until_so
+from tests.stories.layouts import STAGES
+
+pytestmark = [pytest.mark.asyncio, STAGES]
+
+METAL = Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"})
+IMAGE = Image(source="http://images/debian", checksum="0a1b")
+CELLS_OF_NODES = CellMap(default="c1")
+QUICK = IronicSettings(
+    lease_s=2.0,
+    renew_s=0.3,
+    renew_wait_s=0.5,
+    lease_margin_s=0.5,
+    look_s=0.05,
+    sweep_s=60,
+    doubts_s=0.2,
+    report_again_s=0.2,
+    beat_s=0.2,
+    due_s=0.05,
+    deploy_read_s=0.3,
+    deploy_retry_s_first=0.05,
+    deploy_retry_s_max=0.3,
+    progress_s=0.5,
+)
+CONDUCTING = ConductorSettings(poll_ms=5, look_s=1)
+# A deploy takes some tenths of a second.
+SHORT = Delays(deploy_s=0.1, tear_down_s=0.1, clean_s=0.2, power_s=0.05, agent_call_s=0.05)
+REST = RestSettings(tries_max=2, retry_delay_s_first=0.02, retry_delay_s_max=0.05)
+
+
+class Scene(Struct):
+    here: Cloud
+    rows: IronicStore
+    instances: ConductorStore
+    simulation: IronicSimulation
+    picture: Picture
+
+    @asynccontextmanager
+    async def daemon(self, name: str, settings: IronicSettings = QUICK) -> AsyncIterator[asyncio.Event]:
+        brokers = self.here.brokers
+        station = Station(brokers.at_api("ironic"), name, settings=SETTINGS, asks=True)
+        in_cells = {
+            cell: Station(broker, f"{name}-in-{cell}", settings=SETTINGS, cells=(cell,))
+            for cell, broker in brokers.down("ironic").items()
+        }
+        link = Link(brokers.at_api("ironic"), SETTINGS)
+        api = HttpIronicApi("http://ironic", REST, transport=IronicTransport(self.simulation.ironic))
+        parts = ironic_parts(
+            station,
+            link,
+            self.rows,
+            settings,
+            name=name,
+            incarnation=f"{name}-{id(station)}",
+            cells=CELLS_OF_NODES,
+            inbox=Inbox(creates_exchange=True),
+            api=api,
+            in_cells=in_cells,
+        )
+        async with self.here.running(parts, station, *in_cells.values()) as told:
+            yield told
+        await link.close()
+        await api.close()
+
+    # What is asked
+
+    async def boot(self, number: int, **fields: object) -> InstanceId:
+        build = structs.replace(
+            a_build(number, flavor=METAL, deadline_s=None, image=IMAGE, name=f"metal-{number}"), **fields
+        )
+        await self.here.send(build)
+        return instance_of(build)
+
+    async def delete(self, instance: InstanceId) -> None:
+        await self.here.send(DeleteInstance(instance=instance))
+
+    # What is known
+
+    @property
+    def nodes(self) -> Sequence[SimulatedNode]:
+        return [*self.simulation.ironic.nodes.values()]
+
+    def with_instance(self, instance: InstanceId) -> list[SimulatedNode]:
+        return [node for node in self.nodes if node.instance_uuid == str(instance)]
+
+    async def row(self, node: SimulatedNode) -> NodeRow:
+        id_ = ProviderId(UUID(node.uuid))
+        return (await self.rows.read((id_,)))[id_]
+
+    async def stocks(self) -> dict[str, InventoryState]:
+        """By the uuid of the node."""
+        providers = await self.here.providers()
+        return {name: each.inventories["CUSTOM_BAREMETAL"] for name, each in providers.items()}
+
+    async def until_offered(self, *nodes: SimulatedNode) -> None:
+        """By placement, and in the scheduler's picture."""
+
+        async def are_offered() -> bool:
+            stocks = await self.stocks()
+            ids = {ProviderId(UUID(node.uuid)) for node in nodes}
+            return (
+                all(_is_free(stocks.get(node.uuid)) for node in nodes)
+                and all(map(self.picture.has_provider, ids))
+                and not ids & {*self.picture.unregistered()}
+            )
+
+        await until_so(are_offered, f"{len(nodes)} nodes are offered")
+
+    async def until_free(self) -> None:
+        """Every node is available, and nobody holds anything."""
+
+        async def are_free() -> bool:
+            stocks = await self.stocks()
+            return all(
+                (node.provision_state, node.instance_uuid, node.vifs) == ("available", None, ())
+                and _is_free(stocks.get(node.uuid))
+                for node in self.nodes
+            )
+
+        await until_so(are_free, "all nodes are free again")
+
+
+def _is_free(stock: InventoryState | None) -> bool:
+    return stock is not None and (stock.reserved, stock.used) == (0, 0)
+
+
+@asynccontextmanager
+async def scene(
+    bus: str,
+    books: str,
+    *nodes: SimulatedNode,
+    settings: IronicSimSettings | None = None,
+    script: IronicScript | None = None,
+    conducting: ConductorSettings = CONDUCTING,
+) -> AsyncIterator[Scene]:
+    """Without daemons: those are started by the story."""
+    async with AsyncExitStack() as stack:
+        here = await stack.enter_async_context(cloud(bus, books, scripted=("c2",)))
+        rows = await stack.enter_async_context(open_ironic_store(books))
+        await stack.enter_async_context(here.placement())
+        picture = Picture()
+        await stack.enter_async_context(here.scheduler(picture=picture))
+        (instances,) = await stack.enter_async_context(open_conductor_stores(books, ("c1",)))
+        conductor = Station(here.brokers.in_cell("c1"), "conducting", settings=SETTINGS, asks=True)
+        parts = conductor_parts(conductor, instances, conducting, "c1", conductor.ask_all)
+        await stack.enter_async_context(here.running((*parts, conductor), conductor))
+        operator = Link(here.brokers.at_api("operator"), SETTINGS)
+        stack.push_async_callback(operator.close)
+        await (await operator.connection()).declare(objects_of(CELLS, create_foreign=True))
+        simulation = simulated_ironic(
+            here.brokers.at_api("operator"),
+            nodes,
+            settings or IronicSimSettings(delays=SHORT),
+            script=script,
+            listen=None,
+        )
+        await stack.enter_async_context(here.running(simulation.parts))
+        yield Scene(here, rows, instances, simulation, picture)
+
+
+async def test_a_build_is_deployed_and_its_delete_undeploys_and_cleans_the_node(bus: str, books: str) -> None:
+    nodes = available_nodes(1)
+    async with scene(bus, books, *nodes) as there, there.daemon("d1"):
+        await there.until_offered(*nodes)
+        first = await there.boot(1, ports=("port-1",), config_drive="http://drives/1")
+
+        active = await there.here.until_state(first, "active")
+
+        (node,) = there.with_instance(first)
+        assert active.host == node.uuid
+        assert (node.provision_state, node.vifs) == ("active", ("port-1",))
+        assert node.instance_info["image_source"] == IMAGE.source
+        assert node.instance_info["display_name"] == "metal-1"
+        assert node.instance_info["configdrive"] == "http://drives/1"
+
+        await there.delete(first)
+        await there.here.until_state(first, "deleted")
+        await there.until_free()
+        second = await there.boot(2)
+        assert (await there.here.until_state(second, "active")).host == node.uuid
+        assert len(there.with_instance(second)) == 1
