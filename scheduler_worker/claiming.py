@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import tenacity
 
-from bus.errors import WrongAnswer
-from bus.message import Message
+from bus.errors import Transient, WrongAnswer
+from bus.message import Message, ProviderId
 from bus.messages.build import NoValidHost
 from bus.messages.placement import (
     AlreadyClaimed,
@@ -199,13 +199,19 @@ class Claimer:
             if not isinstance(answer, ClaimAnswered):
                 raise WrongAnswer(f"placement answered a claim by {answer!r}")
             verdicts.append(answer.verdict)
-        if any(map(self._is_held_where_we_know_nobody, verdicts)):
-            # Another worker has heard of that host, and we have not yet.
+        if self._holders_unknown(verdicts):
             await self._make_sure()
+        if unknown := self._holders_unknown(verdicts):
+            # Another worker has heard of that host, we have not, and its row is still to be written.
+            raise Transient(f"a share is held of provider {unknown[0]}, which is no host that we know of yet")
         return verdicts
 
-    def _is_held_where_we_know_nobody(self, verdict: ClaimVerdict) -> bool:
-        return isinstance(verdict, AlreadyClaimed) and self._registry.get(verdict.share.host) is None
+    def _holders_unknown(self, verdicts: Sequence[ClaimVerdict]) -> list[ProviderId]:
+        return [
+            each.share.host
+            for each in verdicts
+            if isinstance(each, AlreadyClaimed) and self._registry.get(each.share.host) is None
+        ]
 
 
 def _asking(searches: Sequence[Search]) -> list[Search]:

@@ -129,8 +129,7 @@ class Judge:
         if not one.is_what_it_wants(held.share):
             return Refused("it holds a share of other amounts, claimed for another request of the same id")
         host = self._registry.get(held.share.host)
-        if host is None:
-            return Refused(f"it holds a share of provider {held.share.host}, which is no host we know of")
+        assert host is not None, "the claimer waits until it knows the host"
         choices = () if chosen is None or chosen.cell != host.cell else (chosen.choice, *chosen.alternates)
         others = [other for other in choices if other.share.host != host.id]
         return Holds(

@@ -17,7 +17,7 @@ from bus.messages.build import (
 )
 from bus.messages.placement import AlreadyClaimed, Claimed, DoesNotFit, ShapeMoved, Superseded
 from tests.contracts.stage import until
-from tests.stories.cloud import SMALL, Dying, Meddling, a_build, a_host, cloud, instance_of
+from tests.stories.cloud import SMALL, Dying, Meddling, a_build, a_host, cloud, host_id, instance_of
 from tests.stories.layouts import STAGES
 
 pytestmark = pytest.mark.asyncio
@@ -316,6 +316,33 @@ async def test_a_worker_killed_between_claim_and_word_leaves_a_claim_that_the_ne
             assert state.host == held
             assert adopting.verdicts == [AlreadyClaimed]
             assert sum((await here.used()).values()) == 1
+            assert len(here.placed) == 1
+
+
+@STAGES
+async def test_a_claim_on_a_host_whose_row_is_still_to_be_written_waits_for_that_row(
+    bus: str, books: str
+) -> None:
+    """Workers hear of a new host before one of them writes it: the one that chose it may have heard of it alone."""
+    async with cloud(bus, books) as here, here.placement():
+        await here.add_host("h1", vcpu=1)
+        dying, build = Dying(), a_build(1)
+        async with here.scheduler("scheduler-1", station=dying.station, drain_s_max=0):
+            await here.until_known("h1")
+            await here.client.publisher.send(build)
+            await dying.claimed.wait()
+        async with here.rows.transaction() as transaction:
+            await transaction.forget_hosts([host_id("h1")])
+        await here.add_host("h2", vcpu=4)
+        adopting = Meddling(nothing)
+        async with here.scheduler("scheduler-2", station=adopting.station):
+            await until(lambda: AlreadyClaimed in adopting.verdicts)
+            await here.add_host("h1", vcpu=1)
+
+            state = await here.until_state(instance_of(build), "active")
+
+            assert state.host == "h1"
+            assert await here.used() == {"h1": 1, "h2": 0}
             assert len(here.placed) == 1
 
 
