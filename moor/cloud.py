@@ -18,6 +18,7 @@ from compute_sim.core.hosts import Host
 from compute_sim.fleet import Elapsed
 from compute_sim.store_sql import open_compute_store
 from compute_sim.wiring import compute_parts
+from moor.bare_metal import BareMetal, Metal, bare_metal
 from moor.tuning import CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import placement_parts
@@ -27,6 +28,7 @@ from scheduler_worker.wiring import scheduler_parts
 # The rooms that have tables.
 PLACEMENT = "placement_worker"
 OTHERS = ("scheduler_worker", "cell_conductor", "compute_sim")
+IRONIC = "ironic_sync"
 DRAIN_S_MAX = 10.0
 
 
@@ -44,30 +46,33 @@ async def cloud(
     watched: Callable[[Sequence[object]], Part] | None = None,
     ended: asyncio.Event | None = None,
     as_user: Callable[[str], Broker] | None = None,
+    metal: Metal | None = None,
+    on_metal: Callable[[BareMetal], None] | None = None,
 ) -> AsyncIterator[SqlPlacementStore]:
     """All workers, with the pretended hosts of each cell, for as long as this is open; then all of them drain.
 
     With `as_user`, the broker has users, and each worker comes as its own. With a `placement_url`, placement's tables are there.
     With `hosts_are_kept`, what is on the hosts is in the database too, and still there for the next cloud on it. `beside`
     makes one part more, which works on placement's books; `watched` makes one that watches all others. `ended` is set when the workers end by themselves, which they do only by failing; leaving raises what it was.
+    With `metal` there are bare-metal nodes too; `on_metal` is told of them before they are begun.
     """
     settings = settings or CloudSettings()
 
     connection = await broker.connect()
-    await connection.declare(objects_of(hosts))
+    await connection.declare(objects_of(hosts, create_foreign=metal is not None))
     await connection.close()
-    await upgrade_all(database_url, placement_url, settings.database)
+    await upgrade_all(database_url, placement_url, settings.database, has_nodes=metal is not None)
     async with AsyncExitStack() as stack:
         store = SqlPlacementStore(placement_url or database_url, settings=settings.database)
         stack.push_async_callback(store.close)
         api = SqlSchedulerStore(database_url, settings=settings.database)
         stack.push_async_callback(api.close)
 
-        def station(role: str, cell: str = "") -> Station:
+        def station(role: str, cell: str = "", name: str = "") -> Station:
             way_in = as_user(user_of(role, cell)) if as_user else broker
             there = Station(
                 way_in,
-                f"{role}-{cell}" if cell else role,
+                name or (f"{role}-{cell}" if cell else role),
                 settings=settings.bus,
                 asks=role != "placement",
             )
@@ -95,6 +100,20 @@ async def cloud(
                 clock_s=clock_s,
                 store=kept,
             )
+        if metal is not None:
+            there = await stack.enter_async_context(
+                bare_metal(
+                    metal,
+                    broker,
+                    database_url,
+                    lambda name: station("ironic", name=name),
+                    settings=settings.ironic,
+                    database=settings.database,
+                )
+            )
+            parts += there.parts
+            if on_metal is not None:
+                on_metal(there)
         if beside is not None:
             parts.append(beside(store))
         if watched is not None:
@@ -111,9 +130,13 @@ async def cloud(
 
 
 async def upgrade_all(
-    database_url: str, placement_url: str = "", settings: DatabaseSettings | None = None
+    database_url: str,
+    placement_url: str = "",
+    settings: DatabaseSettings | None = None,
+    *,
+    has_nodes: bool = False,
 ) -> None:
-    """The tables of every room, where they belong."""
+    """The tables of every room, where they belong; of the bare-metal daemons where there are any."""
     await upgrade(placement_url or database_url, PLACEMENT, settings)
-    for owner in OTHERS:
+    for owner in (*OTHERS, *((IRONIC,) if has_nodes else ())):
         await upgrade(database_url, owner, settings)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from msgspec import Struct
 from bus.broker import Broker
 from bus.topology import objects_of
 from compute_sim.core.faults import FaultScript
+from moor.bare_metal import Metal
 from moor.cloud import upgrade_all
 
 T = TypeVar("T")
@@ -23,6 +25,7 @@ T = TypeVar("T")
 END_S_MAX = 30.0
 KILL_S_MAX = 5.0
 LINES_SHOWN = 15
+SIMULATED_IRONIC = "simulated-ironic"
 
 
 class Duty(Struct, frozen=True):
@@ -49,6 +52,7 @@ class Servers(Struct, frozen=True):
             "MOOR_DB_URL": self.database_url,
             # Empty states nothing: what the shell has for other servers does not count here.
             "MOOR_PLACEMENT_DB_URL": self.placement_url,
+            **dict.fromkeys(("MOOR_IRONIC_DB_URL", "MOOR_IRONIC_BUS_URL", "MOOR_IRONIC_SHARDS"), ""),
             "MOOR_LOG_LEVEL": "WARNING",
         }
 
@@ -64,19 +68,28 @@ class Worker:
         self.name = duty.name
         self._process = process
         self._log = log
+        self._is_killed = False
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     async def ended(self) -> None:
+        """Raises `WorkerEnded` when it has; never returns if it was killed."""
         code = await self._process.wait()
+        if self._is_killed:
+            await asyncio.get_running_loop().create_future()
         words = "\n".join(self._log.read_text(errors="replace").splitlines()[-LINES_SHOWN:])
         raise WorkerEnded(f"worker {self.name} ended with code {code}:\n{words}")
 
     @property
     def is_alive(self) -> bool:
         return self._process.returncode is None
+
+    def kill(self) -> None:
+        """On purpose: nobody is surprised that it has ended."""
+        self._is_killed = True
+        self.tell(signal.SIGKILL)
 
     def tell(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
@@ -87,8 +100,11 @@ class Worker:
 
 
 class Crew:
-    def __init__(self, workers: Sequence[Worker]) -> None:
+    """`ironic_url` is where the simulated Ironic serves its API, if there is one."""
+
+    def __init__(self, workers: Sequence[Worker], ironic_url: str = "") -> None:
         self.workers = workers
+        self.ironic_url = ironic_url
 
     async def during(self, work: Coroutine[Any, Any, T]) -> T:
         """Its result; or `WorkerEnded`, as soon as one of the workers has."""
@@ -124,6 +140,27 @@ def duties_of(cells: Mapping[str, int], counts: Mapping[str, int], script: Path)
     return duties
 
 
+def duties_of_metal(metal: Metal, bus_url: str, address: str, script: Path) -> list[Duty]:
+    """The simulated Ironic first, which is to serve its API at this address; then its daemons."""
+    simulated = {
+        "MOOR_IRONIC_BUS_URL": bus_url,
+        "MOOR_IRONIC_SIM_NODES": str(metal.nodes),
+        "MOOR_IRONIC_SIM_GROUPS": ",".join(metal.groups),
+        "MOOR_IRONIC_SIM_LISTEN": address,
+        "MOOR_IRONIC_SIM_PACE": str(metal.pace),
+        "MOOR_IRONIC_SIM_SCRIPT": str(script),
+    }
+    daemon = {
+        "MOOR_IRONIC_URL": f"http://{address}",
+        "MOOR_IRONIC_CELL": metal.cells.default,
+        "MOOR_IRONIC_GROUPS": ",".join(f"{group}={cell}" for group, cell in metal.cells.groups.items()),
+    }
+    return [
+        Duty(SIMULATED_IRONIC, "compute_sim.ironic", simulated),
+        *(Duty(name, "ironic_sync", {**daemon, "MOOR_IRONIC_NAME": name}) for name in metal.names),
+    ]
+
+
 @contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
     """So that the workers are ended, too."""
@@ -143,16 +180,18 @@ async def cloud_apart(
     cells: Mapping[str, int],
     counts: Mapping[str, int],
     faults: FaultScript,
+    *,
+    metal: Metal | None = None,
 ) -> AsyncIterator[Crew]:
-    """All workers, with so many pretended hosts in each cell, for as long as this is open. `urls` is what they find in
-    their environment, where no password shows in a list of processes.
+    """All workers, with so many pretended hosts in each cell, and with `metal` a simulated Ironic and its daemons, for as
+    long as this is open. `urls` is what they find in their environment, where no password shows in a list of processes.
     """
     connection = await broker.connect()
     try:
-        await connection.declare(objects_of(cells))
+        await connection.declare(objects_of(cells, create_foreign=metal is not None))
     finally:
         await connection.close()
-    await upgrade_all(urls["MOOR_DB_URL"], urls["MOOR_PLACEMENT_DB_URL"])
+    await upgrade_all(urls["MOOR_DB_URL"], urls["MOOR_PLACEMENT_DB_URL"], has_nodes=metal is not None)
     async with AsyncExitStack() as stack:
         stack.enter_context(_ending_on_sigterm())
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-workers-")))
@@ -160,10 +199,23 @@ async def cloud_apart(
         script.write_bytes(msgspec.json.encode(faults))
         workers: list[Worker] = []
         stack.push_async_callback(_end, workers)
-        for duty in duties_of(cells, counts, script):
+        duties, ironic_url = duties_of(cells, counts, script), ""
+        if metal is not None:
+            address = _free_address()
+            mishaps = place / "ironic_script.json"
+            mishaps.write_bytes(msgspec.json.encode(metal.script))
+            duties += duties_of_metal(metal, urls["MOOR_BUS_URL"], address, mishaps)
+            ironic_url = f"http://{address}"
+        for duty in duties:
             worker = await _start(duty, urls, place / f"{duty.name}.log")
             workers.append(worker)
-        yield Crew(workers)
+        yield Crew(workers, ironic_url)
+
+
+def _free_address() -> str:
+    """On loopback, for a process that is told where to listen. Somebody else may take the port first: then it ends."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 async def _start(duty: Duty, urls: Mapping[str, str], log: Path) -> Worker:

@@ -4,10 +4,9 @@ It reads the daemons' database, not the bus: what it shows is what the daemons t
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import Annotated
 from uuid import UUID
 
 import typer
@@ -15,13 +14,11 @@ from msgspec import Struct
 from rich.markup import escape
 
 from bus.message import ProviderId
-from bus.places import without_password
 from ironic_sync.core.ring import Member, Owned, Ring, Why, why
 from ironic_sync.store_sql import SqlIronicStore
-from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out, run, settled
+from moor.daemon_rows import with_rows
+from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out
 from moor.showing import plain, print_json, table_of
-
-T = TypeVar("T")
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -30,8 +27,6 @@ app = typer.Typer(
 )
 
 Daemon = Annotated[str, typer.Argument(metavar="DAEMON", help="A daemon, as `moor ring` names it.")]
-# One question after the other.
-POOL_SIZE = 1
 
 
 class Share(Struct, frozen=True, kw_only=True):
@@ -64,7 +59,7 @@ def ring(
     """The daemons, with their leases and what they own. A daemon whose lease is over has its nodes taken over."""
     if context.invoked_subcommand is not None:
         return
-    members, owned = _with_store(ironic_db, db, _members_and_owners)
+    members, owned = with_rows(ironic_db, db, _members_and_owners)
     shown = ring_shown(members, owned)
     if as_json:
         print_json(plain(shown))
@@ -99,7 +94,7 @@ def show(
             return None
         return why(Owned(row.id, row.owner, row.epoch, row.holds_instance), await store.members())
 
-    found = _with_store(ironic_db, db, find)
+    found = with_rows(ironic_db, db, find)
     if found is None:
         fail(f"no daemon knows a node {node}: nothing was heard of it, and Ironic did not list it")
     if as_json:
@@ -117,7 +112,7 @@ def show(
 @app.command()
 def drain(daemon: Daemon, ironic_db: IronicDatabaseUrl = "", db: DatabaseUrl = "") -> None:
     """The daemon gives all its nodes to the others, with instances too, and takes none, until it is restarted."""
-    members, owned = _with_store(ironic_db, db, lambda store: _set(store, daemon, draining=True))
+    members, owned = with_rows(ironic_db, db, lambda store: _set(store, daemon, draining=True))
     held = sum(each.owner == daemon for each in owned)
     if not Ring(members).names:
         out.print(f"{escape(daemon)} drains, but no other daemon may take its {held} nodes: they stay")
@@ -130,7 +125,7 @@ def drain(daemon: Daemon, ironic_db: IronicDatabaseUrl = "", db: DatabaseUrl = "
 @app.command()
 def undrain(daemon: Daemon, ironic_db: IronicDatabaseUrl = "", db: DatabaseUrl = "") -> None:
     """The daemon is given its share of the nodes again."""
-    _with_store(ironic_db, db, lambda store: _set(store, daemon, draining=False))
+    with_rows(ironic_db, db, lambda store: _set(store, daemon, draining=False))
     out.print(f"{escape(daemon)} does not drain")
 
 
@@ -175,28 +170,3 @@ async def _set(
         fail(f"no daemon {daemon!r} is alive, so nothing was done; alive are {', '.join(alive) or 'none'}")
     await store.set_draining(daemon, draining=draining)
     return await store.members(), await store.owners((daemon,))
-
-
-def _with_store(ironic_db: str, db: str, work: Callable[[SqlIronicStore], Awaitable[T]]) -> T:
-    url = settled(db=db, ironic_db=ironic_db).places.ironic_db
-    if not url:
-        raise typer.BadParameter(
-            "no database is named: give --ironic-db or --db, MOOR_IRONIC_DB_URL or MOOR_DB_URL"
-        )
-
-    async def with_store() -> T:
-        async with _opened(url) as store:
-            return await work(store)
-
-    return run(with_store())
-
-
-@asynccontextmanager
-async def _opened(url: str) -> AsyncIterator[SqlIronicStore]:
-    store = SqlIronicStore(url, pool_size=POOL_SIZE)
-    try:
-        if not await store.has_tables():
-            fail(f"{without_password(url)} has no tables of bare-metal daemons: `moor db upgrade` makes them")
-        yield store
-    finally:
-        await store.close()

@@ -42,6 +42,9 @@ FLAGS = {
 DATA_VARIABLE = "MOOR_DATA"
 CONFIG_VARIABLE = "MOOR_CONFIG"
 SOCKET = "bus.sock"
+DATABASE = "moor.db"
+IRONIC_URL = "ironic.url"
+FLAVORS = "flavors.toml"
 
 # How each key of the file is written there, and what that is called.
 _TEXT = (str, "a text")
@@ -63,14 +66,25 @@ _SHAPES: Mapping[str, tuple[type, str]] = {
 # The keys of single commands' flags, each named as the flag's variable is, but for MOOR_.
 OF_COMMANDS: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(
-        ("cell", "compute_faults", "ironic_name", "broker_ctl", "project", "health_listen", "log_format"),
+        (
+            "cell",
+            "compute_faults",
+            "ironic_name",
+            "broker_ctl",
+            "project",
+            "health_listen",
+            "log_format",
+        ),
         _TEXT,
     ),
-    **dict.fromkeys(("listen", "prefix", "auth", "users", "policy", "tls_cert", "tls_key"), _TEXT),
+    **dict.fromkeys(
+        ("listen", "ironic_sim_listen", "prefix", "auth", "users", "policy", "tls_cert", "tls_key"), _TEXT
+    ),
     **dict.fromkeys(("keystone_url", "keystone_user", "keystone_password", "keystone_project"), _TEXT),
     **dict.fromkeys(("keystone_domain", "keystone_ca"), _TEXT),
     **dict.fromkeys(("share_port", "allow_anyone"), (bool, "true or false")),
     "compute_hosts": (int, "a whole number"),
+    "ironic_sim_nodes": (int, "a whole number"),
     **dict.fromkeys(("http_idle_s", "http_head_s", "http_body_s"), (int, "a whole number of seconds")),
     **dict.fromkeys(("http_connections", "http_connections_per_address"), (int, "a whole number")),
     "cors_origins": (list, "a list of texts"),
@@ -90,6 +104,37 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def socket(self) -> Path:
         return self.data / SOCKET
+
+    @property
+    def database_file(self) -> Path:
+        return self.data / DATABASE
+
+    @property
+    def flavors_file(self) -> Path:
+        return self.data / FLAVORS
+
+    @property
+    def ironic_url_file(self) -> Path:
+        return self.data / IRONIC_URL
+
+    @property
+    def is_of_up(self) -> bool:
+        """No servers are named: everything is that of a `moor up` on this machine."""
+        return not self.places.bus_url and not self.places.db_url
+
+    @property
+    def ironic_url(self) -> str:
+        """Ironic's REST API that was named, or else that of the `moor up`; empty if there is none."""
+        if self.places.ironic_url or not self.is_of_up:
+            return self.places.ironic_url
+        return self.ironic_url_file.read_text().strip() if self.ironic_url_file.is_file() else ""
+
+    @property
+    def ironic_db_url(self) -> str:
+        """The database of the bare-metal daemons' rows; empty if none is named and there was no `moor up` here."""
+        if self.places.ironic_db or not self.is_of_up or not self.database_file.is_file():
+            return self.places.ironic_db
+        return f"sqlite+aiosqlite:///{self.database_file}"
 
     @property
     def bus_url(self) -> str:

@@ -2,7 +2,10 @@
 
     bus.journal   what waits on the bus
     bus.sock      where the other commands reach it
-    moor.db       the books, the requests, the cells' rows, and what is on the pretended hosts
+    moor.db       the books, the requests, the cells' rows, what is on the pretended hosts, the daemons' rows of nodes
+    ironic.nodes  the nodes of the simulated Ironic, if there is one
+    ironic.url    where its REST API is, while this runs
+    flavors.toml  the flavors that `moor boot --flavor` and `moor check` know, written once with one of these nodes
 
 Killed at any moment and started again on the same directory, it goes on where it was.
 """
@@ -23,7 +26,7 @@ from bus.definitions import rights_by_user
 from bus.health import Health
 from bus.health_server import BadAddressError, HealthServer
 from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, kept_broker
-from bus.messages.hosts import AskHosts
+from bus.messages.hosts import NODE, AskHosts
 from bus.running import about
 from bus.settings import BusSettings
 from bus.topology import objects_of
@@ -33,8 +36,12 @@ from compute_sim.core.faults import FaultScript
 from compute_sim.core.hosts import Host
 from compute_sim.drivers import alike
 from compute_sim.faults import BadScript, load_faults
+from compute_sim.ironic.__main__ import LISTEN, read_listen
+from ironic_sync.core.cells import CellMap
+from moor.bare_metal import BareMetal, IronicPortTaken, Metal, cells_of_groups, flavor_of_nodes
 from moor.client import LOCAL, client
 from moor.cloud import cloud
+from moor.flavors import write_flavors
 from moor.options import (
     BusUrl,
     Cells,
@@ -58,10 +65,11 @@ from placement_worker.serving import PlacementService, Serving
 from placement_worker.store_sql import SqlPlacementStore
 
 USUAL_CELLS = ("harbour", "island")
+USUAL_IRONIC = LISTEN
 LOOK_AGAIN_S = 0.1
 HOSTS_PAGE = 500
 JOURNAL = "bus.journal"
-DATABASE = "moor.db"
+NODES = "ironic.nodes"
 
 # Whoever is asked is in this process, and nobody else asks: what the process before was asking when it was killed is soon
 # asked again.
@@ -89,6 +97,26 @@ def up(
         Path | None,
         typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="What goes wrong on them: a TOML or JSON file."),
     ] = None,
+    nodes: Annotated[
+        int,
+        typer.Option(
+            envvar="MOOR_IRONIC_SIM_NODES",
+            min=0,
+            max=10_000,
+            help="How many bare-metal nodes a simulated Ironic has, in a conductor group for each cell.",
+        ),
+    ] = 0,
+    daemons: Annotated[
+        int, typer.Option(min=1, max=50, help="How many bare-metal daemons share these nodes.")
+    ] = 1,
+    ironic_listen: Annotated[
+        str,
+        typer.Option(
+            envvar="MOOR_IRONIC_SIM_LISTEN",
+            metavar="HOST:PORT",
+            help="Where the simulated Ironic serves its REST API.",
+        ),
+    ] = USUAL_IRONIC,
     data: Annotated[
         str,
         typer.Option(
@@ -102,7 +130,10 @@ def up(
     log_format: LogFormat = "text",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the workers do.")] = False,
 ) -> None:
-    """A whole cloud in this process: bus, books, schedulers, cells and pretended hosts. It keeps what it did."""
+    """A whole cloud in this process: bus, books, schedulers, cells and pretended hosts. It keeps what it did.
+
+    With --nodes it has bare metal too, in a simulated Ironic, which `moor node` asks and `moor boot --flavor metal` uses.
+    """
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format}, level="INFO" if verbose else "WARNING")
     settings = settled(bus=bus, db=db, placement_db=placement_db, cells=cells, data=data)
     socket = _socket(settings)
@@ -110,7 +141,19 @@ def up(
     serving = serving_of(ApiFlags(listen=listen, settings=tuned(PLACEMENT_API)))
     workers = tuned_cloud(ALONE)
     there = _hosts(settings, hosts)
-    run(_up(settings, workers, socket, there, script=script, serving=serving, health_at=health_listen))
+    metal = _metal(settings, nodes, daemons, ironic_listen, tuple(there)) if nodes else None
+    run(
+        _up(
+            settings,
+            workers,
+            socket,
+            there,
+            script=script,
+            serving=serving,
+            health_at=health_listen,
+            metal=metal,
+        )
+    )
 
 
 async def _up(
@@ -122,6 +165,7 @@ async def _up(
     script: FaultScript,
     serving: Serving,
     health_at: str,
+    metal: Metal | None,
 ) -> None:
     out.print(
         f"[bold]Moorage[/bold]: {sum(map(len, hosts.values()))} pretended hosts in "
@@ -145,11 +189,14 @@ async def _up(
                     serving=serving,
                     told=told,
                     health_at=health_at,
+                    metal=metal,
                 )
         except SocketTakenError as taken:
             fail(f"no bus: {taken}")
         except BadListenError as taken:
             fail(f"no placement API: {taken}; --listen names another address")
+        except IronicPortTaken as taken:
+            fail(f"no simulated Ironic: {taken}; --ironic-listen names another address")
         except BadAddressError as taken:
             fail(str(taken))
     out.print("[green]stopped[/green]; what was under way goes on with the next `moor up`")
@@ -165,10 +212,11 @@ async def _serve(
     serving: Serving,
     told: asyncio.Event,
     health_at: str,
+    metal: Metal | None,
 ) -> None:
     """Until it is told to stop, or a worker fails; that is raised on the way out."""
     ended = asyncio.Event()
-    url = settings.places.db_url or f"sqlite+aiosqlite:///{settings.data / DATABASE}"
+    url = settings.places.db_url or f"sqlite+aiosqlite:///{settings.database_file}"
     async with cloud(
         broker.as_user(),
         url,
@@ -181,14 +229,18 @@ async def _serve(
         beside=partial(_placement_api, serving),
         watched=partial(_health, health_at) if health_at else None,
         ended=ended,
+        metal=metal,
+        on_metal=partial(_tell_of_metal, settings),
     ):
         waiting = [asyncio.create_task(event.wait()) for event in (told, ended)]
-        getting_ready = asyncio.create_task(_tell_when_ready(settings, sum(map(len, hosts.values()))))
+        count = sum(map(len, hosts.values()))
+        getting_ready = asyncio.create_task(_tell_when_ready(settings, count, metal))
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in (*waiting, getting_ready):
             task.cancel()
         out.print("stopping: what is in hand is finished ...")
         await asyncio.wait((*waiting, getting_ready))
+    settings.ironic_url_file.unlink(missing_ok=True)
 
 
 def _health(address: str, parts: Sequence[object]) -> HealthServer:
@@ -203,17 +255,56 @@ def _placement_api(serving: Serving, store: SqlPlacementStore) -> PlacementServi
     return service
 
 
-async def _tell_when_ready(settings: Settings, count: int) -> None:
-    """A host that nobody has heard of is not chosen: it is ready when all of them are known. Asked as anybody asks."""
-    up = 0
-    async with client(settings) as asking:
-        while up < count:
-            await asyncio.sleep(LOOK_AGAIN_S)
-            up = sum([host.up async for page in asking.hosts(AskHosts(limit=HOSTS_PAGE)) for host in page])
+def _tell_of_metal(settings: Settings, there: BareMetal) -> None:
+    """To people, and to the commands on this machine."""
+    url = there.simulation.url
+    settings.ironic_url_file.write_text(f"{url}\n")
+    daemons = "a daemon keeps" if len(there.daemons) == 1 else f"{len(there.daemons)} daemons keep"
     out.print(
-        f"[green]ready[/green]: {up} hosts are up; try `moor boot --vcpus 2`, `moor list`, `moor events`; Ctrl-C stops it",
+        f"a simulated Ironic has {len(there.simulation.ironic.nodes)} nodes, which {daemons}; its API is served at {url}",
         highlight=False,
         soft_wrap=True,
+    )
+
+
+async def _tell_when_ready(settings: Settings, hosts: int, metal: Metal | None) -> None:
+    """A host that nobody has heard of is not chosen: it is ready when all of them are known. Asked as anybody asks."""
+    hypervisors = nodes = 0
+    async with client(settings) as asking:
+        while hypervisors < hosts or nodes < (metal.nodes if metal else 0):
+            await asyncio.sleep(LOOK_AGAIN_S)
+            up = [host async for page in asking.hosts(AskHosts(limit=HOSTS_PAGE)) for host in page if host.up]
+            nodes = sum(host.kind == NODE for host in up)
+            hypervisors = len(up) - nodes
+    try_ = "`moor boot --vcpus 2`, " + ("`moor boot --flavor metal`, `moor node list`, " if metal else "")
+    out.print(
+        f"[green]ready[/green]: {hypervisors} hosts {f'and {nodes} nodes ' if metal else ''}are up; try {try_}`moor list`, "
+        "`moor events`; Ctrl-C stops it",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _metal(settings: Settings, nodes: int, daemons: int, listen: str, cells: tuple[str, ...]) -> Metal:
+    """The nodes of a simulated Ironic, and flavors for them where none were written yet."""
+    places = settings.places
+    if places.ironic_url or places.ironic_bus_url or places.ironic_db_url:
+        raise typer.BadParameter(
+            "--nodes makes a simulated Ironic with a bus and a database of this process, and ironic_url, ironic_bus_url "
+            "or ironic_db_url name others"
+        )
+    try:
+        address = read_listen(listen, "--ironic-listen")
+    except ValueError as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+    write_flavors(settings.flavors_file, flavor_of_nodes())
+    stated = CellMap(groups=places.ironic_groups, shards=places.ironic_shards, default=places.ironic_cell)
+    return Metal(
+        nodes=nodes,
+        daemons=daemons,
+        cells=cells_of_groups(cells, stated),
+        listen=address,
+        file=settings.data / NODES,
     )
 
 
@@ -252,7 +343,9 @@ def _script(file: Path | None) -> FaultScript:
 @contextmanager
 def _kept(journal: Path, hosts: Cloud) -> Iterator[MemoryBroker]:
     """The broker, with the users of the topology: who connects as one of them has its rights."""
-    users = rights_by_user(objects_of(hosts).exchanges, hosts, applications=(LOCAL,)).values()
+    users = rights_by_user(
+        objects_of(hosts, create_foreign=True).exchanges, hosts, applications=(LOCAL,)
+    ).values()
     try:
         with kept_broker(journal, users=users) as broker:
             yield broker

@@ -3,7 +3,8 @@
 What a consumer sees is byte-compatible with messages captured from Ironic 39 (tests/data/ironic_captures). The interface:
 
     SimulatedIronic(nodes, clock_s, publish, settings, script=..., chance=...)
-        nodes      what exists at the start: `available_nodes(count)` makes some that are alike, or `Node(...)` by hand
+        nodes      what exists at the start: `available_nodes(count)` makes some that are alike, `nodes_in_groups(count, groups)`
+                   deals them out to conductor groups, or `Node(...)` by hand
         clock_s    the time, in seconds since 1970: `time.time`, or a clock that a test moves
         publish    called as publish(routing_key, properties, body) for every notification; it must not block
         settings   IronicSimSettings: delays, automated cleaning, host names, users of the API
@@ -16,6 +17,7 @@ What a consumer sees is byte-compatible with messages captured from Ironic 39 (t
                           what the API does, without HTTP; each returns what Ironic answers or `Refused(status, text)`
       .change_power_out_of_band(uuid, power), .silence_bmc(uuid), .wake_bmc(uuid)
                           what happens to the hardware itself
+      .take_up_work()     after a start on nodes of a process that was killed: what was under way goes on
       .go_away(for_s, refuses=...), .come_back()
                           the API answers 503, or takes no connections
       .published, .lost   how many notifications were said and how many the script lost
@@ -25,11 +27,12 @@ What a consumer sees is byte-compatible with messages captured from Ironic 39 (t
     IronicServer(ironic)       the REST API on a loopback port, as a part of a process: `.url`, `.run()`, `.stop()`
     NotificationSender(broker) a part of a process whose `.publish` puts notifications on the exchange `ironic` of a
                                broker of bus/broker.py; like Ironic's own sender it loses what it cannot send
-    simulated_ironic(broker, nodes, settings, ...)
+    NodeFile(path)             keeps nodes in a file that outlives `kill -9`
+    simulated_ironic(broker, nodes, settings, ..., file=...)
                                all of that put together: `.ironic`, `.url`, `.parts`
 
-`python -m compute_sim.ironic` runs one alone: MOOR_IRONIC_BUS_URL, MOOR_IRONIC_SIM_NODES, MOOR_IRONIC_SIM_LISTEN,
-MOOR_IRONIC_SIM_SCRIPT.
+`python -m compute_sim.ironic` runs one alone: MOOR_IRONIC_BUS_URL, MOOR_IRONIC_SIM_NODES, MOOR_IRONIC_SIM_GROUPS,
+MOOR_IRONIC_SIM_LISTEN, MOOR_IRONIC_SIM_PACE, MOOR_IRONIC_SIM_SCRIPT.
 
     core/states.py        the table of states and verbs
     core/node.py          a node with all its fields
@@ -43,6 +46,7 @@ MOOR_IRONIC_SIM_SCRIPT.
     core/script.py        what goes wrong
     notifications.py      envelopes and bytes
     announcing.py         publishes them, as the script has it
+    keeping.py            the file of nodes
     node_table.py         the nodes and allocations as they are
     conductor.py          jobs that end when they are due, and the power sync
     allocating.py         allocations that get their node
@@ -56,9 +60,10 @@ from compute_sim.ironic.api.transport import IronicTransport
 from compute_sim.ironic.core.node import Node
 from compute_sim.ironic.core.refusals import Refused
 from compute_sim.ironic.core.script import IronicScript
-from compute_sim.ironic.seeds import available_nodes
+from compute_sim.ironic.keeping import NodeFile
+from compute_sim.ironic.seeds import available_nodes, nodes_in_groups
 from compute_sim.ironic.sending import NotificationSender
-from compute_sim.ironic.settings import Delays, IronicSimSettings
+from compute_sim.ironic.settings import Delays, IronicSimSettings, paced
 from compute_sim.ironic.simulated import SimulatedIronic
 from compute_sim.ironic.wiring import IronicSimulation, simulated_ironic
 
@@ -70,10 +75,13 @@ __all__ = [
     "IronicSimulation",
     "IronicTransport",
     "Node",
+    "NodeFile",
     "NotificationSender",
     "Refused",
     "SimulatedIronic",
     "available_nodes",
     "ironic_app",
+    "nodes_in_groups",
+    "paced",
     "simulated_ironic",
 ]

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from bus.broker import Broker
 from bus.health_server import VARIABLE
 from bus.process import is_ready
@@ -12,64 +14,89 @@ from bus.running import about, run_main, run_worker, with_flags
 from bus.urls import broker_at
 from compute_sim.ironic.core.script import IronicScript
 from compute_sim.ironic.scripts import load_ironic_script
-from compute_sim.ironic.seeds import available_nodes
+from compute_sim.ironic.seeds import nodes_in_groups
+from compute_sim.ironic.settings import Delays, IronicSimSettings, paced
 from compute_sim.ironic.wiring import simulated_ironic
 
 NODES_COUNT = 100
 LISTEN = "127.0.0.1:6385"
 DRAIN_S_MAX = 5.0
 PORT_MAX = 65_535
+INFINITY = float("inf")
 
 
-async def run(
-    broker: Broker,
-    bus_url: str,
-    *,
-    nodes_count: int,
-    listen: tuple[str, int],
-    script: IronicScript,
-    health_at: str,
-) -> None:
-    simulation = simulated_ironic(broker, available_nodes(nodes_count), script=script, listen=listen)
-    sys.stderr.write(f"simulated Ironic: {nodes_count} nodes, API at {simulation.url}\n")
+class Stated(Struct, frozen=True, kw_only=True):
+    """What the environment states. `groups` are conductor groups that the nodes are dealt out to."""
+
+    nodes_count: int
+    groups: tuple[str, ...]
+    listen: tuple[str, int]
+    pace: float
+    script: IronicScript
+
+    @property
+    def settings(self) -> IronicSimSettings:
+        usual = IronicSimSettings()
+        groups = tuple(dict.fromkeys((*usual.conductor_groups, *self.groups)))
+        return IronicSimSettings(delays=paced(Delays(), self.pace), conductor_groups=groups)
+
+
+async def run(broker: Broker, bus_url: str, stated: Stated, *, health_at: str) -> None:
+    nodes = nodes_in_groups(stated.nodes_count, stated.groups)
+    simulation = simulated_ironic(broker, nodes, stated.settings, script=stated.script, listen=stated.listen)
+    sys.stderr.write(f"simulated Ironic: {stated.nodes_count} nodes, API at {simulation.url}\n")
     await run_worker(
         about("simulated ironic", brokers=(bus_url,)), simulation.parts, DRAIN_S_MAX, health_at=health_at
     )
 
 
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
-    """MOOR_IRONIC_BUS_URL must be set. MOOR_IRONIC_SIM_NODES says how many nodes there are, MOOR_IRONIC_SIM_LISTEN where
-    the REST API is, MOOR_IRONIC_SIM_SCRIPT names a script of what goes wrong.
+    """MOOR_IRONIC_BUS_URL must be set. MOOR_IRONIC_SIM_NODES says how many nodes there are, MOOR_IRONIC_SIM_GROUPS in which
+    conductor groups, MOOR_IRONIC_SIM_LISTEN where the REST API is, MOOR_IRONIC_SIM_PACE how many times as long as usual all
+    work takes, and MOOR_IRONIC_SIM_SCRIPT names a script of what goes wrong.
     """
     environment = with_flags(environment, arguments, "compute_sim.ironic")
     if not is_ready(environment, "MOOR_IRONIC_BUS_URL"):
         return 2
-    count = environment.get("MOOR_IRONIC_SIM_NODES", str(NODES_COUNT))
-    if not count.isdecimal():
-        sys.stderr.write(f"MOOR_IRONIC_SIM_NODES is {count!r}, must be a number\n")
-        return 2
-    text = environment.get("MOOR_IRONIC_SIM_LISTEN", LISTEN)
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > PORT_MAX:
-        sys.stderr.write(f"MOOR_IRONIC_SIM_LISTEN is {text!r}: write host:port, as {LISTEN}\n")
-        return 2
-    bus_url, named = environment["MOOR_IRONIC_BUS_URL"], environment.get("MOOR_IRONIC_SIM_SCRIPT")
+    bus_url = environment["MOOR_IRONIC_BUS_URL"]
     try:
         broker = broker_at(bus_url)
-        script = load_ironic_script(Path(named)) if named else IronicScript()
+        stated = _stated(environment)
     except ValueError as wrong:
         sys.stderr.write(f"{wrong}\n")
         return 2
-    return run_main(
-        run(
-            broker,
-            bus_url,
-            nodes_count=int(count),
-            listen=(host, int(port)),
-            script=script,
-            health_at=environment.get(VARIABLE, ""),
-        )
+    return run_main(run(broker, bus_url, stated, health_at=environment.get(VARIABLE, "")))
+
+
+def read_listen(text: str, variable: str = "MOOR_IRONIC_SIM_LISTEN") -> tuple[str, int]:
+    """Raises ValueError. `variable` is where it was stated."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > PORT_MAX:
+        raise ValueError(f"{variable} is {text!r}: write host:port, as {LISTEN}")
+    return host, int(port)
+
+
+def _stated(environment: Mapping[str, str]) -> Stated:
+    named = environment.get("MOOR_IRONIC_SIM_SCRIPT")
+    groups = environment.get("MOOR_IRONIC_SIM_GROUPS", "")
+    return Stated(
+        nodes_count=int(_number(environment, "MOOR_IRONIC_SIM_NODES", NODES_COUNT)),
+        groups=tuple(name for part in groups.split(",") if (name := part.strip())),
+        listen=read_listen(environment.get("MOOR_IRONIC_SIM_LISTEN", LISTEN)),
+        pace=_number(environment, "MOOR_IRONIC_SIM_PACE", 1.0),
+        script=load_ironic_script(Path(named)) if named else IronicScript(),
     )
+
+
+def _number(environment: Mapping[str, str], variable: str, usual: float) -> float:
+    text = environment.get(variable, "")
+    try:
+        found = float(text) if text else usual
+    except ValueError:
+        found = -1
+    if not 0 <= found < INFINITY:
+        raise ValueError(f"{variable} is {text!r}, must be a number, 0 or more")
+    return found
 
 
 if __name__ == "__main__":

@@ -48,6 +48,11 @@ class Conductor:
             self._jobs[node.uuid] = planned = (went.job, request)
             self._at(went.job.due_s, partial(self._finish, node.uuid, planned))
 
+    def take_up(self, node: Node, at_s: float) -> None:
+        went = work.taken_up(node, at_s, self._rules)
+        if went is not None:
+            self.go(node, went, at_s, self._periodic)
+
     def forget(self, node: Node) -> None:
         self._jobs.pop(node.uuid, None)
         self._silenced.discard(node.uuid)

@@ -1,18 +1,23 @@
 """The nodes and allocations as they are now, found by uuid, by name and by instance."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.changes import Others
 from compute_sim.ironic.core.node import Node
 
+Keep = Callable[[str, Node | None], None]
+
 
 class NodeTable:
-    def __init__(self, conductor_groups: Collection[str]) -> None:
+    """`keep` is told of each change: the uuid, and the node as it is now, None if it is gone."""
+
+    def __init__(self, conductor_groups: Collection[str], keep: Keep) -> None:
         # In the order in which they were created.
         self.nodes: dict[str, Node] = {}
         self.allocations: dict[str, Allocation] = {}
         self._conductor_groups = conductor_groups
+        self._keep = keep
         self._names: dict[str, str] = {}
         self._instances: dict[str, str] = {}
 
@@ -32,6 +37,7 @@ class NodeTable:
             raise ValueError(f"two nodes have the uuid {node.uuid}")
         self.nodes[node.uuid] = node
         self._index(node)
+        self._keep(node.uuid, node)
 
     def replace(self, old: Node, new: Node) -> None:
         """An allocation that the node no longer has is gone."""
@@ -41,10 +47,12 @@ class NodeTable:
         if old.allocation_uuid is not None and new.allocation_uuid is None:
             self.allocations.pop(old.allocation_uuid, None)
         self.nodes[new.uuid] = new
+        self._keep(new.uuid, new)
 
     def remove(self, node: Node) -> None:
         self._unindex(node)
         del self.nodes[node.uuid]
+        self._keep(node.uuid, None)
         if node.allocation_uuid is not None:
             self.allocations.pop(node.allocation_uuid, None)
 

@@ -1,5 +1,6 @@
 """Nodes that a simulated Ironic may begin with."""
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -30,6 +31,14 @@ def available_nodes(
         }
         made.append(Node(uuid=str(uuid5(_NAMESPACE, own)), name=own, resource_class=resource_class, **values))
     return tuple(made)
+
+
+def nodes_in_groups(count: int, groups: Sequence[str], **fields: Any) -> tuple[Node, ...]:
+    """The same, dealt out to these conductor groups in turn; to the default group if there are none."""
+    return tuple(
+        structs.replace(node, conductor_group=groups[number % len(groups)]) if groups else node
+        for number, node in enumerate(available_nodes(count, **fields))
+    )
 
 
 def founded(node: Node, at_s: float) -> Node:

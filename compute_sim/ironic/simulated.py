@@ -23,7 +23,7 @@ from compute_sim.ironic.core.orders import ProvisionOrder
 from compute_sim.ironic.core.refusals import Refused, no_such_node
 from compute_sim.ironic.core.script import Away, IronicScript, away
 from compute_sim.ironic.core.work import Going, Rules
-from compute_sim.ironic.node_table import NodeTable
+from compute_sim.ironic.node_table import Keep, NodeTable
 from compute_sim.ironic.notifications import Publish, new_request_id, new_uuid
 from compute_sim.ironic.seeds import founded
 from compute_sim.ironic.settings import IronicSimSettings
@@ -61,6 +61,7 @@ class SimulatedIronic:
         *,
         script: IronicScript | None = None,
         chance: random.Random | None = None,
+        keep: Keep | None = None,
     ) -> None:
         self.settings = settings or IronicSimSettings()
         delays, host = self.settings.delays, self.settings.host
@@ -71,7 +72,7 @@ class SimulatedIronic:
         self._is_stopped = False
         self._away: tuple[float, bool] | None = None
         self._rules = Rules(delays, self.settings.cleans, host)
-        self._table = NodeTable(self.settings.conductor_groups)
+        self._table = NodeTable(self.settings.conductor_groups, keep or _forget)
         self._announcer = Announcer(publish, host, self._timers, self._chance, clock_s())
         self._conductor = Conductor(
             self._table, self._announcer, self._rules, self._at, new_request_id(self._chance)
@@ -108,6 +109,11 @@ class SimulatedIronic:
         self._wake.set()
 
     # What it is told by whoever runs it
+
+    def take_up_work(self) -> None:
+        """Of nodes on which a conductor worked when its process was killed. A real conductor gives such work up as failed."""
+        for node in [*self._table.nodes.values()]:
+            self._conductor.take_up(node, self._clock_s())
 
     @property
     def script(self) -> IronicScript:
@@ -330,3 +336,7 @@ class SimulatedIronic:
     def _at(self, due_s: float, action: Action) -> None:
         self._timers.at(due_s, action)
         self._wake.set()
+
+
+def _forget(_uuid: str, _node: Node | None) -> None:
+    """Nodes that are not kept."""

@@ -11,6 +11,7 @@ from bus.process import Part
 from compute_sim.ironic.api.server import IronicServer
 from compute_sim.ironic.core.node import Node
 from compute_sim.ironic.core.script import IronicScript
+from compute_sim.ironic.keeping import NodeFile
 from compute_sim.ironic.sending import NotificationSender
 from compute_sim.ironic.settings import IronicSimSettings
 from compute_sim.ironic.simulated import SimulatedIronic
@@ -35,15 +36,30 @@ def simulated_ironic(
     chance: random.Random | None = None,
     listen: tuple[str, int] | None = ("127.0.0.1", 0),
     declares: bool = True,
+    file: NodeFile | None = None,
 ) -> IronicSimulation:
     """The parts are to be run; the port is bound when this returns. Without `listen` there is no port:
     `IronicTransport(simulation.ironic)` reaches the API inside this process.
+
+    With a `file`, the nodes in it are there too, as they were, and all changes are kept in it; whoever made it closes it.
 
     The broker's user must be allowed to publish to the exchange `ironic`, and to declare it unless `declares` is off.
     """
     settings = settings or IronicSimSettings()
     sender = NotificationSender(broker, settings, declares=declares)
-    ironic = SimulatedIronic(nodes, clock_s, sender.publish, settings, script=script, chance=chance)
+    kept = file.load() if file is not None else ()
+    known = {node.uuid for node in kept}
+    ironic = SimulatedIronic(
+        (*kept, *(node for node in nodes if node.uuid not in known)),
+        clock_s,
+        sender.publish,
+        settings,
+        script=script,
+        chance=chance,
+        keep=file.keep if file is not None else None,
+    )
+    if kept:
+        ironic.take_up_work()
     if listen is None:
         return IronicSimulation(ironic, sender, "", (ironic, sender))
     server = IronicServer(ironic, *listen)

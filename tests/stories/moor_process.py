@@ -91,6 +91,7 @@ async def _start(arguments: tuple[str, ...], environment: dict[str, str]) -> asy
             "COLUMNS": "200",
             "TERM": "dumb",
             "MOOR_LISTEN": "127.0.0.1:0",
+            "MOOR_IRONIC_SIM_LISTEN": "127.0.0.1:0",
             **environment,
         },
     )

@@ -4,7 +4,7 @@ A node has at most one job. While a job runs the conductor holds the node's lock
 holds none, and the node's target alone keeps others from changing it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct, structs
@@ -34,6 +34,20 @@ JobName = Literal[
     "power kept",
     "power down",
 ]
+# In each state in which somebody is at work: the job that ends it, and the delay of that.
+_WORK_IN: Mapping[str, tuple[JobName, str]] = {
+    states.VERIFYING: ("verify", "verify_s"),
+    states.INSPECTING: ("inspect", "inspect_s"),
+    states.ADOPTING: ("adopt", "adopt_s"),
+    states.RESCUING: ("rescue", "rescue_s"),
+    states.UNRESCUING: ("unrescue", "rescue_s"),
+    states.SERVICING: ("service", "service_s"),
+    states.DEPLOYING: ("deploy", "deploy_s"),
+    states.DEPLOY_WAIT: ("deploy wait", "agent_call_s"),
+    states.DELETING: ("tear down", "tear_down_s"),
+    states.CLEANING: ("clean", "clean_s"),
+    states.CLEAN_WAIT: ("clean wait", "agent_call_s"),
+}
 # The conductor waits for the node, and does not hold its lock.
 WAITS = frozenset({"deploy wait", "deploy timeout", "clean wait", "clean timeout"})
 # Why this kind of job fails on the node now; empty if it does not.
@@ -114,6 +128,20 @@ def begin_cleaning(node: Node, said: tuple[Said, ...], at_s: float, rules: Rules
     if node.has_agent:
         return boot_agent(node, said, "clean boot", at_s, rules)
     return going(node, said, Job("clean", at_s + delays.clean_s), rules.host)
+
+
+def taken_up(node: Node, at_s: float, rules: Rules) -> Going | None:
+    """The work that the node's state tells of, begun again; None if nobody worked on it. Nothing is announced."""
+    if node.target_power_state is not None:
+        job = Job("power", at_s + rules.delays.power_s, node.target_power_state)
+    elif (found := _WORK_IN.get(node.provision_state)) is not None:
+        name, delay = found
+        job = Job(name, at_s + getattr(rules.delays, delay))
+    elif node.reservation is None:
+        return None
+    else:
+        return going(node, (), None, rules.host)
+    return going(node, (), job, rules.host)
 
 
 def boot_agent(node: Node, said: tuple[Said, ...], job: JobName, at_s: float, rules: Rules) -> Going:

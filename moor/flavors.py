@@ -1,0 +1,78 @@
+"""A file of flavors, TOML or JSON: the name of each, how large it is, and what it needs.
+
+    [metal]
+    vcpus = 8                    # of what is asked of placement, the extra specs say otherwise
+    ram_mb = 65536
+    root_gb = 480
+
+    [metal.extra_specs]
+    "resources:VCPU" = "0"
+    "resources:MEMORY_MB" = "0"
+    "resources:DISK_GB" = "0"
+    "resources:CUSTOM_BAREMETAL" = "1"
+
+Moorage keeps no flavors: each request names all that it needs. The file is for those who make requests.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from bus.messages.build import Flavor
+
+
+class BadFlavors(ValueError):  # noqa: N818 - named for what it is
+    """A file of flavors that cannot be read: which, which field, and why."""
+
+
+Flavors = Mapping[str, Flavor]
+
+
+def read_flavors(file: Path) -> Flavors:
+    try:
+        text = file.read_text()
+        written = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as problem:
+        raise BadFlavors(f"{file} cannot be read: {problem}") from None
+    if not isinstance(written, dict):
+        raise BadFlavors(f"{file}: flavors are a table, by their names")
+    return {name: _flavor(file, name, each) for name, each in written.items()}
+
+
+def write_flavors(file: Path, *flavors: Flavor) -> None:
+    """Where there is no such file: a person may have changed it since."""
+    if not file.exists():
+        file.write_text("\n".join(map(_as_toml, flavors)))
+
+
+def classes_of(flavor: Flavor) -> tuple[str, ...]:
+    """The classes of which it asks for one or more by name."""
+    asked = (
+        (key.removeprefix("resources:"), value)
+        for key, value in flavor.extra_specs.items()
+        if key.startswith("resources:")
+    )
+    return tuple(sorted(name for name, value in asked if value != "0"))
+
+
+def _flavor(file: Path, name: str, written: object) -> Flavor:
+    if not isinstance(written, dict):
+        raise BadFlavors(f"{file}: {name} is {written!r}, must be a table")
+    if unknown := sorted(written.keys() - {*Flavor.__struct_fields__} | written.keys() & {"name"}):
+        known = ", ".join(field for field in Flavor.__struct_fields__ if field != "name")
+        raise BadFlavors(f"{file}: {name}.{unknown[0]}: there is no such field; known are {known}")
+    try:
+        return msgspec.convert({**written, "name": name}, Flavor)
+    except msgspec.ValidationError as wrong:
+        raise BadFlavors(f"{file}: {name}: {wrong}") from None
+
+
+def _as_toml(flavor: Flavor) -> str:
+    sizes = ("vcpus", "ram_mb", "root_gb", "ephemeral_gb", "swap_mb")
+    lines = [f"[{flavor.name}]", *(f"{size} = {value}" for size in sizes if (value := getattr(flavor, size)))]
+    lines += ["", f"[{flavor.name}.extra_specs]"]
+    lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in flavor.extra_specs.items()]
+    return "\n".join(lines) + "\n"

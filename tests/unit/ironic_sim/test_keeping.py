@@ -1,0 +1,128 @@
+"""The nodes of a simulated Ironic in a file: what is there again after its process was killed."""
+
+from pathlib import Path
+
+import pytest
+
+from compute_sim.ironic import NodeFile, SimulatedIronic, available_nodes, nodes_in_groups
+from compute_sim.ironic.core import states
+from compute_sim.ironic.keeping import LINES_LEAST
+
+NODE = "node-00000"
+
+
+class World:
+    """A simulated Ironic on a file and a clock; it may be killed and begun again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.at_s = 1_800_000_000.0
+        self.said: list[str] = []
+        self.begin()
+
+    def begin(self) -> None:
+        self.file = NodeFile(self.path)
+        nodes = self.file.load() or available_nodes(3)
+        self.ironic = SimulatedIronic(
+            nodes, lambda: self.at_s, lambda *said: self.said.append(str(said[0])), keep=self.file.keep
+        )
+        self.ironic.take_up_work()
+
+    def killed(self) -> None:
+        """The file stays as it is; the process is begun again."""
+        self.file.close()
+        self.begin()
+
+    def state(self, ident: str = NODE) -> str:
+        node = self.ironic.node(ident)
+        assert node is not None
+        return node.provision_state
+
+    def pass_s(self, seconds: float) -> None:
+        self.at_s += seconds
+        self.ironic.advance()
+
+
+def test_nodes_are_as_they_were(tmp_path: Path) -> None:
+    world = World(tmp_path / "nodes")
+    world.ironic.set_maintenance(NODE, is_on=True, reason="disk")
+    world.ironic.delete("node-00001")
+    before = dict(world.ironic.nodes)
+
+    world.killed()
+
+    assert world.ironic.nodes == before
+    assert len(before) == 2
+
+
+@pytest.mark.parametrize("after_s", [0.0, 1.5])
+def test_work_that_was_under_way_goes_on(tmp_path: Path, after_s: float) -> None:
+    world = World(tmp_path / "nodes")
+    world.ironic.provision(NODE, "manage")
+    world.ironic.provision(NODE, "provide")
+    world.ironic.set_power("node-00002", states.POWER_ON)
+    world.at_s += after_s
+
+    world.killed()
+    assert world.state() == states.CLEANING
+    world.pass_s(2)
+
+    assert world.state() == states.AVAILABLE
+    node = world.ironic.node("node-00002")
+    assert node is not None
+    assert (node.power_state, node.target_power_state, node.reservation) == (states.POWER_ON, None, None)
+
+
+# The simulated conductor never waits in these.
+NEVER = {states.INSPECT_WAIT, states.RESCUE_WAIT, states.SERVICE_WAIT}
+
+
+@pytest.mark.parametrize("state", sorted({*states.UNSTABLE} - NEVER))
+def test_no_node_stays_where_a_conductor_worked_on_it(tmp_path: Path, state: str) -> None:
+    world = World(tmp_path / "nodes")
+    (node,) = available_nodes(1, provision_state=state, reservation="ironic-sim-1")
+    world.file.keep(node.uuid, node)
+
+    world.killed()
+    world.pass_s(30)
+
+    assert world.state(NODE) not in states.UNSTABLE
+
+
+def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "nodes"
+    world = World(path)
+    world.ironic.set_maintenance(NODE, is_on=True)
+    whole = dict(world.ironic.nodes)
+    world.file.close()
+    path.write_bytes(path.read_bytes() + b'["half of a li')
+
+    world.begin()
+
+    assert world.ironic.nodes == whole
+
+
+def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
+    world = World(tmp_path / "nodes")
+    for number in range(2 * LINES_LEAST):
+        world.ironic.set_maintenance(NODE, is_on=bool(number % 2), reason=str(number))
+
+    assert len(world.path.read_bytes().splitlines()) <= LINES_LEAST
+    before = dict(world.ironic.nodes)
+    world.killed()
+    assert world.ironic.nodes == before
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "nodes"
+    path.write_text("[1, 2]\n")
+
+    with pytest.raises(ValueError, match="is not the file of a simulated Ironic's nodes"):
+        NodeFile(path)
+
+
+def test_nodes_are_dealt_out_to_groups_in_turn() -> None:
+    groups = [node.conductor_group for node in nodes_in_groups(5, ("a", "b"))]
+
+    assert groups == ["a", "b", "a", "b", "a"]
+    assert {node.conductor_group for node in nodes_in_groups(2, ())} == {""}
