@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from math import isfinite
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct, structs
@@ -129,11 +129,17 @@ def _checked(section: Section[Any], field: str, value: object, where: str, *, st
     try:
         read = msgspec.convert(value, types[field], strict=strict)
     except msgspec.ValidationError:
-        raise BadSetting(key, value, where, f"must be {_TYPES.get(types[field], types[field])}") from None
+        raise BadSetting(key, value, where, f"must be {_named(types[field])}") from None
     # Every number here is a duration, a size or a count.
     if isinstance(read, int | float) and not (isfinite(read) and read >= 0):
         raise BadSetting(key, value, where, "must be at least 0, and finite")
     return read
+
+
+def _named(kind: Any) -> str:
+    """A type, as it is told to people."""
+    words: tuple[object, ...] = get_args(kind)
+    return " or ".join(map(str, words)) if words else _TYPES[kind]
 
 
 def _contradiction(section: Section[Any], stated: Mapping[str, Tuned], broken: str) -> BadSetting:

@@ -3,21 +3,18 @@
 The sequence numbers are the clock's, so that they go on rising after a restart without being kept anywhere.
 """
 
-import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bus.message import Message, ProviderId
-from bus.messages.hosts import HostsAlive, HostsReported, in_messages
+from bus.beating import HostBeats
+from bus.message import CellName, Message, ProviderId
+from bus.messages.hosts import HostsReported, in_messages
 from bus.parts import Periodic, Together
 from bus.publisher import Outgoing, Publisher
 from compute_sim.core.hosts import facts_of
 from compute_sim.fleet import Fleet
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
-
-BEATS_PER_MESSAGE = 5000
 
 
 class Announcer(Together):
@@ -39,14 +36,7 @@ class Announcer(Together):
                 is_cut_short=True,
                 chance=chance,
             ),
-            Periodic(
-                "heartbeats",
-                self._beat,
-                settings.beat_s,
-                rests_first=True,
-                is_cut_short=True,
-                chance=chance,
-            ),
+            HostBeats("heartbeats", publisher, self._alive, settings.beat_s, chance=chance),
         )
         self._fleet = fleet
         self._store = store
@@ -70,12 +60,8 @@ class Announcer(Together):
             self.touch(hosts)
             raise
 
-    async def _beat(self) -> None:
-        alive = iter(self._fleet.well(self._fleet, self._fleet.clock_s()))
-        beats = []
-        while some := tuple(islice(alive, BEATS_PER_MESSAGE)):
-            beats.append(HostsAlive(cell=self._settings.cell, hosts=some))
-        await self._say_in_time(beats)
+    def _alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
+        return {self._settings.cell: self._fleet.well(self._fleet, self._fleet.clock_s())}
 
     async def _facts(self, hosts: Sequence[ProviderId]) -> list[HostsReported]:
         # Taken before the loads are: what is later has the higher number.
@@ -89,12 +75,3 @@ class Announcer(Together):
 
     async def _say(self, messages: Sequence[Message]) -> None:
         await self._publisher.send_all([Outgoing(message) for message in messages])
-
-    async def _say_in_time(self, beats: Sequence[HostsAlive]) -> None:
-        """A beat that has not left before the next one is withdrawn: it would say of the past that it is now."""
-        sent = self._publisher.send_all([Outgoing(beat) for beat in beats])
-        await asyncio.wait((sent,), timeout=self._settings.beat_s)
-        if sent.done():
-            sent.result()
-        else:
-            self._publisher.withdraw(sent)

@@ -15,7 +15,7 @@ from bus.station import close_all, stations_at
 from bus.tuning import settings_told
 from bus.urls import broker_at
 from ironic_sync.core.cells import CellMap
-from ironic_sync.rest_http import HttpIronicApi, RestSettings
+from ironic_sync.rest_http import HttpIronicApi, rest_settings
 from ironic_sync.settings import SECTION, IronicSettings
 from ironic_sync.store import check_name
 from ironic_sync.store_sql import SqlIronicStore
@@ -40,7 +40,7 @@ async def run(
     )
     has_shards = bool(places.ironic_shards)
     api = (
-        HttpIronicApi(places.ironic_url, RestSettings(page=settings.page, has_shards=has_shards))
+        HttpIronicApi(places.ironic_url, rest_settings(settings, has_shards=has_shards))
         if places.ironic_url
         else None
     )

@@ -4,14 +4,14 @@ A node is up while the daemon that owns it beats for it. What is told of a node 
 owner's epoch, so the registry drops what is older, whichever daemon says it.
 """
 
-import asyncio
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.hosts import NODE, HostFacts, HostsAlive, HostsReported, in_messages
+from bus.beating import HostBeats
+from bus.message import CellName, ProviderId
+from bus.messages.hosts import NODE, HostFacts, HostsReported, in_messages
 from bus.parts import Periodic, Together
 from bus.publisher import Outgoing, Publisher
 from ironic_sync.core.ring import Owned
@@ -19,8 +19,6 @@ from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore
-
-BEATS_PER_MESSAGE = 5000
 
 
 class Announcer(Together):
@@ -40,31 +38,38 @@ class Announcer(Together):
         )
         super().__init__(
             self._telling,
-            Periodic(
-                "vouch for nodes",
-                self._beat,
-                settings.beat_s,
-                rests_first=True,
-                is_cut_short=True,
-                chance=chance,
-            ),
+            HostBeats("vouch for nodes", publisher, self._alive, settings.beat_s, chance=chance),
         )
         self._store = store
         self._membership = membership
         self._publisher = publisher
         self._settings = settings
-        # What was told of each node last, without the numbers; and its cell, for the beats.
-        self._told: dict[ProviderId, tuple[str, HostFacts]] = {}
+        # The nodes that the registry was told of, each with its cell.
+        self._told: dict[ProviderId, str] = {}
         self._touched: dict[ProviderId, NodeRow] = {}
         self._gained: dict[ProviderId, None] = {}
 
-    def touch(self, rows: Iterable[NodeRow]) -> None:
+    def touch(self, written: Iterable[tuple[NodeRow, NodeRow]]) -> None:
+        """Rows as they were and as they are: of those that differ for the registry, it is told. Not of what this daemon told
+        last: another one may have told something else since.
+        """
+        for before, row in written:
+            if row.is_deleted or (before.cell, _facts(before)) != (row.cell, _facts(row)):
+                self._touch(row)
+
+    def tell_again(self, rows: Iterable[NodeRow]) -> None:
+        """Of this daemon's own nodes: others may have written them, and died before they told."""
         for row in rows:
-            if row.cell and row.node is not None and not row.is_deleted:
-                known = self._told.get(row.id)
-                if known != (row.cell, _facts(row)):
-                    self._touched[row.id] = row
-                    self._telling.wake()
+            self._touch(row)
+
+    def _touch(self, row: NodeRow) -> None:
+        if row.is_deleted:
+            # Nobody vouches for it any more.
+            self._told.pop(row.id, None)
+            self._touched.pop(row.id, None)
+        elif row.cell and row.node is not None:
+            self._touched[row.id] = row
+            self._telling.wake()
 
     def gained(self, nodes: Sequence[Owned]) -> None:
         """The registry must hear of them under their new epoch."""
@@ -80,8 +85,7 @@ class Announcer(Together):
         while self._gained:
             some = [*self._gained][: self._settings.page]
             for row in (await self._store.read(some)).values():
-                if row.cell and row.node is not None and not row.is_deleted:
-                    self._touched[row.id] = row
+                self._touch(row)
             for node in some:
                 self._gained.pop(node, None)
         rows = [*self._touched.values()]
@@ -91,33 +95,25 @@ class Announcer(Together):
         except Exception:
             self._touched = {row.id: row for row in rows} | self._touched
             raise
-        self._told.update((row.id, (row.cell, _facts(row))) for row in rows)
+        self._told.update((row.id, row.cell) for row in rows)
 
-    async def _beat(self) -> None:
-        """A beat that has not left before the next one is withdrawn: it would say of the past that it is now."""
-        if not self._membership.may_act():
-            return
-        cells: dict[str, list[ProviderId]] = {}
-        for node in self._membership.owned:
-            if (told := self._told.get(node)) is not None:
-                cells.setdefault(told[0], []).append(node)
-        beats = [
-            HostsAlive(cell=cell, hosts=tuple(nodes[first : first + BEATS_PER_MESSAGE]))
-            for cell, nodes in cells.items()
-            for first in range(0, len(nodes), BEATS_PER_MESSAGE)
-        ]
-        sent = self._publisher.send_all([Outgoing(beat) for beat in beats])
-        await asyncio.wait((sent,), timeout=self._settings.beat_s)
-        if sent.done():
-            sent.result()
-        else:
-            self._publisher.withdraw(sent)
+    def _alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
+        """The nodes of this daemon by their cells; none if it may not act."""
+        cells: dict[CellName, list[ProviderId]] = {}
+        if self._membership.may_act():
+            for node in self._membership.owned:
+                if (cell := self._told.get(node)) is not None:
+                    cells.setdefault(cell, []).append(node)
+        return cells
 
 
-def _facts(row: NodeRow) -> HostFacts:
-    """A node as the host registry has it. Its name is its id, as in placement: Ironic's names may be null, and change."""
+def _facts(row: NodeRow) -> HostFacts | None:
+    """A node as the host registry has it; None if nothing is known of it. Its name is its id, as in placement: Ironic's names
+    may be null, and change.
+    """
     node = row.node
-    assert node is not None, "a node that is told of is known"
+    if node is None or row.is_deleted:
+        return None
     return HostFacts(
         id=row.id,
         name=str(row.id),
@@ -131,8 +127,10 @@ def _facts(row: NodeRow) -> HostFacts:
 def _reports(rows: Iterable[NodeRow]) -> Iterator[HostsReported]:
     cells: dict[str, list[HostFacts]] = {}
     for row in rows:
-        numbered = structs.replace(_facts(row), epoch=row.epoch, sequence=row.version)
+        facts = _facts(row)
+        assert facts is not None, "a node that is told of is known"
+        numbered = structs.replace(facts, epoch=row.epoch, sequence=row.version)
         cells.setdefault(row.cell, []).append(numbered)
-    for cell, facts in cells.items():
-        for some in in_messages(facts):
+    for cell, hosts in cells.items():
+        for some in in_messages(hosts):
             yield HostsReported(cell=cell, hosts=some)

@@ -4,6 +4,7 @@ Any daemon may change any row, by compare-and-set. What follows from a change (t
 Listeners are told of the rows that were written, after the commit.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import structs
@@ -16,9 +17,13 @@ from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import Terms, settled
 from ironic_sync.store import NodeStore
 
+log = logging.getLogger(__name__)
+
 # The row after a change; the very same row, or None, if there is nothing to change. A node without a row has an empty one.
 Change = Callable[[NodeRow], NodeRow | None]
 Listener = Callable[[Sequence[NodeRow]], None]
+# The row as it was, and as it is stored now.
+Written = tuple[NodeRow, NodeRow]
 # A row is lost to another daemon only when both insert it; the next try finds it, and locks it.
 TRIES_MAX = 5
 
@@ -32,11 +37,16 @@ class NodeKeeper:
         self._store = store
         self._skew_us = skew_us
         self._listeners: list[Listener] = []
+        self._comparing: list[Callable[[Sequence[Written]], None]] = []
         self.rows_written = 0
 
     def listen(self, listener: Listener) -> None:
         """It is called with the rows as they are stored now, and must not wait."""
         self._listeners.append(listener)
+
+    def listen_to_changes(self, listener: Callable[[Sequence[Written]], None]) -> None:
+        """Likewise, with the rows as they were before."""
+        self._comparing.append(listener)
 
     async def read(self, nodes: Iterable[ProviderId]) -> Mapping[ProviderId, NodeRow]:
         """The rows of these nodes, not locked. A node without a row has an empty one."""
@@ -65,7 +75,7 @@ class NodeKeeper:
     async def change(self, changes: Mapping[ProviderId, Change]) -> tuple[NodeRow, ...]:
         """Make these changes, each on the row as it is then. Returns the rows that were written."""
         left: dict[ProviderId, Change] = dict(changes)
-        written: list[NodeRow] = []
+        written: list[Written] = []
         for _ in range(TRIES_MAX):
             if not left:
                 break
@@ -74,20 +84,24 @@ class NodeKeeper:
             left = {node: left[node] for node in lost}
         if written:
             self.rows_written += len(written)
+            rows = [row for _, row in written]
             for listener in self._listeners:
-                listener(written)
+                listener(rows)
+            for comparing in self._comparing:
+                comparing(written)
         if left:
             raise Transient(
                 f"{len(left)} nodes were written by other daemons again and again, {next(iter(left))} is one"
             )
-        return tuple(written)
+        return tuple(row for _, row in written)
 
     async def _tried(
         self, changes: Mapping[ProviderId, Change]
-    ) -> tuple[Sequence[NodeRow], Sequence[ProviderId]]:
+    ) -> tuple[Sequence[Written], Sequence[ProviderId]]:
         async with self._store.transaction() as transaction:
             rows = await transaction.load(changes.keys())
             changed = []
+            befores: dict[ProviderId, NodeRow] = {}
             for node, change in changes.items():
                 before = rows.get(node) or NodeRow(id=node)
                 after = change(before)
@@ -96,10 +110,19 @@ class NodeKeeper:
                 after = settled(after, self.terms)
                 if after != before:
                     changed.append(structs.replace(after, version=before.version))
+                    befores[node] = before
+                    _log_cell(before, after)
             if not changed:
                 return (), ()
             saved = await transaction.save(changed)
-        return saved.rows, saved.lost
+        return [(befores[row.id], row) for row in saved.rows], saved.lost
+
+
+def _log_cell(before: NodeRow, after: NodeRow) -> None:
+    if after.cell_note and after.cell_note != before.cell_note:
+        log.info("node %s: %s", after.id, after.cell_note)
+    if before.cell and after.cell != before.cell:
+        log.info("node %s went from cell %r to %r", after.id, before.cell, after.cell)
 
 
 def node_of(word: Word) -> ProviderId | None:

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 # A lease that could not be renewed is asked for again soon: it does not last.
 PAUSES = Pauses(first_s=0.1, max_s=1.0)
+# The host registry may have been told of so many epochs that placement was not: each takeover that broke off is one.
+EPOCHS_UNTOLD_MAX = 100
 # How often a daemon that stops tries to give away rows that others had locked.
 LEAVING_TRIES_MAX = 3
 
@@ -72,6 +74,8 @@ class Membership:
         self._owned: dict[ProviderId, int] = {}
         # Nodes that others may own in this very moment: the answer to the transaction that gave them has not come.
         self._giving: set[ProviderId] = set()
+        # Placement knows these epochs of nodes, which are later than ours.
+        self._to_overtake: dict[ProviderId, int] = {}
         # Leases are numbered from 1; 0 is none. Until the first look under a lease is done, the daemon may not act: some
         # of what it owns may be of the lease before.
         self._leases = 0
@@ -124,6 +128,11 @@ class Membership:
     async def drain(self) -> None:
         """Give all nodes away and take none, until the daemon joins again."""
         await self._store.set_draining(self.name, draining=True)
+        self._looking.wake()
+
+    def overtake(self, epochs: Mapping[ProviderId, int]) -> None:
+        """Placement has these epochs of nodes: those of this daemon's nodes that are behind are soon raised above them."""
+        self._to_overtake.update(epochs)
         self._looking.wake()
 
     # As a part
@@ -186,6 +195,7 @@ class Membership:
         if lease != self._looked_under and not await self._has_begun(lease):
             return
         await self._take_over(view)
+        await self._raise_epochs()
         self._notice(view.unread)
         if self._is_to_compare():
             await self._compare()
@@ -222,6 +232,24 @@ class Membership:
                 len(moves),
                 self._clock_s() - began_at_s,
                 extra={"owners": dead},
+            )
+
+    async def _raise_epochs(self) -> None:
+        """Rows that were restored from a backup are behind what placement knows. They are read again in the new epoch."""
+        epochs, self._to_overtake = self._to_overtake, {}
+        moves = [
+            Move(node, self.name, own, self.name, above=epoch + EPOCHS_UNTOLD_MAX)
+            for node, epoch in epochs.items()
+            if (own := self._owned.get(node)) is not None and own <= epoch
+        ]
+        if moves:
+            moved = await self._move(moves)
+            log.warning(
+                "daemon %r raised the epochs of %d of %d nodes above those that placement knows: were its rows restored "
+                "from a backup?",
+                self.name,
+                moved,
+                len(moves),
             )
 
     def _notice(self, unread: Sequence[Owned]) -> None:

@@ -7,11 +7,13 @@ knows, whichever daemon sends it. What placement accepted is written on the row.
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec import structs
 
 from bus.errors import Operational, WrongAnswer
 from bus.message import ProviderId
-from bus.messages.placement import ReportAnswered
+from bus.messages.placement import InventoryInUse, ReportAnswered
 from bus.parts import Periodic, Status, Supervised, Together
 from bus.station import Station
 from ironic_sync.applying import Change, NodeKeeper
@@ -38,8 +40,10 @@ class Reporter:
         settings: IronicSettings,
         *,
         daemon: str,
+        overtake: Callable[[Mapping[ProviderId, int]], None],
         chance: random.Random | None = None,
     ) -> None:
+        """`overtake` is told of this daemon's nodes whose epochs are behind those that placement knows."""
         self._reporting = Supervised("report nodes", self._report_until_stopped, chance=chance)
         self._asking = Status("ask placement to take reports", chance=chance)
         self._running = Together(
@@ -59,8 +63,9 @@ class Reporter:
         self._settings = settings
         self._daemon = daemon
         self._touched: Rows = {}
-        # Nodes whose removal was just refused: until the next look at what is left, only their offers are reported.
-        self._kept: set[ProviderId] = set()
+        self._overtake = overtake
+        # Nodes that were just refused a trial: until the next look at what is left, only their offers are reported.
+        self._refused_trials: set[ProviderId] = set()
         self._woken = asyncio.Event()
         self.accepted = 0
         self.refused = 0
@@ -79,6 +84,10 @@ class Reporter:
                 if known is None or known.version <= row.version:
                     self._touched[row.id] = row
                     self._woken.set()
+
+    def try_foreign(self, rows: Iterable[NodeRow]) -> None:
+        """Whatever keeps their providers may have let go of them, or an operator wants them taken."""
+        self.touch(structs.replace(row, is_foreign=False) for row in rows if row.is_foreign)
 
     async def _report_until_stopped(self) -> None:
         async with asyncio.TaskGroup() as batches:
@@ -100,8 +109,19 @@ class Reporter:
             del self._touched[row.id]
         if not self._touched:
             self._woken.clear()
-        reports = (report_of(row, may_remove=row.id not in self._kept) for row in batch)
+        behind = {row.id: row.epoch_ahead for row in batch if row.is_behind and row.owner == self._daemon}
+        if behind:
+            self._overtake(behind)
+        reports = map(self._report_of, batch)
         return [told for told in reports if told is not None]
+
+    def _report_of(self, row: NodeRow) -> Told | None:
+        return report_of(
+            row,
+            self._keeper.terms.standard_traits,
+            foreign=self._settings.foreign_providers,
+            may_try=row.id not in self._refused_trials,
+        )
 
     async def _tell(self, told: Sequence[Told]) -> None:
         """What fails here is found again by the look at what is left."""
@@ -123,8 +143,8 @@ class Reporter:
             after = after_verdict(row, told, answer.verdict)
             if after.report_note and after.report_note != row.report_note:
                 log.warning("placement refuses the report of node %s: %s", row.id, after.report_note)
-            if told.offer is None and after.report_note:
-                self._kept.add(row.id)
+            if isinstance(answer.verdict, InventoryInUse):
+                self._refused_trials.add(row.id)
                 self.touch((after,))
             return after
 
@@ -133,8 +153,8 @@ class Reporter:
         return change
 
     async def _find_unreported(self) -> None:
-        """Of this daemon's own nodes. A removal that was refused is tried again."""
-        self._kept.clear()
+        """Of this daemon's own nodes. What was refused is tried again."""
+        self._refused_trials.clear()
         after: ProviderId | None = None
         while rows := await self._store.to_report(self._daemon, self._settings.page, after):
             self.touch(rows)

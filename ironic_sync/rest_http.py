@@ -44,6 +44,7 @@ from ironic_sync.rest import (
     read_node,
     read_page,
 )
+from ironic_sync.settings import IronicSettings
 
 T = TypeVar("T")
 Minor = int
@@ -101,6 +102,21 @@ class RestSettings(Struct, frozen=True, kw_only=True):
     retry_delay_s_max: float = 5.0
     # Whether cells are told by shards: then an Ironic that has none is refused.
     has_shards: bool = False
+
+
+def rest_settings(settings: IronicSettings, *, has_shards: bool = False) -> RestSettings:
+    """Those of a daemon."""
+    return RestSettings(
+        connect_s_max=settings.rest_connect_s_max,
+        answer_s_max=settings.rest_answer_s_max,
+        answer_bytes_max=settings.rest_answer_bytes_max,
+        page=settings.page,
+        connections_max=settings.rest_connections_max,
+        tries_max=settings.rest_tries_max,
+        retry_delay_s_first=settings.rest_retry_delay_s_first,
+        retry_delay_s_max=settings.rest_retry_delay_s_max,
+        has_shards=has_shards,
+    )
 
 
 class _NotDone(Transient):

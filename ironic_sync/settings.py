@@ -1,5 +1,7 @@
 """What an operator may tune of a daemon that keeps bare-metal nodes."""
 
+from typing import Literal
+
 from msgspec import Struct
 
 from bus.tuning import Section
@@ -23,7 +25,7 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
 
     # Two notifications of different publishers that are nearer than this have no order: the node is read again.
     skew_ms: int = 2000
-    # How often all nodes are read from Ironic and compared, how often nodes in doubt are looked for, and how many of these
+    # How often all nodes are read from Ironic and compared, and all rows reviewed; how often nodes in doubt are looked for, and how many of these
     # are read at once.
     sweep_s: float = 300.0
     doubts_s: float = 5.0
@@ -45,11 +47,31 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
     # A step that Ironic did not take is tried again after this, then twice that, and so on.
     deploy_retry_s_first: float = 1.0
     deploy_retry_s_max: float = 60.0
+    # If Ironic loses more nodes at once than these (a number, and a share of those that a daemon knows), they are held, not
+    # removed: another Ironic may answer, or this one may let us see less. After so long it is believed.
+    missing_few: int = 5
+    missing_share: float = 0.2
+    missing_believed_s: float = 3600.0
+    # A node whose provider something else keeps in placement: `leave` the provider alone, or `take` it over.
+    foreign_providers: Literal["leave", "take"] = "leave"
+    # How long the row of a node is kept after Ironic deleted it and placement let go of it.
+    deleted_kept_s: float = 7 * 86400.0
+
+    # How patient the client of Ironic's REST API is, and how much it takes in.
+    rest_connect_s_max: float = 5.0
+    rest_answer_s_max: float = 30.0
+    rest_answer_bytes_max: int = 64 * 1024 * 1024
+    rest_connections_max: int = 10
+    # How often a request is made before its error counts, and the pauses between.
+    rest_tries_max: int = 5
+    rest_retry_delay_s_first: float = 0.2
+    rest_retry_delay_s_max: float = 5.0
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
-            if getattr(self, field) <= 0:
-                raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
+            value = getattr(self, field)
+            if not isinstance(value, str) and value <= 0:
+                raise ValueError(f"{field} is {value}, must be more than 0")
         acting_s = self.lease_s - self.lease_margin_s
         if self.renew_s + self.renew_wait_s >= acting_s:
             raise ValueError(

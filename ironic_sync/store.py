@@ -58,6 +58,9 @@ class IronicTransaction(Protocol):
         daemon wrote since is left as it is, and its id is among the lost.
         """
 
+    async def forget(self, rows: Sequence[NodeRow]) -> int:
+        """Delete these rows, but those that another daemon wrote since; how many were deleted."""
+
 
 class NodeStore(Protocol):
     """The rows of nodes. A page is in the order of ids, begins after `after`, and has at most `limit` rows."""

@@ -27,6 +27,7 @@ class _Transaction:
     def __init__(self, rows: Mapping[ProviderId, NodeRow]) -> None:
         self._rows = rows
         self.written: dict[ProviderId, NodeRow] = {}
+        self.forgotten: set[ProviderId] = set()
 
     async def load(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
         return {each: row for each in sorted(ids) if (row := self._row(each)) is not None}
@@ -40,11 +41,19 @@ class _Transaction:
             if row.version != (0 if before is None else before.version):
                 lost.append(row.id)
                 continue
+            self.forgotten.discard(row.id)
             self.written[row.id] = structs.replace(row, version=row.version + 1)
             saved.append(self.written[row.id])
         return Saved(tuple(saved), tuple(lost))
 
+    async def forget(self, rows: Sequence[NodeRow]) -> int:
+        same = {row.id for row in rows if (kept := self._row(row.id)) and kept.version == row.version}
+        self.forgotten |= same
+        return len(same)
+
     def _row(self, node: ProviderId) -> NodeRow | None:
+        if node in self.forgotten:
+            return None
         return self.written.get(node) or self._rows.get(node)
 
 
@@ -61,6 +70,8 @@ class MemoryIronicStore:
             transaction = _Transaction(self._rows)
             yield transaction
             self._rows |= transaction.written
+            for node in transaction.forgotten:
+                self._rows.pop(node, None)
 
     async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
         return {each: self._rows[each] for each in sorted(ids) if each in self._rows}
@@ -127,7 +138,9 @@ class MemoryIronicStore:
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
         async with self._lock:
             moved = [
-                structs.replace(row, owner=move.to, epoch=row.epoch + 1, version=row.version + 1)
+                structs.replace(
+                    row, owner=move.to, epoch=max(row.epoch, move.above) + 1, version=row.version + 1
+                )
                 for move in moves
                 if (row := self._rows.get(move.id)) is not None
                 and (row.owner, row.epoch) == (move.owner, move.epoch)

@@ -2,21 +2,27 @@
 
 Ironic loses notifications, and some changes it does not announce at all. A REST answer is applied only if the row was not
 written since the request was sent; else the node is read again. Ironic being away changes nothing: rows stay as they are.
+
+A node is gone when Ironic answers 404 to a question about it. If that are too many at once, they are held instead
+(core/missing.py), and the part "believe what Ironic lists" fails until they are back or believed.
 """
 
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from uuid import UUID
 
+from bus.errors import Operational
 from bus.message import ProviderId
-from bus.parts import Periodic, Together
+from bus.parts import Periodic, Status, Together
 from ironic_sync.applying import Change, NodeKeeper
+from ironic_sync.core.missing import Belief, decide_missing
 from ironic_sync.core.node import Node
 from ironic_sync.core.notifications import AllocationSaid
-from ironic_sync.core.ordering import not_listed, read_again, read_as_gone
+from ironic_sync.core.ordering import NOT_LISTED, held_missing, not_listed, read_again, read_as_gone
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import gained, seen
@@ -29,9 +35,14 @@ log = logging.getLogger(__name__)
 
 # More nodes than this are read as pages of the whole list.
 SINGLE_READS_MAX = 50
+SECOND_US = 1_000_000
 
 
-class Sweeper(Together):
+class TooManyMissing(Operational):
+    """Ironic has lost more nodes at once than is believed."""
+
+
+class Sweeper:
     """A part, and a listener of the ring and of NodeKeeper."""
 
     def __init__(
@@ -50,24 +61,43 @@ class Sweeper(Together):
         self._doubting = Periodic(
             "read nodes in doubt", self._read_doubted, settings.doubts_s, is_cut_short=True, chance=chance
         )
-        super().__init__(self._sweeping, self._doubting)
+        self._believing = Status("believe what Ironic lists", chance=chance)
+        self._running = Together(self._sweeping, self._doubting)
+        self.parts = (self._running, self._believing)
+        self._belief = Belief(
+            few=settings.missing_few,
+            share=settings.missing_share,
+            after_us=round(settings.missing_believed_s * SECOND_US),
+        )
+        # How many nodes were believed to be gone, and when.
+        self._lost_at: deque[tuple[int, int]] = deque()
         self._api = api
         self._keeper = keeper
         self._store = store
         self._membership = membership
         self._settings = settings
+        # Nodes to be read; those that a list lacks are read by themselves, however many they are.
         self._suspects: dict[ProviderId, None] = {}
+        self._unlisted: dict[ProviderId, None] = {}
         self._allocations: dict[UUID, None] = {}
         # The next sweep compares other daemons' nodes as well: they may not know that a notification was missed.
         self._is_for_all = False
         self.sweeps = 0
         self.differences = 0
+        # How many nodes are held as missing since the last sweep.
+        self.missing = 0
+
+    async def run(self) -> None:
+        await self._running.run()
+
+    async def stop(self) -> None:
+        await self._running.stop()
 
     # What others tell
 
     def touch(self, rows: Iterable[NodeRow]) -> None:
         """Rows that were written here: whoever doubts a node reads it at once, whose ever it is."""
-        self._suspect(row.id for row in rows if row.doubts)
+        self._suspect_rows(row for row in rows if row.doubts)
 
     def gained(self, nodes: Sequence[Owned]) -> None:
         self._suspect(each.id for each in nodes)
@@ -75,6 +105,7 @@ class Sweeper(Together):
     def lost(self, nodes: Sequence[ProviderId]) -> None:
         for node in nodes:
             self._suspects.pop(node, None)
+            self._unlisted.pop(node, None)
 
     def gap(self, why: str) -> None:
         """Notifications may have been missed."""
@@ -91,6 +122,16 @@ class Sweeper(Together):
         self._suspects.update(dict.fromkeys(nodes))
         if len(self._suspects) > before:
             self._doubting.wake()
+
+    def _suspect_rows(self, rows: Iterable[NodeRow]) -> None:
+        listed = []
+        for row in rows:
+            if NOT_LISTED in row.doubts or row.is_deleted:
+                self._unlisted[row.id] = None
+                self._doubting.wake()
+            else:
+                listed.append(row.id)
+        self._suspect(listed)
 
     # All nodes
 
@@ -140,27 +181,60 @@ class Sweeper(Together):
     async def _miss_those_not_in(
         self, listed: AbstractSet[ProviderId], rows: Mapping[ProviderId, NodeRow]
     ) -> None:
-        """Only an answer about the node itself says that it is gone."""
-        missing = [node for node, row in rows.items() if node not in listed and not row.is_deleted]
-        await self._keeper.change(dict.fromkeys(missing, not_listed))
+        """Only an answer about the node itself says that it is gone; and of too many at once not even that."""
+        known = [row for row in rows.values() if not row.is_deleted]
+        gone, held = self._decide([row for row in known if row.id not in listed], len(known))
+        changes: dict[ProviderId, Change] = {row.id: self._hold_by(row.version) for row in held}
+        changes |= {row.id: not_listed for row in gone}
+        await self._keeper.change(changes)
+        self.missing = len(held)
+        if held:
+            self._say_missing(held, len(known))
+        else:
+            self._believing.well()
+
+    def _decide(self, missing: Sequence[NodeRow], known: int) -> tuple[Sequence[NodeRow], Sequence[NodeRow]]:
+        at_us = self._keeper.clock_us()
+        while self._lost_at and self._lost_at[0][0] <= at_us - self._belief.after_us:
+            self._lost_at.popleft()
+        lost_lately = sum(count for _, count in self._lost_at)
+        decided = decide_missing(
+            missing, known=known + lost_lately, lost_lately=lost_lately, at_us=at_us, belief=self._belief
+        )
+        return decided.gone, decided.held
+
+    def _say_missing(self, held: Sequence[NodeRow], known: int) -> None:
+        problem = TooManyMissing(
+            f"Ironic has lost {len(held)} of {known} nodes at once, {held[0].id} is one: they are held, not removed. Is it the "
+            "right Ironic, and may this user see all nodes? They are removed when they stay missing for "
+            f"{self._settings.missing_believed_s:g} s, or by `moor ring missing --remove`"
+        )
+        log.error("%s", problem)
+        self._believing.failed(problem)
+
+    def _hold_by(self, version: int) -> Change:
+        at_us = self._keeper.clock_us()
+
+        def change(row: NodeRow) -> NodeRow | None:
+            after = held_missing(row, version, at_us)
+            if after is None:
+                self._suspect((row.id,))
+                return None
+            return seen(after) if row.owner == self._membership.name else after
+
+        return change
 
     # Single nodes
 
     async def _read_doubted(self) -> None:
         """Those that this daemon came upon, and its own that another daemon left in doubt."""
         await self._find_nodes_of_allocations()
-        self._suspects.update(
-            dict.fromkeys(
-                row.id for row in await self._store.to_read(self._membership.name, self._settings.page)
-            )
-        )
-        suspects = [*self._suspects]
-        if len(suspects) > SINGLE_READS_MAX:
+        self._suspect_rows(await self._store.to_read(self._membership.name, self._settings.page))
+        if len(self._suspects) > SINGLE_READS_MAX:
             # As after a takeover: a list of all nodes costs less.
             self._suspects.clear()
             self._sweeping.wake()
-        else:
-            await self._read(suspects)
+        await self._read([*self._suspects, *self._unlisted][: self._settings.page])
 
     async def _find_nodes_of_allocations(self) -> None:
         for allocation in [*self._allocations]:
@@ -172,19 +246,30 @@ class Sweeper(Together):
     async def _read(self, nodes: Sequence[ProviderId]) -> None:
         """Read these one by one, many at once, and apply what they are."""
         rows = await self._keeper.read(nodes)
-        changes = await self._answers(nodes, rows)
+        found = await self._answers(nodes)
         for node in nodes:
             self._suspects.pop(node, None)
+            self._unlisted.pop(node, None)
+        missing = [
+            row for node, row in rows.items() if found[node] is None and row.version and not row.is_deleted
+        ]
+        # A daemon reads nodes of others as well.
+        known = max(len(self._membership.owned), len(nodes))
+        gone, held = self._decide(missing, known)
+        changes = {node: self._change_by(rows[node].version, found[node]) for node in nodes}
+        changes |= {row.id: self._hold_by(row.version) for row in held}
         await self._keeper.change(changes)
+        if lost := sum(not row.missing_since_us for row in gone):
+            self._lost_at.append((self._keeper.clock_us(), lost))
+        if held:
+            self._say_missing(held, known)
 
-    async def _answers(
-        self, nodes: Sequence[ProviderId], rows: Mapping[ProviderId, NodeRow]
-    ) -> dict[ProviderId, Change]:
+    async def _answers(self, nodes: Sequence[ProviderId]) -> dict[ProviderId, Node | None]:
         at_once = asyncio.Semaphore(self._settings.reads_at_once)
 
-        async def answer(node: ProviderId) -> Change:
+        async def answer(node: ProviderId) -> Node | None:
             async with at_once:
-                return self._change_by(rows[node].version, await self._api.node(node))
+                return await self._api.node(node)
 
         async with asyncio.TaskGroup() as reading:
             tasks = {node: reading.create_task(answer(node)) for node in nodes}
@@ -209,7 +294,7 @@ class Sweeper(Together):
 
 
 def _differs(row: NodeRow, node: Node) -> bool:
-    return row.needs_read or row.is_deleted or row.node != node
+    return row.needs_read or row.is_deleted or bool(row.missing_since_us) or row.node != node
 
 
 class Adopter(Periodic):

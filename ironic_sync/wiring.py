@@ -21,6 +21,7 @@ from ironic_sync.handlers import OrderBook, handlers
 from ironic_sync.membership import Membership
 from ironic_sync.reporting import Reporter
 from ironic_sync.rest import IronicApi
+from ironic_sync.reviewing import Review
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
 from ironic_sync.sweeping import Adopter, Sweeper
@@ -55,10 +56,12 @@ def ironic_parts(
     terms = Terms(cells=cells, standard_traits=STANDARD_TRAITS, can_read=api is not None)
     keeper = NodeKeeper(store, terms, skew_us=settings.skew_ms * 1000, clock_us=clock_us)
     membership = Membership(store, name, incarnation, settings, clock_s=clock_s, chance=chance)
-    reporter = Reporter(keeper, store, station, settings, daemon=name, chance=chance)
+    reporter = Reporter(
+        keeper, store, station, settings, daemon=name, overtake=membership.overtake, chance=chance
+    )
     announcer = Announcer(store, membership, station.publisher, settings, chance=chance)
     keeper.listen(reporter.touch)
-    keeper.listen(announcer.touch)
+    keeper.listen_to_changes(announcer.touch)
     membership.listen(announcer)
     reading: Sweeper | Adopter
     if api is None:
@@ -91,7 +94,15 @@ def ironic_parts(
         membership.listen(deployer)
         deploying = (deployer,)
     orders = _order_workers(station, apart, cells, keeper)
-    return (events, reading, reporter, announcer, *orders, *deploying, membership, station)
+    review = Review(
+        store,
+        name,
+        settings,
+        clock_us,
+        listeners=(reporter.try_foreign, announcer.tell_again),
+        chance=chance,
+    )
+    return (events, reading, reporter, announcer, review, *orders, *deploying, membership, station)
 
 
 def _order_workers(

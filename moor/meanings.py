@@ -81,6 +81,7 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "removed": "those that are no more",
         "epoch": "your term, where several share the work",
         "sequence": "orders your reports: an older one than what was taken is refused. 0: in the order they come",
+        "foreign": "of a tree that something else keeps: `leave` it, or `take` it; empty does not ask whether it does",
     },
     "ReportedProvider": {
         "id": "a uuid, always the same",

@@ -1,20 +1,23 @@
-"""`moor ring`: the daemons that keep bare-metal nodes, who owns which node and why, and an operator's word to drain.
+"""`moor ring`: the daemons that keep bare-metal nodes, who owns which node and why, and an operator's word to drain a daemon
+or to let go of nodes that Ironic has lost.
 
 It reads the daemons' database, not the bus: what it shows is what the daemons themselves go by.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 from uuid import UUID
 
 import typer
-from msgspec import Struct
+from msgspec import Struct, structs
 from rich.markup import escape
 
 from bus.message import ProviderId
+from ironic_sync.core.ordering import believed_missing
 from ironic_sync.core.ring import Member, Owned, Ring, Why, why
+from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.store_sql import SqlIronicStore
 from moor.daemon_rows import with_rows
 from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out
@@ -27,6 +30,7 @@ app = typer.Typer(
 )
 
 Daemon = Annotated[str, typer.Argument(metavar="DAEMON", help="A daemon, as `moor ring` names it.")]
+ROWS_PER_PAGE = 1000
 
 
 class Share(Struct, frozen=True, kw_only=True):
@@ -46,6 +50,30 @@ class RingShown(Struct, frozen=True, kw_only=True):
     daemons: tuple[Share, ...]
     # Nodes that no daemon has taken yet.
     untaken: int
+    # Nodes that Ironic has lost, with too many others to be believed; nodes that go to another cell once nothing holds them;
+    # and nodes whose provider something else keeps.
+    missing: int = 0
+    moving: int = 0
+    foreign: int = 0
+
+
+class NodeShown(Struct, frozen=True, kw_only=True):
+    """A node: why it has its owner, where it is, and why it may not be claimed."""
+
+    why: Why
+    cell: str
+    cell_note: str
+    reserved: bool
+    reasons: tuple[str, ...]
+    report_note: str
+    is_deleted: bool
+
+
+class MissingNode(Struct, frozen=True, kw_only=True):
+    id: ProviderId
+    name: str
+    cell: str
+    since: datetime
 
 
 @app.callback()
@@ -59,8 +87,7 @@ def ring(
     """The daemons, with their leases and what they own. A daemon whose lease is over has its nodes taken over."""
     if context.invoked_subcommand is not None:
         return
-    members, owned = with_rows(ironic_db, db, _members_and_owners)
-    shown = ring_shown(members, owned)
+    shown = with_rows(ironic_db, db, _ring)
     if as_json:
         print_json(plain(shown))
         return
@@ -76,6 +103,14 @@ def ring(
         out.print(table)
     if shown.untaken:
         out.print(f"[yellow]{shown.untaken} nodes that no daemon has taken yet[/yellow]")
+    if shown.missing:
+        out.print(
+            f"[red]{shown.missing} nodes that Ironic has lost, held until that is believed: `moor ring missing`[/red]"
+        )
+    if shown.moving:
+        out.print(f"[yellow]{shown.moving} nodes that go to another cell once nothing holds them[/yellow]")
+    if shown.foreign:
+        out.print(f"[yellow]{shown.foreign} nodes whose provider something else keeps[/yellow]")
 
 
 @app.command()
@@ -86,27 +121,62 @@ def show(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Which daemon owns a node, and why."""
+    """Which daemon owns a node, and why; its cell, and why it may not be claimed."""
 
-    async def find(store: SqlIronicStore) -> Why | None:
+    async def find(store: SqlIronicStore) -> NodeShown | None:
         row = (await store.read([ProviderId(node)])).get(ProviderId(node))
-        if row is None:
-            return None
-        return why(Owned(row.id, row.owner, row.epoch, row.holds_instance), await store.members())
+        return None if row is None else node_shown(row, await store.members())
 
     found = with_rows(ironic_db, db, find)
     if found is None:
         fail(f"no daemon knows a node {node}: nothing was heard of it, and Ironic did not list it")
     if as_json:
-        print_json(plain(found))
+        print_json(plain(found.why) | {key: each for key, each in plain(found).items() if key != "why"})
         return
-    out.print(f"node {found.id}: {found.owner or 'no owner'}, epoch {found.epoch}", highlight=False)
-    out.print(escape(found.reason), highlight=False)
+    reasons = found.why
+    out.print(f"node {node}: {reasons.owner or 'no owner'}, epoch {reasons.epoch}", highlight=False)
+    out.print(escape(reasons.reason), highlight=False)
+    out.print(f"cell: {found.cell or 'none yet'}", highlight=False)
+    for said in (found.cell_note, *found.reasons, found.report_note):
+        if said:
+            out.print(f"  {escape(said)}", highlight=False)
     table = table_of("name", "score")
-    for name, score in found.scores:
+    for name, score in reasons.scores:
         table.add_row(escape(name), f"{score:020d}")
-    if found.scores:
+    if reasons.scores:
         out.print(table, highlight=False)
+
+
+@app.command()
+def missing(
+    ironic_db: IronicDatabaseUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Believe that they are gone: what nothing holds is removed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Nodes that Ironic has lost with too many others to be believed: they are held, reserved."""
+
+    async def find(store: SqlIronicStore) -> tuple[NodeRow, ...]:
+        rows = [row for row in await _rows(store) if row.missing_since_us]
+        if remove and rows:
+            async with store.transaction() as transaction:
+                locked = await transaction.load([row.id for row in rows])
+                await transaction.save([believed_missing(row) for row in locked.values()])
+        return tuple(rows)
+
+    found = [_missing_of(row) for row in with_rows(ironic_db, db, find)]
+    if as_json:
+        print_json([plain(each) for each in found])
+        return
+    for each in found:
+        out.print(
+            f"{each.id} {escape(each.name)} in cell {each.cell}, since {each.since:%Y-%m-%d %H:%M:%S} UTC"
+        )
+    done = "are removed once nothing holds them" if remove else "are missing"
+    out.print(f"{len(found)} nodes {done}")
 
 
 @app.command()
@@ -158,8 +228,45 @@ def _state(member: Member | None) -> str:
     return "draining" if member.is_draining else "alive"
 
 
-async def _members_and_owners(store: SqlIronicStore) -> tuple[tuple[Member, ...], tuple[Owned, ...]]:
-    return await store.members(), await store.owners()
+def node_shown(row: NodeRow, members: Sequence[Member]) -> NodeShown:
+    offer = row.offer or Offer()
+    return NodeShown(
+        why=why(Owned(row.id, row.owner, row.epoch, row.holds_instance), members),
+        cell=row.cell,
+        cell_note=row.cell_note,
+        reserved=offer.reserved,
+        reasons=offer.reasons,
+        report_note=row.report_note,
+        is_deleted=row.is_deleted,
+    )
+
+
+def _missing_of(row: NodeRow) -> MissingNode:
+    since = datetime.fromtimestamp(row.missing_since_us / 1_000_000, UTC)
+    name = (row.node and row.node.name) or ""
+    return MissingNode(id=row.id, name=name, cell=row.cell, since=since)
+
+
+async def _ring(store: SqlIronicStore) -> RingShown:
+    shown = ring_shown(await store.members(), await store.owners())
+    rows = await _rows(store)
+    return structs.replace(
+        shown,
+        missing=sum(bool(row.missing_since_us) for row in rows),
+        moving=sum(bool(row.cell_wanted) for row in rows),
+        foreign=sum(row.is_foreign for row in rows),
+    )
+
+
+async def _rows(store: SqlIronicStore) -> list[NodeRow]:
+    """All of them."""
+    rows: list[NodeRow] = []
+    for owner in sorted({each.owner for each in await store.owners()}):
+        after: ProviderId | None = None
+        while page := await store.page_of(owner, ROWS_PER_PAGE, after):
+            rows += page
+            after = page[-1].id
+    return rows
 
 
 async def _set(

@@ -26,6 +26,7 @@ from bus.messages.placement import (
     ShapeMoved,
     SnapshotPage,
     SwapClaim,
+    TreeKept,
 )
 from placement_worker.administering import question_handlers, write_handlers
 from placement_worker.core.claims import ClaimJudgement, decide_claims
@@ -159,11 +160,11 @@ def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]])
 
 def _refusal(ask: Received[ReportInventory], verdict: ReportVerdict) -> tuple[Tell, ...]:
     """Most reporters wait for no answer: what was not taken is told to whoever listens. An echo of an older report is
-    no refusal, it is what redelivery looks like.
+    no refusal, it is what redelivery looks like; and a reporter that asks who keeps a tree waits for the answer.
     """
     report = ask.message
     match verdict:
-        case ReportAccepted() | ReportOutdated():
+        case ReportAccepted() | ReportOutdated() | TreeKept():
             return ()
         case _:
             return (Tell(InventoryRefused(cell=report.cell, root=report.root, verdict=verdict), ask),)

@@ -195,7 +195,7 @@ def _hosts_reported(registry: HostRegistry, clock: Clock) -> Handler:
         for ask in asks:
             for facts in ask.message.hosts:
                 before = written.get(facts.id)
-                host = reported(before, facts, ask.message, clock())
+                host = reported(before, facts, ask.message, clock(), speaks_for=ask.cell)
                 if host is None:
                     log.warning("cell %s reports host %s of another cell", ask.message.cell, facts.name)
                 elif is_news(before, host):
@@ -206,7 +206,7 @@ def _hosts_reported(registry: HostRegistry, clock: Clock) -> Handler:
         def learn() -> None:
             registry.learn(changed.values())
             for ask in asks:
-                registry.hear_beats(ask.message.cell, [host.id for host in ask.message.hosts])
+                registry.hear_beats(ask.message.cell, [host.id for host in ask.message.hosts], ask.cell)
 
         late.learn(learn)
         return []

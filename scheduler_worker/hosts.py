@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import structs
 
 from bus.message import ProviderId
-from bus.messages.hosts import HostFacts, HostsReported, HostState
+from bus.messages.hosts import NODE, HostFacts, HostsReported, HostState
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +27,23 @@ class KnowsHosts(Protocol):
 
 
 def reported(
-    host: HostState | None, facts: HostFacts, report: HostsReported, now: datetime
+    host: HostState | None,
+    facts: HostFacts,
+    report: HostsReported,
+    now: datetime,
+    *,
+    speaks_for: str | None = None,
 ) -> HostState | None:
     """The host with these facts, or as it was if it has said something later; None if it is another cell's, who may not
     speak of it.
+
+    A node goes to another cell when its conductor group or shard changes. Only a sender that stands above cells
+    (`speaks_for` is None) may say so: else one cell could take the nodes of another.
     """
     if host is None:
         host = HostState(id=facts.id, name=facts.name, cell=report.cell, up=True, enabled=True)
-    if host.cell != report.cell:
+    may_move = speaks_for is None and host.kind == facts.kind == NODE
+    if host.cell != report.cell and not may_move:
         return None
     epoch, sequence = report.epoch, report.sequence
     if facts.epoch or facts.sequence:
@@ -44,6 +53,7 @@ def reported(
     return structs.replace(
         host,
         name=facts.name,
+        cell=report.cell,
         up=True,
         instances=facts.instances,
         io_ops=facts.io_ops,
@@ -96,13 +106,13 @@ class HostRegistry:
                 changed.append(self._hosts[row.id])
         self._tell(changed, now)
 
-    def hear_facts(self, report: HostsReported) -> None:
-        """What all workers hear at once, and one of them writes."""
+    def hear_facts(self, report: HostsReported, speaks_for: str | None = None) -> None:
+        """What all workers hear at once, and one of them writes. `speaks_for` is the only cell that its sender may name."""
         now = self._clock()
         changed = []
         for each in report.hosts:
             known = self._hosts.get(each.id)
-            host = reported(known, each, report, now)
+            host = reported(known, each, report, now, speaks_for=speaks_for)
             if host is None:
                 log.warning("cell %s speaks of host %s, which is another cell's", report.cell, each.name)
                 continue
@@ -113,12 +123,13 @@ class HostRegistry:
             changed.append(host)
         self._tell(changed, now)
 
-    def hear_beats(self, cell: str, hosts: Iterable[ProviderId]) -> None:
+    def hear_beats(self, cell: str, hosts: Iterable[ProviderId], speaks_for: str | None = None) -> None:
+        """A node's daemon may not know yet that the node went to another cell."""
         now = self._clock()
         back = []
         for each in hosts:
             host = self._hosts.get(each)
-            if host is None or host.cell != cell:
+            if host is None or (host.cell != cell and not (speaks_for is None and host.kind == NODE)):
                 continue
             self._heard[each] = now
             if not host.up:

@@ -98,9 +98,9 @@ class Replica(Together):
             case ProvidersChanged() as changed:
                 self._merge(changed)
             case HostsReported() as report:
-                self._registry.hear_facts(report)
+                self._registry.hear_facts(report, heard.cell)
             case HostsAlive(cell=cell, hosts=hosts):
-                self._registry.hear_beats(cell, hosts)
+                self._registry.hear_beats(cell, hosts, heard.cell)
             case _:
                 pass
 

@@ -89,8 +89,8 @@ class CellEars(Supervised):
     def _take(self, heard: Received[Message]) -> None:
         match heard.message:
             case HostsReported() as report:
-                self._registry.hear_facts(report)
+                self._registry.hear_facts(report, heard.cell)
             case HostsAlive(cell=cell, hosts=hosts):
-                self._registry.hear_beats(cell, hosts)
+                self._registry.hear_beats(cell, hosts, heard.cell)
             case _:
                 pass

@@ -300,6 +300,9 @@ class ReportInventory(Message, frozen=True, tag="inventory.report"):
     `epoch` is the reporter's term where several share the work (0 where there is no ring); `sequence` orders the
     reports of one term (0: in the order they come). An older one than what was taken before is refused.
     The whole report is taken, or nothing of it.
+
+    `foreign` asks whether something else keeps the tree: it was written by name and never reported, or it stands in another
+    cell. `leave` and `take` are answered by `TreeKept` then; but `take` takes a tree of no cell, or of this one.
     """
 
     cell: CellName
@@ -308,6 +311,7 @@ class ReportInventory(Message, frozen=True, tag="inventory.report"):
     removed: Annotated[tuple[ProviderId, ...], Meta(max_length=1000)] = ()
     epoch: Counter = 0
     sequence: Counter = 0
+    foreign: Literal["", "leave", "take"] = ""
 
 
 class ReportAccepted(Variant, frozen=True, tag="accepted"):
@@ -332,7 +336,17 @@ class InventoryInUse(Variant, frozen=True, tag="in_use"):
     used: int
 
 
-ReportVerdict = ReportAccepted | ReportOutdated | InventoryInUse | NotAllowed
+class TreeKept(Variant, frozen=True, tag="kept"):
+    """Something else keeps this tree, in this cell (empty: in none), with these numbers of its last report (0: it was never
+    reported). Said to reports that ask, by `foreign`.
+    """
+
+    cell: str
+    epoch: int
+    sequence: int
+
+
+ReportVerdict = ReportAccepted | ReportOutdated | InventoryInUse | NotAllowed | TreeKept
 
 
 class ReportAnswered(Message, frozen=True, tag="report.answered"):

@@ -58,6 +58,8 @@ UNAVAILABLE: Final[Mapping[str, str]] = {
     "error": "Ironic could not take the instance off the node",
 }
 
+MISSING = "Ironic no longer has this node, nor many others: it is held until that is believed"
+
 # Placement's limit for the name of a class or trait.
 NAME_MAX = 255
 _OUTSIDE = re.compile(r"[^0-9A-Za-z]+")
@@ -117,13 +119,12 @@ def offer_of(row: NodeRow, standard_traits: AbstractSet[str]) -> Offer:
     )
 
 
-def keeping_class(row: NodeRow, offer: Offer) -> Offer:
-    """The offer after placement refused it because the former class is in use: the former class stays, reserved."""
-    former = row.reported and (row.reported.kept_class or row.reported.resource_class)
-    if not former or former in (offer.resource_class, offer.kept_class):
+def keeping_class(offer: Offer, held: str) -> Offer:
+    """The offer after placement refused it because the `held` class is in use: that class stays, reserved."""
+    if held in (offer.resource_class, offer.kept_class):
         return offer
     return structs.replace(
-        offer, kept_class=former, reserved=True, reasons=(_against_kept(former), *offer.reasons)
+        offer, kept_class=held, reserved=True, reasons=(_against_kept(held), *offer.reasons)
     )
 
 
@@ -145,6 +146,8 @@ def _against_row(row: NodeRow, kept: str) -> tuple[str, ...]:
         reason
         for reason in (
             "the node is deleted in Ironic" if row.is_deleted else "",
+            MISSING if row.missing_since_us else "",
+            f"the node moves from cell {row.cell!r} to {row.cell_wanted!r}" if row.cell_wanted else "",
             f"the node is read again: {'; '.join(row.doubts)}" if row.is_doubted else "",
             f"{row.deploy.kind} of instance {row.deploy.instance} is under way" if row.deploy else "",
             _against_kept(kept) if kept else "",

@@ -64,7 +64,12 @@ def read_again(row: NodeRow, node: Node, version_before: int, at_us: int) -> Nod
     if row.version != version_before:
         return None
     settled = structs.replace(
-        _without_future(row, at_us), node=node, is_deleted=False, doubts=(), is_doubted=False
+        _without_future(row, at_us),
+        node=node,
+        is_deleted=False,
+        doubts=(),
+        is_doubted=False,
+        missing_since_us=0,
     )
     # A sweep that finds nothing new writes nothing.
     if settled == row and row.read_at_us:
@@ -79,8 +84,30 @@ def read_as_gone(row: NodeRow, version_before: int, at_us: int) -> NodeRow | Non
     if row.is_deleted and not row.doubts and not row.is_doubted:
         return row
     return structs.replace(
-        _without_future(row, at_us), is_deleted=True, doubts=(), is_doubted=False, read_at_us=at_us
+        _without_future(row, at_us),
+        is_deleted=True,
+        doubts=(),
+        is_doubted=False,
+        missing_since_us=0,
+        read_at_us=at_us,
     )
+
+
+def held_missing(row: NodeRow, version_before: int, at_us: int) -> NodeRow | None:
+    """The row after Ironic was found to have lost this node and too many others; None as above. It is held."""
+    if row.version != version_before:
+        return None
+    if row.is_deleted or (row.missing_since_us and not row.doubts and not row.is_doubted):
+        return row
+    since_us = row.missing_since_us or at_us
+    return structs.replace(row, doubts=(), is_doubted=False, missing_since_us=since_us, read_at_us=at_us)
+
+
+def believed_missing(row: NodeRow) -> NodeRow:
+    """The row after an operator said that Ironic has indeed lost the node."""
+    if not row.missing_since_us:
+        return row
+    return structs.replace(row, is_deleted=True, missing_since_us=0)
 
 
 def not_listed(row: NodeRow) -> NodeRow:
@@ -101,6 +128,8 @@ def _after_node(row: NodeRow, said: NodeSaid, rules: Rules) -> NodeRow:
         is_deleted=said.is_deleted,
         heard_at_us=_heard_at(said, rules),
         heard_from=said.publisher,
+        # What speaks is there.
+        missing_since_us=0 if said.at_us > row.missing_since_us else row.missing_since_us,
     )
     if not rules.can_read:
         return after

@@ -1,9 +1,14 @@
 """What placement is told of a node, and what its answer means.
 
 A node is a tree of one provider. A node that Ironic deleted, or that goes to another cell, is first removed; placement
-refuses that while an instance holds it, and then the node stays, reserved, until it is tried again.
+refuses that while an instance holds it, and then the node stays, reserved, until it is tried again. A former class that was
+held is tried to be dropped likewise.
+
+Placement may know more than the row. A later epoch: the row was restored from a backup, and the owner raises its epoch. A
+tree that was written by name, or whose epoch is ahead again and again: something else keeps it, and it is left alone.
 """
 
+from collections.abc import Set as AbstractSet
 from typing import Literal, assert_never
 
 from msgspec import Struct, structs
@@ -17,25 +22,40 @@ from bus.messages.placement import (
     ReportInventory,
     ReportOutdated,
     ReportVerdict,
+    TreeKept,
 )
-from ironic_sync.core.offers import keeping_class
+from ironic_sync.core.offers import keeping_class, without_kept_class
 from ironic_sync.core.rows import NodeRow, Offer
+
+Foreign = Literal["leave", "take"]
+# A row that was restored from a backup is behind once. If placement's epoch is ahead this often, another reporter raises it.
+EPOCH_RAISES_MAX = 3
 
 
 class Told(Struct, frozen=True):
-    """A report under way, and what it says: an offer, or None for the removal of the provider."""
+    """A report under way, and what it says: an offer, or None for the removal of the provider. A trial takes something away
+    that may be held: placement's refusal is expected.
+    """
 
     report: ReportInventory
     offer: Offer | None
+    is_trial: bool = False
 
 
-def report_of(row: NodeRow, *, may_remove: bool = True) -> Told | None:
-    """The next report of this node; None if placement knows all. With `may_remove` false a removal was just refused."""
-    if not row.needs_report or row.offer is None:
+def report_of(
+    row: NodeRow, standard_traits: AbstractSet[str], *, foreign: Foreign = "leave", may_try: bool = True
+) -> Told | None:
+    """The next report of this node; None if there is none. With `may_try` false a trial was just refused."""
+    if not row.needs_report or row.offer is None or row.is_behind:
         return None
-    if may_remove and (row.is_deleted or row.cell_wanted):
-        return Told(_report(row, None), None)
-    return None if row.offer.says_the_same_as(row.reported) else Told(_report(row, row.offer), row.offer)
+    if may_try and (row.is_deleted or row.cell_wanted):
+        return Told(_report(row, None, foreign), None, is_trial=True)
+    if may_try and row.may_drop_class:
+        offer = without_kept_class(row, standard_traits)
+        return Told(_report(row, offer, foreign), offer, is_trial=True)
+    if row.offer.says_the_same_as(row.reported):
+        return None
+    return Told(_report(row, row.offer, foreign), row.offer)
 
 
 def after_verdict(row: NodeRow, told: Told, verdict: ReportVerdict) -> NodeRow:
@@ -47,6 +67,8 @@ def after_verdict(row: NodeRow, told: Told, verdict: ReportVerdict) -> NodeRow:
             return _outdated(row, told, verdict)
         case InventoryInUse():
             return _in_use(row, told, verdict)
+        case TreeKept():
+            return _kept(row, told, verdict)
         case NotAllowed():
             return structs.replace(row, report_note=f"{verdict.field}: {verdict.reason}")
         case _:
@@ -66,6 +88,9 @@ def _accepted(row: NodeRow, told: Told) -> NodeRow:
         reported_version=told.report.sequence,
         report_note="",
         is_removed=False,
+        is_foreign=False,
+        # What follows from the class that is gone is settled with the row.
+        offer=structs.replace(row.offer, kept_class="") if told.is_trial and row.offer else row.offer,
         read_epoch=row.epoch if is_known else row.read_epoch,
     )
 
@@ -73,7 +98,13 @@ def _accepted(row: NodeRow, told: Told) -> NodeRow:
 def _removed(row: NodeRow, told: Told) -> NodeRow:
     if told.report.cell != row.cell:
         return row
-    gone = structs.replace(row, reported=None, reported_version=told.report.sequence, report_note="")
+    gone = structs.replace(
+        row,
+        reported=None,
+        reported_version=told.report.sequence,
+        report_note="",
+        is_foreign=False,
+    )
     if row.is_deleted:
         return structs.replace(gone, is_removed=True)
     if row.cell_wanted:
@@ -85,6 +116,8 @@ def _outdated(row: NodeRow, told: Told, verdict: ReportOutdated) -> NodeRow:
     if (verdict.epoch, verdict.sequence) == (told.report.epoch, told.report.sequence):
         # It was accepted before, and the answer was lost.
         return _accepted(row, told)
+    if verdict.epoch > row.epoch:
+        return _behind(row, told, verdict.epoch)
     if verdict.epoch == row.epoch and verdict.sequence >= _sequence(row):
         return structs.replace(row, sequence_ahead=verdict.sequence - row.version + 1)
     return row
@@ -92,11 +125,42 @@ def _outdated(row: NodeRow, told: Told, verdict: ReportOutdated) -> NodeRow:
 
 def _in_use(row: NodeRow, told: Told, verdict: InventoryInUse) -> NodeRow:
     if told.offer is not None and told.offer == row.offer:
-        return structs.replace(row, offer=keeping_class(row, row.offer))
+        return structs.replace(row, offer=keeping_class(row.offer, verdict.resource))
     return structs.replace(row, report_note=f"{verdict.used} of {verdict.resource} is still held")
 
 
-def _report(row: NodeRow, offer: Offer | None) -> ReportInventory:
+def _behind(row: NodeRow, told: Told, epoch: int) -> NodeRow:
+    """The row after placement said that it knows a later epoch."""
+    if epoch == row.epoch_ahead:
+        return row
+    if row.epoch_raises >= EPOCH_RAISES_MAX and told.report.foreign != "take":
+        return _left_alone(
+            row, f"another reporter is in epoch {epoch}, after this one's was raised {row.epoch_raises} times"
+        )
+    return structs.replace(row, epoch_ahead=epoch, epoch_raises=row.epoch_raises + 1)
+
+
+def _kept(row: NodeRow, told: Told, verdict: TreeKept) -> NodeRow:
+    if not verdict.epoch:
+        where = f"in cell {verdict.cell!r}" if verdict.cell else "in no cell"
+        return _left_alone(row, f"something else wrote its provider, {where}")
+    # Only daemons like this one have epochs: the row was restored from a backup, and the node was in another cell since.
+    known = structs.replace(row, cell=verdict.cell, reported=None)
+    return _behind(known, told, verdict.epoch) if verdict.epoch > row.epoch else known
+
+
+def _left_alone(row: NodeRow, why: str) -> NodeRow:
+    """There is nothing to report, so the owner that has read the node may work on it."""
+    is_known = row.seen_epoch == row.epoch
+    return structs.replace(
+        row,
+        is_foreign=True,
+        report_note=f"{why}: it is left alone",
+        read_epoch=row.epoch if is_known else row.read_epoch,
+    )
+
+
+def _report(row: NodeRow, offer: Offer | None, foreign: Foreign) -> ReportInventory:
     return ReportInventory(
         cell=row.cell,
         root=row.id,
@@ -104,6 +168,7 @@ def _report(row: NodeRow, offer: Offer | None) -> ReportInventory:
         removed=(row.id,) if offer is None else (),
         epoch=row.epoch,
         sequence=_sequence(row),
+        foreign=foreign,
     )
 
 

@@ -51,13 +51,16 @@ class Owned(Struct, frozen=True, gc=False):
 
 
 class Move(Struct, frozen=True, gc=False):
-    """A node goes to another owner if it still has this owner and this epoch; with `only_free`, if no instance is on it."""
+    """A node goes to another owner if it still has this owner and this epoch; with `only_free`, if no instance is on it.
+    Its next epoch is above `above` as well.
+    """
 
     id: ProviderId
     owner: str
     epoch: int
     to: str
     only_free: bool = False
+    above: int = 0
 
 
 class Why(Struct, frozen=True, kw_only=True):

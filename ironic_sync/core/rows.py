@@ -88,6 +88,11 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     report: placement may have seen higher numbers than this row, which may have been restored from a backup.
     `deploy` is under way, `deployed` was the last that became active. `ended` are the last attempts that are over, the
     newest last. `answers` are kept until the broker has confirmed them; `answers_at` is when the first of them was made.
+    `epoch_ahead` is an epoch that placement has and this row had not: then the owner raises `epoch` above it; `epoch_raises`
+    counts how often.
+    `missing_since_us` is when Ironic was found to have lost this node together with many others: it is held, and counts as
+    deleted only later, or when an operator says so.
+    `is_foreign`: something else keeps the node's provider, which is left alone; `report_note` says what.
     """
 
     id: ProviderId
@@ -112,6 +117,10 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     report_note: str = ""
     is_removed: bool = False
     sequence_ahead: int = 0
+    epoch_ahead: int = 0
+    epoch_raises: int = 0
+    missing_since_us: int = 0
+    is_foreign: bool = False
     deploy: Deploy | None = None
     deployed: Deployed | None = None
     ended: tuple[Ended, ...] = ()
@@ -126,12 +135,29 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def needs_report(self) -> bool:
         """Whether placement must still be told what the node offers, or that it is gone."""
-        if not self.cell:
+        if not self.cell or self.is_foreign:
             return False
         if self.is_deleted:
             return not self.is_removed
         is_told = self.offer is None or self.offer.says_the_same_as(self.reported)
-        return not is_told or bool(self.cell_wanted)
+        return not is_told or bool(self.cell_wanted) or self.is_behind or self.may_drop_class
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether placement knows a later epoch: it refuses every report until the owner has raised this one's."""
+        return self.epoch_ahead > self.epoch
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to be done with a node that Ironic deleted."""
+        return (
+            self.is_deleted and (self.is_removed or self.is_foreign or not self.cell) and self.deploy is None
+        )
+
+    @property
+    def may_drop_class(self) -> bool:
+        """Whether the former class may be free by now: no instance is known to be on the node."""
+        return self.offer is not None and bool(self.offer.kept_class) and not self.holds_instance
 
     @property
     def needs_read(self) -> bool:

@@ -31,10 +31,11 @@ def settled(row: NodeRow, terms: Terms) -> NodeRow:
                 pass
             case CellKept(reason=note) | CellUnknown(reason=note):
                 pass
+    if (cell, wanted, note) != (row.cell, row.cell_wanted, row.cell_note):
+        row = structs.replace(row, cell=cell, cell_wanted=wanted, cell_note=note)
+    # A node that moves is held: so the offer comes after the cell.
     offer = offer_of(row, terms.standard_traits)
-    if (cell, wanted, note, offer) == (row.cell, row.cell_wanted, row.cell_note, row.offer):
-        return row
-    return structs.replace(row, cell=cell, cell_wanted=wanted, cell_note=note, offer=offer)
+    return row if offer == row.offer else structs.replace(row, offer=offer)
 
 
 def gained(row: NodeRow, terms: Terms) -> NodeRow:

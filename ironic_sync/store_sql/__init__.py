@@ -44,6 +44,8 @@ class Rows(Protocol):
 
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]: ...
 
+    async def forget(self, ids: Sequence[UUID], versions: Sequence[int]) -> int: ...
+
 
 class SqlIronicTransaction:
     def __init__(self, rows: Rows) -> None:
@@ -67,6 +69,10 @@ class SqlIronicTransaction:
             tuple(structs.replace(row, version=row.version + 1) for row in rows if row.id in written),
             tuple(row.id for row in rows if row.id not in written),
         )
+
+    async def forget(self, rows: Sequence[NodeRow]) -> int:
+        ordered = sorted(rows, key=lambda row: number(row.id))
+        return await self._rows.forget([row.id for row in ordered], [row.version for row in ordered])
 
 
 class SqlIronicStore:

@@ -43,9 +43,10 @@ RETURNING kept.id
 # the others from all its nodes.
 _GIVE = """
 WITH moving AS MATERIALIZED (
-    SELECT kept.id, move.to_owner
-    FROM unnest($1::uuid[], $2::text::text[], $3::text::bigint[], $4::text::text[], $5::text::boolean[])
-        AS move (id, owner, epoch, to_owner, only_free)
+    SELECT kept.id, move.to_owner, move.above
+    FROM unnest($1::uuid[], $2::text::text[], $3::text::bigint[], $4::text::text[], $5::text::boolean[],
+                $6::text::bigint[])
+        AS move (id, owner, epoch, to_owner, only_free, above)
     CROSS JOIN LATERAL (
         SELECT id FROM ironic_nodes
         WHERE id = move.id AND owner = move.owner AND epoch = move.epoch AND NOT (move.only_free AND holds_instance)
@@ -53,10 +54,21 @@ WITH moving AS MATERIALIZED (
     ) AS kept
 )
 UPDATE ironic_nodes AS node
-SET owner = moving.to_owner, epoch = node.epoch + 1, version = node.version + 1, needs_read = true
+SET owner = moving.to_owner, epoch = greatest(node.epoch, moving.above) + 1, version = node.version + 1, needs_read = true
 FROM moving
 WHERE node.id = moving.id
 RETURNING node.id, node.owner, node.epoch, node.holds_instance
+"""
+# Rows that are locked are left for the next time, as above.
+_FORGET = """
+WITH old AS MATERIALIZED (
+    SELECT kept.id
+    FROM unnest($1::uuid[], $2::bigint[]) AS named (id, version)
+    CROSS JOIN LATERAL (
+        SELECT id FROM ironic_nodes WHERE id = named.id AND version = named.version FOR UPDATE SKIP LOCKED
+    ) AS kept
+)
+DELETE FROM ironic_nodes USING old WHERE ironic_nodes.id = old.id RETURNING ironic_nodes.id
 """
 
 
@@ -80,10 +92,14 @@ class PostgresRows:
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
         driver = await self._transaction.driver()
         rows = [
-            (each.id, each.owner, each.epoch, each.to, each.only_free)
+            (each.id, each.owner, each.epoch, each.to, each.only_free, each.above)
             for each in sorted(moves, key=lambda each: number(each.id))
         ]
-        return owned_of(await driver.fetch(_GIVE, *columns_of(rows, 4, ids=1)))
+        return owned_of(await driver.fetch(_GIVE, *columns_of(rows, 5, ids=1)))
+
+    async def forget(self, ids: Sequence[UUID], versions: Sequence[int]) -> int:
+        driver = await self._transaction.driver()
+        return len(await driver.fetch(_FORGET, ids, versions))
 
     async def _written(self, statement: str, rows: Sequence[Values]) -> set[UUID]:
         driver = await self._transaction.driver()

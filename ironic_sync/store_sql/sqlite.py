@@ -32,10 +32,11 @@ SET cell = ?2, owner = ?3, epoch = ?4, version = ?5 + 1, holds_instance = ?6, du
 WHERE id = ?1 AND version = ?5
 """
 _GIVE = """
-UPDATE ironic_nodes SET owner = ?4, epoch = epoch + 1, version = version + 1, needs_read = 1
+UPDATE ironic_nodes SET owner = ?4, epoch = max(epoch, ?6) + 1, version = version + 1, needs_read = 1
 WHERE id = ?1 AND owner = ?2 AND epoch = ?3 AND NOT (?5 AND holds_instance)
 RETURNING holds_instance
 """
+_FORGET = "DELETE FROM ironic_nodes WHERE id = ? AND version = ?"
 
 _encode = msgspec.json.Encoder(uuid_format="hex").encode
 
@@ -58,12 +59,19 @@ class SqliteRows:
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
         def work(driver: sqlite3.Connection) -> tuple[Owned, ...]:
             return owned_of(
-                (each.id, each.to, each.epoch + 1, holds_instance)
+                (each.id, each.to, max(each.epoch, each.above) + 1, holds_instance)
                 for each in moves
                 for (holds_instance,) in driver.execute(
-                    _GIVE, (each.id.hex, each.owner, each.epoch, each.to, each.only_free)
+                    _GIVE, (each.id.hex, each.owner, each.epoch, each.to, each.only_free, each.above)
                 ).fetchall()
             )
+
+        return await self._here(work)
+
+    async def forget(self, ids: Sequence[UUID], versions: Sequence[int]) -> int:
+        def work(driver: sqlite3.Connection) -> int:
+            named = [(id_.hex, version) for id_, version in zip(ids, versions, strict=True)]
+            return sum(driver.execute(_FORGET, each).rowcount for each in named)
 
         return await self._here(work)
 

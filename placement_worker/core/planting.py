@@ -127,6 +127,7 @@ class ForestDraft:
             for book in tree.providers.values()
             if book.id in self._felled
             or book != before.get(book.id)
+            or (stored and stored.cell != tree.cell)
             # The shape is the root's to tell: when it moves, the root moves.
             or (book.id == tree.root and stored and stored.shape != tree.shape)
         ]

@@ -6,7 +6,7 @@ Nothing that a reporter says may undo a later report, reach into another cell or
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.message import ProviderId
 from bus.messages.placement import (
@@ -15,6 +15,7 @@ from bus.messages.placement import (
     ReportInventory,
     ReportOutdated,
     ReportVerdict,
+    TreeKept,
 )
 from placement_worker.core.ledger import Forest, Named, ProviderBook, Reported, TreeBook, TreeChanges
 from placement_worker.core.planting import ForestDraft
@@ -55,9 +56,10 @@ def decide_reports(forest: Forest, reports: Sequence[Reported], vocabulary: Voca
 
 def _judge(draft: ForestDraft, reported: Reported, vocabulary: Vocabulary) -> ReportVerdict:
     report = reported.report
-    tree = _found(draft, report)
+    tree = _found(draft, reported)
     refused = (
-        _wrong_cell(tree, reported)
+        _kept(tree, report)
+        or _wrong_cell(tree, reported)
         or _outdated(tree, report)
         or nonsense_in(report, vocabulary)
         or _strayed(draft, report)
@@ -72,7 +74,7 @@ def _judge(draft: ForestDraft, reported: Reported, vocabulary: Vocabulary) -> Re
     )
     if flawed:
         return flawed
-    moved = _is_moved(tree, providers)
+    moved = _is_moved(tree, providers) or _changes_cell(draft, tree)
     after = TreeBook(
         root=tree.root,
         cell=tree.cell,
@@ -86,15 +88,50 @@ def _judge(draft: ForestDraft, reported: Reported, vocabulary: Vocabulary) -> Re
     return ReportAccepted(shape=after.shape, shape_moved=moved)
 
 
-def _found(draft: ForestDraft, report: ReportInventory) -> TreeBook:
+def _found(draft: ForestDraft, reported: Reported) -> TreeBook:
     """What the report finds under its root: a tree, or the ground for one."""
+    report = reported.report
     tree = draft.trees.get(report.root)
     if tree is None:
         return TreeBook(root=report.root, cell=report.cell)
+    if _may_take(tree, reported):
+        return structs.replace(tree, cell=report.cell)
     if tree.providers or tree.cell == report.cell:
         return tree
     # A host that comes back in another cell comes with other reporters, who count their reports by themselves.
     return TreeBook(root=tree.root, cell=report.cell, shape=tree.shape)
+
+
+def _may_take(tree: TreeBook, reported: Reported) -> bool:
+    """Whether the report takes a tree that was written by name. A sender that speaks for one cell takes none of no cell:
+    else a cell could take what belongs to the API level.
+    """
+    report = reported.report
+    return (
+        report.foreign == "take"
+        and bool(tree.providers)
+        and _was_never_reported(tree)
+        and (tree.cell == report.cell or (not tree.cell and reported.speaks_for is None))
+    )
+
+
+def _was_never_reported(tree: TreeBook) -> bool:
+    return (tree.epoch, tree.sequence) == (0, 0)
+
+
+def _kept(tree: TreeBook, report: ReportInventory) -> TreeKept | None:
+    """Whether something else keeps the tree, if the reporter wants to know."""
+    if not report.foreign or not tree.providers:
+        return None
+    is_written = _was_never_reported(tree) and report.foreign == "leave"
+    if tree.cell == report.cell and not is_written:
+        return None
+    return TreeKept(cell=tree.cell, epoch=tree.epoch, sequence=tree.sequence)
+
+
+def _changes_cell(draft: ForestDraft, tree: TreeBook) -> bool:
+    stored = draft.trees.get(tree.root)
+    return stored is not None and bool(stored.providers) and stored.cell != tree.cell
 
 
 def _wrong_cell(tree: TreeBook, reported: Reported) -> NotAllowed | None:

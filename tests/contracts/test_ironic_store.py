@@ -453,3 +453,42 @@ async def test_a_look_at_nothing(store: IronicStore) -> None:
 
     assert (view.members, view.owner_names, view.unread) == ((), (), ())
     assert await store.owners() == ()
+
+
+async def test_rows_are_forgotten_but_not_those_that_were_written_since(store: IronicStore) -> None:
+    await save(store, *(a_row(number) for number in (1, 2, 3)))
+    read = await known(store, 1, 2)
+    await save(store, read[1])
+
+    async with store.transaction() as tx:
+        assert await tx.forget(read) == 1
+
+    assert [row.id for row in await known(store, 1, 2, 3)] == [node_id(2), node_id(3)]
+    # Under the same id it is a new row.
+    assert (await save(store, a_row(1))).rows[0].version == 1
+
+
+async def test_nothing_is_forgotten_by_a_transaction_that_fails(store: IronicStore) -> None:
+    await save(store, a_row(1))
+
+    async def broken_off() -> None:
+        rows = await known(store, 1)
+        async with store.transaction() as tx:
+            await tx.forget(rows)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await broken_off()
+
+    assert len(await known(store, 1)) == 1
+
+
+async def test_an_epoch_is_raised_above_another_one(store: IronicStore) -> None:
+    await save(store, a_row(1, "d1", 3), a_row(2, "d1", 3))
+
+    moved = await store.give(
+        [Move(node_id(1), "d1", 3, "d1", above=40), Move(node_id(2), "d1", 3, "d1", above=1)]
+    )
+
+    assert {each.id: each.epoch for each in moved} == {node_id(1): 41, node_id(2): 4}
+    assert {each.id: each.epoch for each in await store.owners()} == {node_id(1): 41, node_id(2): 4}

@@ -6,12 +6,13 @@ from uuid import UUID
 
 import pytest
 import pytest_asyncio
+from msgspec import structs
 
 from bus.message import ProviderId
 from bus.sql import upgrade
 from ironic_sync.core.node import Node
 from ironic_sync.core.ring import Ring
-from ironic_sync.core.rows import NodeRow
+from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.membership import Membership
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
@@ -91,6 +92,40 @@ async def test_it_says_why_a_daemon_owns_a_node(served: Served) -> None:
     nowhere = await moor("ring", "show", str(node_id(8)), "--ironic-db", served.url)
     assert nowhere.code == 1
     assert f"no daemon knows a node {node_id(8)}" in nowhere.err
+
+
+async def test_nodes_that_ironic_lost_are_shown_and_let_go_of_by_an_operators_word(served: Served) -> None:
+    held = structs.replace(a_held_row(1, "d1"), missing_since_us=1_700_000_000_000_000)
+    moving = structs.replace(
+        a_held_row(2, "d2"), cell_wanted="c2", cell_note="it moves", report_note="1 of it is held"
+    )
+    foreign = structs.replace(a_held_row(3, "d1"), is_foreign=True)
+    async with served.store.transaction() as tx:
+        await tx.save([held, moving, foreign])
+
+    shown = await moor_json("ring", "--ironic-db", served.url)
+    assert (shown["missing"], shown["moving"], shown["foreign"]) == (1, 1, 1)
+    assert await moor_json("ring", "missing", "--ironic-db", served.url) == [
+        {"id": str(node_id(1)), "name": "rack-1", "cell": "c1", "since": "2023-11-14T22:13:20Z"}
+    ]
+    told = await moor("ring", "show", str(node_id(2)), "--ironic-db", served.url)
+    assert all(each in told.out for each in ("cell: c1", "it moves", "1 of it is held")), told.out
+    assert not (await served.store.read([node_id(1)]))[node_id(1)].is_deleted
+
+    told = await moor("ring", "missing", "--remove", "--ironic-db", served.url)
+    assert told.code == 0, told.err
+    assert "1 nodes are removed once nothing holds them" in told.out
+    (row,) = await served.store.to_report("d1", 10)
+    assert (row.id, row.is_deleted, row.missing_since_us) == (node_id(1), True, 0)
+    assert await moor_json("ring", "missing", "--ironic-db", served.url) == []
+
+
+def a_held_row(number: int, owner: str) -> NodeRow:
+    node = Node(id=node_id(number), name=f"rack-{number}")
+    offer = Offer(resource_class="CUSTOM_GOLD")
+    return NodeRow(
+        id=node_id(number), owner=owner, epoch=1, cell="c1", node=node, offer=offer, reported=offer
+    )
 
 
 async def test_a_daemon_that_is_told_to_drain_gives_its_nodes_away(served: Served) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from uuid import UUID
@@ -20,7 +21,9 @@ from bus.station import Station
 from bus.topology import IRONIC, objects_of
 from compute_sim.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
 from ironic_sync.core.cells import CellMap
+from ironic_sync.core.node import Node
 from ironic_sync.membership import Membership
+from ironic_sync.rest import Page
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
@@ -56,6 +59,21 @@ QUICK = IronicSettings(
 CAPTURES = Path(__file__).parents[1] / "data" / "ironic_captures"
 
 
+class SeesLess(HttpIronicApi):
+    """Ironic's API, for a user that cannot see all nodes."""
+
+    def __init__(self, url: str, hidden: AbstractSet[ProviderId], transport: IronicTransport) -> None:
+        super().__init__(url, transport=transport)
+        self._hidden = hidden
+
+    async def pages(self) -> AsyncGenerator[Page, None]:
+        async for page in super().pages():
+            yield Page(tuple(each for each in page.nodes if each.id not in self._hidden))
+
+    async def node(self, node: ProviderId) -> Node | None:
+        return None if node in self._hidden else await super().node(node)
+
+
 class Scene(Struct):
     here: Cloud
     rows: IronicStore
@@ -63,15 +81,21 @@ class Scene(Struct):
 
     @asynccontextmanager
     async def daemon(
-        self, name: str, *, simulation: IronicSimulation | None = None, settings: IronicSettings = QUICK
+        self,
+        name: str,
+        *,
+        simulation: IronicSimulation | None = None,
+        settings: IronicSettings = QUICK,
+        cells: CellMap = CELLS_OF_NODES,
+        hidden: AbstractSet[ProviderId] = frozenset(),
     ) -> AsyncIterator[asyncio.Event]:
-        """One that knows Ironic's API if there is a simulation."""
+        """One that knows Ironic's API if there is a simulation; its user cannot see the `hidden` nodes."""
         station = Station(self.here.brokers.at_api("ironic"), name, settings=SETTINGS, asks=True)
         link = Link(self.here.brokers.at_api("ironic"), SETTINGS)
         api = (
             None
             if simulation is None
-            else HttpIronicApi("http://ironic", transport=IronicTransport(simulation.ironic))
+            else SeesLess("http://ironic", hidden, IronicTransport(simulation.ironic))
         )
         parts = ironic_parts(
             station,
@@ -80,7 +104,7 @@ class Scene(Struct):
             settings,
             name=name,
             incarnation=f"{name}-{id(station)}",
-            cells=CELLS_OF_NODES,
+            cells=cells,
             inbox=Inbox(creates_exchange=True),
             api=api,
         )

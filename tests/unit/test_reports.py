@@ -1,6 +1,7 @@
 """decide_reports by itself: every reason to refuse one, and what it leaves alone."""
 
 import pytest
+from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.placement import (
@@ -12,6 +13,7 @@ from bus.messages.placement import (
     ReportInventory,
     ReportOutdated,
     ReportVerdict,
+    TreeKept,
 )
 from placement_worker.core.ledger import Forest, ProviderBook, Reported, TreeBook, TreeChanges
 from placement_worker.core.reports import decide_reports
@@ -257,3 +259,48 @@ def test_another_cell_cannot_make_a_stump_forget_its_last_report() -> None:
 
     assert decision.verdicts == (ReportAccepted(shape=6, shape_moved=False),)
     assert decision.changes == TreeChanges()
+
+
+WRITTEN = structs.replace(TREE, cell="")
+
+
+@pytest.mark.parametrize(
+    ("tree", "foreign", "speaks_for", "verdict"),
+    [
+        (WRITTEN, "leave", None, TreeKept(cell="", epoch=0, sequence=0)),
+        (WRITTEN, "take", None, ReportAccepted(shape=5, shape_moved=True)),
+        (WRITTEN, "take", CELL, TreeKept(cell="", epoch=0, sequence=0)),
+        (TREE, "leave", None, TreeKept(cell=CELL, epoch=0, sequence=0)),
+        (TREE, "take", None, ReportAccepted(shape=4, shape_moved=False)),
+        (TREE, "", None, ReportAccepted(shape=4, shape_moved=False)),
+        (structs.replace(TREE, sequence=1), "leave", None, ReportAccepted(shape=4, shape_moved=False)),
+        (
+            structs.replace(TREE, cell="far", epoch=3, sequence=1),
+            "take",
+            None,
+            TreeKept(cell="far", epoch=3, sequence=1),
+        ),
+        (STUMP, "leave", None, ReportAccepted(shape=7, shape_moved=True)),
+    ],
+)
+def test_a_reporter_that_asks_is_told_that_something_else_keeps_the_tree_or_takes_it(
+    tree: TreeBook, foreign: str, speaks_for: str | None, verdict: ReportVerdict
+) -> None:
+    root = tree.root
+    name = "host-1" if root == HOST else "new"
+    report = structs.replace(a_report(a_provider(name), root=root, epoch=3, sequence=9), foreign=foreign)
+    mended = structs.replace(
+        report, providers=(structs.replace(report.providers[0], inventories=None, traits=None),)
+    )
+
+    assert judged(mended, Forest(trees={root: tree}), speaks_for) == verdict
+
+
+def test_a_tree_that_is_taken_is_written_whole_in_its_new_cell() -> None:
+    report = structs.replace(a_report(a_provider("host-1"), epoch=3, sequence=9), foreign="take")
+
+    changes = decide_reports(Forest(trees={HOST: WRITTEN}), [Reported(report, None)], VOCABULARY).changes
+
+    (tree,) = changes.trees
+    assert (tree.cell, tree.epoch, tree.sequence) == (CELL, 3, 9)
+    assert set(changes.changed) == {HOST, NUMA, PCI}

@@ -20,7 +20,7 @@ from scheduler_worker.core.explaining import why_not
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.core.plugins import standard_plugins
 from scheduler_worker.core.requests import Wish, read_request
-from scheduler_worker.hosts import reported
+from scheduler_worker.hosts import HostRegistry, reported
 from scheduler_worker.late import LateTransactions
 from scheduler_worker.searching import Holds, Search
 from scheduler_worker.settings import SchedulerSettings
@@ -324,3 +324,40 @@ def test_the_registry_knows_what_a_node_says_of_itself_and_each_by_its_own_numbe
     newer = structs.replace(facts, projects=(), epoch=4, sequence=1)
     assert (free := reported(host, newer, report, NOON)) is not None
     assert free.projects == ()
+
+
+def test_a_node_goes_to_another_cell_by_the_word_of_a_sender_above_cells_alone() -> None:
+    facts = HostFacts(id=provider("n1"), name="n1", kind=NODE, epoch=3, sequence=7)
+    host = reported(None, facts, HostsReported(cell="c1", hosts=(facts,)), NOON)
+    later = structs.replace(facts, sequence=8)
+    there = HostsReported(cell="c2", hosts=(later,))
+
+    moved = reported(host, later, there, NOON)
+
+    assert moved is not None
+    assert moved.cell == "c2"
+    assert reported(host, later, there, NOON, speaks_for="c2") is None
+    # A word from before it went there.
+    assert reported(moved, facts, HostsReported(cell="c1", hosts=(facts,)), NOON) is moved
+    virtual = structs.replace(later, kind="")
+    assert reported(host, virtual, there, NOON) is None
+
+
+def test_a_node_is_up_though_its_daemon_beats_for_the_cell_that_it_was_in() -> None:
+    times = [NOON]
+    registry = HostRegistry(Picture(), timedelta(seconds=10), lambda: times[-1])
+    facts = HostFacts(id=provider("n1"), name="n1", kind=NODE, epoch=1, sequence=1)
+    virtual = HostFacts(id=provider("h1"), name="h1")
+    registry.hear_facts(HostsReported(cell="c2", hosts=(facts, virtual)))
+    times.append(NOON + timedelta(seconds=9))
+    registry.hear_beats("c1", [facts.id, virtual.id])
+    times.append(NOON + timedelta(seconds=12))
+    registry.look()
+
+    assert (node := registry.get(facts.id)) is not None
+    assert (host := registry.get(virtual.id)) is not None
+    assert (node.up, host.up) == (True, False)
+    times.append(NOON + timedelta(seconds=30))
+    registry.hear_beats("c1", [facts.id], speaks_for="c1")
+    registry.look()
+    assert not (registry.get(facts.id) or node).up

@@ -207,16 +207,11 @@ def test_placement_says_that_the_former_class_is_in_use_and_it_is_kept() -> None
     row = reported(a_row())
     changed = replace(row, node=a_node(resource_class="silver"))
 
-    offer = keeping_class(changed, offer_of(changed, STANDARD))
+    offer = keeping_class(offer_of(changed, STANDARD), GOLD)
 
     assert (offer.resource_class, offer.kept_class, offer.reserved) == ("CUSTOM_SILVER", GOLD, True)
     assert offer.reasons == (f"the former class {GOLD} is still held",)
     # And so it stays, once the row has it.
     assert offer_of(replace(changed, offer=offer), STANDARD) == offer
-    assert keeping_class(changed, offer) is offer
-
-
-def test_where_placement_knows_no_former_class_nothing_is_kept() -> None:
-    offer = offered()
-
-    assert keeping_class(a_row(), offer) is offer
+    assert keeping_class(offer, GOLD) is offer
+    assert keeping_class(offer, "CUSTOM_SILVER") is offer

@@ -2,6 +2,7 @@
 
 from uuid import UUID
 
+import pytest
 from msgspec import structs
 
 from bus.message import ProviderId
@@ -12,10 +13,12 @@ from bus.messages.placement import (
     ReportedInventory,
     ReportOutdated,
     ReportVerdict,
+    TreeKept,
 )
+from ironic_sync.core import reports
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node
-from ironic_sync.core.reports import after_verdict, report_of
+from ironic_sync.core.reports import EPOCH_RAISES_MAX, Foreign, Told, after_verdict
 from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.core.settling import Terms, gained, seen, settled
 
@@ -30,10 +33,16 @@ def a_row(node: Node = FREE, **fields: object) -> NodeRow:
     return settled(structs.replace(row, **fields), TERMS)
 
 
-def told(row: NodeRow, verdict: ReportVerdict = TAKEN, *, may_remove: bool = True) -> NodeRow:
-    report = report_of(row, may_remove=may_remove)
+def report_of(row: NodeRow, *, foreign: Foreign = "leave", may_try: bool = True) -> Told | None:
+    return reports.report_of(row, TERMS.standard_traits, foreign=foreign, may_try=may_try)
+
+
+def told(
+    row: NodeRow, verdict: ReportVerdict = TAKEN, *, foreign: Foreign = "leave", may_try: bool = True
+) -> NodeRow:
+    report = report_of(row, foreign=foreign, may_try=may_try)
     assert report is not None
-    return after_verdict(row, report, verdict)
+    return settled(after_verdict(row, report, verdict), TERMS)
 
 
 def test_a_free_node_is_one_of_its_class_and_numbered_by_its_row() -> None:
@@ -96,12 +105,12 @@ def test_a_deleted_node_is_removed_and_one_that_is_held_stays_reserved() -> None
     assert report_of(told(deleted)) is None
 
     held = told(deleted, InventoryInUse(provider=ID, resource="CUSTOM_GOLD", used=1))
-    reserved = report_of(held, may_remove=False)
+    reserved = report_of(held, may_try=False)
     assert reserved is not None
     (provider,) = reserved.report.providers
     assert provider.inventories == {"CUSTOM_GOLD": ReportedInventory(total=1, reserved=1, max_unit=1)}
     # And its removal is tried again.
-    again = report_of(told(held, may_remove=False))
+    again = report_of(told(held, may_try=False))
     assert again is not None
     assert again.report.removed == (ID,)
 
@@ -123,13 +132,151 @@ def test_a_class_that_is_held_stays_beside_the_new_one_and_both_are_reserved() -
     known = told(a_row())
     other = settled(structs.replace(known, node=structs.replace(FREE, resource_class="silver")), TERMS)
     kept = told(other, InventoryInUse(provider=ID, resource="CUSTOM_GOLD", used=1))
-    report = report_of(kept)
+    report = report_of(kept, may_try=False)
     assert report is not None
     (provider,) = report.report.providers
     assert provider.inventories == {
         "CUSTOM_SILVER": ReportedInventory(total=1, reserved=1, max_unit=1),
         "CUSTOM_GOLD": ReportedInventory(total=1, reserved=1, max_unit=1),
     }
+
+
+def kept_class_of(resource_class: str | None) -> NodeRow:
+    """Placement refused the change of the class, since the former one is held, and took both."""
+    known = told(a_row())
+    other = settled(
+        structs.replace(known, node=structs.replace(FREE, resource_class=resource_class), version=6), TERMS
+    )
+    return told(told(other, HELD), may_try=False)
+
+
+HELD = InventoryInUse(provider=ID, resource="CUSTOM_GOLD", used=1)
+
+
+@pytest.mark.parametrize(
+    ("resource_class", "inventories"),
+    [
+        ("silver", {"CUSTOM_SILVER": ReportedInventory(total=1, reserved=0, max_unit=1)}),
+        (None, {}),
+    ],
+)
+def test_a_former_class_is_dropped_as_soon_as_placement_lets_it_go(
+    resource_class: str | None, inventories: dict[str, ReportedInventory]
+) -> None:
+    kept = kept_class_of(resource_class)
+    assert kept.offer is not None
+    assert (kept.offer.kept_class, kept.offer.reserved) == ("CUSTOM_GOLD", True)
+
+    trial = report_of(kept)
+    assert trial is not None
+    assert trial.is_trial
+    assert trial.report.providers[0].inventories == inventories
+    still_held = told(kept, HELD)
+    assert still_held.offer == kept.offer
+    assert still_held.report_note == "1 of CUSTOM_GOLD is still held"
+    assert report_of(still_held, may_try=False) is None
+
+    free = told(still_held)
+    assert free.offer is not None
+    assert (free.offer.kept_class, free.offer.reserved) == ("", resource_class is None)
+    assert report_of(free) is None
+
+
+def test_a_former_class_is_not_tried_to_be_dropped_while_an_instance_is_on_the_node() -> None:
+    kept = kept_class_of("silver")
+    assert kept.node is not None
+    with_instance = structs.replace(kept, node=structs.replace(kept.node, instance_uuid=UUID(int=3)))
+
+    assert not with_instance.may_drop_class
+    assert kept.needs_report
+
+
+def test_a_held_class_is_kept_though_the_new_owner_has_reported_nothing_yet() -> None:
+    row = a_row(structs.replace(FREE, resource_class="silver"))
+    assert row.reported is None
+
+    kept = told(row, HELD)
+
+    assert kept.offer is not None
+    assert (kept.offer.resource_class, kept.offer.kept_class) == ("CUSTOM_SILVER", "CUSTOM_GOLD")
+
+
+def test_a_node_that_moves_to_another_cell_is_reserved_until_it_is_there() -> None:
+    known = told(a_row())
+    moving = settled(structs.replace(known, node=structs.replace(FREE, conductor_group="rack2")), TERMS)
+    held = told(moving, HELD)
+    assert held.cell == "c1"
+    assert held.report_note == "1 of CUSTOM_GOLD is still held"
+    stays = report_of(held, may_try=False)
+    assert stays is not None
+    assert stays.report.providers[0].inventories == {
+        "CUSTOM_GOLD": ReportedInventory(total=1, reserved=1, max_unit=1)
+    }
+    assert held.offer is not None
+    assert held.offer.reasons == ("the node moves from cell 'c1' to 'c2'",)
+
+    there = told(told(held, may_try=False))
+
+    assert (there.cell, there.report_note) == ("c2", "")
+    assert there.offer == Offer(resource_class="CUSTOM_GOLD", reserved=False, traits=("CUSTOM_A",))
+
+
+def test_a_row_of_a_backup_waits_until_its_epoch_is_above_that_of_placement() -> None:
+    behind = told(a_row(), ReportOutdated(epoch=7, sequence=40))
+
+    assert behind.is_behind
+    assert behind.needs_report
+    assert report_of(behind) is None
+    raised = structs.replace(behind, epoch=8)
+    assert not raised.is_behind
+    again = report_of(seen(raised))
+    assert again is not None
+    assert again.report.epoch == 8
+
+
+def test_a_row_of_a_backup_takes_the_cell_in_which_placement_has_the_node() -> None:
+    behind = told(a_row(), TreeKept(cell="c2", epoch=7, sequence=4))
+
+    assert (behind.cell, behind.cell_wanted) == ("c2", "c1")
+    assert behind.is_behind
+    same_epoch = told(a_row(), TreeKept(cell="c2", epoch=2, sequence=4))
+    removal = report_of(same_epoch)
+    assert removal is not None
+    assert (removal.report.cell, removal.report.removed) == ("c2", (ID,))
+
+
+def raised_again(row: NodeRow, foreign: Foreign = "leave") -> NodeRow:
+    """Placement has a later epoch than this row, whose owner then goes above it."""
+    ahead = row.epoch + 50
+    behind = told(row, ReportOutdated(epoch=ahead, sequence=1), foreign=foreign)
+    return structs.replace(behind, epoch=ahead + 1, seen_epoch=ahead + 1) if behind.is_behind else behind
+
+
+def test_a_reporter_that_raises_its_epoch_again_and_again_keeps_the_provider() -> None:
+    row = a_row()
+    for _ in range(EPOCH_RAISES_MAX):
+        row = raised_again(row)
+        assert not row.is_foreign
+
+    left = raised_again(row)
+
+    assert left.is_foreign
+    assert "another reporter is in epoch" in left.report_note
+    assert report_of(left) is None
+    assert not raised_again(row, "take").is_foreign
+
+
+def test_a_provider_that_something_else_wrote_is_left_alone_and_the_node_may_be_worked_on() -> None:
+    left = told(a_row(), TreeKept(cell="", epoch=0, sequence=0))
+
+    assert left.report_note == "something else wrote its provider, in no cell: it is left alone"
+    assert (left.needs_report, left.read_epoch) == (False, 2)
+    tried = structs.replace(left, is_foreign=False)
+    report = report_of(tried, foreign="take")
+    assert report is not None
+    assert report.report.foreign == "take"
+    taken = after_verdict(left, report, TAKEN)
+    assert (taken.is_foreign, taken.report_note) == (False, "")
 
 
 def test_a_lost_answer_is_found_and_higher_numbers_are_overtaken() -> None:

@@ -1,0 +1,46 @@
+"""Heartbeats of hosts: a worker vouches for those that are alive, many in one message."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+
+from bus.message import CellName, ProviderId
+from bus.messages.hosts import HostsAlive
+from bus.parts import Periodic
+from bus.publisher import Outgoing, Publisher
+
+BEATS_PER_MESSAGE = 5000
+
+
+class HostBeats(Periodic):
+    """A part. `alive` names the hosts of each cell that are alive now. A beat that has not left before the next one is
+    withdrawn: it would say of the past that it is now.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        publisher: Publisher,
+        alive: Callable[[], Mapping[CellName, Iterable[ProviderId]]],
+        every_s: float,
+        *,
+        chance: random.Random | None = None,
+    ) -> None:
+        super().__init__(name, self._beat, every_s, rests_first=True, is_cut_short=True, chance=chance)
+        self._publisher = publisher
+        self._alive = alive
+        self._beat_s = every_s
+
+    async def _beat(self) -> None:
+        beats = []
+        for cell, hosts in self._alive().items():
+            left = iter(hosts)
+            while some := tuple(islice(left, BEATS_PER_MESSAGE)):
+                beats.append(HostsAlive(cell=cell, hosts=some))
+        sent = self._publisher.send_all([Outgoing(beat) for beat in beats])
+        await asyncio.wait((sent,), timeout=self._beat_s)
+        if sent.done():
+            sent.result()
+        else:
+            self._publisher.withdraw(sent)

@@ -1,0 +1,66 @@
+"""Goes through all rows of this daemon's nodes now and then: for what no event tells, and for what others left undone.
+
+Providers that something else keeps are tried again, the host registry is told again of each node, and the rows of nodes that
+Ironic deleted long ago are pruned.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+
+from bus.parts import Periodic
+from ironic_sync.core.rows import NodeRow
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import NodeStore
+
+log = logging.getLogger(__name__)
+
+Listener = Callable[[Sequence[NodeRow]], None]
+SECOND_US = 1_000_000
+
+
+class Review(Periodic):
+    """A part. Its listeners are called with each page of rows, and must not wait."""
+
+    def __init__(
+        self,
+        store: NodeStore,
+        daemon: str,
+        settings: IronicSettings,
+        clock_us: Callable[[], int],
+        *,
+        listeners: Sequence[Listener] = (),
+        chance: random.Random | None = None,
+    ) -> None:
+        super().__init__(
+            "review all nodes",
+            self._review,
+            settings.sweep_s,
+            rests_first=True,
+            is_cut_short=True,
+            chance=chance,
+        )
+        self._store = store
+        self._daemon = daemon
+        self._settings = settings
+        self._clock_us = clock_us
+        self._listeners = listeners
+        self.pruned = 0
+
+    async def _review(self) -> None:
+        after = None
+        while rows := await self._store.page_of(self._daemon, self._settings.page, after):
+            after = rows[-1].id
+            for listener in self._listeners:
+                listener(rows)
+            await self._prune(rows)
+
+    async def _prune(self, rows: Sequence[NodeRow]) -> None:
+        before_us = self._clock_us() - round(self._settings.deleted_kept_s * SECOND_US)
+        old = [row for row in rows if row.is_over and max(row.heard_at_us, row.read_at_us) < before_us]
+        if not old:
+            return
+        async with self._store.transaction() as transaction:
+            gone = await transaction.forget(old)
+        self.pruned += gone
+        log.info("forgot %d nodes that were deleted more than %g s ago", gone, self._settings.deleted_kept_s)
