@@ -31,9 +31,9 @@ from bus.topology import (
     ROUTES,
     Grant,
     Kind,
+    Scope,
     Speaker,
     address_of,
-    in_cell,
     speaker_of,
 )
 
@@ -141,16 +141,15 @@ def wrong_reply_to(reply_to: str, sender: str, post: Post) -> str:
 
 @functools.cache
 def answering(question: str) -> frozenset[str]:
-    """The roles that read the queues in which this type of question arrives, and answer."""
-    route = ROUTES[question]
+    """The roles that read the queues in which this type of question arrives, and answer. A type's name begins its key, so
+    its key alone tells the queues.
+    """
+    key = question if ROUTES[question].scope is Scope.NONE else f"{question}.x"
     queues = {
         queue.name
         for queue in QUEUES
         for binding in queue.bindings
-        if binding.exchange == route.exchange
-        and key_pattern(Grant(binding.exchange, (binding.pattern,))).fullmatch(
-            question if route.scope.value == "none" else f"{question}.x"
-        )
+        if key_pattern(Grant(binding.exchange, (binding.pattern,))).fullmatch(key)
     }
     return frozenset(role.name for role in ROLES if role.answers and queues & set(role.reads))
 
@@ -177,9 +176,9 @@ def _may_say(sender: str, exchange: str, key: str, cell: str, post: Post) -> Ref
     speaker = speaker_of(sender)
     assert speaker is not None, "a parcel by a stranger is refused as a whole"
     for grant in _grants(speaker):
-        if key_pattern(Grant(exchange, (in_cell(grant.exchange, speaker.cell or "*"),))).fullmatch(
-            exchange
-        ) and (key_pattern(grant, speaker.cell).fullmatch(key)):
+        # On the exchange of a cell the key, too, ends with the cell: it is enough to compare that.
+        is_there = key_pattern(Grant(exchange, (grant.exchange,))).fullmatch(exchange)
+        if is_there and key_pattern(grant, speaker.cell).fullmatch(key):
             return None
     return Refused(f"{sender!r} has no right to say {key!r} on {exchange!r}", "user_id", sender, is_told=True)
 

@@ -32,7 +32,7 @@ from bus.messages.placement import (
     SnapshotPage,
 )
 from bus.origin import Origin, origin_of
-from bus.topology import API, DEAD, EVENTS, FEED, PLACEMENT, REPLY, address_of
+from bus.topology import API, DEAD, EVENTS, FEED, PLACEMENT, REPLY, Kind, address_of
 from tests.unit.examples import EXAMPLES
 
 WITH_USERS, WITHOUT = Post(has_users=True), Post()
@@ -46,6 +46,10 @@ DEPLOY, UNDEPLOY, PROGRESS = (
 )
 REPORT = ReportInventory(cell="c1", root=ProviderId(UUID(int=1)), providers=())
 CHANGED = ProvidersChanged(at=LogPosition(term=1, position=1))
+PLACED, REJECTED = (
+    next(each for each in EXAMPLES if type(each).__name__ == name)
+    for name in ("InstancePlaced", "BuildRejected")
+)
 PAGE = SnapshotPage(providers=(), published=LogPosition(term=1, position=1))
 
 
@@ -73,6 +77,11 @@ def test_no_message_counts_under_the_key_of_another() -> None:
                 assert "counts only under the key" in refusal(example, origin, WITHOUT), (example, address)
 
 
+def test_a_message_counts_on_no_exchange_but_its_own() -> None:
+    for example in EXAMPLES:
+        assert "counts only under the key" in refusal(example, said(example, exchange="x"), WITHOUT), example
+
+
 def variants(message: Message) -> Iterator[Message]:
     """The same message with one of its texts another, and of its instance's."""
     for name, value in structs.asdict(message).items():
@@ -94,7 +103,7 @@ def test_messages_that_are_judged_otherwise_differ_in_what_they_are_judged_by() 
         )
         for sender, post in (("", WITHOUT), ("moor-operator", WITH_USERS), ("moor-conductor-c1", OF_C1)):
             for origin in (said(example, sender), Origin(sender, "", FEED, project)):
-                for other in variants(example):
+                for other in (*variants(example), *EXAMPLES):
                     if judge(other, origin, post) != judge(example, origin, post):
                         assert judged_by(other) != judged_by(example), (example, other)
                         otherwise += 1
@@ -125,6 +134,9 @@ def test_a_key_of_another_type_project_or_cell_is_refused_and_named(message: Mes
         ("moor-conductor-c1", BUILD, False),
         ("moor-app-shop", SetHost(host="h1", enabled=False), False),
         ("moor-operator", SetHost(host="h1", enabled=False), True),
+        # Whether this application is an admin, the broker has judged by its rights to the key.
+        ("moor-app-shop", AskHosts(), True),
+        ("moor-conductor-c1", AskHosts(), False),
         ("moor-app-shop", AskSnapshot(), False),
         ("moor-scheduler", AskSnapshot(), True),
         ("moor-compute-c1", REPORT, True),
@@ -155,6 +167,15 @@ def test_what_counts_is_what_the_table_gives_the_senders_role(
     assert (refusal(message, said(message, sender)) == "") is allowed
 
 
+def test_a_known_sender_is_told_why_its_message_does_not_count() -> None:
+    no_right = judge(BUILD, said(BUILD, "moor-scheduler"), WITH_USERS)
+    elsewhere = judge(BUILD, said(BUILD, "moor-operator", key="snapshot"), WITH_USERS)
+
+    assert no_right is not None
+    assert elsewhere is not None
+    assert (no_right.is_told, elsewhere.is_told) == (True, True)
+
+
 @pytest.mark.parametrize(
     "sender", ["", "guest", "moor-cell-c1", "moor-client", "moor-conductor", "moor-app-"]
 )
@@ -174,6 +195,7 @@ def test_on_a_cells_own_broker_nobody_speaks_for_another_cell() -> None:
     assert refusal(PROGRESS, said(PROGRESS, "moor-ironic"), OF_C1) == ""
     assert speaks_for("moor-operator", OF_C1) == "c1"
     assert speaks_for("moor-operator", WITH_USERS) is None
+    assert speaks_for("moor-operator", Post(has_users=True, cells=frozenset({"c1", "c2"}))) is None
     assert speaks_for("moor-compute-c2", WITH_USERS) == "c2"
 
 
@@ -278,6 +300,9 @@ def test_where_there_are_no_users_an_address_must_still_be_one() -> None:
             True,
         ),
         (BUILD, InstancesFound(instances=()), "moor-scheduler", REPLY, False),
+        # A request that makes no sense is answered by a rejection, whatever was asked.
+        (AskSnapshot(), REJECTED, "moor-placement", REPLY, True),
+        (AskSnapshot(), REJECTED, "moor-operator", REPLY, False),
     ],
 )
 def test_an_answer_counts_if_it_is_of_the_questions_type_and_from_who_may_answer_it(
@@ -286,6 +311,10 @@ def test_an_answer_counts_if_it_is_of_the_questions_type_and_from_who_may_answer
     origin = Origin(sender, "", exchange, "answers.moor-scheduler.p1")
 
     assert (judge_answer(question, answer, origin, WITH_USERS) is None) is is_right
+
+
+def test_where_there_are_no_users_anybody_may_answer() -> None:
+    assert judge_answer(AskSnapshot(), PAGE, Origin("", "", REPLY, "answers.anyone.p1"), WITHOUT) is None
 
 
 # Posts and feeds
@@ -298,10 +327,25 @@ def test_a_process_with_a_user_of_the_table_knows_that_its_broker_has_users() ->
     assert post_of("", cells=("c1",)) == Post(cells=frozenset({"c1"}))
 
 
-def test_on_the_feed_an_event_counts_under_its_own_project() -> None:
-    placed = next(each for each in EXAMPLES if type(each).__name__ == "InstancePlaced")
-    project = placed.instance.project or "-"  # type: ignore[attr-defined]
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(example).__name__)
+def test_on_the_feed_only_events_count_and_only_under_their_own_project(example: Message) -> None:
+    """One that names no project counts under `-`."""
+    project: str = getattr(example, "project", "") or getattr(
+        getattr(example, "instance", None), "project", ""
+    )
+    is_event = address_of(example).kind is Kind.EVENT
 
-    assert judge(placed, Origin("moor-scheduler", "", FEED, project), WITH_USERS) is None
-    for sender, key in (("moor-scheduler", "another"), ("moor-placement", project)):
-        assert isinstance(judge(placed, Origin(sender, "", FEED, key), WITH_USERS), Refused)
+    assert (judge(example, Origin("", "", FEED, project or "-"), WITHOUT) is None) is is_event
+    for key in ("another", "", "#"):
+        assert isinstance(judge(example, Origin("", "", FEED, key), WITHOUT), Refused)
+
+
+def test_on_the_feed_only_schedulers_speak() -> None:
+    project = PLACED.instance.project or "-"  # type: ignore[attr-defined]
+    may = [
+        sender
+        for sender in ("moor-scheduler", "moor-placement", "moor-operator", "moor-app-shop")
+        if judge(PLACED, Origin(sender, "", FEED, project), WITH_USERS) is None
+    ]
+
+    assert may == ["moor-scheduler"]
