@@ -81,14 +81,12 @@ def _server(app: "Starlette") -> "uvicorn.Server":
         app,
         ws="none",
         lifespan="off",
-        # A watcher asks every few seconds: its requests are no news.
-        access_log=False,
         log_config=None,
+        # A watcher asks every few seconds: its requests are no news.
         log_level=logging.WARNING,
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=1,
-        limit_concurrency=64,
     )
     config.load()
     return Server(config)

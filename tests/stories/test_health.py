@@ -4,19 +4,24 @@ import asyncio
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
+from bus.errors import ConnectionLost, Poison
 from bus.health import About, Health, ReadyTeller
 from bus.health_server import BadAddressError, HealthServer, read_address
 from bus.memory import MemoryBroker
-from bus.parts import Supervised
+from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
+from bus.parts import Pauses, Status, Supervised
 from bus.process import Part, run_until
+from bus.publisher import Outgoing
 from bus.running import about, with_flags
 from bus.station import Station
 from bus.topology import objects_of
@@ -25,7 +30,8 @@ from moor.__main__ import command_of
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.wiring import placement_parts
-from tests.contracts.stage import SETTINGS, until
+from tests.contracts.stage import SETTINGS, WORK, Remembering, order, until
+from tests.simulation.loop import live, until_s
 from tests.stories.cloud import a_host
 
 
@@ -74,6 +80,7 @@ async def test_a_worker_is_ready_once_its_queues_are_declared_and_counts_what_it
             assert alive.status_code == 200, "it waits, and a restart would mend nothing"
             assert "placement.work: consume" in [each["part"] for each in alive.json()["failing"]]
             assert await counted(asking, "moor_ready") == 0
+            assert await counted(asking, "moor_part_failing", part="placement.work: consume") == 1
 
             connection = await memory.as_user().connect()
             await connection.declare(objects_of(("c1",)))
@@ -95,6 +102,163 @@ async def test_a_worker_is_ready_once_its_queues_are_declared_and_counts_what_it
     await client.close()
     await station.close()
     assert "GET /readyz" not in caplog.text
+
+
+@asynccontextmanager
+async def a_bus() -> AsyncIterator[tuple[MemoryBroker, Station, Station]]:
+    """A broker, and two stations on it that nobody runs yet: the second one asks."""
+    memory, settings = MemoryBroker(), structs.replace(SETTINGS, ask_again_ms=20)
+    connection = await memory.as_user().connect()
+    await connection.declare(objects_of(("c1",)))
+    await connection.close()
+    stations = (
+        Station(memory.as_user(), "placement", settings=settings),
+        Station(memory.as_user(), "client", settings=settings, asks=True),
+    )
+    yield memory, *stations
+    for station in stations:
+        await station.close()
+
+
+async def until_counted(asking: httpx.AsyncClient, name: str, least: float, **labels: str) -> None:
+    async with asyncio.timeout(30):
+        while await counted(asking, name, **labels) < least:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
+async def test_what_becomes_of_messages_is_counted() -> None:
+    gate, tried = asyncio.Event(), Counter[int]()
+    gate.set()
+
+    def trouble(number: int) -> None:
+        tried[number] += 1
+        if number == 2:
+            raise Poison("never")
+        if number == 3 and tried[number] < 3:
+            raise RuntimeError("not yet")
+
+    remembering = Remembering(trouble, gate)
+    async with a_bus() as (memory, here, client):
+        # A process may have two workers on a queue: they are counted together.
+        worker, idle = (here.worker(WORK, remembering.handlers, remembering) for _ in range(2))
+        async with served(worker, seen=(idle,)) as asking:
+            for number in (1, 2, 3):
+                await client.publisher.send(order(number))
+            await until_counted(asking, "moor_messages_handled_total", 2, queue=WORK)
+            await until_counted(asking, "moor_batches_total", 2, queue=WORK)
+            await until_counted(asking, "moor_messages_buried_total", 1, queue=WORK)
+            await until_counted(asking, "moor_messages_put_back_total", 2, queue=WORK)
+            await until_counted(asking, "moor_part_runs_total", 1, part=f"{WORK}: consume")
+            gate.clear()
+            await client.publisher.send(order(4))
+            await until_counted(asking, "moor_parcels_in_hand", 1, queue=WORK)
+            memory.cut_connections()
+            await until_counted(asking, "moor_interruptions_total", 1, queue=WORK)
+            gate.set()
+            await until_counted(asking, "moor_parcels_redelivered_total", 1, queue=WORK)
+            await until_counted(asking, "moor_part_runs_total", 2, part=f"{WORK}: consume")
+
+
+@pytest.mark.asyncio
+async def test_what_becomes_of_connections_questions_and_answers_is_counted() -> None:
+    page = SnapshotPage(providers=(), published=LogPosition(term=1, position=1))
+    async with a_bus() as (memory, here, client), served(client, seen=(here,)) as asking:
+        await here.publisher.send_all((Outgoing(page, to="answers.nobody.p1"),))
+        await until_counted(asking, "moor_answers_dropped_total", 1)
+        unanswered = asyncio.ensure_future(client.ask(AskSnapshot()))
+        await until_counted(asking, "moor_questions_asked_again_total", 1)
+        unanswered.cancel()
+        # Two to publish, and one on which the client hears answers.
+        await until_counted(asking, "moor_connections_made_total", 3)
+        memory.set_alarm()
+        sending = here.publisher.send(order(1))
+        await until_counted(asking, "moor_parcels_held_back_total", 1)
+        await until_counted(asking, "moor_messages_waiting", 1)
+        memory.end_alarm()
+        await sending
+
+
+ABOUT = About("placement", "1.2")
+
+
+def test_what_fails_is_told_with_its_error_how_often_and_for_how_long() -> None:
+    async def fails() -> None:
+        raise ConnectionLost("gone")
+
+    async def day() -> list[dict[str, object]]:
+        part = Supervised("a part", fails, pauses=Pauses(8.0, 8.0))
+        running = asyncio.create_task(part.run())
+        await until_s(3)
+        failing = Health(ABOUT, (part,)).failing()
+        await part.stop()
+        await running
+        return failing
+
+    (told,) = live(day())
+    assert told == {
+        "part": "a part",
+        "state": "failing",
+        "failures": 1,
+        "last_error": "ConnectionLost: gone",
+        "for_s": 3.0,
+    }
+
+
+def test_a_worker_that_stops_is_not_ready_and_has_no_fault_if_its_parts_have_ended() -> None:
+    async def day() -> tuple[bool, Health]:
+        status = Status("a part")
+        health = Health(ABOUT, (status,))
+        status.ended()
+        was_well = health.is_well
+        health.is_stopping = True
+        assert health.failing() == []
+        return was_well, health
+
+    was_well, health = live(day())
+    assert (was_well, health.is_well) == (False, True)
+    assert health.awaits() == {"process": "it is stopping"}
+
+
+def test_readiness_is_logged_when_it_comes_and_when_it_goes(caplog: pytest.LogCaptureFixture) -> None:
+    async def day() -> None:
+        status = Status("a part", is_needed=True)
+        health = Health(ABOUT, (status,))
+        teller = ReadyTeller(health)
+        running = asyncio.create_task(teller.run())
+        await until_s(1)
+        for at_s in (2, 4):
+            status.well()
+            await until_s(at_s)
+            status.failed(ConnectionLost("gone"))
+            await until_s(at_s + 1)
+        # A worker that is told to stop does not tell that it is not ready.
+        status.well()
+        await until_s(6)
+        health.is_stopping = True
+        await until_s(7)
+        await teller.stop()
+        await running
+
+    with caplog.at_level(logging.INFO):
+        live(day())
+
+    gone = "placement is not ready any more: a part: ConnectionLost: gone"
+    assert [each.message for each in caplog.records if each.name == "bus.health"] == [
+        *("placement is ready", gone),
+        *("placement is ready", gone),
+        "placement is ready",
+    ]
+
+
+@pytest.mark.asyncio
+async def test_many_open_connections_do_not_make_a_worker_unhealthy() -> None:
+    async with served() as asking:
+        port = asking.base_url.port
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+        assert (await asking.get("/healthz")).status_code == 200
+        for _, writer in idle:
+            writer.close()
 
 
 @pytest.mark.asyncio
