@@ -60,7 +60,6 @@ class PlacementProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        self.timeout_keep_alive = self.limits.idle_s_max  # type: ignore[assignment]  # it goes to call_later
         self.address = self.client[0] if self.client else ""
         if self.open_connections.opened(self, self.loop.time()):
             self._await_head(self.limits.head_s_max)

@@ -97,6 +97,8 @@ class HttpServer:
             proxy_headers=True,
             forwarded_allow_ips="127.0.0.1,::1",
             server_header=False,
+            # It goes to call_later, which takes parts of seconds.
+            timeout_keep_alive=settings.idle_s_max,  # type: ignore[arg-type]
             timeout_graceful_shutdown=drain_s_max,
         )
         config.load()

@@ -79,6 +79,7 @@ async def serving(**limits: float) -> AsyncIterator[Served]:
     settings = ApiSettings(**{"idle_s_max": LONG_S, "head_s_max": LONG_S, **limits})  # type: ignore[arg-type]
     slow, connections = Slow(), Connections(settings)
     routes = (*ROUTES, Route("GET", "/slow", slow.show, LIST), Route("GET", "/large", large, LIST))
+    routes = (*routes, Route("GET", "/medium", medium, LIST))
     app = PlacementApp(routes, NoAuthentication(), policy_named("legacy"), settings, connections)
     server = HttpServer(app, ANY_PORT, settings, connections=connections)
     running = asyncio.create_task(server.run())
@@ -96,6 +97,10 @@ async def large(_: Request) -> Reply:
     return Reply(body="x" * 32_000_000)
 
 
+async def medium(_: Request) -> Reply:
+    return Reply(body="x" * 50_000)
+
+
 async def until_closed(connections: Connections, why: Closed, count: int = 1) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while connections.closed[why] < count:
@@ -108,6 +113,18 @@ async def test_a_connection_that_was_used_and_is_idle_is_closed() -> None:
         client = await here.opened()
         assert await client.ask() == 200
         assert await client.rest() == b""
+
+
+@pytest.mark.asyncio
+async def test_how_long_a_connection_is_kept_idle_is_what_the_settings_say() -> None:
+    """The other one, which never asks, is closed later: before uvicorn's own five seconds are over."""
+    async with serving(idle_s_max=0.05, head_s_max=1.0) as here:
+        used, silent = await here.opened(), await here.opened()
+        assert await used.ask() == 200
+        rests = {asyncio.create_task(each.rest()): each for each in (used, silent)}
+        closed, _ = await asyncio.wait(rests, return_when=asyncio.FIRST_COMPLETED)
+        assert used in [rests[each] for each in closed]
+        await asyncio.wait(rests)
 
 
 def test_a_connection_is_kept_idle_for_five_seconds() -> None:
@@ -130,6 +147,31 @@ async def test_a_head_that_does_not_come_to_its_end_is_refused() -> None:
         client.writer.write(b"GET /things HTTP/1.1\r\nx-slow: a")
         assert (await client.rest()).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
         assert here.connections.closed[Closed.HEAD_LATE] == 1
+
+
+@pytest.mark.asyncio
+async def test_a_byte_now_and_then_does_not_put_the_deadline_of_a_head_off() -> None:
+    async with serving(head_s_max=0.2) as here:
+        client = await here.opened()
+
+        async def trickle() -> None:
+            client.writer.write(b"GET /things HTTP/1.1\r\nx-slow: ")
+            while True:
+                client.writer.write(b"a")
+                await asyncio.sleep(0.01)
+
+        trickling = asyncio.create_task(trickle())
+        async with asyncio.timeout(PATIENCE_S):
+            assert await client.reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
+        trickling.cancel()
+
+
+@pytest.mark.asyncio
+async def test_headers_are_counted_anew_for_each_request_on_a_connection() -> None:
+    async with serving(headers_bytes_max=100) as here:
+        client = await here.opened()
+        for _ in range(3):
+            assert await client.ask(b"GET /things HTTP/1.1\r\nx-a: " + b"a" * 60 + b"\r\n\r\n") == 200
 
 
 @pytest.mark.asyncio
@@ -170,6 +212,20 @@ async def test_a_connection_whose_refused_body_came_late_and_whole_is_used_again
 
 
 @pytest.mark.asyncio
+async def test_a_connection_whose_refused_body_came_late_and_whole_is_idle_from_then_on() -> None:
+    async with serving(idle_s_max=0.2) as here:
+        client = await here.opened()
+        post = b"POST /nowhere HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 4\r\n\r\n"
+        assert await client.ask(post) == 404
+        client.writer.write(b"n")
+        # The server reads it in these turns of the loop, by itself.
+        for _ in range(10):
+            await asyncio.sleep(0)
+        client.writer.write(b"ull")
+        assert await client.rest() == b""
+
+
+@pytest.mark.asyncio
 async def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
     async with serving(answer_s_max=0.05) as here:
         listen = here.server.listen
@@ -179,6 +235,38 @@ async def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
             client.sendall(b"GET /large HTTP/1.1\r\n\r\n")
             await until_closed(here.connections, Closed.ANSWER_NOT_READ)
         await until_all_closed(here)
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_went_away_without_reading_is_not_told_as_one_that_does_not_read() -> None:
+    async with serving(answer_s_max=0.3) as here:
+        gone = await here.opened()
+        gone.writer.write(b"GET /large HTTP/1.1\r\n\r\n")
+        await gone.reader.readuntil(b"\r\n\r\n")
+        gone.writer.transport.abort()
+        await until_all_closed(here)
+        # One that stays is told after the moment at which the other would be.
+        staying = await here.opened()
+        staying.writer.write(b"GET /large HTTP/1.1\r\n\r\n")
+        await staying.reader.readuntil(b"\r\n\r\n")
+        await until_all_closed(here)
+        assert here.connections.closed == {Closed.ANSWER_NOT_READ: 1}
+
+
+@pytest.mark.asyncio
+async def test_an_idle_connection_is_cut_off_though_the_end_of_an_answer_is_not_read() -> None:
+    """So little of it is left that writing does not pause, which alone has a deadline of its own."""
+    async with serving(idle_s_max=0.05, answer_s_max=0.05) as here:
+        # What the kernel takes is inherited from the listening socket.
+        here.server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # noqa: SLF001
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect((here.server.listen.host, here.server.listen.port))
+            client.sendall(b"GET /medium HTTP/1.1\r\n\r\n")
+            while not here.connections.open:
+                await asyncio.sleep(0.01)
+            await until_all_closed(here)
+        assert not here.connections.closed[Closed.ANSWER_NOT_READ]
 
 
 @pytest.mark.asyncio
@@ -193,7 +281,10 @@ async def test_a_client_that_reads_slowly_is_not_taken_for_an_idle_one() -> None
             assert await idle.ask() == 200
             assert await idle.rest() == b""
         assert b" 200 " in head
-        assert len(await client.rest()) == 32_000_002
+        # It may ask again before it has read the answer.
+        client.writer.write(ASK)
+        assert len(await client.reader.readexactly(32_000_002)) == 32_000_002
+        assert (await client.rest()).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.asyncio
@@ -292,6 +383,36 @@ def test_one_address_takes_its_own_idle_connections_and_not_those_of_others() ->
         connections.is_busy(one)
     assert not connections.opened(Kept("192.0.2.2"), now=0.0)
     assert not others.is_closed
+
+
+def test_a_refused_connection_makes_no_room_for_another() -> None:
+    connections = Connections(ApiSettings(connections_max=1))
+    busy, refused, another = (Kept(f"192.0.2.{number}") for number in range(3))
+    assert connections.opened(busy, now=0.0)
+    connections.is_busy(busy)
+
+    assert [connections.opened(one, now=0.0) for one in (refused, another)] == [False, False]
+
+
+def test_a_connection_that_is_lost_is_counted_nowhere() -> None:
+    connections = Connections(ApiSettings(connections_max=2, connections_per_address_max=1))
+    for _ in range(3):
+        lost = Kept("192.0.2.1")
+        assert connections.opened(lost, now=0.0)
+        connections.lost(lost)
+    assert not connections.closed
+    busy = [Kept(f"192.0.2.{number}") for number in range(2)]
+    for one in busy:
+        assert connections.opened(one, now=0.0)
+        connections.is_busy(one)
+    # None is idle: those that are lost make no room.
+    refused = Kept("192.0.2.3")
+    assert not connections.opened(refused, now=0.0)
+
+    for one in (*busy, refused):
+        connections.lost(one)
+    assert not connections.open
+    assert not connections._of_address, "addresses are forgotten: there are more than memory holds"  # noqa: SLF001
 
 
 def test_this_machine_where_a_proxy_may_stand_has_no_limit_of_its_own() -> None:

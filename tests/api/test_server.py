@@ -105,12 +105,13 @@ def test_a_certificate_that_is_not_there_is_told_at_start(tmp_path: Path) -> Non
             431,
             "1000 bytes",
         ),
+        (b"GET / HTTP/1.1\r\n" + b"x-a: a\r\n" * 11 + b"\r\n", 431, "more than 10 headers"),
     ],
 )
 async def test_what_is_no_request_or_too_long_is_refused_as_errors_are(
     text: bytes, status: int, why: str
 ) -> None:
-    limits = ApiSettings(target_bytes_max=1_000, headers_bytes_max=1_000)
+    limits = ApiSettings(target_bytes_max=1_000, headers_bytes_max=1_000, headers_max=10)
     async with serving(app_with(settings=limits), limits) as server:
         answered, error = await said_to(server, text)
 
