@@ -78,7 +78,7 @@ def why_not(picture: Picture, wish: Wish, plugins: Plugins) -> tuple[Miss, ...]:
 
 def _nearest(hosts: Hosts, distance: Floats) -> list[int]:
     """Those that failed the fewest filters, and of these those that were short of the least."""
-    present = np.flatnonzero(hosts.present & (distance > 0))
+    present = np.flatnonzero(hosts.present)
     nearest: list[int] = present[np.argsort(distance[present], kind="stable")[:NEAREST]].tolist()
     return nearest
 

@@ -19,7 +19,7 @@ from scheduler_worker.core.plugins import Plugins, standard_plugins
 from scheduler_worker.core.requests import Wish
 from scheduler_worker.core.weighers import FreeAmount
 from tests.contracts.placement_orders import an_id, consumer, provider
-from tests.unit.scheduler_worlds import a_host, a_picture, a_state, a_wish, usage_of, vcpus
+from tests.unit.scheduler_worlds import ROOMY, a_host, a_picture, a_state, a_wish, usage_of, vcpus
 
 PLUGINS = standard_plugins()
 
@@ -280,6 +280,27 @@ def test_who_asks_for_hosts_by_name_is_told_of_these_and_of_no_others() -> None:
         Miss(host="Small", reason="VCPU asked 4, gives at most 2"),
         Miss(host="unheard-of", reason="no host of this name is known"),
     )
+
+
+def test_of_hosts_that_are_asked_by_name_each_is_told_of_and_no_more_than_ten() -> None:
+    """Two cells may have a host of one name."""
+    cells = ("c1", "c2")
+    states = [structs.replace(a_state(cell, vcpus(2), cell=cell), name="twin") for cell in cells]
+    picture = a_picture(*states, hosts=())
+    picture.know([structs.replace(a_host(cell, cell=cell), name="twin") for cell in cells])
+
+    found = refusal(picture, structs.replace(a_wish(4), hosts=("twin", *(f"x{n}" for n in range(20)))))
+
+    assert [miss.host for miss in found.nearest] == ["twin", "twin", *(f"x{n}" for n in range(8))]
+
+
+def test_a_host_without_a_class_is_farther_away_than_one_where_it_ran_out() -> None:
+    spent = {"VCPU": ROOMY, "VGPU": InventoryState(total=1, used=1)}
+    picture = a_picture(a_state("bare"), a_state("spent", spent))
+
+    found = refusal(picture, a_wish(VGPU=1))
+
+    assert [miss.host for miss in found.nearest] == ["spent", "bare"]
 
 
 def test_claims_name_how_many_instances_a_host_may_have() -> None:

@@ -1,5 +1,6 @@
 """What becomes of an instance at API level, and of hosts: the rules beside core."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -31,6 +32,10 @@ from scheduler_worker.instances import (
     overdue,
     placed,
 )
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store_memory import MemorySchedulerStore
+from scheduler_worker.timers import Forgetting
+from tests.simulation.loop import live, until_s
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(minutes=10)
@@ -248,3 +253,45 @@ def test_a_row_that_was_written_by_an_older_report_does_not_undo_what_the_host_s
     host = registry.get(HOST)
     assert host is not None
     assert (host.io_ops, host.enabled, host.sequence) == (7, False, 4)
+
+
+def test_a_host_that_was_forgotten_and_comes_back_is_heard_of_then() -> None:
+    picture = Noticing()
+    registry = a_registry(picture)
+    registry.learn([a_host()])
+    picture.now += timedelta(days=2)
+    registry.look()
+
+    registry.forget([HOST])
+    registry.learn([a_host()])
+
+    assert picture.forgotten == [HOST]
+    assert picture.up == [True, False, True]
+
+
+@pytest.mark.parametrize("sequence", [3, 4], ids=["heard of by nobody", "heard of by another worker"])
+def test_a_removed_host_is_forgotten_unless_another_worker_has_heard_of_it_since(sequence: int) -> None:
+    picture = Noticing()
+    registry = a_registry(picture)
+    registry.learn([a_host()])
+    store = MemorySchedulerStore()
+
+    async def day() -> list[HostState]:
+        async with store.transaction() as transaction:
+            await transaction.save_hosts([structs.replace(a_host(), sequence=sequence)], NOON)
+        settings = SchedulerSettings(prune_every_s=10)
+        forgetting = Forgetting(store, registry, lambda _: False, settings, picture.clock)
+        picture.now += timedelta(hours=1)
+        running = asyncio.create_task(forgetting.run())
+        await until_s(5)
+        picture.now += timedelta(days=2)
+        await until_s(15)
+        await forgetting.stop()
+        await running
+        return [*await store.hosts_of([HOST])]
+
+    rows = live(day())
+
+    assert (picture.forgotten, rows) == (
+        ([HOST], []) if sequence == 3 else ([], [structs.replace(a_host(), sequence=4)])
+    )
