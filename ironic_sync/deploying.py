@@ -10,10 +10,10 @@ Nothing is done on a node that this daemon has not read under its present epoch,
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from msgspec import Struct, structs
 
@@ -21,7 +21,6 @@ from bus.errors import Operational
 from bus.message import ProviderId
 from bus.messages.cell import DeployProgressed
 from bus.parts import Periodic, Status, Supervised, Together
-from bus.publisher import Outgoing, Publisher
 from ironic_sync.applying import NodeKeeper
 from ironic_sync.core.deploying import (
     Again,
@@ -49,8 +48,7 @@ from ironic_sync.core.deploying import (
 from ironic_sync.core.node import Node
 from ironic_sync.core.ordering import read_again, read_as_gone
 from ironic_sync.core.ring import Owned
-from ironic_sync.core.rows import Deploy, NodeRow
-from ironic_sync.membership import Membership
+from ironic_sync.core.rows import Answer, Deploy, NodeRow
 from ironic_sync.rest import Change, InterfaceCheck, IronicApi, Refused
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore
@@ -61,6 +59,22 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STEPS = (SetInstance, ClearInstance, ReadVifs, AttachVif, DetachVif, Validate, SetState)
 # What was waited for placement to take.
 UNTIL_HELD = "placement must hold the node first"
+
+
+# Says it to the conductor of its cell; done when that cell's broker has it.
+Say = Callable[[Answer | DeployProgressed], "asyncio.Future[None]"]
+
+
+class Ring(Protocol):
+    """What is asked of the daemon's place in the ring (membership.py)."""
+
+    name: str
+
+    @property
+    def owned(self) -> Mapping[ProviderId, int]:
+        """The nodes of this daemon, each with its epoch."""
+
+    def may_act_on(self, node: ProviderId) -> bool: ...
 
 
 class _Looked(Struct, frozen=True):
@@ -80,15 +94,15 @@ class _Told(Struct, frozen=True):
 
 
 class Deployer(Together):
-    """A part, and a listener of the ring and of NodeKeeper. `publisher_of` gives the way to a cell's conductor."""
+    """A part, and a listener of the ring and of NodeKeeper."""
 
     def __init__(  # noqa: PLR0917 - the daemon's parts that it stands on
         self,
         api: IronicApi,
         keeper: NodeKeeper,
         store: NodeStore,
-        membership: Membership,
-        publisher_of: Callable[[str], Publisher],
+        ring: Ring,
+        say: Say,
         settings: IronicSettings,
         *,
         chance: random.Random | None = None,
@@ -106,12 +120,14 @@ class Deployer(Together):
         self._api = api
         self._keeper = keeper
         self._store = store
-        self._membership = membership
-        self._publisher_of = publisher_of
+        self._ring = ring
+        self._say = say
         self._settings = settings
         self._chance = chance or random.Random("deploy nodes")
         self._wanted: dict[ProviderId, None] = {}
         self._running: dict[ProviderId, asyncio.Task[None]] = {}
+        self._saying: dict[ProviderId, asyncio.Task[None]] = {}
+        self._tasks = asyncio.TaskGroup()
         self._woken = asyncio.Event()
         # What the last look at a node went by: a row that is written otherwise need not be looked at.
         self._looked_by: dict[ProviderId, object] = {}
@@ -127,7 +143,7 @@ class Deployer(Together):
             if row.deploy is None and not row.answers:
                 self._looked_by.pop(row.id, None)
                 self._told.pop(row.id, None)
-            elif row.owner == self._membership.name and self._looked_by.get(row.id) != _signature(row):
+            elif row.owner == self._ring.name and self._looked_by.get(row.id) != _signature(row):
                 self._want(row.id)
 
     def gained(self, nodes: Sequence[Owned]) -> None:
@@ -138,8 +154,9 @@ class Deployer(Together):
             self._wanted.pop(node, None)
             self._looked_by.pop(node, None)
             self._told.pop(node, None)
-            if (task := self._running.get(node)) is not None:
-                task.cancel()
+            for tasks in (self._running, self._saying):
+                if (task := tasks.get(node)) is not None:
+                    task.cancel()
 
     def _want(self, node: ProviderId) -> None:
         self._wanted[node] = None
@@ -149,19 +166,19 @@ class Deployer(Together):
 
     async def _look_for_due(self) -> None:
         """Also orders that another daemon has written."""
-        for row in await self._store.due(self._membership.name, self._now(), self._settings.page):
-            if row.id not in self._running:
+        for row in await self._store.due(self._ring.name, self._now(), self._settings.page):
+            if row.id not in self._running and row.id not in self._saying:
                 self._want(row.id)
 
     async def _work_until_stopped(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as self._tasks:
             while True:
                 self._woken.clear()
                 for node in [each for each in self._wanted if each not in self._running]:
                     if len(self._running) >= self._settings.deploys_at_once:
                         break
                     del self._wanted[node]
-                    self._running[node] = task = tasks.create_task(self._work_on(node))
+                    self._running[node] = task = self._tasks.create_task(self._work_on(node))
                     task.add_done_callback(partial(self._is_done_with, node))
                 self._working.status.well()
                 await self._woken.wait()
@@ -184,32 +201,25 @@ class Deployer(Together):
         row = (await self._store.read((node,))).get(node)
         if row is None or not self._may_act_on(row):
             return False
-        if row.answers:
-            await self._say_answers(row)
-            return True
+        if row.answers and node not in self._saying:
+            # Beside the work: a cell's broker may be away for long.
+            self._saying[node] = task = self._tasks.create_task(self._say_answers(row))
+            task.add_done_callback(partial(self._has_said, node))
         if row.deploy is None or row.read_epoch != row.epoch:
             return False
-        looked = await self._look_at(row, row.deploy)
-        return looked is not None and await self._is_to_go_on(row, row.deploy, looked)
+        return await self._is_to_go_on(row, row.deploy, await self._look_at(row, row.deploy))
 
     def _may_act_on(self, row: NodeRow) -> bool:
         return (
-            self._membership.may_act_on(row.id)
-            and row.owner == self._membership.name
-            and row.epoch == self._membership.owned.get(row.id)
+            self._ring.may_act_on(row.id)
+            and row.owner == self._ring.name
+            and row.epoch == self._ring.owned.get(row.id)
         )
 
     # Steps towards Ironic
 
-    async def _look_at(self, row: NodeRow, deploy: Deploy) -> _Looked | None:
-        """Read the node and do all that can be done now. None if the lease does not last so long."""
-        try:
-            async with asyncio.timeout(self._membership.acting_left_s):
-                return await self._take_steps(row, deploy)
-        except TimeoutError:
-            return None
-
-    async def _take_steps(self, row: NodeRow, deploy: Deploy) -> _Looked:
+    async def _look_at(self, row: NodeRow, deploy: Deploy) -> _Looked:
+        """Read the node and do all that can be done now. Each order asks first whether this daemon still may."""
         node, at_us = row.node, self._keeper.clock_us()
         try:
             seen = Seen(await self._api.node(row.id))
@@ -271,18 +281,25 @@ class Deployer(Together):
         due_at = self._now() + self._pause(outcome, tries)
 
         def change(now: NodeRow) -> NodeRow | None:
-            if (now.owner, now.epoch) != (row.owner, row.epoch) or not _is_about(now.deploy, deploy):
+            work = now.deploy
+            if (
+                (now.owner, now.epoch) != (row.owner, row.epoch)
+                or work is None
+                or _work_of(work) != _work_of(deploy)
+            ):
                 return None
             after = self._with_node(now, looked, row.version)
             match outcome:
                 case Fail(reason):
-                    failing = structs.replace(deploy, failure=reason, tries=0, due_at=self._now())
+                    failing = structs.replace(work, failure=reason, tries=0, due_at=self._now())
                     return structs.replace(after, deploy=failing)
                 case Finish() | Gone():
-                    after, answer = ended(after, deploy, outcome)
+                    after, answer = ended(after, work, outcome)
+                    if answer is None:
+                        return after
                     return structs.replace(after, answers=(*after.answers, answer), answers_at=self._now())
                 case Wait(words) | Again(words):
-                    waiting = structs.replace(deploy, words=words, tries=tries, due_at=due_at)
+                    waiting = structs.replace(work, words=words, tries=tries, due_at=due_at)
                     after = structs.replace(after, deploy=waiting)
                     self._looked_by[row.id] = _signature(after)
                     return after
@@ -337,7 +354,7 @@ class Deployer(Together):
         progress = DeployProgressed(
             cell=deploy.cell, instance=deploy.instance, attempt=deploy.attempt, host=node, words=words
         )
-        self._publisher_of(deploy.cell).send(progress).add_done_callback(self._was_said)
+        self._say(progress).add_done_callback(self._was_said)
 
     def _was_said(self, said: "asyncio.Future[None]") -> None:
         problem = None if said.cancelled() else said.exception()
@@ -347,10 +364,15 @@ class Deployer(Together):
             raise problem
 
     async def _say_answers(self, row: NodeRow) -> None:
-        """Say them, and only then take them off the row."""
-        for answer in row.answers:
-            await self._publisher_of(answer.cell).send_all([Outgoing(answer)])
+        """Say them, and only then take them off the row. What fails is due again."""
+        try:
+            for answer in row.answers:
+                await self._say(answer)
+            await self._take_off(row)
+        except Operational as problem:
+            self._asking.left(problem)
 
+    async def _take_off(self, row: NodeRow) -> None:
         def change(now: NodeRow) -> NodeRow | None:
             left = tuple(each for each in now.answers if each not in row.answers)
             if left == now.answers:
@@ -362,17 +384,15 @@ class Deployer(Together):
     def _now(self) -> datetime:
         return _EPOCH + timedelta(microseconds=self._keeper.clock_us())
 
+    def _has_said(self, node: ProviderId, _: "asyncio.Task[None]") -> None:
+        del self._saying[node]
+
 
 def _verdict(checks: Sequence[InterfaceCheck] | Refused) -> Refused | Fail | None:
     if isinstance(checks, Refused):
         return checks
     flaws = why_invalid({each.interface: (each.result, each.reason) for each in checks})
     return Fail(flaws) if flaws else None
-
-
-def _is_about(deploy: Deploy | None, before: Deploy) -> bool:
-    """Whether the row still has the same work, as far as it was then."""
-    return deploy is not None and _work_of(deploy) == _work_of(before)
 
 
 def _work_of(deploy: Deploy) -> tuple[object, ...]:

@@ -1,5 +1,6 @@
 """The parts of a bare-metal daemon, put together; __main__.py runs them alone, `moor` beside others."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -8,12 +9,13 @@ import os_traits
 
 from bus.foreign import Inbox
 from bus.link import Link
+from bus.messages.cell import DeployProgressed
 from bus.process import Part
-from bus.publisher import Publisher
 from bus.station import Station, by_station
 from ironic_sync.announcing import Announcer
 from ironic_sync.applying import NodeKeeper
 from ironic_sync.core.cells import CellMap
+from ironic_sync.core.rows import Answer
 from ironic_sync.core.settling import Terms
 from ironic_sync.deploying import Deployer
 from ironic_sync.events import EventReader
@@ -85,10 +87,10 @@ def ironic_parts(
     deploying: tuple[Part, ...] = ()
     if api is not None:
 
-        def publisher_of(cell: str) -> Publisher:
-            return apart.get(cell, station).publisher
+        def say(message: Answer | DeployProgressed) -> asyncio.Future[None]:
+            return apart.get(message.cell, station).publisher.send(message)
 
-        deployer = Deployer(api, keeper, store, membership, publisher_of, settings, chance=chance)
+        deployer = Deployer(api, keeper, store, membership, say, settings, chance=chance)
         api.order_only_if(membership.may_act_on)
         keeper.listen(deployer.touch)
         membership.listen(deployer)

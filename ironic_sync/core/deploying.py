@@ -214,8 +214,8 @@ def why_invalid(checks: Mapping[str, tuple[bool | None, str]]) -> str:
     return f"the node does not validate: {'; '.join(flaws)}" if flaws else ""
 
 
-def ended(row: NodeRow, deploy: Deploy, outcome: Finish | Gone) -> tuple[NodeRow, Answer]:
-    """The row without its deploy, and what its conductor is told."""
+def ended(row: NodeRow, deploy: Deploy, outcome: Finish | Gone) -> tuple[NodeRow, Answer | None]:
+    """The row without its deploy, and what its conductor is told, if it waits for it."""
     row = structs.replace(row, deploy=None)
     if isinstance(outcome, Finish):
         done = Deployed(cell=deploy.cell, instance=deploy.instance, attempt=deploy.attempt)
@@ -225,7 +225,7 @@ def ended(row: NodeRow, deploy: Deploy, outcome: Finish | Gone) -> tuple[NodeRow
     row = with_end(row, deploy.instance, deploy.attempt, deploy.failure)
     if deploy.kind == "deploy":
         return row, spawn_failed(deploy, row, deploy.failure)
-    return row, destroyed(deploy, row)
+    return row, None if deploy.is_leftover else destroyed(deploy, row)
 
 
 def is_held(row: NodeRow) -> bool:

@@ -6,7 +6,7 @@ is over has a tombstone on the row, so that a deploy which comes after its undep
 An undeploy is always answered. It never touches the deploy of another instance, of another attempt, or of another cell.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from msgspec import structs
 
@@ -28,6 +28,7 @@ Ordered = tuple[NodeRow, Answer | None]
 # How many attempts that are over a row remembers. Of an older one, a late deploy would be done, and then be undeployed by
 # its conductor.
 ENDED_MAX = 20
+AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
 NO_API = "this daemon knows no REST API of Ironic (MOOR_IRONIC_URL), and cannot deploy"
 
 
@@ -64,6 +65,34 @@ def with_end(row: NodeRow, instance: InstanceId, attempt: int, failure: str = ""
     return structs.replace(row, ended=(*others, end)[-ENDED_MAX:])
 
 
+def with_leftover(row: NodeRow) -> NodeRow:
+    """The row with an undeploy, due at once, if Ironic has an instance on the node whose attempt is over there.
+
+    A request of a deploy that was given up may reach Ironic late: nobody else would ever take that off the node.
+    """
+    node = row.node
+    if (
+        not row.ended
+        or row.deploy is not None
+        or node is None
+        or node.instance_uuid is None
+        or row.is_deleted
+    ):
+        return row
+    end = next((each for each in row.ended if each.instance == node.instance_uuid), None)
+    if end is None or (row.deployed is not None and row.deployed.instance == end.instance):
+        return row
+    deploy = Deploy(
+        kind="undeploy",
+        cell=row.cell,
+        instance=end.instance,
+        attempt=end.attempt,
+        is_leftover=True,
+        due_at=AT_ONCE,
+    )
+    return structs.replace(row, deploy=deploy)
+
+
 def _after_deploy(row: NodeRow, order: DeployInstance, now: datetime, *, can_deploy: bool) -> Ordered:
     end, done = _end_of(row, order.instance), row.deployed
     if end is not None and order.attempt <= end.attempt:
@@ -94,9 +123,11 @@ def _after_undeploy(row: NodeRow, order: UndeployInstance, now: datetime) -> Ord
     ended = with_end(row, order.instance, order.attempt)
     under_way = row.deploy
     if under_way is not None and _is_same(under_way, order):
-        if under_way.kind == "undeploy":
+        if under_way.kind == "undeploy" and not under_way.is_leftover:
             return ended, None
-        given_up = structs.replace(under_way, kind="undeploy", failure="", tries=0, due_at=now)
+        given_up = structs.replace(
+            under_way, kind="undeploy", is_leftover=False, failure="", tries=0, due_at=now
+        )
         return structs.replace(ended, deploy=given_up), None
     if under_way is not None or not _is_on(row, order):
         return ended, destroyed(order, row)
@@ -142,6 +173,8 @@ def _why_not(  # noqa: PLR0911 - one for each reason
         return f"node {row.id} is not known here"
     if row.is_deleted:
         return f"node {row.id} is deleted in Ironic"
+    if row.is_foreign:
+        return f"something else keeps the provider of node {row.id}: {row.report_note}"
     if row.cell != order.cell:
         return f"node {row.id} is in cell {row.cell!r}, not in {order.cell!r}"
     if not can_deploy:

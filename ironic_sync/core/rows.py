@@ -41,6 +41,8 @@ class Deploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cell: str
     instance: InstanceId
     attempt: int
+    # An undeploy that no conductor waits for: what a late request left on the node.
+    is_leftover: bool = False
     # What is deployed; None for an undeploy.
     order: DeployInstance | None = None
     failure: str = ""
@@ -150,9 +152,8 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to be done with a node that Ironic deleted."""
-        return (
-            self.is_deleted and (self.is_removed or self.is_foreign or not self.cell) and self.deploy is None
-        )
+        is_gone = self.is_deleted and (self.is_removed or self.is_foreign or not self.cell)
+        return is_gone and self.deploy is None and not self.answers
 
     @property
     def may_drop_class(self) -> bool:

@@ -6,6 +6,7 @@ from msgspec import Struct, structs
 
 from ironic_sync.core.cells import CellKept, CellMap, CellMoves, CellNamed, CellUnknown, decide_cell
 from ironic_sync.core.offers import offer_of
+from ironic_sync.core.orders import with_leftover
 from ironic_sync.core.rows import NodeRow
 
 
@@ -21,7 +22,7 @@ class Terms(Struct, frozen=True, kw_only=True):
 
 
 def settled(row: NodeRow, terms: Terms) -> NodeRow:
-    """The row with its cell and its offer; the very same object if neither is news."""
+    """The row with its cell, its offer and what is to be taken off the node; the very same object if nothing is news."""
     cell, wanted, note = row.cell, "", ""
     if not row.is_deleted:
         match decide_cell(row, terms.cells, can_read=terms.can_read):
@@ -33,6 +34,8 @@ def settled(row: NodeRow, terms: Terms) -> NodeRow:
                 pass
     if (cell, wanted, note) != (row.cell, row.cell_wanted, row.cell_note):
         row = structs.replace(row, cell=cell, cell_wanted=wanted, cell_note=note)
+    if terms.can_read:
+        row = with_leftover(row)
     # A node that moves is held: so the offer comes after the cell.
     offer = offer_of(row, terms.standard_traits)
     return row if offer == row.offer else structs.replace(row, offer=offer)

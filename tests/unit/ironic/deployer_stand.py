@@ -1,0 +1,273 @@
+"""One node of a simulated Ironic, its row, and daemons that deploy it: each may die, and another takes over."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from uuid import UUID
+
+import httpx
+from msgspec import structs
+
+from bus.message import ProviderId
+from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawned, SpawnFailed
+from bus.process import run_until
+from compute_sim.ironic import (
+    Delays,
+    IronicScript,
+    IronicSimSettings,
+    IronicTransport,
+    Node,
+    SimulatedIronic,
+    available_nodes,
+)
+from ironic_sync.applying import NodeKeeper
+from ironic_sync.core.cells import CellMap
+from ironic_sync.core.notifications import Ignored, read
+from ironic_sync.core.orders import Order, after_order
+from ironic_sync.core.rows import Answer, NodeRow
+from ironic_sync.core.settling import Terms
+from ironic_sync.deploying import Deployer
+from ironic_sync.rest_http import HttpIronicApi, RestSettings
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store_memory import MemoryIronicStore
+
+PATIENCE_S = 20.0
+TERMS = Terms(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
+QUICK = IronicSettings(
+    due_s=0.005, deploy_read_s=0.02, deploy_retry_s_first=0.005, deploy_retry_s_max=0.02, progress_s=0.05
+)
+DELAYS = Delays(deploy_s=0.01, tear_down_s=0.01, clean_s=0.02, power_s=0.005, agent_call_s=0.005)
+REST = RestSettings(tries_max=2, retry_delay_s_first=0.001, retry_delay_s_max=0.002)
+Said = Answer | DeployProgressed
+
+
+class Wire(httpx.AsyncBaseTransport):
+    """The way to the simulated Ironic. Something may happen at a request, by its number from 1 on."""
+
+    def __init__(self, ironic: SimulatedIronic) -> None:
+        self._inner = IronicTransport(ironic)
+        self._numbers = itertools.count(1)
+        # What happens instead of the request; it may make it.
+        self.events: dict[
+            int, Callable[[Callable[[], Awaitable[httpx.Response]]], Awaitable[httpx.Response]]
+        ] = {}
+        self.requests: list[str] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        number = next(self._numbers)
+        self.requests.append(f"{request.method} {request.url.path.partition('/nodes/')[2][36:]}")
+
+        async def go() -> httpx.Response:
+            return await self._inner.handle_async_request(request)
+
+        event = self.events.pop(number, None)
+        return await (go() if event is None else event(go))
+
+
+async def lose_request(_: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+    raise httpx.ReadError("the connection broke before the request was read")
+
+
+async def lose_answer(go: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+    await go()
+    raise httpx.ReadError("the connection broke before the answer came")
+
+
+class Rows(MemoryIronicStore):
+    def row(self, node: ProviderId) -> NodeRow:
+        return self._rows[node]
+
+
+class Place:
+    """A daemon's place in a ring; it may be lost without the daemon knowing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.owned: dict[ProviderId, int] = {}
+        self.may_act = True
+
+    def may_act_on(self, node: ProviderId) -> bool:
+        return self.may_act and node in self.owned
+
+
+class Stand:
+    """`hears`: whether Ironic's notifications arrive."""
+
+    def __init__(
+        self,
+        *,
+        node: Node | None = None,
+        hears: bool = True,
+        settings: IronicSimSettings | None = None,
+        script: IronicScript | None = None,
+    ) -> None:
+        (self._node,) = (node,) if node else available_nodes(1)
+        self.id = ProviderId(UUID(self._node.uuid))
+        self.ironic = SimulatedIronic(
+            [self._node],
+            time.time,
+            self._publish,
+            settings or IronicSimSettings(delays=DELAYS),
+            script=script,
+        )
+        self.wire = Wire(self.ironic)
+        self.store = Rows()
+        self.keeper = NodeKeeper(self.store, TERMS, skew_us=1, clock_us=lambda: time.time_ns() // 1000)
+        self.keeper.listen(self._follow)
+        self.said: list[Said] = []
+        # Whether placement takes reports, and the broker what is said.
+        self.is_placed = True
+        self.takes: Callable[[Said], bool] = lambda _: True
+        self._hears = hears
+        self._work: asyncio.Queue[Callable[[], Awaitable[object]]] = asyncio.Queue()
+        # What notifications showed of the node.
+        self.states: list[str] = []
+
+    @property
+    def node(self) -> Node:
+        node = self.ironic.node(self._node.uuid)
+        assert node is not None
+        return node
+
+    @property
+    def answers(self) -> list[Answer]:
+        return [each for each in self.said if not isinstance(each, DeployProgressed)]
+
+    @property
+    def row(self) -> NodeRow:
+        return self.store.row(self.id)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Ironic, its notifications, and placement."""
+        told = asyncio.Event()
+        tasks = [
+            asyncio.create_task(run_until(told, (self.ironic,), 5)),
+            asyncio.create_task(self._do_what_follows()),
+        ]
+        try:
+            yield
+        finally:
+            told.set()
+            tasks[1].cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    @asynccontextmanager
+    async def daemon(self, name: str = "d1", *, reads: bool = True) -> AsyncIterator[Place]:
+        """One that owns the node under a new epoch; with `reads`, it has read it."""
+        place = Place(name)
+        epoch = await self.give_to(name, reads=reads)
+        place.owned[self.id] = epoch
+        api = HttpIronicApi("http://ironic", REST, transport=self.wire)
+        api.order_only_if(place.may_act_on)
+        deployer = Deployer(api, self.keeper, self.store, place, self._say, QUICK)
+        self.keeper.listen(deployer.touch)
+        running = asyncio.create_task(deployer.run())
+        try:
+            yield place
+        finally:
+            # As if it were killed.
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+    async def give_to(self, owner: str, *, reads: bool = True) -> int:
+        def change(row: NodeRow) -> NodeRow:
+            epoch = row.epoch + 1
+            row = structs.replace(row, owner=owner, epoch=epoch, cell="c1", seen_epoch=epoch)
+            return structs.replace(row, read_epoch=epoch) if reads else row
+
+        found = await self._read()
+        (row,) = await self.keeper.change({self.id: lambda row: change(structs.replace(row, node=found))})
+        return row.epoch
+
+    async def order(self, order: Order) -> None:
+        """As a daemon takes it that does not own the node."""
+        told: list[Answer | None] = []
+
+        def change(row: NodeRow) -> NodeRow:
+            row, answer = after_order(row, order, self._now(), can_deploy=True)
+            told[:] = [answer]
+            return row
+
+        await self.keeper.change({self.id: change})
+        self.said += [each for each in told if each is not None]
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not condition():
+                    await asyncio.sleep(0.002)
+        except TimeoutError:
+            states = [each.provision_state for each in self.ironic.nodes.values()]
+            raise AssertionError(
+                f"never came true: {what}; {states}, {self.row.deploy}, {self.said}"
+            ) from None
+
+    async def until_said(self, kind: type[InstanceSpawned | SpawnFailed | InstanceDestroyed]) -> None:
+        await self.until(
+            lambda: any(isinstance(each, kind) for each in self.answers), f"{kind.__name__} is said"
+        )
+
+    async def until_available(self) -> None:
+        await self.until(
+            lambda: (
+                (self.node.provision_state, self.node.instance_uuid, self.node.vifs)
+                == ("available", None, ())
+            ),
+            "the node is available",
+        )
+
+    # Inside
+
+    def _say(self, message: Said) -> "asyncio.Future[None]":
+        done = asyncio.get_running_loop().create_future()
+        if not self.takes(message):
+            return done
+        is_on = any(each.instance_uuid == str(message.instance) for each in self.ironic.nodes.values())
+        if isinstance(message, InstanceSpawned):
+            assert is_on, "it is said to be active, and is not on the node"
+            assert self.node.provision_state == "active"
+        elif not isinstance(message, DeployProgressed):
+            assert not is_on, f"{message} is said while the instance is on the node"
+        self.said.append(message)
+        done.set_result(None)
+        return done
+
+    def _publish(self, _key: str, _properties: Mapping[str, object], body: bytes) -> None:
+        if (node := self.ironic.nodes.get(self._node.uuid)) is not None:
+            self.states.append(node.provision_state)
+        if self._hears and not isinstance(word := read(body), Ignored):
+            self._work.put_nowait(lambda: self.keeper.hear([word]))
+
+    def _follow(self, rows: Sequence[NodeRow]) -> None:
+        if any(row.needs_report for row in rows):
+            self._work.put_nowait(self._report)
+
+    async def _report(self) -> None:
+        """As placement accepts what is offered."""
+        if self.is_placed:
+            await self.keeper.change(
+                {self.id: lambda row: structs.replace(row, reported=row.offer) if row.needs_report else row}
+            )
+
+    async def place_again(self) -> None:
+        self.is_placed = True
+        await self._report()
+
+    async def _do_what_follows(self) -> None:
+        while True:
+            await (await self._work.get())()
+
+    async def _read(self) -> object:
+        api = HttpIronicApi("http://ironic", REST, transport=IronicTransport(self.ironic))
+        try:
+            return await api.node(self.id)
+        finally:
+            await api.close()
+
+    def _now(self) -> datetime:
+        return datetime.now(UTC)

@@ -1,0 +1,32 @@
+"""Orders for one node, and what a deploy of it may find."""
+
+from typing import Any
+from uuid import UUID
+
+from bus.message import ConsumerId
+from bus.messages.build import Flavor, Image, InstanceId
+from bus.messages.cell import DeployInstance, UndeployInstance
+from bus.messages.placement import ResourceAmount, Share
+from ironic_sync.core.rows import Deploy
+from tests.unit.ironic.captured import NODE_ID
+
+OURS = InstanceId(ConsumerId(UUID(int=0xA)))
+THEIRS = InstanceId(ConsumerId(UUID(int=0xB)))
+IMAGE = Image(source="http://images/debian", checksum="0a1b")
+
+
+def an_order(instance: InstanceId = OURS, attempt: int = 1, **fields: Any) -> DeployInstance:
+    values: dict[str, Any] = {"cell": "c1", "host": NODE_ID, "flavor": Flavor(), "image": IMAGE, **fields}
+    share = Share(host=values["host"], amounts=(ResourceAmount(values["host"], "CUSTOM_GOLD", 1),))
+    return DeployInstance(instance=instance, attempt=attempt, share=share, **values)
+
+
+def an_undeploy(instance: InstanceId = OURS, attempt: int = 1, **fields: Any) -> UndeployInstance:
+    values: dict[str, Any] = {"cell": "c1", "host": NODE_ID, **fields}
+    return UndeployInstance(instance=instance, attempt=attempt, **values)
+
+
+def a_deploy(**fields: Any) -> Deploy:
+    order = fields.pop("order", None) or an_order()
+    values: dict[str, Any] = {"kind": "deploy", "cell": "c1", "instance": OURS, "attempt": 1, **fields}
+    return Deploy(order=order if values["kind"] == "deploy" else None, **values)

@@ -1,0 +1,276 @@
+"""What is done next with a node that is deployed or undeployed, for every state in which it may be found."""
+
+from typing import Any
+
+import pytest
+
+from bus.messages.build import Flavor
+from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
+from ironic_sync.core import deploying
+from ironic_sync.core.deploying import (
+    CONFLICTS_MAX,
+    OF_DEPLOYS,
+    OF_UNDEPLOYS,
+    Again,
+    AttachVif,
+    ClearInstance,
+    DetachVif,
+    Fail,
+    Finish,
+    Gone,
+    ReadVifs,
+    Seen,
+    SetInstance,
+    SetState,
+    Validate,
+    Wait,
+    after_refusal,
+    after_step,
+    ended,
+    instance_info,
+    is_held,
+    next_step,
+    why_invalid,
+)
+from ironic_sync.core.offers import AVAILABLE, UNAVAILABLE
+from ironic_sync.core.rows import Deployed, Ended, NodeRow, Offer
+from tests.unit.ironic.captured import NODE_ID, a_node
+from tests.unit.ironic.deploys import IMAGE, OURS, THEIRS, a_deploy, an_order
+
+DEPLOY = a_deploy()
+FAILED = a_deploy(failure="no image")
+UNDEPLOY = a_deploy(kind="undeploy")
+STATES = sorted({*AVAILABLE, *UNAVAILABLE}, key=str)
+
+
+def seen(state: str | None = "available", **fields: Any) -> Seen:
+    """The node in this state; by default our instance is on it."""
+    facts = {name: fields.pop(name) for name in ("vifs", "has_info", "is_valid") if name in fields}
+    return Seen(a_node(provision_state=state, **{"instance_uuid": OURS, **fields}), **facts)
+
+
+def test_both_tables_have_every_state_of_ironic() -> None:
+    assert OF_DEPLOYS.keys() == OF_UNDEPLOYS.keys() == set(STATES)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_deploy_goes_on_by_the_state_of_its_node(state: str | None) -> None:
+    step = next_step(DEPLOY, seen(state))
+
+    expected = {
+        "begin": SetInstance,
+        "wait": Wait,
+        "done": Finish,
+        "failed": Fail,
+        "lost": Fail,
+    }[OF_DEPLOYS[state]]
+    assert type(step) is expected
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_an_undeploy_and_the_cleaning_up_after_a_failure_go_on_by_the_state_of_the_node(
+    state: str | None,
+) -> None:
+    expected: dict[str, object] = {
+        "delete": SetState("deleted"),
+        "abort": SetState("abort"),
+        "clear": ReadVifs(),
+        "wait": Wait(f"provision state is {state!r}"),
+    }
+    for work in (UNDEPLOY, FAILED):
+        assert next_step(work, seen(state)) == expected[OF_UNDEPLOYS[state]]
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("instance", [None, THEIRS], ids=["free", "theirs"])
+def test_a_node_without_our_instance_is_never_undeployed(state: str | None, instance: object) -> None:
+    for work in (UNDEPLOY, FAILED):
+        assert next_step(work, seen(state, instance_uuid=instance)) == Gone()
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_node_with_anothers_instance_is_never_deployed_over(state: str | None) -> None:
+    step = next_step(DEPLOY, seen(state, instance_uuid=THEIRS))
+
+    assert step == Fail(f"instance {THEIRS} is on the node")
+
+
+@pytest.mark.parametrize("state", [each for each in STATES if each not in AVAILABLE])
+def test_a_node_that_is_neither_ours_nor_free_is_left_alone_with_the_reason(state: str) -> None:
+    step = next_step(DEPLOY, seen(state, instance_uuid=None))
+
+    assert isinstance(step, Fail)
+    assert f"provision state is {state!r}" in step.reason
+
+
+def test_a_state_that_nobody_knows_is_waited_for() -> None:
+    for work in (DEPLOY, UNDEPLOY):
+        assert isinstance(next_step(work, seen("levitating")), Wait)
+
+
+def test_a_node_that_ironic_does_not_know_has_failed_and_has_nothing() -> None:
+    assert next_step(DEPLOY, Seen(None)) == Fail("the node is deleted in Ironic")
+    assert next_step(UNDEPLOY, Seen(None)) == Gone()
+    assert next_step(FAILED, Seen(None)) == Gone()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"maintenance": True, "maintenance_reason": "disk"}, "the node is in maintenance: 'disk'"),
+        ({"retired": True}, "the node is retired"),
+        ({"power_state": "error"}, "power state is 'error'"),
+        ({"fault": "clean failure"}, "fault is 'clean failure'"),
+    ],
+)
+def test_a_deploy_does_not_begin_on_a_node_that_left_the_offer(fields: dict[str, Any], reason: str) -> None:
+    for instance in (None, OURS):
+        assert next_step(DEPLOY, seen(instance_uuid=instance, **fields)) == Fail(reason)
+
+
+def test_maintenance_in_the_middle_gives_the_deploy_up_but_not_what_is_active() -> None:
+    in_maintenance = {"maintenance": True, "maintenance_reason": "smoke"}
+
+    failed = next_step(DEPLOY, seen("wait call-back", **in_maintenance))
+
+    assert failed == Fail("the node was put in maintenance while it was deployed: smoke")
+    assert next_step(DEPLOY, seen("active", **in_maintenance)) == Finish()
+
+
+def test_the_steps_of_a_deploy_come_in_their_order() -> None:
+    order = an_order(ports=("p1", "p2"), config_drive="http://drives/1")
+    work = a_deploy(order=order)
+    now = seen(instance_uuid=None)
+    taken: list[object] = []
+    while not isinstance(taken and taken[-1], SetState):
+        step = next_step(work, now)
+        taken.append(step)
+        assert not isinstance(step, Fail | Wait | Again | Finish | Gone)
+        now = seen(vifs=("p1",), has_info=True) if isinstance(step, ReadVifs) else after_step(now, step)
+
+    assert taken == [
+        SetInstance(instance_info(order, a_node()), OURS),
+        ReadVifs(),
+        AttachVif("p2"),
+        Validate(),
+        SetState("active", "http://drives/1"),
+    ]
+
+
+def test_an_instance_that_is_set_already_is_not_set_again_but_its_info_is() -> None:
+    step = next_step(DEPLOY, seen())
+
+    assert step == SetInstance(instance_info(an_order(), a_node()), None)
+
+
+def test_what_never_got_so_far_is_taken_off_port_by_port() -> None:
+    attached = seen(vifs=("p1",))
+
+    assert next_step(UNDEPLOY, attached) == DetachVif("p1")
+    assert next_step(UNDEPLOY, after_step(attached, DetachVif("p1"))) == ClearInstance()
+
+
+def test_a_deploy_fails_with_ironics_words() -> None:
+    words = next_step(DEPLOY, seen("deploy failed", last_error="no such image"))
+
+    assert words == Fail("deploy failed: no such image")
+
+
+def test_a_refusal_ends_a_deploy_unless_another_node_may_still_be_losing_the_instance() -> None:
+    own, state = SetInstance({}, OURS), SetState("active")
+
+    assert after_refusal(DEPLOY, state, 400, "no") == Fail("Ironic refuses: no")
+    assert after_refusal(DEPLOY, own, 400, "no") == Fail("Ironic refuses: no")
+    assert after_refusal(DEPLOY, own, 409, "busy") == Again("Ironic refuses: busy")
+    patient = a_deploy(tries=CONFLICTS_MAX)
+    assert after_refusal(patient, own, 409, "busy") == Fail("Ironic refuses: busy")
+
+
+def test_a_refusal_never_ends_a_cleaning_up_and_a_missing_node_is_read_again() -> None:
+    for work in (UNDEPLOY, FAILED):
+        assert isinstance(after_refusal(work, SetState("deleted"), 400, "no"), Again)
+    assert isinstance(after_refusal(DEPLOY, Validate(), 404, "gone"), Again)
+
+
+@pytest.mark.parametrize(
+    ("changed", "flaw"),
+    [
+        ({}, ""),
+        ({"storage": (None, "")}, ""),
+        ({"console": (False, "none")}, ""),
+        ({"deploy": (False, "no image_source")}, "deploy: no image_source"),
+        ({"power": (None, "")}, "power: not supported"),
+        ({"storage": (False, "no volume")}, "storage: no volume"),
+    ],
+)
+def test_a_node_validates_if_what_a_deploy_needs_does(
+    changed: dict[str, tuple[bool | None, str]], flaw: str
+) -> None:
+    checks = dict.fromkeys(("deploy", "power", "storage", "console"), (True, "")) | changed
+
+    assert why_invalid(checks) == (flaw and f"the node does not validate: {flaw}")
+
+
+def test_ironic_is_told_of_an_instance_what_nova_tells() -> None:
+    flavor = Flavor(
+        vcpus=8,
+        ram_mb=1024,
+        root_gb=40,
+        ephemeral_gb=5,
+        extra_specs={
+            "capabilities:boot_mode": "uefi",
+            "trait:CUSTOM_A": "required",
+            "trait:CUSTOM_B": "forbidden",
+            "resources:CUSTOM_GOLD": "1",
+        },
+    )
+    order = an_order(flavor=flavor, name="metal-1", image_properties={"trait:CUSTOM_C": "required"})
+
+    assert instance_info(order, a_node(properties={"local_gb": 480})) == {
+        "display_name": "metal-1",
+        "vcpus": "8",
+        "memory_mb": "1024",
+        "local_gb": "480",
+        "root_gb": "40",
+        "swap_mb": "0",
+        "ephemeral_gb": "5",
+        "image_source": IMAGE.source,
+        "image_checksum": "0a1b",
+        "capabilities": '{"boot_mode": "uefi"}',
+        "traits": ["CUSTOM_A", "CUSTOM_C"],
+    }
+
+
+def test_the_ends_say_what_became_of_the_attempt() -> None:
+    row = NodeRow(id=NODE_ID, deploy=DEPLOY)
+    of_ours: dict[str, Any] = {"cell": "c1", "instance": OURS, "attempt": 1, "host": NODE_ID}
+
+    active, spawned = ended(row, DEPLOY, Finish())
+    failed, why = ended(row, FAILED, Gone())
+    gone, destroyed = ended(active, UNDEPLOY, Gone())
+
+    assert spawned == InstanceSpawned(kind="ironic", **of_ours)
+    assert why == SpawnFailed(reason="no image", **of_ours)
+    assert destroyed == InstanceDestroyed(**of_ours)
+    assert active == NodeRow(id=NODE_ID, deployed=Deployed(cell="c1", instance=OURS, attempt=1))
+    assert failed.ended == (Ended(instance=OURS, attempt=1, failure="no image"),)
+    assert (gone.deployed, gone.ended) == (None, (Ended(instance=OURS, attempt=1),))
+
+
+def test_a_claim_may_end_when_placement_holds_the_node_or_cannot_be_told() -> None:
+    offered, held = Offer(reserved=False), Offer(reserved=True)
+    known: dict[str, Any] = {"id": NODE_ID, "cell": "c1"}
+
+    assert not is_held(NodeRow(**known, offer=held, reported=offered))
+    assert not is_held(NodeRow(**known, offer=held))
+    assert is_held(NodeRow(**known, offer=held, reported=held))
+    assert is_held(NodeRow(**known, report_note="1 of CUSTOM_GOLD is still held"))
+    assert is_held(NodeRow(id=NODE_ID))
+
+
+def test_no_step_is_taken_without_reading_the_node_after_it_changed() -> None:
+    """What a provision order leads to is read, never assumed."""
+    before = seen(has_info=True, is_valid=True)
+
+    assert after_step(before, SetState("active")) is before
+    assert deploying.next_step(DEPLOY, seen("deploying")) == Wait("provision state is 'deploying'")

@@ -1,0 +1,209 @@
+"""What orders make of a node's row: accepted, refused, answered again, and never done twice."""
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.message import ConsumerId
+from bus.messages.build import InstanceId
+from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
+from ironic_sync.core.orders import (
+    AT_ONCE,
+    ENDED_MAX,
+    NO_API,
+    Order,
+    after_order,
+    with_end,
+    with_leftover,
+)
+from ironic_sync.core.rows import Answer, Deploy, Deployed, Ended, NodeRow
+from tests.unit.ironic.captured import NODE_ID, a_node
+from tests.unit.ironic.deploys import OURS, THEIRS, a_deploy, an_order, an_undeploy
+
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+ACTIVE = Deployed(cell="c1", instance=OURS, attempt=1)
+
+
+def a_row(**fields: Any) -> NodeRow:
+    return NodeRow(**{"id": NODE_ID, "version": 3, "cell": "c1", "node": a_node(), **fields})
+
+
+def after(row: NodeRow, order: Order) -> tuple[NodeRow, Answer | None]:
+    return after_order(row, order, NOON, can_deploy=True)
+
+
+def why_not(row: NodeRow, **fields: Any) -> str:
+    after_it, answer = after_order(
+        row, an_order(**{"attempt": 2, **fields}), NOON, can_deploy=fields.pop("can_deploy", True)
+    )
+    assert isinstance(answer, SpawnFailed)
+    assert after_it.deploy is row.deploy
+    return answer.reason
+
+
+def test_a_deploy_is_written_on_the_row_and_comes_again_without_a_change() -> None:
+    row, answer = after(a_row(), an_order())
+    again = after(row, an_order())
+
+    assert answer is None
+    assert row.deploy == a_deploy(started_at=NOON, due_at=NOON)
+    assert again == (row, None)
+
+
+def test_a_deploy_that_was_done_is_answered_again() -> None:
+    row = a_row(deployed=ACTIVE, node=a_node(provision_state="active", instance_uuid=OURS))
+
+    same, answer = after(row, an_order())
+
+    assert same is row
+    assert answer == InstanceSpawned(cell="c1", instance=OURS, attempt=1, host=NODE_ID, kind="ironic")
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (NodeRow(id=NODE_ID), "is not known here"),
+        (a_row(node=None), "is not known here"),
+        (a_row(is_deleted=True), "is deleted in Ironic"),
+        (a_row(cell="c2"), "is in cell 'c2', not in 'c1'"),
+        (a_row(deploy=a_deploy(instance=THEIRS)), f"deploy of instance {THEIRS} is under way"),
+        (a_row(deploy=a_deploy(kind="undeploy")), f"undeploy of instance {OURS} is under way"),
+        (a_row(node=a_node(maintenance=True)), "the node is in maintenance"),
+        (a_row(node=a_node(provision_state="cleaning")), "Ironic cleans the node"),
+        (a_row(node=a_node(instance_uuid=THEIRS)), f"instance {THEIRS} is on the node"),
+    ],
+)
+def test_a_deploy_is_refused_with_its_reason(row: NodeRow, words: str) -> None:
+    assert words in why_not(row)
+
+
+def test_a_daemon_without_ironics_api_refuses_deploys_and_says_why() -> None:
+    row, answer = after_order(a_row(), an_order(), NOON, can_deploy=False)
+
+    assert isinstance(answer, SpawnFailed)
+    assert answer.reason == NO_API
+    assert row.deploy is None
+
+
+def test_what_was_refused_stays_refused_when_the_node_is_free_again() -> None:
+    row, _ = after(a_row(node=a_node(maintenance=True)), an_order())
+    row = structs.replace(row, node=a_node())
+
+    same, answer = after(row, an_order())
+
+    assert same is row
+    assert isinstance(answer, SpawnFailed)
+    assert answer.reason == "the node is in maintenance"
+    later, _ = after(row, an_order(attempt=2))
+    assert later.deploy is not None
+
+
+def test_a_node_in_doubt_is_left_to_its_owner_to_find_out() -> None:
+    row, answer = after(a_row(node=a_node(maintenance=True), doubts=("a doubt",)), an_order())
+
+    assert answer is None
+    assert row.deploy is not None
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_deploy_of_an_attempt_that_was_undeployed_is_refused(attempt: int) -> None:
+    row, _ = after(a_row(), an_undeploy(attempt=2))
+
+    same, answer = after(row, an_order(attempt=attempt))
+
+    assert same is row
+    assert isinstance(answer, SpawnFailed)
+    assert after(row, an_order(attempt=3))[0].deploy is not None
+    assert after(row, an_order(THEIRS, 1))[0].deploy is not None
+
+
+def test_an_undeploy_turns_the_deploy_that_is_under_way() -> None:
+    for deploy in (a_deploy(), a_deploy(failure="no image")):
+        row, answer = after(a_row(deploy=deploy), an_undeploy())
+
+        assert answer is None
+        assert row.deploy is not None
+        assert (row.deploy.kind, row.deploy.failure, row.deploy.due_at) == ("undeploy", "", NOON)
+        assert row.ended == (Ended(instance=OURS, attempt=1),)
+        assert after(row, an_undeploy()) == (row, None)
+
+
+@pytest.mark.parametrize("deployed", [ACTIVE, None], ids=["deployed here", "known to Ironic alone"])
+def test_what_is_on_the_node_is_undeployed(deployed: Deployed | None) -> None:
+    row, answer = after(a_row(deployed=deployed, node=a_node(instance_uuid=OURS)), an_undeploy())
+
+    assert answer is None
+    assert row.deploy == Deploy(
+        kind="undeploy", cell="c1", instance=OURS, attempt=1, started_at=NOON, due_at=NOON
+    )
+
+
+ON_NODE = a_node(provision_state="active", instance_uuid=OURS)
+OF_THEIRS = a_deploy(instance=THEIRS)
+
+
+@pytest.mark.parametrize(
+    ("row", "order"),
+    [
+        (NodeRow(id=NODE_ID), an_undeploy()),
+        (a_row(), an_undeploy()),
+        (a_row(deploy=OF_THEIRS), an_undeploy()),
+        (a_row(deploy=a_deploy(attempt=2)), an_undeploy(attempt=1)),
+        (a_row(deploy=a_deploy(cell="c2")), an_undeploy()),
+        (a_row(deployed=ACTIVE, node=ON_NODE), an_undeploy(attempt=2)),
+        (a_row(deployed=structs.replace(ACTIVE, cell="c2"), node=ON_NODE), an_undeploy()),
+        (a_row(cell="c2", node=ON_NODE), an_undeploy()),
+        (a_row(node=a_node(instance_uuid=THEIRS)), an_undeploy()),
+    ],
+    ids=[
+        *("unknown node", "nothing here", "deploy of another", "deploy of a later attempt"),
+        *("deploy of another cell", "another attempt is active", "active for another cell"),
+        *("a node of another cell", "another's instance"),
+    ],
+)
+def test_an_undeploy_of_what_is_not_there_is_answered_and_touches_nothing(row: NodeRow, order: Order) -> None:
+    same, answer = after(row, order)
+
+    assert answer == InstanceDestroyed(cell="c1", instance=OURS, attempt=order.attempt, host=NODE_ID)
+    assert same == structs.replace(row, ended=same.ended)
+
+
+def _instance(number: int) -> InstanceId:
+    return InstanceId(ConsumerId(UUID(int=number)))
+
+
+def test_tombstones_are_bounded_and_each_instance_has_its_latest() -> None:
+    row = a_row()
+    for number in range(ENDED_MAX + 5):
+        row = with_end(row, _instance(number), 1)
+    row = with_end(row, _instance(10), 2)
+
+    assert len(row.ended) == ENDED_MAX
+    assert row.ended[-1].attempt == 2
+    assert with_end(row, row.ended[-1].instance, 1) is row
+
+
+def test_an_instance_that_came_to_the_node_after_its_attempt_was_over_is_taken_off() -> None:
+    over = a_row(node=a_node(instance_uuid=OURS), ended=(Ended(instance=OURS, attempt=4),))
+
+    taken = with_leftover(over)
+
+    assert taken.deploy == Deploy(
+        kind="undeploy", cell="c1", instance=OURS, attempt=4, is_leftover=True, due_at=AT_ONCE
+    )
+    waited_for, answer = after(taken, an_undeploy(attempt=4))
+    assert answer is None
+    assert waited_for.deploy is not None
+    assert not waited_for.deploy.is_leftover
+    for alone in (
+        a_row(node=a_node(instance_uuid=OURS)),
+        structs.replace(over, node=a_node(instance_uuid=THEIRS)),
+        structs.replace(over, node=a_node()),
+        structs.replace(over, deployed=ACTIVE),
+        structs.replace(over, deploy=OF_THEIRS),
+        structs.replace(over, is_deleted=True),
+    ):
+        assert with_leftover(alone) is alone
