@@ -8,7 +8,6 @@ from uuid import UUID
 import pytest
 from msgspec import Struct, structs
 
-from bus.foreign import Inbox
 from bus.link import Link
 from bus.message import ProviderId
 from bus.messages.build import DeleteInstance, Flavor, Image, InstanceId
@@ -28,6 +27,8 @@ from compute_sim.ironic import (
     simulated_ironic,
 )
 from compute_sim.ironic import Node as SimulatedNode
+from compute_sim.ironic import Refused as RefusedByIronic
+from compute_sim.ironic.core.script import Loses, WorkFails
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.rest_http import HttpIronicApi, RestSettings
@@ -39,9 +40,11 @@ from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of, until_so
-from tests.stories.layouts import STAGES
+from tests.stories.layouts import APART, STAGES
 
-pytestmark = [pytest.mark.asyncio, STAGES]
+pytestmark = pytest.mark.asyncio
+
+IN_MEMORY = pytest.mark.parametrize(("bus", "books"), [("memory", "memory"), (f"memory{APART}", "memory")])
 
 METAL = Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"})
 IMAGE = Image(source="http://images/debian", checksum="0a1b")
@@ -76,7 +79,10 @@ class Scene(Struct):
     picture: Picture
 
     @asynccontextmanager
-    async def daemon(self, name: str, settings: IronicSettings = QUICK) -> AsyncIterator[asyncio.Event]:
+    async def daemon(
+        self, name: str, settings: IronicSettings = QUICK, *, killed: bool = False
+    ) -> AsyncIterator[asyncio.Event]:
+        """With `killed` it ends without a word to the ring."""
         brokers = self.here.brokers
         station = Station(brokers.at_api("ironic"), name, settings=SETTINGS, asks=True)
         in_cells = {
@@ -93,12 +99,21 @@ class Scene(Struct):
             name=name,
             incarnation=f"{name}-{id(station)}",
             cells=CELLS_OF_NODES,
-            inbox=Inbox(creates_exchange=True),
             api=api,
             in_cells=in_cells,
         )
-        async with self.here.running(parts, station, *in_cells.values()) as told:
-            yield told
+        stations = (station, *in_cells.values())
+        if killed:
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(part.run()) for part in (*parts, *in_cells.values())]
+                yield asyncio.Event()
+                for task in running:
+                    task.cancel()
+            for each in stations:
+                await each.close()
+        else:
+            async with self.here.running(parts, *stations) as told:
+                yield told
         await link.close()
         await api.close()
 
@@ -123,6 +138,11 @@ class Scene(Struct):
     def with_instance(self, instance: InstanceId) -> list[SimulatedNode]:
         return [node for node in self.nodes if node.instance_uuid == str(instance)]
 
+    async def is_shared(self) -> bool:
+        """Whether each of two daemons owns nodes, and has read all of its own."""
+        rows = [await self.row(node) for node in self.nodes]
+        return len({row.owner for row in rows}) > 1 and all(row.read_epoch == row.epoch for row in rows)
+
     async def row(self, node: SimulatedNode) -> NodeRow:
         id_ = ProviderId(UUID(node.uuid))
         return (await self.rows.read((id_,)))[id_]
@@ -146,8 +166,9 @@ class Scene(Struct):
 
         await until_so(are_offered, f"{len(nodes)} nodes are offered")
 
-    async def until_free(self) -> None:
-        """Every node is available, and nobody holds anything."""
+    async def until_free(self, *nodes: SimulatedNode) -> None:
+        """These nodes are available, and nobody holds anything of them."""
+        wanted = {node.uuid for node in nodes}
 
         async def are_free() -> bool:
             stocks = await self.stocks()
@@ -155,9 +176,10 @@ class Scene(Struct):
                 (node.provision_state, node.instance_uuid, node.vifs) == ("available", None, ())
                 and _is_free(stocks.get(node.uuid))
                 for node in self.nodes
+                if node.uuid in wanted
             )
 
-        await until_so(are_free, "all nodes are free again")
+        await until_so(are_free, f"{len(wanted)} nodes are free again")
 
 
 def _is_free(stock: InventoryState | None) -> bool:
@@ -198,6 +220,7 @@ async def scene(
         yield Scene(here, rows, instances, simulation, picture)
 
 
+@STAGES
 async def test_a_build_is_deployed_and_its_delete_undeploys_and_cleans_the_node(bus: str, books: str) -> None:
     nodes = available_nodes(1)
     async with scene(bus, books, *nodes) as there, there.daemon("d1"):
@@ -215,7 +238,160 @@ async def test_a_build_is_deployed_and_its_delete_undeploys_and_cleans_the_node(
 
         await there.delete(first)
         await there.here.until_state(first, "deleted")
-        await there.until_free()
+        await there.until_free(*nodes)
         second = await there.boot(2)
         assert (await there.here.until_state(second, "active")).host == node.uuid
         assert len(there.with_instance(second)) == 1
+
+
+@STAGES
+async def test_failed_deploys_walk_the_alternates_and_leave_nothing(bus: str, books: str) -> None:
+    nodes = available_nodes(3)
+    bad = tuple(node.uuid for node in nodes[:2])
+    script = IronicScript(faults=(WorkFails(work="deploy", nodes=bad, reason="no such image"),))
+    async with scene(bus, books, *nodes, script=script) as there, there.daemon("d1"):
+        await there.until_offered(*nodes)
+        instance = await there.boot(1)
+
+        active = await there.here.until_state(instance, "active")
+
+        assert active.host == nodes[2].uuid
+        assert {each.host for each in active.failures} <= set(bad)
+        assert all(each.reason == "deploy failed: no such image" for each in active.failures)
+        await there.until_free(*nodes[:2])
+
+        there.simulation.ironic.script = IronicScript(faults=(WorkFails(work="deploy"),))
+        second = await there.boot(2)
+        failed = await there.here.until_state(second, "error")
+        assert {each.host for each in failed.failures} == set(bad)
+        await there.until_free(*nodes[:2])
+
+
+@STAGES
+async def test_a_daemon_dies_in_the_middle_of_deploys_and_another_ends_them(bus: str, books: str) -> None:
+    nodes = available_nodes(6)
+    slow = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=1.5))
+    async with scene(bus, books, *nodes, settings=slow) as there, there.daemon("d2"):
+        async with there.daemon("d1", killed=True):
+            await there.until_offered(*nodes)
+            await until_so(there.is_shared, "both own nodes")
+            instances = [await there.boot(number) for number in range(1, 7)]
+
+            async def are_deploying() -> bool:
+                rows = [await there.row(node) for node in there.nodes if node.provision_state == "deploying"]
+                return {row.owner for row in rows if row.deploy} == {"d1", "d2"}
+
+            await until_so(are_deploying, "both daemons deploy")
+        for instance in instances:
+            active = await there.here.until_state(instance, "active")
+            assert active.attempt == 1
+        assert {len(there.with_instance(instance)) for instance in instances} == {1}
+
+        await asyncio.gather(*map(there.delete, instances))
+        await there.until_free(*nodes)
+
+
+@IN_MEMORY
+async def test_a_delete_in_the_middle_of_a_deploy_takes_it_off_the_node(bus: str, books: str) -> None:
+    nodes = available_nodes(1)
+    async with scene(bus, books, *nodes) as there, there.daemon("d1"):
+        await there.until_offered(*nodes)
+        for number in range(1, 5):
+            instance = await there.boot(number)
+
+            async def has_begun(instance: InstanceId = instance) -> bool:
+                return bool(there.with_instance(instance))
+
+            await until_so(has_begun, "the deploy has begun")
+            await there.delete(instance)
+            await there.here.until_state(instance, "deleted")
+            await there.until_free(*nodes)
+
+
+@IN_MEMORY
+async def test_a_conductor_that_gives_a_silent_deploy_up_has_it_taken_off_when_ironic_is_back(
+    bus: str, books: str
+) -> None:
+    nodes = available_nodes(2)
+    hasty = structs.replace(CONDUCTING, deploy_timeout_s=0.5, undeploy_timeout_s=60.0, remind_every_s=0.2)
+    async with scene(bus, books, *nodes, conducting=hasty) as there, there.daemon("d1"):
+        await there.until_offered(*nodes)
+        there.simulation.ironic.go_away(1.5, refuses=True)
+        instance = await there.boot(1)
+
+        ended = await there.here.until_state(instance, "active", "error")
+
+        assert any("no word of it" in each.reason for each in ended.failures)
+        await there.delete(instance)
+        await there.here.until_state(instance, "deleted")
+        await there.until_free(*nodes)
+
+
+@IN_MEMORY
+async def test_a_build_whose_node_goes_to_maintenance_is_told_and_goes_to_an_alternate(
+    bus: str, books: str
+) -> None:
+    nodes = available_nodes(2, deploy_interface="direct")
+    slow = IronicSimSettings(delays=structs.replace(SHORT, agent_call_s=0.3))
+    async with scene(bus, books, *nodes, settings=slow) as there, there.daemon("d1"):
+        await there.until_offered(*nodes)
+        instance = await there.boot(1)
+
+        async def waits() -> bool:
+            return any(node.provision_state == "wait call-back" for node in there.nodes)
+
+        await until_so(waits, "it waits for the agent")
+        (first,) = there.with_instance(instance)
+        there.simulation.ironic.set_maintenance(first.uuid, is_on=True, reason="smoke")
+
+        active = await there.here.until_state(instance, "active")
+
+        assert active.host != first.uuid
+        (failed,) = active.failures
+        assert failed.reason == "the node was put in maintenance while it was deployed: smoke"
+
+        async def is_out_of_maintenance() -> bool:
+            # Refused while Ironic has the node locked.
+            return not isinstance(
+                there.simulation.ironic.set_maintenance(first.uuid, is_on=False), RefusedByIronic
+            )
+
+        await until_so(is_out_of_maintenance, "it is out of maintenance")
+        await there.until_free(first)
+
+
+@IN_MEMORY
+async def test_a_node_that_somebody_else_deployed_is_left_alone(bus: str, books: str) -> None:
+    nodes = available_nodes(2)
+    stranger = "11111111-2222-3333-4444-555555555555"
+    # No notification says that it was taken.
+    script = IronicScript(faults=(Loses(event_types=("*",)),))
+    async with scene(bus, books, *nodes, script=script) as there, there.daemon("d1"):
+        await there.until_offered(*nodes)
+        there.simulation.ironic.patch(
+            nodes[0].uuid, [{"op": "add", "path": "/instance_uuid", "value": stranger}]
+        )
+        instance = await there.boot(1)
+
+        active = await there.here.until_state(instance, "active")
+
+        assert active.host == nodes[1].uuid
+        taken = there.simulation.ironic.node(nodes[0].uuid)
+        assert taken is not None
+        assert (taken.instance_uuid, taken.provision_state) == (stranger, "available")
+        assert taken.instance_info == {}
+
+
+@IN_MEMORY
+async def test_every_lost_notification_is_made_up_for_by_looking(bus: str, books: str) -> None:
+    nodes = available_nodes(2)
+    script = IronicScript(faults=(Loses(event_types=("*",)),))
+    quick = structs.replace(QUICK, sweep_s=0.5)
+    async with scene(bus, books, *nodes, script=script) as there, there.daemon("d1", quick):
+        await there.until_offered(*nodes)
+        for number in (1, 2):
+            instance = await there.boot(number)
+            await there.here.until_state(instance, "active")
+            await there.delete(instance)
+            await there.here.until_state(instance, "deleted")
+        await there.until_free(*nodes)
