@@ -18,10 +18,13 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+import typer
 
 from bus.messages.build import Flavor
+from moor.settings import Settings
 
 
 class BadFlavors(ValueError):  # noqa: N818 - named for what it is
@@ -29,6 +32,40 @@ class BadFlavors(ValueError):  # noqa: N818 - named for what it is
 
 
 Flavors = Mapping[str, Flavor]
+RESOURCES, CUSTOM = "resources:", "CUSTOM_"
+FlavorsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--flavors",
+        envvar="MOOR_FLAVORS",
+        metavar="FILE",
+        show_default=False,
+        help="The flavors that there are: TOML or JSON. Else those of `moor up --nodes`.",
+    ),
+]
+
+
+def known_flavors(file: Path | None, settings: Settings) -> Flavors | None:
+    """Those of the file that was named, or else of a `moor up` on this machine; None if there is neither."""
+    if file is None and not (settings.is_of_up and settings.flavors_file.is_file()):
+        return None
+    try:
+        return read_flavors(file or settings.flavors_file)
+    except BadFlavors as wrong:
+        raise typer.BadParameter(f"--flavors: {wrong}") from None
+
+
+def flavor_named(name: str, file: Path | None, settings: Settings) -> Flavor:
+    flavors = known_flavors(file, settings)
+    if flavors is None:
+        raise typer.BadParameter(
+            f"--flavor is {name!r}, and no file of flavors is named: give --flavors or MOOR_FLAVORS"
+        )
+    if name not in flavors:
+        raise typer.BadParameter(
+            f"--flavor is {name!r}: there is no such flavor; known are {', '.join(flavors) or 'none'}"
+        )
+    return flavors[name]
 
 
 def read_flavors(file: Path) -> Flavors:
@@ -48,14 +85,22 @@ def write_flavors(file: Path, *flavors: Flavor) -> None:
         file.write_text("\n".join(map(_as_toml, flavors)))
 
 
-def classes_of(flavor: Flavor) -> tuple[str, ...]:
-    """The classes of which it asks for one or more by name."""
-    asked = (
-        (key.removeprefix("resources:"), value)
-        for key, value in flavor.extra_specs.items()
-        if key.startswith("resources:")
-    )
-    return tuple(sorted(name for name, value in asked if value != "0"))
+def classes_of_nodes(flavor: Flavor) -> tuple[str, ...]:
+    """The classes of bare metal that it asks for. None, if it asks for anything that a hypervisor has: then its custom
+    classes are those of devices there.
+    """
+    amounts = {
+        "VCPU": str(flavor.vcpus),
+        "MEMORY_MB": str(flavor.ram_mb),
+        "DISK_GB": str(flavor.root_gb + flavor.ephemeral_gb),
+        **{
+            key.removeprefix(RESOURCES): value
+            for key, value in flavor.extra_specs.items()
+            if key.startswith(RESOURCES)
+        },
+    }
+    asked = [name for name, amount in amounts.items() if amount != "0"]
+    return tuple(sorted(asked)) if all(name.startswith(CUSTOM) for name in asked) else ()
 
 
 def _flavor(file: Path, name: str, written: object) -> Flavor:

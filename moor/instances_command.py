@@ -1,12 +1,15 @@
 """`moor boot`, `show`, `list` and `delete`: what a person wants of instances, said and asked on the bus."""
 
 import asyncio
+import base64
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated
 from uuid import UUID
 
 import msgspec
 import typer
+from msgspec import structs
 from rich.live import Live
 
 from bus.messages.build import (
@@ -16,6 +19,7 @@ from bus.messages.build import (
     BuildRejected,
     DeleteInstance,
     Flavor,
+    Image,
     InstanceId,
     InstancesFound,
     InstanceState,
@@ -23,6 +27,7 @@ from bus.messages.build import (
     RequestId,
 )
 from moor.client import Client, Following, client
+from moor.flavors import FlavorsFile, flavor_named
 from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, err, fail, out, run, settled
 from moor.request_ids import new_request_ids
 from moor.settings import Settings
@@ -33,15 +38,22 @@ Ids = Annotated[list[UUID], typer.Argument(metavar="ID...", help="Instances.")]
 Timeout = Annotated[
     float, typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end; then the exit code is 3.")
 ]
+GZIP = b"\x1f\x8b"
 ENDED = ("active", "error", "deleted")
 
 
 def boot(
     bus: BusUrl = "",
     *,
-    vcpus: Annotated[int, typer.Option(help="Processors of each instance.")] = 0,
-    ram: Annotated[int, typer.Option(metavar="MB", help="Its memory.")] = 0,
-    disk: Annotated[int, typer.Option(metavar="GB", help="Its disk.")] = 0,
+    flavor: Annotated[
+        str, typer.Option(metavar="NAME", help="A flavor of the file; what else is given goes before it.")
+    ] = "",
+    flavors: FlavorsFile = None,
+    vcpus: Annotated[
+        int | None, typer.Option(show_default=False, help="Processors of each instance.")
+    ] = None,
+    ram: Annotated[int | None, typer.Option(metavar="MB", show_default=False, help="Its memory.")] = None,
+    disk: Annotated[int | None, typer.Option(metavar="GB", show_default=False, help="Its disk.")] = None,
     resources: Annotated[
         list[str] | None, typer.Option(metavar="CLASS=N", help="Any resource class; may be repeated.")
     ] = None,
@@ -52,12 +64,36 @@ def boot(
             help="What its host must have, or must not; may be repeated.",
         ),
     ] = None,
-    image: Annotated[
+    image_property: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
             help="A trait that its image asks for: trait:NAME=required, or forbidden; may be repeated.",
         ),
+    ] = None,
+    image: Annotated[
+        str,
+        typer.Option(
+            metavar="ID|URL",
+            help="What is written onto a bare-metal node; only nodes read this and the next five.",
+        ),
+    ] = "",
+    image_checksum: Annotated[
+        str, typer.Option(metavar="SUM", help="Of an image that is fetched by its URL.")
+    ] = "",
+    image_kernel: Annotated[
+        str, typer.Option(metavar="ID|URL", help="The kernel of an image of one partition.")
+    ] = "",
+    image_ramdisk: Annotated[
+        str, typer.Option(metavar="ID|URL", help="The ramdisk of an image of one partition.")
+    ] = "",
+    config_drive: Annotated[
+        str,
+        typer.Option(metavar="URL|FILE", help="The config drive: a URL, or a file with a zipped ISO image."),
+    ] = "",
+    port: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="A network port that is attached to the node; may be repeated."),
     ] = None,
     az: Annotated[str, typer.Option("--az", help="Only in this availability zone.")] = "",
     host: Annotated[list[str] | None, typer.Option(help="Only on these hosts; may be repeated.")] = None,
@@ -87,23 +123,33 @@ def boot(
     as_json: AsJson = False,
 ) -> None:
     """Build an instance, or several alike, and follow them until they run."""
+    settings = settled(bus=bus)
+    sizes = {"vcpus": vcpus, "ram_mb": ram, "root_gb": disk}
     specs = {f"resources:{key}": value for key, value in _pairs("--resources", resources).items()}
     specs |= {f"trait:{key}": value or "required" for key, value in _pairs("--trait", trait, "").items()}
+    known = flavor_named(flavor, flavors, settings) if flavor else Flavor()
     request = _sound(
         BuildInstance(
             request_id=RequestId(request_id) if request_id else new_request_ids(1)[0],
-            flavor=Flavor(vcpus=vcpus, ram_mb=ram, root_gb=disk, extra_specs=specs),
+            flavor=structs.replace(
+                known,
+                **{field: size for field, size in sizes.items() if size is not None},
+                extra_specs={**known.extra_specs, **specs},
+            ),
             count=count,
             name=name,
             project=project,
-            image_properties=_pairs("--image", image),
+            image_properties=_pairs("--image-property", image_property),
+            image=_image(image, image_checksum, image_kernel, image_ramdisk),
+            config_drive=config_drive_of(config_drive),
+            ports=tuple(port or ()),
             availability_zone=az,
             hosts=tuple(host or ()),
             ignore_hosts=tuple(ignore_host or ()),
             deadline_s=deadline,
         )
     )
-    run(_boot(settled(bus=bus), request, timeout_s=timeout, wait=wait, for_programs=as_json))
+    run(_boot(settings, request, timeout_s=timeout, wait=wait, for_programs=as_json))
 
 
 async def _boot(
@@ -291,6 +337,35 @@ def _pairs(flag: str, texts: Sequence[str] | None, default: str | None = None) -
             raise typer.BadParameter(f"{flag} is {text!r}: {key} was given before, as {pairs[key]!r}")
         pairs[key] = value if equals else default or ""
     return pairs
+
+
+def _image(source: str, checksum: str, kernel: str, ramdisk: str) -> Image | None:
+    others = {"--image-checksum": checksum, "--image-kernel": kernel, "--image-ramdisk": ramdisk}
+    if source:
+        return Image(source=source, checksum=checksum, kernel=kernel, ramdisk=ramdisk)
+    for flag, value in others.items():
+        if value:
+            raise typer.BadParameter(f"{flag} is {value!r}, and no --image is given that it is of")
+    return None
+
+
+def config_drive_of(said: str) -> str:
+    """A URL as it is; of a file, what Ironic takes: the base64 of a zipped image, or a text that is that already."""
+    if not said or "://" in said:
+        return said
+    try:
+        content = Path(said).read_bytes()
+    except OSError as problem:
+        raise typer.BadParameter(f"--config-drive is {said!r}: neither a URL nor a file: {problem}") from None
+    if content.startswith(GZIP):
+        return base64.b64encode(content).decode()
+    try:
+        base64.b64decode(text := content.decode("ascii").strip(), validate=True)
+    except ValueError:
+        raise typer.BadParameter(
+            f"--config-drive is {said!r}: the file is neither a zipped image nor the base64 of one"
+        ) from None
+    return text
 
 
 def _sound(request: BuildInstance) -> BuildInstance:

@@ -73,6 +73,16 @@ IronicDatabaseUrl = Annotated[
         help=r"The database of the bare-metal daemons' rows, if it is another. [dim]\[MOOR_IRONIC_DB_URL][/dim]",
     ),
 ]
+IronicUrl = Annotated[
+    str,
+    typer.Option(
+        "--ironic",
+        metavar="URL",
+        show_default=False,
+        help="Ironic's REST API: http://user:password@host:port. "
+        r"[dim]\[MOOR_IRONIC_URL; else that of `moor up --nodes`][/dim]",
+    ),
+]
 Cells = Annotated[
     str,
     typer.Option(
@@ -150,6 +160,7 @@ def settled(
     bus: str = "",
     db: str = "",
     placement_db: str = "",
+    ironic: str = "",
     ironic_db: str = "",
     cells: str = "",
     data: str = "",
@@ -159,6 +170,7 @@ def settled(
         "bus_url": bus,
         "db_url": db,
         "placement_db_url": placement_db,
+        "ironic_url": ironic,
         "ironic_db_url": ironic_db,
         "cells": cells,
         "data": data,

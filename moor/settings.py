@@ -35,6 +35,7 @@ FLAGS = {
     "bus_url": "--bus",
     "db_url": "--db",
     "placement_db_url": "--placement-db",
+    "ironic_url": "--ironic",
     "ironic_db_url": "--ironic-db",
     "cells": "--cells",
     "data": "--data",
@@ -74,6 +75,7 @@ OF_COMMANDS: Mapping[str, tuple[type, str]] = {
             "project",
             "health_listen",
             "log_format",
+            "flavors",
         ),
         _TEXT,
     ),
@@ -131,8 +133,11 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def ironic_db_url(self) -> str:
-        """The database of the bare-metal daemons' rows; empty if none is named and there was no `moor up` here."""
-        if self.places.ironic_db or not self.is_of_up or not self.database_file.is_file():
+        """The database of the bare-metal daemons' rows; empty if none is named and there was no `moor up` here, or another
+        Ironic is named.
+        """
+        is_named = self.places.ironic_db or self.places.ironic_url
+        if is_named or not self.is_of_up or not self.database_file.is_file():
             return self.places.ironic_db
         return f"sqlite+aiosqlite:///{self.database_file}"
 

@@ -38,6 +38,7 @@ from compute_sim.drivers import alike
 from compute_sim.faults import BadScript, load_faults
 from compute_sim.ironic.__main__ import LISTEN, read_listen
 from ironic_sync.core.cells import CellMap
+from ironic_sync.settings import IronicSettings
 from moor.bare_metal import BareMetal, IronicPortTaken, Metal, cells_of_groups, flavor_of_nodes
 from moor.client import LOCAL, client
 from moor.cloud import cloud
@@ -76,6 +77,8 @@ NODES = "ironic.nodes"
 ALONE = CloudSettings(
     bus=BusSettings(ask_again_ms=1_000.0, answer_timeout_ms=4_000.0),
     conductor=ConductorSettings(ask_lease_s=5.0),
+    # Another daemon may have heard the notification that ends a deploy: its owner looks after a moment.
+    ironic=IronicSettings(deploy_read_s=2.0),
 )
 
 Cloud = dict[str, tuple[Host, ...]]

@@ -1,18 +1,23 @@
 """`moor up --nodes`, `moor node`, `moor check` and `moor boot` on bare metal, each a process of its own."""
 
 import asyncio
+import json
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from tests.stories.cloud import until_so
 from tests.stories.moor_process import Process, moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio
+
+VERSION = {"X-OpenStack-Ironic-API-Version": "1.82"}
 
 
 @pytest.fixture
@@ -85,3 +90,194 @@ async def test_what_contradicts_the_simulated_ironic_is_named(
 
     assert ran.code == 2
     assert told in ran.err
+
+
+async def test_an_operator_takes_nodes_out_of_use_and_gives_them_back(home: Path) -> None:
+    here = {"XDG_STATE_HOME": str(home)}
+    async with up(home, "--nodes", "4", "--daemons", "2") as process:
+        listed = await moor_json("node", "list", **here)
+        assert [each["name"] for each in listed] == [f"node-0000{number}" for number in range(4)]
+        assert {each["offered"]["amount"] for each in listed} == {1}
+        assert {each["daemon"] for each in listed} <= {"ironic-1", "ironic-2"}
+
+        (kept,) = await moor_json("node", "maintenance", "on", "node-00001", "--reason", "disk", **here)
+        assert kept["ironic"]["maintenance_reason"] == "disk"
+        assert kept["offered"]["amount"] == 0
+        assert kept["offered"]["reasons"] == ["the node is in maintenance: 'disk'"]
+        (managed,) = await moor_json("node", "manage", listed[2]["id"], **here)
+        assert managed["ironic"]["provision_state"] == "manageable"
+        assert managed["offered"]["amount"] == 0
+        out = await moor_json("node", "list", "--unavailable", **here)
+        assert [each["name"] for each in out] == ["node-00001", "node-00002"]
+        process.send_signal(signal.SIGKILL)
+        await process.ended()
+
+    async with up(home, "--nodes", "4"):
+        states = {each["name"]: each["ironic"] for each in await moor_json("node", "list", **here)}
+        assert states["node-00001"]["maintenance"]
+        assert states["node-00002"]["provision_state"] == "manageable"
+
+        (free,) = await moor_json("node", "maintenance", "off", "node-00001", **here)
+        assert free["offered"]["amount"] == 1
+        # It waits until the node is clean.
+        (provided,) = await moor_json("node", "provide", "node-00002", **here)
+        assert provided["ironic"]["provision_state"] == "available"
+        assert provided["offered"]["amount"] == 1
+        (booted,) = await moor_json("node", "power", "on", "node-00002", **here)
+        assert booted["ironic"]["instance_uuid"] is None
+
+        shown = await moor("node", "show", "node-00001", **here)
+        assert "1 CUSTOM_BAREMETAL" in shown.out
+        assert "ironic-1, epoch" in shown.out
+
+
+async def test_what_ironic_refuses_is_said_and_the_others_are_done(home: Path) -> None:
+    here = {"XDG_STATE_HOME": str(home)}
+    async with up(home, "--nodes", "2"):
+        await moor_json("node", "manage", "node-00001", **here)
+
+        ran = await moor("node", "provide", "node-00000", "node-00001", **here)
+        assert ran.code == 1
+        assert "node node-00000: Ironic refuses 'provide' (400): " in ran.err
+        assert "node-00001" not in ran.err
+        states = {each["name"]: each["ironic"] for each in await moor_json("node", "list", **here)}
+        assert {each["provision_state"] for each in states.values()} == {"available"}
+
+        unknown = await moor("node", "manage", "node-00001", "nope", **here)
+        assert unknown.code == 1
+        assert "there is no node 'nope': nothing was done" in unknown.err
+        still = await moor_json("node", "show", "node-00001", **here)
+        assert still["ironic"]["provision_state"] == "available"
+
+        await moor_json("node", "manage", "node-00001", **here)
+        late = await moor("node", "provide", "node-00001", "--timeout", "0.1", **here)
+        assert late.code == 3
+        assert "Ironic is not done within 0.1 s" in late.err
+
+
+async def test_without_any_ironic_it_is_said_that_there_is_none(home: Path) -> None:
+    here = {"XDG_STATE_HOME": str(home)}
+    for arguments in (("list",), ("manage", "x"), ("maintenance", "off", "x")):
+        ran = await moor("node", *arguments, **here)
+        assert ran.code == 2
+        assert "MOOR_IRONIC_URL" in ran.err
+    away = await moor("node", "list", "--ironic", "http://127.0.0.1:1", **here)
+    assert away.code == 1
+    assert "Ironic at http://127.0.0.1:1 cannot be reached" in away.err
+
+
+async def test_a_node_is_built_on_and_given_back(home: Path) -> None:
+    here = {"XDG_STATE_HOME": str(home)}
+    drive = home / "drive.gz"
+    drive.write_bytes(b"\x1f\x8b a zipped image")
+    async with up(home, "--nodes", "2"):
+        image = ("--image", "http://images/debian", "--image-checksum", "0a1b")
+        ran = await moor_json(
+            *("boot", "--flavor", "metal", "--name", "m", *image),
+            *("--config-drive", str(drive), "--port", "port-1", "--port", "port-2"),
+            **here,
+        )
+        (instance,) = ran["instances"]
+        assert instance["state"] == "active"
+        node = await moor_json("node", "show", instance["host"], **here)
+        assert node["ironic"]["instance_uuid"] == instance["id"]
+        assert node["ironic"]["provision_state"] == "active"
+        assert await vifs(home, instance["host"]) == ["port-1", "port-2"]
+        info = await instance_info(home, instance["host"])
+        assert info["image_source"] == "http://images/debian"
+        assert info["image_checksum"] == "0a1b"
+        # Ironic shows that there is one.
+        assert info["configdrive"] == "******"
+
+        (deleted,) = await moor_json("delete", instance["id"], "--wait", **here)
+        assert deleted["state"] == "deleted"
+
+        async def is_free() -> bool:
+            node = await moor_json("node", "show", instance["host"], **here)
+            return bool(node["offered"]["amount"] == 1)
+
+        await until_so(is_free, "the node is clean and offered again")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--flavor", "giant"), "--flavor is 'giant': there is no such flavor; known are metal, gold"),
+        (("--image-kernel", "k"), "--image-kernel is 'k', and no --image is given"),
+        (("--config-drive", "/nowhere"), "--config-drive is '/nowhere': neither a URL nor a file"),
+        (("--flavors", "/nowhere.toml"), "/nowhere.toml cannot be read"),
+    ],
+)
+async def test_what_a_boot_cannot_be_is_named(home: Path, arguments: tuple[str, ...], told: str) -> None:
+    flavors = home / "flavors.json"
+    flavors.write_text('{"metal": {"vcpus": 1}, "gold": {"vcpus": 2}}')
+    ran = await moor(
+        *("boot", "--flavor", "metal", *arguments), MOOR_FLAVORS=str(flavors), XDG_STATE_HOME=str(home)
+    )
+
+    assert ran.code == 2
+    assert told in plainly(ran.err)
+
+
+async def test_a_check_names_what_is_never_used(home: Path) -> None:
+    here = {"XDG_STATE_HOME": str(home)}
+    async with up(home, "--nodes", "3"):
+        well = await moor("check", **here)
+        assert (well.code, well.err) == (0, "")
+        assert "each of 3 nodes has a class, and flavors and classes go together" in well.out
+
+        await set_class(home, "node-00001", None)
+        await set_class(home, "node-00002", "gold")
+        flavors = home / "flavors.toml"
+        flavors.write_text(
+            '[metal.extra_specs]\n"resources:CUSTOM_BAREMETAL" = "1"\n'
+            '[silver.extra_specs]\n"resources:CUSTOM_SILVER" = "1"\n'
+            '[virtual]\nvcpus = 2\n[virtual.extra_specs]\n"resources:CUSTOM_FPGA" = "1"\n'
+        )
+        found = await moor("check", "--flavors", str(flavors), **here)
+        assert found.code == 1
+        assert found.out.splitlines() == [
+            "✗ node node-00001: it has no resource class",
+            "✗ class CUSTOM_GOLD, of 1 node: no flavor asks for it",
+            "✗ flavor silver: no node has CUSTOM_SILVER",
+        ]
+        as_json = await moor("check", "--flavors", str(flavors), "--json", **here)
+        assert as_json.code == 1
+        assert json.loads(as_json.out)["flavors_without_node"] == {"silver": ["CUSTOM_SILVER"]}
+
+        nodes_alone = await moor("check", "--ironic", ironic_url(home), **here)
+        (home / "moorage" / "flavors.toml").unlink()
+        unnamed = await moor("check", **here)
+        for ran in (nodes_alone, unnamed):
+            assert ran.code == 1
+        assert "no file of flavors is named" in unnamed.err
+        assert "CUSTOM_GOLD" not in unnamed.out
+
+
+def ironic_url(home: Path) -> str:
+    return (home / "moorage" / "ironic.url").read_text().strip()
+
+
+async def set_class(home: Path, node: str, resource_class: str | None) -> None:
+    """As an operator of Ironic does it, with another program."""
+    patch = [{"op": "replace", "path": "/resource_class", "value": resource_class}]
+    async with httpx.AsyncClient(base_url=ironic_url(home), headers=VERSION) as client:
+        (await client.patch(f"/v1/nodes/{node}", json=patch)).raise_for_status()
+
+
+async def vifs(home: Path, node: str) -> list[str]:
+    async with httpx.AsyncClient(base_url=ironic_url(home), headers=VERSION) as client:
+        found = (await client.get(f"/v1/nodes/{node}/vifs")).raise_for_status().json()
+    return sorted(each["id"] for each in found["vifs"])
+
+
+async def instance_info(home: Path, node: str) -> dict[str, Any]:
+    async with httpx.AsyncClient(base_url=ironic_url(home), headers=VERSION) as client:
+        found = (await client.get(f"/v1/nodes/{node}")).raise_for_status().json()
+    info: dict[str, Any] = found["instance_info"]
+    return info
+
+
+def plainly(text: str) -> str:
+    """Without the frame and the line breaks of an error."""
+    return " ".join(text.replace("│", " ").split())

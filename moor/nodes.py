@@ -1,0 +1,211 @@
+"""Bare-metal nodes as an operator sees them: what Ironic says of each, and beside it what Moorage makes of that."""
+
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+from uuid import UUID
+
+from msgspec import Struct
+
+from bus.message import ProviderId
+from ironic_sync.core.node import Node
+from ironic_sync.core.rows import Deploy, NodeRow
+from ironic_sync.rest import UnreadableNode
+from ironic_sync.rest_http import HttpIronicApi, RestSettings
+from ironic_sync.store import IronicStore
+from moor.daemon_rows import opened_rows
+from moor.settings import Settings
+
+ROWS_AT_ONCE = 1000
+NOT_HEARD = "Ironic has changed the node since the daemons heard of it"
+NOT_TOLD = "placement was not told yet"
+# These reasons are over in a moment.
+PASSING = frozenset({NOT_HEARD, NOT_TOLD})
+# By these an offer is decided.
+_DECIDING = (
+    "provision_state",
+    "maintenance",
+    "power_state",
+    "instance_uuid",
+    "resource_class",
+    "fault",
+    "retired",
+)
+
+
+class DeployShown(Struct, frozen=True, kw_only=True):
+    """An order of a cell's conductor that is under way on a node."""
+
+    kind: str
+    instance: UUID
+    attempt: int
+    words: str
+    tries: int
+    failure: str
+    started_at: datetime | None
+
+
+class Offered(Struct, frozen=True, kw_only=True):
+    """What placement has of a node: `amount` of its class, 1 or 0. `reasons` are those against it, and what was left out."""
+
+    resource_class: str = ""
+    kept_class: str = ""
+    amount: int = 0
+    traits: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+class NodeShown(Struct, frozen=True, kw_only=True):
+    """`ironic` is the node in Ironic's words: as it is now, or without its REST API as it was last heard; null if Ironic has
+    it no more. Without the daemons' rows, `daemon` and `cell` are empty and nothing is known to be offered.
+    """
+
+    id: UUID
+    name: str
+    cell: str
+    # The daemon that owns it, and how often its owner changed.
+    daemon: str
+    epoch: int
+    ironic: Node | None
+    offered: Offered
+    deploy: DeployShown | None
+
+
+class Nodes(Struct, frozen=True):
+    """In the order of their names; and those that Ironic lists and cannot be read."""
+
+    nodes: tuple[NodeShown, ...]
+    unreadable: tuple[UnreadableNode, ...] = ()
+
+
+class NodeReader:
+    """Asks Ironic, and looks into the daemons' rows: both where there are both."""
+
+    def __init__(self, api: HttpIronicApi | None, rows: IronicStore | None) -> None:
+        self.api = api
+        self._rows = rows
+
+    async def all(self) -> Nodes:
+        rows = await self._all_rows()
+        if self.api is None:
+            return Nodes(_by_name(shown(row.id, row.node, row) for row in rows.values()))
+        found: dict[ProviderId, Node] = {}
+        unreadable: list[UnreadableNode] = []
+        async for page in self.api.pages():
+            found |= {node.id: node for node in page.nodes}
+            unreadable += page.unreadable
+        ids = dict.fromkeys((*found, *(id_ for id_, row in rows.items() if not row.is_removed)))
+        return Nodes(_by_name(self._shown(id_, found.get(id_), rows) for id_ in ids), tuple(unreadable))
+
+    async def find(self, names: Sequence[str]) -> dict[str, NodeShown | None]:
+        """By uuid or by Ironic's name. Ironic is asked for each uuid; names are looked up among all nodes."""
+        ids = {name: id_ for name in names if (id_ := _as_id(name)) is not None}
+        found: dict[str, NodeShown | None] = dict.fromkeys(names)
+        rows = await self._rows_of(ids.values())
+        for name, id_ in ids.items():
+            node = rows[id_].node if self.api is None and id_ in rows else None
+            if self.api is not None:
+                node = await self.api.node(id_)
+            if node is not None or id_ in rows:
+                found[name] = self._shown(id_, node, rows)
+        if named := {*names} - ids.keys():
+            for each in (await self.all()).nodes:
+                if each.name in named:
+                    found[each.name] = each
+        return found
+
+    def _shown(self, id_: ProviderId, node: Node | None, rows: Mapping[ProviderId, NodeRow]) -> NodeShown:
+        return shown(id_, node, rows.get(id_), has_rows=self._rows is not None)
+
+    async def _all_rows(self) -> dict[ProviderId, NodeRow]:
+        if self._rows is None:
+            return {}
+        ids = [each.id for each in await self._rows.owners()]
+        return await self._rows_of(ids)
+
+    async def _rows_of(self, ids: Collection[ProviderId]) -> dict[ProviderId, NodeRow]:
+        if self._rows is None:
+            return {}
+        wanted, rows = [*ids], dict[ProviderId, NodeRow]()
+        for at in range(0, len(wanted), ROWS_AT_ONCE):
+            rows |= await self._rows.read(wanted[at : at + ROWS_AT_ONCE])
+        return rows
+
+
+@asynccontextmanager
+async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
+    """With what the settings name: Ironic's REST API, the daemons' database, or both."""
+    async with AsyncExitStack() as stack:
+        api = rows = None
+        if settings.ironic_url:
+            has_shards = bool(settings.places.ironic_shards)
+            api = HttpIronicApi(settings.ironic_url, RestSettings(has_shards=has_shards))
+            stack.push_async_callback(api.close)
+        if settings.ironic_db_url:
+            rows = await stack.enter_async_context(opened_rows(settings.ironic_db_url))
+        yield NodeReader(api, rows)
+
+
+def shown(id_: ProviderId, node: Node | None, row: NodeRow | None, *, has_rows: bool = True) -> NodeShown:
+    known = node or (row.node if row else None)
+    return NodeShown(
+        id=id_,
+        name=(known.name if known else None) or "",
+        cell=row.cell if row else "",
+        daemon=row.owner if row else "",
+        epoch=row.epoch if row else 0,
+        ironic=node,
+        offered=_offered(node, row, has_rows=has_rows),
+        deploy=None if row is None or row.deploy is None else _deploy(row.deploy),
+    )
+
+
+def _offered(node: Node | None, row: NodeRow | None, *, has_rows: bool) -> Offered:
+    if row is None:
+        why = "no daemon knows the node yet" if has_rows else "the daemons' rows were not looked into"
+        return Offered(reasons=(why,))
+    told = row.reported
+    wanted = row.offer
+    reasons = [
+        NOT_HEARD if node is not None and not _is_as_heard(node, row.node) else "",
+        "Ironic has no such node" if node is None and not row.is_deleted else "",
+        *(wanted.reasons if wanted else ()),
+        row.cell_note,
+        row.report_note,
+        "" if row.owner else "no daemon has taken the node yet",
+        NOT_TOLD if not row.report_note and row.needs_report else "",
+    ]
+    return Offered(
+        resource_class=told.resource_class if told else "",
+        kept_class=told.kept_class if told else "",
+        amount=int(told is not None and not told.reserved and not row.is_removed),
+        traits=told.traits if told else (),
+        reasons=tuple(dict.fromkeys(reason for reason in reasons if reason)),
+    )
+
+
+def _is_as_heard(node: Node, heard: Node | None) -> bool:
+    return heard is not None and all(getattr(node, field) == getattr(heard, field) for field in _DECIDING)
+
+
+def _deploy(deploy: Deploy) -> DeployShown:
+    return DeployShown(
+        kind=deploy.kind,
+        instance=deploy.instance,
+        attempt=deploy.attempt,
+        words=deploy.words,
+        tries=deploy.tries,
+        failure=deploy.failure,
+        started_at=deploy.started_at,
+    )
+
+
+def _as_id(name: str) -> ProviderId | None:
+    try:
+        return ProviderId(UUID(name))
+    except ValueError:
+        return None
+
+
+def _by_name(nodes: Iterable[NodeShown]) -> tuple[NodeShown, ...]:
+    return tuple(sorted(nodes, key=lambda each: (not each.name, each.name, each.id)))

@@ -1,0 +1,137 @@
+"""What the commands for bare metal make of files and of what is known of nodes, without any server."""
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import typer
+
+from bus.message import ProviderId
+from bus.messages.build import Flavor
+from ironic_sync.core.cells import CellMap
+from ironic_sync.core.node import Node
+from ironic_sync.core.rows import NodeRow, Offer
+from moor.bare_metal import cells_of_groups, flavor_of_nodes
+from moor.flavors import BadFlavors, classes_of_nodes, read_flavors, write_flavors
+from moor.instances_command import config_drive_of
+from moor.nodes import NOT_HEARD, NOT_TOLD, shown
+
+ID = ProviderId(UUID(int=7))
+NODE = Node(id=ID, name="n7", provision_state="available", resource_class="gold")
+FREE = Offer(resource_class="CUSTOM_GOLD", reserved=False)
+ROW = NodeRow(id=ID, cell="c1", owner="d1", epoch=3, node=NODE, offer=FREE, reported=FREE)
+
+
+def test_a_flavor_that_is_written_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "flavors.toml"
+    write_flavors(file, flavor_of_nodes("metal"), flavor_of_nodes("another"))
+    write_flavors(file, flavor_of_nodes("too late"))
+
+    flavors = read_flavors(file)
+
+    assert flavors == {"metal": flavor_of_nodes("metal"), "another": flavor_of_nodes("another")}
+    assert classes_of_nodes(flavors["metal"]) == ("CUSTOM_BAREMETAL",)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[metal]\nvcpu = 1\n", "metal.vcpu: there is no such field; known are vcpus,"),
+        ('[metal]\nname = "m"\n', "metal.name: there is no such field"),
+        ('[metal]\nvcpus = "many"\n', "metal: Expected `int`, got `str` - at `$.vcpus`"),
+        ("metal = 3\n", "metal is 3, must be a table"),
+        ("[metal\n", "cannot be read"),
+    ],
+)
+def test_what_is_wrong_with_a_file_of_flavors_is_named(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "flavors.toml"
+    file.write_text(text)
+
+    with pytest.raises(BadFlavors) as wrong:
+        read_flavors(file)
+
+    assert told in str(wrong.value)
+    assert str(file) in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("flavor", "classes"),
+    [
+        (Flavor(extra_specs={"resources:CUSTOM_GOLD": "1"}), ("CUSTOM_GOLD",)),
+        (Flavor(extra_specs={"resources:CUSTOM_GOLD": "0"}), ()),
+        (Flavor(root_gb=5, extra_specs={"resources:CUSTOM_FPGA": "1"}), ()),
+        (
+            Flavor(root_gb=5, extra_specs={"resources:CUSTOM_GOLD": "1", "resources:DISK_GB": "0"}),
+            ("CUSTOM_GOLD",),
+        ),
+        (Flavor(extra_specs={"resources:CUSTOM_FPGA": "1", "resources:VGPU": "1"}), ()),
+    ],
+)
+def test_a_flavor_is_for_nodes_if_it_asks_for_their_classes_alone(
+    flavor: Flavor, classes: tuple[str, ...]
+) -> None:
+    assert classes_of_nodes(flavor) == classes
+
+
+def test_a_config_drive_is_a_url_or_a_file_as_ironic_takes_it(tmp_path: Path) -> None:
+    zipped, text, other = (tmp_path / name for name in ("zipped", "text", "other"))
+    zipped.write_bytes(b"\x1f\x8b a zipped image")
+    text.write_text("H4sgYSB6aXBwZWQgaW1hZ2U=\n")
+    other.write_text("#cloud-config")
+
+    assert config_drive_of("http://drives/1") == "http://drives/1"
+    assert config_drive_of("") == ""
+    assert config_drive_of(str(zipped)) == "H4sgYSB6aXBwZWQgaW1hZ2U="
+    assert config_drive_of(str(text)) == "H4sgYSB6aXBwZWQgaW1hZ2U="
+    with pytest.raises(typer.BadParameter, match="neither a zipped image nor the base64 of one"):
+        config_drive_of(str(other))
+
+
+def test_each_cell_has_a_conductor_group_and_what_is_stated_goes_before() -> None:
+    usual = cells_of_groups(("a", "b"))
+    assert (usual.groups, usual.default) == ({"a": "a", "b": "b"}, "a")
+
+    stated = cells_of_groups(
+        ("a", "b"), CellMap(groups={"a": "b", "rack1": "a"}, shards={"s": "a"}, default="b")
+    )
+    assert stated == CellMap(groups={"a": "b", "b": "b", "rack1": "a"}, shards={"s": "a"}, default="b")
+
+
+@pytest.mark.parametrize(
+    ("node", "row", "amount", "reasons"),
+    [
+        (NODE, ROW, 1, ()),
+        (NODE, None, 0, ("no daemon knows the node yet",)),
+        (None, ROW, 1, ("Ironic has no such node",)),
+        (
+            NODE,
+            NodeRow(id=ID, cell="c1", owner="d1", node=NODE, offer=Offer(reasons=("why",)), reported=FREE),
+            1,
+            ("why", NOT_TOLD),
+        ),
+        (
+            Node(id=ID, provision_state="active", resource_class="gold"),
+            ROW,
+            1,
+            (NOT_HEARD,),
+        ),
+        (
+            NODE,
+            NodeRow(id=ID, cell="c1", node=NODE, offer=FREE),
+            0,
+            ("no daemon has taken the node yet", NOT_TOLD),
+        ),
+        (
+            NODE,
+            NodeRow(id=ID, owner="d1", node=NODE, offer=FREE, cell_note="no table names its cell"),
+            0,
+            ("no table names its cell",),
+        ),
+    ],
+)
+def test_it_is_said_what_is_offered_and_why_not(
+    node: Node | None, row: NodeRow | None, amount: int, reasons: tuple[str, ...]
+) -> None:
+    offered = shown(ID, node, row).offered
+
+    assert (offered.amount, offered.reasons) == (amount, reasons)
