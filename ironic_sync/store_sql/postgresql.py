@@ -36,7 +36,7 @@ SET cell = new.cell, owner = new.owner, epoch = new.epoch, version = kept.versio
     holds_instance = new.holds_instance, due_us = new.due_us, needs_report = new.needs_report,
     needs_read = new.needs_read, body = new.body
 FROM {_NEW}
-WHERE kept.id = new.id AND kept.version = new.version
+WHERE kept.id = ANY (ARRAY[new.id]) AND kept.version = new.version
 RETURNING kept.id
 """  # noqa: S608
 # A row that a transaction has locked is left for the next look: a daemon that stands still in a transaction must not keep
@@ -56,7 +56,7 @@ WITH moving AS MATERIALIZED (
 UPDATE ironic_nodes AS node
 SET owner = moving.to_owner, epoch = greatest(node.epoch, moving.above) + 1, version = node.version + 1, needs_read = true
 FROM moving
-WHERE node.id = moving.id
+WHERE node.id = ANY (ARRAY[moving.id])
 RETURNING node.id, node.owner, node.epoch, node.holds_instance
 """
 # Rows that are locked are left for the next time, as above.

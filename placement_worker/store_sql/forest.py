@@ -31,7 +31,7 @@ def lock_trees(connection: Connection, vocabulary: Vocabulary, named: Named) -> 
     locked = connection.scalars(
         sa.select(providers.c.id)
         .where(among(connection, providers.c.id, roots), providers.c.root_id == providers.c.id)
-        .order_by(providers.c.id)
+        .order_by(providers.c.id + 0)
         .with_for_update(key_share=True)
     ).all()
     trees = lock_stumps(connection, named.trees) | _read_trees(connection, vocabulary, locked)
@@ -58,7 +58,7 @@ def _read_trees(
         sa.select(providers, parent.c.uuid.label("parent"))
         .join(parent, parent.c.id == providers.c.parent_id, isouter=True)
         .where(among(connection, providers.c.root_id, roots))
-        .order_by(providers.c.id)
+        .order_by(providers.c.id + 0)
     ).all()
     books = _books(connection, vocabulary, rows)
     members: dict[int, dict[ProviderId, ProviderBook]] = {row.id: {} for row in rows if row.id == row.root_id}

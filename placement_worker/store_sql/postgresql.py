@@ -25,12 +25,14 @@ SELECT * FROM unnest($1::uuid[], $2::text[], $3::int[])
 ON CONFLICT (uuid) DO NOTHING
 """
 
-_LOCK_GROUPS = "SELECT uuid FROM server_groups WHERE uuid = ANY($1) ORDER BY uuid FOR UPDATE"
+_LOCK_GROUPS = (
+    'SELECT uuid FROM server_groups WHERE uuid = ANY($1) ORDER BY uuid::text COLLATE "C" FOR UPDATE'
+)
 
 _WRITE_GROUPS = """
 UPDATE server_groups SET policy = new.policy, max_per_host = new.max_per_host
 FROM unnest($1::uuid[], $2::text[], $3::int[]) AS new (uuid, policy, max_per_host)
-WHERE server_groups.uuid = new.uuid
+WHERE server_groups.uuid = ANY (ARRAY[new.uuid])
 """
 
 # Waits for whoever has made the same consumer and not yet committed. Those made here nobody else can see, so they are
@@ -57,13 +59,13 @@ _LOCK_CONSUMERS = """
 SELECT uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held
 FROM consumers
 WHERE uuid = ANY($1::text::uuid[])
-ORDER BY id
+ORDER BY id + 0
 FOR UPDATE
 """
 
 _FIND = """
 SELECT providers.id, providers.uuid, root.id, root.uuid
-FROM providers JOIN providers AS root ON root.id = providers.root_id
+FROM providers JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id])
 """
 _FIND_BY_ID = _FIND + "WHERE providers.uuid = ANY($1::text::uuid[])"
 _FIND_BY_NUMBER = _FIND + "WHERE providers.id = ANY($1::text::bigint[])"
@@ -75,14 +77,14 @@ _STANDING = (
     "SELECT id, root_id, base, generation, shape, used, consumers FROM providers"
     " WHERE id = ANY($1::text::bigint[])"
 )
-_LOCK_ROOTS = _STANDING + " ORDER BY id FOR NO KEY UPDATE"
+_LOCK_ROOTS = _STANDING + " ORDER BY id + 0 FOR NO KEY UPDATE"
 
 _READ_STOCKS = """
 SELECT providers.id, providers.cell, stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit,
        stock.step_size, stock.allocation_ratio
-FROM providers LEFT JOIN inventories AS stock ON stock.provider_id = providers.id
+FROM providers LEFT JOIN inventories AS stock ON stock.provider_id = ANY (ARRAY[providers.id])
 WHERE providers.id = ANY($1::text::bigint[])
-ORDER BY providers.id, stock.class_id
+ORDER BY providers.id + 0, stock.class_id
 """
 
 _COUNT = "UPDATE providers SET consumers = $1 WHERE id = $2"
@@ -90,7 +92,7 @@ _FORGET = "DELETE FROM consumers WHERE id = ANY($1)"
 
 _END_HOLDING = """
 DELETE FROM holders USING unnest($1::text::bigint[], $2::text::bigint[]) AS old (provider_id, consumer_id)
-WHERE holders.provider_id = old.provider_id AND holders.consumer_id = old.consumer_id
+WHERE holders.provider_id = ANY (ARRAY[old.provider_id]) AND holders.consumer_id = ANY (ARRAY[old.consumer_id])
 """
 
 # What it counts is compared with what it was to write: a row that is not there is an update lost.
@@ -101,7 +103,7 @@ WITH touched AS (
         consumers = new.consumers
     FROM unnest($1::text::bigint[], $2::text::bigint[], $3::text::text[], $19::text::bigint[])
          AS new (id, generation, used, consumers)
-    WHERE providers.id = new.id
+    WHERE providers.id = ANY (ARRAY[new.id])
     RETURNING 1
 ), kept AS (
     UPDATE consumers
@@ -116,7 +118,7 @@ WITH touched AS (
     FROM unnest($4::text::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text::bigint[],
                 $10::text::bigint[], $11::text::uuid[], $12::text::uuid[], $13::text::text[], $14::timestamptz[])
          AS new (id, type, project_id, user_id, cell, generation, attempt, host, server_group, held, ended_at)
-    WHERE consumers.id = new.id
+    WHERE consumers.id = ANY (ARRAY[new.id])
     RETURNING 1
 ), held AS (
     INSERT INTO holders (provider_id, consumer_id)

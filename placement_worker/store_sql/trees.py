@@ -77,7 +77,7 @@ def _remove(connection: Connection, removed: Sequence[ProviderId]) -> tuple[Prov
     rows = connection.execute(
         sa.select(providers.c.id, providers.c.uuid, providers.c.revision)
         .where(among(connection, providers.c.uuid, removed))
-        .order_by(providers.c.id)
+        .order_by(providers.c.id + 0)
     ).all()
     ids = [row.id for row in rows]
     for table in (inventories, provider_traits, provider_aggregates):

@@ -13,7 +13,7 @@ from placement_worker.store_sql.names import Names
 from placement_worker.store_sql.raw import rows_of
 
 _READ = "SELECT id, uuid, base, revision, generation, used, consumers FROM providers "
-_ON_POSTGRESQL = _READ + "WHERE id = ANY(('{' || $1 || '}')::bigint[]) ORDER BY id"
+_ON_POSTGRESQL = _READ + "WHERE id = ANY(('{' || $1 || '}')::bigint[]) ORDER BY id + 0"
 _ON_SQLITE = _READ + "WHERE id IN (SELECT value FROM json_each('[' || ? || ']')) ORDER BY id"  # noqa: S608 - no words but ours
 
 

@@ -35,7 +35,7 @@ FROM unnest($1::uuid[], $2::text::text[], $3::text::bigint[], $4::text::bigint[]
             $6::text::text[], $7::text::bigint[], $8::text::timestamptz[], $9::text::timestamptz[],
             $10::text::bigint[], $11::bytea[], $12::bytea[])
      AS new (id, state, sequence, heard, cell, host, attempt, changed_at, due_at, unsaid, place_order, troubles)
-WHERE requested_instances.id = new.id
+WHERE requested_instances.id = ANY (ARRAY[new.id])
 """
 _DECIDE = _WRITE + " AND requested_instances.state = 'accepted'"
 # What a word makes of a row is `heard` in instances.py.
@@ -46,7 +46,7 @@ SET state = 'active', sequence = new.sequence, heard = new.sequence, host = new.
 FROM unnest($1::uuid[], $2::text::text[], $3::text::bigint[], $4::text::text[], $5::text::bigint[],
             $6::text::timestamptz[])
      AS new (id, cell, sequence, host, attempt, changed_at)
-WHERE requested_instances.id = new.id AND requested_instances.state = 'placed'
+WHERE requested_instances.id = ANY (ARRAY[new.id]) AND requested_instances.state = 'placed'
     AND requested_instances.cell = new.cell
     AND requested_instances.sequence < new.sequence AND requested_instances.heard < new.sequence
 """
@@ -54,20 +54,21 @@ _LOCK = """
 SELECT id, request_id, project, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, NULL, troubles
 FROM requested_instances
 WHERE id = ANY($1::uuid[])
-ORDER BY id FOR UPDATE
+ORDER BY id::text COLLATE "C" FOR UPDATE
 """
 _LOCK_STANDING = """
 SELECT id, request_id, project, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, place_order, troubles
 FROM requested_instances
 WHERE id = ANY($1::uuid[]) OR request_id = ANY($2::uuid[])
-ORDER BY id FOR UPDATE
+ORDER BY id::text COLLATE "C" FOR UPDATE
 """
 _FORGET = "DELETE FROM requested_instances WHERE id = ANY($1::uuid[])"
-# The sum keeps PostgreSQL from looking for rows by what is unsaid, which of a young table seems as cheap as by the id.
+# A comparison that no NULL passes would let PostgreSQL look for rows by what is unsaid, which of a young table seems as cheap as
+# by the id.
 _CONFIRM = """
 UPDATE requested_instances SET unsaid = NULL, place_order = NULL
 FROM unnest($1::uuid[], $2::text::bigint[]) AS said (id, sequence)
-WHERE requested_instances.id = said.id AND requested_instances.unsaid + 0 <= said.sequence
+WHERE requested_instances.id = ANY (ARRAY[said.id]) AND coalesce(requested_instances.unsaid, said.sequence + 1) <= said.sequence
 """
 
 

@@ -1,0 +1,126 @@
+"""Tables that grow after the first of their statements were planned: the plans are kept, and must not walk whole tables."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from bus.handling import Kept
+from bus.messages.placement import Claimed
+from bus.sql import upgrade
+from cell_conductor.store_sql import SqlConductorStore
+from ironic_sync.core.rows import NodeRow
+from ironic_sync.store_sql import SqlIronicStore
+from placement_worker.store_sql import SqlPlacementStore
+from scheduler_worker.store_sql import SqlSchedulerStore
+from tests.contracts import placement_orders as placement
+from tests.contracts import test_conductor_store as conductor
+from tests.contracts import test_ironic_store as ironic
+from tests.contracts import test_scheduler_store as scheduler
+from tests.contracts.desk import Desk
+from tests.contracts.sql_stores import empty_database
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+
+FEW, MANY = 3, 2000
+
+Deed = Callable[[Any, range], Awaitable[None]]
+
+
+async def add_to_a_cell(store: SqlConductorStore, numbers: range) -> None:
+    await conductor.save(store, *(conductor.a_row(number, due_s=10) for number in numbers))
+
+
+async def change_in_a_cell(store: SqlConductorStore, numbers: range) -> None:
+    await conductor.save(store, *(conductor.a_row(number, due_s=20) for number in numbers))
+
+
+async def add_to_the_scheduler(store: SqlSchedulerStore, numbers: range) -> None:
+    new = [scheduler.a_placed(scheduler.a_request(number, number)) for number in numbers]
+    await scheduler.accept(store, *new)
+
+
+async def change_in_the_scheduler(store: SqlSchedulerStore, numbers: range) -> None:
+    said = [Kept(scheduler.instance(number).hex, 2) for number in numbers]
+    async with store.transaction() as transaction:
+        await transaction.confirm(said)
+    async with store.transaction() as transaction:
+        assert await transaction.hear([scheduler.an_active(number) for number in numbers]) == len(numbers)
+    async with store.transaction() as transaction:
+        rows = await transaction.lock([scheduler.instance(number) for number in numbers])
+        await transaction.save([*rows.values()])
+
+
+async def add_nodes(store: SqlIronicStore, numbers: range) -> None:
+    async with store.transaction() as transaction:
+        await transaction.save([NodeRow(id=ironic.node_id(number), owner="d1") for number in numbers])
+
+
+async def change_nodes(store: SqlIronicStore, numbers: range) -> None:
+    async with store.transaction() as transaction:
+        rows = await transaction.load([ironic.node_id(number) for number in numbers])
+        assert not (await transaction.save([*rows.values()])).lost
+
+
+async def add_hosts(store: SqlPlacementStore, numbers: range) -> None:
+    await Desk(store).report(*(placement.a_host(f"host-{number}") for number in numbers))
+
+
+async def claim_and_release(store: SqlPlacementStore, numbers: range) -> None:
+    desk = Desk(store)
+    who = [placement.consumer(f"server-{number}") for number in numbers]
+    claims = [
+        placement.a_claim(placement.a_share(placement.provider(f"host-{number}")), one)
+        for number, one in zip(numbers, who, strict=True)
+    ]
+    assert all(isinstance(each, Claimed) for each in await desk.ask(*claims))
+    await desk.ask(*(placement.a_release(one) for one in who))
+
+
+CASES: dict[str, tuple[Callable[[str], Any], Deed, Deed]] = {
+    "placement_worker": (SqlPlacementStore, add_hosts, claim_and_release),
+    "cell_conductor": (lambda url: SqlConductorStore(url, "c1"), add_to_a_cell, change_in_a_cell),
+    "scheduler_worker": (SqlSchedulerStore, add_to_the_scheduler, change_in_the_scheduler),
+    "ironic_sync": (SqlIronicStore, add_nodes, change_nodes),
+}
+
+
+@pytest.mark.parametrize("room", CASES)
+async def test_a_plan_that_was_made_for_few_rows_walks_no_table_of_many(room: str) -> None:
+    opened, add, change = CASES[room]
+    async with empty_database("postgresql") as url:
+        await upgrade(url, room)
+        store: Any = opened(url)
+        try:
+            await add(store, range(1, FEW))
+            await _analyze(url)
+            await change(store, range(1, FEW))
+            await add(store, range(FEW, MANY))
+            for number in range(FEW, MANY, MANY // 40):
+                await change(store, range(number, number + 3))
+        finally:
+            await store.close()
+
+        # To add a row reads a few, by their keys. One statement that walks the table would read 1,000 more each time.
+        assert await _rows_read(url) < 10 * MANY
+
+
+async def _analyze(url: str) -> None:
+    connection = await _connected(url)
+    await connection.execute("ANALYZE")
+    await connection.close()
+
+
+async def _rows_read(url: str) -> int:
+    connection = await _connected(url)
+    read = await connection.fetchval(
+        "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_user_tables"
+    )
+    await connection.close()
+    assert isinstance(read, int)
+    return read
+
+
+async def _connected(url: str) -> Any:
+    return await asyncpg.connect(url.replace("+asyncpg", ""))
