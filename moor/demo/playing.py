@@ -83,7 +83,7 @@ async def play_embedded(play: Play, settings: CloudSettings) -> None:
         url = f"sqlite+aiosqlite:///{Path(place) / 'moor.db'}"
         async with (
             cloud(broker, url, hosts, faults=MISFORTUNES, settings=settings) as store,
-            _client(broker) as client,
+            client_on(broker) as client,
         ):
             await _play(play, client, store, "a bus in memory and SQLite")
 
@@ -99,14 +99,14 @@ async def play_apart(play: Play, servers: Servers) -> None:
         out.print(f"[dim]{names}[/dim]\n", highlight=False)
         store = SqlPlacementStore(servers.placement_url or servers.database_url)
         try:
-            async with _client(broker) as client:
+            async with client_on(broker) as client:
                 await crew.during(_play(play, client, store, "RabbitMQ and PostgreSQL", tidies=True))
         finally:
             await store.close()
 
 
 @asynccontextmanager
-async def _client(broker: Broker) -> AsyncIterator[Station]:
+async def client_on(broker: Broker) -> AsyncIterator[Station]:
     client = Station(broker, process_name("demo"), asks=True)
     told = asyncio.Event()
     running = asyncio.create_task(run_until(told, (client,), drain_s_max=5))
@@ -121,7 +121,7 @@ async def _client(broker: Broker) -> AsyncIterator[Station]:
 async def _play(
     play: Play, client: Station, store: SqlPlacementStore, servers: str, *, tidies: bool = False
 ) -> None:
-    async with asyncio.timeout(PATIENCE_S), _hearing(client) as feed:
+    async with asyncio.timeout(PATIENCE_S), hearing(client) as feed:
         tally = Tally(play.boots + 1)
         await _until_up(client, play)
         for provider in [provider async for provider in all_providers(client)]:
@@ -136,7 +136,7 @@ async def _play(
 
 
 @asynccontextmanager
-async def _hearing(client: Station) -> AsyncIterator[Feed]:
+async def hearing(client: Station) -> AsyncIterator[Feed]:
     link = Link(client.consuming.broker, client.settings)
     grant = Grant(EVENTS, ("instance.#", "providers.changed"))
     feed = listen(link, [grant], process=client.name, settings=client.settings, codec=CODEC)

@@ -87,6 +87,10 @@ class Tally:
         """Instances that got a host all the same."""
         return len(self.refusals)
 
+    def name_of(self, host: str) -> str:
+        """As a person calls it."""
+        return host
+
     def count(self, state: str) -> int:
         return sum(each.state == state for each in self.states.values())
 
@@ -104,17 +108,16 @@ class Tally:
                 self.silent[failure.host] = None
         if state.failures and state.state == "active":
             last = state.failures[-1]
-            self.news.append(
-                News("yellow", f"{state.name}: {last.host}, {short(last.reason)}; now on {state.host}")
-            )
+            tried, now = self.name_of(last.host), self.name_of(state.host)
+            self.news.append(News("yellow", f"{state.name}: {tried}, {short(last.reason)}; now on {now}"))
         elif state.state == "error":
             self.news.append(News("red", f"{state.name} ended in error: {state.reason or 'no valid host'}"))
 
     def _won(self, state: InstanceState) -> None:
         self.refusals[state.id] = state.refusals
         last = state.refusals[-1]
-        how = "asked again, and got it" if last.host == state.host else f"took {state.host}"
-        self.news.append(News("cyan", f"{state.name}: {last.host}, {last.reason}; {how}"))
+        how = "asked again, and got it" if last.host == state.host else f"took {self.name_of(state.host)}"
+        self.news.append(News("cyan", f"{state.name}: {self.name_of(last.host)}, {last.reason}; {how}"))
 
     def _changed(self, provider: ProviderState) -> None:
         known = self.providers.get(provider.id)

@@ -33,3 +33,30 @@ async def test_on_real_servers_it_is_the_same_and_leaves_nothing_in_use() -> Non
 
     assert_it_went_well(ran)
     assert "✓ 301 instances are deleted again" in ran.out
+
+
+def assert_metal_went_well(ran: Ran, nodes: int) -> None:
+    assert ran.code == 0, ran.err + ran.out
+    assert "boots ended" in ran.out
+    assert "ironic-2     0 nodes   killed" in ran.out
+    assert "requests ended" in ran.out
+    assert "instances are each alone on a node, and 20 on hypervisors" in ran.out
+    assert "no node has an instance that nobody asked for" in ran.out
+    assert f"placement offers what Ironic has to offer, on all {nodes} nodes" in ran.out
+    assert "✓ ironic-2 was killed: its " in ran.out
+    assert "✓ placement's books agree with themselves, and no letter is dead" in ran.out
+    assert "✓ after 0 flips" not in ran.out
+
+
+async def test_on_bare_metal_a_daemon_is_killed_and_nothing_is_lost() -> None:
+    assert_metal_went_well(await moor("demo", "--bare-metal", "--nodes", "30", "--daemons", "2"), 30)
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+async def test_on_real_servers_bare_metal_is_the_same_and_nothing_stays_in_use() -> None:
+    async with real_servers() as (bus, database):
+        ran = await moor("demo", "--bare-metal", "--nodes", "30", "--bus", bus, "--db", database)
+
+    assert_metal_went_well(ran, 30)
+    assert "instances are deleted again" in ran.out

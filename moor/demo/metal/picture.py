@@ -1,0 +1,129 @@
+"""The live view: every node by its state, under the daemon that owns it; how far it is, and what just happened."""
+
+from collections import Counter
+from collections.abc import Sequence
+from math import ceil
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ironic_sync.core.rows import NodeRow
+from moor.demo.metal.tally import MetalTally
+from moor.demo.tally import NEWS_MAX
+
+WIDTH = 92
+BAR = 40
+TILES_A_ROW = 72
+TILES_MAX = 2 * TILES_A_ROW
+
+# By what a node is doing: the tile, its style, and the word.
+AVAILABLE, DEPLOYING, ACTIVE, CLEANING = "available", "deploying", "active", "cleaning"
+MAINTENANCE, FAILED, OTHER = "maintenance", "failed", "other"
+TILES = {
+    AVAILABLE: ("□", "grey50"),
+    DEPLOYING: ("◐", "bold cyan"),
+    ACTIVE: ("■", "green3"),
+    CLEANING: ("◌", "yellow"),
+    MAINTENANCE: ("◆", "magenta"),
+    FAILED: ("✗", "bold red"),
+    OTHER: ("·", "white"),
+}
+
+
+def metal_picture(tally: MetalTally, daemons: Sequence[str], title: str) -> RenderableType:
+    body = Group(
+        _progress(tally),
+        "",
+        *[part for daemon in daemons for part in _daemon(tally, daemon)],
+        _legend(tally),
+        "",
+        _counters(tally),
+        "",
+        _news(tally),
+    )
+    return Panel(body, title=title, title_align="left", border_style="blue", width=WIDTH, padding=(1, 2))
+
+
+def kind_of(row: NodeRow) -> str:
+    """What the node is doing, in one word; maintenance goes before everything but an instance."""
+    node = row.node
+    state = (node.provision_state or AVAILABLE) if node is not None else ""
+    if state == ACTIVE:
+        return ACTIVE
+    if node is not None and node.maintenance:
+        return MAINTENANCE
+    if state in ("deploying", "wait call-back") or (row.deploy is not None and row.deploy.kind == "deploy"):
+        return DEPLOYING
+    if state in ("deleting", "cleaning", "clean wait"):
+        return CLEANING
+    if state.endswith("failed") or state == "error":
+        return FAILED
+    return AVAILABLE if state == AVAILABLE else OTHER
+
+
+def _progress(tally: MetalTally) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    done = len(tally.states)
+    grid.add_row(
+        ProgressBar(max(1, tally.wanted), done, width=BAR),
+        f"[bold]{done:,}[/bold] of {tally.wanted:,} boots ended",
+        f"[bold]{len(tally.deleted):,}[/bold] deleted",
+    )
+    return grid
+
+
+def _daemon(tally: MetalTally, daemon: str) -> tuple[RenderableType, ...]:
+    rows = tally.owned_by(daemon)
+    is_killed = daemon == tally.killed
+    heading = Text.assemble(
+        (f"{daemon:10}", "bold red strike" if is_killed else "bold"),
+        f"{len(rows):4} nodes",
+        ("   killed" if is_killed else "", "red"),
+    )
+    return heading, _tiles(rows), Text("")
+
+
+def _tiles(rows: Sequence[NodeRow]) -> Text:
+    """A tile for each node, or for a few neighbours where there are too many."""
+    together = max(1, ceil(len(rows) / TILES_MAX))
+    text = Text()
+    for number, at in enumerate(range(0, len(rows), together)):
+        if number and number % TILES_A_ROW == 0:
+            text.append("\n")
+        kinds = Counter(map(kind_of, rows[at : at + together]))
+        text.append(*TILES[kinds.most_common(1)[0][0]])
+    return text
+
+
+def _legend(tally: MetalTally) -> Text:
+    counts = Counter(map(kind_of, tally.rows.values()))
+    shown = (
+        Text(f"{tile} {counts[kind]} {kind}", style=style)
+        for kind, (tile, style) in TILES.items()
+        if counts[kind] or kind in (AVAILABLE, DEPLOYING, ACTIVE, CLEANING, MAINTENANCE)
+    )
+    return Text("   ").join(shown)
+
+
+def _counters(tally: MetalTally) -> Text:
+    latencies = sorted(tally.flip_latencies_s)
+    middle = (
+        f", known to placement after {latencies[len(latencies) // 2] * 1000:,.0f} ms" if latencies else ""
+    )
+    boots = (
+        Text(f"● {len(tally.needed_alternates)} took an alternate", style="yellow"),
+        Text(f"● {tally.conflicts} claims met a node that had changed", style="cyan"),
+        Text(f"● {tally.count('error')} in error", style="red"),
+    )
+    return Text("\n").join((Text("   ").join(boots), Text(f"◆ {tally.flips} flips{middle}", style="magenta")))
+
+
+def _news(tally: MetalTally) -> Text:
+    """Always as many lines, so that nothing jumps."""
+    lines = [Text(news.text, style=news.style) for news in tally.news]
+    text = Text("\n").join([*lines, *[Text("")] * (NEWS_MAX - len(lines))])
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
