@@ -1,7 +1,8 @@
 """Tells placement what nodes offer: as soon as a row is written, and again for rows that a daemon left unreported.
 
 A report is numbered by its row's version under its owner's epoch, so placement refuses one that is older than what it
-knows, whichever daemon sends it. What placement accepted is written on the row.
+knows, whichever daemon sends it. What placement accepted is written on the row: a moment later and many at once, since
+nothing waits for it. What it refused is written at once.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from msgspec import structs
 
 from bus.errors import Operational, WrongAnswer
 from bus.message import ProviderId
-from bus.messages.placement import InventoryInUse, ReportAnswered
+from bus.messages.placement import InventoryInUse, ReportAccepted, ReportAnswered
 from bus.parts import Periodic, Status, Supervised, Together
 from bus.station import Station
 from ironic_sync.applying import Change, NodeKeeper
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 Rows = dict[ProviderId, NodeRow]
 # How many batches of reports may wait for their answers.
 BATCHES_MAX = 4
+# How long acceptances gather before they are written: a row that changes again is reported again, whatever is noted of it.
+NOTES_GATHER_S = 0.05
 
 
 class Reporter:
@@ -46,8 +49,10 @@ class Reporter:
         """`overtake` is told of this daemon's nodes whose epochs are behind those that placement knows."""
         self._reporting = Supervised("report nodes", self._report_until_stopped, chance=chance)
         self._asking = Status("ask placement to take reports", chance=chance)
+        self._noting = Supervised("note what placement took", self._note_until_stopped, chance=chance)
         self._running = Together(
             self._reporting,
+            self._noting,
             Periodic(
                 "report what is left",
                 self._find_unreported,
@@ -67,6 +72,9 @@ class Reporter:
         # Nodes that were just refused a trial: until the next look at what is left, only their offers are reported.
         self._refused_trials: set[ProviderId] = set()
         self._woken = asyncio.Event()
+        # Acceptances that are not written yet, of each node the last.
+        self._accepted: dict[ProviderId, Change] = {}
+        self._has_notes = asyncio.Event()
         self.accepted = 0
         self.refused = 0
 
@@ -131,12 +139,31 @@ class Reporter:
             for each, answer in zip(told, answers, strict=True):
                 if not isinstance(answer, ReportAnswered):
                     raise WrongAnswer(f"placement answered a report by {answer!r}")
-                changes[each.report.root] = self._change_by(each, answer)
+                change = self._change_by(each, answer)
+                if isinstance(answer.verdict, ReportAccepted) and not each.is_trial:
+                    self._accepted[each.report.root] = change
+                    self._has_notes.set()
+                else:
+                    changes[each.report.root] = change
             await self._keeper.change(changes)
         except Operational as problem:
             self._asking.left(problem)
         else:
             self._asking.well()
+
+    async def _note_until_stopped(self) -> None:
+        while True:
+            await self._has_notes.wait()
+            await asyncio.sleep(NOTES_GATHER_S)
+            self._has_notes.clear()
+            notes, self._accepted = self._accepted, {}
+            try:
+                await self._keeper.change(notes)
+            except Operational:
+                self._accepted = notes | self._accepted
+                self._has_notes.set()
+                raise
+            self._noting.status.well()
 
     def _change_by(self, told: Told, answer: ReportAnswered) -> Change:
         def change(row: NodeRow) -> NodeRow:

@@ -20,6 +20,8 @@ from placement_worker.store import ChangeFeed, PlacementStore, Unpublished
 log = logging.getLogger(__name__)
 
 HOLDERS_PER_MESSAGE = 400
+# How many times as long as a telling took the next one waits, at most `feed_rest_ms`.
+RESTS_PER_TELLING = 2.0
 # What that many of each kind of holder leave free in a message, each taking less than 100 bytes: half of it for whole
 # providers, half for what is used.
 CHANGES_ROOM = (ROOM - 3 * HOLDERS_PER_MESSAGE * 100) // 2
@@ -60,9 +62,11 @@ class ChangePublisher(Supervised):
     async def _lead(self, feed: ChangeFeed) -> None:
         """Until stopped; what was written by then is published before."""
         log.info("leading the feed", extra={"term": feed.published.term})
+        loop = asyncio.get_running_loop()
         while True:
             # Cleared before it is read: what is written meanwhile is read next time.
             self._written.clear()
+            began_s = loop.time()
             unpublished = await feed.read(self._settings.feed_entries_max)
             has_said = await self._publish(feed, unpublished)
             if unpublished.is_cut:
@@ -70,8 +74,10 @@ class ChangePublisher(Supervised):
             if self.stopping.is_set():
                 return
             if has_said:
-                # The first change leaves at once; those after it, of the same hosts as often as not, leave together.
-                await happens_within(self.stopping, self._settings.feed_rest_ms / 1000)
+                # The first change leaves at once; those after it, of the same hosts as often as not, leave together. A short
+                # telling is followed by a short rest: a lone change then waits little, and tellings never fill the day.
+                rest_s = min(self._settings.feed_rest_ms / 1000, RESTS_PER_TELLING * (loop.time() - began_s))
+                await happens_within(self.stopping, rest_s)
             else:
                 await happens_within(self._written, self._settings.feed_poll_ms / 1000)
 

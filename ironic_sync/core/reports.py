@@ -89,8 +89,8 @@ def _accepted(row: NodeRow, told: Told) -> NodeRow:
         report_note="",
         is_removed=False,
         is_foreign=False,
-        # What follows from the class that is gone is settled with the row.
-        offer=structs.replace(row.offer, kept_class="") if told.is_trial and row.offer else row.offer,
+        # The former class is gone. What the row has become since is settled with it.
+        offer=told.offer if told.is_trial else row.offer,
         read_epoch=row.epoch if is_known else row.read_epoch,
     )
 

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|choosing|api|beside] [--json FILE]`"""
+"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|choosing|api|beside|nodes] [--json FILE]`"""
 
 import argparse
 import sys
@@ -19,6 +19,7 @@ from tests.benchmarks.section_bus import bus_section
 from tests.benchmarks.section_candidates import candidates_section
 from tests.benchmarks.section_choosing import choosing_section
 from tests.benchmarks.section_claims import claims_section
+from tests.benchmarks.section_nodes import nodes_section
 from tests.environments import NotInstallableError
 from tests.servers import DidNotStartError, NotInstalledError
 
@@ -30,6 +31,7 @@ SECTIONS = {
     "choosing": choosing_section,
     "api": api_section,
     "beside": beside_section,
+    "nodes": nodes_section,
 }
 TABLE_WIDTH = 160
 

@@ -12,6 +12,7 @@ from tests.benchmarks.incumbent_targets import targets_of
 from tests.benchmarks.machine import Machine
 from tests.benchmarks.measuring import BROKER, DATABASE, GENERATOR, Result
 from tests.benchmarks.section_beside import longest_waits
+from tests.benchmarks.section_nodes import event_waits
 
 
 class Budget(Struct, frozen=True):
@@ -59,7 +60,7 @@ def show(console: Console, machine: Machine, results: Sequence[Result]) -> None:
     console.print("Ours, others: what we and what everybody else got of the machine's CPU time meanwhile.")
     for section in dict.fromkeys(result.section for result in results):
         console.print(_table(section, [result for result in results if result.section == section]))
-    for line in (*budgets_of(results), *targets_of(results), *longest_waits(results)):
+    for line in (*budgets_of(results), *targets_of(results), *longest_waits(results), *event_waits(results)):
         console.print(line)
 
 

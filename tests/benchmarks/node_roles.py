@@ -1,0 +1,171 @@
+"""Who has a part in an event of a bare-metal node: a daemon, and schedulers that note when their pictures have it.
+
+`python -m tests.benchmarks.node_roles scheduler|daemon BUS DATABASE [NAME [IRONIC]]` is one of them in a process of its own. It says `ready`.
+Of a scheduler each line asks for as many changes as its number says, in all, and is answered by what was noted since, as JSON.
+"""
+
+import asyncio
+import gc
+import secrets
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from bus.broker import Broker
+from bus.foreign import Inbox
+from bus.link import Link
+from bus.messages.placement import ProviderState
+from bus.process import run_process
+from bus.station import Station
+from bus.urls import broker_at
+from ironic_sync.core.cells import CellMap
+from ironic_sync.rest import IronicApi
+from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import IronicStore
+from ironic_sync.wiring import ironic_parts
+from scheduler_worker.core.picture import Picture
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store import SchedulerStore
+from scheduler_worker.wiring import scheduler_parts
+from tests.benchmarks.messages import CELL
+from tests.benchmarks.roles import Handled, running
+
+CLASS = "CUSTOM_BAREMETAL"
+INBOX = Inbox(creates_exchange=True)
+
+
+class Seen(Struct, frozen=True, array_like=True):
+    """A node as a picture took it, and when, by the clock that all processes of the machine share."""
+
+    node: UUID
+    reserved: int
+    at_s: float
+
+
+class WatchedPicture(Picture):
+    """Notes each change of what a node offers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Seen] = []
+        self.changes = Handled()
+        self._reserved: dict[UUID, int] = {}
+
+    def apply(self, states: Iterable[ProviderState]) -> None:
+        known = list(states)
+        super().apply(known)
+        at_s = time.monotonic()
+        fresh = [
+            Seen(state.id, stock.reserved, at_s)
+            for state in known
+            if (stock := state.inventories.get(CLASS)) is not None
+            and self._reserved.get(state.id) != stock.reserved
+        ]
+        self._reserved.update((each.node, each.reserved) for each in fresh)
+        self.seen += fresh
+        self.changes.add(len(fresh))
+
+    async def until(self, count: int) -> list[Seen]:
+        """What was noted since the last call, when there were so many changes in all."""
+        await self.changes.until(count)
+        seen, self.seen = self.seen, []
+        return seen
+
+
+@asynccontextmanager
+async def scheduler(broker: Broker, store: SchedulerStore, name: str) -> AsyncIterator[WatchedPicture]:
+    picture = WatchedPicture()
+    station = Station(broker, name, asks=True)
+    parts = scheduler_parts(station, store, SchedulerSettings(), lambda: datetime.now(UTC), picture=picture)
+    try:
+        async with running(*parts):
+            yield picture
+    finally:
+        await station.close()
+
+
+@asynccontextmanager
+async def daemon(
+    broker: Broker,
+    store: IronicStore,
+    name: str,
+    *,
+    api: IronicApi | None = None,
+    settings: IronicSettings | None = None,
+) -> AsyncIterator[None]:
+    """With Ironic's exchange on the same broker. Without `api` notifications alone decide."""
+    station = Station(broker, f"ironic-{name}", asks=True)
+    link = Link(broker, station.settings, name="connection to Ironic")
+    parts = ironic_parts(
+        station,
+        link,
+        store,
+        settings or IronicSettings(),
+        name=name,
+        incarnation=secrets.token_hex(8),
+        cells=CellMap(default=CELL),
+        inbox=INBOX,
+        api=api,
+    )
+    try:
+        async with running(*parts):
+            yield
+    finally:
+        await station.close()
+        await link.close()
+        if api is not None:
+            await api.close()
+
+
+async def main(role: str, bus: str, database: str, name: str = "d1", ironic: str = "") -> None:
+    stdin = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
+    async with _playing(role, bus, database, name, ironic) as picture:
+        # As bus/process.py does.
+        gc.freeze()
+        _say(b"ready")
+        async for line in stdin:
+            seen = [] if picture is None else await picture.until(int(line))
+            _say(msgspec.json.encode(seen))
+
+
+@asynccontextmanager
+async def _playing(
+    role: str, bus: str, database: str, name: str, ironic: str
+) -> AsyncIterator[WatchedPicture | None]:
+    # Each role needs drivers and tables of its own.
+    if role == "scheduler":
+        from scheduler_worker.store_sql import SqlSchedulerStore  # noqa: PLC0415
+
+        rows = SqlSchedulerStore(database)
+        try:
+            async with scheduler(broker_at(bus), rows, name) as picture:
+                yield picture
+        finally:
+            await rows.close()
+    else:
+        from ironic_sync.store_sql import SqlIronicStore  # noqa: PLC0415
+
+        store = SqlIronicStore(database)
+        api = HttpIronicApi(ironic) if ironic else None
+        try:
+            async with daemon(broker_at(bus), store, name, api=api):
+                yield None
+        finally:
+            await store.close()
+
+
+def _say(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    run_process(main(*sys.argv[1:]))

@@ -1,0 +1,459 @@
+"""From a notification on Ironic's exchange to the pictures of all schedulers: how long it takes, and what it costs.
+
+A notification that sets a node's maintenance is published, at a steady pace. The clock stops when the last scheduler's
+picture has the node reserved, or free again: placement has committed it before. Notifications alone decide here, so that
+Ironic's REST API has no part in the figures. Beside it stands how long a durable message takes from its publisher to a
+worker, at the same pace and in the same minutes.
+"""
+
+import asyncio
+import itertools
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct, structs
+
+from bus.broker import Broker, Parcel
+from bus.handling import Received, Said
+from bus.message import ProviderId
+from bus.messages.placement import ReportInventory
+from bus.sql import upgrade
+from bus.station import Station
+from bus.topology import IRONIC, objects_of
+from compute_sim.ironic import SimulatedIronic, available_nodes
+from ironic_sync.store import IronicStore
+from ironic_sync.store_memory import MemoryIronicStore
+from ironic_sync.store_sql import SqlIronicStore
+from placement_worker.store import PlacementStore
+from placement_worker.store_memory import MemoryPlacementStore
+from placement_worker.store_sql import SqlPlacementStore
+from scheduler_worker.store import SchedulerStore
+from scheduler_worker.store_memory import MemorySchedulerStore
+from scheduler_worker.store_sql import SqlSchedulerStore
+from tests.benchmarks.apart import apart
+from tests.benchmarks.books import WrongBooksError, check, closing, database_of
+from tests.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
+from tests.benchmarks.cpu import OneProcess, Spender
+from tests.benchmarks.incumbent import Arena, arena
+from tests.benchmarks.measuring import (
+    DATABASE,
+    GENERATOR,
+    Details,
+    Effort,
+    Result,
+    Settle,
+    Work,
+    at_once,
+    measured,
+)
+from tests.benchmarks.messages import CELL, HOSTS, report
+from tests.benchmarks.node_roles import Seen, daemon, scheduler
+from tests.benchmarks.roles import placement, running
+
+SECTION = "events of nodes"
+ROOMS = ("placement_worker", "scheduler_worker", "ironic_sync")
+NODES = 1_000
+EVENTS = 5_000
+# A second.
+EMBEDDED_RATE, SERVERS_RATE = 100, 500
+SCHEDULERS = 2
+RUNS = 5
+MS_PER_S = 1e3
+# What is promised, of the median run.
+EMBEDDED_P99_MS_MAX = 10.0
+SERVERS_P50_MS_MAX, SERVERS_P99_MS_MAX = 30.0, 150.0
+# Where others use the machine too: or within so many times what the bus alone takes.
+TIMES_OF_BUS = 4
+PATIENCE_S = 120.0
+_ROOT = Path(__file__).parents[2]
+_LINE_BYTES_MAX = 2**26
+_END_S_MAX = 30.0
+
+# The changes that a picture noted since it was asked last, when there were so many in all.
+Until = Callable[[int], Awaitable[Sequence[Seen]]]
+
+
+async def nodes_section(effort: Effort) -> list[Result]:
+    effort = structs.replace(effort, runs=RUNS if effort.servers else effort.runs)
+    results = []
+    for store in ("memory", "sqlite"):
+        async with _embedded(store, effort) as events:
+            what: dict[str, str | int] = {"broker": "memory", "store": store, "a second": EMBEDDED_RATE}
+            results.append(await events.measured(what, EMBEDDED_RATE, effort))
+    if effort.servers:
+        async with rabbitmq_bus() as bus, arena() as ring:
+            results += await _on_servers(bus, ring, effort)
+    return results
+
+
+# What happens
+
+
+class Flip(Struct, frozen=True):
+    """A node goes into maintenance, or comes back."""
+
+    node: ProviderId
+    reserved: int
+    body: bytes
+
+
+class Flips:
+    """Nodes of a simulated Ironic, of which one after the other changes."""
+
+    def __init__(self, count: int) -> None:
+        self._said: list[bytes] = []
+        self._at_s = time.time()
+        self._ironic = SimulatedIronic(available_nodes(count), lambda: self._at_s, self._hear)
+        self.nodes = tuple(self._ironic.nodes)
+        self._turn = 0
+
+    def first(self) -> list[Flip]:
+        """Each node speaks once, so that it is known."""
+        return [self._flip(node, is_on=False) for node in self.nodes]
+
+    def some(self, count: int, rate: int) -> list[Flip]:
+        """Their timestamps are those of the moments at which they will be published."""
+        began_s = time.time()
+        flips = []
+        for number in range(count):
+            self._at_s = began_s + number / rate
+            turn, at = divmod(self._turn, len(self.nodes))
+            flips.append(self._flip(self.nodes[at], is_on=turn % 2 == 0))
+            self._turn += 1
+        return flips
+
+    def _flip(self, node: str, *, is_on: bool) -> Flip:
+        self._said.clear()
+        self._ironic.set_maintenance(node, is_on=is_on)
+        # The word that it begins counts for nobody.
+        return Flip(ProviderId(UUID(node)), int(is_on), self._said[-1])
+
+    def _hear(self, key: str, properties: Mapping[str, Any], body: bytes) -> None:  # noqa: ARG002 - Ironic's form
+        self._said.append(body)
+
+
+class Events(Struct, frozen=True):
+    """What is published, and where it arrives."""
+
+    flips: Flips
+    publish: Callable[[bytes], Awaitable[None]]
+    pictures: Sequence[Until]
+    spenders: Mapping[str, Spender]
+    changes: Iterator[int]
+
+    async def begin(self) -> None:
+        await self._told(self.flips.first())
+
+    async def measured(
+        self, what: dict[str, str | int], rate: int, effort: Effort, settle: Settle = at_once
+    ) -> Result:
+        return await measured(
+            SECTION,
+            what,
+            self.spenders,
+            operations=effort.operations(EVENTS * rate // SERVERS_RATE, 1),
+            effort=effort,
+            prepare=partial(self._prepare, rate),
+            settle=settle,
+        )
+
+    def _prepare(self, rate: int, count: int) -> Work:
+        return partial(self._work, self.flips.some(count, rate), rate)
+
+    async def _work(self, flips: Sequence[Flip], rate: int) -> Details:
+        return waits_of(await self._told(flips, rate))
+
+    async def _told(self, flips: Sequence[Flip], rate: int = 0) -> list[float]:
+        """How many seconds each of them took to the last picture."""
+        sent_at_s = await paced([partial(self.publish, flip.body) for flip in flips], rate)
+        in_all = [next(self.changes) for _ in flips][-1]
+        async with asyncio.timeout(PATIENCE_S):
+            seen = [await until(in_all) for until in self.pictures]
+        return [max(waits) for waits in zip(*(_waits(flips, sent_at_s, each) for each in seen), strict=True)]
+
+
+async def paced(deeds: Sequence[Callable[[], Awaitable[None]]], rate: int) -> list[float]:
+    """Begin so many a second, or all at once, and do not wait for one before the next; when each began."""
+    began_s = time.monotonic()
+    began_at_s = []
+    async with asyncio.TaskGroup() as doing:
+        for number, deed in enumerate(deeds):
+            if rate and (pause_s := began_s + number / rate - time.monotonic()) > 0:
+                await asyncio.sleep(pause_s)
+            began_at_s.append(time.monotonic())
+            doing.create_task(_done(deed))
+    return began_at_s
+
+
+async def _done(deed: Callable[[], Awaitable[None]]) -> None:
+    await deed()
+
+
+def _waits(flips: Sequence[Flip], sent_at_s: Sequence[float], seen: Sequence[Seen]) -> list[float]:
+    """Of one picture. Each change must be there, and no other."""
+    noted: dict[UUID, deque[Seen]] = defaultdict(deque)
+    for each in seen:
+        noted[each.node].append(each)
+    waits_s = []
+    for flip, at_s in zip(flips, sent_at_s, strict=True):
+        change = noted[flip.node].popleft() if noted[flip.node] else None
+        if change is None or change.reserved != flip.reserved:
+            raise WrongBooksError(
+                f"node {flip.node} went to reserved {flip.reserved}, a picture has {change}"
+            )
+        waits_s.append(change.at_s - at_s)
+    return waits_s
+
+
+def waits_of(waits_s: Sequence[float]) -> Details:
+    ordered = sorted(waits_s)
+    return {
+        "median wait ms": ordered[len(ordered) // 2] * MS_PER_S,
+        "p99 wait ms": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] * MS_PER_S,
+        "longest wait ms": ordered[-1] * MS_PER_S,
+    }
+
+
+# All in this process
+
+
+class Stores(Struct, frozen=True):
+    placement: PlacementStore
+    scheduler: SchedulerStore
+    ironic: IronicStore
+
+
+@asynccontextmanager
+async def memory_stores() -> AsyncIterator[Stores]:
+    yield Stores(MemoryPlacementStore(), MemorySchedulerStore(), MemoryIronicStore())
+
+
+@asynccontextmanager
+async def sql_stores(url: str) -> AsyncIterator[Stores]:
+    for room in ROOMS:
+        await upgrade(url, room)
+    stores = SqlPlacementStore(url), SqlSchedulerStore(url), SqlIronicStore(url)
+    try:
+        yield Stores(*stores)
+    finally:
+        for store in stores:
+            await store.close()
+
+
+@asynccontextmanager
+async def _embedded(store: str, effort: Effort) -> AsyncIterator[Events]:
+    async with AsyncExitStack() as stack:
+        if store == "memory":
+            stores = await stack.enter_async_context(memory_stores())
+        else:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-"))
+            stores = await stack.enter_async_context(sql_stores(f"sqlite:///{Path(directory) / 'moor.db'}"))
+        bus = await stack.enter_async_context(memory_bus())
+        publish = await stack.enter_async_context(publishing(bus.broker))
+        await stack.enter_async_context(placement(bus.broker, stores.placement))
+        picture = await stack.enter_async_context(scheduler(bus.broker, stores.scheduler, "scheduler"))
+        await stack.enter_async_context(daemon(bus.broker, stores.ironic, "d1"))
+        flips = Flips(NODES if effort.servers else 20)
+        here = {"all in one process": OneProcess(os.getpid())}
+        events = Events(flips, publish, (picture.until,), here, itertools.count(1))
+        await events.begin()
+        yield events
+        if contradictions := await stores.placement.audit():
+            raise WrongBooksError(f"contradictions in the books: {contradictions[:10]}")
+
+
+@asynccontextmanager
+async def publishing(broker: Broker) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
+    """As Ironic publishes: to its exchange, durable, and confirmed."""
+    connection = await broker.connect()
+    try:
+        await connection.declare(objects_of((CELL,), create_foreign=True))
+        channel = await connection.open_publishing()
+
+        async def publish(body: bytes) -> None:
+            await channel.publish(Parcel(IRONIC, "ironic_versioned_notifications.info", body))
+
+        yield publish
+    finally:
+        await connection.close()
+
+
+# On servers, each part a process
+
+
+async def _on_servers(bus: Bus, ring: Arena, effort: Effort) -> list[Result]:
+    what: dict[str, str | int] = {"broker": bus.name, "store": "postgresql", "a second": SERVERS_RATE}
+    async with ring.database() as name, AsyncExitStack() as stack:
+        url = database_of(ring.postgres, name)
+        for room in ROOMS:
+            await upgrade(url, room)
+        alone = await _bus_alone(bus, effort)
+        publish = await stack.enter_async_context(publishing(bus.broker))
+        placing = await stack.enter_async_context(apart("placement", bus.url, url))
+        schedulers = [
+            await stack.enter_async_context(role_apart("scheduler", bus.url, url, f"scheduler-{number}"))
+            for number in range(SCHEDULERS)
+        ]
+        keeping = await stack.enter_async_context(role_apart("daemon", bus.url, url, "d1"))
+        spenders = {
+            GENERATOR: OneProcess(os.getpid()),
+            "daemon": keeping.spender,
+            "placement": placing.spender,
+            "schedulers": Several([each.spender for each in schedulers]),
+            **bus.spenders,
+            DATABASE: ring.spender,
+        }
+        pictures = [each.until for each in schedulers]
+        events = Events(Flips(NODES), publish, pictures, spenders, itertools.count(1))
+        await events.begin()
+        result = await events.measured(what, SERVERS_RATE, effort, ring.settle)
+        async with closing(SqlPlacementStore(url)) as store:
+            await check(store)
+    return [alone, result]
+
+
+class Several:
+    """Processes that are counted together."""
+
+    def __init__(self, spenders: Sequence[Spender]) -> None:
+        self._spenders = spenders
+
+    def spent_s(self) -> float:
+        return sum(each.spent_s() for each in self._spenders)
+
+
+class RoleApart:
+    """A process of node_roles.py, seen from here."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.spender = OneProcess(process.pid)
+        self._name = name
+
+    async def until(self, count: int) -> Sequence[Seen]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{count}\n".encode())
+        return msgspec.json.decode(await self.line(), type=list[Seen])
+
+    async def line(self) -> bytes:
+        assert self.process.stdout is not None
+        if not (line := await self.process.stdout.readline()):
+            raise RuntimeError(f"the process of {self._name} has ended")
+        return line
+
+
+@asynccontextmanager
+async def role_apart(
+    role: str, bus: str, database: str, name: str, ironic: str = ""
+) -> AsyncIterator[RoleApart]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.benchmarks.node_roles", role, bus, database, name, ironic),
+        cwd=_ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=_LINE_BYTES_MAX,
+    )
+    assert process.stdin is not None
+    try:
+        here = RoleApart(name, process)
+        await here.line()
+        yield here
+    finally:
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(_END_S_MAX):
+                await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+# What the bus alone takes
+
+
+class _Stamps:
+    """When reports arrived; nothing else is done with them."""
+
+    def __init__(self) -> None:
+        self.at_s: dict[int, float] = {}
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        yield
+
+    async def on_reports(self, reports: Sequence[Received[ReportInventory]], _: None) -> Sequence[Said]:
+        at_s = time.monotonic()
+        self.at_s.update((each.message.sequence, at_s) for each in reports)
+        return ()
+
+
+async def _bus_alone(bus: Bus, effort: Effort) -> Result:
+    stamps = _Stamps()
+    sender = Station(bus.broker, "sender")
+    taker = Station(bus.broker, "taker")
+    worker = taker.worker("placement.work", {ReportInventory: stamps.on_reports}, stamps)
+
+    def prepare(count: int) -> Work:
+        async def work() -> Details:
+            stamps.at_s.clear()
+            deeds = [partial(_send, sender, number) for number in range(1, count + 1)]
+            began_at_s = await paced(deeds, SERVERS_RATE)
+            async with asyncio.timeout(PATIENCE_S):
+                while len(stamps.at_s) < count:
+                    await asyncio.sleep(0.01)
+            return waits_of([stamps.at_s[number] - at_s for number, at_s in enumerate(began_at_s, start=1)])
+
+        return work
+
+    what: dict[str, str | int] = {"broker": bus.name, "store": "none: the bus", "a second": SERVERS_RATE}
+    async with running(sender, worker, taker):
+        result = await measured(
+            SECTION,
+            what,
+            {"sender and worker": OneProcess(os.getpid()), **bus.spenders},
+            operations=effort.operations(EVENTS // 2, 1),
+            effort=effort,
+            prepare=prepare,
+        )
+    await sender.close()
+    await taker.close()
+    return result
+
+
+async def _send(sender: Station, number: int) -> None:
+    await sender.publisher.send(structs.replace(report(number % HOSTS), sequence=number))
+
+
+# What is promised
+
+
+def event_waits(results: Sequence[Result]) -> Iterator[str]:
+    """The median run counts."""
+    waits = {
+        result.what["store"]: (result.detail("median wait ms") or 0.0, result.detail("p99 wait ms") or 0.0)
+        for result in results
+        if result.section == SECTION
+    }
+    for store in ("memory", "sqlite"):
+        if store in waits:
+            yield _verdict(store, "p99", waits[store][1], EMBEDDED_P99_MS_MAX)
+    if "postgresql" in waits:
+        bus_ms = waits["none: the bus"][1] * TIMES_OF_BUS
+        yield _verdict("postgresql", "p50", waits["postgresql"][0], SERVERS_P50_MS_MAX)
+        yield _verdict("postgresql", "p99", waits["postgresql"][1], max(SERVERS_P99_MS_MAX, bus_ms))
+
+
+def _verdict(store: str, which: str, ms: float, ms_max: float) -> str:
+    verdict = "kept" if ms <= ms_max else "EXCEEDED"
+    return f"{SECTION}, {store}, {which}: at most {ms_max:.0f} ms, seen {ms:.1f}: {verdict}"
