@@ -194,11 +194,15 @@ class TreeChanges(Struct, frozen=True):
     A provider in `changed` is new, stands in another tree, or differs from what is stored; its revision moves by one.
     `removed` are to be deleted, leaves first. The row of each root is written with the tree's shape, epoch and sequence; a
     tree without providers is kept as a stump, and one with providers leaves no stump of its root.
+
+    `before` has those of `changed` that are stored and stay, as they are stored: their tree was locked when it was read, so
+    that what did not change need not be looked at again.
     """
 
     trees: tuple[TreeBook, ...] = ()
     changed: tuple[ProviderId, ...] = ()
     removed: tuple[ProviderId, ...] = ()
+    before: Mapping[ProviderId, ProviderBook] = {}
 
 
 class NamedNames(Struct, frozen=True):

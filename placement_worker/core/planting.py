@@ -92,10 +92,18 @@ class ForestDraft:
         trees = [
             tree for tree in self.trees.values() if tree != stored.get(tree.root) or tree.root in self._felled
         ]
+        changed = tuple([provider for tree in trees for provider in self._changed_in(tree)])
+        known = {
+            provider: book
+            for tree in stored.values()
+            for provider, book in tree.providers.items()
+            if provider not in self._felled
+        }
         return TreeChanges(
             trees=tuple(trees),
-            changed=tuple([provider for tree in trees for provider in self._changed_in(tree)]),
+            changed=changed,
             removed=self._removed(),
+            before={provider: known[provider] for provider in changed if provider in known},
         )
 
     def _plant_root(self, providers: dict[ProviderId, ProviderBook], root: ProviderId, cell: str) -> TreeBook:

@@ -39,10 +39,12 @@ def lock_trees(connection: Connection, vocabulary: Vocabulary, named: Named) -> 
     elsewhere = _elsewhere(connection, (named.trees | named.providers) - standing)
     if strayed := elsewhere.keys() & named.trees:
         raise Transient(f"{len(strayed)} providers came to another tree while that was being locked")
+    # A provider of a locked tree keeps its name: names are unique.
+    borne = {book.name for tree in trees.values() for book in tree.providers.values()}
     forest = Forest(
         trees,
         elsewhere,
-        _bearers(connection, named.names),
+        _bearers(connection, named.names - borne),
         known_of(connection, resource_classes, named.classes),
         known_of(connection, traits, named.traits),
     )
@@ -102,6 +104,8 @@ def _books(
 
 def _elsewhere(connection: Connection, named: Collection[ProviderId]) -> dict[ProviderId, ProviderId]:
     """Not locked, since the decision can only be a refusal. What comes to stand there meanwhile is a duplicate."""
+    if not named:
+        return {}
     rows = connection.execute(
         sa.select(providers.c.uuid, root.c.uuid.label("root"))
         .join(root, root.c.id == providers.c.root_id)
@@ -111,5 +115,7 @@ def _elsewhere(connection: Connection, named: Collection[ProviderId]) -> dict[Pr
 
 
 def _bearers(connection: Connection, names: Collection[str]) -> dict[str, ProviderId]:
+    if not names:
+        return {}
     query = sa.select(providers.c.name, providers.c.uuid).where(among(connection, providers.c.name, names))
     return {row.name: row.uuid for row in connection.execute(query)}

@@ -40,9 +40,13 @@ def write_trees(
         ids |= _number(connection, [provider for provider in books if provider not in ids])
         _name(connection, vocabulary, books.values())
         _write_providers(connection, vocabulary, changes, stored, ids)
-        _write_contents(connection, vocabulary, [(ids[book.id], book) for book in books.values()])
-        revive(connection, resource_classes, _classes_of(books.values()))
-        revive(connection, traits, _traits_of(books.values()))
+        _write_contents(
+            connection, vocabulary, [(ids[book.id], book) for book in books.values()], changes.before
+        )
+        # What a provider had before is known, since it is in use.
+        known = changes.before.values()
+        revive(connection, resource_classes, _classes_of(books.values()) - _classes_of(known))
+        revive(connection, traits, _traits_of(books.values()) - _traits_of(known))
         reshaped = _write_roots(connection, changes, stored, ids)
         clear_stumps(connection, [tree for tree in changes.trees if _is_planted(tree, stored)])
         write_stumps(connection, changes.trees)
@@ -236,15 +240,31 @@ def _write_roots(
     return reshaped
 
 
+Numbered = tuple[int, ProviderBook]
+
+
 def _write_contents(
-    connection: Connection, vocabulary: Vocabulary, books: Sequence[tuple[int, ProviderBook]]
+    connection: Connection,
+    vocabulary: Vocabulary,
+    books: Sequence[Numbered],
+    before: Mapping[ProviderId, ProviderBook],
 ) -> None:
-    if not books:
-        return
-    ids = [number for number, _ in books]
-    _replace(connection, inventories, ids, _inventory_rows(vocabulary, books))
-    _replace(connection, provider_traits, ids, _trait_rows(vocabulary, books))
-    _replace(connection, provider_aggregates, ids, {(n, a) for n, book in books for a in book.aggregates})
+    """Of providers that are stored, only what differs: a batch that changes one thing of each is a statement or two."""
+    fresh = [each for each in books if each[1].id not in before]
+    if fresh:
+        numbers = [number for number, _ in fresh]
+        _replace(connection, inventories, numbers, _inventory_rows(vocabulary, fresh))
+        _replace(connection, provider_traits, numbers, _trait_rows(vocabulary, fresh))
+        _replace(connection, provider_aggregates, numbers, _aggregate_rows(fresh))
+    known = [(number, before[book.id], book) for number, book in books if book.id in before]
+    old, new = [(number, book) for number, book, _ in known], [(number, book) for number, _, book in known]
+    _rewrite(connection, inventories, _inventory_rows(vocabulary, old), _inventory_rows(vocabulary, new))
+    _rewrite(connection, provider_traits, _trait_rows(vocabulary, old), _trait_rows(vocabulary, new))
+    _rewrite(connection, provider_aggregates, _aggregate_rows(old), _aggregate_rows(new))
+
+
+def _aggregate_rows(books: Iterable[Numbered]) -> set[tuple[Any, ...]]:
+    return {(number, each) for number, book in books for each in book.aggregates}
 
 
 def _inventory_rows(
@@ -280,13 +300,31 @@ def _replace(
 ) -> None:
     """Of these providers the table has these rows and no others; what is there already is not written again."""
     query = sa.select(table).where(among(connection, table.c.provider_id, ids))
-    stored = {tuple(row) for row in connection.execute(query)}
+    _rewrite(connection, table, {tuple(row) for row in connection.execute(query)}, wanted)
+
+
+def _rewrite(
+    connection: Connection, table: Table, stored: set[tuple[Any, ...]], wanted: set[tuple[Any, ...]]
+) -> None:
+    """In place of the stored rows the table has these; a row that keeps its key is updated."""
+    if stored == wanted:
+        return
     names = table.columns.keys()
     keys = [column.name for column in table.primary_key]
-    if gone := [dict(zip(names, row, strict=True)) for row in sorted(stored - wanted, key=str)]:
-        same = sa.and_(*(table.c[key] == sa.bindparam(f"old_{key}") for key in keys))
-        connection.execute(
-            sa.delete(table).where(same), [{f"old_{key}": row[key] for key in keys} for row in gone]
-        )
-    if new := [dict(zip(names, row, strict=True)) for row in sorted(wanted - stored, key=str)]:
-        connection.execute(sa.insert(table), new)
+    same = sa.and_(*(table.c[key] == sa.bindparam(f"old_{key}") for key in keys))
+
+    def by_key(rows: set[tuple[Any, ...]]) -> dict[tuple[Any, ...], dict[str, Any]]:
+        named = (dict(zip(names, row, strict=True)) for row in sorted(rows, key=str))
+        return {tuple(row[key] for key in keys): row for row in named}
+
+    old, new = by_key(stored - wanted), by_key(wanted - stored)
+    if gone := [{f"old_{key}": row[key] for key in keys} for at, row in old.items() if at not in new]:
+        connection.execute(sa.delete(table).where(same), gone)
+    if kept := [
+        {f"old_{key}": row[key] for key in keys} | {name: row[name] for name in names if name not in keys}
+        for at, row in new.items()
+        if at in old
+    ]:
+        connection.execute(sa.update(table).where(same), kept)
+    if made := [row for at, row in new.items() if at not in old]:
+        connection.execute(sa.insert(table), made)
