@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|choosing|api|beside|nodes] [--json FILE]`"""
+"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|choosing|api|beside|nodes|ring] [--json FILE]`"""
 
 import argparse
 import sys
@@ -20,6 +20,7 @@ from tests.benchmarks.section_candidates import candidates_section
 from tests.benchmarks.section_choosing import choosing_section
 from tests.benchmarks.section_claims import claims_section
 from tests.benchmarks.section_nodes import nodes_section
+from tests.benchmarks.section_ring import ring_section
 from tests.environments import NotInstallableError
 from tests.servers import DidNotStartError, NotInstalledError
 
@@ -32,6 +33,7 @@ SECTIONS = {
     "api": api_section,
     "beside": beside_section,
     "nodes": nodes_section,
+    "ring": ring_section,
 }
 TABLE_WIDTH = 160
 

@@ -146,6 +146,21 @@ async def measured(
     return result
 
 
+async def measured_once(
+    section: str,
+    what: dict[str, str | int],
+    spenders: Mapping[str, Spender],
+    *,
+    operations: int,
+    work: Work,
+    settle: Settle = at_once,
+) -> Result:
+    """Of work that takes long, and that nothing can be repeated of."""
+    result = Result(section, what, (await _run(spenders, operations, work, settle),))
+    _tell(result)
+    return result
+
+
 async def _run(spenders: Mapping[str, Spender], operations: int, work: Work, settle: Settle) -> Run:
     # The load was made before, and in production would not be there: its garbage collection is not the product's.
     gc.collect()

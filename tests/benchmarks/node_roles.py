@@ -91,37 +91,50 @@ async def scheduler(broker: Broker, store: SchedulerStore, name: str) -> AsyncIt
         await station.close()
 
 
+class Daemon:
+    """With Ironic's exchange on the same broker. Without `api` notifications alone decide."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        store: IronicStore,
+        name: str,
+        *,
+        api: IronicApi | None = None,
+        settings: IronicSettings | None = None,
+    ) -> None:
+        self._station = Station(broker, f"ironic-{name}", asks=True)
+        self._link = Link(broker, self._station.settings, name="connection to Ironic")
+        self._api = api
+        self.parts = ironic_parts(
+            self._station,
+            self._link,
+            store,
+            settings or IronicSettings(),
+            name=name,
+            incarnation=secrets.token_hex(8),
+            cells=CellMap(default=CELL),
+            inbox=INBOX,
+            api=api,
+        )
+
+    async def close(self) -> None:
+        await self._station.close()
+        await self._link.close()
+        if self._api is not None:
+            await self._api.close()
+
+
 @asynccontextmanager
 async def daemon(
-    broker: Broker,
-    store: IronicStore,
-    name: str,
-    *,
-    api: IronicApi | None = None,
-    settings: IronicSettings | None = None,
+    broker: Broker, store: IronicStore, name: str, *, api: IronicApi | None = None
 ) -> AsyncIterator[None]:
-    """With Ironic's exchange on the same broker. Without `api` notifications alone decide."""
-    station = Station(broker, f"ironic-{name}", asks=True)
-    link = Link(broker, station.settings, name="connection to Ironic")
-    parts = ironic_parts(
-        station,
-        link,
-        store,
-        settings or IronicSettings(),
-        name=name,
-        incarnation=secrets.token_hex(8),
-        cells=CellMap(default=CELL),
-        inbox=INBOX,
-        api=api,
-    )
+    here = Daemon(broker, store, name, api=api)
     try:
-        async with running(*parts):
+        async with running(*here.parts):
             yield
     finally:
-        await station.close()
-        await link.close()
-        if api is not None:
-            await api.close()
+        await here.close()
 
 
 async def main(role: str, bus: str, database: str, name: str = "d1", ironic: str = "") -> None:

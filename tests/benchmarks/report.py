@@ -13,6 +13,7 @@ from tests.benchmarks.machine import Machine
 from tests.benchmarks.measuring import BROKER, DATABASE, GENERATOR, Result
 from tests.benchmarks.section_beside import longest_waits
 from tests.benchmarks.section_nodes import event_waits
+from tests.benchmarks.section_ring import ring_times
 
 
 class Budget(Struct, frozen=True):
@@ -60,7 +61,13 @@ def show(console: Console, machine: Machine, results: Sequence[Result]) -> None:
     console.print("Ours, others: what we and what everybody else got of the machine's CPU time meanwhile.")
     for section in dict.fromkeys(result.section for result in results):
         console.print(_table(section, [result for result in results if result.section == section]))
-    for line in (*budgets_of(results), *targets_of(results), *longest_waits(results), *event_waits(results)):
+    for line in (
+        *budgets_of(results),
+        *targets_of(results),
+        *longest_waits(results),
+        *event_waits(results),
+        *ring_times(results),
+    ):
         console.print(line)
 
 
@@ -168,6 +175,16 @@ def _beside(result: Result) -> str:
     return "" if rate is None or cost_us is None else f"{rate:.0f} ({_us(cost_us)})"
 
 
+def _seconds(result: Result) -> str:
+    seconds = result.detail("seconds")
+    return "" if seconds is None else f"{seconds:.1f}"
+
+
+def _owners(result: Result) -> str:
+    seconds = result.detail("new owners s")
+    return "" if seconds is None else f"{seconds:.1f}"
+
+
 def _again(result: Result) -> str:
     asked_again = result.detail("asked again")
     return "" if asked_again is None else f"{asked_again:.0f}"
@@ -186,6 +203,8 @@ _COLUMNS = {
     _slowest: "longest ms, best run",
     _beside: "claims/s beside (µs)",
     _again: "asked again",
+    _owners: "new owners after s",
+    _seconds: "done after s",
     _ours: "ours",
     _others: "others",
 }

@@ -1,5 +1,8 @@
 """What becomes of a node's provider when the node changes its cell or class, is lost, or is kept by something else."""
 
+import asyncio
+import itertools
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -56,21 +59,28 @@ class World(Struct):
     def nodes(self) -> list[ProviderId]:
         return [ProviderId(UUID(each.uuid)) for each in self.simulation.ironic.nodes.values()]
 
-    async def hold(self, node: ProviderId, resource: str = CLASS) -> None:
-        """Somebody claims it."""
+    async def claim(self, node: ProviderId, consumer: ConsumerId) -> object:
+        """What placement says to it."""
         claim = ClaimResources(
             cell="c1",
-            consumer=ConsumerId(node),
+            consumer=consumer,
             attempt=1,
             issued_at=datetime.now(UTC),
-            share=Share(host=node, amounts=(ResourceAmount(provider=node, resource=resource, amount=1),)),
+            share=Share(host=node, amounts=(ResourceAmount(provider=node, resource=CLASS, amount=1),)),
         )
         answer = await self.claims.ask(claim)
         assert isinstance(answer, ClaimAnswered)
-        assert answer.verdict == Claimed()
+        return answer.verdict
+
+    async def hold(self, node: ProviderId) -> None:
+        """Somebody claims it."""
+        assert await self.claim(node, ConsumerId(node)) == Claimed()
 
     async def release(self, node: ProviderId) -> None:
-        release = ReleaseClaim(cell="c1", consumer=ConsumerId(node), attempt=1, issued_at=datetime.now(UTC))
+        await self.let_go(ConsumerId(node))
+
+    async def let_go(self, consumer: ConsumerId) -> None:
+        release = ReleaseClaim(cell="c1", consumer=consumer, attempt=1, issued_at=datetime.now(UTC))
         answer = await self.claims.ask(release)
         assert isinstance(answer, ClaimAnswered)
         assert isinstance(answer.verdict, Released)
@@ -384,3 +394,48 @@ async def test_the_row_of_a_deleted_node_is_pruned_after_a_time(bus: str, books:
             {"uuid": str(gone), "driver": "fake-hardware", "resource_class": "baremetal"}
         )
         await there.until_stocks(gone, {CLASS: 1})
+
+
+async def test_a_node_whose_leaving_is_committed_is_not_claimed_before_it_is_back(
+    bus: str, books: str
+) -> None:
+    claimed_while_away: list[ConsumerId] = []
+    verdicts: Counter[str] = Counter()
+    is_away = asyncio.Event()
+
+    async with world(bus, books, 1) as there, there.here.daemon("d1", simulation=there.simulation):
+        (node,) = there.nodes
+        await there.until_stocks(node, {CLASS: 0})
+
+        async def claim_again_and_again() -> None:
+            for number in itertools.count(1):
+                was_away = is_away.is_set()
+                verdict = await there.claim(node, consumer := ConsumerId(UUID(int=number)))
+                verdicts[type(verdict).__name__] += 1
+                if isinstance(verdict, Claimed):
+                    claimed_while_away.extend([consumer] if was_away else [])
+                    await there.let_go(consumer)
+
+        claiming = asyncio.create_task(claim_again_and_again())
+        for _ in range(8):
+            there.simulation.ironic.set_maintenance(str(node), is_on=True)
+            await there.until_stocks(node, {CLASS: 1})
+            is_away.set()
+            refused = verdicts["DoesNotFit"]
+
+            async def is_refused(more_than: int = refused + 2) -> bool:
+                return verdicts["DoesNotFit"] > more_than or bool(claimed_while_away)
+
+            await until_so(is_refused, "claims are refused", verdicts)
+            is_away.clear()
+            claimed = verdicts["Claimed"]
+            there.simulation.ironic.set_maintenance(str(node), is_on=False)
+
+            async def is_claimed(more_than: int = claimed) -> bool:
+                return verdicts["Claimed"] > more_than
+
+            await until_so(is_claimed, "the node is claimed again", verdicts)
+        claiming.cancel()
+        await asyncio.gather(claiming, return_exceptions=True)
+
+    assert claimed_while_away == []
