@@ -30,7 +30,8 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
     sweep_s: float = 300.0
     doubts_s: float = 5.0
     reads_at_once: int = 16
-    # How many nodes are reported at once (a few such batches wait for their answers), and how soon what placement did not take is tried again.
+    # How many nodes are reported at once (a few such batches may wait for their answers), and how soon is tried again what
+    # placement did not take.
     reports_at_once: int = 100
     report_again_s: float = 10.0
     # How often a daemon vouches for its nodes.
