@@ -19,19 +19,26 @@ STATE_COLOURS = {
 }
 
 
+WIDE = 120
+
+
 def nodes_table(nodes: Sequence[NodeShown]) -> Table:
-    table = table_of("id", "name", "state", "class", "cell", "daemon", "offered")
+    """Where there is little room, only what tells whether a node can be had."""
+    is_wide = out.width >= WIDE
+    table = table_of(
+        "id",
+        *(("name",) if is_wide else ()),
+        "state",
+        "class",
+        *(("cell", "daemon") if is_wide else ()),
+        "offered",
+    )
     for each in nodes:
         resource_class = (each.ironic.resource_class if each.ironic else "") or ""
-        table.add_row(
-            str(each.id),
-            escape(each.name),
-            _state(each.ironic),
-            escape(resource_class),
-            each.cell,
-            escape(each.daemon),
-            _in_short(each.offered),
-        )
+        name = (escape(each.name),) if is_wide else ()
+        whose = (each.cell, escape(each.daemon)) if is_wide else ()
+        state = _state(each.ironic)
+        table.add_row(str(each.id), *name, state, escape(resource_class), *whose, _in_short(each.offered))
     return table
 
 

@@ -27,7 +27,12 @@ from moor.tuning import CloudSettings, Tuning
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 
+# Nobody looks at what goes to a file or another program: there a row stays one line.
+WIDTH_OF_NO_TERMINAL = 200
+
 out = Console()
+if not out.is_terminal and "COLUMNS" not in os.environ:
+    out.width = WIDTH_OF_NO_TERMINAL
 err = Console(stderr=True)
 
 # What a command does with its broker: none of it takes long, unless the broker has an alarm or hangs.

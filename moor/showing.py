@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from msgspec import Struct
@@ -26,6 +27,7 @@ COLOURS: Mapping[str, str] = {
     "deleted": "dim",
 }
 BAR = 24
+ID_WIDTH = len(str(UUID(int=0)))
 # More than these are counted, not listed, while they are followed.
 FOLLOWED_MAX = 16
 
@@ -133,7 +135,12 @@ def table_of(*columns: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         # An id that is cut short is of no use.
-        table.add_column(column, overflow="fold", no_wrap=column in ("id", "host", "cell", "name", ""))
+        table.add_column(
+            column,
+            overflow="fold",
+            no_wrap=column in ("id", "host", "cell", "name", ""),
+            min_width=ID_WIDTH if column == "id" else None,
+        )
     return table
 
 
