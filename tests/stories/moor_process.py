@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 PATIENCE_S = 60
+_NO_HOME = f"{tempfile.gettempdir()}/no-home-of-{os.getpid()}"
 
 
 class Ran(Struct, frozen=True):
@@ -85,8 +88,10 @@ async def _start(arguments: tuple[str, ...], environment: dict[str, str]) -> asy
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # Any port that is free, so that no two tests want the same.
+        # Any port that is free, so that no two tests want the same; and no home, in which somebody's own cloud may be kept.
         env={
+            "XDG_STATE_HOME": _NO_HOME,
+            "XDG_CONFIG_HOME": _NO_HOME,
             "PATH": "/usr/bin:/bin",
             "COLUMNS": "200",
             "TERM": "dumb",
