@@ -20,6 +20,7 @@ from compute_sim.ironic import (
     IronicSimSettings,
     IronicSimulation,
     IronicTransport,
+    Node,
     NodeFile,
     nodes_in_groups,
     paced,
@@ -58,6 +59,14 @@ class Metal(Struct, frozen=True, kw_only=True):
     def groups(self) -> tuple[str, ...]:
         """The conductor groups that the nodes are dealt out to."""
         return tuple(sorted(self.cells.groups))
+
+    @property
+    def simulated_nodes(self) -> tuple[Node, ...]:
+        return nodes_in_groups(self.nodes, self.groups, resource_class=RESOURCE_CLASS)
+
+    @property
+    def simulating(self) -> IronicSimSettings:
+        return IronicSimSettings(delays=paced(Delays(), self.pace), conductor_groups=("", *self.groups))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -137,13 +146,16 @@ async def bare_metal(
     database: DatabaseSettings,
 ) -> AsyncIterator[BareMetal]:
     """What it takes, made; the tables are there. `station` makes one for a daemon of this name."""
-    nodes = nodes_in_groups(metal.nodes, metal.groups, resource_class=RESOURCE_CLASS)
-    simulating = IronicSimSettings(delays=paced(Delays(), metal.pace), conductor_groups=("", *metal.groups))
     async with AsyncExitStack() as stack:
         file = None if metal.file is None else stack.enter_context(closing(NodeFile(metal.file)))
         try:
             simulation = simulated_ironic(
-                broker, nodes, simulating, script=metal.script, listen=metal.listen, file=file
+                broker,
+                metal.simulated_nodes,
+                metal.simulating,
+                script=metal.script,
+                listen=metal.listen,
+                file=file,
             )
         except OSError as problem:
             raise IronicPortTaken(f"cannot listen at {metal.listen}: {problem}") from None

@@ -25,7 +25,6 @@ T = TypeVar("T")
 END_S_MAX = 30.0
 KILL_S_MAX = 5.0
 LINES_SHOWN = 15
-SIMULATED_IRONIC = "simulated-ironic"
 
 
 class Duty(Struct, frozen=True):
@@ -140,25 +139,29 @@ def duties_of(cells: Mapping[str, int], counts: Mapping[str, int], script: Path)
     return duties
 
 
-def duties_of_metal(metal: Metal, bus_url: str, address: str, script: Path) -> list[Duty]:
-    """The simulated Ironic first, which is to serve its API at this address; then its daemons."""
-    simulated = {
-        "MOOR_IRONIC_BUS_URL": bus_url,
-        "MOOR_IRONIC_SIM_NODES": str(metal.nodes),
-        "MOOR_IRONIC_SIM_GROUPS": ",".join(metal.groups),
-        "MOOR_IRONIC_SIM_LISTEN": address,
-        "MOOR_IRONIC_SIM_PACE": str(metal.pace),
-        "MOOR_IRONIC_SIM_SCRIPT": str(script),
-    }
-    daemon = {
-        "MOOR_IRONIC_URL": f"http://{address}",
+def duty_of_ironic(metal: Metal, bus_url: str, address: str, script: Path) -> Duty:
+    """The simulated Ironic, which is to serve its API at this address."""
+    return Duty(
+        "simulated-ironic",
+        "compute_sim.ironic",
+        {
+            "MOOR_IRONIC_BUS_URL": bus_url,
+            "MOOR_IRONIC_SIM_NODES": str(metal.nodes),
+            "MOOR_IRONIC_SIM_GROUPS": ",".join(metal.groups),
+            "MOOR_IRONIC_SIM_LISTEN": address,
+            "MOOR_IRONIC_SIM_PACE": str(metal.pace),
+            "MOOR_IRONIC_SIM_SCRIPT": str(script),
+        },
+    )
+
+
+def duties_of_daemons(metal: Metal, ironic_url: str) -> list[Duty]:
+    here = {
+        "MOOR_IRONIC_URL": ironic_url,
         "MOOR_IRONIC_CELL": metal.cells.default,
         "MOOR_IRONIC_GROUPS": ",".join(f"{group}={cell}" for group, cell in metal.cells.groups.items()),
     }
-    return [
-        Duty(SIMULATED_IRONIC, "compute_sim.ironic", simulated),
-        *(Duty(name, "ironic_sync", {**daemon, "MOOR_IRONIC_NAME": name}) for name in metal.names),
-    ]
+    return [Duty(name, "ironic_sync", {**here, "MOOR_IRONIC_NAME": name}) for name in metal.names]
 
 
 @contextmanager
@@ -182,9 +185,11 @@ async def cloud_apart(
     faults: FaultScript,
     *,
     metal: Metal | None = None,
+    ironic_url: str = "",
 ) -> AsyncIterator[Crew]:
     """All workers, with so many pretended hosts in each cell, and with `metal` a simulated Ironic and its daemons, for as
-    long as this is open. `urls` is what they find in their environment, where no password shows in a list of processes.
+    long as this is open. With an `ironic_url` the simulated Ironic is the caller's. `urls` is what they find in their
+    environment, where no password shows in a list of processes.
     """
     connection = await broker.connect()
     try:
@@ -199,13 +204,15 @@ async def cloud_apart(
         script.write_bytes(msgspec.json.encode(faults))
         workers: list[Worker] = []
         stack.push_async_callback(_end, workers)
-        duties, ironic_url = duties_of(cells, counts, script), ""
-        if metal is not None:
+        duties = duties_of(cells, counts, script)
+        if metal is not None and not ironic_url:
             address = _free_address()
             mishaps = place / "ironic_script.json"
             mishaps.write_bytes(msgspec.json.encode(metal.script))
-            duties += duties_of_metal(metal, urls["MOOR_BUS_URL"], address, mishaps)
+            duties.append(duty_of_ironic(metal, urls["MOOR_BUS_URL"], address, mishaps))
             ironic_url = f"http://{address}"
+        if metal is not None:
+            duties += duties_of_daemons(metal, ironic_url)
         for duty in duties:
             worker = await _start(duty, urls, place / f"{duty.name}.log")
             workers.append(worker)

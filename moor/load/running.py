@@ -18,7 +18,7 @@ from bus.urls import broker_at
 from compute_sim.core.faults import FailsToBuild, FaultScript
 from compute_sim.drivers import alike
 from moor.cloud import cloud
-from moor.cloud_apart import Servers, cloud_apart
+from moor.cloud_apart import Crew, Servers, cloud_apart
 from moor.load.auditing import all_hosts, all_providers, audit, until_quiet
 from moor.load.cpu import family_spent_s, process_spent_s
 from moor.load.firing import Fired, fire, hearing
@@ -73,19 +73,7 @@ async def run_apart(plan: Plan, servers: Servers, counts: Mapping[str, int]) -> 
     """Each worker in a process of its own, on these servers."""
     broker = broker_at(servers.bus_url)
     async with cloud_apart(broker, servers.environment, plan.cells, counts, plan.faults) as crew:
-        spenders = {worker.name: partial(process_spent_s, worker.pid) for worker in crew.workers}
-        notes = []
-        seen: set[int] = set()
-        spending = [("broker", servers.bus_url, BROKER), ("database", servers.database_url, DATABASE)]
-        if servers.placement_url:
-            spending.append(("placement_database", servers.placement_url, DATABASE))
-        for name, url, programs in spending:
-            match listener_of(url, programs):
-                case Unseen(why):
-                    notes.append(f"{name}: {why}, and so not in the total")
-                case pid if pid not in seen:
-                    seen.add(pid)
-                    spenders[name] = partial(family_spent_s, pid)
+        spenders, notes = spenders_of(crew, servers)
         meter = Meter(spenders, plan.boots, partial(process_spent_s, os.getpid()))
         store = SqlPlacementStore(servers.placement_url or servers.database_url)
         try:
@@ -95,18 +83,38 @@ async def run_apart(plan: Plan, servers: Servers, counts: Mapping[str, int]) -> 
     return _result(plan, meter, fired, problems, mode="real", workers=counts, notes=tuple(notes))
 
 
+def spenders_of(crew: Crew, servers: Servers) -> tuple[dict[str, Callable[[], float]], list[str]]:
+    """What each worker and each server has spent; and of the servers that cannot be seen, why not."""
+    spenders: dict[str, Callable[[], float]] = {
+        worker.name: partial(process_spent_s, worker.pid) for worker in crew.workers
+    }
+    notes = []
+    seen: set[int] = set()
+    spending = [("broker", servers.bus_url, BROKER), ("database", servers.database_url, DATABASE)]
+    if servers.placement_url:
+        spending.append(("placement_database", servers.placement_url, DATABASE))
+    for name, url, programs in spending:
+        match listener_of(url, programs):
+            case Unseen(why):
+                notes.append(f"{name}: {why}, and so not in the total")
+            case pid if pid not in seen:
+                seen.add(pid)
+                spenders[name] = partial(family_spent_s, pid)
+    return spenders, notes
+
+
 async def _measured(
     plan: Plan, broker: Broker, meter: Meter, books: Callable[[], Awaitable[Sequence[str]]]
 ) -> tuple[Fired, list[str]]:
     """Fire, measure, and ask everybody; what is wrong afterwards."""
     connection = await broker.connect()
     try:
-        async with _client(broker) as client:
+        async with client_on(broker) as client:
             await _until_ready(client, plan)
             async with hearing(client) as feed:
                 await until_quiet(connection, tuple(plan.cells))
                 meter.read(0)
-                with _progress() as progress:
+                with progress_of("booting") as progress:
                     bar = progress.add_task("boots", total=plan.boots)
 
                     def tell(ended: int) -> None:
@@ -123,7 +131,7 @@ async def _measured(
 
 
 @asynccontextmanager
-async def _client(broker: Broker) -> AsyncIterator[Station]:
+async def client_on(broker: Broker) -> AsyncIterator[Station]:
     client = Station(broker, process_name("load"), asks=True)
     told = asyncio.Event()
     running = asyncio.create_task(run_until(told, (client,), DRAIN_S_MAX))
@@ -160,9 +168,9 @@ async def _until_ready(client: Station, plan: Plan) -> None:
                 )
 
 
-def _progress() -> Progress:
+def progress_of(what: str) -> Progress:
     return Progress(
-        TextColumn("[bold]booting"),
+        TextColumn(f"[bold]{what}"),
         BarColumn(bar_width=50),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -13,7 +13,7 @@ import typer
 
 from moor.load_command import counts_of
 from tests.servers import descendants
-from tests.stories.moor_process import moor
+from tests.stories.moor_process import Ran, moor
 from tests.stories.real_servers import real_servers
 
 pytestmark = pytest.mark.asyncio
@@ -79,6 +79,50 @@ async def test_on_real_servers_everybody_who_is_paid_by_a_boot_is_counted_and_on
     assert all(us > 0 for us in spent.values())
     assert spent["total"] == pytest.approx(sum(us for name, us in spent.items() if name != "total"))
     assert found["load_generator_us_per_boot"] > 0
+
+
+METAL = ("load", "--bare-metal", "--nodes", "20", "--changes", "101", "--deploys", "12", "--in-flight", "10")
+
+
+def assert_metal_was_measured(ran: Ran, found: dict[str, Any]) -> None:
+    assert ran.code == 0, ran.err + ran.out
+    assert "audit passed" in ran.out
+    assert found["audit"] == {"passed": True, "problems": []}
+    assert found["active"] + found["in_error"] == found["deploys"]["count"] == 12
+    assert found["changes"]["count"] == 101
+    for phase in (found["changes"], found["deploys"]):
+        assert phase["per_s"] > 0
+        assert 0 < phase["latency_ms"]["p50"] <= phase["latency_ms"]["p99"] <= phase["latency_ms"]["max"]
+        spent = phase["cpu_us_each"]
+        assert spent["total"] == pytest.approx(sum(us for name, us in spent.items() if name != "total"))
+        assert spent["total"] > 0
+    assert found["free_again_ms"]["p50"] > 0
+
+
+async def test_on_bare_metal_changes_and_deploys_are_measured_and_audited(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+
+    ran = await moor(*METAL, "--failing", "0.3", "--rate", "100", "--json", str(file))
+
+    assert_metal_was_measured(ran, figures(file))
+    assert figures(file)["by_alternate"] > 0
+    assert figures(file)["changes"]["cpu_us_each"].keys() == {"total", "embedded"}
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+async def test_on_bare_metal_and_real_servers_the_daemons_are_counted_too(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+    async with real_servers() as (bus, database):
+        ran = await moor(*METAL, "--cells", "1", "--bus", bus, "--db", database, "--json", str(file))
+        again = await moor(*METAL, "--cells", "1", "--bus", bus, "--db", database)
+
+    assert_metal_was_measured(ran, figures(file))
+    workers = {"placement-1", "scheduler-1", "conductor-c1-1", "compute-c1", "ironic-1", "ironic-2"}
+    assert figures(file)["deploys"]["cpu_us_each"].keys() == workers | {"total", "broker", "database"}
+    assert figures(file)["deploys"]["generator_us_each"] > 0
+    assert again.code == 1
+    assert "the daemons' tables have 20 nodes already" in again.err
 
 
 @pytest.mark.rabbitmq

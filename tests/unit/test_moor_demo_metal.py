@@ -14,9 +14,10 @@ from bus.messages.build import AttemptFailed, InstanceActive, InstanceId, Instan
 from bus.messages.placement import InventoryState, LogPosition, ProvidersChanged, ProviderState
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import Deploy, NodeRow, Offer
-from moor.demo.metal.concluding import Said, problems_of, problems_of_the_kill
+from moor.demo.metal.concluding import problems_of_the_kill
 from moor.demo.metal.picture import WIDTH, kind_of, metal_picture
 from moor.demo.metal.tally import MetalTally
+from moor.load.node_auditing import Said, problems_of
 
 FREE, BUSY = (ProviderId(UUID(int=number)) for number in (1, 2))
 METAL, WEB = (InstanceId(UUID(int=number)) for number in (101, 102))

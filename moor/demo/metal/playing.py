@@ -25,10 +25,11 @@ from moor.bare_metal import flavor_of_nodes
 from moor.demo.metal.concluding import conclude
 from moor.demo.metal.picture import metal_picture
 from moor.demo.metal.stage import CELLS, HOSTS_PER_CELL, Stage
-from moor.demo.metal.tally import VIRTUAL_NAME, MetalTally
+from moor.demo.metal.tally import MetalTally
 from moor.demo.playing import Feed, hearing
 from moor.demo.tally import News
 from moor.load.auditing import all_hosts, all_providers
+from moor.load.node_auditing import VIRTUAL_NAME
 from moor.options import out
 from moor.request_ids import new_request_ids
 

@@ -8,9 +8,6 @@ from bus.messages.placement import ProvidersChanged
 from ironic_sync.core.rows import NodeRow
 from moor.demo.tally import News, Tally
 
-# How the instances are called that are built on hypervisors.
-VIRTUAL_NAME = "web-"
-
 
 class MetalTally(Tally):
     """Beside instances: the nodes as the daemons have them, who owns each, and how flips and the kill went."""

@@ -1,0 +1,125 @@
+"""The figures of a load run on bare metal, as JSON and as a table."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from moor.load.results import Audited, Latency
+
+
+class Phase(Struct, frozen=True, kw_only=True):
+    """State changes, or deploys with their undeploys. `cpu_us_each` has `total` and what it is the sum of; the load
+    generator, with the simulated Ironic in it, is not, unless it shares the one process of an embedded run.
+    """
+
+    count: int
+    seconds: float
+    per_s: float
+    latency_ms: Latency
+    cpu_us_each: Mapping[str, float]
+    generator_us_each: float | None
+    # Of all that the processors of this machine can give in the time: what we took, and what others did.
+    share_of_machine: float
+    share_of_others: float
+
+
+class MetalLoadResult(Struct, frozen=True, kw_only=True):
+    """`free_again_ms`: from the delete of an instance to its node being offered again."""
+
+    mode: str
+    nodes: int
+    daemons: int
+    cells: int
+    failing: float
+    # State changes a second that were asked for; 0: as many as go.
+    rate: float
+    workers: Mapping[str, int]
+    changes: Phase
+    deploys: Phase
+    free_again_ms: Latency
+    active: int
+    in_error: int
+    by_alternate: int
+    processors: int
+    notes: tuple[str, ...]
+    audit: Audited
+
+
+def latency_of(unsorted_s: Sequence[float]) -> Latency:
+    ordered = sorted(unsorted_s)
+
+    def at(share: float) -> float:
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)] * 1000 if ordered else 0.0
+
+    return Latency(p50=at(0.5), p99=at(0.99), max=at(1.0))
+
+
+def as_json(result: MetalLoadResult) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
+
+
+def as_table(result: MetalLoadResult) -> RenderableType:
+    return Group(
+        _headlines(result),
+        "",
+        _cpu(result),
+        "",
+        *(Text(note, style="yellow") for note in result.notes),
+        _verdict(result),
+    )
+
+
+def _headlines(result: MetalLoadResult) -> Table:
+    table = Table.grid(padding=(0, 3))
+    for name, phase in (("state changes", result.changes), ("deploys", result.deploys)):
+        latency = phase.latency_ms
+        table.add_row(
+            f"[bold]{phase.per_s:,.0f}[/bold] {name}/s",
+            f"p50 [bold]{latency.p50:,.0f}[/bold] ms, p99 [bold]{latency.p99:,.0f}[/bold] ms",
+            f"[dim]{phase.count:,} in {phase.seconds:.1f} s[/dim]",
+        )
+    free = result.free_again_ms
+    table.add_row(
+        "[dim]node free again[/dim]", f"[dim]p50 {free.p50:,.0f} ms, p99 {free.p99:,.0f} ms[/dim]", ""
+    )
+    return table
+
+
+def _cpu(result: MetalLoadResult) -> Table:
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    table.add_column("process")
+    phases = (result.changes, result.deploys)
+    for name in ("µs a change", "µs a deploy"):
+        table.add_column(name, justify="right")
+    names = sorted(
+        {*result.changes.cpu_us_each} - {"total"}, key=lambda name: -result.deploys.cpu_us_each[name]
+    )
+    for name in names:
+        table.add_row(name, *(f"{phase.cpu_us_each[name]:,.1f}" for phase in phases))
+    table.add_row(
+        "[bold]total[/bold]", *(f"[bold]{phase.cpu_us_each['total']:,.1f}[/bold]" for phase in phases)
+    )
+    if result.changes.generator_us_each is not None:
+        own = (f"[dim]{phase.generator_us_each or 0:,.1f}[/dim]" for phase in phases)
+        table.add_row("[dim]load generator and simulated Ironic, not in the total[/dim]", *own)
+    shares = (
+        f"[dim]{phase.share_of_machine:.0%}, others {phase.share_of_others:.0%}[/dim]" for phase in phases
+    )
+    table.add_row(f"[dim]of this machine's {result.processors} processors[/dim]", *shares)
+    return table
+
+
+def _verdict(result: MetalLoadResult) -> RenderableType:
+    if result.audit.passed:
+        return Text.from_markup(
+            f"[green]audit passed[/green]: {result.active:,} active ({result.by_alternate:,} by an alternate), "
+            f"{result.in_error:,} in error, all deleted again;\nevery node is clean, owned and offered as Ironic has it, and "
+            "nothing is in use"
+        )
+    return Group(
+        Text("audit failed", style="bold red"), *(Text(problem) for problem in result.audit.problems)
+    )

@@ -1,0 +1,344 @@
+"""A load run on bare metal: workers up, nodes known, state changes and deploys fired and measured, everybody asked."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from uuid import UUID
+
+from msgspec import Struct
+
+from bus.broker import Broker, Connection
+from bus.errors import Unavailable
+from bus.memory import MemoryBroker
+from bus.message import ProviderId
+from bus.process import Part, run_until
+from bus.station import Station
+from bus.topology import DEAD_QUEUE
+from bus.urls import broker_at
+from compute_sim.core.faults import FaultScript
+from compute_sim.drivers import alike
+from compute_sim.ironic import IronicScript, IronicTransport, SimulatedIronic, simulated_ironic
+from compute_sim.ironic.core.script import WorkFails
+from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import IronicStore
+from ironic_sync.store_sql import SqlIronicStore
+from moor.bare_metal import BareMetal, Metal, cells_of_groups
+from moor.cloud import cloud
+from moor.cloud_apart import Servers, cloud_apart
+from moor.load.auditing import SHOWN_MAX, all_hosts, all_providers, until_quiet
+from moor.load.cpu import process_spent_s
+from moor.load.measuring import Meter
+from moor.load.metal.firing import Deployer, Deploys, Fired, end_maintenance, fire_changes
+from moor.load.metal.results import MetalLoadResult, Phase, latency_of
+from moor.load.metal.watching import Watch, hearing_nodes, listen_on
+from moor.load.node_auditing import Said, problems_of
+from moor.load.results import Audited
+from moor.load.running import DRAIN_S_MAX, READY_S_MAX, Occupied, client_on, progress_of, spenders_of
+from moor.tuning import IRONIC, CloudSettings
+from placement_worker.store_sql import SqlPlacementStore
+
+# A deploy and a cleaning take about a tenth of a second: what is measured is our part of them.
+PACE = 0.02
+HOSTS_PER_CELL = 1
+PATIENCE_S = 15.0
+LOOK_AGAIN_S = 0.2
+# Another daemon may hear the notification that ends a deploy: its owner looks after a moment.
+DEFAULTS = CloudSettings(ironic=IronicSettings(deploy_read_s=1.0))
+
+Audit = Callable[[], Awaitable[Sequence[str]]]
+
+
+class MetalPlan(Struct, frozen=True, kw_only=True):
+    changes: int
+    deploys: int
+    nodes: int
+    daemons: int
+    cells: int
+    failing: float
+    in_flight: int
+    # State changes a second; 0: as many as go.
+    rate: float
+
+    @property
+    def cell_names(self) -> tuple[str, ...]:
+        return tuple(f"c{number}" for number in range(1, self.cells + 1))
+
+    @property
+    def metal(self) -> Metal:
+        faults = (WorkFails(work="deploy", probability=self.failing),) if self.failing else ()
+        return Metal(
+            nodes=self.nodes,
+            daemons=self.daemons,
+            cells=cells_of_groups(self.cell_names),
+            pace=PACE,
+            script=IronicScript(seed=1, faults=faults),
+        )
+
+    @property
+    def deploys_in_flight(self) -> int:
+        """Some nodes are left for alternates."""
+        return max(1, min(self.in_flight, self.nodes * 2 // 3))
+
+
+class Bench(Struct, frozen=True):
+    """What a run needs, embedded or on real servers."""
+
+    client: Station
+    connection: Connection
+    ironic: SimulatedIronic
+    rows: IronicStore
+    books: Audit
+
+
+class Measured(Struct, frozen=True):
+    changes: Fired
+    deploys: Deploys
+    meters: tuple[Meter, Meter]
+    problems: tuple[str, ...]
+
+
+async def run_embedded(plan: MetalPlan, database_url: str, settings: CloudSettings) -> MetalLoadResult:
+    """All in this process, the load generator too."""
+    broker = MemoryBroker(alone=True).as_user()
+    hosts = {cell: alike(cell, HOSTS_PER_CELL) for cell in plan.cell_names}
+    told: list[BareMetal] = []
+    spenders = {"embedded": partial(process_spent_s, os.getpid())}
+    meters = Meter(spenders, plan.changes), Meter(spenders, plan.deploys)
+    notes = (
+        "embedded: the load generator and the simulated Ironic are in the same process, and so in the total",
+    )
+    async with (
+        cloud(
+            broker, database_url, hosts, settings=settings, metal=plan.metal, on_metal=told.append
+        ) as books,
+        _bench(broker, database_url, books) as bench_of,
+    ):
+        measured = await _measured(plan, bench_of(told[0].simulation.ironic), meters)
+    return _result(plan, measured, mode="embedded", workers={}, notes=notes)
+
+
+async def run_apart(plan: MetalPlan, servers: Servers, counts: Mapping[str, int]) -> MetalLoadResult:
+    """Each worker in a process of its own, on these servers; the simulated Ironic is in this one."""
+    await _refuse_nodes_of_others(servers.database_url)
+    broker = broker_at(servers.bus_url)
+    urls = {
+        IRONIC.variable("deploy_read_s"): str(DEFAULTS.ironic.deploy_read_s),
+        **servers.environment,
+    }
+    cells = dict.fromkeys(plan.cell_names, HOSTS_PER_CELL)
+    metal = plan.metal
+    simulation = simulated_ironic(
+        broker, metal.simulated_nodes, metal.simulating, script=metal.script, listen=("127.0.0.1", 0)
+    )
+    async with AsyncExitStack() as stack:
+        crew = await stack.enter_async_context(
+            cloud_apart(broker, urls, cells, counts, FaultScript(), metal=metal, ironic_url=simulation.url)
+        )
+        await stack.enter_async_context(_running(simulation.parts))
+        spenders, notes = spenders_of(crew, servers)
+        generator = partial(process_spent_s, os.getpid())
+        meters = Meter(spenders, plan.changes, generator), Meter(spenders, plan.deploys, generator)
+        books = SqlPlacementStore(servers.placement_url or servers.database_url)
+        stack.push_async_callback(books.close)
+        bench_of = await stack.enter_async_context(_bench(broker, servers.database_url, books))
+        measured = await crew.during(_measured(plan, bench_of(simulation.ironic), meters))
+    workers = {**counts, "ironic": plan.daemons}
+    return _result(plan, measured, mode="real", workers=workers, notes=tuple(notes))
+
+
+async def _refuse_nodes_of_others(database_url: str) -> None:
+    store = SqlIronicStore(database_url)
+    try:
+        count = len(await store.owners()) if await store.has_tables() else 0
+    finally:
+        await store.close()
+    if count:
+        raise Occupied(
+            f"the daemons' tables have {count} nodes already: a load run wants servers of its own, a new database and a new "
+            "virtual host"
+        )
+
+
+@asynccontextmanager
+async def _running(parts: Sequence[Part]) -> AsyncIterator[None]:
+    told = asyncio.Event()
+    running = asyncio.create_task(run_until(told, parts, DRAIN_S_MAX))
+    try:
+        yield
+    finally:
+        told.set()
+        await running
+
+
+@asynccontextmanager
+async def _bench(
+    broker: Broker, database_url: str, books: SqlPlacementStore
+) -> AsyncIterator[Callable[[SimulatedIronic], Bench]]:
+    async with AsyncExitStack() as stack:
+        connection = await broker.connect()
+        stack.push_async_callback(connection.close)
+        rows = SqlIronicStore(database_url)
+        stack.push_async_callback(rows.close)
+        client = await stack.enter_async_context(client_on(broker))
+        yield lambda ironic: Bench(client, connection, ironic, rows, books.audit)
+
+
+async def _measured(plan: MetalPlan, bench: Bench, meters: tuple[Meter, Meter]) -> Measured:
+    await _until_ready(plan, bench)
+    async with hearing_nodes(bench.client) as feed:
+        nodes = frozenset(ProviderId(UUID(uuid)) for uuid in bench.ironic.nodes)
+        watch = Watch([each async for each in all_providers(bench.client)], nodes)
+        listening = asyncio.create_task(listen_on(watch, feed))
+        firing = asyncio.create_task(_fire(plan, bench, watch, meters))
+        try:
+            done, _ = await asyncio.wait((listening, firing), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            changes, deploys = firing.result()
+        finally:
+            for task in (listening, firing):
+                task.cancel()
+            await asyncio.gather(listening, firing, return_exceptions=True)
+    return Measured(changes, deploys, meters, tuple(await _audit(plan, bench, deploys)))
+
+
+async def _fire(
+    plan: MetalPlan, bench: Bench, watch: Watch, meters: tuple[Meter, Meter]
+) -> tuple[Fired, Deploys]:
+    of_changes, of_deploys = meters
+    with progress_of("firing") as progress:
+
+        def telling(what: str, total: int, meter: Meter) -> Callable[[int], None]:
+            bar = progress.add_task(what, total=total)
+
+            def tell(ended: int) -> None:
+                meter.progress(ended)
+                progress.update(bar, completed=ended)
+
+            return tell
+
+        await until_quiet(bench.connection, plan.cell_names)
+        of_changes.read(0)
+        changes = await fire_changes(
+            watch,
+            bench.ironic,
+            plan.changes,
+            in_flight=min(plan.in_flight, plan.nodes),
+            rate=plan.rate,
+            tell=telling("state changes", plan.changes, of_changes),
+        )
+        await until_quiet(bench.connection, plan.cell_names)
+        of_changes.read(plan.changes)
+        await end_maintenance(watch, bench.ironic)
+        await until_quiet(bench.connection, plan.cell_names)
+        of_deploys.read(0)
+        deployer = Deployer(watch, bench.client, telling("deploys", plan.deploys, of_deploys))
+        deploys = await deployer.fire(plan.deploys, plan.deploys_in_flight)
+        await until_quiet(bench.connection, plan.cell_names)
+        of_deploys.read(plan.deploys)
+    return changes, deploys
+
+
+async def _audit(plan: MetalPlan, bench: Bench, deploys: Deploys) -> list[str]:
+    """Everything that is not as it must be, as sentences. What is said late is waited for."""
+    by_s = asyncio.get_running_loop().time() + PATIENCE_S
+    while True:
+        problems = await _problems(plan, bench, deploys)
+        if not problems or asyncio.get_running_loop().time() > by_s:
+            break
+        await asyncio.sleep(LOOK_AGAIN_S)
+    if len(problems) > SHOWN_MAX:
+        return [*problems[:SHOWN_MAX], f"and {len(problems) - SHOWN_MAX} more"]
+    return problems
+
+
+async def _problems(plan: MetalPlan, bench: Bench, deploys: Deploys) -> list[str]:
+    api = HttpIronicApi("http://ironic", transport=IronicTransport(bench.ironic))
+    try:
+        ironic = {node.id: node async for page in api.pages() for node in page.nodes}
+    finally:
+        await api.close()
+    owned = await bench.rows.owners()
+    said = Said(
+        wanted=plan.deploys,
+        ended=len(deploys.states),
+        instances={},
+        ironic=ironic,
+        rows=await bench.rows.read([each.id for each in owned]),
+        providers={each.id: each async for each in all_providers(bench.client)},
+        alive=[each.name for each in await bench.rows.members() if each.is_alive],
+        books=await bench.books(),
+        dead_letters=await bench.connection.depth(DEAD_QUEUE),
+    )
+    held = [
+        f"{host.name} has {host.instances} instances, and all were deleted"
+        async for host in all_hosts(bench.client)
+        if host.instances
+    ]
+    return [*problems_of(said), *held]
+
+
+async def _until_ready(plan: MetalPlan, bench: Bench) -> None:
+    """Until every node and host is known to schedulers and to placement, and free."""
+    hosts = {host.name for cell in plan.cell_names for host in alike(cell, HOSTS_PER_CELL)}
+    names = hosts | {*bench.ironic.nodes}
+    known: set[str] = set()
+    async with asyncio.timeout(READY_S_MAX):
+        while known != names:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            try:
+                up = {host.name async for host in all_hosts(bench.client) if host.up}
+                providers = [provider async for provider in all_providers(bench.client)]
+            except Unavailable:
+                # Nobody is there to answer yet.
+                continue
+            known = up & {provider.name for provider in providers}
+            if others := sorted({provider.name for provider in providers} - names):
+                raise Occupied(
+                    f"placement has {len(others)} providers that are not of this run, {others[0]} for one: "
+                    "a load run wants servers of its own, a new database and a new virtual host"
+                )
+
+
+def _result(
+    plan: MetalPlan, measured: Measured, *, mode: str, workers: Mapping[str, int], notes: tuple[str, ...]
+) -> MetalLoadResult:
+    states = measured.deploys.states
+    active = [each for each in states if each.state == "active"]
+    of_changes, of_deploys = measured.meters
+    return MetalLoadResult(
+        mode=mode,
+        nodes=plan.nodes,
+        daemons=plan.daemons,
+        cells=plan.cells,
+        failing=plan.failing,
+        rate=plan.rate,
+        workers=workers,
+        changes=_phase(plan.changes, measured.changes, of_changes),
+        deploys=_phase(plan.deploys, measured.deploys.fired, of_deploys),
+        free_again_ms=latency_of(measured.deploys.free_again_s),
+        active=len(active),
+        in_error=len(states) - len(active),
+        by_alternate=sum(bool(each.failures) for each in active),
+        processors=os.cpu_count() or 1,
+        notes=notes,
+        audit=Audited(passed=not measured.problems, problems=measured.problems),
+    )
+
+
+def _phase(count: int, fired: Fired, meter: Meter) -> Phase:
+    seconds = fired.ended_s - fired.began_s
+    ours, others = meter.shares(os.cpu_count() or 1)
+    return Phase(
+        count=count,
+        seconds=seconds,
+        per_s=count / seconds,
+        latency_ms=latency_of(fired.latencies_s),
+        cpu_us_each=meter.us_per_boot(),
+        generator_us_each=meter.generator_us_per_boot(),
+        share_of_machine=ours,
+        share_of_others=others,
+    )
