@@ -105,6 +105,11 @@ class Books:
         inventory = self._inventories.get(provider, {}).get(resource)
         return None if inventory is None else _capacity(inventory) - self._sums.get((provider, resource), 0)
 
+    def offered(self, provider: ProviderId) -> dict[str, int] | None:
+        """How much of each class there is, held or not; None if there is no such provider."""
+        inventories = self._inventories.get(provider)
+        return None if inventories is None else {name: _capacity(each) for name, each in inventories.items()}
+
     # How it is kept
 
     def _root(self, provider: ProviderId) -> ProviderId:

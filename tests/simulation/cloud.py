@@ -7,6 +7,7 @@ wrong any more but what hosts cannot help, and then everything must settle.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
+from typing import Any
 
 from bus.broker import HandsOver, Parcel
 from bus.definitions import rights_by_user
@@ -26,7 +27,9 @@ from tests.simulation.drawing import API, CLERKS, COMPUTES, WORKERS
 from tests.simulation.findings import Findings
 from tests.simulation.hearing import Ears
 from tests.simulation.hosts_seen import HostsSeen
+from tests.simulation.ironic import IronicWorld, watched_nodes
 from tests.simulation.intruders import CLIENT, RIVAL, Intruders, Target
+from tests.simulation.nodes import Nodes
 from tests.simulation.people import Client, Operator
 from tests.simulation.physical import Physical
 from tests.simulation.plan import CELLS, Plan
@@ -34,11 +37,15 @@ from tests.simulation.process import SimProcess
 from tests.simulation.register import Register
 from tests.simulation.requests import Requests
 from tests.simulation.wires import SimAccess
-from tests.simulation.workers import SCHEDULER, Rows, Workers
+from tests.simulation.workers import IRONIC, SCHEDULER, Rows, Workers
 
 # Server groups would come first; they are locked with the consumers.
 LOCK_ORDER = ("consumers", "trees", "names")
 PEOPLE = ("client", "operator", *CLERKS)
+# How often the owners of nodes are compared.
+RING_LOOK_S = 0.2
+# After a trouble of a daemon its nodes may be down for a while.
+UNTENDED_S = 20.0
 
 
 class Cloud:
@@ -47,7 +54,8 @@ class Cloud:
         self.findings = Findings()
         self.rows = Rows()
         self.hosts = HostsSeen(self.findings, plan.script)
-        self.physical = Physical(self.findings)
+        self.nodes = Nodes(self.findings, IRONIC.lease_margin_s)
+        self.physical = Physical(self.findings, self.nodes)
         self.books = Books(self.findings, self.hosts, self.physical, plan.instances_max)
         self.requests = Requests(self.findings, self.hosts, plan, SCHEDULER.host_down_s)
         self.cells = Cells(self.findings, self.physical)
@@ -55,7 +63,8 @@ class Cloud:
         rights = rights_by_user(self._objects.exchanges, CELLS, applications=(CLIENT, RIVAL))
         self.memory = MemoryBroker(rights.values())
         self.ears = Ears(self.findings, rights)
-        self.workers = Workers(plan, self.rows, self)
+        self.ironic = IronicWorld(plan, self.findings, self.memory, self.nodes) if plan.nodes else None
+        self.workers = Workers(plan, self.rows, self, self.nodes, self.ironic)
         self.client = Client(plan, self.findings)
         self._operator = Operator(plan, self.findings)
         self.register = Register(self.findings, self.rows.books)
@@ -65,7 +74,7 @@ class Cloud:
         self._lives: dict[str, int] = {}
         self._zombies: list[SimProcess] = []
         self._away_since: dict[str, float] = {}
-        self._beside: list[asyncio.Task[None]] = []
+        self._beside: list[asyncio.Task[Any]] = []
         self._is_calm = False
         self._is_over = False
         self._loop = asyncio.get_running_loop()
@@ -76,8 +85,16 @@ class Cloud:
         connection = self.memory.connect("")
         await connection.declare(self._objects)
         await connection.close()
-        for name in (*WORKERS, *COMPUTES, *PEOPLE):
-            self._start(name)
+        if self.ironic is None:
+            self._start_all((*WORKERS, *COMPUTES, *PEOPLE))
+        else:
+            self._beside += [
+                self._loop.create_task(self._watched_ironic(self.ironic)),
+                self._loop.create_task(self._watch_ring()),
+            ]
+            self._start_all((*WORKERS, "client", "operator"))
+        for name, at_s in self.plan.daemons.items():
+            self._loop.call_at(at_s, self._start, name, context=Context())
         for fault in self.plan.faults:
             self._loop.call_at(fault.at_s, self._befall, fault, context=Context())
         for affliction in self.plan.script.faults:
@@ -89,6 +106,8 @@ class Cloud:
         """From now on nothing goes wrong. What is away comes back, and zombies are dead."""
         self._is_calm = True
         self.ears.calm()
+        if self.ironic is not None:
+            self.ironic.calm_down()
         for zombie in self._zombies:
             zombie.die()
         for name, process in list(self._processes.items()):
@@ -98,10 +117,16 @@ class Cloud:
 
     def close(self) -> None:
         self._is_over = True
+        for task in self._beside:
+            task.cancel()
         for process in (*self._processes.values(), *self._zombies):
             process.die()
 
     # Processes
+
+    def _start_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._start(name)
 
     def _start(self, name: str) -> None:
         standing = self._processes.get(name)
@@ -126,6 +151,8 @@ class Cloud:
         }
         try:
             await runners.get(process.name, self.workers).run(process, broker)
+            if process.told_to_stop.is_set():
+                process.die()
         except Exception as problem:  # noqa: BLE001 - whatever it is, it is what was looked for
             self.findings.breaks("no worker falls over", f"{process.full_name}: {_innermost(problem)!r}")
 
@@ -140,11 +167,35 @@ class Cloud:
             self._away_since[process.name] = self._loop.time()
         for queue in _queues_of(process.name) if quiet_s else ():
             self.ears.delay("", queue, self._loop.time() + quiet_s)
+        if role == "ironic":
+            self._untended()
         if process not in self._zombies:
             self._loop.call_later(process.down_s, self._start, process.name, context=Context())
 
     def fired(self, fault: str, process: str) -> None:
         self.ears.fired(fault, process)
+        if process.startswith("ironic") or fault == "broker_restart":
+            self._untended()
+
+    def _untended(self) -> None:
+        """From now on nodes may be down for a while, since nobody vouches for them."""
+        for away in self.hosts.away.values():
+            away.append((self._loop.time(), self._loop.time() + UNTENDED_S))
+
+    # Bare metal
+
+    async def _watched_ironic(self, ironic: IronicWorld) -> None:
+        try:
+            with watched_nodes(self.nodes):
+                await ironic.run()
+        except Exception as problem:  # noqa: BLE001 - whatever it is, it is what was looked for
+            self.findings.breaks("no worker falls over", f"Ironic: {_innermost(problem)!r}")
+
+    async def _watch_ring(self) -> None:
+        while True:
+            await asyncio.sleep(RING_LOOK_S)
+            self.nodes.look(self.nodes.truths)
+            self.nodes.look_at_leases(await self.rows.nodes.members())
 
     # Faults
 
@@ -154,8 +205,8 @@ class Cloud:
         if not fault.process:
             self._befall_all(fault)
             return
-        process = self._processes[fault.process]
-        if not (process.is_dead or self._is_to_befall(fault, process)):
+        process = self._processes.get(fault.process)
+        if process is not None and not (process.is_dead or self._is_to_befall(fault, process)):
             self.fired(fault.name, process.full_name)
             self._befall_now(fault, process)
 
@@ -172,6 +223,10 @@ class Cloud:
                 self.fired(fault.name, queue)
                 self.memory.delete_queue(queue)
                 self._loop.call_later(for_s, self._declare_again, context=Context())
+            case may.IronicAway(for_s=for_s):
+                assert self.ironic is not None, "there is no Ironic"
+                self.fired(fault.name, "Ironic")
+                self.ironic.ironic.go_away(for_s)
             case may.Duplicate():
                 self.ears.copy_next(fault)
             case may.Nack():
@@ -217,6 +272,14 @@ class Cloud:
                 process.cut("the network failed")
             case may.Reorder(queue=queue, for_s=for_s):
                 self.ears.delay(process.name, queue, self._loop.time() + for_s)
+            case may.Pause(for_s=for_s):
+                process.pause(for_s)
+            case may.Leave(down_s=down_s):
+                process.down_s = down_s
+                process.told_to_stop.set()
+            case may.Drain(for_s=for_s):
+                self._drain(process.name, draining=True)
+                self._loop.call_later(for_s, self._drain, process.name, False, context=Context())
             case may.ClockJump(by_s=by_s):
                 process.ahead_s += by_s
             case _:
@@ -226,6 +289,11 @@ class Cloud:
         for name in names:
             self._processes[name].down_s = for_s
             self._processes[name].die()
+
+    def _drain(self, daemon: str, draining: bool) -> None:  # noqa: FBT001 - the value set
+        """As `moor ring drain` does."""
+        work = self.rows.nodes.set_draining(daemon, draining=draining)
+        self._beside.append(self._loop.create_task(work))
 
     def _declare_again(self) -> None:
         async def declare() -> None:
@@ -263,6 +331,8 @@ class Cloud:
         self, orders: Sequence[ClaimOrder], written: Sequence[ClaimChanges | TreeChanges]
     ) -> None:
         self.books.written(orders, written)
+        if self.plan.nodes:
+            self.nodes.written(written)
         self.register.written(written)
 
     def requests_written(self, rows: Iterable[InstanceRow], hosts: Sequence[HostState]) -> None:

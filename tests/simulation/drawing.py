@@ -17,6 +17,7 @@ from compute_sim.core.faults import (
     FaultScript,
 )
 from compute_sim.core.hosts import Host, HostSize
+from tests.simulation.drawing_nodes import NODE_SEEDS, draw_nodes
 from tests.simulation.errands import EVERY_DEED
 from tests.simulation.faults import (
     BROKEN_BODIES,
@@ -106,6 +107,8 @@ QUEUES = {
 
 
 def draw(seed: int) -> Plan:
+    if seed >= NODE_SEEDS:
+        return draw_nodes(seed)
     chance = random.Random(seed)
     sizes_chance = random.Random(f"{seed} sizes")
     hosts = {cell: _hosts(chance, sizes_chance, cell) for cell in CELLS}

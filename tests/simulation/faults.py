@@ -170,6 +170,36 @@ class BrokerRestart(Fault, frozen=True, tag="broker_restart"):
     """Every connection breaks; what was not to be kept is gone."""
 
 
+class Pause(Fault, frozen=True, tag="pause"):
+    """It stands still for so long, as a virtual machine may, and then goes on as if no time had passed. Its connections
+    break meanwhile.
+    """
+
+    for_s: float = 1.0
+
+
+class Leave(Fault, frozen=True, tag="leave"):
+    """A daemon is told to stop: it gives its nodes away, and another starts under its name after `down_s`."""
+
+    down_s: float = 1.0
+
+
+class Drain(Fault, frozen=True, tag="drain"):
+    """An operator has a daemon give its nodes away, for so long."""
+
+    for_s: float = 1.0
+
+
+class LostAnswer(Fault, frozen=True, tag="lost_answer"):
+    """A daemon's next request to Ironic is carried out, and its answer is lost."""
+
+
+class IronicAway(Fault, frozen=True, tag="ironic_away"):
+    """Ironic's API cannot be reached for so long; its conductors go on working."""
+
+    for_s: float = 1.0
+
+
 POINTS = ("before_commit", "after_commit", "before_ack", "in_timer")
 # A parcel leaves the process and never reaches the broker: the process waits for the confirm, and dies before it comes.
 ON_THE_WAY = "on_the_way"
@@ -184,7 +214,10 @@ OF_DATABASES = (
 MARKS = (
     *("lost_confirm", "lost_publish", "late_confirms", "late_redelivery", "feed_drop"),
     *("deadlock", "serialisation_failure", "lost_before_commit", "lost_after_commit"),
+    "lost_answer",
 )
+# What befalls only daemons that look after nodes, and their Ironic.
+OF_DAEMONS = ("pause", "leave", "drain", "lost_answer", "ironic_away")
 BROKEN_BODIES = (
     *("not_utf8", "unknown_type", "wrong_field", "nul", "deep", "truncated", "oversized", "among_good"),
 )

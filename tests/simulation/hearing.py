@@ -8,7 +8,7 @@ from bus.broker import Delivery, Parcel, Receipt
 from bus.codec import CODEC, encode, known_messages
 from bus.message import type_of
 from bus.permissions import Rights
-from bus.topology import DEAD, ROUTES, cell_of_user
+from bus.topology import DEAD, IRONIC_EVENTS, ROUTES, cell_of_user
 from tests.simulation.faults import Duplicate, Nack, Unroutable
 from tests.simulation.findings import Findings
 from tests.simulation.process import SimProcess
@@ -150,7 +150,7 @@ class Ears:
     def delivered(self, process: SimProcess, queue: str, deliveries: Sequence[Delivery]) -> None:
         for each in deliveries:
             self._hand_over(process, queue, each.parcel)
-        if queue.startswith("feed."):
+        if queue.startswith(("feed.", IRONIC_EVENTS)):
             return
         is_work, is_answer = queue.endswith(WORKED_OFF), queue.startswith("answers.")
         if is_answer:

@@ -17,6 +17,7 @@ from bus.messages.build import (
     BuildRejected,
     DeleteInstance,
     Flavor,
+    Image,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
@@ -33,6 +34,7 @@ from scheduler_worker.instances import instance_id_of
 from tests.simulation.findings import Findings
 from tests.simulation.hosts_seen import short
 from tests.simulation.loop import until_s
+from tests.simulation.nodes import name_of
 from tests.simulation.plan import GOLD, Boot, Delete, Nonsense, Plan, Switch
 from tests.simulation.process import SimProcess
 from tests.simulation.workers import BUS
@@ -41,6 +43,7 @@ from tests.simulation.workers import BUS
 PROJECT = "shop"
 OF_ALL_FEEDS = (Grant(FEED, ("*",)),)
 HEARD = (Grant(EVENTS, ("instance.*.*", "build.*")),)
+IMAGE = Image(source="http://images/debian", checksum="0a1b")
 ENDS = (InstanceActive, InstanceFailed, InstanceDeleted)
 
 
@@ -165,6 +168,16 @@ class Operator:
 
 
 def build_of(boot: Boot) -> BuildInstance:
+    if boot.node_class:
+        return BuildInstance(
+            request_id=RequestId(boot.id),
+            flavor=Flavor(name="metal", root_gb=0, extra_specs={f"resources:{name_of(boot.node_class)}": "1"}),
+            count=boot.count,
+            name=boot.name,
+            project=PROJECT,
+            deadline_s=boot.deadline_s,
+            image=IMAGE,
+        )
     specs = {f"trait:{GOLD}": "required"} if boot.needs_gold else {}
     return BuildInstance(
         request_id=RequestId(boot.id),

@@ -6,6 +6,7 @@ from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from compute_sim.core.attempts import Attempted, AttemptKey, State
 from tests.simulation.findings import Findings
+from tests.simulation.nodes import Nodes
 
 # Longer than any host takes that is not slow.
 SLOW_S = 1.5
@@ -13,8 +14,9 @@ Place = tuple[ProviderId, int]
 
 
 class Physical:
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: Findings, nodes: Nodes | None = None) -> None:
         self._findings = findings
+        self._nodes = nodes
         self.running: dict[InstanceId, dict[Place, State]] = {}
         # Which were over once: what is built again of these, by an order that came late, will be destroyed again.
         self._over: set[tuple[InstanceId, ProviderId, int]] = set()
@@ -61,11 +63,15 @@ class Physical:
 
     def has_built(self, instance: InstanceId, host: ProviderId, attempt: int) -> bool:
         """It has, or had and lost it."""
+        if self._nodes is not None and self._nodes.has_built(instance, host):
+            return True
         is_there = self.running.get(instance, {}).get((host, attempt)) is State.BUILT
         return is_there or (instance, host, attempt) in self._over
 
     def still_there(self, instance: InstanceId, host: ProviderId) -> list[int]:
-        """Its attempts on this host that nobody has heard to be over."""
+        """Its attempts on this host that nobody has heard to be over. Of a node, Ironic does not know the number."""
+        if self._nodes is not None and self._nodes.still_there(instance, host):
+            return [0]
         return [
             attempt
             for (where, attempt) in self.running.get(instance, {})

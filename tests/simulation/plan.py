@@ -9,10 +9,15 @@ from msgspec import Struct
 
 from compute_sim.core.faults import FaultScript
 from compute_sim.core.hosts import Host
+from compute_sim.ironic import IronicScript, Node
+from bus.messages.build import RequestId
+from scheduler_worker.instances import instance_id_of
 from tests.simulation.faults import Fault
 
 CELLS = ("c1", "c2")
 GOLD = "CUSTOM_GOLD"
+# Which cell the nodes of a conductor group are in.
+GROUPS_OF_NODES = {"rack1": CELLS[0], "rack2": CELLS[1]}
 RATIOS = (0.5, 1.0, 1.5, 4.0, 16.0)
 
 
@@ -30,6 +35,8 @@ class Boot(Struct, frozen=True):
     # Empty: any host. A host of an operator who adds it and boots on it at once is asked for when it is there.
     host: str = ""
     deadline_s: int = 30
+    # Of a bare-metal node: its class in Ironic. Such an instance has no size of its own.
+    node_class: str = ""
 
 
 class Delete(Struct, frozen=True):
@@ -55,6 +62,15 @@ class Nonsense(Struct, frozen=True):
     like: UUID | None
 
 
+class Flip(Struct, frozen=True):
+    """Somebody changes a node at Ironic, not by Moorage; what it becomes follows from what it is then, and from the lot."""
+
+    at_s: float
+    node: str
+    deed: str
+    lot: int
+
+
 class Errand(Struct, frozen=True):
     """A clerk does something by name; what it is about follows from its lot, and from what the clerk knows then."""
 
@@ -76,6 +92,12 @@ class Plan(Struct, frozen=True):
     nonsense: tuple[Nonsense, ...] = ()
     faults: tuple[Fault, ...] = ()
     errands: tuple[Errand, ...] = ()
+    # Bare metal: the nodes that Ironic has at the beginning, what becomes of them there, what else goes wrong there, and the
+    # daemons with the times of their first start. Without nodes there is no Ironic.
+    nodes: tuple[Node, ...] = ()
+    flips: tuple[Flip, ...] = ()
+    ironic: IronicScript = IronicScript()
+    daemons: dict[str, float] = {}
     # When nothing goes wrong any more.
     calm_s: float = 45.0
     # How long after that everything has settled.
@@ -84,3 +106,9 @@ class Plan(Struct, frozen=True):
     @property
     def instances(self) -> int:
         return sum(boot.count for boot in self.boots)
+
+    @property
+    def instance_ids(self) -> frozenset[str]:
+        return frozenset(
+            str(instance_id_of(RequestId(boot.id), index)) for boot in self.boots for index in range(boot.count)
+        )

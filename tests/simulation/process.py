@@ -9,7 +9,7 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Coroutine, Generator
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -51,6 +51,10 @@ class SimProcess:
         self._loop = asyncio.get_running_loop()
         self._online = asyncio.Event()
         self._online.set()
+        self._awake = asyncio.Event()
+        self._awake.set()
+        # Set when it is told to stop.
+        self.told_to_stop = asyncio.Event()
         # Points at which it is to die: how long it is away, and its queues are quiet, then.
         self._doom: dict[str, float] = {}
         # What is to befall its next parcels, deliveries or feeds.
@@ -140,12 +144,23 @@ class SimProcess:
     def go_online(self) -> None:
         self._online.set()
 
+    def pause(self, for_s: float) -> None:
+        """Whatever it does with others waits for so long, also what it had begun."""
+        self._awake.clear()
+        self._loop.call_later(for_s, self._awake.set, context=Context())
+        self._loop.call_later(for_s / 2, self.cut, "it did not answer", context=Context())
+
+    async def until_awake(self) -> None:
+        if not self._awake.is_set():
+            await self._awake.wait()
+
     def calm(self) -> None:
         """Nothing befalls it any more."""
         self._doom.clear()
         self.marked.clear()
         self.without_database_until_s = 0.0
         self._online.set()
+        self._awake.set()
 
     async def until_online(self) -> None:
         if self.is_dead:

@@ -10,6 +10,7 @@ from scheduler_worker.building import BURIED
 from scheduler_worker.instances import CELL0, NO_REQUEST, InstanceRow
 from tests.simulation.findings import Findings
 from tests.simulation.hosts_seen import HostsSeen, short
+from tests.simulation.nodes import name_of
 from tests.simulation.plan import GOLD, Boot, Plan
 
 # What an instance may become at API level, in one commit. A cell may be heard late: of what it said only the last counts.
@@ -124,4 +125,6 @@ class Requests:
 
 
 def amounts_of(boot: Boot) -> dict[str, int]:
+    if boot.node_class:
+        return {name_of(boot.node_class): 1}
     return {"VCPU": boot.vcpus, "MEMORY_MB": boot.ram_mb, "DISK_GB": 1}

@@ -1,22 +1,29 @@
 """When nothing goes wrong any more, everything settles: what is left of a seed, and why it is not what it should be."""
 
 from collections.abc import Iterator
+from uuid import UUID
 
 from bus.broker import Connection
 from bus.dead_letters import DeadLetter, opened
+from bus.message import ProviderId
 from bus.messages.build import InstanceId, RequestId
+from bus.topology import IRONIC_EVENTS
 from scheduler_worker.instances import instance_id_of
+from compute_sim.ironic import Node
+from ironic_sync.core.ring import names_alive
 from tests.simulation.cloud import Cloud
 from tests.simulation.estate import TENANTS
 from tests.simulation.hosts_seen import short
-from tests.simulation.plan import CELLS
+from tests.simulation.nodes import is_free, name_of
+from tests.simulation.plan import CELLS, GROUPS_OF_NODES
 from tests.simulation.viewing import as_the_books, differences
 
 WORK = (
     "scheduler.requests",
     "scheduler.events",
     "placement.work",
-    *(f"{role}.{cell}.work" for role in ("conductor", "compute") for cell in CELLS),
+    *(f"{role}.{cell}.work" for role in ("conductor", "compute", "ironic") for cell in CELLS),
+    IRONIC_EVENTS,
 )
 ENDS = ("active", "error", "deleted")
 LETTERS_MAX = 1_000
@@ -29,6 +36,7 @@ async def unsettled(cloud: Cloud, connection: Connection) -> list[str]:
         *_of_cells(cloud),
         *_of_books(cloud),
         *_of_hosts(cloud),
+        *await _of_nodes(cloud),
         *[f"queue {queue} has {depth}" for queue in WORK if (depth := await connection.depth(queue))],
     ]
 
@@ -118,6 +126,47 @@ def _of_hosts(cloud: Cloud) -> Iterator[str]:
             if not is_wanted:
                 state = "unknown" if own is None else own.state
                 yield f"attempt {attempt} of {short(instance)} is on {cloud.hosts.name(host)}, and it is {state}"
+
+
+async def _of_nodes(cloud: Cloud) -> list[str]:
+    """Placement offers what Ironic has free, each node has an owner that has read it, and an instance on it is a row's."""
+    truths = cloud.nodes.truths
+    rows = await cloud.rows.nodes.read(truths.keys())
+    alive = names_alive(await cloud.rows.nodes.members())
+    wrong: list[str] = []
+    if cloud.ironic is not None and cloud.ironic.ironic.next_due_s is not None:
+        wrong.append("Ironic is at work")
+    for node, truth in truths.items():
+        offered, row = cloud.books.offered(node), rows.get(node)
+        if truth.node is None:
+            wrong += [f"{short(node)} is deleted, and has a provider"] if offered is not None else []
+            continue
+        if row is None or row.owner not in alive or row.read_epoch != row.epoch or row.needs_read or row.deploy:
+            wrong.append(f"{short(node)} has the row {row!r}")
+        wanted = name_of(truth.node.resource_class) if is_free(truth.node) and truth.node.resource_class else ""
+        if {name for name, count in (offered or {}).items() if count} != ({wanted} if wanted else set()):
+            wrong.append(f"{short(node)} offers {offered}, and should offer {wanted or 'nothing'}")
+        if cloud.hosts.cell(node) != GROUPS_OF_NODES[truth.node.conductor_group]:
+            wrong.append(f"{short(node)} of {truth.node.conductor_group} is in {cloud.hosts.cell(node)}")
+        wrong += _of_instance(cloud, node, truth.node)
+    return [*wrong, *_of_active(cloud)]
+
+
+def _of_instance(cloud: Cloud, node: ProviderId, at_ironic: Node) -> Iterator[str]:
+    instance = at_ironic.instance_uuid
+    if instance not in cloud.plan.instance_ids:
+        return
+    own = cloud.cells.rows.get(InstanceId(UUID(instance)))
+    if own is None or own.state != "active" or own.host is None or own.host.share.host != node:
+        yield f"{short(node)} has {instance}, which is {own.state if own else 'unknown'}"
+
+
+def _of_active(cloud: Cloud) -> Iterator[str]:
+    for row in cloud.cells.rows.values():
+        if row.state == "active" and row.host is not None and (there := cloud.nodes.truths.get(row.host.share.host)):
+            is_there = there.node is not None and there.node.instance_uuid == str(row.id)
+            if not is_there or there.node is None or there.node.provision_state != "active":
+                yield f"{short(row.id)} is active, and not on {short(row.host.share.host)}"
 
 
 def _of_pictures(cloud: Cloud) -> Iterator[str]:

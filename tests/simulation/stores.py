@@ -52,6 +52,7 @@ async def on_the_way(process: SimProcess) -> None:
     """Databases are slow now and then, or cannot be reached, and nobody gets there who is dead."""
     if process.is_dead:
         await asyncio.Event().wait()
+    await process.until_awake()
     if slow_s := process.slow_s():
         await asyncio.sleep(slow_s)
     if asyncio.get_running_loop().time() < process.without_database_until_s:
@@ -79,5 +80,6 @@ async def committing(process: SimProcess) -> None:
 
 async def committed(process: SimProcess) -> None:
     """The first moment after a commit. Those who check have been told."""
+    await process.until_awake()
     await process.point("after_commit")
     meets(process, "lost_after_commit")

@@ -120,6 +120,7 @@ class SimConnection:
 
     async def say(self, parcel: Parcel, publishing: MemoryPublishing) -> Receipt:
         process = self._process
+        await process.until_awake()
         if process.is_doomed(ON_THE_WAY):
             await asyncio.sleep(LOST_AFTER_S)
             await process.point(ON_THE_WAY)
@@ -182,6 +183,7 @@ class SimConsuming:
                 process.cut("held too long")
                 raise ConnectionLost("held too long")
             await self._until_they_arrive()
+            await process.until_awake()
             if self._is_feed and any(each.parcel.routing_key == "providers.changed" for each in deliveries):
                 deliveries = [each for each in deliveries if not self._is_dropped(each)]
             if deliveries:

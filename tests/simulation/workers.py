@@ -6,6 +6,7 @@ from datetime import timedelta
 from msgspec import structs
 
 from bus.broker import Broker
+from bus.link import Link
 from bus.process import Part, run_until
 from bus.settings import BusSettings
 from bus.station import Station
@@ -14,17 +15,25 @@ from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
 from compute_sim.wiring import compute_parts
+from ironic_sync.core.cells import CellMap
+from ironic_sync.membership import Membership
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store_memory import MemoryIronicStore
+from ironic_sync.wiring import ironic_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from scheduler_worker.core.picture import Picture
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import scheduler_parts
-from tests.simulation.plan import CELLS, Plan
+from tests.simulation.ironic import IronicDoor, IronicWorld
+from tests.simulation.nodes import Nodes
+from tests.simulation.plan import CELLS, GROUPS_OF_NODES, Plan
 from tests.simulation.process import EPOCH, SimProcess
 from tests.simulation.register import OpenBooks
 from tests.simulation.store_of_books import PlacementDoor
 from tests.simulation.store_of_cells import ConductorDoor, WatchedComputeStore
+from tests.simulation.store_of_nodes import NodesDoor
 from tests.simulation.store_of_requests import SchedulerDoor
 from tests.simulation.stores import Commits
 
@@ -57,6 +66,8 @@ SCHEDULER = SchedulerSettings(
 CONDUCTOR = ConductorSettings(
     attempt_timeout_s=5.0,
     destroy_timeout_s=5.0,
+    deploy_timeout_s=6.0,
+    undeploy_timeout_s=6.0,
     remind_every_s=5.0,
     retry_delay_s_max=4.0,
     ask_lease_s=6.0,
@@ -64,6 +75,19 @@ CONDUCTOR = ConductorSettings(
     poll_ms=1_500.0,
 )
 BEAT_S, FACTS_S = 3.0, 1.0
+IRONIC = IronicSettings(
+    lease_s=4.0,
+    renew_s=0.8,
+    renew_wait_s=1.0,
+    lease_margin_s=1.2,
+    look_s=0.4,
+    balance_s=6.0,
+    page=10,
+    sweep_s=8.0,
+    doubts_s=1.0,
+    report_again_s=2.0,
+    beat_s=2.0,
+)
 
 
 class Rows:
@@ -74,20 +98,25 @@ class Rows:
         self.books = OpenBooks(lambda: EPOCH + timedelta(seconds=loop.time()))
         self.requests = MemorySchedulerStore()
         self.cells = {cell: MemoryConductorStore() for cell in CELLS}
+        self.nodes = MemoryIronicStore(lambda: EPOCH + timedelta(seconds=loop.time()))
 
 
 class Workers:
     """Makes the parts of a process by its name."""
 
-    def __init__(self, plan: Plan, rows: Rows, commits: Commits) -> None:
+    def __init__(
+        self, plan: Plan, rows: Rows, commits: Commits, nodes: Nodes, ironic: IronicWorld | None
+    ) -> None:
         self._plan = plan
+        self._nodes = nodes
+        self._ironic = ironic
         self._rows = rows
         self._commits = commits
         # Of each scheduler's latest life, to be compared with the books at the end.
         self.pictures: dict[str, Picture] = {}
 
     async def run(self, process: SimProcess, broker: Broker) -> None:
-        await run_until(asyncio.Event(), self._parts(process, broker), drain_s_max=10)
+        await run_until(process.told_to_stop, self._parts(process, broker), drain_s_max=10)
 
     def _parts(self, process: SimProcess, broker: Broker) -> tuple[Part, ...]:
         station = Station(
@@ -127,5 +156,25 @@ class Workers:
                     clock_s=asyncio.get_running_loop().time,
                     store=WatchedComputeStore(process, self._commits),
                 )
+            case "ironic":
+                return self._parts_of_daemon(process, broker, station)
             case _:
                 raise ValueError(f"no worker is called {process.name!r}")
+
+    def _parts_of_daemon(self, process: SimProcess, broker: Broker, station: Station) -> tuple[Part, ...]:
+        assert self._ironic is not None, "a plan with daemons has nodes"
+        loop = asyncio.get_running_loop()
+        parts = ironic_parts(
+            station,
+            Link(broker, BUS, chance=process.chance),
+            NodesDoor(self._rows.nodes, process, self._nodes),
+            IRONIC,
+            name=process.name,
+            incarnation=process.full_name,
+            cells=CellMap(groups=GROUPS_OF_NODES),
+            api=IronicDoor(self._ironic, process, self._plan.instance_ids),
+            clock_us=lambda: int(process.clock().timestamp() * 1e6),
+            clock_s=loop.time,
+        )
+        self._nodes.memberships[process] = next(each for each in parts if isinstance(each, Membership))
+        return parts

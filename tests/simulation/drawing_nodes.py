@@ -1,0 +1,205 @@
+"""From a seed of bare metal to a plan: nodes and their Ironic, daemons, and what goes wrong with them."""
+
+import random
+from uuid import UUID
+
+from compute_sim.core.faults import FaultScript
+from compute_sim.ironic import IronicScript, Node, available_nodes
+from compute_sim.ironic.core.script import Delays, Doubles, Loses, NodeLocked, WorkFails
+from tests.simulation.faults import (
+    BrokerRestart,
+    ClockJump,
+    Crash,
+    CrashAt,
+    Cut,
+    DatabaseAway,
+    Deadlock,
+    Drain,
+    Duplicate,
+    Fault,
+    FeedDrop,
+    IronicAway,
+    LateConfirms,
+    LateRedelivery,
+    Leave,
+    LostAnswer,
+    LostAtCommit,
+    LostConfirm,
+    LostPublish,
+    Nack,
+    Pause,
+    Reorder,
+    RoleDown,
+    SerialisationFailure,
+    Zombie,
+)
+from tests.simulation.ironic import CLASSES
+from tests.simulation.plan import CELLS, GROUPS_OF_NODES, Boot, Delete, Flip, Plan
+
+# Seeds from here on are of bare metal.
+NODE_SEEDS = 1_000_000_000
+NODES = 32
+FLIPS = 1_000
+INSTANCES = 80
+BUSY_S = (3.0, 40.0)
+# Three from the beginning, and one that joins them.
+DAEMONS = ("ironic-1", "ironic-2", "ironic-3", "ironic-4")
+OTHERS = (
+    *("scheduler-1", "scheduler-2", "placement-1", "placement-2"),
+    *(f"conductor-{cell}-{n}" for cell in CELLS for n in (1, 2)),
+)
+# What somebody does with a node, one after the other; how often each is drawn stands before it.
+EPISODES = (
+    *((8, ("maintain", "maintain")),),
+    *((8, ("provision", "provision")),),
+    (1, ("provision", "retire", "retire", "provision")),
+    (2, ("power",)),
+    (1, ("bmc", "bmc")),
+    (2, ("traits",)),
+    (1, ("class",)),
+    (1, ("provision", "class", "provision")),
+    (2, ("occupy", "occupy")),
+    (1, ("allocate", "allocate")),
+    (1, ("delete", "delete", "provision")),
+    (6, ("heal", "heal")),
+)
+EVERY_EPISODE = tuple(deeds for often, deeds in EPISODES for _ in range(often))
+KEYS = ("inventory.report", "claim", "release", "place.", "swap", "host.", "deploy", "undeploy", "spawned", "destroyed")
+POINTS = ("before_commit", "after_commit", "before_ack", "on_the_way", "in_timer")
+
+
+def draw_nodes(seed: int) -> Plan:
+    chance = random.Random(f"{seed} nodes")
+    nodes = _nodes(random.Random(f"{seed} metal"))
+    boots = _boots(random.Random(f"{seed} boots"))
+    return Plan(
+        seed=seed,
+        hosts={cell: () for cell in CELLS},
+        script=FaultScript(seed=seed),
+        boots=boots,
+        deletes=_deletes(random.Random(f"{seed} deletes"), boots),
+        faults=tuple(sorted(_faults(chance), key=lambda fault: fault.at_s)),
+        nodes=nodes,
+        flips=_flips(random.Random(f"{seed} flips"), nodes),
+        ironic=_script(random.Random(f"{seed} script")),
+        daemons=dict(zip(DAEMONS, (0.0, 0.0, 0.0, chance.uniform(5, 30)), strict=True)),
+        patience_s=80.0,
+    )
+
+
+def _nodes(chance: random.Random) -> tuple[Node, ...]:
+    nodes: list[Node] = []
+    for group in GROUPS_OF_NODES:
+        for resource_class in CLASSES:
+            nodes += available_nodes(
+                NODES // len(GROUPS_OF_NODES) // len(CLASSES),
+                resource_class=resource_class,
+                name=f"{group}-{resource_class}",
+                conductor_group=group,
+                driver=chance.choice(("fake-hardware", "fake-hardware")),
+            )
+    return tuple(nodes)
+
+
+def _boots(chance: random.Random) -> tuple[Boot, ...]:
+    """Some ask for no class: they get no node."""
+    boots: list[Boot] = []
+    while sum(boot.count for boot in boots) < INSTANCES:
+        at_s = chance.uniform(*BUSY_S)
+        is_virtual = chance.random() < 0.03
+        boots.append(
+            Boot(
+                id=UUID(int=chance.getrandbits(128)),
+                name=f"b{len(boots) + 1}",
+                at_s=at_s,
+                count=chance.choice((1, 1, 1, 2)),
+                vcpus=1 if is_virtual else 0,
+                ram_mb=512 if is_virtual else 0,
+                again_s=tuple(at_s + chance.uniform(0, 20) for _ in range(chance.random() < 0.1)),
+                deadline_s=chance.choice((12, 30, 30, 30)),
+                node_class="" if is_virtual else chance.choice(CLASSES),
+            )
+        )
+    return tuple(sorted(boots, key=lambda boot: boot.at_s))
+
+
+def _deletes(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Delete, ...]:
+    """Most, so that there is room for others: at once, in the middle of the deploy, and when it is active."""
+    return tuple(
+        Delete(boot.id, index, boot.at_s + chance.choice((0.05, 0.5, 1.0, 2.0, 4.0, 8.0)) * chance.uniform(0.5, 1.5))
+        for boot in boots
+        for index in range(boot.count)
+        if chance.random() < 0.85
+    )
+
+
+def _flips(chance: random.Random, nodes: tuple[Node, ...]) -> tuple[Flip, ...]:
+    """Each episode by itself; several of one node meet now and then."""
+    flips: list[Flip] = []
+    while len(flips) < FLIPS:
+        at_s, name = chance.uniform(*BUSY_S), str(chance.choice(nodes).name)
+        pace_s = chance.choice((0.02, 0.3, 1.0, 3.0))
+        for number, deed in enumerate(chance.choice(EVERY_EPISODE)):
+            flips.append(Flip(at_s, name, deed, chance.getrandbits(15) * 2 + number % 2))
+            at_s += pace_s * chance.uniform(0.5, 1.5)
+    return tuple(sorted(flips, key=lambda flip: flip.at_s))
+
+
+def _script(chance: random.Random) -> IronicScript:
+    return IronicScript(
+        seed=chance.getrandbits(32),
+        faults=(
+            Loses(event_types=("*.end",), probability=chance.choice((0.0, 0.03, 0.15))),
+            Loses(event_types=("*",), probability=chance.choice((0.0, 0.02))),
+            Doubles(probability=0.08),
+            Delays(late_s=0.2, probability=0.1),
+            Delays(late_s=1.5, probability=0.05),
+            Delays(late_s=6.0, probability=0.02),
+            NodeLocked(probability=0.04),
+            WorkFails(work="clean", probability=0.04),
+            WorkFails(work="deploy", probability=0.1),
+            WorkFails(work="tear down", probability=0.03),
+        ),
+    )
+
+
+def _faults(chance: random.Random) -> list[Fault]:
+    def at_s() -> float:
+        return chance.uniform(*BUSY_S) + 1
+
+    def daemon() -> str:
+        return chance.choice(DAEMONS)
+
+    def anyone() -> str:
+        return chance.choice((*DAEMONS, *DAEMONS, *OTHERS))
+
+    faults: list[Fault] = [
+        *(Crash(at_s(), daemon(), chance.choice((0.1, 2.0, 6.0))) for _ in range(3)),
+        *(Crash(at_s(), chance.choice(OTHERS), chance.uniform(0.1, 2)) for _ in range(2)),
+        *(CrashAt(at_s(), daemon(), point, chance.uniform(0.1, 5)) for point in POINTS),
+        *(Zombie(at_s(), daemon(), chance.uniform(0.1, 3), chance.uniform(2, 8)) for _ in range(1)),
+        *(Pause(at_s(), daemon(), for_s=chance.choice((0.5, 3.0, 5.0, 9.0))) for _ in range(3)),
+        Leave(at_s(), daemon(), down_s=chance.uniform(0.1, 5)),
+        Drain(at_s(), daemon(), for_s=chance.uniform(2, 8)),
+        *(LostAnswer(at_s(), daemon()) for _ in range(3)),
+        *(IronicAway(at_s(), for_s=chance.choice((1.0, 3.0, 10.0))) for _ in range(2)),
+        *(Cut(at_s(), anyone()) for _ in range(3)),
+        *(LostConfirm(at_s(), anyone()) for _ in range(3)),
+        *(LostPublish(at_s(), anyone()) for _ in range(3)),
+        *(LateConfirms(at_s(), anyone(), chance.uniform(0.5, 4), 3) for _ in range(2)),
+        *(Duplicate(at_s(), "", key, chance.choice((0.0, 0.1, 1.0, 8.0))) for key in (*KEYS, *KEYS[:1] * 6)),
+        *(LateRedelivery(at_s(), anyone(), chance.uniform(0.2, 3)) for _ in range(2)),
+        *(Reorder(at_s(), daemon(), ".events", chance.uniform(0.2, 3)) for _ in range(2)),
+        *(ClockJump(at_s(), daemon(), chance.uniform(-0.5, 0.5)) for _ in range(3)),
+        *(FeedDrop(at_s(), chance.choice(OTHERS[:2]), chance.choice((1, 3))) for _ in range(2)),
+        *(Deadlock(at_s(), daemon()) for _ in range(2)),
+        *(SerialisationFailure(at_s(), daemon()) for _ in range(2)),
+        *(LostAtCommit(at_s(), daemon(), is_done=is_done) for is_done in (False, True, True)),
+        *(DatabaseAway(at_s(), daemon(), chance.choice((0.5, 2.0, 6.0))) for _ in range(2)),
+        *(Nack(at_s(), "", key, chance.choice((1, 3))) for key in ("inventory.report", chance.choice(KEYS))),
+    ]
+    if chance.random() < 0.3:
+        faults.append(RoleDown(at_s(), "", "placement", chance.uniform(1, 4)))
+    if chance.random() < 0.3:
+        faults.append(BrokerRestart(at_s()))
+    return faults

@@ -1,0 +1,370 @@
+"""A simulated Ironic on the clock that jumps: its notifications go over the simulated broker, and its REST API is called
+in memory by each daemon's own door. What an operator changes there is played from the plan.
+"""
+
+import asyncio
+import random
+import zlib
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+import msgspec
+from msgspec import UNSET
+
+from bus.broker import Connection, HandsOver
+from bus.errors import Locked, TookTooLong, Unavailable
+from bus.memory import MemoryBroker
+from bus.message import ProviderId
+from compute_sim.ironic import (
+    Delays,
+    IronicScript,
+    IronicSimSettings,
+    Node,
+    NotificationSender,
+    Refused,
+    SimulatedIronic,
+)
+from compute_sim.ironic.core.allocations import Allocation
+from compute_sim.ironic.core.orders import ProvisionOrder
+from compute_sim.ironic.node_table import NodeTable
+from ironic_sync import rest
+from ironic_sync.core import node as known
+from ironic_sync.core.node_data import NodeData, node_of
+from tests.simulation.findings import Findings
+from tests.simulation.loop import until_s
+from tests.simulation.nodes import Nodes, id_of
+from tests.simulation.plan import Flip, Plan
+from tests.simulation.process import EPOCH, SimProcess
+from tests.simulation.replacing import replaced
+
+SETTINGS = IronicSimSettings(
+    delays=Delays(
+        verify_s=0.1,
+        clean_s=0.4,
+        deploy_s=0.8,
+        tear_down_s=0.3,
+        power_s=0.1,
+        agent_call_s=0.3,
+        agent_timeout_s=2.0,
+        power_sync_s=3.0,
+    )
+)
+PAGE = 10
+TRIES_MAX = 3
+# How long Ironic's API takes to answer: mostly it is quick.
+TAKES_S = (0.0, 0.0, 0.0, 0.01, 0.05, 0.3, 1.0)
+FIELDS = NodeData.__struct_fields__
+CLASSES = ("metal-a", "metal-b")
+
+
+def somebody_elses(node: str) -> str:
+    """The id of an instance that another program puts on a node."""
+    return str(uuid5(NAMESPACE_OID, f"of another program: {node}"))
+
+
+class IronicWorld:
+    """Ironic, and those who change its nodes without Moorage."""
+
+    def __init__(self, plan: Plan, findings: Findings, memory: MemoryBroker, nodes: Nodes) -> None:
+        self._plan = plan
+        self._findings = findings
+        self._nodes = nodes
+        loop = asyncio.get_running_loop()
+        self._clock_s = lambda: EPOCH.timestamp() + loop.time()
+        self._sender = NotificationSender(_Bus(memory), SETTINGS)
+        self.ironic = SimulatedIronic(
+            plan.nodes,
+            self._clock_s,
+            self._sender.publish,
+            SETTINGS,
+            script=plan.ironic,
+            chance=random.Random(f"{plan.seed} ironic"),
+        )
+        self.nodes = nodes
+        nodes.founded(self.ironic.nodes.values())
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.ironic.run())
+            tasks.create_task(self._sender.run())
+            tasks.create_task(self._play())
+
+    def calm_down(self) -> None:
+        """All BMCs answer, nothing is lost, and the API is there."""
+        self.ironic.script = IronicScript()
+        self.ironic.come_back()
+        for uuid in [*self.ironic.nodes]:
+            self.ironic.wake_bmc(uuid)
+
+    async def _play(self) -> None:
+        for flip in self._plan.flips:
+            await until_s(flip.at_s)
+            if self._findings.broken is None:
+                self._flip(flip)
+
+    def _flip(self, flip: Flip) -> None:
+        name = flip.node
+        node = self.ironic.node(name)
+        if node is None:
+            deeds = {"delete": lambda: self._enrol(name)}
+            done = deeds[flip.deed]() if flip.deed in deeds else None
+        else:
+            done = getattr(self, f"_{flip.deed}")(node, flip.lot)
+        self._findings.see("flip", f"{flip.deed} {'refused' if isinstance(done, Refused) else 'done'}")
+
+    # What becomes of a node; each the other way round when it is so already
+
+    def _maintain(self, node: Node, lot: int) -> Refused | Node:
+        is_on = not node.maintenance
+        if lot % 4 == 0:
+            return self._patched(node, "replace", "maintenance", is_on)
+        return self.ironic.set_maintenance(node.uuid, is_on=is_on, reason="looked at" if is_on else None)
+
+    def _provision(self, node: Node, _lot: int) -> Refused | Node | None:
+        if node.instance_uuid:
+            return None
+        target = {"available": "manage", "manageable": "provide", "enroll": "manage", "clean failed": "manage"}
+        return self.ironic.provision(node.uuid, target.get(node.provision_state, "abort"))
+
+    def _heal(self, node: Node, lot: int) -> Refused | Node | None:
+        """One step to where it may be claimed."""
+        if node.instance_uuid == somebody_elses(node.uuid):
+            return self._occupy(node, lot)
+        if node.maintenance:
+            return self._maintain(node, lot)
+        if node.retired:
+            return self._retire(node, lot)
+        if node.resource_class is None:
+            return self._class(node, 0)
+        return None if node.provision_state == "available" else self._provision(node, lot)
+
+    def _retire(self, node: Node, _lot: int) -> Refused | Node:
+        return self._patched(node, "replace", "retired", not node.retired)
+
+    def _power(self, node: Node, lot: int) -> Refused | Node:
+        return self.ironic.set_power(node.uuid, "power on" if lot % 2 else "power off")
+
+    def _bmc(self, node: Node, lot: int) -> None:
+        (self.ironic.wake_bmc if lot % 2 else self.ironic.silence_bmc)(node.uuid)
+
+    def _traits(self, node: Node, lot: int) -> Refused | Node:
+        names = [name for bit, name in enumerate(("CUSTOM_A", "CUSTOM_B", "HW_CPU_X86_VMX")) if lot >> bit & 1]
+        return self.ironic.set_traits(node.uuid, names)
+
+    def _class(self, node: Node, lot: int) -> Refused | Node:
+        value = (*CLASSES, *CLASSES, None)[lot % 5]
+        return self._patched(node, "replace", "resource_class", value)
+
+    def _occupy(self, node: Node, _lot: int) -> Refused | Node | None:
+        """Another program deploys it, or goes."""
+        foreign = somebody_elses(node.uuid)
+        if node.instance_uuid == foreign:
+            return self._patched(node, "remove", "instance_uuid", None)
+        return self._patched(node, "add", "instance_uuid", foreign) if node.instance_uuid is None else None
+
+    def _allocate(self, node: Node, lot: int) -> Refused | Allocation | None:
+        uuid = str(uuid5(NAMESPACE_OID, f"allocation {node.uuid}"))
+        if uuid in self.ironic.allocations:
+            return self.ironic.deallocate(uuid)
+        wanted = (node.uuid,) if lot % 2 else ()
+        return self.ironic.allocate(
+            Allocation(uuid=uuid, resource_class=node.resource_class or CLASSES[0], candidate_nodes=wanted)
+        )
+
+    def _delete(self, node: Node, _lot: int) -> Refused | Node | None:
+        return None if node.instance_uuid else self.ironic.delete(node.uuid)
+
+    def _enrol(self, name: str) -> Refused | Node:
+        first = next(node for node in self._plan.nodes if node.name == name)
+        fields = {
+            "uuid": first.uuid,
+            "name": name,
+            "driver": first.driver,
+            "resource_class": first.resource_class,
+            "conductor_group": first.conductor_group,
+        }
+        created = self.ironic.create(fields)
+        return created if isinstance(created, Refused) else self.ironic.provision(first.uuid, "manage")
+
+    def _patched(self, node: Node, op: str, field: str, value: object) -> Refused | Node:
+        operation = {"op": op, "path": f"/{field}"} | ({} if op == "remove" else {"value": value})
+        return self.ironic.patch(node.uuid, [operation])
+
+
+class IronicDoor:
+    """Ironic's REST API as one daemon reaches it: an `IronicApi`."""
+
+    def __init__(self, world: IronicWorld, process: SimProcess, instances: frozenset[str]) -> None:
+        self._ironic = world.ironic
+        self._nodes = world.nodes
+        self._process = process
+        self._loop = asyncio.get_running_loop()
+        # Those that this cloud may put on nodes.
+        self._instances = instances
+        self._asked = 0
+
+    async def pages(self) -> AsyncGenerator[rest.Page, None]:
+        after = 0
+        while True:
+            asked_s = await self._on_the_way()
+            self._ironic.advance()
+            some = [*self._ironic.nodes.values()][after : after + PAGE]
+            read = [as_read(node) for node in some]
+            self._nodes.answered(self._process, read, asked_s)
+            await self._on_the_way_back()
+            if read:
+                yield rest.Page(tuple(read))
+            if len(read) < PAGE:
+                return
+            after += PAGE
+
+    async def node(self, node: ProviderId) -> known.Node | None:
+        asked_s = await self._on_the_way()
+        found = self._ironic.node(str(node))
+        read = None if found is None else as_read(found)
+        if read is None:
+            self._nodes.gone(self._process, node, asked_s)
+        else:
+            self._nodes.answered(self._process, [read], asked_s)
+        await self._on_the_way_back()
+        return read
+
+    async def allocation(self, allocation: UUID) -> rest.Allocation | None:
+        await self._on_the_way()
+        found = self._ironic.allocation(str(allocation))
+        await self._on_the_way_back()
+        if found is None:
+            return None
+        return rest.Allocation(
+            uuid=UUID(found.uuid),
+            node_uuid=UUID(found.node_uuid) if found.node_uuid else None,
+            state=found.state,
+            resource_class=found.resource_class,
+            last_error=found.last_error,
+        )
+
+    async def vifs(self, node: ProviderId) -> tuple[str, ...] | rest.Refused:
+        await self._on_the_way()
+        found = self._ironic.node(str(node))
+        await self._on_the_way_back()
+        return rest.Refused(404, f"Node {node} does not exist.") if found is None else found.vifs
+
+    async def validate(self, node: ProviderId) -> tuple[rest.InterfaceCheck, ...] | rest.Refused:
+        await self._on_the_way()
+        reasons = self._ironic.why_not_deployable(str(node))
+        await self._on_the_way_back()
+        if isinstance(reasons, Refused):
+            return rest.Refused(reasons.status, reasons.text)
+        return tuple(rest.InterfaceCheck(name, not why, why) for name, why in sorted(reasons.items()))
+
+    async def patch(self, node: ProviderId, changes: Sequence[rest.Change]) -> rest.Refused | None:
+        operations = [
+            {"op": each.op, "path": each.path} | ({} if each.value is UNSET else {"value": each.value})
+            for each in changes
+        ]
+        return await self._ordered(node, "patch", lambda uuid: self._ironic.patch(uuid, operations))
+
+    async def set_provision_state(
+        self, node: ProviderId, target: str, *, configdrive: Mapping[str, Any] | str | None = None
+    ) -> rest.Refused | None:
+        order = ProvisionOrder(target=target, configdrive=configdrive)
+        return await self._ordered(node, target, lambda uuid: self._ironic.provision(uuid, order))
+
+    async def set_power_state(self, node: ProviderId, target: str) -> rest.Refused | None:
+        return await self._ordered(node, target, lambda uuid: self._ironic.set_power(uuid, target))
+
+    async def attach_vif(self, node: ProviderId, vif: str) -> rest.Refused | None:
+        return await self._ordered(node, "attach", lambda uuid: self._ironic.attach_vif(uuid, vif))
+
+    async def detach_vif(self, node: ProviderId, vif: str) -> rest.Refused | None:
+        return await self._ordered(node, "detach", lambda uuid: self._ironic.detach_vif(uuid, vif))
+
+    async def set_maintenance(
+        self, node: ProviderId, reason: str = "", *, is_on: bool = True
+    ) -> rest.Refused | None:
+        return await self._ordered(
+            node, "maintenance", lambda uuid: self._ironic.set_maintenance(uuid, is_on=is_on, reason=reason)
+        )
+
+    async def set_traits(self, node: ProviderId, traits: Sequence[str]) -> rest.Refused | None:
+        return await self._ordered(node, "traits", lambda uuid: self._ironic.set_traits(uuid, traits))
+
+    async def close(self) -> None: ...
+
+    async def _ordered(
+        self, node: ProviderId, what: str, order: Callable[[str], Refused | Node]
+    ) -> rest.Refused | None:
+        """A node that is locked is tried again, a few times, as by HttpIronicApi."""
+        self._nodes.ordered(self._process, node, what)
+        for _ in range(TRIES_MAX):
+            await self._process.point("before_commit")
+            await self._on_the_way()
+            self._nodes.takes_effect(self._process, node, what, self._instances)
+            done = order(str(node))
+            await self._process.point("after_commit")
+            if self._process.take_mark("lost_answer"):
+                self._process.fired("lost_answer", what)
+                raise TookTooLong(f"Ironic did not answer {what} of {node}")
+            await self._on_the_way_back()
+            if not isinstance(done, Refused):
+                return None
+            if "locked" not in done.text:
+                return rest.Refused(done.status, done.text)
+            await asyncio.sleep(0.2)
+        raise Locked(f"Ironic: node {node} is locked: {done.text}")
+
+    async def _on_the_way(self) -> float:
+        """When it was asked."""
+        asked_s = self._loop.time()
+        await self._takes()
+        if self._ironic.is_away:
+            raise Unavailable("Ironic is away")
+        return asked_s
+
+    async def _on_the_way_back(self) -> None:
+        await self._takes()
+        if self._process.is_dead:
+            await asyncio.Event().wait()
+
+    async def _takes(self) -> None:
+        await self._process.until_awake()
+        self._asked += 1
+        lot = zlib.crc32(f"{self._process.full_name} {self._loop.time():.6f} {self._asked}".encode())
+        if takes_s := TAKES_S[lot % len(TAKES_S)]:
+            await asyncio.sleep(takes_s)
+        await self._process.until_awake()
+
+
+class _Bus:
+    """The way of Ironic's own sender to the broker; a `Broker`."""
+
+    user = ""
+    hands_over = HandsOver.BYTES
+
+    def __init__(self, memory: MemoryBroker) -> None:
+        self._memory = memory
+
+    async def connect(self) -> Connection:
+        return self._memory.connect(self.user)
+
+
+def as_read(node: Node) -> known.Node:
+    return node_of(msgspec.convert({field: getattr(node, field) for field in FIELDS}, NodeData))
+
+
+@contextmanager
+def watched_nodes(nodes: Nodes) -> Iterator[None]:
+    """Each change of a node at Ironic is told."""
+
+    def told(real: Callable[..., None]) -> Callable[..., None]:
+        def change(table: NodeTable, *those: Node) -> None:
+            real(table, *those)
+            nodes.became(id_of(those[-1]), table.nodes.get(those[-1].uuid))
+
+        return change
+
+    with replaced(NodeTable, "add", told), replaced(NodeTable, "replace", told), replaced(NodeTable, "remove", told):
+        yield
+
