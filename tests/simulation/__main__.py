@@ -5,6 +5,7 @@ python -m tests.simulation --seed 7 --about 4b9d  of it what is about one instan
 python -m tests.simulation --seeds 100000         a long run; what fails is told, and kept in failing_seeds.txt
 python -m tests.simulation --seeds 5000 --from 6000000 --done done.txt
                                                   the same, from this seed on; run again, it goes on where it was
+python -m tests.simulation --nodes --seeds 1000   worlds of bare-metal nodes, their Ironic, and the daemons of its ring
 """
 
 import argparse
@@ -16,22 +17,27 @@ from pathlib import Path
 
 from tests.simulation.done import DoneSeeds
 from tests.simulation.drawing import draw
+from tests.simulation.drawing_nodes import NODE_SEEDS
 from tests.simulation.many import FIXED_HASHES, HASHES, KEPT, NOTHING_RAN, Ran, keep, run_many
 from tests.simulation.seeds import run
-from tests.simulation.telling import covered, lines_of, summary_of
+from tests.simulation.telling import covered, flips_and_claims, lines_of, summary_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     wanted = _parser().parse_args(arguments)
+    least = NODE_SEEDS if wanted.nodes else 0
     if wanted.seed is not None:
-        return _tell_one(wanted.seed, wanted.about)
-    return _run_all(range(wanted.first, wanted.first + wanted.seeds), DoneSeeds(wanted.done))
+        return _tell_one(least + wanted.seed, wanted.about)
+    first = least + wanted.first
+    return _run_all(range(first, first + wanted.seeds), DoneSeeds(wanted.done))
 
 
 def _tell_one(seed: int, about: str) -> int:
     outcome = run(draw(seed))
     for line in (*lines_of(outcome, about), *covered(outcome.seen), *summary_of(outcome)):
         print(line)
+    if outcome.plan.nodes:
+        print(flips_and_claims(outcome.seen))
     return 0 if outcome.broken is None else 1
 
 
@@ -54,7 +60,7 @@ def _run_all(seeds: range, done: DoneSeeds) -> int:
         )
 
     result = run_many(left, on_broken=_report, on_done=is_done) if left else NOTHING_RAN
-    for line in covered(result.seen):
+    for line in (*covered(result.seen), flips_and_claims(result.seen)):
         print(line)
     broken = done.broken_of(seeds)
     print(
@@ -81,6 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--done", type=Path, help="keep in this file which seeds are done, and run the others"
+    )
+    parser.add_argument(
+        "--nodes", action="store_true", help=f"of bare metal: seeds are counted from {NODE_SEEDS} on"
     )
     parser.add_argument("--about", default="", help="of a seed, only lines with this in them, and faults")
     return parser

@@ -27,8 +27,8 @@ from tests.simulation.drawing import API, CLERKS, COMPUTES, WORKERS
 from tests.simulation.findings import Findings
 from tests.simulation.hearing import Ears
 from tests.simulation.hosts_seen import HostsSeen
-from tests.simulation.ironic import IronicWorld, watched_nodes
 from tests.simulation.intruders import CLIENT, RIVAL, Intruders, Target
+from tests.simulation.ironic import IronicWorld, watched_nodes
 from tests.simulation.nodes import Nodes
 from tests.simulation.people import Client, Operator
 from tests.simulation.physical import Physical

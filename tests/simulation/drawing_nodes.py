@@ -64,7 +64,18 @@ EPISODES = (
     (6, ("heal", "heal")),
 )
 EVERY_EPISODE = tuple(deeds for often, deeds in EPISODES for _ in range(often))
-KEYS = ("inventory.report", "claim", "release", "place.", "swap", "host.", "deploy", "undeploy", "spawned", "destroyed")
+KEYS = (
+    "inventory.report",
+    "claim",
+    "release",
+    "place.",
+    "swap",
+    "host.",
+    "deploy",
+    "undeploy",
+    "spawned",
+    "destroyed",
+)
 POINTS = ("before_commit", "after_commit", "before_ack", "on_the_way", "in_timer")
 
 
@@ -74,7 +85,7 @@ def draw_nodes(seed: int) -> Plan:
     boots = _boots(random.Random(f"{seed} boots"))
     return Plan(
         seed=seed,
-        hosts={cell: () for cell in CELLS},
+        hosts=dict.fromkeys(CELLS, ()),
         script=FaultScript(seed=seed),
         boots=boots,
         deletes=_deletes(random.Random(f"{seed} deletes"), boots),
@@ -126,7 +137,11 @@ def _boots(chance: random.Random) -> tuple[Boot, ...]:
 def _deletes(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Delete, ...]:
     """Most, so that there is room for others: at once, in the middle of the deploy, and when it is active."""
     return tuple(
-        Delete(boot.id, index, boot.at_s + chance.choice((0.05, 0.5, 1.0, 2.0, 4.0, 8.0)) * chance.uniform(0.5, 1.5))
+        Delete(
+            boot.id,
+            index,
+            boot.at_s + chance.choice((0.05, 0.5, 1.0, 2.0, 4.0, 8.0)) * chance.uniform(0.5, 1.5),
+        )
         for boot in boots
         for index in range(boot.count)
         if chance.random() < 0.85

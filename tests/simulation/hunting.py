@@ -16,7 +16,9 @@ from tests.simulation.seeds import Outcome, run
 from tests.simulation.telling import lines_of, plan_lines
 
 # What of a plan can be left out.
-PARTS = ("faults", "boots", "errands", "deletes", "switches", "nonsense", "script")
+PARTS = ("faults", "boots", "flips", "errands", "deletes", "switches", "nonsense", "script", "ironic")
+# Those whose faults are the things that can be left out.
+SCRIPTS = ("script", "ironic")
 LINES_MAX = 60
 PIECES_MAX = 128
 LONGER_S = 3.0
@@ -58,6 +60,8 @@ def _shrunk(bug: str, outcome: Outcome, broken: Broken, runs_max: int, enough: i
         lambda plan: _until(plan, outcome.ended_s),
         lambda plan: _only_named(plan, broken.how),
         _without_errands,
+        _without_boots,
+        _without_flips,
         _without_intruders,
         _without_deletes,
         _only_errands,
@@ -104,7 +108,7 @@ def _until(plan: Plan, end_s: float) -> Plan:
     """What comes after the break has no part in it."""
     early = {
         part: tuple(each for each in getattr(plan, part) if each.at_s <= end_s)
-        for part in ("boots", "errands", "deletes", "faults", "nonsense")
+        for part in ("boots", "flips", "errands", "deletes", "faults", "nonsense")
     }
     return _sound(structs.replace(plan, **early))
 
@@ -118,6 +122,15 @@ def _without_errands(plan: Plan) -> Plan:
     """Requests may need nobody who writes by name."""
     faults = tuple(each for each in plan.faults if each.process not in CLERKS)
     return structs.replace(plan, errands=(), faults=faults)
+
+
+def _without_boots(plan: Plan) -> Plan:
+    """What becomes of nodes may need nobody who boots."""
+    return _sound(structs.replace(plan, boots=())) if plan.nodes else plan
+
+
+def _without_flips(plan: Plan) -> Plan:
+    return structs.replace(plan, flips=())
 
 
 def _without_deletes(plan: Plan) -> Plan:
@@ -157,15 +170,15 @@ def _breaks(bug: str, promise: str, end_s: float | None) -> Callable[[Plan], boo
 
 
 def _things(plan: Plan, part: str) -> tuple[Any, ...]:
-    things: tuple[Any, ...] = plan.script.faults if part == "script" else getattr(plan, part)
+    things: tuple[Any, ...] = getattr(plan, part).faults if part in SCRIPTS else getattr(plan, part)
     return things
 
 
 def _without(plan: Plan, part: str, start: int, end: int) -> Plan:
     things = _things(plan, part)
     left = (*things[:start], *things[end:])
-    if part == "script":
-        return structs.replace(plan, script=structs.replace(plan.script, faults=left))
+    if part in SCRIPTS:
+        return structs.replace(plan, **{part: structs.replace(getattr(plan, part), faults=left)})
     return _sound(structs.replace(plan, **{part: left}))
 
 

@@ -125,7 +125,12 @@ class IronicWorld:
     def _provision(self, node: Node, _lot: int) -> Refused | Node | None:
         if node.instance_uuid:
             return None
-        target = {"available": "manage", "manageable": "provide", "enroll": "manage", "clean failed": "manage"}
+        target = {
+            "available": "manage",
+            "manageable": "provide",
+            "enroll": "manage",
+            "clean failed": "manage",
+        }
         return self.ironic.provision(node.uuid, target.get(node.provision_state, "abort"))
 
     def _heal(self, node: Node, lot: int) -> Refused | Node | None:
@@ -150,7 +155,9 @@ class IronicWorld:
         (self.ironic.wake_bmc if lot % 2 else self.ironic.silence_bmc)(node.uuid)
 
     def _traits(self, node: Node, lot: int) -> Refused | Node:
-        names = [name for bit, name in enumerate(("CUSTOM_A", "CUSTOM_B", "HW_CPU_X86_VMX")) if lot >> bit & 1]
+        names = [
+            name for bit, name in enumerate(("CUSTOM_A", "CUSTOM_B", "HW_CPU_X86_VMX")) if lot >> bit & 1
+        ]
         return self.ironic.set_traits(node.uuid, names)
 
     def _class(self, node: Node, lot: int) -> Refused | Node:
@@ -298,6 +305,7 @@ class IronicDoor:
     ) -> rest.Refused | None:
         """A node that is locked is tried again, a few times, as by HttpIronicApi."""
         self._nodes.ordered(self._process, node, what)
+        locked = ""
         for _ in range(TRIES_MAX):
             await self._process.point("before_commit")
             await self._on_the_way()
@@ -312,8 +320,9 @@ class IronicDoor:
                 return None
             if "locked" not in done.text:
                 return rest.Refused(done.status, done.text)
+            locked = done.text
             await asyncio.sleep(0.2)
-        raise Locked(f"Ironic: node {node} is locked: {done.text}")
+        raise Locked(f"Ironic: node {node} is locked: {locked}")
 
     async def _on_the_way(self) -> float:
         """When it was asked."""
@@ -365,6 +374,9 @@ def watched_nodes(nodes: Nodes) -> Iterator[None]:
 
         return change
 
-    with replaced(NodeTable, "add", told), replaced(NodeTable, "replace", told), replaced(NodeTable, "remove", told):
+    with (
+        replaced(NodeTable, "add", told),
+        replaced(NodeTable, "replace", told),
+        replaced(NodeTable, "remove", told),
+    ):
         yield
-

@@ -18,7 +18,7 @@ from compute_sim.ironic import Node
 from ironic_sync.core import node as known
 from ironic_sync.core.ring import Member, Move, Owned
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.membership import Membership
+from ironic_sync.membership import Membership  # noqa: TC001 - like every other import
 from placement_worker.core.ledger import ClaimChanges, TreeBook, TreeChanges
 from tests.simulation.findings import Findings
 from tests.simulation.process import EPOCH, SimProcess
@@ -133,15 +133,23 @@ class Nodes:
         self._findings.see("order", what)
         self._check_read(process, node)
         if not self.memberships[process].may_act_on(node):
-            self._findings.breaks(ONE_OWNER, f"{process.full_name} orders {what} of {node}, which is not its own")
+            self._findings.breaks(
+                ONE_OWNER, f"{process.full_name} orders {what} of {node}, which is not its own"
+            )
 
-    def takes_effect(self, process: SimProcess, node: ProviderId, what: str, instances: frozenset[str]) -> None:
+    def takes_effect(
+        self, process: SimProcess, node: ProviderId, what: str, instances: frozenset[str]
+    ) -> None:
         truth = self.truths.get(node)
         instance = truth.node.instance_uuid if truth and truth.node else None
         if instance is not None and instance not in instances:
-            self._findings.breaks(OTHERS, f"{process.full_name} orders {what} of {node}, which has {instance}")
+            self._findings.breaks(
+                OTHERS, f"{process.full_name} orders {what} of {node}, which has {instance}"
+            )
 
-    def saved(self, process: SimProcess, before: Mapping[ProviderId, NodeRow], rows: Sequence[NodeRow]) -> None:
+    def saved(
+        self, process: SimProcess, before: Mapping[ProviderId, NodeRow], rows: Sequence[NodeRow]
+    ) -> None:
         for row in rows:
             self._note(row)
             was = before.get(row.id)
@@ -162,7 +170,8 @@ class Nodes:
         read_s = self._read_s.get((process.full_name, node))
         if read_s is None or read_s < owned_s:
             self._findings.breaks(
-                READ_FIRST, f"{process.full_name} has not read {node} since it is its own, from {owned_s:.3f} on"
+                READ_FIRST,
+                f"{process.full_name} has not read {node} since it is its own, from {owned_s:.3f} on",
             )
 
     def given(
@@ -177,7 +186,9 @@ class Nodes:
             self._findings.tell(process.full_name, "gives {} of {!r} to {!r}", each.id, former, each.owner)
             self._findings.see(NODE, "taken over" if former not in alive else "handed over")
             if former and former != process.name and former in alive:
-                self._findings.breaks(ONE_OWNER, f"{process.full_name} takes {each.id} of {former}, which is alive")
+                self._findings.breaks(
+                    ONE_OWNER, f"{process.full_name} takes {each.id} of {former}, which is alive"
+                )
         self.look([each.id for each in moved])
 
     # The ring
@@ -199,7 +210,9 @@ class Nodes:
                 continue
             lease_s = left_s.get((membership.name, membership.incarnation), 0.0)
             if lease_s < self._margin_s - AT_ONCE_S:
-                self._findings.breaks(MARGIN, f"{process.full_name} acts with {lease_s:.3f} s left of its lease")
+                self._findings.breaks(
+                    MARGIN, f"{process.full_name} acts with {lease_s:.3f} s left of its lease"
+                )
 
     # What placement commits
 
@@ -215,7 +228,9 @@ class Nodes:
     def _check_report(self, tree: TreeBook) -> None:
         node, knowledge = tree.root, self._known.setdefault(tree.root, Knowledge())
         if (tree.epoch, tree.sequence) < knowledge.told:
-            self._findings.breaks(EPOCHS, f"{node} is told as {(tree.epoch, tree.sequence)} after {knowledge.told}")
+            self._findings.breaks(
+                EPOCHS, f"{node} is told as {(tree.epoch, tree.sequence)} after {knowledge.told}"
+            )
         knowledge.told = (tree.epoch, tree.sequence)
         knowledge.told_s = max(knowledge.told_s, knowledge.by_version.get(tree.sequence, -1.0))
         truth = self.truths[node]
@@ -287,4 +302,6 @@ def _shown(node: Node) -> str:
         (f"instance {node.instance_uuid}", node.instance_uuid),
         (f"power {node.power_state}", node.power_state == "error"),
     )
-    return ", ".join((node.provision_state, str(node.resource_class), *(words for words, is_so in more if is_so)))
+    return ", ".join(
+        (node.provision_state, str(node.resource_class), *(words for words, is_so in more if is_so))
+    )

@@ -171,7 +171,9 @@ def build_of(boot: Boot) -> BuildInstance:
     if boot.node_class:
         return BuildInstance(
             request_id=RequestId(boot.id),
-            flavor=Flavor(name="metal", root_gb=0, extra_specs={f"resources:{name_of(boot.node_class)}": "1"}),
+            flavor=Flavor(
+                name="metal", root_gb=0, extra_specs={f"resources:{name_of(boot.node_class)}": "1"}
+            ),
             count=boot.count,
             name=boot.name,
             project=PROJECT,

@@ -7,10 +7,10 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from bus.messages.build import RequestId
 from compute_sim.core.faults import FaultScript
 from compute_sim.core.hosts import Host
 from compute_sim.ironic import IronicScript, Node
-from bus.messages.build import RequestId
 from scheduler_worker.instances import instance_id_of
 from tests.simulation.faults import Fault
 
@@ -110,5 +110,7 @@ class Plan(Struct, frozen=True):
     @property
     def instance_ids(self) -> frozenset[str]:
         return frozenset(
-            str(instance_id_of(RequestId(boot.id), index)) for boot in self.boots for index in range(boot.count)
+            str(instance_id_of(RequestId(boot.id), index))
+            for boot in self.boots
+            for index in range(boot.count)
         )

@@ -8,9 +8,9 @@ from bus.dead_letters import DeadLetter, opened
 from bus.message import ProviderId
 from bus.messages.build import InstanceId, RequestId
 from bus.topology import IRONIC_EVENTS
-from scheduler_worker.instances import instance_id_of
 from compute_sim.ironic import Node
 from ironic_sync.core.ring import names_alive
+from scheduler_worker.instances import instance_id_of
 from tests.simulation.cloud import Cloud
 from tests.simulation.estate import TENANTS
 from tests.simulation.hosts_seen import short
@@ -141,9 +141,17 @@ async def _of_nodes(cloud: Cloud) -> list[str]:
         if truth.node is None:
             wrong += [f"{short(node)} is deleted, and has a provider"] if offered is not None else []
             continue
-        if row is None or row.owner not in alive or row.read_epoch != row.epoch or row.needs_read or row.deploy:
+        if (
+            row is None
+            or row.owner not in alive
+            or row.read_epoch != row.epoch
+            or row.needs_read
+            or row.deploy
+        ):
             wrong.append(f"{short(node)} has the row {row!r}")
-        wanted = name_of(truth.node.resource_class) if is_free(truth.node) and truth.node.resource_class else ""
+        wanted = (
+            name_of(truth.node.resource_class) if is_free(truth.node) and truth.node.resource_class else ""
+        )
         if {name for name, count in (offered or {}).items() if count} != ({wanted} if wanted else set()):
             wrong.append(f"{short(node)} offers {offered}, and should offer {wanted or 'nothing'}")
         if cloud.hosts.cell(node) != GROUPS_OF_NODES[truth.node.conductor_group]:
@@ -163,7 +171,11 @@ def _of_instance(cloud: Cloud, node: ProviderId, at_ironic: Node) -> Iterator[st
 
 def _of_active(cloud: Cloud) -> Iterator[str]:
     for row in cloud.cells.rows.values():
-        if row.state == "active" and row.host is not None and (there := cloud.nodes.truths.get(row.host.share.host)):
+        if (
+            row.state == "active"
+            and row.host is not None
+            and (there := cloud.nodes.truths.get(row.host.share.host))
+        ):
             is_there = there.node is not None and there.node.instance_uuid == str(row.id)
             if not is_there or there.node is None or there.node.provision_state != "active":
                 yield f"{short(row.id)} is active, and not on {short(row.host.share.host)}"

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from uuid import UUID
 
 from compute_sim.core.faults import Affliction
+from tests.simulation.nodes import BACK, CLAIMED, LEFT, NODE
 from tests.simulation.plan import Plan
 from tests.simulation.seeds import Outcome
 
@@ -27,7 +28,8 @@ def summary_of(outcome: Outcome) -> Iterator[str]:
     plan = outcome.plan
     hosts = sum(map(len, plan.hosts.values()))
     ends = ", ".join(f"{count} {state}" for state, count in sorted(outcome.ends.items()))
-    yield f"seed {plan.seed}: {plan.instances} instances of {len(plan.boots)} requests on {hosts} hosts; {ends}"
+    where = f"{len(plan.nodes)} nodes" if plan.nodes else f"{hosts} hosts"
+    yield f"seed {plan.seed}: {plan.instances} instances of {len(plan.boots)} requests on {where}; {ends}"
     yield (
         f"settled after {outcome.ended_s:.1f} s"
         if outcome.broken is None
@@ -44,11 +46,15 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"  {delete.at_s:6.2f}  delete number {delete.index} of {_short(delete.request)}"
     for errand in plan.errands:
         yield f"  {errand.at_s:6.2f}  {errand.clerk}: {errand.deed}"
+    for flip in plan.flips:
+        yield f"  {flip.at_s:6.2f}  {flip.node}: {flip.deed}"
     for fault in plan.faults:
         yield f"  {fault.at_s:6.2f}  {fault!r}"
     for affliction in plan.script.faults:
         assert isinstance(affliction, Affliction)
         yield f"  {affliction.after_s:6.2f}  {affliction!r}"
+    for of_ironic in plan.ironic.faults:
+        yield f"          {of_ironic!r}"
 
 
 def covered(seen: Mapping[tuple[str, str], int]) -> Iterator[str]:
@@ -56,6 +62,11 @@ def covered(seen: Mapping[tuple[str, str], int]) -> Iterator[str]:
     for kind in kinds:
         of_kind = sorted((what, count) for (each, what), count in seen.items() if each == kind)
         yield f"{kind}: " + ", ".join(f"{what} {count}" for what, count in of_kind)
+
+
+def flips_and_claims(seen: Mapping[tuple[str, str], int]) -> str:
+    left, back, claimed = (seen.get((NODE, what), 0) for what in (LEFT, BACK, CLAIMED))
+    return f"{left + back} state flips and {claimed} claims of bare-metal nodes"
 
 
 def _terse(line: str) -> str:

@@ -5,7 +5,14 @@ them would not find others.
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from tests.simulation.planted import of_the_books, of_the_bus, of_the_cells, of_the_scheduler, of_the_writes
+from tests.simulation.planted import (
+    of_the_books,
+    of_the_bus,
+    of_the_cells,
+    of_the_nodes,
+    of_the_scheduler,
+    of_the_writes,
+)
 
 Plant = Callable[[], AbstractContextManager[None]]
 
@@ -63,3 +70,15 @@ BUGS: dict[str, Plant] = {
     "usage not merged": of_the_scheduler.usage_not_merged,
     "a name not compared": of_the_writes.name_not_compared,
 }
+
+# Those that only worlds of bare-metal nodes can show.
+OF_NODES: dict[str, Plant] = {
+    "the epoch of a report not looked at": of_the_nodes.epoch_not_looked_at,
+    "a stale event wins": of_the_nodes.stale_event_wins,
+    "a provider deleted on a rebalance": of_the_nodes.provider_deleted_on_rebalance,
+    "a takeover without reading": of_the_nodes.takeover_without_reading,
+    "a start believed": of_the_nodes.start_believed,
+    "the margin of a lease ignored": of_the_nodes.lease_margin_ignored,
+    "an answer applied though an event came since": of_the_nodes.outdated_answer_applied,
+}
+BUGS |= OF_NODES
