@@ -14,7 +14,7 @@ from bus.message import ProviderId
 from ironic_sync.core.notifications import AllocationSaid, NodeDoubted, NodeSaid, Unreadable, Word
 from ironic_sync.core.ordering import Rules, after_word
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.core.settling import Terms, settled
+from ironic_sync.core.settling import Terms, after_change
 from ironic_sync.store import NodeStore
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class NodeKeeper:
                 after = change(before)
                 if after is None or after is before:
                     continue
-                after = settled(after, self.terms)
+                after = after_change(before, after, self.terms)
                 if after != before:
                     changed.append(structs.replace(after, version=before.version))
                     befores[node] = before

@@ -222,7 +222,10 @@ class Membership:
         if not dead or self.name not in Ring(view.members).names:
             return
         began_at_s = self._clock_s()
-        moves = takes(await self._store.owners(dead), view.members, self.name)
+        owned = await self._store.owners(dead)
+        # Who is alive is asked after that: a daemon that has come back since then takes its nodes under another epoch than
+        # they were just read with, and so these moves come to nothing.
+        moves = takes(owned, await self._store.members(), self.name)
         moved = await self._move(moves)
         if moves:
             log.info(

@@ -33,12 +33,13 @@ EPOCH_RAISES_MAX = 3
 
 
 class Told(Struct, frozen=True):
-    """A report under way, and what it says: an offer, or None for the removal of the provider. A trial takes something away
-    that may be held: placement's refusal is expected.
+    """A report under way, and what it says: an offer, or None for the removal of the provider. `version` is the row's. A
+    trial takes something away that may be held: placement's refusal is expected.
     """
 
     report: ReportInventory
     offer: Offer | None
+    version: int
     is_trial: bool = False
 
 
@@ -49,13 +50,13 @@ def report_of(
     if not row.needs_report or row.offer is None or row.is_behind:
         return None
     if may_try and (row.is_deleted or row.cell_wanted):
-        return Told(_report(row, None, foreign), None, is_trial=True)
+        return Told(_report(row, None, foreign), None, row.version, is_trial=True)
     if may_try and row.may_drop_class:
         offer = without_kept_class(row, standard_traits)
-        return Told(_report(row, offer, foreign), offer, is_trial=True)
+        return Told(_report(row, offer, foreign), offer, row.version, is_trial=True)
     if row.offer.says_the_same_as(row.reported):
         return None
-    return Told(_report(row, row.offer, foreign), row.offer)
+    return Told(_report(row, row.offer, foreign), row.offer, row.version)
 
 
 def after_verdict(row: NodeRow, told: Told, verdict: ReportVerdict) -> NodeRow:
@@ -76,6 +77,9 @@ def after_verdict(row: NodeRow, told: Told, verdict: ReportVerdict) -> NodeRow:
 
 
 def _accepted(row: NodeRow, told: Told) -> NodeRow:
+    if told.version < row.said_version:
+        # The row says something else by now, and another report of it may have been accepted after this one.
+        return row
     if told.offer is None:
         return _removed(row, told)
     if told.report.cell != row.cell or told.report.sequence < row.reported_version:

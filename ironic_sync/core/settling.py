@@ -46,6 +46,23 @@ def settled(row: NodeRow, terms: Terms) -> NodeRow:
     return structs.replace(row, offer=offer, reported=row.reported if is_noted else None)
 
 
+def after_change(before: NodeRow, changed: NodeRow, terms: Terms) -> NodeRow:
+    """The row to be written in place of `before`.
+
+    If it says something else to placement than before, nothing counts as reported any more, also where it says again what
+    placement accepted once: in between a report may have been accepted of which nobody heard.
+    """
+    after = settled(changed, terms)
+    if _said(before) == _said(after):
+        return after
+    return structs.replace(after, reported=None, is_removed=False, said_version=before.version + 1)
+
+
+def _said(row: NodeRow) -> tuple[object, ...]:
+    offer = row.offer and structs.replace(row.offer, reasons=())
+    return row.cell, row.cell_wanted, row.is_deleted, offer
+
+
 def gained(row: NodeRow, terms: Terms) -> NodeRow:
     """The row of a new owner that cannot read the node: what was said of it is all there is, and is reported again."""
     if terms.can_read or row.seen_epoch == row.epoch:

@@ -332,7 +332,7 @@ class Cloud:
     ) -> None:
         self.books.written(orders, written)
         if self.plan.nodes:
-            self.nodes.written(written)
+            self.nodes.written(orders, written)
         self.register.written(written)
 
     def requests_written(self, rows: Iterable[InstanceRow], hosts: Sequence[HostState]) -> None:

@@ -56,8 +56,6 @@ EPISODES = (
     (2, ("power",)),
     (1, ("bmc", "bmc")),
     (2, ("traits",)),
-    (1, ("class",)),
-    (1, ("provision", "class", "provision")),
     (2, ("occupy", "occupy")),
     (1, ("allocate", "allocate")),
     (1, ("delete", "delete", "provision")),

@@ -211,6 +211,7 @@ class IronicDoor:
         # Those that this cloud may put on nodes.
         self._instances = instances
         self._asked = 0
+        self._may_act_on: Callable[[ProviderId], bool] = lambda _: True
 
     async def pages(self) -> AsyncGenerator[rest.Page, None]:
         after = 0
@@ -266,6 +267,9 @@ class IronicDoor:
             return rest.Refused(reasons.status, reasons.text)
         return tuple(rest.InterfaceCheck(name, not why, why) for name, why in sorted(reasons.items()))
 
+    def order_only_if(self, may_act_on: Callable[[ProviderId], bool]) -> None:
+        self._may_act_on = may_act_on
+
     async def patch(self, node: ProviderId, changes: Sequence[rest.Change]) -> rest.Refused | None:
         operations = [
             {"op": each.op, "path": each.path} | ({} if each.value is UNSET else {"value": each.value})
@@ -304,13 +308,17 @@ class IronicDoor:
         self, node: ProviderId, what: str, order: Callable[[str], Refused | Node]
     ) -> rest.Refused | None:
         """A node that is locked is tried again, a few times, as by HttpIronicApi."""
-        self._nodes.ordered(self._process, node, what)
         locked = ""
         for _ in range(TRIES_MAX):
             await self._process.point("before_commit")
+            if not self._may_act_on(node):
+                raise rest.NoLongerOurs(f"node {node} is no longer this daemon's")
+            self._nodes.ordered(self._process, node, what)
             await self._on_the_way()
-            self._nodes.takes_effect(self._process, node, what, self._instances)
+            before = self._nodes.instance_on(node)
             done = order(str(node))
+            if before is not None and before not in self._instances and not isinstance(done, Refused):
+                self._nodes.broke_into(self._process, node, what, before)
             await self._process.point("after_commit")
             if self._process.take_mark("lost_answer"):
                 self._process.fired("lost_answer", what)

@@ -7,19 +7,20 @@ the last answer of Ironic's API. A node that had left by then is not offered bef
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from uuid import UUID
 
 from msgspec import Struct
 
-from bus.message import ProviderId
+from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceId
-from bus.messages.placement import InventoryState
+from bus.messages.placement import InventoryState, SwapClaim
 from compute_sim.ironic import Node
 from ironic_sync.core import node as known
 from ironic_sync.core.ring import Member, Move, Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership  # noqa: TC001 - like every other import
-from placement_worker.core.ledger import ClaimChanges, TreeBook, TreeChanges
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeBook, TreeChanges
 from tests.simulation.findings import Findings
 from tests.simulation.process import EPOCH, SimProcess
 
@@ -114,6 +115,10 @@ class Nodes:
         """It has, or had and lost it."""
         return (instance, host) in self._built
 
+    def instance_on(self, node: ProviderId) -> str | None:
+        truth = self.truths.get(node)
+        return truth.node.instance_uuid if truth is not None and truth.node is not None else None
+
     # What daemons do
 
     def answered(self, process: SimProcess, nodes: Iterable[known.Node], asked_s: float) -> None:
@@ -137,15 +142,9 @@ class Nodes:
                 ONE_OWNER, f"{process.full_name} orders {what} of {node}, which is not its own"
             )
 
-    def takes_effect(
-        self, process: SimProcess, node: ProviderId, what: str, instances: frozenset[str]
-    ) -> None:
-        truth = self.truths.get(node)
-        instance = truth.node.instance_uuid if truth and truth.node else None
-        if instance is not None and instance not in instances:
-            self._findings.breaks(
-                OTHERS, f"{process.full_name} orders {what} of {node}, which has {instance}"
-            )
+    def broke_into(self, process: SimProcess, node: ProviderId, what: str, instance: str) -> None:
+        """Ironic has accepted an order for a node on which something stands that is not this cloud's."""
+        self._findings.breaks(OTHERS, f"{process.full_name} orders {what} of {node}, which has {instance}")
 
     def saved(
         self, process: SimProcess, before: Mapping[ProviderId, NodeRow], rows: Sequence[NodeRow]
@@ -185,11 +184,16 @@ class Nodes:
             former = wanted[each.id].owner
             self._findings.tell(process.full_name, "gives {} of {!r} to {!r}", each.id, former, each.owner)
             self._findings.see(NODE, "taken over" if former not in alive else "handed over")
-            if former and former != process.name and former in alive:
-                self._findings.breaks(
-                    ONE_OWNER, f"{process.full_name} takes {each.id} of {former}, which is alive"
-                )
+            if former != process.name:
+                self._check_let_go(process, each.id)
         self.look([each.id for each in moved])
+
+    def _check_let_go(self, taker: SimProcess, node: ProviderId) -> None:
+        for process, membership in self.memberships.items():
+            if process is not taker and not process.is_dead and membership.may_act_on(node):
+                self._findings.breaks(
+                    ONE_OWNER, f"{taker.full_name} takes {node}, and {process.full_name} acts on it"
+                )
 
     # The ring
 
@@ -216,14 +220,16 @@ class Nodes:
 
     # What placement commits
 
-    def written(self, written: Sequence[TreeChanges | ClaimChanges]) -> None:
+    def written(self, orders: Sequence[ClaimOrder], written: Sequence[TreeChanges | ClaimChanges]) -> None:
+        # A cleanup consumer inherits what was held before.
+        heirs = {order.cleanup for order in orders if isinstance(order, SwapClaim)}
         for changes in written:
             if isinstance(changes, TreeChanges):
                 for tree in changes.trees:
                     if tree.root in self.truths:
                         self._check_report(tree)
             else:
-                self._check_claims(changes)
+                self._check_claims(changes, heirs)
 
     def _check_report(self, tree: TreeBook) -> None:
         node, knowledge = tree.root, self._known.setdefault(tree.root, Knowledge())
@@ -249,9 +255,9 @@ class Nodes:
         else:
             self._findings.tell("books", "{} is reserved", node)
 
-    def _check_claims(self, changes: ClaimChanges) -> None:
+    def _check_claims(self, changes: ClaimChanges, heirs: AbstractSet[ConsumerId | None]) -> None:
         held = dict(changes.held)
-        for holder in changes.claimed:
+        for holder in [each for each in changes.claimed if each.consumer not in heirs]:
             for node in {each.provider for each in held.get(holder.consumer, ())} & self.truths.keys():
                 self._findings.see(NODE, CLAIMED)
                 self._check_offered(node, f"is claimed for {holder.consumer}")

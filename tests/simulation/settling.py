@@ -139,7 +139,7 @@ async def _of_nodes(cloud: Cloud) -> list[str]:
     for node, truth in truths.items():
         offered, row = cloud.books.offered(node), rows.get(node)
         if truth.node is None:
-            wrong += [f"{short(node)} is deleted, and has a provider"] if offered is not None else []
+            wrong += [f"{short(node)} is deleted, and has a provider: {row!r}"] if offered is not None else []
             continue
         if (
             row is None

@@ -86,6 +86,10 @@ IRONIC = IronicSettings(
     sweep_s=8.0,
     doubts_s=1.0,
     report_again_s=2.0,
+    deploy_read_s=2.0,
+    progress_s=2.0,
+    deploy_retry_s_first=0.3,
+    deploy_retry_s_max=2.0,
     beat_s=2.0,
 )
 

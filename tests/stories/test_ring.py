@@ -43,6 +43,8 @@ class Wire:
         self.is_away = False
         self.open = asyncio.Event()
         self.open.set()
+        self.open_for_owners = asyncio.Event()
+        self.open_for_owners.set()
 
     async def _done(self, ask: Callable[[], Awaitable[T]]) -> T:
         await self._on_the_way()
@@ -78,6 +80,7 @@ class Wire:
         return await self._done(lambda: self._store.look(name, limit, after))
 
     async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
+        await self.open_for_owners.wait()
         return await self._done(lambda: self._store.owners(names))
 
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
@@ -248,6 +251,28 @@ def test_a_daemon_that_is_given_many_nodes_knows_of_all_of_them_at_once() -> Non
 
         assert len(d3.nodes) > 5 * SETTINGS.page
         await all_agree(store, d1, d2, d3)
+
+    live(day())
+
+
+def test_a_daemon_that_comes_back_while_another_takes_its_nodes_does_not_share_them() -> None:
+    async def day() -> None:
+        store = await filled(a_store())
+        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
+        await until_s(5)
+        await d1.kill()
+        # It sees that d1 is dead, and is slow to read what d1 owned.
+        d2.wire.open_for_owners.clear()
+        await until_s(5 + SETTINGS.lease_s + SETTINGS.look_s)
+        back = Daemon(store, "d1", start=2)
+        await until_s(6 + SETTINGS.lease_s + SETTINGS.look_s)
+        assert back.nodes
+        d2.wire.open_for_owners.set()
+        await asyncio.sleep(0.01)
+
+        assert not [each for each in d2.nodes if d2.may_act_on(each) and back.may_act_on(each)]
+        await until_s(8 + SETTINGS.lease_s + SETTINGS.look_s)
+        await all_agree(store, back, d2)
 
     live(day())
 

@@ -20,7 +20,7 @@ from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node
 from ironic_sync.core.reports import EPOCH_RAISES_MAX, Foreign, Told, after_verdict
 from ironic_sync.core.rows import NodeRow, Offer
-from ironic_sync.core.settling import Terms, gained, seen, settled
+from ironic_sync.core.settling import Terms, after_change, gained, seen, settled
 
 ID = ProviderId(UUID(int=7))
 TAKEN = ReportAccepted(shape=1, shape_moved=True)
@@ -297,6 +297,41 @@ def test_a_report_that_is_older_than_what_was_accepted_changes_nothing() -> None
 
     assert after_verdict(accepted, old, TAKEN) is accepted
     assert accepted.reported == accepted.offer
+
+
+def becomes(row: NodeRow, **fields: object) -> NodeRow:
+    """As it is written in place of `row`."""
+    after = after_change(row, structs.replace(row, **fields), TERMS)
+    return structs.replace(after, version=row.version + 1)
+
+
+def test_what_placement_accepted_before_a_report_that_nobody_heard_of_counts_no_more() -> None:
+    offered = told(a_row())
+    first = report_of(a_row())
+    assert first is not None
+    held = becomes(offered, node=structs.replace(FREE, maintenance=True))
+    # Its report is accepted, and the daemon dies before it hears so.
+    assert report_of(held) is not None
+    free = becomes(held, node=FREE)
+
+    again = report_of(free)
+    assert again is not None
+    assert again.offer == offered.offer
+    # The answer to the first report comes late: it says nothing of what was accepted after it.
+    assert report_of(after_verdict(free, first, TAKEN)) is not None
+    assert report_of(after_verdict(free, again, TAKEN)) is None
+
+
+def test_a_node_that_came_back_and_was_deleted_again_is_removed_again() -> None:
+    gone = told(becomes(told(a_row()), is_deleted=True))
+    assert report_of(gone) is None
+    back = becomes(gone, is_deleted=False)
+    # Its report is accepted, and the daemon dies before it hears so.
+    assert report_of(back) is not None
+
+    removal = report_of(becomes(back, is_deleted=True))
+    assert removal is not None
+    assert removal.report.removed == (ID,)
 
 
 def test_why_placement_refuses_is_noted() -> None:
