@@ -122,6 +122,8 @@ def _after_node(row: NodeRow, said: NodeSaid, rules: Rules) -> NodeRow:
     is_unordered = rules.can_read and _is_unordered(row, said, rules.skew_us)
     if not is_newer:
         return _doubted_for_order(row, row, said, rules) if is_unordered else row
+    if rules.can_read and row.node is not None and said.at_us <= row.read_at_us:
+        return _after_late_node(row, said, rules)
     after = structs.replace(
         row,
         node=_with_shard(said.node, _known_node(row, said)),
@@ -140,6 +142,19 @@ def _after_node(row: NodeRow, said: NodeSaid, rules: Rules) -> NodeRow:
     if row.is_deleted and not said.is_deleted and said.kind != "create":
         after = _doubted(structs.replace(after, is_deleted=True), rules, DELETED_SPEAKS, held=True)
     return _doubted_for_order(after, row, said, rules) if is_unordered else after
+
+
+def _after_late_node(row: NodeRow, said: NodeSaid, rules: Rules) -> NodeRow:
+    """The row after a notification from before the node was read. What was read stays, and if the notification says
+    something else, the node is read again: the two clocks may differ.
+    """
+    after = structs.replace(row, heard_at_us=said.at_us, heard_from=said.publisher)
+    if row.is_deleted == said.is_deleted and _with_shard(said.node, row.node) == row.node:
+        return after
+    is_free = _is_free(said.node, is_deleted=said.is_deleted) and _is_free(
+        row.node, is_deleted=row.is_deleted
+    )
+    return _doubted(after, rules, OLDER_THAN_READ, held=not is_free)
 
 
 def _doubts_of(row: NodeRow, said: NodeSaid) -> list[str]:

@@ -93,7 +93,7 @@ class Books:
             self._check_shapes(orders, each)
             self._check_limit(each)
         self._check_freed(before, orders)
-        for provider in standing:
+        for provider in touched:
             self._note_free(provider)
 
     def consumers_of(self, instance: InstanceId) -> list[ConsumerId]:

@@ -2,14 +2,13 @@
 
 from bus.message import type_of
 from bus.messages import ALL
-from tests.simulation.faults import EVERY_CONSEQUENCE, EVERY_KIND, OF_HOSTS
+from tests.simulation.drawing_nodes import EPISODES
+from tests.simulation.faults import EVERY_CONSEQUENCE, EVERY_KIND, OF_DAEMONS, OF_HOSTS
+from tests.simulation.nodes import BACK, CLAIMED, LEFT, NODE
 from tests.simulation.pairs import CELL_PAIR, REQUEST_PAIR, VERDICT
 from tests.simulation.register import AGAIN, TOGETHER, WRITE
 
-# What only bare-metal nodes are told and say: there are none in these seeds.
-OF_NODES = {"deploy", "undeploy", "deploy.progress"}
-
-# In every single seed.
+# In every single seed that is of no bare metal.
 IN_EACH_SEED = (
     ("fault", "duplicate"),
     ("fault", "redelivered"),
@@ -23,6 +22,16 @@ IN_EACH_SEED = (
     ("type", "remove"),
     ("view", "looked into"),
     (WRITE, "CreateProvider / ProviderWritten"),
+)
+
+# In every single seed of bare metal.
+IN_EACH_SEED_OF_NODES = (
+    *((NODE, what) for what in (LEFT, BACK, CLAIMED, "taken over", "handed over")),
+    *(("order", what) for what in ("patch", "active", "deleted")),
+    ("fault", "duplicate"),
+    ("fault", "crash"),
+    ("fault", "pause"),
+    ("fault", "ironic_away"),
 )
 
 VERDICTS = (
@@ -83,9 +92,11 @@ _AGAIN = ("CreateProvider / IdTaken", "SetAllocations / ConsumerMoved", "Reshape
 
 EVERYTHING: tuple[tuple[str, str], ...] = (
     *(("fault", each) for each in (*EVERY_KIND, *EVERY_CONSEQUENCE)),
+    *(("fault", each) for each in OF_DAEMONS),
+    *(("flip", f"{deed} done") for _, deeds in EPISODES for deed in deeds),
     *(("host", each) for each in OF_HOSTS),
     *((VERDICT, each) for each in VERDICTS),
-    *(("type", type_of(kind)) for kind in ALL if type_of(kind) not in OF_NODES),
+    *(("type", type_of(kind)) for kind in ALL),
     *((WRITE, f"{write} / {verdict}") for write, verdicts in _BY_NAME.items() for verdict in verdicts),
     *((AGAIN, each) for each in _AGAIN),
     *((TOGETHER, each) for each in ("CreateProvider", "SetAllocations")),

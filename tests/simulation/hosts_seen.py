@@ -27,6 +27,8 @@ class HostSeen:
     def __init__(self, name: str, cell: str, faults: tuple[Fault, ...]) -> None:
         self.name = name
         self.cell = cell
+        # All that it has been in.
+        self.cells = {cell}
         self.faults = faults
         self.registered_s: float | None = None
         self.history: list[Was] = []
@@ -47,12 +49,19 @@ class HostsSeen:
     def cell(self, host: ProviderId) -> str:
         return self._hosts[host].cell
 
+    def was_in(self, host: ProviderId, cell: str) -> bool:
+        return cell in self._hosts[host].cells
+
     def is_dead(self, host: ProviderId) -> bool:
         """Now, or silent: not to be heard."""
         return condition_of(self._hosts[host].faults, self._findings.now_s) != WELL
 
     def planted(self, host: ProviderId, name: str, cell: str, traits: frozenset[str]) -> None:
-        self._becomes(self._seen(host, name, cell), traits=traits)
+        seen = self._seen(host, name, cell)
+        # A node may have moved to another cell.
+        seen.cell = cell
+        seen.cells.add(cell)
+        self._becomes(seen, traits=traits)
 
     def has_free(self, host: ProviderId, free: dict[str, int]) -> None:
         if (seen := self._hosts.get(host)) is not None:

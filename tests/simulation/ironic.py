@@ -35,7 +35,7 @@ from ironic_sync.core.node_data import NodeData, node_of
 from tests.simulation.findings import Findings
 from tests.simulation.loop import until_s
 from tests.simulation.nodes import Nodes, id_of
-from tests.simulation.plan import Flip, Plan
+from tests.simulation.plan import GROUPS_OF_NODES, Flip, Plan
 from tests.simulation.process import EPOCH, SimProcess
 from tests.simulation.replacing import replaced
 
@@ -57,6 +57,7 @@ TRIES_MAX = 3
 TAKES_S = (0.0, 0.0, 0.0, 0.01, 0.05, 0.3, 1.0)
 FIELDS = NodeData.__struct_fields__
 CLASSES = ("metal-a", "metal-b")
+_OTHER_GROUPS = dict(zip(GROUPS_OF_NODES, reversed(GROUPS_OF_NODES), strict=True))
 
 
 def somebody_elses(node: str) -> str:
@@ -163,6 +164,10 @@ class IronicWorld:
     def _class(self, node: Node, lot: int) -> Refused | Node:
         value = (*CLASSES, *CLASSES, None)[lot % 5]
         return self._patched(node, "replace", "resource_class", value)
+
+    def _move(self, node: Node, _lot: int) -> Refused | Node:
+        """To the conductor group of another cell."""
+        return self._patched(node, "replace", "conductor_group", _OTHER_GROUPS[node.conductor_group])
 
     def _occupy(self, node: Node, _lot: int) -> Refused | Node | None:
         """Another program deploys it, or goes."""

@@ -43,8 +43,8 @@ class Truth(Struct):
     node: Node | None
     is_free: bool = False
     left_s: list[float] = []
-    # Since its provider was made: was it deleted, or given to another cell?
-    may_be_removed: bool = False
+    # When it was deleted, or given to another cell, last.
+    went_s: float = -1.0
 
 
 class Knowledge(Struct):
@@ -55,6 +55,8 @@ class Knowledge(Struct):
     told_s: float = -1.0
     told: tuple[int, int] = (-1, -1)
     has_provider: bool = False
+    # What its provider was made of was known then.
+    made_of_s: float = -1.0
     owned_since_s: float = 0.0
 
 
@@ -83,7 +85,7 @@ class Nodes:
         truth = self.truths.setdefault(node, Truth(None))
         before, truth.node = truth.node, after
         if after is None or (before is not None and before.conductor_group != after.conductor_group):
-            truth.may_be_removed = True
+            truth.went_s = now_s
         if truth.is_free and not is_free(after):
             truth.left_s.append(now_s)
             self._findings.see(NODE, LEFT)
@@ -241,13 +243,12 @@ class Nodes:
         knowledge.told_s = max(knowledge.told_s, knowledge.by_version.get(tree.sequence, -1.0))
         truth = self.truths[node]
         if not tree.providers:
-            if knowledge.has_provider and not truth.may_be_removed:
+            if knowledge.has_provider and truth.went_s < knowledge.made_of_s - AT_ONCE_S:
                 self._findings.breaks(KEPT, f"the provider of {node} is removed, and the node is there")
             knowledge.has_provider = False
             return
         if not knowledge.has_provider:
-            knowledge.has_provider = True
-            truth.may_be_removed = truth.node is None
+            knowledge.has_provider, knowledge.made_of_s = True, knowledge.told_s
         stocks = tree.providers[node].inventories.values()
         if any(map(_is_offered, stocks)):
             self._findings.tell("books", "{} is offered", node)
@@ -308,6 +309,5 @@ def _shown(node: Node) -> str:
         (f"instance {node.instance_uuid}", node.instance_uuid),
         (f"power {node.power_state}", node.power_state == "error"),
     )
-    return ", ".join(
-        (node.provision_state, str(node.resource_class), *(words for words, is_so in more if is_so))
-    )
+    is_so = [words for words, is_so in more if is_so]
+    return ", ".join((node.provision_state, str(node.resource_class), node.conductor_group, *is_so))

@@ -76,7 +76,7 @@ class Requests:
 
     def _check_order(self, row: InstanceRow, order: PlaceInCell) -> None:
         choices = (order.chosen, *order.alternates)
-        strangers = [each.name for each in choices if self._hosts.cell(each.share.host) != order.cell]
+        strangers = [each.name for each in choices if not self._hosts.was_in(each.share.host, order.cell)]
         if strangers:
             self._findings.breaks(
                 "alternates are of the same cell", f"{short(row.id)} in {order.cell} has {strangers}"

@@ -154,7 +154,9 @@ async def _of_nodes(cloud: Cloud) -> list[str]:
         )
         if {name for name, count in (offered or {}).items() if count} != ({wanted} if wanted else set()):
             wrong.append(f"{short(node)} offers {offered}, and should offer {wanted or 'nothing'}")
-        if cloud.hosts.cell(node) != GROUPS_OF_NODES[truth.node.conductor_group]:
+        # While an instance is on it, it stays in its cell.
+        is_moved = cloud.hosts.cell(node) == GROUPS_OF_NODES[truth.node.conductor_group]
+        if not is_moved and truth.node.instance_uuid is None:
             wrong.append(f"{short(node)} of {truth.node.conductor_group} is in {cloud.hosts.cell(node)}")
         wrong += _of_instance(cloud, node, truth.node)
     return [*wrong, *_of_active(cloud)]

@@ -114,3 +114,6 @@ class _NodesTransaction:
         saved = await self._inner.save(rows)
         self.saved += saved.rows
         return saved
+
+    async def forget(self, rows: Sequence[NodeRow]) -> int:
+        return await self._inner.forget(rows)

@@ -1,40 +1,70 @@
-"""The whole cloud under two hundred seeds, each with every kind of fault; and that a seed is what it was."""
+"""The whole cloud under two hundred seeds, each with every kind of fault, and bare metal under forty; and that a seed is
+what it was.
+"""
 
 import subprocess
 import sys
 
 import pytest
 
-from tests.simulation.expected import EVERYTHING, IN_EACH_SEED
+from tests.simulation.drawing_nodes import NODE_SEEDS
+from tests.simulation.expected import EVERYTHING, IN_EACH_SEED, IN_EACH_SEED_OF_NODES
 from tests.simulation.many import Ran, kept, run_many
 
 SEEDS = range(1, 201)
+SEEDS_OF_NODES = range(NODE_SEEDS + 1, NODE_SEEDS + 41)
 # All seeds are run for the first of the tests that look at them.
 PATIENCE_S = 1800
 
 
 @pytest.fixture(scope="module")
 def ran() -> Ran:
-    return run_many(sorted({*SEEDS, *kept()}))
+    return run_many(_seeds(of_nodes=False))
+
+
+@pytest.fixture(scope="module")
+def ran_nodes() -> Ran:
+    return run_many(_seeds(of_nodes=True))
 
 
 @pytest.mark.timeout(PATIENCE_S)
 def test_every_promise_is_kept_and_everything_settles_in_every_seed(ran: Ran) -> None:
-    told = [f"python -m tests.simulation --seed {seed}: {how}" for seed, how in sorted(ran.broken.items())]
-    assert not told, "\n".join(told)
+    assert not ran.broken, _told(ran)
 
 
 @pytest.mark.timeout(PATIENCE_S)
-def test_together_the_seeds_have_seen_everything_that_can_happen(ran: Ran) -> None:
-    missing = [each for each in EVERYTHING if not ran.seen[each]]
+def test_every_promise_is_kept_and_everything_settles_in_every_seed_of_bare_metal(ran_nodes: Ran) -> None:
+    assert not ran_nodes.broken, _told(ran_nodes)
+
+
+@pytest.mark.timeout(PATIENCE_S)
+def test_together_the_seeds_have_seen_everything_that_can_happen(ran: Ran, ran_nodes: Ran) -> None:
+    seen = ran.seen + ran_nodes.seen
+    missing = [each for each in EVERYTHING if not seen[each]]
     assert not missing
 
 
 @pytest.mark.timeout(PATIENCE_S)
-def test_no_seed_is_a_toy(ran: Ran) -> None:
-    count = len({*SEEDS, *kept()})
+def test_no_seed_is_a_toy(ran: Ran, ran_nodes: Ran) -> None:
+    count, of_nodes = len(_seeds(of_nodes=False)), len(_seeds(of_nodes=True))
     missing = {each: count - ran.seeds_with[each] for each in IN_EACH_SEED if ran.seeds_with[each] < count}
+    missing |= {
+        each: of_nodes - ran_nodes.seeds_with[each]
+        for each in IN_EACH_SEED_OF_NODES
+        if ran_nodes.seeds_with[each] < of_nodes
+    }
     assert not missing
+
+
+def _seeds(*, of_nodes: bool) -> list[int]:
+    every = sorted({*SEEDS, *SEEDS_OF_NODES, *kept()})
+    return [seed for seed in every if (seed >= NODE_SEEDS) is of_nodes]
+
+
+def _told(ran: Ran) -> str:
+    return "\n".join(
+        f"python -m tests.simulation --seed {seed}: {how}" for seed, how in sorted(ran.broken.items())
+    )
 
 
 @pytest.mark.timeout(PATIENCE_S)

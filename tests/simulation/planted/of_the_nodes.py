@@ -10,7 +10,7 @@ from msgspec import structs
 from bus.message import ProviderId
 from ironic_sync import sweeping
 from ironic_sync.applying import Change, NodeKeeper
-from ironic_sync.core import notifications, ordering
+from ironic_sync.core import deploying, notifications, ordering
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import seen
 from ironic_sync.membership import Membership
@@ -65,6 +65,19 @@ def start_believed() -> AbstractContextManager[None]:
         return {**real, **{each: structs.replace(real[each], treatment="taken") for each in started}}
 
     return replaced(notifications, "EVENTS", by)
+
+
+def claim_freed_early() -> AbstractContextManager[None]:
+    """An instance counts as gone as soon as Ironic has begun to take it off the node."""
+
+    def by(real: Any) -> Any:
+        def undeploying(deploy: Any, seen_: Any) -> Any:
+            step = real(deploy, seen_)
+            return deploying.Gone() if isinstance(step, deploying.Wait) else step
+
+        return undeploying
+
+    return replaced(deploying, "_undeploying", by)
 
 
 def lease_margin_ignored() -> AbstractContextManager[None]:

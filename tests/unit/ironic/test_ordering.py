@@ -302,6 +302,19 @@ def test_a_word_that_was_under_way_while_rest_was_asked_does_not_free_the_node()
     assert is_offered(newer)
 
 
+def test_a_word_from_before_the_node_was_read_changes_nothing_but_has_the_node_read() -> None:
+    read = replace(KNOWN, node=a_node(conductor_group="rack2"), read_at_us=T0)
+    before = a_word(T0 - SECOND, conductor_group="rack1")
+
+    late = after(read, before)
+
+    assert (late.node, late.doubts, is_offered(late)) == (read.node, (OLDER_THAN_READ,), True)
+    assert not is_offered(after(read, a_word(T0 - SECOND, maintenance=True)))
+    # What says the same is no reason to read.
+    assert after(read, a_word(T0 - SECOND, conductor_group="rack2")).doubts == ()
+    assert after(read, before, rules=WITHOUT_REST).node == a_node(conductor_group="rack1")
+
+
 def test_words_that_follow_each_other_after_an_answer_are_in_order() -> None:
     row = read_again(KNOWN, a_node(), KNOWN.version, T0)
     assert row is not None
