@@ -9,6 +9,8 @@ and every parcel, then nothing goes wrong any more and everything must settle.
     wires.py, stores.py, store_of_*.py, workers.py
                                      what stands between the real parts of a process and the world, and makes it fail
     people.py                        clients and an operator
+    drawing_nodes.py, ironic.py, nodes.py
+                                     bare metal: its plans, its Ironic, and who follows nodes, daemons and reports
     clerks.py, errands.py, proposals.py, estate.py
                                      those who write into placement's books by name, over the bus and at an HTTP server's
                                      desk, and what they come upon

@@ -22,6 +22,7 @@ from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership  # noqa: TC001 - like every other import
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeBook, TreeChanges
 from tests.simulation.findings import Findings
+from tests.simulation.plan import GROUPS_OF_NODES
 from tests.simulation.process import EPOCH, SimProcess
 
 # What was counted: nodes that left what may be claimed, nodes that came back, and claims of nodes.
@@ -243,7 +244,9 @@ class Nodes:
         knowledge.told_s = max(knowledge.told_s, knowledge.by_version.get(tree.sequence, -1.0))
         truth = self.truths[node]
         if not tree.providers:
-            if knowledge.has_provider and truth.went_s < knowledge.made_of_s - AT_ONCE_S:
+            belongs_here = truth.node is not None and GROUPS_OF_NODES[truth.node.conductor_group] == tree.cell
+            is_news = truth.went_s >= knowledge.made_of_s - AT_ONCE_S
+            if knowledge.has_provider and belongs_here and not is_news:
                 self._findings.breaks(KEPT, f"the provider of {node} is removed, and the node is there")
             knowledge.has_provider = False
             return
