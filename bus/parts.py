@@ -24,6 +24,7 @@ from bus.process import Part
 
 log = logging.getLogger(__name__)
 
+_IDS_AND_NUMBERS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
 Work = Callable[[], Awaitable[object]]
 
 
@@ -100,8 +101,8 @@ class Status:
         """Counted and logged likewise, and left to another part that will try it again."""
         self.failures += 1
         self.last_error = f"{type(problem).__name__}: {problem}{_advice(problem)}"
-        # Numbers in a message differ from try to try, and are no news.
-        kind = re.sub(r"\d+", "", self.last_error)
+        # Ids and numbers in a message differ from try to try, and are no news.
+        kind = _IDS_AND_NUMBERS.sub("", self.last_error)
         level = logging.DEBUG if kind == self._told else logging.WARNING
         self._told = kind
         log.log(

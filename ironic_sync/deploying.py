@@ -402,4 +402,5 @@ def _work_of(deploy: Deploy) -> tuple[object, ...]:
 def _signature(row: NodeRow) -> object:
     """All of a row that says what is to be done next, but for the time."""
     work = None if row.deploy is None else _work_of(row.deploy)
-    return row.node, row.is_deleted, work, row.answers, row.epoch, row.read_epoch, is_held(row)
+    node = row.node and (row.node.provision_state, row.node.instance_uuid, row.node.maintenance)
+    return node, row.is_deleted, work, row.answers, row.epoch, row.read_epoch, is_held(row)

@@ -37,9 +37,9 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
     # How often a daemon vouches for its nodes.
     beat_s: float = 5.0
 
-    # How many nodes are deployed and undeployed at once, and how often a daemon looks for those that are due: an order that
-    # another daemon took is found so.
-    deploys_at_once: int = 100
+    # For how many nodes Ironic is asked for the next step of a deploy at once, however many it works on. How often a daemon
+    # looks for those that are due: an order that another daemon took is found so.
+    deploys_at_once: int = 10
     due_s: float = 0.5
     # How often a node that Ironic works on is read though no notification came, and how often the conductor is told that
     # Ironic still works on it. The conductor gives up an attempt of which it hears nothing (`deploy_timeout_s`).

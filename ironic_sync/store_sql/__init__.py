@@ -19,7 +19,14 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from bus.message import ProviderId
-from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
+from bus.sql import (
+    POOL_SIZE,
+    DatabaseSettings,
+    PostgresDatabase,
+    PostgresTransaction,
+    SqliteTransaction,
+    open_database,
+)
 from ironic_sync.core.ring import Member, Move, Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.store import IronicTransaction, RingView, Saved, check_name
@@ -31,6 +38,8 @@ from ironic_sync.tables import ironic_nodes as table
 
 # A daemon that stands still inside a transaction is thrown out of it before its lease is over.
 SETTINGS = DatabaseSettings(idle_in_transaction_s=5.0)
+# For leases: one renews while another looks.
+LEASE_SESSIONS = 2
 
 
 class Rows(Protocol):
@@ -80,6 +89,9 @@ class SqlIronicStore:
         self, url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings = SETTINGS
     ) -> None:
         self._database = open_database(url, pool_size=pool_size, settings=settings)
+        # Of their own, so that a renewal never waits behind the rows of nodes. SQLite has one writer anyway.
+        own = open_database(url, pool_size=LEASE_SESSIONS, settings=settings)
+        self._leases = own if isinstance(own, PostgresDatabase) else self._database
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[IronicTransaction]:
@@ -108,27 +120,27 @@ class SqlIronicStore:
 
     async def join(self, name: str, incarnation: str, lease_s: float) -> None:
         check_name(name)
-        async with self._database.writing() as transaction:
+        async with self._leases.writing() as transaction:
             await transaction.run(daemons.join, name, incarnation, lease_s)
 
     async def renew(self, name: str, incarnation: str, lease_s: float) -> bool:
-        async with self._database.writing() as transaction:
+        async with self._leases.writing() as transaction:
             return await transaction.run(daemons.renew, name, incarnation, lease_s)
 
     async def leave(self, name: str, incarnation: str) -> None:
-        async with self._database.writing() as transaction:
+        async with self._leases.writing() as transaction:
             await transaction.run(daemons.leave, name, incarnation)
 
     async def set_draining(self, name: str, *, draining: bool) -> bool:
-        async with self._database.writing() as transaction:
+        async with self._leases.writing() as transaction:
             return await transaction.run(daemons.set_draining, name, draining)
 
     async def members(self) -> tuple[Member, ...]:
-        async with self._database.reading() as transaction:
+        async with self._leases.reading() as transaction:
             return await transaction.run(daemons.members)
 
     async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
-        async with self._database.reading() as transaction:
+        async with self._leases.reading() as transaction:
             return await transaction.run(_look, name, limit, after)
 
     async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
@@ -148,6 +160,8 @@ class SqlIronicStore:
 
     async def close(self) -> None:
         await self._database.close()
+        if self._leases is not self._database:
+            await self._leases.close()
 
 
 def _rows(transaction: PostgresTransaction | SqliteTransaction) -> Rows:

@@ -46,7 +46,8 @@ class RealCloud:
         patient = structs.replace(BUS, answer_timeout_ms=PATIENCE_S * 1000)
         self.client = Station(under_test.broker(user_of("operator")), "client", settings=patient, asks=True)
         self._database_url = database_url
-        self._sizes = sizes
+        # What every worker that is started from now on finds in its environment.
+        self.environment = dict(sizes)
         self._running: dict[str, asyncio.subprocess.Process] = {}
 
     # Processes
@@ -55,18 +56,19 @@ class RealCloud:
         for name in names:
             kind, _, cell = name.partition("-")
             in_cell = (cell.partition("+")[0],) if kind in OF_CELLS else ()
+            more = (cell,) if kind == "ironic" else in_cell
             self._running[name] = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "tests.adversity.worker_process",
                 kind,
-                *in_cell,
+                *more,
                 env={
                     "PATH": os.environ["PATH"],
                     "MOOR_BUS_URL": self.under_test.url(user_of(kind, *in_cell)),
                     "MOOR_DB_URL": self._database_url,
                     "MOOR_LOG_LEVEL": os.environ.get("MOOR_LOG_LEVEL", "CRITICAL"),
-                    **self._sizes,
+                    **self.environment,
                 },
             )
 
@@ -178,19 +180,24 @@ class RealCloud:
 
 
 @asynccontextmanager
-async def real_cloud(*cells: str, **sizes: str) -> AsyncIterator[RealCloud]:
-    """A broker with its users and an empty database; the workers are started by the test."""
+async def real_cloud(*cells: str, has_nodes: bool = False, **sizes: str) -> AsyncIterator[RealCloud]:
+    """A broker with its users and an empty database; the workers are started by the test. With `has_nodes`, also what
+    daemons of bare-metal nodes need.
+    """
     async with AsyncExitStack() as stack:
         under_test = await RabbitMQUnderTest.start()
         stack.push_async_callback(under_test.close)
         connection = await under_test.broker().connect()
-        await connection.declare(objects_of(cells))
+        await connection.declare(objects_of(cells, create_foreign=has_nodes))
         await connection.close()
-        users = [*map(user_of, ("placement", "scheduler", "operator")), ADMIN.user]
+        users = [
+            *map(user_of, ("placement", "scheduler", "operator", *(["ironic"] if has_nodes else []))),
+            ADMIN.user,
+        ]
         users += [user_of(role, cell) for role in OF_CELLS for cell in cells]
         await under_test.add_users(users, cells)
         database_url = await stack.enter_async_context(migrated_database("postgresql"))
-        for owner in ("scheduler_worker", "cell_conductor"):
+        for owner in ("scheduler_worker", "cell_conductor", *(["ironic_sync"] if has_nodes else [])):
             await upgrade(database_url, owner)
         here = RealCloud(under_test, database_url, cells, sizes)
         stack.push_async_callback(here.end)

@@ -40,8 +40,10 @@ def parts_of(kind: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:
             return _conductor(station, database, cell, stack)
         case "compute":
             return _compute(station, cell)
+        case "ironic":
+            return _ironic(station, database, cell, stack)
         case _:
-            raise ValueError(f"kind is {kind!r}: placement, scheduler, conductor or compute")
+            raise ValueError(f"kind is {kind!r}: placement, scheduler, conductor, compute or ironic")
 
 
 def _placement(station: Station, database: str, stack: AsyncExitStack) -> tuple[Part, ...]:
@@ -90,6 +92,50 @@ def _compute(station: Station, cell: str) -> tuple[Part, ...]:
     failing = FailsToBuild(probability=float(os.environ.get("SPAWNS_FAILING", "0")))
     faults = FaultScript(seed=3, spawn_ms=float(os.environ.get("SPAWN_MS", "50")), faults=(failing,))
     return compute_parts(station, hosts, ComputeSettings(cell=cell, beat_s=1), faults)
+
+
+def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -> tuple[Part, ...]:
+    import secrets
+
+    from bus.link import Link
+    from ironic_sync.core.cells import CellMap
+    from ironic_sync.rest_http import HttpIronicApi, RestSettings
+    from ironic_sync.settings import IronicSettings
+    from ironic_sync.store_sql import SqlIronicStore
+    from ironic_sync.wiring import ironic_parts
+
+    settings = IronicSettings(
+        lease_s=6.0,
+        renew_s=0.5,
+        renew_wait_s=2.0,
+        lease_margin_s=1.0,
+        look_s=0.2,
+        sweep_s=5.0,
+        doubts_s=0.5,
+        report_again_s=1.0,
+        beat_s=1.0,
+        due_s=0.2,
+        deploy_read_s=1.0,
+        deploy_retry_s_first=0.2,
+        deploy_retry_s_max=1.0,
+        progress_s=2.0,
+    )
+    rows = SqlIronicStore(database)
+    stack.push_async_callback(rows.close)
+    link = Link(broker_at(os.environ["MOOR_BUS_URL"]), BUS)
+    stack.push_async_callback(link.close)
+    api = HttpIronicApi(os.environ["IRONIC_URL"], RestSettings(tries_max=3, answer_s_max=5))
+    stack.push_async_callback(api.close)
+    return ironic_parts(
+        station,
+        link,
+        rows,
+        settings,
+        name=name,
+        incarnation=secrets.token_hex(8),
+        cells=CellMap(default="c1"),
+        api=api,
+    )
 
 
 async def main(arguments: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ CELL = "harbour"
 @asynccontextmanager
 async def a_cloud(**sizes: str) -> AsyncIterator[RealCloud]:
     """Two hosts in one cell, and a user for each role."""
-    async with real_cloud(CELL, HOSTS_PER_CELL="2", **sizes) as here:
+    async with real_cloud(CELL, has_nodes=False, HOSTS_PER_CELL="2", **sizes) as here:
         await here.start("placement-1", "scheduler-1", f"conductor-{CELL}", f"compute-{CELL}")
         await here.until_up(2)
         yield here

@@ -1,0 +1,199 @@
+"""Daemons are killed, the broker is restarted and Ironic is away, in the middle of 300 deploys and deletes on real servers."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from bus.messages.build import BuildInstance, DeleteInstance, Flavor, Image, InstanceId, RequestId
+from bus.process import run_until
+from bus.topology import user_of
+from compute_sim.ironic import (
+    Delays,
+    IronicScript,
+    IronicServer,
+    IronicSimSettings,
+    NotificationSender,
+    SimulatedIronic,
+    available_nodes,
+)
+from compute_sim.ironic.core.script import Loses, WorkFails
+from ironic_sync.core.rows import NodeRow
+from scheduler_worker.instances import instance_id_of
+from tests.adversity.real_cloud import RealCloud, real_cloud, until_so
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(300)]
+
+NODES = 110
+WAVES = 3
+OF_A_WAVE = 100
+DAEMONS = ("ironic-d1", "ironic-d2", "ironic-d3")
+METAL = Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"})
+DELAYS = Delays(deploy_s=0.6, tear_down_s=0.4, clean_s=0.3, power_s=0.1)
+# Some deploys fail, and some notifications are lost: what is lost is found by looking.
+SCRIPT = IronicScript(
+    seed=5,
+    faults=(WorkFails(work="deploy", probability=0.05), Loses(event_types=("*.end",), probability=0.05)),
+)
+# Each look connects anew.
+LOOK_S = 0.3
+STATES = "SELECT state, count(*) FROM requested_instances GROUP BY state"
+HELD = "SELECT count(*) FROM holders"
+OWNERS = "SELECT owner, count(*) FROM ironic_nodes WHERE NOT needs_read GROUP BY owner"
+UNDER_WAY = "SELECT count(*) FROM ironic_nodes WHERE due_us IS NOT NULL"
+OFFERED = "SELECT count(*) FROM inventories WHERE reserved = 0"
+
+
+class Watched:
+    """A simulated Ironic whose every state is looked at: an instance is on one node at a time."""
+
+    def __init__(self, sender: NotificationSender) -> None:
+        self.ironic = SimulatedIronic(
+            available_nodes(NODES), time.time, self._publish, IronicSimSettings(delays=DELAYS), script=SCRIPT
+        )
+        self._sender = sender
+        self.twice: list[str] = []
+        # How often a node became active.
+        self.deployed = 0
+        self._active: frozenset[str] = frozenset()
+
+    def _publish(self, key: str, properties: Mapping[str, object], body: bytes) -> None:
+        self._sender.publish(key, properties, body)
+        nodes = [node for node in self.ironic.nodes.values() if node.instance_uuid]
+        active = frozenset(node.uuid for node in nodes if node.provision_state == "active")
+        self.deployed += len(active - self._active)
+        self._active = active
+        if len({node.instance_uuid for node in nodes}) < len(nodes):
+            self.twice.append(body.decode())
+
+    def states(self) -> Counter[str]:
+        return Counter(node.provision_state for node in self.ironic.nodes.values())
+
+
+@asynccontextmanager
+async def ironic_beside(here: RealCloud) -> AsyncIterator[Watched]:
+    sender = NotificationSender(here.under_test.broker(user_of("operator")))
+    watched = Watched(sender)
+    server = IronicServer(watched.ironic)
+    here.environment["IRONIC_URL"] = server.url
+    told = asyncio.Event()
+    running = asyncio.create_task(run_until(told, (watched.ironic, sender, server), drain_s_max=5))
+    try:
+        yield watched
+    finally:
+        told.set()
+        await running
+
+
+def a_build(number: int) -> BuildInstance:
+    return BuildInstance(
+        request_id=RequestId(UUID(int=number)),
+        flavor=METAL,
+        name=f"metal-{number}",
+        image=Image(source="http://images/debian", checksum="0a1b"),
+        deadline_s=200,
+    )
+
+
+def instance_of(build: BuildInstance) -> InstanceId:
+    assert build.request_id is not None
+    return instance_id_of(build.request_id, 0)
+
+
+async def until_states(here: RealCloud, count: int, *states: str) -> None:
+    found: Counter[str] = Counter()
+
+    async def is_so() -> bool:
+        await asyncio.sleep(LOOK_S)
+        found.clear()
+        found.update(dict(await here.rows(STATES)))
+        return sum(found[state] for state in states) >= count
+
+    await until_so(is_so, f"{count} are {states}", found)
+
+
+async def until_settled(here: RealCloud, watched: Watched) -> None:
+    """All nodes are free, and offered; nobody holds anything, and nothing is left to be done."""
+    found: list[object] = []
+
+    async def is_so() -> bool:
+        await asyncio.sleep(LOOK_S)
+        (held,), (offered,), (under_way,) = [
+            (await here.rows(query))[0] for query in (HELD, OFFERED, UNDER_WAY)
+        ]
+        found[:] = [held, offered, under_way, watched.states()]
+        return found == [0, NODES, 0, {"available": NODES}]
+
+    await until_so(is_so, "all nodes are free and offered, and nothing is held", found)
+
+
+async def until_read(here: RealCloud) -> None:
+    found: list[tuple[str, int]] = []
+
+    async def is_so() -> bool:
+        await asyncio.sleep(LOOK_S)
+        found[:] = await here.rows(OWNERS)
+        return sum(count for _, count in found) == NODES
+
+    await until_so(is_so, "every node has an owner who has read it", found)
+
+
+async def kill_and_start_again(here: RealCloud, worker: str) -> None:
+    await here.kill(worker)
+    await here.start(worker)
+
+
+async def test_300_deploys_and_deletes_settle_whatever_is_killed_restarted_or_away() -> None:
+    async with real_cloud("c1", has_nodes=True) as here, ironic_beside(here) as watched:
+        await here.start("placement-1", "scheduler-1", "conductor-c1", *DAEMONS)
+        await here.until_up(NODES)
+        await until_read(here)
+        ended = 0
+        for wave in range(WAVES):
+            builds = [a_build(1 + wave * OF_A_WAVE + number) for number in range(OF_A_WAVE)]
+            await asyncio.gather(*[here.client.publisher.send(build) for build in builds])
+            await until_states(here, ended + OF_A_WAVE // 4, "active", "error", "deleted")
+            match wave:
+                case 0:
+                    await kill_and_start_again(here, "ironic-d1")
+                case 1:
+                    await here.under_test.restart()
+                case _:
+                    watched.ironic.go_away(3.0, refuses=True)
+                    await kill_and_start_again(here, "ironic-d2")
+            await until_states(here, ended + OF_A_WAVE, "active", "error", "deleted")
+
+            deletes = [DeleteInstance(instance=instance_of(build)) for build in builds]
+            await asyncio.gather(*[here.client.publisher.send(each) for each in deletes])
+            await until_states(here, ended + OF_A_WAVE // 4, "deleted")
+            if wave == 0:
+                watched.ironic.go_away(3.0)
+            elif wave == 1:
+                await kill_and_start_again(here, "ironic-d3")
+            ended += OF_A_WAVE
+            await until_states(here, ended, "deleted")
+            await until_settled(here, watched)
+
+        await nothing_contradicts(here, watched)
+
+
+async def nothing_contradicts(here: RealCloud, watched: Watched) -> None:
+    assert watched.twice == []
+    assert all(not node.vifs and not node.instance_info for node in watched.ironic.nodes.values())
+    rows = [
+        msgspec.json.decode(body, type=NodeRow)
+        for (body,) in await here.rows("SELECT body FROM ironic_nodes")
+    ]
+    assert [row for row in rows if row.deploy or row.deployed or row.answers] == []
+    assert {*await here.rows("SELECT state FROM cell_instances")} == {("deleted",)}
+    # The others' alternates failed too, or there were none.
+    assert watched.deployed > WAVES * OF_A_WAVE * 0.8
+    assert await here.books.audit() == ()
+    connection = await here.under_test.broker().connect()
+    assert await connection.depth("dead") == 0
+    await connection.close()
