@@ -41,13 +41,11 @@ def handlers(clock: Callable[[], datetime]) -> Handlers:
 
         def change_by(numbers: Sequence[int]) -> Change:
             def change(row: NodeRow) -> NodeRow | None:
-                known = row.version
                 for number in numbers:
                     row, answers[number] = after_order(
                         row, orders[number].message, now, can_deploy=can_deploy
                     )
-                # An order does not make a node known.
-                return row if known else None
+                return row
 
             return change
 

@@ -33,7 +33,9 @@ NO_API = "this daemon knows no REST API of Ironic (MOOR_IRONIC_URL), and cannot 
 
 
 def after_order(row: NodeRow, order: Order, now: datetime, *, can_deploy: bool) -> Ordered:
-    """The row after this order, and the answer that is due at once. A row of version 0 is not known."""
+    """The row after this order, and the answer that is due at once. A row of version 0 is not known, and no order makes it
+    known.
+    """
     if isinstance(order, DeployInstance):
         return _after_deploy(row, order, now, can_deploy=can_deploy)
     return _after_undeploy(row, order, now)
