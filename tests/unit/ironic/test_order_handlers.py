@@ -51,7 +51,10 @@ class Daemon:
 
 
 def told(said: Sequence[Said]) -> list[object]:
-    return [(type(each.message), each.message.attempt) for each in said if isinstance(each, Tell)]
+    answers = [each.message for each in said if isinstance(each, Tell)]
+    return [
+        (type(each), each.attempt) for each in answers if isinstance(each, SpawnFailed | InstanceDestroyed)
+    ]
 
 
 async def test_an_order_is_written_and_whoever_listens_hears_of_the_row() -> None:
