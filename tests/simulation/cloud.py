@@ -64,6 +64,8 @@ class Cloud:
         self.memory = MemoryBroker(rights.values())
         self.ears = Ears(self.findings, rights)
         self.ironic = IronicWorld(plan, self.findings, self.memory, self.nodes) if plan.nodes else None
+        # Those that this cloud may put on nodes.
+        self.instance_ids = plan.instance_ids
         self.workers = Workers(plan, self.rows, self, self.nodes, self.ironic)
         self.client = Client(plan, self.findings)
         self._operator = Operator(plan, self.findings)

@@ -8,7 +8,6 @@ from bus.dead_letters import DeadLetter, opened
 from bus.message import ProviderId
 from bus.messages.build import InstanceId, RequestId
 from bus.topology import IRONIC_EVENTS
-from compute_sim.ironic import Node
 from ironic_sync.core.ring import names_alive
 from scheduler_worker.instances import instance_id_of
 from tests.simulation.cloud import Cloud
@@ -158,17 +157,15 @@ async def _of_nodes(cloud: Cloud) -> list[str]:
         is_moved = cloud.hosts.cell(node) == GROUPS_OF_NODES[truth.node.conductor_group]
         if not is_moved and truth.node.instance_uuid is None:
             wrong.append(f"{short(node)} of {truth.node.conductor_group} is in {cloud.hosts.cell(node)}")
-        wrong += _of_instance(cloud, node, truth.node)
+        if truth.node.instance_uuid in cloud.instance_ids:
+            wrong += _of_instance(cloud, node, InstanceId(UUID(truth.node.instance_uuid)))
     return [*wrong, *_of_active(cloud)]
 
 
-def _of_instance(cloud: Cloud, node: ProviderId, at_ironic: Node) -> Iterator[str]:
-    instance = at_ironic.instance_uuid
-    if instance not in cloud.plan.instance_ids:
-        return
-    own = cloud.cells.rows.get(InstanceId(UUID(instance)))
+def _of_instance(cloud: Cloud, node: ProviderId, instance: InstanceId) -> Iterator[str]:
+    own = cloud.cells.rows.get(instance)
     if own is None or own.state != "active" or own.host is None or own.host.share.host != node:
-        yield f"{short(node)} has {instance}, which is {own.state if own else 'unknown'}"
+        yield f"{short(node)} has {short(instance)}, which is {own.state if own else 'unknown'}"
 
 
 def _of_active(cloud: Cloud) -> Iterator[str]:
