@@ -16,6 +16,12 @@ from compute_sim.__main__ import run as run_compute
 from compute_sim.core.faults import FaultScript
 from compute_sim.drivers import alike
 from compute_sim.faults import BadScript, load_faults
+from compute_sim.ironic.__main__ import LISTEN, NODES_COUNT
+from compute_sim.ironic.__main__ import Stated as SimulatedIronicStated
+from compute_sim.ironic.__main__ import read_listen as read_ironic_listen
+from compute_sim.ironic.__main__ import run as run_simulated_ironic
+from compute_sim.ironic.core.script import IronicScript
+from compute_sim.ironic.scripts import load_ironic_script
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store import check_name
 from moor.options import (
@@ -25,6 +31,8 @@ from moor.options import (
     IronicDatabaseUrl,
     LogFormat,
     PlacementDatabaseUrl,
+    broker_of,
+    fail,
     log_as,
     settled,
     tuned,
@@ -218,6 +226,59 @@ def ironic(
     except ValueError as wrong:
         raise typer.BadParameter(f"--name, or MOOR_IRONIC_NAME: {wrong}") from None
     _run(run_ironic(places, name, tuned(IRONIC), tuned(BUS), tuned(DATABASE), health_at=health_listen))
+
+
+@app.command("simulated-ironic")
+def simulated_ironic(
+    bus: BusUrl = "",
+    *,
+    nodes: Annotated[
+        int,
+        typer.Option(envvar="MOOR_IRONIC_SIM_NODES", min=1, help="How many nodes there are at the start."),
+    ] = NODES_COUNT,
+    groups: Annotated[
+        str,
+        typer.Option(
+            envvar="MOOR_IRONIC_SIM_GROUPS",
+            metavar="NAME,NAME",
+            help="Conductor groups that the nodes are dealt out to.",
+        ),
+    ] = "",
+    ironic_listen: Annotated[
+        str,
+        typer.Option(
+            envvar="MOOR_IRONIC_SIM_LISTEN", metavar="HOST:PORT", help="Where its REST API is served."
+        ),
+    ] = LISTEN,
+    pace: Annotated[
+        float, typer.Option(min=0, help="How many times as long as usual its work on nodes takes.")
+    ] = 1.0,
+    script: Annotated[
+        Path | None,
+        typer.Option(envvar="MOOR_IRONIC_SIM_SCRIPT", help="What goes wrong: a TOML or JSON file."),
+    ] = None,
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
+) -> None:
+    """Pretends to be an Ironic, with nodes that it forgets when it ends. Its user on the broker must be allowed to declare the
+    exchange `ironic`, and to publish there.
+    """
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    url = _stated(bus, "").ironic_bus
+    try:
+        stated = SimulatedIronicStated(
+            nodes_count=nodes,
+            groups=tuple(name for part in groups.split(",") if (name := part.strip())),
+            listen=read_ironic_listen(ironic_listen, "--ironic-listen"),
+            pace=pace,
+            script=load_ironic_script(script) if script else IronicScript(),
+        )
+    except ValueError as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+    try:
+        _run(run_simulated_ironic(broker_of(url), url, stated, health_at=health_listen))
+    except OSError as problem:
+        fail(f"no simulated Ironic: {problem}; --ironic-listen names another address")
 
 
 @app.command("placement-api")

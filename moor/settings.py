@@ -76,6 +76,8 @@ OF_COMMANDS: Mapping[str, tuple[type, str]] = {
             "health_listen",
             "log_format",
             "flavors",
+            "ironic_sim_groups",
+            "ironic_sim_script",
         ),
         _TEXT,
     ),

@@ -5,7 +5,7 @@ import json
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +281,44 @@ async def instance_info(home: Path, node: str) -> dict[str, Any]:
 def plainly(text: str) -> str:
     """Without the frame and the line breaks of an error."""
     return " ".join(text.replace("│", " ").split())
+
+
+async def test_a_simulated_ironic_and_a_daemon_may_be_processes_of_their_own(home: Path) -> None:
+    async with up(home), AsyncExitStack() as stack:
+        servers = {
+            "MOOR_BUS_URL": f"unix://{home}/moorage/bus.sock",
+            "MOOR_IRONIC_DB_URL": f"sqlite:///{home}/ironic.db",
+        }
+        ironic = await stack.enter_async_context(
+            started("run", "simulated-ironic", "--nodes", "3", "--groups", "harbour,island", **servers)
+        )
+        url = (await ironic.until_told_aside("API at")).split()[-1]
+        servers |= {
+            "MOOR_IRONIC_URL": url,
+            "MOOR_IRONIC_CELL": "harbour",
+            "MOOR_IRONIC_GROUPS": "island=island",
+            "MOOR_BUS_URL": f"unix://moor-ironic@{home}/moorage/bus.sock",
+        }
+        await stack.enter_async_context(started("run", "ironic", "--name", "d1", **servers))
+
+        async def are_offered() -> bool:
+            listed = await moor("node", "list", "--json", **servers)
+            nodes = json.loads(listed.out) if listed.code == 0 else []
+            return [(each["cell"], each["offered"]["amount"]) for each in nodes] == [
+                ("harbour", 1),
+                ("island", 1),
+                ("harbour", 1),
+            ]
+
+        await until_so(are_offered, "all nodes are offered, each in the cell of its group")
+
+
+async def test_a_simulated_ironic_that_cannot_be_is_named(home: Path) -> None:
+    bus = {"MOOR_BUS_URL": f"unix://{home}/none.sock"}
+    for arguments, told in (
+        (("--ironic-listen", "6385"), "--ironic-listen is '6385': write host:port"),
+        (("--script", str(home / "none.toml")), "none.toml"),
+    ):
+        ran = await moor("run", "simulated-ironic", *arguments, **bus)
+        assert ran.code == 2
+        assert told in plainly(ran.err)

@@ -1,0 +1,138 @@
+"""What `moor node` finds of nodes: in Ironic, in the daemons' rows, or in both."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+from msgspec import structs
+
+from bus.message import ProviderId
+from bus.messages.build import InstanceId
+from compute_sim.ironic import IronicTransport, SimulatedIronic, available_nodes
+from ironic_sync.core.node import Node
+from ironic_sync.core.rows import Deploy, NodeRow, Offer
+from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.store import IronicStore
+from ironic_sync.store_memory import MemoryIronicStore
+from moor.nodes import NodeReader
+
+pytestmark = pytest.mark.asyncio
+
+INSTANCE = InstanceId(UUID(int=500))
+FREE = Offer(resource_class="CUSTOM_BAREMETAL", reserved=False)
+
+
+class Scene:
+    """Three nodes of a simulated Ironic, of which a daemon has a row for the first two; and one that Ironic has no more."""
+
+    def __init__(self, rows: IronicStore) -> None:
+        self.ironic = SimulatedIronic(available_nodes(3), lambda: 1_800_000_000.0, lambda *_: None)
+        self.rows = rows
+        self.ids = [ProviderId(UUID(uuid)) for uuid in self.ironic.nodes]
+        self.gone = ProviderId(UUID(int=9))
+
+    async def fill(self) -> None:
+        known = [
+            NodeRow(
+                id=id_,
+                cell="c1",
+                owner="d1",
+                epoch=2,
+                node=Node(
+                    id=id_,
+                    name=f"node-0000{number}",
+                    provision_state="available",
+                    power_state="power off",
+                    resource_class="baremetal",
+                ),
+                offer=FREE,
+                reported=FREE,
+            )
+            for number, id_ in enumerate((*self.ids[:2], self.gone))
+        ]
+        deploy = Deploy(
+            kind="deploy", cell="c1", instance=INSTANCE, attempt=2, words="Ironic deploys", tries=1
+        )
+        known[1] = structs.replace(known[1], deploy=deploy)
+        known[2] = structs.replace(
+            known[2], is_deleted=True, offer=Offer(reasons=("the node is deleted in Ironic",))
+        )
+        async with self.rows.transaction() as tx:
+            await tx.save(known)
+
+    @asynccontextmanager
+    async def reader(
+        self, *, asks_ironic: bool = True, has_rows: bool = True, transport: Any = None
+    ) -> AsyncIterator[NodeReader]:
+        api = HttpIronicApi("http://ironic", transport=transport or IronicTransport(self.ironic))
+        try:
+            yield NodeReader(api if asks_ironic else None, self.rows if has_rows else None)
+        finally:
+            await api.close()
+
+
+async def a_scene() -> Scene:
+    scene = Scene(MemoryIronicStore())
+    await scene.fill()
+    return scene
+
+
+async def test_ironic_and_the_rows_are_put_side_by_side() -> None:
+    scene = await a_scene()
+    scene.ironic.set_maintenance("node-00000", is_on=True)
+    async with scene.reader() as reader:
+        found = await reader.all()
+
+    assert found.unreadable == ()
+    assert [each.name for each in found.nodes] == ["node-00000", "node-00001", "node-00002", "node-00002"]
+    first, second, unknown, gone = sorted(found.nodes, key=lambda each: (each.ironic is None, each.name))
+    assert first.ironic is not None
+    assert first.ironic.maintenance
+    assert (first.daemon, first.cell, first.offered.amount) == ("d1", "c1", 1)
+    assert "Ironic has changed the node since the daemons heard of it" in first.offered.reasons
+    assert second.deploy is not None
+    assert (second.deploy.instance, second.deploy.attempt, second.deploy.words) == (
+        INSTANCE,
+        2,
+        "Ironic deploys",
+    )
+    assert unknown.offered.reasons == ("no daemon knows the node yet",)
+    assert gone.id == scene.gone
+    assert gone.offered.reasons[0] == "the node is deleted in Ironic"
+
+
+async def test_without_ironic_it_is_as_it_was_last_heard() -> None:
+    scene = await a_scene()
+    async with scene.reader(asks_ironic=False) as reader:
+        found = (await reader.all()).nodes
+        named = await reader.find(["node-00001", str(scene.ids[0]), "nope", str(UUID(int=1))])
+
+    assert {each.name: each.ironic is not None for each in found} == dict.fromkeys(
+        ("node-00000", "node-00001", "node-00002"), True
+    )
+    assert [each and each.name for each in named.values()] == ["node-00001", "node-00000", None, None]
+
+
+async def test_without_the_rows_nothing_is_known_to_be_offered() -> None:
+    scene = await a_scene()
+    async with scene.reader(has_rows=False) as reader:
+        found = (await reader.all()).nodes
+        named = await reader.find(["node-00002", str(scene.ids[2])])
+
+    assert len(found) == 3
+    assert {each.offered.reasons for each in found} == {("the daemons' rows were not looked into",)}
+    assert [each and each.id for each in named.values()] == [scene.ids[2], scene.ids[2]]
+
+
+async def test_a_node_that_cannot_be_read_is_told_and_takes_no_other_with_it() -> None:
+    scene = await a_scene()
+    listed = {"nodes": [{"uuid": str(scene.ids[0])}, {"uuid": str(scene.ids[1]), "provision_state": 5}]}
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=listed))
+    async with scene.reader(transport=transport) as reader:
+        found = await reader.all()
+
+    assert {each.id for each in found.unreadable} == {str(scene.ids[0]), str(scene.ids[1])}
+    assert [each.ironic for each in found.nodes] == [None] * len(found.nodes)
