@@ -47,12 +47,12 @@ async def _upgrade_postgres(url: URL, package: str, settings: DatabaseSettings) 
     engine = create_async_engine(
         url.set(drivername="postgresql+asyncpg"),
         poolclass=NullPool,
-        connect_args=connect_arguments(settings.connect_s, settings.of_sessions | long),
+        connect_args=connect_arguments(settings.of_sessions | long),
     )
     try:
         async with AsyncExitStack() as begun:
             with connecting():
-                async with asyncio.timeout(2 * settings.connect_s):
+                async with asyncio.timeout(settings.connect_s):
                     connection = await begun.enter_async_context(engine.connect())
                     raw = await connection.get_raw_connection()
             begun.enter_context(cut_after(raw.driver_connection, settings.long_s))

@@ -207,7 +207,7 @@ class PostgresDatabase:
             url.set(drivername="postgresql+asyncpg"),
             isolation_level="AUTOCOMMIT",
             poolclass=NullPool,
-            connect_args=connect_arguments(self.settings.connect_s, self.settings.of_sessions),
+            connect_args=connect_arguments(self.settings.of_sessions),
         )
         self._pool_size = pool_size
         self._idle: list[PostgresSession] = []
@@ -269,11 +269,12 @@ class PostgresDatabase:
 
     async def _connect(self) -> PostgresSession:
         with connecting():
-            # Twice: SQLAlchemy asks a new server what it is like, when asyncpg has connected.
-            async with asyncio.timeout(2 * self.settings.connect_s):
+            # Also for what SQLAlchemy asks a new server, when asyncpg has connected.
+            async with asyncio.timeout(self.settings.connect_s):
                 connection = await self._engine.connect()
                 raw = await connection.get_raw_connection()
-        return await _begin(PostgresSession(connection, raw.driver_connection, self.settings), _BY_KEYS)
+                session = PostgresSession(connection, raw.driver_connection, self.settings)
+                return await _begin(session, _BY_KEYS)
 
     @asynccontextmanager
     async def dedicated(self) -> AsyncIterator[PostgresSession]:
@@ -292,6 +293,6 @@ class PostgresDatabase:
         await self._engine.dispose()
 
 
-def connect_arguments(connect_s: float, of_session: Mapping[str, str]) -> dict[str, Any]:
+def connect_arguments(of_session: Mapping[str, str]) -> dict[str, Any]:
     """What SQLAlchemy hands on to asyncpg."""
-    return {"timeout": connect_s, "server_settings": dict(of_session)}
+    return {"server_settings": dict(of_session)}

@@ -14,6 +14,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
+from msgspec import structs
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
@@ -21,7 +22,7 @@ from bus.errors import Locked, TookTooLong, Unavailable
 from bus.messages.placement import ClaimAnswered, Claimed
 from bus.process import Part, run_until
 from bus.settings import BusSettings
-from bus.sql import DatabaseSettings, open_database, upgrade
+from bus.sql import DatabaseSettings, PostgresDatabase, open_database, upgrade
 from bus.station import Station
 from bus.topology import DEAD_QUEUE
 from placement_worker.settings import PlacementSettings
@@ -206,6 +207,44 @@ async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has
         await database.close()
 
 
+async def test_a_session_has_the_limits_that_it_was_opened_with(url: str) -> None:
+    database = open_database(url, settings=LIMITS)
+    try:
+        async with database.reading() as transaction:
+            told = await transaction.run(limits_of, [*LIMITS.of_sessions])
+    finally:
+        await database.close()
+
+    assert told == LIMITS.of_sessions
+
+
+async def test_a_session_that_cannot_be_rolled_back_is_not_used_again(url: str) -> None:
+    """What was left in its transaction would be committed by the next one."""
+    database = open_database(url, pool_size=1, settings=LIMITS)
+    assert isinstance(database, PostgresDatabase)
+    drivers, asking = [], set()
+
+    async def leave_while_it_is_asked() -> None:
+        async with database.writing() as transaction:
+            drivers.append(await transaction.driver())
+            asking.add(asyncio.create_task(drivers[0].execute("SELECT pg_sleep(0.1)")))
+            await asyncio.sleep(0)
+            # Now nothing else can be asked on this connection.
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await leave_while_it_is_asked()
+    await asyncio.gather(*asking, return_exceptions=True)
+    async with database.writing() as transaction:
+        assert await transaction.driver() is not drivers[0]
+    await database.close()
+
+
+def limits_of(connection: Connection, names: list[str]) -> dict[str, str]:
+    asked = sa.text("SELECT name, setting FROM pg_settings WHERE name = ANY(:names)")
+    return {row.name: row.setting for row in connection.execute(asked, {"names": names})}
+
+
 def sleep(connection: Connection, seconds: float) -> None:
     connection.execute(sa.select(sa.func.pg_sleep(seconds)))
 
@@ -293,13 +332,39 @@ class Proxy:
         writer.close()
 
 
-async def test_a_network_that_says_nothing(url: str) -> None:
+@asynccontextmanager
+async def by_proxy(url: str) -> AsyncIterator[tuple[Proxy, str]]:
     there = make_url(url)
     proxy = Proxy(there.host or "", there.port or 0)
     async with await asyncio.start_server(proxy.meet, "127.0.0.1", 0) as server:
         by_proxy = there.set(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
-        async with scene(by_proxy.render_as_string(hide_password=False)) as here:
-            await here.work_through(proxy.silent())
+        yield proxy, by_proxy.render_as_string(hide_password=False)
+
+
+async def test_a_network_that_says_nothing(url: str) -> None:
+    async with by_proxy(url) as (proxy, through), scene(through) as here:
+        await here.work_through(proxy.silent())
+
+
+@pytest.mark.parametrize("lost", ["the answer to a statement", "the answer to a rollback"])
+async def test_a_network_that_falls_silent_in_a_transaction(url: str, lost: str) -> None:
+    """The transaction as a whole has a limit; to be rolled back it has a shorter one."""
+    is_statement = lost == "the answer to a statement"
+    limits = LIMITS if is_statement else structs.replace(LIMITS, transaction_s=900.0, long_s=900.0)
+    async with by_proxy(url) as (proxy, through), AsyncExitStack() as silence:
+        database = open_database(through, settings=limits)
+
+        async def transact() -> None:
+            async with asyncio.timeout(30), database.writing() as transaction:
+                await transaction.run(look)
+                await silence.enter_async_context(proxy.silent())
+                if not is_statement:
+                    raise LookupError
+                await transaction.run(look)
+
+        with pytest.raises(Unavailable if is_statement else LookupError):
+            await transact()
+        await database.close()
 
 
 # A server that does not move

@@ -46,14 +46,16 @@ async def test_a_server_that_accepts_and_says_nothing_is_away() -> None:
     async with silent_server() as url:
         database = open_database(url, settings=SHORT)
         assert isinstance(database, PostgresDatabase)
-        with pytest.raises(Unavailable, match="cannot connect"):
-            async with database.writing() as transaction:
-                await transaction.run(ask)
-        with pytest.raises(Unavailable, match="cannot connect"):
-            async with database.dedicated():
-                pass
-        with pytest.raises(Unavailable, match="cannot connect"):
-            await upgrade(url, "placement_worker", SHORT)
+        # asyncpg has a limit of its own, which is far longer.
+        async with asyncio.timeout(20):
+            with pytest.raises(Unavailable, match="cannot connect"):
+                async with database.writing() as transaction:
+                    await transaction.run(ask)
+            with pytest.raises(Unavailable, match="cannot connect"):
+                async with database.dedicated():
+                    pass
+            with pytest.raises(Unavailable, match="cannot connect"):
+                await upgrade(url, "placement_worker", SHORT)
         await database.close()
 
 
@@ -116,6 +118,19 @@ def test_limits_that_contradict_each_other_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=what):
             structs.replace(settings, **{field: value})
+
+
+def test_what_a_server_is_told_when_a_session_opens() -> None:
+    """That a server keeps to it is in tests/adversity."""
+    assert DatabaseSettings().of_sessions == {
+        "lock_timeout": "10000",
+        "statement_timeout": "60000",
+        "idle_in_transaction_session_timeout": "60000",
+        "tcp_keepalives_idle": "30",
+        "tcp_keepalives_interval": "10",
+        "tcp_keepalives_count": "3",
+        "tcp_user_timeout": "60000",
+    }
 
 
 def test_no_limit_becomes_none_by_rounding() -> None:
