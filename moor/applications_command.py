@@ -94,7 +94,7 @@ def add(
     command = shlex.split(ctl)
     _told(command, "import_definitions", told=json.dumps(definitions))
     # RabbitMQ keeps in mind what an open channel was allowed.
-    _close_connections(command, application.user)
+    _told(command, "close_all_user_connections", application.user, "its rights have changed")
     order = SetApplication(name=name, projects=application.projects, admin=admin)
     run(_set(settings, order))
     where = f"its password is in {credentials}" if credentials else f"its password is {password}"
@@ -108,7 +108,7 @@ def add(
 def remove(
     name: Name, bus: BusUrl = "", *, credentials: Credentials = None, ctl: Ctl = "rabbitmqctl"
 ) -> None:
-    """Delete an application's user, and close its connections."""
+    """Delete an application's user; the broker then closes its connections."""
     settings, _ = _place(bus)
     if not APPLICATION_NAME.fullmatch(name):
         raise typer.BadParameter(f"an application's name is {APPLICATION_NAME.pattern}, not {name!r}")
@@ -117,7 +117,6 @@ def remove(
     was_there = any(each["user"] == user for each in json.loads(listed))
     if was_there:
         _told(command, "delete_user", user)
-    _close_connections(command, user)
     known = known_passwords(credentials)
     if credentials is not None and known.pop(user, None) is not None:
         write_private(credentials, known)
@@ -170,10 +169,6 @@ async def _ask(settings: Settings) -> Sequence[KnownApplication]:
         answer = await asking.ask(AskApplications())
     assert isinstance(answer, ApplicationsFound), f"a question for applications was answered by {answer!r}"
     return answer.applications
-
-
-def _close_connections(ctl: Sequence[str], user: str) -> None:
-    _told(ctl, "close_all_user_connections", user, "its rights have changed")
 
 
 def _told(ctl: Sequence[str], *arguments: str, told: str = "") -> str:

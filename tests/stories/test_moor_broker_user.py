@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.broker import Connection, Interrupted, Parcel, Publishing, Receipt, Refusal
+from bus.broker import Connection, ConnectionLost, Interrupted, Parcel, Receipt, Refusal
 from bus.rabbit import RabbitBroker
 from bus.topology import API, EVENTS, FEED, NO_PROJECT, PLACEMENT, Grant, Objects, feed_queue, user_of
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, RabbitMQUnderTest, remove_users
@@ -76,12 +76,13 @@ async def connected(url: str) -> AsyncIterator[Connection]:
         await connection.close()
 
 
-async def until_cut_off(publishing: Publishing, key: str) -> None:
-    """Until the broker has closed this connection."""
-    with suppress(Interrupted, Refusal):
+async def until_cut_off(connection: Connection) -> None:
+    """Until the broker has closed it: that it refuses what is published is not enough."""
+    with suppress(ConnectionLost):
         async with asyncio.timeout(30):
             while True:
-                await publishing.publish(Parcel(API, key, b"{}"))
+                await (await connection.open_publishing()).close()
+                await asyncio.sleep(0.05)
 
 
 async def may_publish(url: str, exchange: str, key: str) -> bool:
@@ -193,7 +194,7 @@ async def test_one_that_is_removed_is_cut_off_and_may_not_come_back(tmp_path: Pa
             removed = await door.command("remove", name)
 
             assert removed.code == 0, removed.err
-            await until_cut_off(publishing, "build.request.p1")
+            await until_cut_off(connection)
         with pytest.raises((Interrupted, Refusal)):
             await RabbitBroker(url).connect()
         assert json.loads((await door.command("list", "--json", ctl=False)).out) == []
@@ -213,13 +214,17 @@ async def test_given_other_projects_it_keeps_its_password_and_loses_its_old_righ
             assert await door.add(name, "--project", "p2") == url
 
             # RabbitMQ would go on allowing what it allowed this channel before: so it is closed.
-            await until_cut_off(publishing, "instance.delete.p1")
+            await until_cut_off(connection)
         assert not await may_publish(url, API, "instance.delete.p1")
         assert await may_publish(url, API, "instance.delete.p2")
 
 
-async def test_it_may_have_ten_connections_and_no_eleventh(tmp_path: Path) -> None:
+async def test_it_may_have_ten_connections_or_as_many_as_are_given_and_no_more(tmp_path: Path) -> None:
     async with a_door(tmp_path) as (_, door, names):
+        few = await door.add(a_name(names), "--project", "p1", "--connections-max", "2")
+        async with connected(few), connected(few):
+            with pytest.raises((Interrupted, Refusal), match="as many connections as it may have"):
+                await RabbitBroker(few).connect()
         url = await door.add(a_name(names), "--project", "p1", "--channels-max", "12")
         connections = [await RabbitBroker(url).connect() for _ in range(10)]
         try:
