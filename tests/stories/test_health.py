@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -302,13 +303,15 @@ def test_an_address_that_cannot_be_is_refused_with_what_may_be_written(text: str
 
 @pytest.mark.asyncio
 async def test_an_address_that_is_taken_is_told_when_the_server_is_made() -> None:
-    health = Health(About("placement", ""), ())
+    health, by_signal = Health(About("placement", ""), ()), signal.getsignal(signal.SIGTERM)
     first = HealthServer("127.0.0.1:0", health)
     with pytest.raises(BadAddressError, match="in use"):
         HealthServer(first.url.removeprefix("http://"), health)
     serving = asyncio.create_task(first.run())
     async with httpx.AsyncClient(base_url=first.url) as client:
         assert (await client.get("/readyz")).status_code == 200
+    # Signals are the process's.
+    assert signal.getsignal(signal.SIGTERM) == by_signal
     await first.stop()
     await serving
 

@@ -2,6 +2,9 @@
 
 import json
 import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -29,6 +32,51 @@ def test_extra_fields_keep_their_names_and_types_in_json() -> None:
         "failures": 3,
         "who": [1],
     }
+
+
+def test_no_extra_field_replaces_what_every_line_has() -> None:
+    line = json.loads(JsonFormatter().format(a_record("x", level="mine", logger="mine", at="mine")))
+
+    assert (line["level"], line["logger"]) == ("WARNING", "bus.x")
+    assert line["at"] != "mine"
+
+
+@contextmanager
+def as_in_a_new_process() -> Iterator[logging.Logger]:
+    """The logger that a worker sets up; afterwards as it was. pytest gives it handlers of its own."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    root.handlers = []
+    try:
+        yield root
+    finally:
+        root.handlers = handlers
+        root.setLevel(level)
+
+
+@pytest.mark.parametrize(
+    ("environment", "levels"),
+    [
+        ({}, ["INFO", "WARNING"]),
+        ({"MOOR_LOG_LEVEL": " debug"}, ["DEBUG", "INFO", "WARNING"]),
+        ({"MOOR_LOG_LEVEL": "Warning", "MOOR_LOG_FORMAT": "text"}, ["WARNING"]),
+        ({"MOOR_LOG_LEVEL": "INFO", "MOOR_LOG_FORMAT": "JSON"}, ["INFO", "WARNING"]),
+    ],
+)
+def test_a_process_logs_at_the_level_and_in_the_format_that_it_was_told(
+    environment: dict[str, str], levels: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with as_in_a_new_process() as root:
+        begin_to_log(environment)
+        for level in ("DEBUG", "INFO", "WARNING"):
+            root.getChild("bus.x").log(logging.getLevelNamesMapping()[level], "it is %s", level)
+
+    lines = capsys.readouterr().err.splitlines()
+    if environment.get("MOOR_LOG_FORMAT") == "JSON":
+        assert [json.loads(line)["message"] for line in lines] == [f"it is {level}" for level in levels]
+    else:
+        texts = [re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (.*)", line) for line in lines]
+        assert [text and text[1] for text in texts] == [f"bus.x {level} it is {level}" for level in levels]
 
 
 def test_a_traceback_is_one_field_and_an_entry_is_one_line() -> None:

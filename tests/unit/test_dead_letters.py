@@ -1,0 +1,81 @@
+"""How a dead letter is told from others, why it is there, and how it goes back."""
+
+import pytest
+from msgspec import structs
+
+from bus import headers
+from bus.broker import Connection, Delivery, Parcel
+from bus.dead_letters import NotReplayed, burial, opened, read
+from bus.memory import MemoryBroker
+from bus.origin import Origin
+from bus.topology import DEAD, DEAD_QUEUE, PLACEMENT, objects_of
+from tests.contracts.stage import WORK, line, order, send
+
+BURIED = burial(
+    b"{}", WORK, Origin("", "", PLACEMENT, "release.c1"), reason="never", attempts=1, where="w-1", letter="a"
+)
+
+
+def handle(parcel: Parcel) -> str:
+    return read(Delivery(1, DEAD_QUEUE, parcel)).handle
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        structs.replace(BURIED, body=b"[]"),
+        structs.replace(BURIED, routing_key="scheduler.requests"),
+        structs.replace(BURIED, reply_to="answers.anyone.p1"),
+        structs.replace(BURIED, headers={**BURIED.headers, headers.REASON: "too late"}),
+        structs.replace(BURIED, headers={**BURIED.headers, headers.LETTER: "b"}),
+    ],
+    ids=["body", "queue", "reply address", "header", "name"],
+)
+def test_letters_that_differ_in_anything_have_different_handles(other: Parcel) -> None:
+    assert handle(other) != handle(BURIED)
+    assert handle(structs.replace(BURIED)) == handle(BURIED)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({headers.REASON: "never"}, "never"),
+        ({headers.BROKER_REASON: "delivery_limit"}, "the broker gave up on it: delivery_limit"),
+        ({}, "the broker gave up on it: no reason given"),
+    ],
+)
+def test_the_reason_is_the_workers_or_the_brokers(said: dict[str, str | int], reason: str) -> None:
+    assert read(Delivery(1, DEAD_QUEUE, Parcel(DEAD, WORK, b"{}", headers=said))).reason == reason
+
+
+async def a_letter() -> tuple[MemoryBroker, Connection]:
+    """A broker with one dead letter."""
+    memory = MemoryBroker()
+    connection = await memory.as_user().connect()
+    await connection.declare(objects_of(("c1",)))
+    await send(memory.as_user(), structs.replace(BURIED, body=line(order(1))))
+    return memory, connection
+
+
+@pytest.mark.asyncio
+async def test_a_letter_that_is_replayed_is_gone_from_here_and_is_in_its_queue() -> None:
+    _, connection = await a_letter()
+
+    async with opened(connection, letters_max=10) as grave:
+        await grave.replay(connection, [*grave.letters])
+
+    assert [await connection.depth(name) for name in (DEAD_QUEUE, WORK)] == [0, 1]
+    await connection.close()
+
+
+@pytest.mark.asyncio
+async def test_a_letter_whose_queue_is_gone_is_not_replayed_and_stays() -> None:
+    memory, connection = await a_letter()
+    memory.delete_queue(WORK)
+
+    async with opened(connection, letters_max=10) as grave:
+        with pytest.raises(NotReplayed, match=r"queue 'placement.work' is unroutable; it stays here"):
+            await grave.replay(connection, [*grave.letters])
+
+    assert await connection.depth(DEAD_QUEUE) == 1
+    await connection.close()

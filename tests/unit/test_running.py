@@ -1,0 +1,142 @@
+"""A worker as a process, on no server: its first line, what must be so before its parts run, its health, how it ends."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from bus.errors import Unavailable
+from bus.parts import Once, State, Status, Supervised
+from bus.process import Part
+from bus.running import about, release, run_worker
+from tests.contracts.stage import until
+
+ANY_PORT = "127.0.0.1:0"
+
+
+@pytest.fixture(autouse=True)
+def _garbage() -> Iterator[None]:
+    """A worker freezes what it was made of, which in a process of tests is everything."""
+    yield
+    gc.unfreeze()
+
+
+class Ends:
+    """A part that has nothing to do: with it ends the worker."""
+
+    async def run(self) -> None:
+        """Return at once."""
+
+    async def stop(self) -> None:
+        """Nothing runs."""
+
+
+def first_line(caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
+    return next(record for record in caplog.records if record.name == "bus.running")
+
+
+@pytest.mark.asyncio
+async def test_a_worker_says_first_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    whole = about("conductor", cell="c1", brokers=("amqp://u:x@h/",), database="postgresql://u:x@h/n")
+    with caplog.at_level(logging.INFO):
+        await run_worker(whole, (Ends(),), 5, health_at=ANY_PORT)
+        line = first_line(caplog)
+        caplog.clear()
+        await run_worker(about("scheduler"), (Ends(),), 5)
+
+    health = vars(line)["health"]
+    assert health.startswith("http://127.0.0.1:")
+    assert line.message == (
+        f"moorage {release()}, conductor of cell c1 starts: brokers amqp://u:***@h/; database postgresql://u:***@h/n; "
+        f"health at {health}"
+    )
+    told = {name: vars(line)[name] for name in ("role", "version", "cell")}
+    assert told == {"role": "conductor", "version": release(), "cell": "c1"}
+    assert first_line(caplog).message == (
+        f"moorage {release()}, scheduler starts: brokers none; database none; health at nowhere (--health-listen)"
+    )
+
+
+async def stopped(running: asyncio.Task[None]) -> None:
+    """Told to stop by a signal, which only a worker that runs takes for itself."""
+    assert not running.done()
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(30):
+        await running
+
+
+class Tables:
+    """What must succeed before the parts run."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+        self.are_there = False
+
+    async def bring_up(self) -> None:
+        self.tries += 1
+        if not self.are_there:
+            raise Unavailable("no server")
+
+
+@pytest.mark.asyncio
+async def test_a_worker_is_watched_from_its_start_and_ready_when_all_that_it_needs_is_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tables, station = Tables(), Status("a station", is_needed=True)
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        assert tables.are_there
+        begun.set()
+        await asyncio.Event().wait()
+
+    part, once = Supervised("a part", work), Once("tables", tables.bring_up)
+    with caplog.at_level(logging.INFO):
+        running = asyncio.create_task(
+            run_worker(about("placement"), (part,), 5, first=(once,), stations=(station,), health_at=ANY_PORT)
+        )
+        await until(lambda: tables.tries > 0)
+        async with httpx.AsyncClient(base_url=vars(first_line(caplog))["health"]) as client:
+            awaits = (await client.get("/readyz")).json()["awaits"]
+            assert awaits == {"tables": "Unavailable: no server", "a station": "not yet"}
+            assert not begun.is_set()
+            tables.are_there = True
+            await begun.wait()
+            station.well()
+            assert (await client.get("/readyz")).status_code == httpx.codes.OK
+        await until(lambda: "placement is ready" in caplog.text)
+        await stopped(running)
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_waits_for_what_must_be_first_stops_when_it_is_told_to() -> None:
+    tables = Tables()
+    part = Supervised("a part", asyncio.Event().wait)
+    running = asyncio.create_task(
+        run_worker(about("placement"), (part,), 5, first=(Once("tables", tables.bring_up),))
+    )
+    await until(lambda: tables.tries > 0)
+    await stopped(running)
+    assert part.status.state is State.STARTING
+
+
+class Broken:
+    """Whoever reads of what it is made comes upon a bug."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        raise TypeError("planted")
+
+
+@pytest.mark.asyncio
+async def test_a_bug_in_what_watches_a_worker_ends_it() -> None:
+    part = Supervised("a part", asyncio.Event().wait)
+    with pytest.raises(TypeError, match="planted"):
+        async with asyncio.timeout(30):
+            await run_worker(about("placement"), (part,), 5, stations=(Broken(),))
+    assert part.status.state is State.ENDED
