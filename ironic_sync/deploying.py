@@ -49,7 +49,7 @@ from ironic_sync.core.node import Node
 from ironic_sync.core.ordering import read_again, read_as_gone
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import Answer, Deploy, NodeRow
-from ironic_sync.rest import Change, InterfaceCheck, IronicApi, Refused
+from ironic_sync.rest import Change, InterfaceCheck, IronicApi, NoLongerOurs, Refused
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore
 
@@ -241,6 +241,8 @@ class Deployer(Together):
                     seen = Seen(await self._api.node(row.id))
                 else:
                     seen = after_step(seen, step) if result is None else structs.replace(seen, vifs=result)
+        except NoLongerOurs:
+            raise
         except Operational as problem:
             self._asking.left(problem)
             return _Looked(node, at_us, Again(str(problem)))

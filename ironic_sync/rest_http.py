@@ -422,9 +422,11 @@ class _Answer(Struct, frozen=True):
         try:
             said = msgspec.json.decode(self.body)["error_message"]
             fault = msgspec.json.decode(said) if isinstance(said, str) else said
-            return str(fault["faultstring"])[:_MESSAGE_MAX]
+            words = str(fault["faultstring"])
         except NOT_AS_EXPECTED:
-            return self.body[:_MESSAGE_MAX].decode(errors="replace")
+            words = self.body[:_MESSAGE_MAX].decode(errors="replace")
+        # They become reasons of instances, and no database text may have a NUL in it.
+        return words[:_MESSAGE_MAX].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 class _Listing(Struct, frozen=True):

@@ -80,9 +80,9 @@ class Scene(Struct):
 
     @asynccontextmanager
     async def daemon(
-        self, name: str, settings: IronicSettings = QUICK, *, killed: bool = False
+        self, name: str, settings: IronicSettings = QUICK, *, killed: bool = False, has_api: bool = True
     ) -> AsyncIterator[asyncio.Event]:
-        """With `killed` it ends without a word to the ring."""
+        """With `killed` it ends without a word to the ring. Without an API notifications alone decide."""
         brokers = self.here.brokers
         station = Station(brokers.at_api("ironic"), name, settings=SETTINGS, asks=True)
         in_cells = {
@@ -99,7 +99,7 @@ class Scene(Struct):
             name=name,
             incarnation=f"{name}-{id(station)}",
             cells=CELLS_OF_NODES,
-            api=api,
+            api=api if has_api else None,
             in_cells=in_cells,
         )
         stations = (station, *in_cells.values())
@@ -394,4 +394,21 @@ async def test_every_lost_notification_is_made_up_for_by_looking(bus: str, books
             await there.here.until_state(instance, "active")
             await there.delete(instance)
             await there.here.until_state(instance, "deleted")
+        await there.until_free(*nodes)
+
+
+@IN_MEMORY
+async def test_without_ironics_api_a_build_ends_with_the_reason_and_holds_nothing(
+    bus: str, books: str
+) -> None:
+    nodes = available_nodes(1)
+    async with scene(bus, books, *nodes) as there, there.daemon("d1", has_api=False):
+        # Notifications alone make it known.
+        there.simulation.ironic.set_maintenance(nodes[0].uuid, is_on=False)
+        await there.until_offered(*nodes)
+        instance = await there.boot(1)
+
+        failed = await there.here.until_state(instance, "error")
+
+        assert ["MOOR_IRONIC_URL" in each.reason for each in failed.failures] == [True]
         await there.until_free(*nodes)

@@ -359,6 +359,7 @@ async def test_a_conflict_of_a_node_without_a_lock_is_a_refusal_at_the_second_ti
     [
         (fault("not in this state"), "not in this state"),
         ({"error_message": {"faultstring": "not in this state"}}, "not in this state"),
+        ({"error_message": {"faultstring": "disk\0full"}}, "disk\ufffdfull"),
         ({"other": 1}, '{"other": 1}'),
         (b"\xff plain", "� plain"),
     ],
