@@ -12,7 +12,8 @@ from typing import Any
 
 from msgspec import Struct
 
-PATIENCE_S = 60
+# A demo on real servers begins a dozen processes, perhaps on a busy machine.
+PATIENCE_S = 120
 _NO_HOME = f"{tempfile.gettempdir()}/no-home-of-{os.getpid()}"
 
 

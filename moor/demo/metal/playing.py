@@ -39,7 +39,7 @@ METAL = flavor_of_nodes()
 FIRST, AGAIN = 0.5, 0.2
 VIRTUAL = 20
 ASKING_S, ASKING_TIMES = 4.0, 40
-# The daemon is killed when this share of the boots has ended.
+# The daemon is killed when this share of the first boots on nodes has ended.
 KILLED_AT = 1 / 3
 FLIP_EVERY_S, FLIPPED_FOR_S = 0.12, 1.0
 LOOK_EVERY_S = 0.2
@@ -107,7 +107,7 @@ async def _play(it: Play, stage: Stage, tally: MetalTally) -> None:
     virtual = [(f"{VIRTUAL_NAME}{number:03}", SMALL) for number in range(1, VIRTUAL + 1)]
     metal = [(f"metal-{number:03}", METAL) for number in range(1, it.first + 1)]
     asking = asyncio.create_task(_ask(stage, [*virtual, *metal]))
-    await _until(lambda: len(tally.states) >= tally.wanted * KILLED_AT)
+    await _until(lambda: _ended_on_metal(tally) >= it.first * KILLED_AT)
     tally.kill(stage.daemons[1 % len(stage.daemons)])
     stage.kill(tally.killed)
     await asking
@@ -220,6 +220,10 @@ def _active(tally: MetalTally, *, on_metal: bool = False) -> list[InstanceId]:
         for state in sorted(tally.states.values(), key=lambda each: each.name)
         if state.state == "active" and state.id not in tally.deleted and (not on_metal or state.host in nodes)
     ]
+
+
+def _ended_on_metal(tally: MetalTally) -> int:
+    return sum(not state.name.startswith(VIRTUAL_NAME) for state in tally.states.values())
 
 
 async def _delete(stage: Stage, tally: MetalTally, ids: Sequence[InstanceId]) -> None:
