@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -325,7 +325,7 @@ async def _on_servers(bus: Bus, ring: Arena, effort: Effort) -> list[Result]:
 class Several:
     """Processes that are counted together."""
 
-    def __init__(self, spenders: Sequence[Spender]) -> None:
+    def __init__(self, spenders: Collection[Spender]) -> None:
         self._spenders = spenders
 
     def spent_s(self) -> float:

@@ -193,6 +193,15 @@ class Ring(Struct, frozen=True):
             raise WrongBooksError(f"nodes are owned twice, or by others than {sorted(alive)}")
 
 
+class _Ended(Struct, frozen=True):
+    """A process that was killed: nobody can tell any more what it spent."""
+
+    until_then_s: float
+
+    def spent_s(self) -> float:
+        return self.until_then_s
+
+
 # All in this process
 
 
@@ -276,24 +285,25 @@ async def _on_servers() -> AsyncIterator[Ring]:
         placing = await stack.enter_async_context(apart("placement", bus.url, url))
         rows = SqlIronicStore(url)
         stack.push_async_callback(rows.close)
-        daemons: list[Spender] = []
-        processes: dict[str, asyncio.subprocess.Process] = {}
+        daemons = dict[str, Spender]()
+        processes = dict[str, asyncio.subprocess.Process]()
 
         async def start_one(name: str) -> None:
             apart_ = await stack.enter_async_context(role_apart("daemon", bus.url, url, name, simulation.url))
-            daemons.append(apart_.spender)
+            daemons[name] = apart_.spender
             processes[name] = apart_.process
 
         async def start() -> None:
             await asyncio.gather(*map(start_one, NAMES))
 
         async def kill() -> None:
+            daemons[NAMES[0]] = _Ended(daemons[NAMES[0]].spent_s())
             processes[NAMES[0]].kill()
             await processes[NAMES[0]].wait()
 
         spenders: dict[str, Spender] = {
             GENERATOR: OneProcess(os.getpid()),
-            "daemons": Several(daemons),
+            "daemons": Several(daemons.values()),
             "placement": placing.spender,
             **bus.spenders,
             DATABASE: servers.spender,
