@@ -38,12 +38,7 @@ def settled(row: NodeRow, terms: Terms) -> NodeRow:
         row = with_leftover(row)
     # A node that moves is held: so the offer comes after the cell.
     offer = offer_of(row, terms.standard_traits)
-    if offer == row.offer:
-        return row
-    # A report of the former offer may be under way, or taken and not noted: then it is not known what placement has, and the
-    # new offer is reported even if it is what placement had before.
-    is_noted = row.offer is None or row.offer.says_the_same_as(row.reported)
-    return structs.replace(row, offer=offer, reported=row.reported if is_noted else None)
+    return row if offer == row.offer else structs.replace(row, offer=offer)
 
 
 def after_change(before: NodeRow, changed: NodeRow, terms: Terms) -> NodeRow:

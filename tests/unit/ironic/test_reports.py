@@ -347,21 +347,3 @@ def test_offers_that_differ_in_reasons_alone_say_the_same() -> None:
     assert one.says_the_same_as(other)
     assert not one.says_the_same_as(structs.replace(other, reserved=False))
     assert not one.says_the_same_as(None)
-
-
-def test_a_node_that_comes_and_goes_before_placements_answer_is_noted_is_reported_again() -> None:
-    left = told(settled(structs.replace(told(a_row()), node=structs.replace(FREE, maintenance=True)), TERMS))
-    assert left.reported == left.offer
-    # It came back, placement took that, and the daemon died before it noted so.
-    back = settled(structs.replace(left, node=FREE, version=7), TERMS)
-    assert report_of(back) is not None
-
-    gone_again = settled(
-        structs.replace(back, node=structs.replace(FREE, maintenance=True), version=8), TERMS
-    )
-
-    report = report_of(gone_again)
-    assert report is not None
-    assert report.report.providers[0].inventories == {
-        "CUSTOM_GOLD": ReportedInventory(total=1, reserved=1, max_unit=1)
-    }
