@@ -13,6 +13,7 @@ from bus.errors import Transient
 from bus.message import ProviderId
 from ironic_sync.core.notifications import AllocationSaid, NodeDoubted, NodeSaid, Unreadable, Word
 from ironic_sync.core.ordering import Rules, after_word
+from ironic_sync.core.orders import at_once_if_new
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import Terms, after_change
 from ironic_sync.store import NodeStore
@@ -64,9 +65,10 @@ class NodeKeeper:
 
         def change_by(own: Sequence[Word]) -> Change:
             def change(row: NodeRow) -> NodeRow:
+                after = row
                 for word in own:
-                    row = after_word(row, word, rules)
-                return row
+                    after = after_word(after, word, rules)
+                return at_once_if_new(row, after)
 
             return change
 

@@ -95,6 +95,13 @@ def with_leftover(row: NodeRow) -> NodeRow:
     return structs.replace(row, deploy=deploy)
 
 
+def at_once_if_new(before: NodeRow, after: NodeRow) -> NodeRow:
+    """`after`, due at once if Ironic has said something new of a node that is worked on: its owner may not have heard it."""
+    if after.deploy is None or after.node == before.node:
+        return after
+    return structs.replace(after, deploy=structs.replace(after.deploy, due_at=AT_ONCE))
+
+
 def _after_deploy(row: NodeRow, order: DeployInstance, now: datetime, *, can_deploy: bool) -> Ordered:
     end, done = _end_of(row, order.instance), row.deployed
     if end is not None and order.attempt <= end.attempt:

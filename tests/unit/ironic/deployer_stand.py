@@ -94,13 +94,14 @@ class Place:
 
 
 class Stand:
-    """`hears`: whether Ironic's notifications arrive."""
+    """`hears`: whether Ironic's notifications arrive; `elsewhere`: at a daemon that does not own the node."""
 
     def __init__(
         self,
         *,
         node: Node | None = None,
         hears: bool = True,
+        elsewhere: bool = False,
         settings: IronicSimSettings | None = None,
         script: IronicScript | None = None,
     ) -> None:
@@ -115,8 +116,8 @@ class Stand:
         )
         self.wire = Wire(self.ironic)
         self.store = Rows()
-        self.keeper = NodeKeeper(self.store, TERMS, skew_us=1, clock_us=lambda: time.time_ns() // 1000)
-        self.keeper.listen(self._follow)
+        self.keeper = self._new_keeper()
+        self._hearing = self._new_keeper() if elsewhere else self.keeper
         self.said: list[Said] = []
         # Whether placement takes reports, and the broker what is said.
         self.is_placed = True
@@ -156,14 +157,16 @@ class Stand:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     @asynccontextmanager
-    async def daemon(self, name: str = "d1", *, reads: bool = True) -> AsyncIterator[Place]:
+    async def daemon(
+        self, name: str = "d1", *, reads: bool = True, settings: IronicSettings = QUICK
+    ) -> AsyncIterator[Place]:
         """One that owns the node under a new epoch; with `reads`, it has read it."""
         place = Place(name)
         epoch = await self.give_to(name, reads=reads)
         place.owned[self.id] = epoch
         api = HttpIronicApi("http://ironic", REST, transport=self.wire)
         api.order_only_if(place.may_act_on)
-        deployer = Deployer(api, self.keeper, self.store, place, self._say, QUICK)
+        deployer = Deployer(api, self.keeper, self.store, place, self._say, settings)
         self.keeper.listen(deployer.touch)
         running = asyncio.create_task(deployer.run())
         try:
@@ -241,7 +244,12 @@ class Stand:
         if (node := self.ironic.nodes.get(self._node.uuid)) is not None:
             self.states.append(node.provision_state)
         if self._hears and not isinstance(word := read(body), Ignored):
-            self._work.put_nowait(lambda: self.keeper.hear([word]))
+            self._work.put_nowait(lambda: self._hearing.hear([word]))
+
+    def _new_keeper(self) -> NodeKeeper:
+        keeper = NodeKeeper(self.store, TERMS, skew_us=1, clock_us=lambda: time.time_ns() // 1000)
+        keeper.listen(self._follow)
+        return keeper
 
     def _follow(self, rows: Sequence[NodeRow]) -> None:
         if any(row.needs_report for row in rows):

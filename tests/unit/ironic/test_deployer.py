@@ -11,7 +11,7 @@ from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawn
 from compute_sim.ironic import IronicScript, IronicSimSettings, available_nodes
 from compute_sim.ironic.core.script import NodeLocked, WorkFails
 from ironic_sync.core.rows import Offer
-from tests.unit.ironic.deployer_stand import DELAYS, Place, Stand, lose_answer, lose_request
+from tests.unit.ironic.deployer_stand import DELAYS, QUICK, Place, Stand, lose_answer, lose_request
 from tests.unit.ironic.deploys import OURS, THEIRS, an_order, an_undeploy
 
 pytestmark = pytest.mark.asyncio
@@ -36,6 +36,15 @@ async def test_a_node_is_deployed_and_undeployed_and_each_end_is_said_when_it_is
     assert [type(each) for each in stand.answers] == [InstanceSpawned, InstanceDestroyed]
     assert stand.row.deploy is None
     assert stand.row.due_at is None
+
+
+async def test_what_another_daemon_hears_is_looked_at_without_waiting_for_the_next_reading() -> None:
+    stand = Stand(elsewhere=True)
+    async with stand.running(), stand.daemon(settings=structs.replace(QUICK, deploy_read_s=3600.0)):
+        await stand.order(an_order(host=stand.id))
+        await stand.until_said(InstanceSpawned)
+        await stand.order(an_undeploy(host=stand.id))
+        await stand.until_said(InstanceDestroyed)
 
 
 # A deploy and an undeploy take so many requests when nothing breaks; more when something does.
