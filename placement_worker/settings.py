@@ -17,7 +17,8 @@ class PlacementSettings(Struct, frozen=True):
     log_kept_s: int = 3600
     # How often another process's writes are looked for, and how often somebody who does not lead tries to.
     feed_poll_ms: float = 50.0
-    # How long changes gather once some were told: each telling reads the providers anew.
+    # How long changes gather at most once some were told: each telling reads the providers anew. After a short telling they
+    # gather for a short time.
     feed_rest_ms: float = 20.0
     feed_lead_again_ms: float = 1_000.0
     # How many writes are told at once, so that a log which grew while nobody could publish it is read a page at a time.

@@ -80,3 +80,20 @@ async def test_a_long_log_is_told_to_its_end_without_a_pause_and_before_it_stops
         assert feed is not None
         left = await feed.read()
     assert (left.providers, left.gone) == ((), ())
+
+
+async def test_after_a_short_telling_the_next_change_is_told_soon() -> None:
+    desk = Desk(MemoryPlacementStore())
+    publisher = Told(Station(MemoryBroker().as_user(), "a-test"))
+    part = ChangePublisher(desk.store, (publisher,), PAGED)
+    running = asyncio.create_task(part.run())
+
+    # `feed_rest_ms` is an hour here.
+    async with asyncio.timeout(PATIENCE_S):
+        for number in range(1, 4):
+            await desk.report(a_host(f"h{number}"))
+            part.written()
+            while f"h{number}" not in names_in(publisher.told):
+                await asyncio.sleep(0)
+        await part.stop()
+        await running
