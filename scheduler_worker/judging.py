@@ -4,7 +4,7 @@ Claimed, AlreadyClaimed   it has a host: what is really held counts, whatever wa
 ShapeMoved                the picture takes the new state, and the same host is tried again
 DoesNotFit                the next alternate; after the last, a new choice without these hosts
 Superseded, TooOld        its life is over
-NotAllowed                it ends in error
+NotAllowed                it ends in error; but if the host has gone to another cell, as DoesNotFit
 """
 
 from msgspec import structs
@@ -12,6 +12,7 @@ from msgspec import structs
 from bus.messages.build import ClaimRefused
 from bus.messages.cell import Choice
 from bus.messages.placement import (
+    SHARE_CELL,
     AlreadyClaimed,
     Claimed,
     ClaimVerdict,
@@ -75,6 +76,9 @@ class Judge:
                 self._refused(one, _shortage(verdict))
             case Superseded(ended=True) | TooOld():
                 one.outcome = Over(RELEASED)
+            case NotAllowed(field=field, reason=reason) if field == SHARE_CELL:
+                one.refusals.append(ClaimRefused(host=chosen.choice.name, reason=reason))
+                self._refused(one, reason)
             case NotAllowed(field, reason):
                 one.outcome = Refused(f"placement does not allow the claim: {field}: {reason}")
             case _:

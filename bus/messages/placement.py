@@ -251,6 +251,11 @@ class Released(Variant, frozen=True, tag="released"):
     freed: bool
 
 
+# What NotAllowed names if a provider of a claim's share is of another cell: a bare-metal node may go to another one between
+# the choice and the claim.
+SHARE_CELL = "share.cell"
+
+
 class NotAllowed(Variant, frozen=True, tag="not_allowed"):
     """It makes no sense, or the sender has no right to it; it will not be granted however often it is asked."""
 

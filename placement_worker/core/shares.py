@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from bus.message import ProviderId
-from bus.messages.placement import DoesNotFit, HostFull, NotAllowed, ResourceAmount, Share, Shortfall
+from bus.messages.placement import (
+    SHARE_CELL,
+    DoesNotFit,
+    HostFull,
+    NotAllowed,
+    ResourceAmount,
+    Share,
+    Shortfall,
+)
 from placement_worker.core.accounts import Account, shortfall_of
 from placement_worker.core.draft import Amounts, Draft, amounts_in
 
@@ -144,4 +152,5 @@ def _as_asked(short: Sequence[Shortfall], share: Share) -> tuple[Shortfall, ...]
 
 
 def _foreign(account: Account, cell: str) -> NotAllowed:
-    return wrong_cell(f"provider {account.row.id} is of cell {account.row.cell!r}, not of {cell!r}")
+    reason = f"provider {account.row.id} is of cell {account.row.cell!r}, not of {cell!r}"
+    return NotAllowed(field=SHARE_CELL, reason=reason)

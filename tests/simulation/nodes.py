@@ -44,7 +44,7 @@ class Truth(Struct):
     node: Node | None
     is_free: bool = False
     left_s: list[float] = []
-    # When it was deleted, or given to another cell, last.
+    # When it was deleted, made again, or given to another cell, last.
     went_s: float = -1.0
 
 
@@ -85,7 +85,7 @@ class Nodes:
         now_s = self._findings.now_s
         truth = self.truths.setdefault(node, Truth(None))
         before, truth.node = truth.node, after
-        if after is None or (before is not None and before.conductor_group != after.conductor_group):
+        if before is None or after is None or before.conductor_group != after.conductor_group:
             truth.went_s = now_s
         if truth.is_free and not is_free(after):
             truth.left_s.append(now_s)

@@ -10,7 +10,14 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.message import Message
-from bus.messages.placement import ClaimAnswered, Claimed, ClaimResources, DoesNotFit, ShapeMoved
+from bus.messages.placement import (
+    ClaimAnswered,
+    Claimed,
+    ClaimResources,
+    DoesNotFit,
+    NotAllowed,
+    ShapeMoved,
+)
 from bus.settings import BusSettings
 from bus.station import Station
 from scheduler_worker.store import SchedulerStore, SchedulerTransaction
@@ -170,6 +177,30 @@ async def test_who_insisted_on_its_host_has_its_alternates(bus: str, books: str)
             assert meddling.verdicts == [ShapeMoved, Claimed]
             assert order.chosen.name == "h1"
             assert len({each.name for each in order.alternates} - {"h1"}) == 2
+
+
+@STAGES
+async def test_a_host_that_went_to_another_cell_is_passed_over(bus: str, books: str) -> None:
+    async with cloud(bus, books) as here, here.placement():
+        await here.add_host("h1", vcpu=100)
+        await here.add_host("h2")
+
+        async def move() -> None:
+            """As a bare-metal node whose conductor group changes."""
+            host = a_host("h1", vcpu=100)
+            await here.report(structs.replace(host, providers=(), removed=(host.root,)))
+            await here.report(a_host("h1", "c2", vcpu=100))
+
+        moving_away = Meddling(move)
+        async with here.scheduler(station=moving_away.station):
+            await here.until_known("h1", "h2")
+            build = a_build(1)
+
+            await here.send(build)
+            active = await here.until_state(instance_of(build), "active")
+
+            assert active.host == "h2"
+            assert moving_away.verdicts == [NotAllowed, Claimed]
 
 
 @STAGES

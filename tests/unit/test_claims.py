@@ -230,7 +230,7 @@ def test_providers_without_a_cell_serve_all_and_those_of_another_none() -> None:
     for cells in ({OTHER_HOST: "c2"}, {HOST: "c2"}):
         verdict = judged(a_ledger(cells=cells), a_claim(pool))
         assert isinstance(verdict, NotAllowed)
-        assert verdict.field == "cell"
+        assert verdict.field == "share.cell"
 
 
 def test_what_is_written_is_absolute_and_only_what_changed() -> None:
