@@ -117,8 +117,10 @@ def _removed(row: NodeRow, told: Told) -> NodeRow:
 
 
 def _outdated(row: NodeRow, told: Told, verdict: ReportOutdated) -> NodeRow:
-    if (verdict.epoch, verdict.sequence) == (told.report.epoch, told.report.sequence):
-        # It was accepted before, and the answer was lost.
+    is_same = (verdict.epoch, verdict.sequence) == (told.report.epoch, told.report.sequence)
+    if is_same and not told.is_trial:
+        # It was accepted before, and the answer was lost. Of a trial this does not follow: after a refused one the same row
+        # offers what it had, under the same number.
         return _accepted(row, told)
     if verdict.epoch > row.epoch:
         return _behind(row, told, verdict.epoch)

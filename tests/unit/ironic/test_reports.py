@@ -347,3 +347,25 @@ def test_offers_that_differ_in_reasons_alone_say_the_same() -> None:
     assert one.says_the_same_as(other)
     assert not one.says_the_same_as(structs.replace(other, reserved=False))
     assert not one.says_the_same_as(None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"is_deleted": True}, {"node": structs.replace(FREE, conductor_group="rack2")}],
+    ids=["deleted", "another cell"],
+)
+def test_a_number_that_placement_has_does_not_say_that_a_removal_was_taken(change: dict[str, object]) -> None:
+    """After a refused removal the same row offers what it had, under the same number."""
+    leaving = told(settled(structs.replace(told(a_row()), **change), TERMS), HELD)
+    removal, offer = report_of(leaving), report_of(leaving, may_try=False)
+    assert removal is not None
+    assert offer is not None
+    assert removal.report.sequence == offer.report.sequence
+
+    behind = after_verdict(leaving, removal, ReportOutdated(epoch=2, sequence=offer.report.sequence))
+
+    assert (behind.is_removed, behind.cell) == (False, "c1")
+    again = report_of(behind)
+    assert again is not None
+    assert again.report.providers == ()
+    assert again.report.sequence > offer.report.sequence
