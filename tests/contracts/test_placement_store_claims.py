@@ -281,10 +281,11 @@ async def test_two_cells_do_not_touch_each_other(desk: Desk) -> None:
     far = a_share(provider("far"))
     await desk.ask(a_claim(TWO_CPUS))
 
-    for order in (a_release(cell="c2"), a_claim(far, DB), a_swap(far)):
+    ask = ((a_release(cell="c2"), "cell"), (a_claim(far, DB), "share.cell"), (a_swap(far), "share.cell"))
+    for order, field in ask:
         verdict = await desk.ask_one(order)
         assert isinstance(verdict, NotAllowed)
-        assert verdict.field == "cell"
+        assert verdict.field == field
     assert await desk.held(WEB) == {*TWO_CPUS.amounts}
     assert (await desk.row(DB)).attempt == 0
 

@@ -173,7 +173,7 @@ class Oracle:
         ]
         standing = [self.providers[provider] for provider in named if provider in self.providers]
         if any(one.cell not in ("", cell) for one in standing):
-            return ("not allowed", "cell")
+            return ("not allowed", "share.cell")
         gone = {provider for provider in named if provider not in self.providers}
         moved = {
             self.providers[seen.root].root
