@@ -34,7 +34,7 @@ def available_nodes(
 
 
 def nodes_in_groups(count: int, groups: Sequence[str], **fields: Any) -> tuple[Node, ...]:
-    """The same, dealt out to these conductor groups in turn; to the default group if there are none."""
+    """Available nodes, dealt out to these conductor groups in turn; to the default group if there are none."""
     return tuple(
         structs.replace(node, conductor_group=groups[number % len(groups)]) if groups else node
         for number, node in enumerate(available_nodes(count, **fields))
