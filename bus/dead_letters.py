@@ -24,6 +24,7 @@ from bus.unreadable import Unreadable
 
 REASON_BYTES_MAX = 2_000
 PATIENCE_S = 3.0
+LOOK_S = 0.01
 # Half of what a channel of RabbitMQ tells a quorum queue before it waits for that to catch up.
 WORDS_AT_ONCE = 16
 
@@ -116,12 +117,14 @@ class Grave(Struct):
     consuming: Consuming
     letters: dict[int, DeadLetter]
     parcels: dict[int, Parcel]
+    gone: set[int]
 
     async def drop(self, tags: Sequence[int]) -> None:
         """All up to the first that stays in one word, the others a few at a time: of hundreds of words at once, RabbitMQ
         forgets those that it has not passed on to the queue when the consumer leaves, and their letters come back.
         """
         dropped = set(tags)
+        self.gone |= dropped
         first = [*takewhile(dropped.__contains__, sorted(self.letters))]
         if first:
             await self.consuming.acknowledge(first[-1], multiple=True)
@@ -144,6 +147,7 @@ class Grave(Struct):
                             f"{receipt.value}; it stays here, and so do those after it"
                         )
                 await self.consuming.acknowledge(tag)
+                self.gone.add(tag)
         finally:
             await publishing.close()
 
@@ -162,14 +166,27 @@ async def opened(connection: Connection, letters_max: int) -> AsyncIterator[Grav
             while len(found) < count:
                 async with asyncio.timeout(PATIENCE_S):
                     found |= {delivery.tag: delivery for delivery in await consuming.receive()}
-        yield Grave(
+        grave = Grave(
             connection,
             consuming,
             _told_apart({tag: read(delivery) for tag, delivery in found.items()}),
             {tag: delivery.parcel for tag, delivery in found.items()},
+            gone=set(),
         )
+        yield grave
     finally:
         await consuming.close()
+    await _given_back(connection, len(found) - len(grave.gone))
+
+
+async def _given_back(connection: Connection, count: int) -> None:
+    """RabbitMQ takes letters back some time after their consumer left; until then, nobody else would see them. Not waited
+    for when somebody else has taken them meanwhile.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            while await connection.depth(DEAD_QUEUE) < count:  # noqa: ASYNC110 - only the broker knows
+                await asyncio.sleep(LOOK_S)
 
 
 def _handle(parcel: Parcel) -> str:

@@ -537,6 +537,22 @@ async def test_dead_letters_that_are_alike_have_handles_of_their_own(under_test:
         await connection.close()
 
 
+async def test_who_looks_right_after_another_sees_all_dead_letters(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    await send(broker, *(Parcel(DEAD, WORK, b"{broken %d" % number) for number in range(50)))
+    await dead_letters(broker, 50)
+    connection = await broker.connect()
+
+    seen = []
+    for _ in range(20):
+        async with opened(connection, letters_max=100) as grave:
+            await grave.drop(sorted(grave.letters)[1:2])
+        seen.append(len(grave.letters))
+
+    assert seen == [*range(50, 30, -1)]
+    await connection.close()
+
+
 async def test_hundreds_of_dead_letters_are_dropped_at_once_and_their_neighbours_stay(
     under_test: BrokerUnderTest,
 ) -> None:
