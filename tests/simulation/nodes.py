@@ -111,8 +111,14 @@ class Nodes:
     # What instances have
 
     def still_there(self, instance: InstanceId, host: ProviderId) -> bool:
+        """Of a daemon that was held up, Ironic may take a name after another daemon ended the deploy: such a node is
+        available still, and the name is taken off it again.
+        """
         truth = self.truths.get(host)
-        return truth is not None and truth.node is not None and truth.node.instance_uuid == str(instance)
+        node = truth.node if truth is not None else None
+        return (
+            node is not None and node.instance_uuid == str(instance) and node.provision_state != "available"
+        )
 
     def has_built(self, instance: InstanceId, host: ProviderId) -> bool:
         """It has, or had and lost it."""
