@@ -42,7 +42,7 @@ from scheduler_worker.instances import (
     release_of,
     released,
 )
-from scheduler_worker.late import LateTransaction, kept_messages
+from scheduler_worker.late import LateTransaction, Names
 from scheduler_worker.searching import Holds, Over, Refused, Search
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import (
@@ -109,10 +109,11 @@ class Builder:
         await self._claimer.find_hosts([one for build in searching for one in build.still_open])
         await self._write_at_once(found, late)
         await self._decide(builds, late)
+        names = await late.note(one.row for build in builds for one in build.taken)
         for build in builds:
             said += await self._let_go(build, late)
             for each in build.asks:
-                said += _answered(each, build)
+                said += _answered(each, build, names)
         for ask in came_back_too_late:
             said += await self._let_go_of_what_nobody_has(ask, late)
         return said
@@ -141,8 +142,11 @@ class Builder:
             if isinstance(build.judged, BuildRejected):
                 said += await self._let_go_of_what_nobody_has(ask, late)
                 continue
+            names = await late.note(one.row for one in build.taken)
             said += [
-                Tell(message, ask, kept) for one in build.searches for kept, message in kept_messages(one.row)
+                Tell(message, ask, kept)
+                for one in build.taken
+                for kept, message in names.kept_messages(one.row)
             ]
         return said
 
@@ -257,9 +261,14 @@ class _Build:
                 one.row = row
 
     @property
+    def taken(self) -> Sequence[Search]:
+        """None of a request that is refused."""
+        return self.searches if isinstance(self.judged, Known) else ()
+
+    @property
     def still_open(self) -> list[Search]:
-        """Those to decide: none of a request that is refused."""
-        return [one for one in self.searches if one.row.is_open] if isinstance(self.judged, Known) else []
+        """Those to decide."""
+        return [one for one in self.taken if one.row.is_open]
 
     def as_new(self) -> NewRequest:
         return NewRequest(self.asks[0].id, self.asks[0].digest, self.rows)
@@ -281,7 +290,7 @@ def _builds(sound: Sequence[Sound], now: datetime, settings: SchedulerSettings) 
     return list(builds.values())
 
 
-def _answered(one: Sound, build: _Build) -> list[Said]:
+def _answered(one: Sound, build: _Build, names: Names) -> list[Said]:
     if isinstance(build.judged, BuildRejected):
         return list(rejected(one.ask, build.judged))
     if one.digest != build.asks[0].digest:
@@ -289,7 +298,7 @@ def _answered(one: Sound, build: _Build) -> list[Said]:
     said = list(taken(one.ask, one.id, [row.id for row in build.rows]))
     if one is build.asks[0]:
         for each in build.searches:
-            said += [Tell(message, one.ask, kept) for kept, message in kept_messages(each.row)]
+            said += [Tell(message, one.ask, kept) for kept, message in names.kept_messages(each.row)]
     return said
 
 

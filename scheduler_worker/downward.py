@@ -2,9 +2,9 @@
 
 A batch is acknowledged to the broker that it came from, and must not wait for another: one cell's broker that is away
 would hold up the requests of all cells. What is said down is on its instance's row already, so it is handed over after
-the commit and not waited for. When it is confirmed the row is cleared, with the next batch's write; what was not, a
-sweep says again. Only so many are under way to one broker: the others stay where they are, on their rows, and are read
-from there, a page at a time, when there is room again.
+the commit and not waited for. Each has a note of its own, which goes with the next batch's write when it is confirmed;
+what was not, a sweep says again. Only so many are under way to one broker: the others stay where they are, on their rows,
+and are read from there, a page at a time, when there is room again.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from bus.publisher import Outgoing, Publisher
 from bus.station import Station
 from bus.topology import CELL, address_of, in_cell
 from scheduler_worker.instances import InstanceRow
-from scheduler_worker.late import Confirmed, LateTransaction, LateTransactions, kept_messages
-from scheduler_worker.store import SchedulerStore
+from scheduler_worker.late import LateTransaction, LateTransactions, Names, said_by
+from scheduler_worker.store import Noted, SchedulerStore
 
 log = logging.getLogger(__name__)
 
-# What one row says, whichever way it goes: it is confirmed when all of it is.
+# What is kept by one name, whichever way it goes: it is confirmed when all of it is.
 Row = tuple[Kept, Sequence[Outgoing]]
 
 
@@ -67,7 +67,7 @@ class WayDown(Periodic):
         return len(self._under_way)
 
     def say(self, rows: Iterable[Row]) -> None:
-        """What these rows say, as far as there is room; what is under way is said already."""
+        """What is kept by these names, as far as there is room; what is under way is said already."""
         taken: list[Kept] = []
         down: list[Outgoing] = []
         others: list[Outgoing] = []
@@ -87,7 +87,7 @@ class WayDown(Periodic):
             both = asyncio.gather(self._station.publisher.send_all(down), self._api.send_all(others))
             both.add_done_callback(lambda confirmed: self._heard(taken, confirmed))
 
-    # What is confirmed, and still on its row
+    # What is confirmed, and still noted
 
     @property
     def confirmed(self) -> tuple[Kept, ...]:
@@ -102,7 +102,7 @@ class WayDown(Periodic):
         if confirmed.cancelled():
             return
         if problem := confirmed.exception():
-            log.warning("%d rows keep what they say, to say it again: %s", len(taken), problem)
+            log.warning("%d orders stay on their rows, to be said again: %s", len(taken), problem)
         else:
             self._confirmed.update(taken)
 
@@ -114,12 +114,12 @@ class WayDown(Periodic):
     async def _say_what_is_left(self) -> None:
         self._is_behind = False
         await self._clear()
-        async for row in self._rows.unsaid():
-            if row.told.cell in self.cells:
+        async for note in self._rows.unsaid():
+            if all(row.told.cell in self.cells for row in note.rows):
                 while len(self._under_way) >= self._under_way_max:
                     self._has_room.clear()
                     await self._has_room.wait()
-                self.say(_by_row((kept, Outgoing(message)) for kept, message in kept_messages(row)))
+                self.say([(note.kept, [Outgoing(message) for message in said_by(note)])])
 
     async def _clear(self) -> None:
         if clearing := self.confirmed:
@@ -131,9 +131,26 @@ class WayDown(Periodic):
 class PartedTransaction(LateTransaction):
     """With what is to be said down once it is committed."""
 
-    def __init__(self, store: SchedulerStore, stack: AsyncExitStack) -> None:
+    def __init__(self, store: SchedulerStore, stack: AsyncExitStack, apart: Collection[str]) -> None:
         super().__init__(store, stack)
         self.leaving: dict[WayDown, list[Tell]] = {}
+        self._apart = apart
+
+    async def note(self, rows: Iterable[InstanceRow]) -> Names:
+        """What goes down is noted one by one: so many may be under way, and each is confirmed by itself."""
+        if not self._apart:
+            return await super().note(rows)
+        here: list[InstanceRow] = []
+        apart: list[InstanceRow] = []
+        for row in rows:
+            if row.has_to_say:
+                (apart if row.told.cell in self._apart else here).append(row)
+        groups = [*([here] if here else []), *[[row] for row in apart]]
+        if not groups:
+            return Names()
+        kept = list(await (await self.begun()).note(groups))
+        common = kept.pop(0) if here else None
+        return Names(common, {row.id.int: each for row, each in zip(apart, kept, strict=True)})
 
 
 class Parting(LateTransactions):
@@ -145,16 +162,15 @@ class Parting(LateTransactions):
         unsaid_after: timedelta,
         clock: Callable[[], datetime],
         ways: Sequence[WayDown],
-        confirmed: Confirmed,
     ) -> None:
-        super().__init__(store, unsaid_after, clock, confirmed)
+        super().__init__(store, unsaid_after, clock)
         self._ways = {cell: way for way in ways for cell in way.cells}
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PartedTransaction]:
         confirmed = {way: way.confirmed for way in self._ways.values()}
         async with AsyncExitStack() as stack:
-            parted = PartedTransaction(self._store, stack)
+            parted = PartedTransaction(self._store, stack, self._ways.keys())
             yield parted
             if clearing := [kept for some in confirmed.values() for kept in some]:
                 await self.clear(parted, clearing)
@@ -164,9 +180,24 @@ class Parting(LateTransactions):
         for way, said in parted.leaving.items():
             way.say(_by_row((each.kept, _outgoing(each)) for each in said if each.kept))
 
-    def _is_ours(self, row: InstanceRow) -> bool:
-        """What goes by this broker alone: each way down has a sweep of its own."""
-        return row.told.cell not in self._ways
+    async def pages(self, behind: Kept | None = None) -> AsyncIterator[Sequence[Noted]]:
+        """What goes by this broker alone: each way down has a sweep of its own. Rows that are noted together, and whose
+        ways have parted since, are noted anew.
+        """
+        async for page in super().pages(behind):
+            ours: list[Noted] = []
+            for note in page:
+                ways = {self._ways.get(row.told.cell) for row in note.rows}
+                if ways == {None}:
+                    ours.append(note)
+                elif len(ways) > 1:
+                    await self._note_anew(note)
+            yield ours
+
+    async def _note_anew(self, note: Noted) -> None:
+        async with self.transaction() as parted:
+            await parted.note(note.rows)
+            await (await parted.begun()).drop_notes([note.kept])
 
     def parted(self, handlers: Handlers) -> Handlers:
         """The same, without what goes another way: that leaves after the commit."""

@@ -39,7 +39,7 @@ from scheduler_worker.instances import (
     is_of,
     is_whole,
 )
-from scheduler_worker.late import LateTransaction, kept_messages
+from scheduler_worker.late import LateTransaction
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
 log = logging.getLogger(__name__)
@@ -70,9 +70,12 @@ def on_requests(builder: Builder, registry: HostRegistry, clock: Clock) -> Handl
             if now is not None:
                 changed[id_] = rows[id_] = now
         await transaction.save(list(changed.values()))
+        names = await late.note(rows[id_] for id_ in wanted)
         causes = {ask.message.instance: ask for ask in asks}
         said: list[Said] = [
-            Tell(message, causes[id_], kept) for id_ in wanted for kept, message in kept_messages(rows[id_])
+            Tell(message, causes[id_], kept)
+            for id_ in wanted
+            for kept, message in names.kept_messages(rows[id_])
         ]
         for ask in asks:
             row = rows[ask.message.instance]

@@ -8,12 +8,13 @@ that each step is a compare-and-set.
        ├──▶ error    no host, no right, or no time: kept in cell0
        └──▶ deleted  before it was placed
 
-What is to be said of a step follows from the row alone, so a row keeps no messages, only whether they are confirmed.
+What is to be said of a step follows from the row alone, so a row keeps no messages, only whether it may have to say them.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
-from uuid import UUID, uuid5
+from hashlib import sha1
+from uuid import UUID
 
 from msgspec import Struct, structs
 
@@ -33,7 +34,10 @@ from bus.messages.build import (
 from bus.messages.cell import PlaceInCell, RemoveFromCell
 from bus.messages.placement import ReleaseClaim
 
+# Of a uuid5: its last 80 bits, without those that name its version and its variant, and these.
 _OWN_BITS = (1 << 80) - 1
+_DERIVED_BITS = _OWN_BITS & ~(0xF << 76 | 3 << 62)
+_UUID5_BITS = 5 << 76 | 2 << 62
 # Where what never had a cell is kept.
 CELL0 = "cell0"
 FIRST_ATTEMPT = 1
@@ -56,7 +60,8 @@ class InstanceRow(Struct, frozen=True):
 
     `issued_at` is when it was accepted, and goes with its claim, so that the claim is the same however often it is
     asked. `heard` is the highest sequence that its cell has said. `unsaid`: the messages of its state may not have
-    reached the broker. `order` is kept only as long as it is one of them.
+    reached the broker. A row that is placed is so until its cell speaks of it: to write it before, only because its order
+    is confirmed, would be a third of all writes. `order` is kept only as long as the row is unsaid.
     """
 
     told: InstanceState
@@ -76,6 +81,11 @@ class InstanceRow(Struct, frozen=True):
         return self.told.state == ACCEPTED
 
     @property
+    def has_to_say(self) -> bool:
+        """An order that was not read with its row is another's to say."""
+        return self.unsaid and (self.order is not None or self.told.state != PLACED)
+
+    @property
     def is_in_cell(self) -> bool:
         """It is its cell's to say what becomes of it."""
         return self.told.cell not in ("", CELL0)
@@ -93,7 +103,9 @@ def instance_id_of(request: RequestId, index: int) -> InstanceId:
     """Derived, so that a client can tell it, and a replay finds it. Its first 48 bits are the request's: if these are a
     time, as in a uuid7, then rows that are written together lie together, in every index of every room.
     """
-    own = uuid5(request, str(index)).int & _OWN_BITS
+    # The same as `uuid5(request, str(index))`, which takes three times as long as this.
+    digest = sha1(request.int.to_bytes(16) + str(index).encode(), usedforsecurity=False).digest()
+    own = int.from_bytes(digest[6:16]) & _DERIVED_BITS | _UUID5_BITS
     return InstanceId(UUID(int=request.int & ~_OWN_BITS | own))
 
 
@@ -251,10 +263,8 @@ def is_whole(word: CellsWord) -> bool:
 
 
 def confirmed(row: InstanceRow, sequence: int) -> InstanceRow:
-    """What it said up to this sequence has reached the broker."""
-    if row.told.sequence > sequence:
-        return row
-    return structs.replace(row, order=None, unsaid=False)
+    """What it said up to this sequence has reached the broker, and no word of its cell will say so."""
+    return row if row.told.sequence > sequence else structs.replace(row, unsaid=False)
 
 
 def messages_of(row: InstanceRow) -> tuple[Message, ...]:

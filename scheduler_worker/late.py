@@ -4,23 +4,32 @@ A request waits for placement's verdict between its acceptance and its end. A tr
 would hold up every other, and on SQLite there is only one.
 """
 
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
-from uuid import UUID
 
 from bus.handling import Kept
 from bus.message import Message
-from bus.messages.build import InstanceId
 from scheduler_worker.instances import InstanceRow, messages_of
-from scheduler_worker.store import SchedulerStore, SchedulerTransaction
+from scheduler_worker.store import Noted, SchedulerStore, SchedulerTransaction
 
+# How many rows are read at once: those of as few notes as have so many.
 UNSAID_PAGE = 500
 
-# What rows still keep although it is confirmed, and since when. Most rows are written soon by what their cell says of
-# them, which clears them too: a write of their own would be a third of all writes.
-Confirmed = deque[tuple[datetime, Sequence[Kept]]]
+
+class Names:
+    """By which name each of some rows is noted: all by one, but for those that are noted apart."""
+
+    def __init__(self, common: Kept | None = None, apart: Mapping[int, Kept] | None = None) -> None:
+        self._common = common
+        self._apart = apart or {}
+
+    def kept_messages(self, row: InstanceRow) -> Iterator[tuple[Kept, Message]]:
+        """What this row says, with the name by which it is kept."""
+        for message in messages_of(row):
+            kept = self._apart.get(row.id.int, self._common) if self._apart else self._common
+            assert kept is not None, "who has something to say is noted"
+            yield kept, message
 
 
 class LateTransaction:
@@ -45,6 +54,14 @@ class LateTransaction:
             self._transaction = await self._stack.enter_async_context(self._store.transaction())
         return self._transaction
 
+    async def note(self, rows: Iterable[InstanceRow]) -> Names:
+        """Those of these rows that have something to say are kept by these names, until it is confirmed."""
+        unsaid = [row for row in rows if row.has_to_say]
+        if not unsaid:
+            return Names()
+        (common,) = await (await self.begun()).note([unsaid])
+        return Names(common)
+
 
 class LateTransactions:
     """A store's transactions and outbox, as the worker loop wants them."""
@@ -54,13 +71,10 @@ class LateTransactions:
         store: SchedulerStore,
         unsaid_after: timedelta,
         clock: Callable[[], datetime],
-        confirmed: Confirmed | None = None,
     ) -> None:
         self._store = store
         self.unsaid_after = unsaid_after
         self._clock = clock
-        # Of all who clear and sweep the same rows.
-        self.confirmed: Confirmed = deque() if confirmed is None else confirmed
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[LateTransaction]:
@@ -70,37 +84,30 @@ class LateTransactions:
         late.committed()
 
     async def clear(self, late: LateTransaction, said: Sequence[Kept]) -> None:
-        """Not yet, but before a sweep finds them. Those that a failure keeps from being cleared it will say again."""
-        now = self._clock()
-        self.confirmed.append((now, said))
-        waiting: list[Kept] = []
-        while self.confirmed and now - self.confirmed[0][0] >= self.unsaid_after / 2:
-            waiting += self.confirmed.popleft()[1]
-        if waiting:
-            await (await late.begun()).confirm(waiting)
+        await (await late.begun()).confirm(said)
 
     async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
         async for page in self.pages(after):
-            if found := [each for row in page if self._is_ours(row) for each in kept_messages(row)]:
+            if found := [(note.kept, message) for note in page for message in said_by(note)]:
                 return found
         return ()
 
-    def _is_ours(self, row: InstanceRow) -> bool:  # noqa: ARG002 - others leave some rows to a sweep of their own
-        return True
-
-    async def unsaid(self) -> AsyncIterator[InstanceRow]:
+    async def unsaid(self) -> AsyncIterator[Noted]:
         """All that still have something to say, read a page at a time."""
         async for page in self.pages():
-            for row in page:
-                yield row
+            for note in page:
+                yield note
 
-    async def pages(self, behind: Kept | None = None) -> AsyncIterator[Sequence[InstanceRow]]:
+    async def pages(self, behind: Kept | None = None) -> AsyncIterator[Sequence[Noted]]:
         before = self._clock() - self.unsaid_after
-        after = InstanceId(UUID(behind.entity)) if behind else None
+        after = behind
         while page := await self._store.unsaid(before, after, UNSAID_PAGE):
-            confirmed = {kept for _, said in self.confirmed for kept in said}
-            yield [row for row in page if _kept(row) not in confirmed]
-            after = page[-1].id
+            if over := [note.kept for note in page if not note.rows]:
+                # Cells have spoken of all of it, or later notes have what is to be said of it now.
+                async with self._store.transaction() as transaction:
+                    await transaction.confirm(over)
+            yield [note for note in page if note.rows]
+            after = page[-1].kept
 
 
 class Unswept:
@@ -113,14 +120,5 @@ class Unswept:
         return ()
 
 
-def kept_messages(row: InstanceRow) -> list[tuple[Kept, Message]]:
-    """What is to be said of this row, with its place there."""
-    messages = messages_of(row)
-    if not messages:
-        return []
-    kept = _kept(row)
-    return [(kept, message) for message in messages]
-
-
-def _kept(row: InstanceRow) -> Kept:
-    return Kept(row.id.hex, row.told.sequence)
+def said_by(note: Noted) -> list[Message]:
+    return [message for row in note.rows for message in messages_of(row)]

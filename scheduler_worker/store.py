@@ -2,6 +2,9 @@
 
 Requests and instances are locked, each kind in the order of its ids, before they are judged (instances.py); so what is
 written is what was judged, and of several workers that hold the same request one decides.
+
+What a transaction says is noted beside the rows, in as few notes as can be, and a note is gone when all of it is confirmed.
+To ask the rows themselves would take an index that the database writes twice for each instance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,6 +64,13 @@ class InstanceQuery(Struct, frozen=True):
     limit: int = 100
 
 
+class Noted(Struct, frozen=True):
+    """A note, under its name, and the rows of it that are still unsaid, in the order of their ids."""
+
+    kept: Kept
+    rows: tuple[InstanceRow, ...]
+
+
 class SchedulerTransaction(Protocol):
     """All or nothing."""
 
@@ -101,8 +111,16 @@ class SchedulerTransaction(Protocol):
     async def remove_application(self, name: str) -> None:
         """Forget it, if there is one of this name."""
 
+    async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[Kept]:
+        """Each group of rows has something to say, and is kept under one name until that is confirmed. Whoever writes an
+        unsaid row notes it in the same transaction, or nobody would say it after a crash.
+        """
+
     async def confirm(self, said: Sequence[Kept]) -> None:
-        """What these rows said by these sequences has reached the broker."""
+        """All that is kept under these names has reached the broker."""
+
+    async def drop_notes(self, names: Sequence[Kept]) -> None:
+        """Their rows are noted elsewhere by now."""
 
 
 class SchedulerStore(Protocol):
@@ -114,8 +132,10 @@ class SchedulerStore(Protocol):
     async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
         """Accepted, not decided, and past their deadline."""
 
-    async def unsaid(self, before: datetime, after: InstanceId | None, limit: int) -> Sequence[InstanceRow]:
-        """Rows that have something to say and have not changed since; in the order of their ids, after `after`."""
+    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Noted]:
+        """The next notes behind `after`, in their order, of rows that were written before. At least one if there is one;
+        no more when they have so many rows.
+        """
 
     async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
         """In the order of their names, after `after`; or the one called `name`."""

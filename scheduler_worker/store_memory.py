@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
-from uuid import UUID
 
 from msgspec import Struct, structs
 
@@ -34,6 +33,7 @@ from scheduler_worker.store import (
     InstancesTaken,
     Known,
     NewRequest,
+    Noted,
     OtherContent,
     SchedulerTransaction,
 )
@@ -47,6 +47,13 @@ class _Request(Struct, frozen=True):
     instances: tuple[InstanceId, ...]
 
 
+class _Note(Struct, frozen=True):
+    """The sequence of each row that it names; of those that are placed, none."""
+
+    at: datetime
+    sequences: Mapping[InstanceId, int | None]
+
+
 class _Rows:
     def __init__(self) -> None:
         self.requests: dict[RequestId, _Request] = {}
@@ -58,7 +65,8 @@ class _Rows:
         self.application_orders: dict[str, datetime] = {}
         # Those with something to do, so that looking for them costs nothing when there is nothing.
         self.open: dict[InstanceId, None] = {}
-        self.unsaid: dict[InstanceId, None] = {}
+        self.notes: dict[int, _Note] = {}
+        self.last_note = 0
 
 
 class _Transaction:
@@ -157,11 +165,28 @@ class _Transaction:
         if known is not None:
             self._write(self._rows.applications, name, known, there=False)
 
+    async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[Kept]:
+        return [self._note(rows) for rows in groups]
+
+    def _note(self, rows: Sequence[InstanceRow]) -> Kept:
+        # Not taken back: a number is never used again.
+        self._rows.last_note = number = self._rows.last_note + 1
+        at = max(row.told.changed_at or row.issued_at for row in rows)
+        note = _Note(at, {row.id: None if row.told.state == PLACED else row.told.sequence for row in rows})
+        self._write(self._rows.notes, number, note)
+        return _name_of(number)
+
     async def confirm(self, said: Sequence[Kept]) -> None:
-        for kept in said:
-            row = self._rows.instances.get(_instance(kept))
-            if row is not None and row.unsaid:
-                self._put(confirmed(row, kept.sequence))
+        notes = [note for kept in said if (note := self._rows.notes.get(kept.sequence)) is not None]
+        await self.drop_notes(said)
+        for instance, sequence in [each for note in notes for each in note.sequences.items()]:
+            row = self._rows.instances.get(instance)
+            if row is not None and row.unsaid and sequence is not None:
+                self._put(confirmed(row, sequence))
+
+    async def drop_notes(self, names: Sequence[Kept]) -> None:
+        for kept in names:
+            self._delete(self._rows.notes, kept.sequence)
 
     def roll_back(self) -> None:
         for undo in reversed(self._undo):
@@ -170,7 +195,6 @@ class _Transaction:
     def _put(self, row: InstanceRow) -> None:
         self._write(self._rows.instances, row.id, row)
         self._write(self._rows.open, row.id, None, there=row.is_open)
-        self._write(self._rows.unsaid, row.id, None, there=row.unsaid)
 
     def _delete(self, rows: dict[K, V], key: K) -> None:
         self._undo.append(partial(_set, rows, key, rows.get(key), there=key in rows))
@@ -189,8 +213,8 @@ def _set(rows: dict[K, V], key: K, row: Any, *, there: bool) -> None:
         rows.pop(key, None)
 
 
-def _instance(kept: Kept) -> InstanceId:
-    return InstanceId(UUID(kept.entity))
+def _name_of(number: int) -> Kept:
+    return Kept("note", number)
 
 
 class MemorySchedulerStore:
@@ -234,16 +258,19 @@ class MemorySchedulerStore:
             late = [instance for instance in rows.open if rows.instances[instance].ends_by <= now]
             return late[:limit]
 
-    async def unsaid(self, before: datetime, after: InstanceId | None, limit: int) -> Sequence[InstanceRow]:
+    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Noted]:
         async with self._lock:
-            rows = [self._rows.instances[instance] for instance in sorted(self._rows.unsaid, key=_in_order)]
-            found = [
-                row
-                for row in rows
-                if (row.told.changed_at or row.issued_at) < before
-                and (after is None or row.id.int > after.int)
-            ]
-            return found[:limit]
+            found: list[Noted] = []
+            count = 0
+            for number, note in sorted(self._rows.notes.items()):
+                if note.at < before and (after is None or number > after.sequence) and count < limit:
+                    count += len(note.sequences)
+                    found.append(Noted(_name_of(number), self._unsaid_of(note)))
+            return found
+
+    def _unsaid_of(self, note: _Note) -> tuple[InstanceRow, ...]:
+        rows = [self._rows.instances.get(instance) for instance in sorted(note.sequences, key=_in_order)]
+        return tuple(row for row in rows if row is not None and row.unsaid)
 
     async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
         async with self._lock:

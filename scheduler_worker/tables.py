@@ -11,6 +11,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -20,7 +21,7 @@ from sqlalchemy import (
     text,
 )
 
-from bus.sql.types import Id, Moment
+from bus.sql.types import Id, InternalId, Moment
 
 metadata = MetaData(
     naming_convention={
@@ -50,7 +51,9 @@ instances = Table(
     Column("changed_at", Moment, nullable=False),
     # Set as long as it is accepted and nothing is decided.
     Column("due_at", Moment),
-    # The sequence whose messages may not have reached the broker.
+    # Set when it is deleted: then it will be forgotten.
+    Column("ended_at", Moment),
+    # The sequence whose messages may not have reached the broker. Which rows these are is asked of the notes.
     Column("unsaid", BigInteger),
     # The order to its cell, as long as that is unsaid: the largest part of a row by far.
     Column("place_order", LargeBinary),
@@ -69,17 +72,29 @@ instances = Table(
     Index(
         None, "due_at", postgresql_where=text("due_at IS NOT NULL"), sqlite_where=text("due_at IS NOT NULL")
     ),
-    Index(
-        None, "unsaid", postgresql_where=text("unsaid IS NOT NULL"), sqlite_where=text("unsaid IS NOT NULL")
-    ),
     # Only pruning asks for it.
     Index(
         None,
-        "changed_at",
-        postgresql_where=text("state = 'deleted'"),
-        sqlite_where=text("state = 'deleted'"),
+        "ended_at",
+        postgresql_where=text("ended_at IS NOT NULL"),
+        sqlite_where=text("ended_at IS NOT NULL"),
     ),
+    # No index, and no condition of one, names a column that changes when a placed instance becomes active. With room on the
+    # page PostgreSQL then writes no index for that (measured: 5 µs in place of 12).
     postgresql_with={"fillfactor": 70},
+)
+
+# Which instances a transaction has written that have something to say: gone when all of it is confirmed.
+notes = Table(
+    "request_notes",
+    metadata,
+    # Never used again: a late word that a note is confirmed must not find another.
+    Column("number", InternalId, Identity(), primary_key=True),
+    Column("at", Moment, nullable=False),
+    # Ids one after the other: of the instances that are placed by it, and of the others, each of these with its sequence.
+    Column("placed", LargeBinary, nullable=False),
+    Column("others", LargeBinary, nullable=False),
+    sqlite_autoincrement=True,
 )
 
 applications = Table(

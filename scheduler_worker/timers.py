@@ -13,8 +13,7 @@ from bus.message import ProviderId
 from bus.parts import Periodic
 from bus.publisher import Outgoing, Publisher
 from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.instances import overdue
-from scheduler_worker.late import kept_messages
+from scheduler_worker.instances import messages_of, overdue
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 
@@ -54,9 +53,9 @@ class Deadlines(Periodic):
             rows = await transaction.lock(sorted(late, key=lambda id_: id_.int))
             ended = [row for each in rows.values() if (row := overdue(each, self._clock())) is not None]
             await transaction.save(ended)
-        said = [each for row in ended for each in kept_messages(row)]
-        keys = [kept for kept, _ in said]
-        await self._publisher.send_all([Outgoing(message) for _, message in said], keys)
+            keys = await transaction.note([ended] if ended else [])
+        said = [Outgoing(message) for row in ended for message in messages_of(row)]
+        await self._publisher.send_all(said, keys)
         async with self._store.transaction() as transaction:
             await transaction.confirm(keys)
         return len(late)

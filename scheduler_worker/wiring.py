@@ -86,7 +86,7 @@ def scheduler_parts(
         WayDown(there, down, station.publisher, rows, under_way_max=settings.under_way_max)
         for down, there in apart.items()
     ]
-    parting = Parting(store, unsaid_after, clock, ways, rows.confirmed)
+    parting = Parting(store, unsaid_after, clock, ways)
     applications = Applications(store, station.publisher, settings.hosts_poll_s, clock, chance)
     builder = Builder(store, claimer, STANDARD, clock, settings)
     requests = parting.parted({**on_requests(builder, registry, clock), **applications.ordered()})

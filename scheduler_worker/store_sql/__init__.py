@@ -10,7 +10,7 @@ On tables that stand: `bus.sql.upgrade(url, "scheduler_worker")` makes them. A b
     applications.py the rows of applications
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Protocol
@@ -24,7 +24,7 @@ from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
 from scheduler_worker.instances import NO_REQUEST, CellsWord, InstanceRow
-from scheduler_worker.store import Acceptance, InstanceQuery, NewRequest, SchedulerTransaction
+from scheduler_worker.store import Acceptance, InstanceQuery, NewRequest, Noted, SchedulerTransaction
 from scheduler_worker.store_sql import reading
 from scheduler_worker.store_sql.accepting import Rows, accept
 from scheduler_worker.store_sql.applications import (
@@ -43,7 +43,16 @@ from scheduler_worker.store_sql.hosts import (
     save_hosts,
 )
 from scheduler_worker.store_sql.postgresql import PostgresInstances
-from scheduler_worker.store_sql.rows import Values, by_id, heard_values, new_values, row_of, values
+from scheduler_worker.store_sql.rows import (
+    Values,
+    by_id,
+    confirmed_in,
+    heard_values,
+    new_values,
+    note_values,
+    row_of,
+    values,
+)
 from scheduler_worker.store_sql.sqlite import SqliteInstances
 
 
@@ -58,7 +67,13 @@ class Instances(Rows, Protocol):
 
     async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]: ...
 
-    async def confirm(self, said: Iterable[Kept]) -> None: ...
+    async def note(self, notes: Sequence[Values]) -> Sequence[int]:
+        """Their numbers, in their order."""
+
+    async def drop_notes(self, numbers: Sequence[int]) -> Sequence[bytes]:
+        """What each that there was has of others than placed ones."""
+
+    async def confirm(self, said: Mapping[UUID, int]) -> None: ...
 
 
 class SqlSchedulerTransaction:
@@ -127,9 +142,23 @@ class SqlSchedulerTransaction:
     async def remove_application(self, name: str) -> None:
         await self._transaction.run(remove_application, name)
 
+    async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[Kept]:
+        if not groups:
+            return ()
+        return [
+            reading.name_of(number)
+            for number in await self._instances.note([note_values(rows) for rows in groups])
+        ]
+
     async def confirm(self, said: Sequence[Kept]) -> None:
-        if said:
-            await self._instances.confirm(said)
+        if not said:
+            return
+        others = await self._instances.drop_notes(sorted({kept.sequence for kept in said}))
+        if confirmed := confirmed_in(others):
+            await self._instances.confirm(confirmed)
+
+    async def drop_notes(self, names: Sequence[Kept]) -> None:
+        await self._instances.drop_notes(sorted({kept.sequence for kept in names}))
 
 
 class SqlSchedulerStore:
@@ -151,7 +180,7 @@ class SqlSchedulerStore:
         async with self._database.reading() as transaction:
             return await transaction.run(reading.find_overdue, now, limit)
 
-    async def unsaid(self, before: datetime, after: InstanceId | None, limit: int) -> Sequence[InstanceRow]:
+    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Noted]:
         async with self._database.reading() as transaction:
             return await transaction.run(reading.find_unsaid, before, after, limit)
 

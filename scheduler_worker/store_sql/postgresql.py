@@ -4,11 +4,10 @@ asyncpg looks at each element of a list in Python, several times as long as msgs
 and words go as the text of an array.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from bus.handling import Kept
 from bus.sql import PostgresTransaction, array_of
 from scheduler_worker.store_sql.rows import COLUMNS, HEARD, WRITTEN, Values
 
@@ -18,23 +17,24 @@ _PACKS = ("project", "given", "place_order", "troubles")
 
 _ADD = """
 INSERT INTO requested_instances (id, request_id, place, project, given, state, sequence, heard, cell, host, attempt, changed_at,
-                                 due_at, unsaid, place_order, troubles)
+                                 due_at, ended_at, unsaid, place_order, troubles)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text::int[], $4::text[], $5::bytea[], $6::text::text[],
                      $7::text::bigint[], $8::text::bigint[], $9::text::text[], $10::text::text[], $11::text::bigint[],
-                     $12::text::timestamptz[], $13::text::timestamptz[], $14::text::bigint[], $15::bytea[],
-                     $16::bytea[])
+                     $12::text::timestamptz[], $13::text::timestamptz[], $14::text::timestamptz[],
+                     $15::text::bigint[], $16::bytea[], $17::bytea[])
 ON CONFLICT DO NOTHING
 """
 # What is in the array is looked for one after the other, so rows are locked in its order.
 _WRITE = """
 UPDATE requested_instances
 SET state = new.state, sequence = new.sequence, heard = new.heard, cell = new.cell, host = new.host,
-    attempt = new.attempt, changed_at = new.changed_at, due_at = new.due_at, unsaid = new.unsaid,
-    place_order = new.place_order, troubles = new.troubles
+    attempt = new.attempt, changed_at = new.changed_at, due_at = new.due_at, ended_at = new.ended_at,
+    unsaid = new.unsaid, place_order = new.place_order, troubles = new.troubles
 FROM unnest($1::uuid[], $2::text::text[], $3::text::bigint[], $4::text::bigint[], $5::text::text[],
             $6::text::text[], $7::text::bigint[], $8::text::timestamptz[], $9::text::timestamptz[],
-            $10::text::bigint[], $11::bytea[], $12::bytea[])
-     AS new (id, state, sequence, heard, cell, host, attempt, changed_at, due_at, unsaid, place_order, troubles)
+            $10::text::timestamptz[], $11::text::bigint[], $12::bytea[], $13::bytea[])
+     AS new (id, state, sequence, heard, cell, host, attempt, changed_at, due_at, ended_at, unsaid, place_order,
+             troubles)
 WHERE requested_instances.id = ANY (ARRAY[new.id])
 """
 _DECIDE = _WRITE + " AND requested_instances.state = 'accepted'"
@@ -63,12 +63,23 @@ WHERE id = ANY($1::uuid[]) OR request_id = ANY($2::uuid[])
 ORDER BY id::text COLLATE "C" FOR UPDATE
 """
 _FORGET = "DELETE FROM requested_instances WHERE id = ANY($1::uuid[])"
-# A comparison that no NULL passes would let PostgreSQL look for rows by what is unsaid, which of a young table seems as cheap as
-# by the id.
+# What is confirmed of rows that are not placed: `confirmed` in instances.py.
 _CONFIRM = """
-UPDATE requested_instances SET unsaid = NULL, place_order = NULL
+UPDATE requested_instances SET unsaid = NULL
 FROM unnest($1::uuid[], $2::text::bigint[]) AS said (id, sequence)
-WHERE requested_instances.id = ANY (ARRAY[said.id]) AND coalesce(requested_instances.unsaid, said.sequence + 1) <= said.sequence
+WHERE requested_instances.id = ANY (ARRAY[said.id]) AND requested_instances.unsaid <= said.sequence
+"""
+_NOTE = """
+INSERT INTO request_notes (at, placed, others)
+SELECT * FROM unnest($1::text::timestamptz[], $2::bytea[], $3::bytea[])
+RETURNING number
+"""
+# One that another process drops just now is dropped.
+_DROP = """
+DELETE FROM request_notes WHERE number = ANY(
+    ARRAY(SELECT number FROM request_notes WHERE number = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED)
+)
+RETURNING others
 """
 
 
@@ -103,11 +114,19 @@ class PostgresInstances:
     async def forget(self, ids: Sequence[UUID]) -> int:
         return await self._execute(_FORGET, ids)
 
-    async def confirm(self, said: Iterable[Kept]) -> None:
-        # Each once, by the last that it said: of two rows that match one, PostgreSQL takes either.
-        last = {kept.entity: kept.sequence for kept in sorted(said, key=_by_sequence)}
-        ids = sorted(last)
-        await self._execute(_CONFIRM, ids, array_of([last[id_] for id_ in ids]))
+    async def note(self, notes: Sequence[Values]) -> Sequence[int]:
+        driver = await self._transaction.driver()
+        at, placed, others = zip(*notes, strict=True)
+        # A number is taken when its row is inserted, which is in the order of the arrays.
+        return sorted([number for (number,) in await driver.fetch(_NOTE, array_of(at), placed, others)])
+
+    async def drop_notes(self, numbers: Sequence[int]) -> Sequence[bytes]:
+        driver = await self._transaction.driver()
+        return [others for (others,) in await driver.fetch(_DROP, numbers)]
+
+    async def confirm(self, said: Mapping[UUID, int]) -> None:
+        ids = sorted(said, key=_number)
+        await self._execute(_CONFIRM, ids, array_of([said[id_] for id_ in ids]))
 
     async def _execute(self, statement: str, *columns: Any) -> int:
         driver = await self._transaction.driver()
@@ -118,15 +137,21 @@ class PostgresInstances:
 
 def _columns(names: Sequence[str], rows: Sequence[Values]) -> list[Any]:
     return [
-        list(column) if name in _IDS else _packs(column) if name in _PACKS else array_of(column)
+        list(column) if name in _IDS else _packs(column) if name in _PACKS else _plain(column)
         for name, column in zip(names, zip(*rows, strict=True), strict=True)
     ]
 
 
+# `unnest` fills up with NULL.
+
+
 def _packs(column: Sequence[Any]) -> Sequence[Any]:
-    """`unnest` fills up with NULL."""
     return () if column.count(None) == len(column) else column
 
 
-def _by_sequence(kept: Kept) -> int:
-    return kept.sequence
+def _plain(column: Sequence[Any]) -> str:
+    return "{}" if column.count(None) == len(column) else array_of(column)
+
+
+def _number(id_: UUID) -> int:
+    return id_.int

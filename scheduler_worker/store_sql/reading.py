@@ -2,21 +2,26 @@
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from bus.handling import Kept
 from bus.messages.build import InstanceId
 from bus.sql import among
-from scheduler_worker.instances import DELETED, InstanceRow
-from scheduler_worker.store import InstanceQuery
-from scheduler_worker.store_sql.rows import READ, row_of
+from scheduler_worker.instances import InstanceRow
+from scheduler_worker.store import InstanceQuery, Noted
+from scheduler_worker.store_sql.rows import READ, ids_in, row_of
 from scheduler_worker.tables import instances as table
+from scheduler_worker.tables import notes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COLUMNS = tuple(table.c[name] for name in READ)
+# How many notes are read at once: mostly each has the rows of a batch.
+NOTES_PAGE = 50
 
 
 def find(connection: Connection, query: InstanceQuery) -> list[InstanceRow]:
@@ -39,19 +44,37 @@ def find_overdue(connection: Connection, now: datetime, limit: int) -> list[Inst
     return [InstanceId(id_) for id_ in connection.scalars(late.limit(limit))]
 
 
-def find_unsaid(
-    connection: Connection, before: datetime, after: InstanceId | None, limit: int
-) -> list[InstanceRow]:
-    query = sa.select(*_COLUMNS).where(table.c.unsaid.is_not(None), table.c.changed_at < before)
+def find_unsaid(connection: Connection, before: datetime, after: Kept | None, limit: int) -> list[Noted]:
+    query = sa.select(notes.c.number, notes.c.placed, notes.c.others).where(notes.c.at < before)
     if after is not None:
-        query = query.where(table.c.id > after)
-    return _read(connection, query.order_by(table.c.id).limit(limit))
+        query = query.where(notes.c.number > after.sequence)
+    named: dict[int, list[UUID]] = {}
+    ids: set[UUID] = set()
+    for number, placed, others in connection.execute(query.order_by(notes.c.number).limit(NOTES_PAGE)):
+        if len(ids) >= limit:
+            break
+        named[number] = sorted(ids_in(placed, others), key=_by_number)
+        ids.update(named[number])
+    unsaid = sa.select(*_COLUMNS).where(among(connection, table.c.id, [*ids]), table.c.unsaid.is_not(None))
+    rows = {row.id: row for row in _read(connection, unsaid)} if ids else {}
+    return [
+        Noted(name_of(number), tuple([rows[InstanceId(id_)] for id_ in these if id_ in rows]))
+        for number, these in named.items()
+    ]
+
+
+def name_of(number: int) -> Kept:
+    return Kept("note", number)
+
+
+def _by_number(id_: UUID) -> int:
+    return id_.int
 
 
 def prune(connection: Connection, before: datetime, limit: int) -> int:
-    over = (table.c.state == DELETED, table.c.changed_at < before, table.c.unsaid.is_(None))
+    over = (table.c.ended_at < before, table.c.unsaid.is_(None))
     others = table.alias("others")
-    is_wanted = sa.or_(others.c.state != DELETED, others.c.changed_at >= before, others.c.unsaid.is_not(None))
+    is_wanted = sa.or_(others.c.ended_at.is_(None), others.c.ended_at >= before, others.c.unsaid.is_not(None))
     ended = (
         sa.select(table.c.request_id)
         .distinct()

@@ -4,6 +4,8 @@ What is written once and asked for by nothing is packed, and so are the order an
 a value that is read or written for itself costs as much as a whole pack.
 """
 
+import struct
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -13,10 +15,10 @@ from msgspec import Struct
 
 from bus.messages.build import AttemptFailed, ClaimRefused, InstanceId, InstanceState, NoValidHost, RequestId
 from bus.messages.cell import PlaceInCell
-from scheduler_worker.instances import NO_REQUEST, CellsWord, InstanceRow
+from scheduler_worker.instances import DELETED, NO_REQUEST, PLACED, CellsWord, InstanceRow
 
 _CHANGING = (
-    *("state", "sequence", "heard", "cell", "host", "attempt", "changed_at", "due_at", "unsaid"),
+    *("state", "sequence", "heard", "cell", "host", "attempt", "changed_at", "due_at", "ended_at", "unsaid"),
     *("place_order", "troubles"),
 )
 # In the order in which all statements have them: of a new row, of one that changes, of one that its cell says is active,
@@ -24,7 +26,7 @@ _CHANGING = (
 COLUMNS = ("id", "request_id", "place", "project", "given", *_CHANGING)
 WRITTEN = ("id", *_CHANGING)
 HEARD = ("id", "cell", "sequence", "host", "attempt", "changed_at")
-READ = tuple(name for name in COLUMNS if name not in ("place", "due_at"))
+READ = tuple(name for name in COLUMNS if name not in ("place", "due_at", "ended_at"))
 
 # As each database takes them and gives them, one for each column.
 Values = tuple[Any, ...]
@@ -80,6 +82,7 @@ def heard_values(word: CellsWord) -> Values:
 
 def _changing_values(row: InstanceRow) -> Values:
     told = row.told
+    changed_at = told.changed_at or row.issued_at
     has_troubles = told.reason or told.failures or told.refusals or told.no_valid_host or told.keeps_share
     return (
         told.state,
@@ -88,8 +91,9 @@ def _changing_values(row: InstanceRow) -> Values:
         told.cell,
         told.host,
         told.attempt,
-        told.changed_at or row.issued_at,
+        changed_at,
         row.ends_by if row.is_open else None,
+        changed_at if told.state == DELETED else None,
         told.sequence if row.unsaid else None,
         None if row.order is None else _encode(row.order),
         _encode(_Troubles(told.failures, told.refusals, told.no_valid_host, told.reason, told.keeps_share))
@@ -132,6 +136,36 @@ def row_of(read: Values) -> InstanceRow:
         heard=heard,
         unsaid=unsaid is not None,
     )
+
+
+_OTHER = struct.Struct(">16sQ")
+
+
+def note_values(rows: Sequence[InstanceRow]) -> Values:
+    """Of a note: its time, the ids of those that are placed, and of the others, each of these with its sequence."""
+    return (
+        max(row.told.changed_at or row.issued_at for row in rows),
+        b"".join([row.id.bytes for row in rows if row.told.state == PLACED]),
+        b"".join([_OTHER.pack(row.id.bytes, row.told.sequence) for row in rows if row.told.state != PLACED]),
+    )
+
+
+def ids_in(placed: bytes, others: bytes) -> list[UUID]:
+    """Of all that a note names."""
+    return [
+        *[UUID(bytes=placed[start : start + 16]) for start in range(0, len(placed), 16)],
+        *[UUID(bytes=id_) for id_, _ in _OTHER.iter_unpack(others)],
+    ]
+
+
+def confirmed_in(notes: Iterable[bytes]) -> dict[UUID, int]:
+    """The last sequence of each row that is not placed, by what these notes have of others."""
+    last: dict[UUID, int] = {}
+    for others in notes:
+        for id_, sequence in _OTHER.iter_unpack(others):
+            instance = UUID(bytes=id_)
+            last[instance] = max(sequence, last.get(instance, 0))
+    return last
 
 
 def by_id(row: InstanceRow) -> int:

@@ -1,6 +1,6 @@
 """The hot statements on SQLite. Whoever writes has the file to itself, so what is read is locked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -8,20 +8,19 @@ from uuid import UUID
 import msgspec
 from sqlalchemy import Connection
 
-from bus.handling import Kept
 from bus.sql import SqliteTransaction, driver_of, moment_text
 from scheduler_worker.store_sql.rows import Values
 
 _ADD = """
 INSERT INTO requested_instances (id, request_id, place, project, given, state, sequence, heard, cell, host, attempt, changed_at,
-                                 due_at, unsaid, place_order, troubles)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                                 due_at, ended_at, unsaid, place_order, troubles)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING
 """
 _WRITE = """
 UPDATE requested_instances
 SET state = ?2, sequence = ?3, heard = ?4, cell = ?5, host = ?6, attempt = ?7, changed_at = ?8, due_at = ?9,
-    unsaid = ?10, place_order = ?11, troubles = ?12
+    ended_at = ?10, unsaid = ?11, place_order = ?12, troubles = ?13
 WHERE id = ?1
 """
 _DECIDE = _WRITE + " AND state = 'accepted'"
@@ -43,7 +42,10 @@ FROM requested_instances
 WHERE id IN (SELECT value FROM json_each(?)) OR request_id IN (SELECT value FROM json_each(?))
 """
 _FORGET = "DELETE FROM requested_instances WHERE id = ?"
-_CONFIRM = "UPDATE requested_instances SET unsaid = NULL, place_order = NULL WHERE id = ?1 AND unsaid <= ?2"
+# What is confirmed of rows that are not placed: `confirmed` in instances.py.
+_CONFIRM = "UPDATE requested_instances SET unsaid = NULL WHERE id = ?1 AND unsaid <= ?2"
+_NOTE = "INSERT INTO request_notes (at, placed, others) VALUES (?, ?, ?) RETURNING number"
+_DROP = "DELETE FROM request_notes WHERE number IN (SELECT value FROM json_each(?)) RETURNING others"
 
 _encode = msgspec.json.Encoder(uuid_format="hex").encode
 
@@ -76,8 +78,22 @@ class SqliteInstances:
     async def forget(self, ids: Sequence[UUID]) -> int:
         return await self._execute(_FORGET, [(id_.hex,) for id_ in ids])
 
-    async def confirm(self, said: Iterable[Kept]) -> None:
-        await self._execute(_CONFIRM, [(kept.entity, kept.sequence) for kept in said])
+    async def note(self, notes: Sequence[Values]) -> Sequence[int]:
+        def work(connection: Connection) -> list[int]:
+            driver = driver_of(connection)
+            return [driver.execute(_NOTE, (moment_text(at), *ids)).fetchone()[0] for at, *ids in notes]
+
+        return await self._transaction.run(work)
+
+    async def drop_notes(self, numbers: Sequence[int]) -> Sequence[bytes]:
+        def work(connection: Connection) -> list[bytes]:
+            found = driver_of(connection).execute(_DROP, (_encode(numbers).decode(),))
+            return [others for (others,) in found.fetchall()]
+
+        return await self._transaction.run(work)
+
+    async def confirm(self, said: Mapping[UUID, int]) -> None:
+        await self._execute(_CONFIRM, [(id_.hex, sequence) for id_, sequence in said.items()])
 
     async def _execute(self, statement: str, rows: Sequence[Values]) -> int:
         def work(connection: Connection) -> int:
@@ -107,8 +123,9 @@ def _changed(row: Values) -> Values:
 
 
 def _changing(*changing: Any) -> Values:
-    *plain, changed_at, due_at, unsaid, order, troubles = changing
-    return (*plain, moment_text(changed_at), due_at and moment_text(due_at), unsaid, order, troubles)
+    *plain, changed_at, due_at, ended_at, unsaid, order, troubles = changing
+    times = (moment_text(changed_at), due_at and moment_text(due_at), ended_at and moment_text(ended_at))
+    return (*plain, *times, unsaid, order, troubles)
 
 
 def _read(row: Values) -> Values:

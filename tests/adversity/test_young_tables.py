@@ -6,13 +6,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from bus.handling import Kept
 from bus.messages.placement import Claimed
 from bus.sql import upgrade
 from cell_conductor.store_sql import SqlConductorStore
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.store_sql import SqlIronicStore
 from placement_worker.store_sql import SqlPlacementStore
+from scheduler_worker.instances import deleted
 from scheduler_worker.store_sql import SqlSchedulerStore
 from tests.contracts import placement_orders as placement
 from tests.contracts import test_conductor_store as conductor
@@ -38,18 +38,22 @@ async def change_in_a_cell(store: SqlConductorStore, numbers: range) -> None:
 
 async def add_to_the_scheduler(store: SqlSchedulerStore, numbers: range) -> None:
     new = [scheduler.a_placed(scheduler.a_request(number, number)) for number in numbers]
-    await scheduler.accept(store, *new)
+    async with store.transaction() as transaction:
+        await transaction.accept(new)
+        await transaction.note([[row for each in new for row in each.rows]])
 
 
 async def change_in_the_scheduler(store: SqlSchedulerStore, numbers: range) -> None:
-    said = [Kept(scheduler.instance(number).hex, 2) for number in numbers]
-    async with store.transaction() as transaction:
-        await transaction.confirm(said)
     async with store.transaction() as transaction:
         assert await transaction.hear([scheduler.an_active(number) for number in numbers]) == len(numbers)
     async with store.transaction() as transaction:
         rows = await transaction.lock([scheduler.instance(number) for number in numbers])
         await transaction.save([*rows.values()])
+        ending = [each for row in rows.values() if (each := deleted(row, scheduler.LATER)) is not None]
+        await transaction.save(ending)
+        names = await transaction.note([ending])
+    async with store.transaction() as transaction:
+        await transaction.confirm(names)
 
 
 async def add_nodes(store: SqlIronicStore, numbers: range) -> None:
@@ -104,6 +108,34 @@ async def test_a_plan_that_was_made_for_few_rows_walks_no_table_of_many(room: st
 
         # To add a row reads a few, by their keys. One statement that walks the table would read 1,000 more each time.
         assert await _rows_read(url) < 10 * MANY
+
+
+async def test_to_become_active_writes_no_index() -> None:
+    """An index that names what changes then would be written again for each instance, and with it all the others."""
+    numbers = range(1, 201)
+    async with empty_database("postgresql") as url:
+        await upgrade(url, "scheduler_worker")
+        store = SqlSchedulerStore(url)
+        try:
+            await add_to_the_scheduler(store, numbers)
+            async with store.transaction() as transaction:
+                assert await transaction.hear([scheduler.an_active(number) for number in numbers]) == 200
+        finally:
+            await store.close()
+
+        # A few may find no room beside the old row.
+        changed, in_place = await _updates(url)
+        assert changed == 200
+        assert in_place > 150
+
+
+async def _updates(url: str) -> tuple[int, int]:
+    connection = await _connected(url)
+    changed, in_place = await connection.fetchrow(
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'requested_instances'"
+    )
+    await connection.close()
+    return changed, in_place
 
 
 async def _analyze(url: str) -> None:

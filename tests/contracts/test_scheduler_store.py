@@ -1,7 +1,7 @@
 """What every store of a scheduler does: requests once, instances as they were judged, hosts."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
 
@@ -46,6 +46,7 @@ from scheduler_worker.store import (
     InstancesTaken,
     Known,
     NewRequest,
+    Noted,
     OtherContent,
     SchedulerStore,
 )
@@ -76,6 +77,21 @@ def a_request(number: int, *instances: int, digest: bytes = b"same") -> NewReque
     build = BuildInstance(request_id=request_id(number), name="web")
     ids = [instance(each) for each in instances or (number,)]
     return NewRequest(request_id(number), digest, accepted(build, ids, NOON, LATER))
+
+
+async def unsaid(store: SchedulerStore, before: datetime = LATER + timedelta(days=1)) -> list[InstanceRow]:
+    """What the notes have."""
+    return [row for note in await store.unsaid(before, None, 10) for row in note.rows]
+
+
+async def note(store: SchedulerStore, *groups: Sequence[InstanceRow]) -> list[Kept]:
+    async with store.transaction() as transaction:
+        return list(await transaction.note(groups))
+
+
+async def confirm(store: SchedulerStore, *names: Kept) -> None:
+    async with store.transaction() as transaction:
+        await transaction.confirm(names)
 
 
 async def accept(store: SchedulerStore, *requests: NewRequest) -> list[Acceptance]:
@@ -233,17 +249,74 @@ def a_placed(new: NewRequest) -> NewRequest:
     return NewRequest(new.id, new.digest, (now,))
 
 
-async def test_an_order_is_kept_until_it_is_confirmed(store: SchedulerStore) -> None:
+async def test_an_order_is_noted_until_it_is_confirmed_and_kept_until_its_cell_speaks(
+    store: SchedulerStore,
+) -> None:
     await accept(store, a_request(1))
     (now,) = a_placed(a_request(1)).rows
     async with store.transaction() as transaction:
         assert await transaction.decide([now]) == {}
+        (kept,) = await transaction.note([[now]])
 
-    assert await store.unsaid(LATER, None, 10) == [now]
+    assert await unsaid(store) == [now]
+    await confirm(store, kept)
+    assert await store.unsaid(LATER, None, 10) == []
     assert await accept(store, a_request(1)) == [Known((now,))]
     async with store.transaction() as transaction:
-        await transaction.confirm([Kept(now.id.hex, 2)])
-    assert await rows_of(store, 1) == [structs.replace(now, order=None, unsaid=False)]
+        assert await transaction.hear([an_active(1)]) == 1
+    (heard_of,) = await rows_of(store, 1)
+    assert (heard_of.order, heard_of.unsaid) == (None, False)
+    assert await accept(store, a_request(1)) == [Known((heard_of,))]
+
+
+async def test_what_a_cell_has_spoken_of_is_not_found_by_its_note(store: SchedulerStore) -> None:
+    new = [a_placed(a_request(number)) for number in (1, 2)]
+    async with store.transaction() as transaction:
+        await transaction.accept(new)
+        (kept,) = await transaction.note([[row for each in new for row in each.rows]])
+    async with store.transaction() as transaction:
+        assert await transaction.hear([an_active(1)]) == 1
+    assert await store.unsaid(LATER, None, 10) == [Noted(kept, new[1].rows)]
+
+    async with store.transaction() as transaction:
+        assert await transaction.hear([an_active(2)]) == 1
+    assert await store.unsaid(LATER, None, 10) == [Noted(kept, ())]
+
+
+async def test_notes_are_read_behind_one_and_until_they_have_so_many_rows(store: SchedulerStore) -> None:
+    new = [a_placed(a_request(number)) for number in range(1, 7)]
+    rows = [row for each in new for row in each.rows]
+    await accept(store, *new)
+    first, second, third, fourth = await note(store, rows[1::-1], [rows[2]], rows[3:5], [rows[5]])
+
+    found = [
+        Noted(first, tuple(rows[:2])),
+        Noted(second, (rows[2],)),
+        Noted(third, tuple(rows[3:5])),
+        Noted(fourth, (rows[5],)),
+    ]
+    assert await store.unsaid(LATER, None, 100) == found
+    assert await store.unsaid(LATER, None, 1) == found[:1]
+    assert await store.unsaid(LATER, None, 3) == found[:2]
+    assert await store.unsaid(LATER, first, 2) == found[1:3]
+    assert await store.unsaid(LATER, fourth, 2) == []
+    assert await store.unsaid(NOON, None, 100) == []
+
+
+async def test_who_is_noted_anew_is_found_by_the_new_note_alone(store: SchedulerStore) -> None:
+    new = [a_placed(a_request(number)) for number in (1, 2)]
+    rows = [row for each in new for row in each.rows]
+    await accept(store, *new)
+    (old,) = await note(store, rows)
+
+    async with store.transaction() as transaction:
+        names = await transaction.note([[row] for row in rows])
+        await transaction.drop_notes([old])
+
+    assert await store.unsaid(LATER, None, 10) == [
+        Noted(name, (row,)) for name, row in zip(names, rows, strict=True)
+    ]
+    assert len({old, *names}) == 3
 
 
 def an_active(number: int, *, sequence: int = 101, cell: str = "c1") -> InstanceActive:
@@ -273,7 +346,6 @@ async def test_what_a_cell_says_of_who_was_placed_is_heard_without_looking(store
         heard(request.rows[0], an_active(number), LATER) for number, request in enumerate(new, start=1)
     ]
     assert await rows_of(store, 1, 2) == expected
-    assert await store.unsaid(LATER + timedelta(days=1), None, 10) == []
 
 
 async def test_a_word_that_is_no_news_or_not_of_who_was_placed_is_not_heard_without_looking(
@@ -296,7 +368,7 @@ async def test_a_request_may_be_written_as_it_was_decided(store: SchedulerStore)
 
     assert await accept(store, new) == [Known(new.rows)]
 
-    assert await store.unsaid(LATER, None, 10) == list(new.rows)
+    assert await accept(store, new) == [Known(new.rows)]
     assert await store.overdue(LATER, 10) == []
 
 
@@ -322,7 +394,9 @@ async def test_a_transaction_that_fails_leaves_nothing_behind(store: SchedulerSt
     async def fail_half_way() -> None:
         async with store.transaction() as transaction:
             await transaction.accept([a_request(2)])
-            await transaction.decide([one for one in [failed(row, LATER, reason="no")] if one])
+            ended = [one for one in [failed(row, LATER, reason="no")] if one]
+            await transaction.decide(ended)
+            await transaction.note([ended])
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -330,6 +404,17 @@ async def test_a_transaction_that_fails_leaves_nothing_behind(store: SchedulerSt
 
     assert await rows_of(store, 1, 2) == [row]
     assert await store.unsaid(LATER + timedelta(1), None, 10) == []
+    (kept,) = await note(store, [row])
+
+    async def confirm_half_way() -> None:
+        async with store.transaction() as transaction:
+            await transaction.confirm([kept])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await confirm_half_way()
+
+    assert [each.kept for each in await store.unsaid(LATER, None, 10)] == [kept]
     assert await store.overdue(LATER, 10) == [instance(1)]
 
 
@@ -344,18 +429,32 @@ async def test_only_what_is_accepted_and_late_is_overdue(store: SchedulerStore) 
 async def test_what_is_unsaid_is_so_until_it_is_confirmed_by_its_sequence(store: SchedulerStore) -> None:
     await accept(store, a_request(1))
     await save(store, failed((await rows_of(store, 1))[0], NOON, reason="no"))
+    (before,) = await rows_of(store, 1)
+    assert (before.told.state, before.told.sequence, before.unsaid) == (ERROR, 2, True)
+    (first,) = await note(store, [before])
+    assert await unsaid(store, NOON) == []
+    assert await unsaid(store, LATER) == [before]
+
+    await save(store, deleted(before, NOON))
     (row,) = await rows_of(store, 1)
-    assert (row.told.state, row.told.sequence, row.unsaid) == (ERROR, 2, True)
-    assert await store.unsaid(NOON, None, 10) == []
-    assert await store.unsaid(LATER, None, 10) == [row]
+    (second,) = await note(store, [row])
+    await confirm(store, first, first)
+    assert await store.unsaid(LATER, None, 10) == [Noted(second, (row,))]
+    assert await rows_of(store, 1) == [row]
 
-    async with store.transaction() as transaction:
-        await transaction.confirm([Kept(row.id.hex, 1), Kept(row.id.hex, 1)])
-    assert await store.unsaid(LATER, None, 10) == [row]
-
-    async with store.transaction() as transaction:
-        await transaction.confirm([Kept(row.id.hex, 2), Kept(row.id.hex, 2)])
+    await confirm(store, second, second)
     assert await store.unsaid(LATER, None, 10) == []
+    assert not (await rows_of(store, 1))[0].unsaid
+
+
+async def test_who_is_confirmed_by_two_notes_at_once_is_so_by_the_later(store: SchedulerStore) -> None:
+    await accept(store, a_request(1))
+    await save(store, failed((await rows_of(store, 1))[0], NOON, reason="no"))
+    before = await rows_of(store, 1)
+    await save(store, deleted(before[0], NOON))
+
+    await confirm(store, *await note(store, await rows_of(store, 1), before))
+
     assert not (await rows_of(store, 1))[0].unsaid
 
 
@@ -435,10 +534,7 @@ async def test_a_request_is_forgotten_when_all_of_it_was_deleted_long_ago_and_ha
         await transaction.accept([a_request(number, 10 * number, 10 * number + 1) for number in range(1, 6)])
     await _delete(store, NOON, 10, 11, 20, 30, 31, 41, 50, 51)
     await _delete(store, LATER, 40)
-    async with store.transaction() as transaction:
-        await transaction.confirm(
-            [Kept(instance(number).hex, 9) for number in (10, 11, 20, 31, 40, 41, 50, 51)]
-        )
+    await confirm(store, *await note(store, await rows_of(store, 10, 11, 20, 31, 40, 41, 50, 51)))
 
     # 20 has a sibling that lives, 30 has not said it yet, 40 is too recent.
     assert await store.prune(LATER, 1) == 1

@@ -16,6 +16,7 @@ from scheduler_worker.store import (
     InstanceQuery,
     Known,
     NewRequest,
+    Noted,
     SchedulerStore,
     SchedulerTransaction,
 )
@@ -52,12 +53,12 @@ class SchedulerDoor:
             await self._process.point("in_timer")
         return late
 
-    async def unsaid(self, before: datetime, after: InstanceId | None, limit: int) -> Sequence[InstanceRow]:
+    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Noted]:
         await on_the_way(self._process)
-        rows = await self._store.unsaid(before, after, limit)
-        if rows:
+        notes = await self._store.unsaid(before, after, limit)
+        if notes:
             await self._process.point("in_timer")
-        return rows
+        return notes
 
     async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
         await on_the_way(self._process)
@@ -143,8 +144,14 @@ class RequestsTransaction:
     async def remove_application(self, name: str) -> None:
         await self._inner.remove_application(name)
 
+    async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[Kept]:
+        return await self._inner.note(groups)
+
     async def confirm(self, said: Sequence[Kept]) -> None:
         await self._inner.confirm(said)
+
+    async def drop_notes(self, names: Sequence[Kept]) -> None:
+        await self._inner.drop_notes(names)
 
 
 def _is_cursed(row: InstanceRow) -> bool:

@@ -215,7 +215,7 @@ async def test_other_schedulers_learn_of_it_and_one_that_is_removed_is_said_noth
 
 @IN_MEMORY
 async def test_what_is_said_again_after_a_crash_is_said_again_to_it(bus: str, books: str) -> None:
-    """The row keeps what was not confirmed, and the sweep of another scheduler says it, on the feed too."""
+    """A note keeps what was not confirmed, and the sweep of another scheduler says it, on the feed too."""
     async with cloud(bus, books) as here, here.placement():
         async with here.scheduler():
             await here.add_host("h1")
@@ -268,3 +268,4 @@ async def unsaid(here: Cloud, build: BuildInstance) -> None:
     assert failed_row is not None
     async with here.rows.transaction() as transaction:
         await transaction.accept([NewRequest(build.request_id, b"digest", (failed_row,))])
+        await transaction.note([[failed_row]])

@@ -4,10 +4,11 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from bus.handling import Kept
 from bus.messages.build import BuildInstance, InstanceId, RequestId
-from scheduler_worker.instances import InstanceRow, accepted, deleted
+from scheduler_worker.instances import accepted, deleted
 from scheduler_worker.late import LateTransactions
 from scheduler_worker.store import NewRequest
 from scheduler_worker.store_memory import MemorySchedulerStore
@@ -33,32 +34,54 @@ class Rows:
         assert over is not None
         async with self.store.transaction() as transaction:
             await transaction.accept([NewRequest(row.told.request_id, b"", (over,))])
-        return Kept(row.id.hex, over.told.sequence)
+            (kept,) = await transaction.note([[over]])
+        return kept
 
     async def clear(self, *said: Kept) -> None:
         async with self.outbox.transaction() as late:
             await self.outbox.clear(late, said)
 
-    async def unsaid(self) -> list[InstanceRow]:
-        return list(await self.store.unsaid(self.now + timedelta(days=1), None, 10))
+    async def unsaid(self) -> list[int]:
+        notes = await self.store.unsaid(self.now + timedelta(days=1), None, 10)
+        return [row.id.int for note in notes for row in note.rows]
+
+    async def pending(self) -> set[Kept]:
+        return {kept for kept, _ in await self.outbox.pending()}
 
 
-async def test_what_is_confirmed_is_cleared_before_a_sweep_could_find_it_and_not_at_once() -> None:
+async def test_what_is_confirmed_is_cleared_with_the_transaction_and_the_rest_stays() -> None:
     rows = Rows()
-    await rows.clear(await rows.say(1))
-    assert len(await rows.unsaid()) == 1
+    first = await rows.say(1)
+    await rows.say(2)
+    assert await rows.unsaid() == [1, 2]
 
-    rows.now += UNSAID_AFTER / 2
-    await rows.clear(await rows.say(2))
+    await rows.clear(first)
 
-    assert [row.id.int for row in await rows.unsaid()] == [2]
+    assert await rows.unsaid() == [2]
 
 
-async def test_what_is_confirmed_is_not_said_again_although_its_row_keeps_it() -> None:
+async def test_what_was_said_just_now_is_not_said_again_yet() -> None:
     rows = Rows()
-    await rows.clear(await rows.say(1))
+    first = await rows.say(1)
+    assert await rows.pending() == set()
+    rows.now += 2 * UNSAID_AFTER
     second = await rows.say(2)
+    assert await rows.pending() == {first}
 
     rows.now += 2 * UNSAID_AFTER
 
-    assert {kept for kept, _ in await rows.outbox.pending()} == {second}
+    assert await rows.pending() == {first, second}
+    assert {kept for kept, _ in await rows.outbox.pending(first)} == {second}
+
+
+async def test_a_note_of_which_nothing_is_left_to_say_goes_with_the_sweep() -> None:
+    rows = Rows()
+    await rows.say(1)
+    async with rows.store.transaction() as transaction:
+        (row,) = (await transaction.lock([InstanceId(UUID(int=1))])).values()
+        await transaction.save([structs.replace(row, unsaid=False)])
+    rows.now += 2 * UNSAID_AFTER
+
+    assert await rows.pending() == set()
+
+    assert await rows.store.unsaid(rows.now, None, 10) == []

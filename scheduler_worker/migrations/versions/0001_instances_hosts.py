@@ -27,6 +27,7 @@ def upgrade() -> None:
         sa.Column("attempt", sa.BigInteger(), nullable=False),
         sa.Column("changed_at", _MOMENT, nullable=False),
         sa.Column("due_at", _MOMENT),
+        sa.Column("ended_at", _MOMENT),
         sa.Column("unsaid", sa.BigInteger()),
         sa.Column("place_order", sa.LargeBinary()),
         sa.Column("troubles", sa.LargeBinary()),
@@ -36,15 +37,14 @@ def upgrade() -> None:
     op.create_index(
         "ix_requested_instances_request_id_place", "requested_instances", ["request_id", "place"], unique=True
     )
-    for column in ("due_at", "unsaid"):
-        known = sa.text(f"{column} IS NOT NULL")
-        op.create_index(
-            f"ix_requested_instances_{column}",
-            "requested_instances",
-            [column],
-            postgresql_where=known,
-            sqlite_where=known,
-        )
+    is_due = sa.text("due_at IS NOT NULL")
+    op.create_index(
+        "ix_requested_instances_due_at",
+        "requested_instances",
+        ["due_at"],
+        postgresql_where=is_due,
+        sqlite_where=is_due,
+    )
     of_a_project = sa.text("project IS NOT NULL")
     op.create_index(
         "ix_requested_instances_project_id",
@@ -52,6 +52,17 @@ def upgrade() -> None:
         ["project", "id"],
         postgresql_where=of_a_project,
         sqlite_where=of_a_project,
+    )
+    op.create_table(
+        "request_notes",
+        sa.Column(
+            "number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), sa.Identity(), nullable=False
+        ),
+        sa.Column("at", _MOMENT, nullable=False),
+        sa.Column("placed", sa.LargeBinary(), nullable=False),
+        sa.Column("others", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("number", name="pk_request_notes"),
+        sqlite_autoincrement=True,
     )
     op.create_table(
         "known_hosts",
@@ -68,5 +79,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    for table in ("known_hosts", "requested_instances"):
+    for table in ("known_hosts", "request_notes", "requested_instances"):
         op.drop_table(table)

@@ -8,12 +8,12 @@ down_revision = "0001"
 branch_labels = None
 depends_on = None
 
-_INDEX = "ix_requested_instances_changed_at"
+_INDEX = "ix_requested_instances_ended_at"
 
 
 def upgrade() -> None:
-    ended = sa.text("state = 'deleted'")
-    op.create_index(_INDEX, "requested_instances", ["changed_at"], postgresql_where=ended, sqlite_where=ended)
+    ended = sa.text("ended_at IS NOT NULL")
+    op.create_index(_INDEX, "requested_instances", ["ended_at"], postgresql_where=ended, sqlite_where=ended)
 
 
 def downgrade() -> None:
