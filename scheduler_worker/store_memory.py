@@ -69,7 +69,7 @@ class _Rows:
         self.last_note = 0
 
 
-class _Transaction:
+class MemorySchedulerTransaction:
     """Writes in place, and knows how to take it back."""
 
     def __init__(self, rows: _Rows) -> None:
@@ -225,7 +225,7 @@ class MemorySchedulerStore:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[SchedulerTransaction]:
         async with self._lock:
-            transaction = _Transaction(self._rows)
+            transaction = MemorySchedulerTransaction(self._rows)
             try:
                 yield transaction
             except BaseException:

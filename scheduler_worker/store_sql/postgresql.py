@@ -15,13 +15,15 @@ from scheduler_worker.store_sql.rows import COLUMNS, HEARD, WRITTEN, Values
 _IDS = ("id", "request_id")
 _PACKS = ("project", "given", "place_order", "troubles")
 
+# As columns of the select the arrays are read side by side; in its FROM each would be copied first, row by row.
 _ADD = """
 INSERT INTO requested_instances (id, request_id, place, project, given, state, sequence, heard, cell, host, attempt, changed_at,
                                  due_at, ended_at, unsaid, place_order, troubles)
-SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text::int[], $4::text[], $5::bytea[], $6::text::text[],
-                     $7::text::bigint[], $8::text::bigint[], $9::text::text[], $10::text::text[], $11::text::bigint[],
-                     $12::text::timestamptz[], $13::text::timestamptz[], $14::text::timestamptz[],
-                     $15::text::bigint[], $16::bytea[], $17::bytea[])
+SELECT unnest($1::uuid[]), unnest($2::uuid[]), unnest($3::text::int[]), unnest($4::text[]),
+       unnest($5::bytea[]), unnest($6::text::text[]), unnest($7::text::bigint[]), unnest($8::text::bigint[]),
+       unnest($9::text::text[]), unnest($10::text::text[]), unnest($11::text::bigint[]),
+       unnest($12::text::timestamptz[]), unnest($13::text::timestamptz[]), unnest($14::text::timestamptz[]),
+       unnest($15::text::bigint[]), unnest($16::bytea[]), unnest($17::bytea[])
 ON CONFLICT DO NOTHING
 """
 # What is in the array is looked for one after the other, so rows are locked in its order.
