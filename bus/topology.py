@@ -227,6 +227,7 @@ ROUTES: dict[str, Route] = {
     "build.rejected": Route(EVENTS, Kind.EVENT),
     "build.accepted": Route(EVENTS, Kind.EVENT),
     "instance.delete": Route(API, Kind.ORDER, Scope.PROJECT, "instance.found"),
+    "instance.rebuild": Route(API, Kind.ORDER, Scope.PROJECT, "instance.found"),
     "instance.query": Route(API, Kind.QUESTION, Scope.PROJECT, "instance.found"),
     "instance.found": _ANSWER,
     "instance.placed": _CELL_EVENT,
@@ -235,14 +236,17 @@ ROUTES: dict[str, Route] = {
     "instance.deleted": _CELL_EVENT,
     "place": _CELL_ORDER,
     "remove": _CELL_ORDER,
+    "rebuild": _CELL_ORDER,
     "spawn": _CELL_ORDER,
     "destroy": _CELL_ORDER,
     "deploy": _CELL_ORDER,
     "undeploy": _CELL_ORDER,
+    "redeploy": _CELL_ORDER,
     "deploy.progress": _CELL_ORDER,
     "spawned": _CELL_ORDER,
     "spawn.failed": _CELL_ORDER,
     "destroyed": _CELL_ORDER,
+    "redeployed": _CELL_ORDER,
     "host.state": _CELL_EVENT,
     "host.beat": _CELL_EVENT,
     "host.set": Route(API, Kind.ORDER, answer="host.was_set"),
@@ -308,6 +312,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(API, "build.request.*"),
             Binding(API, "move.request.*"),
             Binding(API, "instance.delete.*"),
+            Binding(API, "instance.rebuild.*"),
             *(Binding(API, key) for key in (*GROUP_ORDERS, *AGGREGATE_ORDERS)),
             Binding(API, "host.set"),
             Binding(API, "application.set"),
@@ -373,10 +378,12 @@ QUEUES: tuple[Queue, ...] = (
         (
             Binding(CELL, "place.{cell}"),
             Binding(CELL, "remove.{cell}"),
+            Binding(CELL, "rebuild.{cell}"),
             Binding(CELL, "spawned.{cell}"),
             Binding(CELL, "spawn.failed.{cell}"),
             Binding(CELL, "destroyed.{cell}"),
             Binding(CELL, "deploy.progress.{cell}"),
+            Binding(CELL, "redeployed.{cell}"),
         ),
         Site.CELL,
     ),
@@ -390,7 +397,7 @@ QUEUES: tuple[Queue, ...] = (
     Queue(
         "ironic.{cell}.work",
         QueueKind.WORK,
-        (Binding(CELL, "deploy.{cell}"), Binding(CELL, "undeploy.{cell}")),
+        tuple(Binding(CELL, f"{key}.{{cell}}") for key in ("deploy", "undeploy", "redeploy")),
         Site.CELL,
     ),
     Queue(DEAD_QUEUE, QueueKind.DEAD, (Binding(DEAD, "#"),), Site.BOTH),
@@ -407,7 +414,10 @@ FACTS = (
 )
 # What an application says for a project, by what precedes the project in the key; and what one asks that serves all.
 OF_PROJECTS = (
-    *(Grant(API, (f"{key}.{{project}}",)) for key in ("build.request", "move.request", "instance.delete")),
+    *(
+        Grant(API, (f"{key}.{{project}}",))
+        for key in ("build.request", "move.request", "instance.delete", "instance.rebuild")
+    ),
     Grant(API, ("instance.query.{project}", "group.*.{project}")),
     Grant(PLACEMENT, ("usages.query.{project}",)),
 )
@@ -424,7 +434,7 @@ ROLES: tuple[Role, ...] = (
         "scheduler",
         writes=(
             Grant(PLACEMENT, ("claim.*", "release.*", "snapshot", "revisions", "aggregates.set")),
-            Grant(CELL, ("place.*", "remove.*")),
+            Grant(CELL, ("place.*", "remove.*", "rebuild.*")),
             Grant(EVENTS, ("instance.#", "build.#")),
             Grant(FEED, ("*",)),
         ),
@@ -443,7 +453,10 @@ ROLES: tuple[Role, ...] = (
         "conductor",
         writes=(
             Grant(PLACEMENT, ("swap.{cell}", "release.{cell}")),
-            Grant(CELL, ("spawn.{cell}", "destroy.{cell}", "deploy.{cell}", "undeploy.{cell}")),
+            Grant(
+                CELL,
+                ("spawn.{cell}", "destroy.{cell}", "deploy.{cell}", "undeploy.{cell}", "redeploy.{cell}"),
+            ),
             Grant(EVENTS, ("instance.*.{cell}",)),
         ),
         reads=("conductor.{cell}.work",),
@@ -467,7 +480,7 @@ ROLES: tuple[Role, ...] = (
         "ironic",
         writes=(
             Grant(PLACEMENT, ("inventory.report.*", "snapshot")),
-            Grant(CELL, ("spawned.*", "spawn.failed.*", "destroyed.*", "deploy.progress.*")),
+            Grant(CELL, ("spawned.*", "spawn.failed.*", "destroyed.*", "deploy.progress.*", "redeployed.*")),
             Grant(EVENTS, ("host.*.*", "node.#")),
         ),
         reads=(IRONIC_EVENTS, missed_queue(IRONIC_EVENTS), "ironic.{cell}.work"),

@@ -7,8 +7,10 @@ from bus.handling import Bury, Handlers, Received, Said, Tell
 from bus.messages.cell import (
     DeployProgressed,
     InstanceDestroyed,
+    InstanceRedeployed,
     InstanceSpawned,
     PlaceInCell,
+    RebuildInCell,
     RemoveFromCell,
     SpawnFailed,
 )
@@ -37,7 +39,10 @@ def handlers(
         return said
 
     return dict.fromkeys(
-        (PlaceInCell, RemoveFromCell, InstanceSpawned, SpawnFailed, InstanceDestroyed, DeployProgressed),
+        (
+            *(PlaceInCell, RemoveFromCell, RebuildInCell),
+            *(InstanceSpawned, SpawnFailed, InstanceDestroyed, DeployProgressed, InstanceRedeployed),
+        ),
         on_messages,
     )
 

@@ -1,4 +1,4 @@
-"""Deploys and undeploys this daemon's nodes through Ironic's REST API, one step at a time (core/deploying.py).
+"""Deploys, rebuilds and undeploys this daemon's nodes through Ironic's REST API, one step at a time (core/deploying.py).
 
 A node's order stands on its row. The owner reads the node, takes the next step, and writes what became of it; whatever
 changes on the row wakes it, and so does the time at which the node must be looked at again. What the conductor is told in
@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from bus.errors import Operational
 from bus.message import ProviderId
-from bus.messages.cell import DeployProgressed
+from bus.messages.cell import DeployProgressed, RedeployInstance
 from bus.parts import Periodic, Status, Supervised, Together
 from ironic_sync.applying import NodeKeeper
 from ironic_sync.core.deploying import (
@@ -30,6 +30,7 @@ from ironic_sync.core.deploying import (
     Fail,
     Finish,
     Gone,
+    Note,
     Outcome,
     ReadVifs,
     Seen,
@@ -41,6 +42,7 @@ from ironic_sync.core.deploying import (
     after_refusal,
     after_step,
     ended,
+    is_end,
     is_held,
     next_step,
     why_invalid,
@@ -83,6 +85,8 @@ class _Looked(Struct, frozen=True):
     node: Node | None
     at_us: int
     outcome: Outcome
+    # Ironic took the order to rebuild.
+    is_ordered: bool = False
 
 
 class _Told(Struct, frozen=True):
@@ -133,6 +137,7 @@ class Deployer(Together):
         self._looked_by: dict[ProviderId, object] = {}
         self._told: dict[ProviderId, _Told] = {}
         self.deployed = 0
+        self.rebuilt = 0
         self.failed = 0
         self.undeployed = 0
 
@@ -220,7 +225,7 @@ class Deployer(Together):
 
     async def _look_at(self, row: NodeRow, deploy: Deploy) -> _Looked:
         """Read the node and do all that can be done now. Each order asks first whether this daemon still may."""
-        node, at_us = row.node, self._keeper.clock_us()
+        node, at_us, is_ordered = row.node, self._keeper.clock_us(), False
         try:
             seen = Seen(await self._api.node(row.id))
             ordered: list[Step] = []
@@ -228,7 +233,7 @@ class Deployer(Together):
                 node, at_us = seen.node, self._keeper.clock_us()
                 step = next_step(deploy, seen)
                 if not isinstance(step, _STEPS):
-                    return _Looked(node, at_us, step)
+                    return _Looked(node, at_us, step, is_ordered)
                 if step in ordered:
                     return _Looked(node, at_us, Wait("Ironic has the order"))
                 result = await self._taken(row.id, step)
@@ -238,14 +243,15 @@ class Deployer(Together):
                     return _Looked(node, at_us, result)
                 if isinstance(step, SetState | ClearInstance):
                     ordered.append(step)
-                    seen = Seen(await self._api.node(row.id))
+                    is_ordered = isinstance(step, SetState) and step.target == "rebuild"
+                    seen = Seen(await self._api.node(row.id), is_ordered=is_ordered)
                 else:
                     seen = after_step(seen, step) if result is None else structs.replace(seen, vifs=result)
         except NoLongerOurs:
             raise
         except Operational as problem:
             self._asking.left(problem)
-            return _Looked(node, at_us, Again(str(problem)))
+            return _Looked(node, at_us, Again(str(problem)), is_ordered)
 
     async def _taken(  # noqa: PLR0911 - one for each step
         self, node: ProviderId, step: Step
@@ -291,20 +297,19 @@ class Deployer(Together):
             ):
                 return None
             after = self._with_node(now, looked, row.version)
-            match outcome:
-                case Fail(reason):
-                    failing = structs.replace(work, failure=reason, tries=0, due_at=self._now())
-                    return structs.replace(after, deploy=failing)
-                case Finish() | Gone():
-                    after, answer = ended(after, work, outcome)
-                    if answer is None:
-                        return after
-                    return structs.replace(after, answers=(*after.answers, answer), answers_at=self._now())
-                case Wait(words) | Again(words):
-                    waiting = structs.replace(work, words=words, tries=tries, due_at=due_at)
-                    after = structs.replace(after, deploy=waiting)
-                    self._looked_by[row.id] = _signature(after)
+            if looked.is_ordered:
+                work = structs.replace(work, is_ordered=True)
+            if is_end(work, outcome):
+                after, answer = ended(after, work, outcome, looked.node)
+                if answer is None:
                     return after
+                return structs.replace(after, answers=(*after.answers, answer), answers_at=self._now())
+            if isinstance(outcome, Wait | Again):
+                waiting = structs.replace(work, words=outcome.words, tries=tries, due_at=due_at)
+                after = structs.replace(after, deploy=waiting)
+                self._looked_by[row.id] = _signature(after)
+                return after
+            return structs.replace(after, deploy=self._gone_on(work, outcome))
 
         if not await self._keeper.change({row.id: change}):
             # Somebody else has written it since: look again.
@@ -312,7 +317,17 @@ class Deployer(Together):
         self._count(row, deploy, outcome)
         if isinstance(outcome, Wait):
             self._tell_progress(row.id, deploy, outcome.words)
-        return isinstance(outcome, Fail | Finish | Gone)
+        return isinstance(outcome, Fail | Finish | Gone | Note)
+
+    def _gone_on(self, work: Deploy, outcome: Outcome) -> Deploy:
+        """What is to be done at once."""
+        match outcome:
+            case Note(before):
+                return structs.replace(work, before=before)
+            case Fail(reason):
+                return structs.replace(work, failure=reason, tries=0, due_at=self._now())
+            case _:
+                return work
 
     def _with_node(self, row: NodeRow, looked: _Looked, version: int) -> NodeRow:
         """With the node as it was read, unless something was written since: then that is newer."""
@@ -331,7 +346,11 @@ class Deployer(Together):
         match outcome:
             case Fail(reason):
                 self.failed += 1
-                log.warning("the deploy of instance %s on node %s fails: %s", deploy.instance, row.id, reason)
+                log.warning(
+                    "the %s of instance %s on node %s fails: %s", deploy.kind, deploy.instance, row.id, reason
+                )
+            case Finish() if deploy.kind == "rebuild":
+                self.rebuilt += 1
             case Finish():
                 self.deployed += 1
             case Gone():
@@ -343,7 +362,7 @@ class Deployer(Together):
 
     def _tell_progress(self, node: ProviderId, deploy: Deploy, words: str) -> None:
         """At each change of the node, and now and then while Ironic still works on it. What is lost is said again later."""
-        if deploy.kind != "deploy" or deploy.failure:
+        if deploy.kind == "undeploy" or deploy.failure:
             return
         attempt, now, told = (deploy.instance, deploy.attempt), self._now(), self._told.get(node)
         if (
@@ -398,7 +417,9 @@ def _verdict(checks: Sequence[InterfaceCheck] | Refused) -> Refused | Fail | Non
 
 
 def _work_of(deploy: Deploy) -> tuple[object, ...]:
-    return deploy.kind, deploy.cell, deploy.instance, deploy.attempt, deploy.failure
+    number = deploy.order.number if isinstance(deploy.order, RedeployInstance) else 0
+    attempt = deploy.cell, deploy.instance, deploy.attempt
+    return deploy.kind, *attempt, number, deploy.before, deploy.failure
 
 
 def _signature(row: NodeRow) -> object:

@@ -1,4 +1,4 @@
-"""Orders to deploy and undeploy nodes: any daemon takes them and writes them on the node's row, and the node's owner does
+"""Orders to deploy, undeploy and rebuild nodes: any daemon takes them and writes them on the node's row, and the node's owner does
 the work (deploying.py). The rules live in core/orders.py.
 
 An order is acknowledged when it is written. What is answered at once is said before that, so it is said again if the order
@@ -12,7 +12,13 @@ from datetime import datetime
 
 from bus.handling import Handlers, Received, Said, Tell
 from bus.message import ProviderId  # noqa: TC001 - like every other import
-from bus.messages.cell import DeployInstance, SpawnFailed, UndeployInstance
+from bus.messages.cell import (
+    DeployInstance,
+    InstanceRedeployed,
+    RedeployInstance,
+    SpawnFailed,
+    UndeployInstance,
+)
 from ironic_sync.applying import Change, NodeKeeper
 from ironic_sync.core.orders import Order, after_order
 from ironic_sync.core.rows import Answer, NodeRow
@@ -55,7 +61,9 @@ def handlers(clock: Callable[[], datetime]) -> Handlers:
             if (answer := answers[number]) is not None:
                 if isinstance(answer, SpawnFailed):
                     log.info("a deploy on node %s is refused: %s", answer.host, answer.reason)
+                elif isinstance(answer, InstanceRedeployed) and answer.failure:
+                    log.info("a rebuild on node %s is refused: %s", answer.host, answer.failure)
                 said.append(Tell(answer, each))
         return said
 
-    return {DeployInstance: on_orders, UndeployInstance: on_orders}
+    return dict.fromkeys((DeployInstance, UndeployInstance, RedeployInstance), on_orders)

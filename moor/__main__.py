@@ -16,6 +16,7 @@ COMMANDS = {
     "boot": (INSTANCES, "instances_command", "boot"),
     "show": (INSTANCES, "instances_command", "show"),
     "list": (INSTANCES, "instances_command", "list_instances"),
+    "rebuild": (INSTANCES, "rebuild_command", "rebuild"),
     "delete": (INSTANCES, "instances_command", "delete"),
     "events": (INSTANCES, "events_command", "events"),
     "up": (CLOUD, "up_command", "up"),

@@ -140,7 +140,7 @@ def boot(
             name=name,
             project=project,
             image_properties=_pairs("--image-property", image_property),
-            image=_image(image, image_checksum, image_kernel, image_ramdisk),
+            image=image_of(image, image_checksum, image_kernel, image_ramdisk),
             config_drive=config_drive_of(config_drive),
             ports=tuple(port or ()),
             availability_zone=az,
@@ -171,7 +171,9 @@ async def _boot(
                 AskInstances(instances=answer.instances, limit=PAGE, project=request.project)
             )
         )
-        in_time = not wait or await _followed(following, lambda each: each.state in ENDED, quiet=for_programs)
+        in_time = not wait or await followed_until(
+            following, lambda each: each.state in ENDED, quiet=for_programs
+        )
     states = [following.states[id_] for id_ in answer.instances if id_ in following.states]
     if for_programs:
         print_json({"request_id": str(request.request_id), "instances": [plain(each) for each in states]})
@@ -217,7 +219,7 @@ def list_instances(
     bus: BusUrl = "",
     *,
     state: Annotated[
-        str, typer.Option(help="accepted, placed, building, active, error, deleting or deleted.")
+        str, typer.Option(help="accepted, placed, building, active, rebuilding, error, deleting or deleted.")
     ] = "",
     cell: Annotated[str, typer.Option(help="Only those of this cell.")] = "",
     host: Annotated[str, typer.Option(help="Only those on this host.")] = "",
@@ -290,7 +292,7 @@ async def _delete(
             )
         for id_ in ids:
             following.take(await _deleted(asking, id_, project))
-        in_time = not wait or await _followed(
+        in_time = not wait or await followed_until(
             following, lambda each: each.state == "deleted", quiet=for_programs
         )
     states = [following.states[id_] for id_ in ids]
@@ -308,7 +310,9 @@ async def _deleted(asking: Client, id_: InstanceId, project: str) -> Sequence[In
     return answer.instances
 
 
-async def _followed(following: Following, is_over: Callable[[InstanceState], bool], *, quiet: bool) -> bool:
+async def followed_until(
+    following: Following, is_over: Callable[[InstanceState], bool], *, quiet: bool
+) -> bool:
     """Wait for them; in a terminal, with a picture of where they are."""
     if quiet or not out.is_terminal:
         return await following.until(is_over, lambda _: None)
@@ -339,7 +343,7 @@ def _pairs(flag: str, texts: Sequence[str] | None, default: str | None = None) -
     return pairs
 
 
-def _image(source: str, checksum: str, kernel: str, ramdisk: str) -> Image | None:
+def image_of(source: str, checksum: str, kernel: str, ramdisk: str) -> Image | None:
     others = {"--image-checksum": checksum, "--image-kernel": kernel, "--image-ramdisk": ramdisk}
     if source:
         return Image(source=source, checksum=checksum, kernel=kernel, ramdisk=ramdisk)

@@ -17,6 +17,7 @@ from moor.meanings import MEANINGS
 SAID: tuple[type[Message], ...] = (
     build.BuildInstance,
     build.DeleteInstance,
+    build.RebuildInstance,
     build.AskInstances,
     hosts.AskHosts,
     hosts.SetHost,

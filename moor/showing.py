@@ -22,6 +22,7 @@ COLOURS: Mapping[str, str] = {
     "placed": "cyan",
     "building": "cyan",
     "active": "green",
+    "rebuilding": "cyan",
     "error": "red",
     "deleting": "yellow",
     "deleted": "dim",
@@ -79,6 +80,8 @@ def print_instance(state: InstanceState) -> None:
     ):
         if value:
             grid.add_row(label, value)
+    if state.rebuild is not None:
+        grid.add_row("rebuild", _rebuild(state))
     for failure in state.failures:
         grid.add_row(
             "failed", f"[yellow]{failure.attempt}. {failure.host}: {escape(failure.reason)}[/yellow]"
@@ -86,6 +89,14 @@ def print_instance(state: InstanceState) -> None:
     out.print(grid, highlight=False)
     if state.no_valid_host is not None:
         print_no_valid_host(state.name or str(state.id), state.no_valid_host)
+
+
+def _rebuild(state: InstanceState) -> str:
+    assert state.rebuild is not None, "an instance that is rebuilt has a rebuild"
+    image, failure = escape(state.rebuild.image.source), escape(state.rebuild.failure)
+    if failure:
+        return f"[yellow]{image}: {failure}[/yellow]"
+    return f"{image}: under way" if state.state == "rebuilding" else image
 
 
 def print_no_valid_host(name: str, found: NoValidHost) -> None:

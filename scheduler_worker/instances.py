@@ -4,6 +4,7 @@ Pure: plain functions over frozen values; the store locks a row before it is jud
 that each step is a compare-and-set.
 
     accepted ──▶ placed ──▶ building, active, error      the cell's word, the latest counts
+       │            │         └─▶ rebuilding ─▶ active, error   another image, in place: the cell's word (rebuilds.py)
        │            └─────────┴──▶ deleting ──▶ deleted   once the cell has said so
        ├──▶ error    no host, no right, or no time: kept in cell0
        └──▶ deleted  before it was placed
@@ -31,7 +32,7 @@ from bus.messages.build import (
     NoValidHost,
     RequestId,
 )
-from bus.messages.cell import PlaceInCell, RemoveFromCell
+from bus.messages.cell import PlaceInCell, RebuildInCell, RemoveFromCell
 from bus.messages.placement import ReleaseClaim
 
 # Of a uuid5: its last 80 bits, without those that name its version and its variant, and these.
@@ -47,6 +48,7 @@ NO_REQUEST = RequestId(UUID(int=0))
 ACCEPTED = "accepted"
 PLACED = "placed"
 ACTIVE = "active"
+REBUILDING = "rebuilding"
 ERROR = "error"
 DELETING = "deleting"
 DELETED = "deleted"
@@ -61,7 +63,8 @@ class InstanceRow(Struct, frozen=True):
     `issued_at` is when it was accepted, and goes with its claim, so that the claim is the same however often it is
     asked. `heard` is the highest sequence that its cell has said. `unsaid`: the messages of its state may not have
     reached the broker. A row that is placed is so until its cell speaks of it: to write it before, only because its order
-    is confirmed, would be a third of all writes. `order` is kept only as long as the row is unsaid.
+    is confirmed, would be a third of all writes. `order` is kept only as long as the row is unsaid. `rebuilds` are the
+    requests of its last rebuilds, the newest last: each is done once, however often it is asked.
     """
 
     told: InstanceState
@@ -70,6 +73,7 @@ class InstanceRow(Struct, frozen=True):
     order: PlaceInCell | None = None
     heard: int = 0
     unsaid: bool = False
+    rebuilds: tuple[RequestId, ...] = ()
 
     @property
     def id(self) -> InstanceId:
@@ -231,7 +235,7 @@ def heard(row: InstanceRow, word: CellsWord, now: datetime) -> InstanceRow | Non
     if told.cell != word.cell or said.sequence <= row.heard:
         return None
     sequence, state = max(told.sequence + 1, said.sequence), _STATES[type(word)]
-    if told.state == DELETED:
+    if told.state == DELETED or (told.state == REBUILDING and state != DELETED and _is_before(said, told)):
         return structs.replace(row, heard=said.sequence)
     now_told = structs.replace(
         said,
@@ -250,6 +254,12 @@ def heard(row: InstanceRow, word: CellsWord, now: datetime) -> InstanceRow | Non
     return structs.replace(row, told=now_told, order=None, heard=said.sequence, unsaid=still_to_say)
 
 
+def _is_before(said: InstanceState, told: InstanceState) -> bool:
+    """Was it said before its cell had heard of the rebuild?"""
+    last = said.rebuild.number if said.rebuild else 0
+    return told.rebuild is not None and last < told.rebuild.number
+
+
 def is_of(row: InstanceRow, project: str) -> bool:
     """May a sender who names this project have to do with it? With none, the sender has the right to all."""
     return project in ("", row.told.project)
@@ -258,8 +268,8 @@ def is_of(row: InstanceRow, project: str) -> bool:
 def is_whole(word: CellsWord) -> bool:
     """Does what becomes of an instance that is placed follow from this word alone, whatever else is on its row?"""
     said = word.instance
-    is_plain = not (said.failures or said.reason or said.no_valid_host) and said.changed_at is not None
-    return isinstance(word, InstanceActive) and is_plain
+    is_plain = not (said.failures or said.reason or said.no_valid_host or said.rebuild)
+    return isinstance(word, InstanceActive) and is_plain and said.changed_at is not None
 
 
 def confirmed(row: InstanceRow, sequence: int) -> InstanceRow:
@@ -267,7 +277,7 @@ def confirmed(row: InstanceRow, sequence: int) -> InstanceRow:
     return row if row.told.sequence > sequence else structs.replace(row, unsaid=False)
 
 
-def messages_of(row: InstanceRow) -> tuple[Message, ...]:
+def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one for each state
     """What this row says, if nobody can be sure that it was said."""
     if not row.unsaid:
         return ()
@@ -275,6 +285,8 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:
     match told.state:
         case "placed" if order is not None:
             return (order, InstancePlaced(cell=order.cell, instance=told))
+        case "rebuilding" if told.rebuild is not None:
+            return (RebuildInCell(cell=told.cell, instance=told.id, rebuild=told.rebuild),)
         case "deleting":
             return (
                 RemoveFromCell(

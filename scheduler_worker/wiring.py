@@ -21,6 +21,7 @@ from scheduler_worker.downward import Parting, WayDown
 from scheduler_worker.handlers import on_events, on_questions, on_requests
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.late import LateTransactions, Unswept
+from scheduler_worker.rebuilding import on_rebuild_requests
 from scheduler_worker.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
@@ -89,7 +90,9 @@ def scheduler_parts(
     parting = Parting(store, unsaid_after, clock, ways)
     applications = Applications(store, station.publisher, settings.hosts_poll_s, clock, chance)
     builder = Builder(store, claimer, STANDARD, clock, settings)
-    requests = parting.parted({**on_requests(builder, registry, clock), **applications.ordered()})
+    rebuilds = on_rebuild_requests(clock, timeout_s=settings.node_request_timeout_s)
+    ordered = {**on_requests(builder, registry, clock), **rebuilds, **applications.ordered()}
+    requests = parting.parted(ordered)
     here = on_events(registry, clock)
     # One of them looks for what is unsaid; all of them clear what they have said.
     outboxes: list[Parting | Unswept] = [parting, *[Unswept(parting)] * (settings.batches_in_flight - 1)]

@@ -109,6 +109,25 @@ class DeleteInstance(Message, frozen=True, tag="instance.delete"):
     project: Project = ""
 
 
+class RebuildInstance(Message, frozen=True, tag="instance.rebuild"):
+    """Write this image onto the node that has the instance, in place of what is there; its host and its share stay. Only an
+    active instance is rebuilt, or one whose last rebuild failed. The client chooses `request_id`; asked again with the
+    same content, it is not done again. The answer is what is known of the instance now (`InstancesFound`), or why not
+    (`BuildRejected`).
+
+    With `project`, only an instance of that project; without, of whichever, which needs the right to all projects.
+    """
+
+    IS_STRICT: ClassVar[bool] = True
+
+    request_id: RequestId
+    instance: InstanceId
+    image: Image
+    project: Project = ""
+    # From its acceptance to its end, whatever that is. None: as long as the scheduler gives to bare-metal nodes.
+    deadline_s: int | None = None
+
+
 class FunnelStep(Value, frozen=True):
     """How many hosts one step removed, and why one of them was."""
 
@@ -149,12 +168,24 @@ class ClaimRefused(Value, frozen=True):
     reason: str
 
 
+class Rebuild(Value, frozen=True):
+    """The last rebuild of an instance. A later one has a higher `number`. `failure` is why it failed; empty while it is
+    under way, and when it is done.
+    """
+
+    request_id: RequestId
+    number: Counter
+    image: Image
+    ends_by: Moment
+    failure: str = ""
+
+
 class InstanceState(Value, frozen=True):
     """An instance, whole, as of `sequence`: what is older about it is no longer true.
 
-    States: accepted, placed, building, active, error, deleting, deleted. `host` is empty while there is none.
+    States: accepted, placed, building, active, rebuilding, error, deleting, deleted. `host` is empty while there is none.
     `keeps_share`: it is deleted or in error, but its host has not confirmed that it is gone: its share stays held until
-    then.
+    then. An instance in error with a `rebuild` keeps its host and its share, and may be rebuilt again.
     """
 
     id: InstanceId
@@ -173,6 +204,7 @@ class InstanceState(Value, frozen=True):
     reason: str = ""
     changed_at: Moment | None = None
     keeps_share: bool = False
+    rebuild: Rebuild | None = None
 
 
 class InstancePlaced(Message, frozen=True, tag="instance.placed"):

@@ -1,6 +1,7 @@
 """What is said inside one cell: the order to place an instance, and the talk of its conductor with its hosts.
 
-A hypervisor spawns and destroys, a bare-metal node is deployed and undeployed; the answers are the same.
+A hypervisor spawns and destroys, a bare-metal node is deployed and undeployed; the answers are the same. Only a node is
+rebuilt.
 """
 
 from typing import Annotated
@@ -8,8 +9,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from bus.message import CellName, Message, ProviderId
-from bus.messages.build import ConfigDrive, Flavor, Image, InstanceId, Ports, RequestId
-from bus.messages.placement import Attempt, Label, Moment, ServerGroup, Share, Value
+from bus.messages.build import ConfigDrive, Flavor, Image, InstanceId, Ports, Rebuild, RequestId
+from bus.messages.placement import Attempt, Counter, Label, Moment, ServerGroup, Share, Value
 
 
 class Choice(Value, frozen=True, array_like=True):
@@ -54,6 +55,14 @@ class RemoveFromCell(Message, frozen=True, tag="remove"):
     instance: InstanceId
     request_id: RequestId
     issued_at: Moment
+
+
+class RebuildInCell(Message, frozen=True, tag="rebuild"):
+    """Write another image onto the host of this instance, in place. Its cell goes on counting from the rebuild's number."""
+
+    cell: CellName
+    instance: InstanceId
+    rebuild: Rebuild
 
 
 class SpawnInstance(Message, frozen=True, tag="spawn"):
@@ -108,6 +117,23 @@ class UndeployInstance(Message, frozen=True, tag="undeploy"):
     host: ProviderId
 
 
+class RedeployInstance(Message, frozen=True, tag="redeploy"):
+    """To the daemons that look after bare-metal nodes: write this image onto the node, which has the attempt of the
+    instance. `number` tells this rebuild of it from others; a higher one is later.
+    """
+
+    cell: CellName
+    instance: InstanceId
+    attempt: Attempt
+    host: ProviderId
+    number: Counter
+    flavor: Flavor
+    image: Image
+    name: Label = ""
+    image_properties: dict[str, str] = {}
+    config_drive: ConfigDrive = ""
+
+
 class DeployProgressed(Message, frozen=True, tag="deploy.progress"):
     """The node still works on this attempt: its deadline begins anew. `words` say what the node does, for people."""
 
@@ -145,3 +171,17 @@ class InstanceDestroyed(Message, frozen=True, tag="destroyed"):
     instance: InstanceId
     attempt: Attempt
     host: ProviderId
+
+
+class InstanceRedeployed(Message, frozen=True, tag="redeployed"):
+    """How the rebuild of that number ended: done, or `failure` says why not. `is_active`: the instance runs on the node; after
+    a failure, what ran there before.
+    """
+
+    cell: CellName
+    instance: InstanceId
+    attempt: Attempt
+    host: ProviderId
+    number: Counter
+    failure: str = ""
+    is_active: bool = True

@@ -17,14 +17,17 @@ from bus.messages.build import InstanceId
 from bus.messages.cell import (
     DeployProgressed,
     InstanceDestroyed,
+    InstanceRedeployed,
     InstanceSpawned,
     PlaceInCell,
+    RebuildInCell,
     RemoveFromCell,
     SpawnFailed,
 )
 from bus.messages.hosts import NODE
 from bus.messages.placement import SwapClaim
 from cell_conductor.core.instance import DESTROYS, ORDERS, SPAWNS, Held, Instance, Rules, Word, kind_of
+from cell_conductor.core.rebuilding import on_rebuild, on_rebuild_time_up, on_redeployed
 from cell_conductor.core.swapping import SwapAnswered, leave_host, next_swap, on_swap_answered
 from cell_conductor.core.turn import Turn, destroying
 
@@ -39,7 +42,14 @@ class Due(Struct, frozen=True):
 
 
 CellMessage = (
-    PlaceInCell | RemoveFromCell | InstanceSpawned | SpawnFailed | InstanceDestroyed | DeployProgressed
+    PlaceInCell
+    | RemoveFromCell
+    | RebuildInCell
+    | InstanceSpawned
+    | SpawnFailed
+    | InstanceDestroyed
+    | DeployProgressed
+    | InstanceRedeployed
 )
 Input = CellMessage | Due | SwapAnswered
 
@@ -128,12 +138,14 @@ def _answers_of_nobody(each: Input, cause: int, rules: Rules) -> dict[tuple[int,
     return {(each.instance.int, -each.attempt): Saying(each.instance, None, order, cause)}
 
 
-def _judge(turn: Turn, each: Input) -> tuple[SwapClaim, ...]:
+def _judge(turn: Turn, each: Input) -> tuple[SwapClaim, ...]:  # noqa: C901 - one for each input
     match each:
         case PlaceInCell():
             _on_place(turn, each)
         case RemoveFromCell():
             _on_remove(turn)
+        case RebuildInCell():
+            on_rebuild(turn, each)
         case InstanceSpawned():
             _on_spawned(turn, each)
         case SpawnFailed():
@@ -142,6 +154,8 @@ def _judge(turn: Turn, each: Input) -> tuple[SwapClaim, ...]:
             _on_destroyed(turn, each)
         case DeployProgressed():
             _on_progressed(turn, each)
+        case InstanceRedeployed():
+            on_redeployed(turn, each)
         case SwapAnswered():
             on_swap_answered(turn, each)
         case Due():
@@ -173,7 +187,7 @@ def _on_remove(turn: Turn) -> None:
         case "unknown":
             # The order to place it is still to come, and will be told that it is too late.
             turn.wait_for_destroy()
-        case "building" | "active" | "swapping" | "error":
+        case "building" | "active" | "swapping" | "rebuilding" | "broken" | "error":
             if turn.let_go():
                 turn.end_deleted()
             else:
@@ -199,7 +213,11 @@ def _on_progressed(turn: Turn, progressed: DeployProgressed) -> None:
     elif row.state == "building":
         assert row.order is not None, "who is built was placed"
         turn.no_longer_say(SPAWNS, attempt=progressed.attempt)
-        turn.wait_longer(row.order)
+        turn.wait_longer(row.order.ends_by)
+    elif row.state == "rebuilding":
+        assert row.rebuild is not None, "who is rebuilt has a rebuild"
+        # It may be a word of an earlier rebuild, so it does not say that the order has arrived.
+        turn.wait_longer(row.rebuild.ends_by)
 
 
 def _on_spawn_failed(turn: Turn, failed: SpawnFailed) -> None:
@@ -211,7 +229,7 @@ def _on_spawn_failed(turn: Turn, failed: SpawnFailed) -> None:
 def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgressed) -> bool:
     """Does it speak of the attempt that we wait for, or of the one that we have?"""
     return (
-        row.state in ("building", "active")
+        row.state in ("building", "active", "rebuilding", "broken")
         and row.attempt == word.attempt
         and row.host is not None
         and row.host.share.host.int == word.host.int
@@ -249,13 +267,15 @@ def _on_due(turn: Turn) -> tuple[SwapClaim, ...]:
     match row.state:
         case "building" | "swapping":
             return _on_time_up(turn)
+        case "rebuilding":
+            on_rebuild_time_up(turn)
         case "deleting":
             _on_delete_unanswered(turn)
         case "deleted":
             # Who is still to be cleaned up, or has not been heard, must be found by the answer.
             turn.is_over = not (row.cleanups or row.outbox)
             turn.become(state_ends_at=now + turn.rules.kept_after_end)
-        case "active" | "error" | "unknown":
+        case "active" | "broken" | "error" | "unknown":
             turn.become(state_ends_at=None)
     return ()
 

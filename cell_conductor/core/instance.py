@@ -4,11 +4,13 @@
     building   an attempt is with a host; it ends with the host's word, or by its deadline
     swapping   the host failed or fell silent; placement is asked to move the claim to the next alternate
     active     built
+    rebuilding the host writes another image; it ends with the host's word, or by its deadline
+    broken     a rebuild failed: its host still has it, but it does not run; the API level is told an error
     error      given up, with every attempt's reason
     deleting   to be deleted; the host has the order, or the order to place it is still to come
     deleted    gone; the row stays for a while, so that what is late is known as late
 
-Its ends are active (until it is deleted), error, or deleted.
+Its ends are active and broken (until it is rebuilt or deleted), error, or deleted.
 """
 
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from bus.messages.build import (
     InstanceDeleted,
     InstanceFailed,
     InstanceId,
+    Rebuild,
     RequestId,
 )
 from bus.messages.cell import (
@@ -31,20 +34,33 @@ from bus.messages.cell import (
     DeployInstance,
     DestroyInstance,
     PlaceInCell,
+    RedeployInstance,
     SpawnInstance,
     UndeployInstance,
 )
 from bus.messages.hosts import NODE
 from bus.messages.placement import ReleaseClaim
 
-State = Literal["unknown", "building", "swapping", "active", "error", "deleting", "deleted"]
+State = Literal[
+    "unknown",
+    "building",
+    "swapping",
+    "active",
+    "rebuilding",
+    "broken",
+    "error",
+    "deleting",
+    "deleted",
+]
 # The orders to a host, a hypervisor or a bare-metal node.
 Spawn = SpawnInstance | DeployInstance
 Destroy = DestroyInstance | UndeployInstance
-Word = Spawn | Destroy | ReleaseClaim | InstanceActive | InstanceFailed | InstanceDeleted
+HostOrder = Spawn | Destroy | RedeployInstance
+Word = HostOrder | ReleaseClaim | InstanceActive | InstanceFailed | InstanceDeleted
 SPAWNS = (SpawnInstance, DeployInstance)
 DESTROYS = (DestroyInstance, UndeployInstance)
-ORDERS = (*SPAWNS, *DESTROYS)
+REBUILDS = (RedeployInstance,)
+ORDERS = (*SPAWNS, *DESTROYS, *REBUILDS)
 
 # The API level counts what it says of an instance before its cell has it; we go on from here, so that readers, who
 # drop what is older, never take our first word for one of its last.
@@ -78,7 +94,8 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     """`attempt` is the one whose share the instance holds, as far as we know; while we swap, the next may hold already.
 
     `order` is None if the instance was removed before it was placed. `alternates` are those not yet tried. The host of
-    the attempt `was_silent` if nobody knows what it has; `is_clean` if it said that it has nothing.
+    the attempt `was_silent` if nobody knows what it has; `is_clean` if it said that it has nothing. `rebuild` is the last
+    that was ordered, if any was.
     """
 
     id: InstanceId
@@ -99,6 +116,7 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     # When the state has lasted long enough, and when hosts are reminded of what they have to clean up.
     state_ends_at: datetime | None = None
     remind_at: datetime | None = None
+    rebuild: Rebuild | None = None
     sequence: int = SEQUENCE_BEFORE_CELL
     outbox: tuple[Pending, ...] = ()
 
@@ -146,6 +164,22 @@ def _deploying(row: Instance, order: PlaceInCell, node: Choice) -> DeployInstanc
         image=order.image,
         config_drive=order.config_drive,
         ports=order.ports,
+    )
+
+
+def redeploying(row: Instance, order: PlaceInCell, node: Choice, rebuild: Rebuild) -> RedeployInstance:
+    """To the node that has the attempt: write this image, and all else as it was ordered when it was placed."""
+    return RedeployInstance(
+        cell=order.cell,
+        instance=row.id,
+        attempt=row.attempt,
+        host=node.share.host,
+        number=rebuild.number,
+        flavor=order.flavor,
+        image=rebuild.image,
+        name=order.name,
+        image_properties=order.image_properties,
+        config_drive=order.config_drive,
     )
 
 

@@ -21,14 +21,15 @@ from bus.messages.cell import DestroyInstance, PlaceInCell, UndeployInstance
 from bus.messages.hosts import NODE
 from bus.messages.placement import ReleaseClaim
 from cell_conductor.core.instance import (
+    REBUILDS,
     SPAWNS,
     Cleanup,
     Destroy,
     Held,
+    HostOrder,
     Instance,
     Pending,
     Rules,
-    Spawn,
     Word,
     kind_of,
     spawning,
@@ -57,7 +58,7 @@ class Turn:
         self.said.append(pending)
         self.become(sequence=pending.sequence, outbox=(*self.row.outbox, pending), **changes)
 
-    def no_longer_say(self, orders: tuple[type[Spawn | Destroy], ...], *, attempt: int) -> None:
+    def no_longer_say(self, orders: tuple[type[HostOrder], ...], *, attempt: int) -> None:
         """They were answered, so they have arrived, whatever the broker knows of it; or they are taken back."""
         outbox = self.row.outbox
         kept = [
@@ -77,10 +78,10 @@ class Turn:
         ends_at = min(self.now + self.rules.time_to_build(row.host), order.ends_by)
         self.say(spawning(row, order, row.host), state="building", state_ends_at=ends_at)
 
-    def wait_longer(self, order: PlaceInCell) -> None:
+    def wait_longer(self, ends_by: datetime) -> None:
         """The attempt's host still builds: its time begins anew, and ends with the request's at the latest."""
         assert self.row.host is not None, "an attempt has a host"
-        self.become(state_ends_at=min(self.now + self.rules.time_to_build(self.row.host), order.ends_by))
+        self.become(state_ends_at=min(self.now + self.rules.time_to_build(self.row.host), ends_by))
 
     def destroy(self, attempt: int, host: ProviderId) -> None:
         order = self._destroying(attempt, host, kind_of(self.row, host))
@@ -126,7 +127,7 @@ class Turn:
             cleanups=(*others, Cleanup(row.attempt, host.share.host, release)),
             remind_at=self.now + self.rules.remind_every,
         )
-        self.no_longer_say(SPAWNS, attempt=row.attempt)
+        self.no_longer_say((*SPAWNS, *REBUILDS), attempt=row.attempt)
         if len(others) == len(row.cleanups):
             self.destroy(row.attempt, host.share.host)
 
@@ -162,6 +163,11 @@ class Turn:
         self.become(state="active")
         self.say(InstanceActive(cell=self.rules.cell, instance=self._as_told()))
 
+    def end_broken(self, reason: str) -> None:
+        """To the API level it is in error, and keeps its host and its share."""
+        self.become(state="broken", reason=reason)
+        self.say(InstanceFailed(cell=self.rules.cell, instance=self._as_told()))
+
     def end_in_error(self, reason: str) -> None:
         self.become(state="error", reason=reason, alternates=())
         self.say(InstanceFailed(cell=self.rules.cell, instance=self._as_told()))
@@ -178,21 +184,26 @@ class Turn:
     def _as_told(self) -> InstanceState:
         """The whole of it, as of the word that is said next."""
         row, order = self.row, self.row.order
+        is_broken = row.state == "broken"
         return InstanceState(
             id=row.id,
             request_id=row.request_id,
             sequence=row.sequence + 1,
-            state=row.state,
+            state="error" if is_broken else row.state,
             cell=self.rules.cell,
-            host=row.host.name if row.host and row.state == "active" else "",
+            host=row.host.name if row.host and (is_broken or row.state == "active") else "",
             attempt=row.attempt,
             name=order.name if order else "",
             project=order.project if order else "",
             failures=row.failures,
             reason=row.reason,
             changed_at=row.changed_at,
-            keeps_share=row.state in ("deleted", "error")
-            and any(held.consumer == row.id for each in row.cleanups for held in each.release),
+            keeps_share=is_broken
+            or (
+                row.state in ("deleted", "error")
+                and any(held.consumer == row.id for each in row.cleanups for held in each.release)
+            ),
+            rebuild=row.rebuild,
         )
 
 

@@ -9,6 +9,8 @@ alone. What fails is cleaned up before it is said, so that the next host is the 
     deploy     set instance_uuid and instance_info, attach the ports, validate, order `active`, wait
     undeploy   order `deleted` and wait until the instance is off the node; where it never got so far, detach the ports and
                remove instance_uuid and instance_info
+    rebuild    note since when the node is in its provision state, set instance_info, validate, order `rebuild`, wait; done
+               when the node is active, and Ironic took the order, or the node is active since another time than noted
 
 The instance is off the node when Ironic has removed its instance_uuid, which it does before it cleans the node. The node
 stays reserved until Ironic says that it is available.
@@ -21,11 +23,11 @@ from typing import Any, Literal
 from msgspec import Struct, structs
 
 from bus.messages.build import InstanceId
-from bus.messages.cell import DeployInstance
+from bus.messages.cell import DeployInstance, RedeployInstance
 from ironic_sync.core.node import Node
 from ironic_sync.core.offers import reasons_against
-from ironic_sync.core.orders import destroyed, spawn_failed, spawned, with_end
-from ironic_sync.core.rows import Answer, Deploy, Deployed, NodeRow
+from ironic_sync.core.orders import destroyed, redeployed, spawn_failed, spawned, with_end, with_rebuilt
+from ironic_sync.core.rows import Answer, Deploy, Deployed, NodeRow, Rebuilt
 
 # What a deploy does in each provision state in which its instance is on the node, or in which the node is free.
 BEGIN, WAIT, DONE, FAILED, LOST = "begin", "wait", "done", "failed", "lost"
@@ -87,6 +89,13 @@ OF_UNDEPLOYS: Mapping[str | None, str] = {
     ),
 }
 
+# What a rebuild does in each provision state in which Ironic rebuilds an instance, or works at it.
+OF_REBUILDS: Mapping[str | None, str] = {
+    "active": BEGIN,
+    **{state: BEGIN for state, what in OF_DEPLOYS.items() if what == FAILED},
+    **{state: WAIT for state, what in OF_DEPLOYS.items() if what == WAIT},
+}
+
 # Ironic must find that these can do what a deploy needs of them. A node without storage interface has none to check.
 VALIDATED = ("deploy", "power", "storage")
 # How often the instance_uuid may be refused where the node is free: another node may still be losing it.
@@ -97,13 +106,14 @@ _CONFLICT, _MISSING = 409, 404
 class Seen(Struct, frozen=True):
     """The node as Ironic has it now, None if Ironic does not know it; and which steps were taken since it was read.
 
-    `vifs` are the ports that are attached, None if that was not asked.
+    `vifs` are the ports that are attached, None if that was not asked. `is_ordered`: Ironic took the order to rebuild.
     """
 
     node: Node | None
     vifs: tuple[str, ...] | None = None
     has_info: bool = False
     is_valid: bool = False
+    is_ordered: bool = False
 
 
 class SetInstance(Struct, frozen=True):
@@ -136,7 +146,7 @@ class Validate(Struct, frozen=True):
 class SetState(Struct, frozen=True):
     """Order a provision state."""
 
-    target: Literal["active", "deleted", "abort"]
+    target: Literal["active", "deleted", "abort", "rebuild"]
     configdrive: str = ""
 
 
@@ -155,27 +165,35 @@ class Again(Struct, frozen=True):
     words: str
 
 
+class Note(Struct, frozen=True):
+    """Write down since when the node is in its provision state, and only then go on."""
+
+    before: str
+
+
 class Fail(Struct, frozen=True):
-    """The deploy has failed: clean up."""
+    """The deploy has failed: clean up. A rebuild has failed: say so."""
 
     reason: str
 
 
 class Finish(Struct, frozen=True):
-    """The instance is active on the node."""
+    """The instance is active on the node, with the image that was ordered."""
 
 
 class Gone(Struct, frozen=True):
     """Nothing of the attempt is left on the node."""
 
 
-Outcome = Wait | Again | Fail | Finish | Gone
+Outcome = Wait | Again | Note | Fail | Finish | Gone
 
 
 def next_step(deploy: Deploy, seen: Seen) -> Step | Outcome:
     if deploy.kind == "undeploy" or deploy.failure:
         return _undeploying(deploy, seen)
     assert deploy.order is not None, "a deploy has its order"
+    if isinstance(deploy.order, RedeployInstance):
+        return _rebuilding(deploy, deploy.order, seen)
     return _deploying(deploy, deploy.order, seen)
 
 
@@ -214,9 +232,19 @@ def why_invalid(checks: Mapping[str, tuple[bool | None, str]]) -> str:
     return f"the node does not validate: {'; '.join(flaws)}" if flaws else ""
 
 
-def ended(row: NodeRow, deploy: Deploy, outcome: Finish | Gone) -> tuple[NodeRow, Answer | None]:
-    """The row without its deploy, and what its conductor is told, if it waits for it."""
+def is_end(deploy: Deploy, outcome: Outcome) -> bool:
+    """Is nothing left to be done? After the failure of a deploy there is."""
+    return isinstance(outcome, Finish | Gone) or (isinstance(outcome, Fail) and deploy.kind == "rebuild")
+
+
+def ended(
+    row: NodeRow, deploy: Deploy, outcome: Outcome, node: Node | None = None
+) -> tuple[NodeRow, Answer | None]:
+    """The row without its deploy, and what its conductor is told, if it waits for it. `node` is as it was read last."""
     row = structs.replace(row, deploy=None)
+    if deploy.kind == "rebuild" and isinstance(deploy.order, RedeployInstance):
+        how = _rebuilt(deploy, deploy.order, outcome, node)
+        return with_rebuilt(row, deploy.order, how), redeployed(deploy.order, row, how)
     if isinstance(outcome, Finish):
         done = Deployed(cell=deploy.cell, instance=deploy.instance, attempt=deploy.attempt)
         return structs.replace(row, deployed=done), spawned(done, row)
@@ -235,7 +263,15 @@ def is_held(row: NodeRow) -> bool:
     return bool(row.reported and row.reported.reserved) or bool(row.report_note) or not row.cell
 
 
-def instance_info(order: DeployInstance, node: Node) -> dict[str, Any]:
+def _rebuilt(deploy: Deploy, order: RedeployInstance, outcome: Outcome, node: Node | None) -> Rebuilt:
+    if not isinstance(outcome, Fail):
+        return Rebuilt(number=order.number)
+    is_ours = node is not None and node.instance_uuid == deploy.instance
+    is_active = is_ours and node is not None and OF_DEPLOYS.get(node.provision_state) == DONE
+    return Rebuilt(number=order.number, failure=outcome.reason, is_active=is_active)
+
+
+def instance_info(order: DeployInstance | RedeployInstance, node: Node) -> dict[str, Any]:
     """What Ironic is told of an instance: the same that Nova tells."""
     flavor, image = order.flavor, order.image
     info: dict[str, Any] = {
@@ -304,6 +340,41 @@ def _beginning(deploy: Deploy, order: DeployInstance, node: Node, seen: Seen) ->
         if left := [each for each in order.ports if each not in seen.vifs]:
             return AttachVif(left[0])
     return SetState("active", order.config_drive) if seen.is_valid else Validate()
+
+
+def _rebuilding(  # noqa: PLR0911 - one for each kind of state
+    deploy: Deploy, order: RedeployInstance, seen: Seen
+) -> Step | Outcome:
+    node = seen.node
+    if node is None:
+        return Fail("the node is deleted in Ironic")
+    if node.instance_uuid != deploy.instance:
+        return Fail(f"the instance is not on the node, but {node.instance_uuid or 'none'}")
+    is_ordered = deploy.is_ordered or seen.is_ordered
+    match OF_REBUILDS.get(node.provision_state):
+        case "wait":
+            return Wait(_words(node))
+        case "begin" if not deploy.before:
+            return Note(_since(node))
+        case "begin" if deploy.before == _since(node) and not is_ordered:
+            return _beginning_rebuild(order, node, seen)
+        case "begin" if node.provision_state == "active":
+            return Finish()
+        case "begin":
+            return Fail(f"{node.provision_state}: {node.last_error or 'Ironic gives no reason'}")
+        case _:
+            return Fail(f"{_words(node)}, and Ironic rebuilds no instance in that")
+
+
+def _beginning_rebuild(order: RedeployInstance, node: Node, seen: Seen) -> Step:
+    if not seen.has_info:
+        return SetInstance(instance_info(order, node))
+    return SetState("rebuild", order.config_drive) if seen.is_valid else Validate()
+
+
+def _since(node: Node) -> str:
+    at = node.provision_updated_at
+    return f"{node.provision_state} since {at.isoformat() if at else 'ever'}"
 
 
 def _undeploying(deploy: Deploy, seen: Seen) -> Step | Outcome:

@@ -1,9 +1,10 @@
-"""What a conductor's order makes of a node's row: a deploy, an undeploy, or an answer at once.
+"""What a conductor's order makes of a node's row: a deploy, an undeploy, a rebuild, or an answer at once.
 
 Orders are delivered at least once, and in any order. What was done is answered again and not done twice. An attempt that
 is over has a tombstone on the row, so that a deploy which comes after its undeploy does nothing.
 
 An undeploy is always answered. It never touches the deploy of another instance, of another attempt, or of another cell.
+It ends a rebuild of its own instance. Of two rebuilds the one with the higher number counts; of the other nothing is said.
 """
 
 from datetime import UTC, datetime
@@ -14,15 +15,17 @@ from bus.messages.build import InstanceId
 from bus.messages.cell import (
     DeployInstance,
     InstanceDestroyed,
+    InstanceRedeployed,
     InstanceSpawned,
+    RedeployInstance,
     SpawnFailed,
     UndeployInstance,
 )
 from bus.messages.hosts import NODE
 from ironic_sync.core.offers import reasons_against
-from ironic_sync.core.rows import Answer, Deploy, Deployed, Ended, NodeRow
+from ironic_sync.core.rows import Answer, Deploy, Deployed, Ended, NodeRow, Rebuilt
 
-Order = DeployInstance | UndeployInstance
+Order = DeployInstance | UndeployInstance | RedeployInstance
 Ordered = tuple[NodeRow, Answer | None]
 
 # How many attempts that are over a row remembers. Of an older one, a late deploy would be done, and then be undeployed by
@@ -36,9 +39,13 @@ def after_order(row: NodeRow, order: Order, now: datetime, *, can_deploy: bool) 
     """The row after this order, and the answer that is due at once. A row of version 0 is not known, and no order makes it
     known.
     """
-    if isinstance(order, DeployInstance):
-        return _after_deploy(row, order, now, can_deploy=can_deploy)
-    return _after_undeploy(row, order, now)
+    match order:
+        case DeployInstance():
+            return _after_deploy(row, order, now, can_deploy=can_deploy)
+        case RedeployInstance():
+            return _after_redeploy(row, order, now, can_deploy=can_deploy)
+        case UndeployInstance():
+            return _after_undeploy(row, order, now)
 
 
 def spawned(deployed: Deployed | Deploy, row: NodeRow) -> InstanceSpawned:
@@ -55,6 +62,18 @@ def spawn_failed(order: Deploy | DeployInstance, row: NodeRow, reason: str) -> S
 
 def destroyed(order: Deploy | UndeployInstance, row: NodeRow) -> InstanceDestroyed:
     return InstanceDestroyed(cell=order.cell, instance=order.instance, attempt=order.attempt, host=row.id)
+
+
+def redeployed(order: RedeployInstance, row: NodeRow, how: Rebuilt) -> InstanceRedeployed:
+    return InstanceRedeployed(
+        cell=order.cell,
+        instance=order.instance,
+        attempt=order.attempt,
+        host=row.id,
+        number=how.number,
+        failure=how.failure,
+        is_active=how.is_active,
+    )
 
 
 def with_end(row: NodeRow, instance: InstanceId, attempt: int, failure: str = "") -> NodeRow:
@@ -151,7 +170,57 @@ def _after_undeploy(row: NodeRow, order: UndeployInstance, now: datetime) -> Ord
     return structs.replace(ended, deploy=deploy), None
 
 
-def _is_on(row: NodeRow, order: UndeployInstance) -> bool:
+def _after_redeploy(row: NodeRow, order: RedeployInstance, now: datetime, *, can_deploy: bool) -> Ordered:
+    done, under_way = row.deployed, row.deploy
+    last = done.rebuilt if done is not None and _is_same(done, order) else None
+    if last is not None and order.number <= last.number:
+        return row, redeployed(order, row, last) if order.number == last.number else None
+    if under_way is not None and isinstance(under_way.order, RedeployInstance):
+        is_known = under_way.kind == "rebuild" and _is_same(under_way, order)
+        if is_known and order.number <= under_way.order.number:
+            return row, None
+    if reason := _why_no_rebuild(row, order, can_deploy=can_deploy):
+        is_active = done is not None and _is_same(done, order) and not (last and not last.is_active)
+        refused = Rebuilt(number=order.number, failure=reason, is_active=is_active)
+        # Refused once is refused for good: by now the conductor has told it.
+        return with_rebuilt(row, order, refused), redeployed(order, row, refused)
+    deploy = Deploy(
+        kind="rebuild",
+        cell=order.cell,
+        instance=order.instance,
+        attempt=order.attempt,
+        order=order,
+        started_at=now,
+        due_at=now,
+    )
+    return structs.replace(row, deploy=deploy), None
+
+
+def with_rebuilt(row: NodeRow, order: RedeployInstance, how: Rebuilt) -> NodeRow:
+    """The row that remembers how the rebuild ended, if the attempt is on the node."""
+    if not _is_on(row, order):
+        return row
+    done = Deployed(cell=order.cell, instance=order.instance, attempt=order.attempt, rebuilt=how)
+    return structs.replace(row, deployed=done)
+
+
+def _why_no_rebuild(row: NodeRow, order: RedeployInstance, *, can_deploy: bool) -> str:
+    """Why the owner need not try; empty if it may."""
+    node, under_way, end = row.node, row.deploy, _end_of(row, order.instance)
+    if not row.version or node is None:
+        return f"node {row.id} is not known here"
+    if end is not None and order.attempt <= end.attempt:
+        return _why_over(end, order.attempt)
+    if not _is_on(row, order):
+        return f"attempt {order.attempt} of the instance is not on node {row.id}"
+    if not can_deploy:
+        return NO_API
+    if under_way is not None and under_way.kind != "rebuild":
+        return f"{under_way.kind} of instance {under_way.instance} is under way on node {row.id}"
+    return ""
+
+
+def _is_on(row: NodeRow, order: UndeployInstance | RedeployInstance) -> bool:
     """Whether the attempt may be on the node: it was deployed there, or only Ironic knows of its instance."""
     done, node = row.deployed, row.node
     if done is not None and done.instance == order.instance:

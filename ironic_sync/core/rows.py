@@ -7,11 +7,18 @@ from msgspec import Struct, structs
 
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
-from bus.messages.cell import DeployInstance, InstanceDestroyed, InstanceSpawned, SpawnFailed
+from bus.messages.cell import (
+    DeployInstance,
+    InstanceDestroyed,
+    InstanceRedeployed,
+    InstanceSpawned,
+    RedeployInstance,
+    SpawnFailed,
+)
 from ironic_sync.core.node import Node
 
 # What a conductor is told of an attempt in the end.
-Answer = InstanceSpawned | SpawnFailed | InstanceDestroyed
+Answer = InstanceSpawned | SpawnFailed | InstanceDestroyed | InstanceRedeployed
 
 
 class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,17 +41,24 @@ class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Deploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a cell's conductor ordered for a node, and how far it is. A node has one at a time.
 
-    A deploy with a `failure` is being cleaned up: the failure is said when the instance is off the node.
+    A deploy with a `failure` is being cleaned up: the failure is said when the instance is off the node. A rebuild that
+    fails is not cleaned up.
+
+    A node is `active` before a rebuild and after it. It is after it if Ironic took the order, `is_ordered`. Where Ironic's
+    answer was lost, `before` tells: what the provision state was and since when, written here before Ironic is told to
+    rebuild. Its times are whole seconds: a rebuild within one second, of which the answer was lost, is done again.
     """
 
-    kind: Literal["deploy", "undeploy"]
+    kind: Literal["deploy", "undeploy", "rebuild"]
     cell: str
     instance: InstanceId
     attempt: int
     # An undeploy that no conductor waits for: what a late request left on the node.
     is_leftover: bool = False
     # What is deployed; None for an undeploy.
-    order: DeployInstance | None = None
+    order: DeployInstance | RedeployInstance | None = None
+    before: str = ""
+    is_ordered: bool = False
     failure: str = ""
     # What is waited for, for people; and how often the same step was tried in vain.
     words: str = ""
@@ -54,12 +68,21 @@ class Deploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     due_at: datetime | None = None
 
 
-class Deployed(Struct, frozen=True, kw_only=True):
-    """The attempt that a deploy made active on a node."""
+class Rebuilt(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a rebuild ended, as its conductor is told."""
+
+    number: int
+    failure: str = ""
+    is_active: bool = True
+
+
+class Deployed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The attempt that a deploy made active on a node, and how its last rebuild ended, if there was one."""
 
     cell: str
     instance: InstanceId
     attempt: int
+    rebuilt: Rebuilt | None = None
 
 
 class Ended(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,7 +13,15 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from bus.messages.build import AttemptFailed, ClaimRefused, InstanceId, InstanceState, NoValidHost, RequestId
+from bus.messages.build import (
+    AttemptFailed,
+    ClaimRefused,
+    InstanceId,
+    InstanceState,
+    NoValidHost,
+    Rebuild,
+    RequestId,
+)
 from bus.messages.cell import PlaceInCell
 from scheduler_worker.instances import DELETED, NO_REQUEST, PLACED, CellsWord, InstanceRow
 
@@ -47,6 +55,9 @@ class _Troubles(Struct, frozen=True, array_like=True):
     no_valid_host: NoValidHost | None
     reason: str
     keeps_share: bool = False
+    # Of most instances, none either.
+    rebuild: Rebuild | None = None
+    rebuilds: tuple[RequestId, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
@@ -83,7 +94,14 @@ def heard_values(word: CellsWord) -> Values:
 def _changing_values(row: InstanceRow) -> Values:
     told = row.told
     changed_at = told.changed_at or row.issued_at
-    has_troubles = told.reason or told.failures or told.refusals or told.no_valid_host or told.keeps_share
+    has_troubles = (
+        told.reason
+        or told.failures
+        or told.refusals
+        or told.no_valid_host
+        or told.keeps_share
+        or row.rebuilds
+    )
     return (
         told.state,
         told.sequence,
@@ -96,7 +114,17 @@ def _changing_values(row: InstanceRow) -> Values:
         changed_at if told.state == DELETED else None,
         told.sequence if row.unsaid else None,
         None if row.order is None else _encode(row.order),
-        _encode(_Troubles(told.failures, told.refusals, told.no_valid_host, told.reason, told.keeps_share))
+        _encode(
+            _Troubles(
+                told.failures,
+                told.refusals,
+                told.no_valid_host,
+                told.reason,
+                told.keeps_share,
+                told.rebuild,
+                row.rebuilds,
+            )
+        )
         if has_troubles
         else None,
     )
@@ -127,6 +155,7 @@ def row_of(read: Values) -> InstanceRow:
         reason=had.reason,
         changed_at=changed_at,
         keeps_share=had.keeps_share,
+        rebuild=had.rebuild,
     )
     return InstanceRow(
         told=told,
@@ -135,6 +164,7 @@ def row_of(read: Values) -> InstanceRow:
         order=None if order is None else _order(order),
         heard=heard,
         unsaid=unsaid is not None,
+        rebuilds=had.rebuilds,
     )
 
 

@@ -64,6 +64,8 @@ from bus.messages.build import (
     InstanceState,
     Miss,
     NoValidHost,
+    Rebuild,
+    RebuildInstance,
     RequestId,
 )
 from bus.messages.candidates import (
@@ -81,8 +83,11 @@ from bus.messages.cell import (
     DeployProgressed,
     DestroyInstance,
     InstanceDestroyed,
+    InstanceRedeployed,
     InstanceSpawned,
     PlaceInCell,
+    RebuildInCell,
+    RedeployInstance,
     RemoveFromCell,
     SpawnFailed,
     SpawnInstance,
@@ -184,6 +189,7 @@ IMAGE = Image(
     kernel="http://images/vmlinuz",
     ramdisk="http://images/initrd",
 )
+REBUILD = Rebuild(request_id=REQUEST, number=4, image=IMAGE, ends_by=WHEN, failure="deploy failed: no disk")
 STATE = InstanceState(
     id=CONSUMER,
     request_id=REQUEST,
@@ -202,6 +208,7 @@ STATE = InstanceState(
     ),
     reason="no host is left",
     changed_at=WHEN,
+    rebuild=REBUILD,
 )
 HOST = HostState(
     id=ROOT,
@@ -267,6 +274,7 @@ EXAMPLES: tuple[Message, ...] = (
     ),
     BuildAccepted(request_id=REQUEST, instances=(CONSUMER,), project="p"),
     DeleteInstance(instance=CONSUMER),
+    RebuildInstance(request_id=REQUEST, instance=CONSUMER, image=IMAGE, project="p", deadline_s=300),
     InstancePlaced(
         cell="c1",
         instance=structs.replace(STATE, refusals=(ClaimRefused(host="host-3", reason="its shape moved"),)),
@@ -296,6 +304,7 @@ EXAMPLES: tuple[Message, ...] = (
         ports=("port-1",),
     ),
     RemoveFromCell(cell="c1", instance=CONSUMER, request_id=REQUEST, issued_at=WHEN),
+    RebuildInCell(cell="c1", instance=CONSUMER, rebuild=REBUILD),
     SpawnInstance(
         cell="c1", instance=CONSUMER, attempt=2, host=ROOT, flavor=FLAVOR, share=SHARE, name="web-1"
     ),
@@ -316,10 +325,31 @@ EXAMPLES: tuple[Message, ...] = (
         ports=("port-1",),
     ),
     UndeployInstance(cell="c1", instance=CONSUMER, attempt=2, host=ROOT),
+    RedeployInstance(
+        cell="c1",
+        instance=CONSUMER,
+        attempt=2,
+        host=ROOT,
+        number=103,
+        flavor=FLAVOR,
+        image=IMAGE,
+        name="web-1",
+        image_properties={"trait:CUSTOM_GOLD": "required"},
+        config_drive="http://drives/web",
+    ),
     DeployProgressed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, words="wait call-back"),
     InstanceSpawned(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, kind="ironic"),
     SpawnFailed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, reason="no disk"),
     InstanceDestroyed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT),
+    InstanceRedeployed(
+        cell="c1",
+        instance=CONSUMER,
+        attempt=2,
+        host=ROOT,
+        number=103,
+        failure="deploy failed: no disk",
+        is_active=False,
+    ),
     HostsReported(
         cell="c1",
         hosts=(

@@ -153,7 +153,7 @@ def test_a_field_that_we_do_not_know_matters_only_where_people_write(example: Me
 def test_clients_and_operators_are_read_strictly_and_workers_are_not() -> None:
     """A worker may be of a later release than its reader; what a person misspells must not be an order half obeyed."""
     written_by_people = {
-        *("build.request", "instance.delete", "instance.query", "host.query", "host.set"),
+        *("build.request", "instance.delete", "instance.rebuild", "instance.query", "host.query", "host.set"),
         *("application.query", "application.set"),
         *BOOK_WRITES,
         *BOOK_SEARCHES,

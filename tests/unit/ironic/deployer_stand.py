@@ -12,7 +12,13 @@ import httpx
 from msgspec import structs
 
 from bus.message import ProviderId
-from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawned, SpawnFailed
+from bus.messages.cell import (
+    DeployProgressed,
+    InstanceDestroyed,
+    InstanceRedeployed,
+    InstanceSpawned,
+    SpawnFailed,
+)
 from bus.process import run_until
 from compute_sim.ironic import (
     Delays,
@@ -210,7 +216,7 @@ class Stand:
                 f"never came true: {what}; {states}, {self.row.deploy}, {self.said}"
             ) from None
 
-    async def until_said(self, kind: type[InstanceSpawned | SpawnFailed | InstanceDestroyed]) -> None:
+    async def until_said(self, kind: type[Answer]) -> None:
         await self.until(
             lambda: any(isinstance(each, kind) for each in self.answers), f"{kind.__name__} is said"
         )
@@ -234,6 +240,10 @@ class Stand:
         if isinstance(message, InstanceSpawned):
             assert is_on, "it is said to be active, and is not on the node"
             assert self.node.provision_state == "active"
+        elif isinstance(message, InstanceRedeployed):
+            is_running = is_on and self.node.provision_state == "active"
+            assert message.is_active == is_running, f"{message}, and the node is {self.node.provision_state}"
+            assert message.failure or "deploying" in self.states, "it is said to be rebuilt, and is not"
         elif not isinstance(message, DeployProgressed):
             assert not is_on, f"{message} is said while the instance is on the node"
         self.said.append(message)

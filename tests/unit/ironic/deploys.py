@@ -5,7 +5,7 @@ from uuid import UUID
 
 from bus.message import ConsumerId
 from bus.messages.build import Flavor, Image, InstanceId
-from bus.messages.cell import DeployInstance, UndeployInstance
+from bus.messages.cell import DeployInstance, RedeployInstance, UndeployInstance
 from bus.messages.placement import ResourceAmount, Share
 from ironic_sync.core.rows import Deploy
 from tests.unit.ironic.captured import NODE_ID
@@ -13,6 +13,7 @@ from tests.unit.ironic.captured import NODE_ID
 OURS = InstanceId(ConsumerId(UUID(int=0xA)))
 THEIRS = InstanceId(ConsumerId(UUID(int=0xB)))
 IMAGE = Image(source="http://images/debian", checksum="0a1b")
+OTHER_IMAGE = Image(source="http://images/fedora", checksum="1b2c")
 
 
 def an_order(instance: InstanceId = OURS, attempt: int = 1, **fields: Any) -> DeployInstance:
@@ -24,6 +25,23 @@ def an_order(instance: InstanceId = OURS, attempt: int = 1, **fields: Any) -> De
 def an_undeploy(instance: InstanceId = OURS, attempt: int = 1, **fields: Any) -> UndeployInstance:
     values: dict[str, Any] = {"cell": "c1", "host": NODE_ID, **fields}
     return UndeployInstance(instance=instance, attempt=attempt, **values)
+
+
+def a_redeploy(number: int = 102, instance: InstanceId = OURS, **fields: Any) -> RedeployInstance:
+    values: dict[str, Any] = {
+        "cell": "c1",
+        "host": NODE_ID,
+        "attempt": 1,
+        "flavor": Flavor(),
+        "image": OTHER_IMAGE,
+        **fields,
+    }
+    return RedeployInstance(instance=instance, number=number, **values)
+
+
+def a_rebuild(**fields: Any) -> Deploy:
+    values: dict[str, Any] = {"cell": "c1", "instance": OURS, "attempt": 1, "order": a_redeploy(), **fields}
+    return Deploy(kind="rebuild", **values)
 
 
 def a_deploy(**fields: Any) -> Deploy:

@@ -18,6 +18,7 @@ from ironic_sync.core.deploying import (
     Fail,
     Finish,
     Gone,
+    Note,
     ReadVifs,
     Seen,
     SetInstance,
@@ -145,7 +146,7 @@ def test_the_steps_of_a_deploy_come_in_their_order() -> None:
     while not isinstance(taken and taken[-1], SetState):
         step = next_step(work, now)
         taken.append(step)
-        assert not isinstance(step, Fail | Wait | Again | Finish | Gone)
+        assert not isinstance(step, Fail | Wait | Again | Note | Finish | Gone)
         now = seen(vifs=("p1",), has_info=True) if isinstance(step, ReadVifs) else after_step(now, step)
 
     assert taken == [

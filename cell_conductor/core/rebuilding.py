@@ -1,0 +1,74 @@
+"""An active instance gets another image, on the host that it has: its attempt, its host and its share stay.
+
+    active, broken ──▶ rebuilding ──▶ active   done; or it failed, and what ran before still runs
+                                 └──▶ broken   it failed, and nothing runs there; or its time is up
+
+Rebuilds of an instance are numbered. The API level orders the next one only when it knows how the last one ended; so a
+later number counts, and what is said of an earlier one changes nothing. A rebuild whose time was up may still be done:
+then the instance is active after all. A delete ends a rebuild at any time.
+"""
+
+from msgspec import structs
+
+from bus.messages.cell import InstanceRedeployed, RebuildInCell
+from bus.messages.hosts import NODE
+from cell_conductor.core.instance import REBUILDS, redeploying
+from cell_conductor.core.turn import Turn
+
+NOT_YET = "only an instance on a bare-metal node can be rebuilt yet, not one on a hypervisor"
+
+
+def on_rebuild(turn: Turn, order: RebuildInCell) -> None:
+    row, rebuild = turn.row, order.rebuild
+    if row.state not in ("active", "rebuilding", "broken"):
+        return
+    if row.rebuild is not None and rebuild.number <= row.rebuild.number:
+        return
+    assert row.order is not None, "an active instance was placed"
+    assert row.host is not None, "an active instance has a host"
+    was_active = row.state == "active"
+    turn.no_longer_say(REBUILDS, attempt=row.attempt)
+    # The API level has counted on, and its readers drop what has a lower sequence than they know.
+    turn.become(rebuild=rebuild, sequence=max(row.sequence, rebuild.number), reason="")
+    if row.host.kind != NODE:
+        _end_failed(turn, NOT_YET, is_active=True)
+    elif turn.now >= rebuild.ends_by:
+        _end_failed(turn, "it came to its cell after its deadline", is_active=was_active)
+    else:
+        turn.say(redeploying(row, row.order, row.host, rebuild), state="rebuilding")
+        turn.wait_longer(rebuild.ends_by)
+
+
+def on_redeployed(turn: Turn, word: InstanceRedeployed) -> None:
+    row = turn.row
+    is_known = row.attempt == word.attempt and row.host is not None and row.host.share.host == word.host
+    if not is_known or row.rebuild is None or row.rebuild.number != word.number:
+        return
+    if not word.failure and row.state in ("rebuilding", "broken"):
+        turn.no_longer_say(REBUILDS, attempt=row.attempt)
+        turn.become(rebuild=structs.replace(row.rebuild, failure=""), reason="")
+        turn.end_active()
+    elif row.state == "rebuilding":
+        _end_failed(turn, word.failure, is_active=word.is_active)
+
+
+def on_rebuild_time_up(turn: Turn) -> None:
+    row = turn.row
+    assert row.rebuild is not None, "who is rebuilt has a rebuild"
+    assert row.host is not None, "who is rebuilt has a host"
+    if turn.now >= row.rebuild.ends_by:
+        reason = "not rebuilt by its deadline"
+    else:
+        reason = f"no word of it within {turn.rules.time_to_build(row.host).total_seconds():g} s"
+    _end_failed(turn, reason, is_active=False)
+
+
+def _end_failed(turn: Turn, failure: str, *, is_active: bool) -> None:
+    rebuild = turn.row.rebuild
+    assert rebuild is not None, "who is rebuilt has a rebuild"
+    turn.no_longer_say(REBUILDS, attempt=turn.row.attempt)
+    turn.become(rebuild=structs.replace(rebuild, failure=failure))
+    if is_active:
+        turn.end_active()
+    else:
+        turn.end_broken(f"its rebuild failed: {failure}")

@@ -1,0 +1,115 @@
+"""`moor rebuild`: another image for an instance on a bare-metal node, in place."""
+
+import asyncio
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from bus.messages.build import (
+    BuildRejected,
+    InstanceId,
+    InstancesFound,
+    InstanceState,
+    RebuildInstance,
+    RequestId,
+)
+from moor.client import Following, client
+from moor.instances_command import ENDED, Timeout, followed_until, image_of
+from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, fail, out, run, settled
+from moor.request_ids import new_request_ids
+from moor.settings import Settings
+from moor.showing import instances_table, plain, print_json
+
+
+def rebuild(
+    id_: Annotated[
+        UUID, typer.Argument(metavar="ID", help="An instance that is active on a bare-metal node.")
+    ],
+    bus: BusUrl = "",
+    *,
+    image: Annotated[str, typer.Option(metavar="ID|URL", help="What is written onto its node.")],
+    image_checksum: Annotated[
+        str, typer.Option(metavar="SUM", help="Of an image that is fetched by its URL.")
+    ] = "",
+    image_kernel: Annotated[
+        str, typer.Option(metavar="ID|URL", help="The kernel of an image of one partition.")
+    ] = "",
+    image_ramdisk: Annotated[
+        str, typer.Option(metavar="ID|URL", help="The ramdisk of an image of one partition.")
+    ] = "",
+    project: Project = "",
+    deadline: Annotated[
+        int | None,
+        typer.Option(
+            metavar="S", show_default=False, help="It has ended by then, one way or another. Left out: 7200."
+        ),
+    ] = None,
+    request_id: Annotated[
+        UUID | None,
+        typer.Option(
+            show_default=False,
+            help="Your name for this rebuild: said again with the same image, it is the same rebuild.",
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow it to its end.")] = False,
+    timeout: Timeout = 120.0,
+    as_json: AsJson = False,
+) -> None:
+    """Write another image onto the node that has the instance, in place of what is there."""
+    wanted = image_of(image, image_checksum, image_kernel, image_ramdisk)
+    if wanted is None:
+        raise typer.BadParameter("--image is empty: name what is written onto the node")
+    order = RebuildInstance(
+        request_id=RequestId(request_id) if request_id else new_request_ids(1)[0],
+        instance=InstanceId(id_),
+        image=wanted,
+        project=project,
+        deadline_s=deadline,
+    )
+    run(_rebuild(settled(bus=bus), order, timeout_s=timeout, wait=wait, for_programs=as_json))
+
+
+async def _rebuild(
+    settings: Settings,
+    order: RebuildInstance,
+    *,
+    timeout_s: float,
+    wait: bool,
+    for_programs: bool,
+) -> None:
+    by_s = asyncio.get_running_loop().time() + timeout_s
+    async with client(settings, patience_s=timeout_s) as asking:
+        answer = await asking.ask(order)
+        if isinstance(answer, BuildRejected):
+            if for_programs:
+                print_json({"request_id": str(order.request_id), "rejected": plain(answer)})
+            fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
+        assert isinstance(answer, InstancesFound), f"a rebuild was answered by {answer!r}"
+        following = Following(asking, (order.instance,), by_s, order.project)
+        following.take(answer.instances)
+        in_time = not wait or await followed_until(
+            following, lambda each: each.state in ENDED, quiet=for_programs
+        )
+    state = following.states[order.instance]
+    if for_programs:
+        print_json(plain(state))
+    else:
+        out.print(instances_table((state,)))
+    if not in_time:
+        fail(
+            f"it has not ended within {timeout_s:.0f} s; `moor show` follows up",
+            NOT_IN_TIME,
+        )
+    if wait and (why := _why_not_done(state, order)):
+        fail(f"{order.image.source} is not on the node: {why}", NOT_DONE)
+
+
+def _why_not_done(state: InstanceState, order: RebuildInstance) -> str:
+    """Empty if the instance is active with the image of this rebuild."""
+    last = state.rebuild
+    if last is None or last.request_id != order.request_id:
+        return "another rebuild came after this one"
+    if last.failure or state.state != "active":
+        return last.failure or state.reason or f"the instance is {state.state}"
+    return ""

@@ -1,0 +1,43 @@
+"""Orders to rebuild instances: load, decide, save, say. The rules live in rebuilds.py."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from bus.handling import Answer, Handlers, Received, Said, Tell
+from bus.messages.build import BuildRejected, InstanceId, InstancesFound, RebuildInstance
+from scheduler_worker.answering import rejected
+from scheduler_worker.instances import InstanceRow
+from scheduler_worker.late import LateTransaction, kept_messages
+from scheduler_worker.rebuilds import rebuilt
+
+
+def on_rebuild_requests(clock: Callable[[], datetime], *, timeout_s: int) -> Handlers:
+    """`timeout_s` is how long a rebuild may take that names no deadline."""
+
+    async def on_rebuilds(asks: Sequence[Received[RebuildInstance]], late: LateTransaction) -> list[Said]:
+        transaction = await late.begun()
+        wanted = sorted({ask.message.instance for ask in asks}, key=lambda id_: id_.int)
+        rows = dict(await transaction.lock(wanted))
+        changed: dict[InstanceId, InstanceRow] = {}
+        verdicts: list[InstanceRow | BuildRejected] = []
+        for ask in asks:
+            id_ = ask.message.instance
+            verdict = rebuilt(rows.get(id_), ask.message, clock(), timeout_s=timeout_s)
+            if isinstance(verdict, InstanceRow) and verdict is not rows[id_]:
+                changed[id_] = rows[id_] = verdict
+            verdicts.append(verdict)
+        await transaction.save(list(changed.values()))
+        causes = {ask.message.instance: ask for ask in asks}
+        said: list[Said] = [
+            Tell(message, causes[id_], kept)
+            for id_, row in rows.items()
+            for kept, message in kept_messages(row)
+        ]
+        for ask, verdict in zip(asks, verdicts, strict=True):
+            if isinstance(verdict, BuildRejected):
+                said += rejected(ask, verdict)
+            else:
+                said.append(Answer(ask, InstancesFound(instances=(rows[verdict.id].told,))))
+        return said
+
+    return {RebuildInstance: on_rebuilds}

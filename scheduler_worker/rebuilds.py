@@ -1,0 +1,78 @@
+"""What becomes of an order to rebuild an instance: accepted once, answered again, or refused.
+
+Pure: plain functions over frozen values, over rows that the store has locked.
+
+An instance is rebuilt while it is active, or in error after a rebuild that failed: then its host still has it. One rebuild
+at a time. A delete ends it, and whatever its cell says of it later counts no more.
+"""
+
+from datetime import datetime, timedelta
+
+from msgspec import structs
+
+from bus.messages.build import BuildRejected, Rebuild, RebuildInstance
+from scheduler_worker.core.requests import DEADLINE_S_MAX
+from scheduler_worker.instances import ACTIVE, ERROR, NO_REQUEST, REBUILDING, InstanceRow, is_of
+
+# How many requests of rebuilds a row remembers. One that is older would be done again if it was delivered again.
+REBUILDS_MAX = 16
+
+
+def rebuilt(
+    row: InstanceRow | None, order: RebuildInstance, now: datetime, *, timeout_s: int
+) -> InstanceRow | BuildRejected:
+    """The row with the rebuild on its way to the cell; the very same row if the order was taken before."""
+    if row is None or row.told.request_id == NO_REQUEST or not is_of(row, order.project):
+        return _refused(order, "instance", order.instance, "there is no such instance")
+    told, last = row.told, row.told.rebuild
+    if order.request_id in row.rebuilds:
+        if last is not None and last.request_id == order.request_id and last.image != order.image:
+            return _refused(
+                order,
+                "request_id",
+                order.request_id,
+                "duplicate id: a rebuild with this id and another image was taken before",
+            )
+        return row
+    if order.deadline_s is not None and not 1 <= order.deadline_s <= DEADLINE_S_MAX:
+        reason = f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
+        return _refused(order, "deadline_s", order.deadline_s, reason)
+    if reason := _why_not(row):
+        return _refused(order, "instance", order.instance, reason)
+    number = told.sequence + 1
+    rebuild = Rebuild(
+        request_id=order.request_id,
+        number=number,
+        image=order.image,
+        ends_by=now + timedelta(seconds=timeout_s if order.deadline_s is None else order.deadline_s),
+    )
+    return structs.replace(
+        row,
+        told=structs.replace(
+            told,
+            sequence=number,
+            state=REBUILDING,
+            reason="",
+            keeps_share=False,
+            rebuild=rebuild,
+            changed_at=now,
+        ),
+        order=None,
+        unsaid=True,
+        rebuilds=(*row.rebuilds, order.request_id)[-REBUILDS_MAX:],
+    )
+
+
+def _why_not(row: InstanceRow) -> str:
+    told = row.told
+    if told.state == REBUILDING and told.rebuild is not None:
+        return f"it is rebuilt already, by request {told.rebuild.request_id}: wait for the end of that"
+    if told.state == ACTIVE or (told.state == ERROR and told.rebuild is not None and told.keeps_share):
+        return ""
+    return f"it is {told.state}: only an active instance can be rebuilt, or one whose last rebuild failed"
+
+
+def _refused(order: RebuildInstance, field: str, value: object, reason: str) -> BuildRejected:
+    return BuildRejected(
+        request_id=order.request_id, field=field, value=str(value), reason=reason, project=order.project
+    )
