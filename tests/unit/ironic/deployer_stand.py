@@ -14,10 +14,8 @@ from msgspec import structs
 from bus.message import ProviderId
 from bus.messages.cell import (
     DeployProgressed,
-    InstanceDestroyed,
     InstanceRedeployed,
     InstanceSpawned,
-    SpawnFailed,
 )
 from bus.process import run_until
 from compute_sim.ironic import (

@@ -1,0 +1,237 @@
+"""Which orders to rebuild an instance are taken, once each, and what its cell says of them."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from bus.messages.build import (
+    BuildInstance,
+    BuildRejected,
+    Image,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceId,
+    InstanceState,
+    Rebuild,
+    RebuildInstance,
+    RequestId,
+)
+from bus.messages.cell import RebuildInCell, RemoveFromCell
+from scheduler_worker.instances import (
+    ACTIVE,
+    ERROR,
+    REBUILDING,
+    InstanceRow,
+    accepted,
+    deleted,
+    deleted_unseen,
+    heard,
+    is_whole,
+    messages_of,
+)
+from scheduler_worker.rebuilds import REBUILDS_MAX, rebuilt
+from tests.contracts.placement_orders import an_id
+
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+ONE = InstanceId(an_id("one"))
+NEW = Image(source="http://images/fedora", checksum="1b2c")
+OTHER = Image(source="http://images/debian", checksum="0a1b")
+
+
+def an_order(number: int = 1, **fields: Any) -> RebuildInstance:
+    order = RebuildInstance(request_id=RequestId(an_id(f"rebuild-{number}")), instance=ONE, image=NEW)
+    return structs.replace(order, **fields)
+
+
+def a_row(state: str = ACTIVE, **told: Any) -> InstanceRow:
+    build = BuildInstance(request_id=RequestId(an_id("build")), project="shop")
+    (row,) = accepted(build, (ONE,), NOON, NOON + timedelta(hours=2))
+    values = {"sequence": 102, "cell": "c1", "host": "n1", "attempt": 1, **told}
+    return structs.replace(row, told=structs.replace(row.told, state=state, **values), heard=102)
+
+
+def judged(row: InstanceRow | None, order: RebuildInstance | None = None) -> InstanceRow | BuildRejected:
+    return rebuilt(row, order or an_order(), NOON, timeout_s=7_200)
+
+
+def taken(row: InstanceRow, order: RebuildInstance | None = None) -> InstanceRow:
+    verdict = judged(row, order)
+    assert isinstance(verdict, InstanceRow), verdict
+    return verdict
+
+
+def refused(row: InstanceRow | None, order: RebuildInstance | None = None) -> BuildRejected:
+    verdict = judged(row, order)
+    assert isinstance(verdict, BuildRejected), verdict
+    return verdict
+
+
+def said(
+    kind: type[InstanceActive | InstanceFailed | InstanceDeleted],
+    row: InstanceRow,
+    sequence: int,
+    rebuild: Rebuild | None,
+    **fields: Any,
+) -> InstanceActive | InstanceFailed | InstanceDeleted:
+    values = {"state": ACTIVE, "host": "n1", "cell": "c1", "changed_at": NOON, **fields}
+    state = InstanceState(
+        id=row.id, request_id=row.told.request_id, sequence=sequence, rebuild=rebuild, **values
+    )
+    return kind(cell="c1", instance=state)
+
+
+def test_an_active_instance_is_rebuilding_and_its_cell_is_told_until_it_is_confirmed() -> None:
+    row = taken(a_row())
+
+    told = row.told
+    expected = Rebuild(
+        request_id=an_order().request_id, number=103, image=NEW, ends_by=NOON + timedelta(seconds=7_200)
+    )
+    assert (told.state, told.sequence, told.host, told.rebuild) == (REBUILDING, 103, "n1", expected)
+    assert messages_of(row) == (RebuildInCell(cell="c1", instance=ONE, rebuild=expected),)
+
+
+def test_a_deadline_of_its_own_counts() -> None:
+    rebuild = taken(a_row(), an_order(deadline_s=60)).told.rebuild
+
+    assert rebuild is not None
+    assert rebuild.ends_by == NOON + timedelta(seconds=60)
+
+
+@pytest.mark.parametrize("seconds", [0, 86_401])
+def test_a_deadline_that_makes_no_sense_is_refused(seconds: int) -> None:
+    answer = refused(a_row(), an_order(deadline_s=seconds))
+
+    assert (answer.field, answer.value) == ("deadline_s", str(seconds))
+
+
+def test_an_order_that_comes_again_changes_nothing_while_it_is_done_and_after() -> None:
+    row = taken(a_row())
+    assert taken(row) is row
+    done = heard(row, said(InstanceActive, row, 104, row.told.rebuild), NOON)
+    assert done is not None
+
+    assert taken(done) is done
+    second = taken(done, an_order(2))
+    assert second.told.state == REBUILDING
+    # The first, delivered once more, though another came after it.
+    assert taken(second) is second
+
+
+def test_an_id_with_another_image_is_refused() -> None:
+    row = taken(a_row())
+
+    answer = refused(row, an_order(image=OTHER))
+
+    assert (answer.field, answer.value) == ("request_id", str(an_order().request_id))
+
+
+def test_the_last_requests_are_remembered() -> None:
+    row = a_row()
+    for number in range(REBUILDS_MAX + 1):
+        row = taken(row, an_order(number))
+        after = heard(row, said(InstanceActive, row, row.told.sequence + 1, row.told.rebuild), NOON)
+        assert after is not None
+        row = after
+
+    assert len(row.rebuilds) == REBUILDS_MAX
+    assert taken(row, an_order(1)) is row
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (None, "there is no such instance"),
+        (deleted_unseen(ONE, NOON), "there is no such instance"),
+        *((a_row(state), f"it is {state}: only an active") for state in ("accepted", "placed", "deleting")),
+        (a_row(ERROR), "it is error: only an active"),
+        (a_row("deleted", keeps_share=True), "it is deleted: only an active"),
+    ],
+)
+def test_what_is_not_active_is_refused_with_field_and_value(row: InstanceRow | None, why: str) -> None:
+    answer = refused(row)
+
+    assert (answer.request_id, answer.field, answer.value) == (an_order().request_id, "instance", str(ONE))
+    assert why in answer.reason
+
+
+def test_of_another_project_there_is_no_such_instance() -> None:
+    assert refused(a_row(), an_order(project="bank")).reason == "there is no such instance"
+    assert taken(a_row(), an_order(project="shop")).told.state == REBUILDING
+
+
+def test_a_second_rebuild_is_refused_while_one_is_under_way() -> None:
+    answer = refused(taken(a_row()), an_order(2))
+
+    assert str(an_order().request_id) in answer.reason
+
+
+def test_the_active_of_before_does_not_end_a_rebuild() -> None:
+    """A word that was on its way when the rebuild was ordered, and one about an earlier rebuild that was done late."""
+    first = taken(a_row())
+    earlier = first.told.rebuild
+
+    for late in (None, earlier):
+        row = (
+            first
+            if late is None
+            else taken(structs.replace(first, told=structs.replace(first.told, state=ACTIVE)), an_order(2))
+        )
+        after = heard(row, said(InstanceActive, row, 110, late), NOON)
+        assert after is not None
+        assert (after.told, after.heard, after.unsaid) == (row.told, 110, True)
+        assert messages_of(after) == messages_of(row)
+
+
+def test_its_cells_word_about_it_ends_a_rebuild() -> None:
+    row = taken(a_row())
+    rebuild = row.told.rebuild
+    assert rebuild is not None
+
+    done = heard(row, said(InstanceActive, row, 105, rebuild), NOON)
+    failed = heard(
+        row,
+        said(
+            InstanceFailed,
+            row,
+            105,
+            structs.replace(rebuild, failure="no disk"),
+            state=ERROR,
+            keeps_share=True,
+            reason="its rebuild failed: no disk",
+        ),
+        NOON,
+    )
+
+    assert done is not None
+    assert (done.told.state, done.told.rebuild, done.told.sequence) == (ACTIVE, rebuild, 105)
+    assert messages_of(done) == ()
+    assert failed is not None
+    assert (failed.told.state, failed.told.keeps_share) == (ERROR, True)
+    assert not failed.may_lose(is_new=False)
+    again = taken(failed, an_order(2)).told
+    assert (again.state, again.reason, again.keeps_share) == (REBUILDING, "", False)
+
+
+def test_a_delete_ends_a_rebuild_whatever_its_cell_says_later() -> None:
+    row = taken(a_row())
+    leaving = deleted(row, NOON)
+    assert leaving is not None
+
+    assert [type(each) for each in messages_of(leaving)] == [RemoveFromCell]
+    still = heard(leaving, said(InstanceActive, row, 106, row.told.rebuild), NOON)
+    assert still is not None
+    assert still.told.state == "deleting"
+    gone = heard(row, said(InstanceDeleted, row, 107, None, state="deleted"), NOON)
+    assert gone is not None
+    assert gone.told.state == "deleted"
+
+
+def test_a_word_about_a_rebuild_is_not_heard_without_looking_at_the_row() -> None:
+    row = taken(a_row())
+
+    assert not is_whole(said(InstanceActive, row, 105, row.told.rebuild))
+    assert is_whole(said(InstanceActive, row, 105, None))
