@@ -4,7 +4,7 @@ given up that a silent host may still have.
 
 from collections.abc import Sequence
 
-from bus.messages.build import InstanceId
+from bus.messages.build import InstanceId, Rebuild
 from cell_conductor.core.instance import Instance
 from tests.simulation.findings import Findings
 from tests.simulation.hosts_seen import short
@@ -14,7 +14,10 @@ NEXT = {
     "": {"building", "error", "deleting", "deleted"},
     "building": {"swapping", "active", "error", "deleting", "deleted"},
     "swapping": {"building", "error", "deleting", "deleted"},
-    "active": {"deleting", "deleted"},
+    "active": {"rebuilding", "deleting", "deleted"},
+    "rebuilding": {"active", "broken", "deleting", "deleted"},
+    # A rebuild whose time was up may be done after all.
+    "broken": {"rebuilding", "active", "deleting", "deleted"},
     "error": {"deleting", "deleted"},
     "deleting": {"deleted"},
     "deleted": set(),
@@ -51,6 +54,8 @@ class Cells:
             )
         if row.state == "active" and was != "active":
             self._check_built(row)
+        if row.state == "active" and row.rebuild is not None and was != "active":
+            self._check_rebuilt(row, row.rebuild)
         if before is None:
             return
         if row.attempt < before.attempt:
@@ -74,6 +79,15 @@ class Cells:
             self._findings.breaks(
                 "nothing is built twice",
                 f"{short(row.id)} is active by attempt {row.attempt}, which {row.host.name} has not built",
+            )
+
+    def _check_rebuilt(self, row: Instance, rebuild: Rebuild) -> None:
+        assert row.host is not None, "who is active has a host"
+        host = row.host.share.host
+        if not rebuild.failure and not self._physical.has_image(row.id, host, rebuild.image.source):
+            self._findings.breaks(
+                "an instance that is rebuilt has its image",
+                f"{short(row.id)} is active by rebuild {rebuild.number}, and {row.host.name} has another image",
             )
 
 

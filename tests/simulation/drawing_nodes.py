@@ -34,7 +34,7 @@ from tests.simulation.faults import (
     Zombie,
 )
 from tests.simulation.ironic import CLASSES
-from tests.simulation.plan import CELLS, GROUPS_OF_NODES, Boot, Delete, Flip, Plan
+from tests.simulation.plan import CELLS, GROUPS_OF_NODES, Boot, Delete, Flip, Plan, Rebuild
 
 # Seeds from here on are of bare metal.
 NODE_SEEDS = 1_000_000_000
@@ -77,6 +77,7 @@ KEYS = (
     "spawned",
     "destroyed",
 )
+KEYS_OF_REBUILDS = ("instance.rebuild", "rebuild.", "redeploy.", "redeployed.")
 POINTS = ("before_commit", "after_commit", "before_ack", "on_the_way", "in_timer")
 
 
@@ -84,13 +85,17 @@ def draw_nodes(seed: int) -> Plan:
     chance = random.Random(f"{seed} nodes")
     nodes = _nodes(random.Random(f"{seed} metal"))
     boots = _boots(random.Random(f"{seed} boots"))
+    # By a chance of their own: what else is drawn of a seed stays as it is.
+    of_rebuilds = random.Random(f"{seed} rebuilds")
+    faults = (*_faults(chance), *_faults_of_rebuilds(of_rebuilds))
     return Plan(
         seed=seed,
         hosts=dict.fromkeys(CELLS, ()),
         script=FaultScript(seed=seed),
         boots=boots,
         deletes=_deletes(random.Random(f"{seed} deletes"), boots),
-        faults=tuple(sorted(_faults(chance), key=lambda fault: fault.at_s)),
+        rebuilds=_rebuilds(of_rebuilds, boots),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
         nodes=nodes,
         flips=_flips(random.Random(f"{seed} flips"), nodes),
         ironic=_script(random.Random(f"{seed} script")),
@@ -147,6 +152,30 @@ def _deletes(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Delete, ..
         for index in range(boot.count)
         if chance.random() < 0.85
     )
+
+
+def _rebuilds(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Rebuild, ...]:
+    """Of every other instance, and some twice: the second may come while the first is under way."""
+    rebuilds: list[Rebuild] = []
+    for boot in boots:
+        for index in range(boot.count):
+            for _ in range(chance.choice((0, 0, 1, 1, 1, 2))):
+                at_s = boot.at_s + chance.uniform(0, 12)
+                again_s = tuple(at_s + chance.uniform(0, 8) for _ in range(chance.random() < 0.3))
+                id_ = UUID(int=chance.getrandbits(128))
+                rebuilds.append(Rebuild(id_, boot.id, index, at_s, again_s))
+    return tuple(sorted(rebuilds, key=lambda rebuild: rebuild.at_s))
+
+
+def _faults_of_rebuilds(chance: random.Random) -> list[Fault]:
+    def at_s() -> float:
+        return chance.uniform(*BUSY_S) + 1
+
+    return [
+        *(Duplicate(at_s(), "", key, chance.choice((0.0, 0.1, 1.0, 8.0))) for key in KEYS_OF_REBUILDS * 2),
+        *(Nack(at_s(), "", key, chance.choice((1, 3))) for key in KEYS_OF_REBUILDS),
+        *(LostAnswer(at_s(), chance.choice(DAEMONS)) for _ in range(2)),
+    ]
 
 
 def _flips(chance: random.Random, nodes: tuple[Node, ...]) -> tuple[Flip, ...]:

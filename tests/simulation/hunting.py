@@ -16,7 +16,10 @@ from tests.simulation.seeds import Outcome, run
 from tests.simulation.telling import lines_of, plan_lines
 
 # What of a plan can be left out.
-PARTS = ("faults", "boots", "flips", "errands", "deletes", "switches", "nonsense", "script", "ironic")
+PARTS = (
+    *("faults", "boots", "flips", "errands", "deletes", "rebuilds", "switches", "nonsense"),
+    *("script", "ironic"),
+)
 # Those whose faults are the things that can be left out.
 SCRIPTS = ("script", "ironic")
 LINES_MAX = 60
@@ -108,7 +111,7 @@ def _until(plan: Plan, end_s: float) -> Plan:
     """What comes after the break has no part in it."""
     early = {
         part: tuple(each for each in getattr(plan, part) if each.at_s <= end_s)
-        for part in ("boots", "flips", "errands", "deletes", "faults", "nonsense")
+        for part in ("boots", "flips", "errands", "deletes", "rebuilds", "faults", "nonsense")
     }
     return _sound(structs.replace(plan, **early))
 
@@ -134,7 +137,7 @@ def _without_flips(plan: Plan) -> Plan:
 
 
 def _without_deletes(plan: Plan) -> Plan:
-    return structs.replace(plan, deletes=(), switches=(), nonsense=())
+    return structs.replace(plan, deletes=(), rebuilds=(), switches=(), nonsense=())
 
 
 def _without_intruders(plan: Plan) -> Plan:
@@ -188,6 +191,7 @@ def _sound(plan: Plan) -> Plan:
     return structs.replace(
         plan,
         deletes=tuple(each for each in plan.deletes if each.request in ids),
+        rebuilds=tuple(each for each in plan.rebuilds if each.request in ids),
         nonsense=tuple(each for each in plan.nonsense if each.like is None or each.like in ids),
     )
 

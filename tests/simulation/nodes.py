@@ -44,6 +44,9 @@ class Truth(Struct):
     node: Node | None
     is_free: bool = False
     left_s: list[float] = []
+    # The image that a deploy writes, and the one that was written last.
+    writes: str = ""
+    image: str = ""
     # When it was deleted, made again, or given to another cell, last.
     went_s: float = -1.0
 
@@ -93,6 +96,7 @@ class Nodes:
         elif is_free(after) and not truth.is_free:
             self._findings.see(NODE, BACK)
         truth.is_free = is_free(after)
+        _note_image(truth, before, after)
         if after is None:
             self._findings.tell("ironic", "{} is deleted", node)
             return
@@ -123,6 +127,11 @@ class Nodes:
     def has_built(self, instance: InstanceId, host: ProviderId) -> bool:
         """It has, or had and lost it."""
         return (instance, host) in self._built
+
+    def has_image(self, instance: InstanceId, host: ProviderId, image: str) -> bool:
+        """The image was written onto the node; unless it has lost the instance since."""
+        truth = self.truths.get(host)
+        return truth is None or not self.still_there(instance, host) or truth.image == image
 
     def instance_on(self, node: ProviderId) -> str | None:
         truth = self.truths.get(node)
@@ -281,6 +290,15 @@ class Nodes:
                 f"{node} {how}; it left at {truth.left_s[-1] if truth.left_s else 0.0:.3f}, and what placement was told is of "
                 f"{known_s:.3f}; it is {_shown(truth.node) if truth.node else 'deleted'}",
             )
+
+
+def _note_image(truth: Truth, before: Node | None, after: Node | None) -> None:
+    """What Ironic writes, it reads at the beginning of the deploy."""
+    was, now = before and before.provision_state, after and after.provision_state
+    if after is not None and now == "deploying" and was not in ("wait call-back", now):
+        truth.writes = str(after.instance_info.get("image_source", ""))
+    elif now == "active" and was in ("deploying", "wait call-back"):
+        truth.image = truth.writes
 
 
 def is_free(node: Node | None) -> bool:

@@ -8,7 +8,7 @@ import cell_conductor.core.decide as of_cells
 import placement_worker.handlers as of_placement
 from bus.messages.administration import Write, WriteVerdict
 from placement_worker import writing
-from scheduler_worker import building, handlers, store_memory, timers
+from scheduler_worker import building, handlers, rebuilding, store_memory, timers
 from scheduler_worker.instances import PLACED
 from scheduler_worker.store import Known
 from tests.simulation.replacing import replaced
@@ -34,6 +34,7 @@ def watched_pairs(see: See, judged: Judged) -> Iterator[None]:
             (handlers, "deleted", "DeleteInstance"),
             (handlers, "deleted_unseen", "DeleteInstance"),
             (handlers, "heard", ""),
+            (rebuilding, "rebuilt", "RebuildInstance"),
             (store_memory, "heard", ""),
             (building, "placed", "a host was found"),
             (building, "failed", "no host was found"),

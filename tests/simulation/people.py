@@ -25,6 +25,7 @@ from bus.messages.build import (
     InstancePlaced,
     InstancesFound,
     InstanceState,
+    RebuildInstance,
     RequestId,
 )
 from bus.messages.hosts import AskHosts, SetHost
@@ -35,7 +36,7 @@ from tests.simulation.findings import Findings
 from tests.simulation.hosts_seen import short
 from tests.simulation.loop import until_s
 from tests.simulation.nodes import name_of
-from tests.simulation.plan import GOLD, Boot, Delete, Nonsense, Plan, Switch
+from tests.simulation.plan import GOLD, Boot, Delete, Nonsense, Plan, Rebuild, Switch
 from tests.simulation.process import SimProcess
 from tests.simulation.workers import BUS
 
@@ -45,6 +46,9 @@ OF_ALL_FEEDS = (Grant(FEED, ("*",)),)
 HEARD = (Grant(EVENTS, ("instance.*.*", "build.*")),)
 IMAGE = Image(source="http://images/debian", checksum="0a1b")
 ENDS = (InstanceActive, InstanceFailed, InstanceDeleted)
+# How often a client looks whether an instance that it wants to rebuild is active, and until when.
+REBUILD_LOOK_S, REBUILD_UNTIL_S = 0.5, 40.0
+REBUILD_DEADLINE_S = 20
 
 
 class Client:
@@ -62,6 +66,7 @@ class Client:
         deeds = [
             *(self._boot(station, boot) for boot in plan.boots),
             *(self._delete(station, delete) for delete in plan.deletes),
+            *(self._rebuild(station, rebuild) for rebuild in plan.rebuilds),
             *(self._talk_nonsense(station, each) for each in plan.nonsense),
         ]
         async with asyncio.TaskGroup() as tasks:
@@ -79,6 +84,29 @@ class Client:
         instance = instance_id_of(RequestId(delete.request), delete.index)
         self._findings.tell("client", "deletes {}", instance)
         await _insistently(station, DeleteInstance(instance=instance))
+
+    async def _rebuild(self, station: Station, rebuild: Rebuild) -> None:
+        """When it is active; an instance that never is gets no other image."""
+        await until_s(rebuild.at_s)
+        instance = instance_id_of(RequestId(rebuild.request), rebuild.index)
+        loop = asyncio.get_running_loop()
+        while not (instance in self.heard and self.heard[instance].state == "active"):
+            if loop.time() > REBUILD_UNTIL_S:
+                return
+            await asyncio.sleep(REBUILD_LOOK_S)
+        order = RebuildInstance(
+            request_id=RequestId(rebuild.id),
+            instance=instance,
+            image=Image(source=rebuild.image),
+            project=PROJECT,
+            deadline_s=REBUILD_DEADLINE_S,
+        )
+        for at_s in (loop.time(), *rebuild.again_s):
+            await until_s(at_s)
+            self._findings.tell("client", "rebuilds {} with {}", instance, rebuild.image)
+            answer = await _patiently(station, order)
+            if not isinstance(answer, InstancesFound | BuildRejected):
+                self._findings.breaks("a question has its answer", f"a rebuild is answered by {answer!r}")
 
     async def _talk_nonsense(self, station: Station, nonsense: Nonsense) -> None:
         """It is told what is wrong with it, in answer to its question."""

@@ -68,6 +68,9 @@ class Physical:
         is_there = self.running.get(instance, {}).get((host, attempt)) is State.BUILT
         return is_there or (instance, host, attempt) in self._over
 
+    def has_image(self, instance: InstanceId, host: ProviderId, image: str) -> bool:
+        return self._nodes is None or self._nodes.has_image(instance, host, image)
+
     def still_there(self, instance: InstanceId, host: ProviderId) -> list[int]:
         """Its attempts on this host that nobody has heard to be over. Of a node, Ironic does not know the number."""
         if self._nodes is not None and self._nodes.still_there(instance, host):

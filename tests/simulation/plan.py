@@ -47,6 +47,20 @@ class Delete(Struct, frozen=True):
     at_s: float
 
 
+class Rebuild(Struct, frozen=True):
+    """The instance with this index of a request gets another image, as soon as it is active after this time."""
+
+    id: UUID
+    request: UUID
+    index: int
+    at_s: float
+    again_s: tuple[float, ...] = ()
+
+    @property
+    def image(self) -> str:
+        return f"http://images/{self.id}"
+
+
 class Switch(Struct, frozen=True):
     """An operator disables a host, and enables it again."""
 
@@ -88,6 +102,7 @@ class Plan(Struct, frozen=True):
     instances_max: int = 0
     boots: tuple[Boot, ...] = ()
     deletes: tuple[Delete, ...] = ()
+    rebuilds: tuple[Rebuild, ...] = ()
     switches: tuple[Switch, ...] = ()
     nonsense: tuple[Nonsense, ...] = ()
     faults: tuple[Fault, ...] = ()

@@ -19,8 +19,10 @@ NEXT = {
     "accepted": {"placed", "error", "deleted"},
     "placed": {"building", "active", "error", "deleting", "deleted"},
     "building": {"active", "error", "deleting", "deleted"},
-    "active": {"deleting", "deleted"},
-    "error": {"deleting", "deleted"},
+    "active": {"rebuilding", "deleting", "deleted"},
+    "rebuilding": {"active", "error", "deleting", "deleted"},
+    # After a rebuild that failed, or whose time was up.
+    "error": {"rebuilding", "active", "deleting", "deleted"},
     "deleting": {"deleted"},
     "deleted": set(),
 }
@@ -48,7 +50,7 @@ class Requests:
         self._findings.tell("requests", "{} of {}: {}{}", row.id, row.told.name, now, host)
         if was == now:
             self._check_same(before, row)
-        elif now not in NEXT[was]:
+        elif now not in NEXT[was] or (was == "error" and now == "active" and row.told.rebuild is None):
             self._findings.breaks(
                 "every request ends once", f"{row.told.name} ({short(row.id)}) went from {was!r} to {now!r}"
             )

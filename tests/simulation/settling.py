@@ -25,6 +25,8 @@ WORK = (
     IRONIC_EVENTS,
 )
 ENDS = ("active", "error", "deleted")
+# What a cell tells by another name.
+TOLD_AS = {"broken": "error"}
 LETTERS_MAX = 1_000
 
 
@@ -80,7 +82,7 @@ def _of_cells(cloud: Cloud) -> Iterator[str]:
         if own is None:
             if row.is_in_cell and row.told.state != "deleted":
                 yield f"{short(row.id)} is {row.told.state}, and its cell does not know it"
-        elif row.told.state != own.state:
+        elif row.told.state != TOLD_AS.get(own.state, own.state):
             yield f"{short(row.id)} is {row.told.state}, and {own.state} in its cell"
 
 
@@ -92,6 +94,8 @@ def _of_books(cloud: Cloud) -> Iterator[str]:
         own = cloud.cells.rows.get(instance)
         row = cloud.requests.rows.get(instance)
         if heir is None and row is not None and row.told.state == "active":
+            continue
+        if heir is None and own is not None and own.state == "broken":
             continue
         waits = [] if own is None else [each for each in own.cleanups if _releases(each.release, consumer)]
         if not waits:
@@ -164,7 +168,12 @@ async def _of_nodes(cloud: Cloud) -> list[str]:
 
 def _of_instance(cloud: Cloud, node: ProviderId, instance: InstanceId) -> Iterator[str]:
     own = cloud.cells.rows.get(instance)
-    if own is None or own.state != "active" or own.host is None or own.host.share.host != node:
+    if (
+        own is None
+        or own.state not in ("active", "broken")
+        or own.host is None
+        or own.host.share.host != node
+    ):
         yield f"{short(node)} has {short(instance)}, which is {own.state if own else 'unknown'}"
 
 

@@ -79,6 +79,7 @@ OF_NODES: dict[str, Plant] = {
     "a takeover without reading": of_the_nodes.takeover_without_reading,
     "a start believed": of_the_nodes.start_believed,
     "a claim freed before its instance is off the node": of_the_nodes.claim_freed_early,
+    "the active of before a rebuild believed": of_the_nodes.active_before_believed,
     "the margin of a lease ignored": of_the_nodes.lease_margin_ignored,
     "an answer applied though an event came since": of_the_nodes.outdated_answer_applied,
 }
