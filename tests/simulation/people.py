@@ -86,11 +86,11 @@ class Client:
         await _insistently(station, DeleteInstance(instance=instance))
 
     async def _rebuild(self, station: Station, rebuild: Rebuild) -> None:
-        """When it is active; an instance that never is gets no other image."""
+        """When it is active, or its last rebuild has failed; an instance that never is gets no other image."""
         await until_s(rebuild.at_s)
         instance = instance_id_of(RequestId(rebuild.request), rebuild.index)
         loop = asyncio.get_running_loop()
-        while not (instance in self.heard and self.heard[instance].state == "active"):
+        while not _may_be_rebuilt(self.heard.get(instance)):
             if loop.time() > REBUILD_UNTIL_S:
                 return
             await asyncio.sleep(REBUILD_LOOK_S)
@@ -218,6 +218,12 @@ def build_of(boot: Boot) -> BuildInstance:
         hosts=(boot.host,) if boot.host else (),
         deadline_s=boot.deadline_s,
     )
+
+
+def _may_be_rebuilt(state: InstanceState | None) -> bool:
+    if state is None:
+        return False
+    return state.state == "active" or (state.state == "error" and state.rebuild is not None)
 
 
 async def _insistently(station: Station, order: Message) -> None:

@@ -44,6 +44,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"  {boot.at_s:6.2f}  boot {boot.name}: {boot.count} of {boot.vcpus} CPUs{again}"
     for delete in plan.deletes:
         yield f"  {delete.at_s:6.2f}  delete number {delete.index} of {_short(delete.request)}"
+    for rebuild in plan.rebuilds:
+        yield f"  {rebuild.at_s:6.2f}  rebuild number {rebuild.index} of {_short(rebuild.request)}"
     for errand in plan.errands:
         yield f"  {errand.at_s:6.2f}  {errand.clerk}: {errand.deed}"
     for flip in plan.flips:

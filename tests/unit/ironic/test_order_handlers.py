@@ -9,7 +9,13 @@ from msgspec import structs
 
 from bus.handling import Received, Said, Tell
 from bus.message import ProviderId
-from bus.messages.cell import DeployInstance, InstanceDestroyed, SpawnFailed, UndeployInstance
+from bus.messages.cell import (
+    DeployInstance,
+    InstanceDestroyed,
+    RedeployInstance,
+    SpawnFailed,
+    UndeployInstance,
+)
 from ironic_sync.applying import NodeKeeper
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.orders import Order
@@ -40,7 +46,7 @@ class Daemon:
 
     async def take(self, *orders: Order) -> Sequence[Said]:
         taking = handlers(lambda: NOON)
-        assert taking.keys() == {DeployInstance, UndeployInstance}
+        assert taking.keys() == {DeployInstance, UndeployInstance, RedeployInstance}
         handler = taking[DeployInstance]
         assert callable(handler)
         received = [
