@@ -11,11 +11,11 @@ from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import Flavor, Image, InstanceId
-from bus.messages.cell import DeployInstance, InstanceSpawned, SpawnFailed
+from bus.messages.cell import DeployInstance, InstanceSpawned, RedeployInstance, SpawnFailed
 from bus.messages.placement import ResourceAmount, Share
 from ironic_sync.core.node import Node
 from ironic_sync.core.ring import Move, Owned
-from ironic_sync.core.rows import Deploy, Deployed, Ended, NodeRow, Offer
+from ironic_sync.core.rows import Deploy, Deployed, Ended, NodeRow, Offer, Rebuilt
 from ironic_sync.store import IronicStore, NameTaken, Saved
 from tests.contracts.ironic_stores import STORES, open_ironic_store, open_ironic_stores
 
@@ -106,7 +106,12 @@ def everything() -> NodeRow:
             started_at=NOON,
             due_at=later(60),
         ),
-        deployed=Deployed(cell="c1", instance=InstanceId(ConsumerId(UUID(int=6))), attempt=1),
+        deployed=Deployed(
+            cell="c1",
+            instance=InstanceId(ConsumerId(UUID(int=6))),
+            attempt=1,
+            rebuilt=Rebuilt(number=102, failure="no disk", is_active=False),
+        ),
         ended=(Ended(instance=InstanceId(ConsumerId(UUID(int=7))), attempt=3, failure="no power"),),
         answers=(
             InstanceSpawned(
@@ -121,6 +126,31 @@ def everything() -> NodeRow:
             ),
         ),
         answers_at=NOON,
+    )
+
+
+def rebuilding() -> Deploy:
+    instance = InstanceId(ConsumerId(UUID(int=5)))
+    order = RedeployInstance(
+        cell="c1",
+        instance=instance,
+        attempt=2,
+        host=node_id(1),
+        number=103,
+        flavor=Flavor(name="gold"),
+        image=Image(source="http://images/2"),
+        image_properties={"trait:CUSTOM_GOLD": "required"},
+        config_drive="http://drives/2",
+    )
+    return Deploy(
+        kind="rebuild",
+        cell="c1",
+        instance=instance,
+        attempt=2,
+        order=order,
+        before="active since 2026-03-04T10:00:00+00:00",
+        is_ordered=True,
+        due_at=later(60),
     )
 
 
@@ -140,8 +170,8 @@ async def every_due(store: IronicStore, owner: str, at: datetime) -> list[Provid
 # Rows
 
 
-async def test_a_row_is_found_again_as_it_was_with_the_next_version(store: IronicStore) -> None:
-    row = everything()
+@pytest.mark.parametrize("row", [everything(), structs.replace(everything(), deploy=rebuilding())])
+async def test_a_row_is_found_again_as_it_was_with_the_next_version(row: NodeRow, store: IronicStore) -> None:
 
     saved = await save(store, row)
 

@@ -17,9 +17,11 @@ from bus.messages.build import (
     BuildInstance,
     ClaimRefused,
     Flavor,
+    Image,
     InstanceActive,
     InstanceId,
     InstanceState,
+    RebuildInstance,
     RequestId,
 )
 from bus.messages.cell import Choice, PlaceInCell
@@ -40,6 +42,7 @@ from scheduler_worker.instances import (
     is_whole,
     placed,
 )
+from scheduler_worker.rebuilds import rebuilt
 from scheduler_worker.store import (
     Acceptance,
     InstanceQuery,
@@ -640,3 +643,26 @@ async def test_applications_are_written_over_found_in_order_and_forgotten(store:
     with pytest.raises(ZeroDivisionError):
         await fail()
     assert await store.applications() == [fewer]
+
+
+async def test_a_rebuild_and_the_requests_of_those_before_are_written_and_read(store: SchedulerStore) -> None:
+    await accept(store, a_placed(a_request(1)))
+    (row,) = await rows_of(store, 1)
+    active = heard(row, an_active(1), LATER)
+    assert active is not None
+    order = RebuildInstance(
+        request_id=request_id(70),
+        instance=instance(1),
+        image=Image(source="http://images/2", checksum="1b2c"),
+    )
+
+    rebuilding = rebuilt(active, order, LATER, timeout_s=60)
+
+    assert isinstance(rebuilding, InstanceRow)
+    await save(store, rebuilding)
+    assert await rows_of(store, 1) == [rebuilding]
+    assert await store.unsaid(LATER + timedelta(days=1), None, 10) == [rebuilding]
+    # It is not heard without looking that it is active, which it was before.
+    async with store.transaction() as transaction:
+        assert await transaction.hear([an_active(1, sequence=200)]) == 0
+    assert await rows_of(store, 1) == [rebuilding]

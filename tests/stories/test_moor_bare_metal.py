@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -189,8 +190,30 @@ async def test_a_node_is_built_on_and_given_back(home: Path) -> None:
         # Ironic shows that there is one.
         assert info["configdrive"] == "******"
 
+        named = (
+            "--image",
+            "http://images/fedora",
+            "--image-checksum",
+            "1b2c",
+            "--request-id",
+            str(UUID(int=7)),
+        )
+        for _ in range(2):
+            rebuilt = await moor_json("rebuild", instance["id"], *named, "--wait", **here)
+            assert (rebuilt["state"], rebuilt["host"]) == ("active", instance["host"])
+            assert rebuilt["rebuild"]["image"]["source"] == "http://images/fedora"
+            assert rebuilt["rebuild"]["number"] < rebuilt["sequence"]
+        info = await instance_info(home, instance["host"])
+        assert info["image_source"] == "http://images/fedora"
+        assert await vifs(home, instance["host"]) == ["port-1", "port-2"]
+        shown = await moor("show", instance["id"], **here)
+        assert "http://images/fedora" in shown.out
+
         (deleted,) = await moor_json("delete", instance["id"], "--wait", **here)
         assert deleted["state"] == "deleted"
+        refused = await moor("rebuild", instance["id"], "--image", "http://images/fedora", **here)
+        assert refused.code == 1
+        assert f"rejected: instance is '{instance['id']}': it is deleted" in refused.err
 
         async def is_free() -> bool:
             node = await moor_json("node", "show", instance["host"], **here)
