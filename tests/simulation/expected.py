@@ -48,7 +48,7 @@ _IN_CELLS = {
     "swapping": (*(word for word in _WORDS if word != "InstanceSpawned"), "SwapAnswered"),
     "active": (*_WORDS, "RebuildInCell"),
     "rebuilding": ("RebuildInCell", "RemoveFromCell", "InstanceRedeployed", "DeployProgressed"),
-    "broken": ("RebuildInCell", "RemoveFromCell"),
+    "broken": ("RebuildInCell", "InstanceRedeployed"),
     "error": ("RemoveFromCell", "InstanceDestroyed", "Due"),
     "deleting": tuple(word for word in _WORDS if word != "SpawnFailed"),
     "deleted": tuple(word for word in _WORDS if word != "SpawnFailed"),
