@@ -7,7 +7,7 @@ from bus.handling import Answer, Handlers, Received, Said, Tell
 from bus.messages.build import BuildRejected, InstanceId, InstancesFound, RebuildInstance
 from scheduler_worker.answering import rejected
 from scheduler_worker.instances import InstanceRow
-from scheduler_worker.late import LateTransaction, kept_messages
+from scheduler_worker.late import LateTransaction
 from scheduler_worker.rebuilds import rebuilt
 
 
@@ -27,11 +27,12 @@ def on_rebuild_requests(clock: Callable[[], datetime], *, timeout_s: int) -> Han
                 changed[id_] = rows[id_] = verdict
             verdicts.append(verdict)
         await transaction.save(list(changed.values()))
+        names = await late.note(rows.values())
         causes = {ask.message.instance: ask for ask in asks}
         said: list[Said] = [
             Tell(message, causes[id_], kept)
             for id_, row in rows.items()
-            for kept, message in kept_messages(row)
+            for kept, message in names.kept_messages(row)
         ]
         for ask, verdict in zip(asks, verdicts, strict=True):
             if isinstance(verdict, BuildRejected):
