@@ -43,8 +43,9 @@ from placement_worker.store_sql.answers import keep_answer, kept_page, prune_ans
 from placement_worker.store_sql.audit import audit
 from placement_worker.store_sql.feed import SqlFeed, begin_term
 from placement_worker.store_sql.following import changes_since
-from placement_worker.store_sql.forest import lock_trees
+from placement_worker.store_sql.forest import Locked, lock_trees
 from placement_worker.store_sql.known import KnownProviders, Providers
+from placement_worker.store_sql.lone_providers import are_lone, write_lone
 from placement_worker.store_sql.named import Named as NamedOrders
 from placement_worker.store_sql.named import named_by, named_in
 from placement_worker.store_sql.names import KnownVocabulary, Vocabulary
@@ -70,11 +71,14 @@ class Claims(Protocol):
 
 
 class SqlPlacementTransaction:
-    def __init__(self, transaction: Transaction, claims: Claims, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, transaction: Transaction, claims: Claims, vocabulary: Vocabulary, providers: Providers
+    ) -> None:
         self._transaction = transaction
         self._claims = claims
         self._vocabulary = vocabulary
-        self._locked_roots: frozenset[int] = frozenset()
+        self._providers = providers
+        self._locked = Locked()
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         return await self._claims.lock(named_by(orders))
@@ -90,11 +94,15 @@ class SqlPlacementTransaction:
         await self._claims.write(changes)
 
     async def lock_trees(self, named: Named) -> Forest:
-        forest, self._locked_roots = await self._transaction.run(lock_trees, self._vocabulary, named)
+        forest, self._locked = await lock_trees(self._transaction, self._vocabulary, self._providers, named)
         return forest
 
     async def write_trees(self, changes: TreeChanges) -> None:
-        await self._transaction.run(write_trees, self._vocabulary, changes, self._locked_roots)
+        if are_lone(changes, self._locked):
+            if changes.trees:
+                await write_lone(self._transaction, self._vocabulary, changes, self._locked)
+            return
+        await self._transaction.run(write_trees, self._vocabulary, changes, self._locked.roots)
 
     async def lock_names(self, named: NamedNames) -> Names:
         return await self._transaction.run(lock_names, named)
@@ -126,11 +134,11 @@ class SqlPlacementStore:
             case PostgresDatabase() as postgres:
                 async with postgres.writing() as transaction:
                     claims = self.postgres_claims(transaction, vocabulary.classes, providers)
-                    yield SqlPlacementTransaction(transaction, claims, vocabulary)
+                    yield SqlPlacementTransaction(transaction, claims, vocabulary, providers)
             case SqliteDatabase() as file:
                 async with file.writing() as writing:
                     of_file = SqliteClaims(writing, vocabulary.classes, providers)
-                    yield SqlPlacementTransaction(writing, of_file, vocabulary)
+                    yield SqlPlacementTransaction(writing, of_file, vocabulary, providers)
         vocabulary.committed()
         providers.committed()
 

@@ -19,8 +19,8 @@ from placement_worker.store_sql import log
 from placement_worker.store_sql.cursors import NOTHING_SEEN, Snapshot
 from placement_worker.store_sql.names import KnownVocabulary, Vocabulary
 from placement_worker.store_sql.raw import rows_of
-from placement_worker.store_sql.states import Qualities, read_providers
 from placement_worker.store_sql.usage import read_usage
+from placement_worker.store_sql.whole import read_states
 from placement_worker.tables import change_log, feed
 
 # The transactions that the cursor missed are few. Those that began later are read in the order of their numbers, each
@@ -75,7 +75,6 @@ class SqlFeed:
         self._known = known
         self._published = published
         self._cursor = cursor
-        self._qualities = Qualities()
 
     @property
     def published(self) -> LogPosition:
@@ -86,20 +85,15 @@ class SqlFeed:
         vocabulary = Vocabulary(self._known)
         async with self._session.reading() as transaction:
             cursor, entries, is_cut = await _read_log(transaction, self._cursor, entries_max)
-            gone = gone_in(entries)
-            for provider in gone:
-                self._qualities.forget(provider.internal)
             changed = {provider for entry in entries for provider in entry.providers}
-            providers = (
-                await transaction.run(read_providers, vocabulary, changed, self._qualities) if changed else ()
-            )
+            providers = await read_states(transaction, vocabulary, changed)
             used = {provider for entry in entries for provider in entry.used}
             usage = await read_usage(transaction, vocabulary.classes, used - changed)
         vocabulary.committed()
         return Unpublished(
             cursor=cursor,
             providers=providers,
-            gone=gone,
+            gone=gone_in(entries),
             usage=usage,
             claimed=tuple([holder for entry in entries for holder in entry.claimed]),
             ended=tuple([holder for entry in entries for holder in entry.ended]),

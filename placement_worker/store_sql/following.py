@@ -12,8 +12,8 @@ from placement_worker.store_sql import log
 from placement_worker.store_sql.cursors import Snapshot, has_seen, is_position
 from placement_worker.store_sql.feed import ALL_OF_IT, LOG_ON_SQLITE, gone_in
 from placement_worker.store_sql.names import Vocabulary
-from placement_worker.store_sql.states import Qualities, read_providers
 from placement_worker.store_sql.usage import read_usage
+from placement_worker.store_sql.whole import read_states
 
 # The log since the cursor, as the feed reads it; whether it reaches back so far; and whether the cursor is of other books,
 # or of these before they were restored, and ahead of them.
@@ -46,7 +46,7 @@ async def changes_since(transaction: Transaction, vocabulary: Vocabulary, since:
     used = {provider for entry in entries for provider in entry.used}
     return Unpublished(
         cursor=cursor,
-        providers=await transaction.run(read_providers, vocabulary, changed, Qualities()) if changed else (),
+        providers=await read_states(transaction, vocabulary, changed),
         usage=await read_usage(transaction, vocabulary.classes, used - changed),
         gone=gone_in(entries),
     )

@@ -1,105 +1,114 @@
-"""The trees that a batch names: locked, then read whole, by functions that run on PostgreSQL and on SQLite."""
+"""The trees that a batch names: locked, then read whole."""
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping
+from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Row
+from msgspec import Struct
+from sqlalchemy import Connection
 
 from bus.errors import Transient
 from bus.message import ProviderId
-from bus.sql import among
-from placement_worker.core.ledger import Forest, Named, ProviderBook, TreeBook
+from bus.sql import PostgresTransaction, Transaction, among, array_of
+from placement_worker.core.ledger import Forest, Named, TreeBook
+from placement_worker.store_sql.known import Providers
 from placement_worker.store_sql.names import Vocabulary
 from placement_worker.store_sql.naming import known_of
-from placement_worker.store_sql.states import (
-    parent,
-    read_aggregates,
-    read_inventories,
-    read_traits,
-    root,
-)
+from placement_worker.store_sql.states import root
 from placement_worker.store_sql.stumps import lock_stumps
+from placement_worker.store_sql.whole import (
+    StoredProvider,
+    read_trees_of,
+    read_trees_with,
+    tree_books,
+)
 from placement_worker.tables import providers, resource_classes, traits
 
+_FIND = """
+SELECT providers.id, providers.uuid, root.id, root.uuid
+FROM providers JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id])
+WHERE providers.uuid = ANY($1::text::uuid[])
+"""
+# Only locks: what the trees are is read by a later statement.
+_LOCK = """
+SELECT id FROM providers WHERE id = ANY($1::text::bigint[]) AND root_id = id ORDER BY id + 0 FOR NO KEY UPDATE
+"""
 
-def lock_trees(connection: Connection, vocabulary: Vocabulary, named: Named) -> tuple[Forest, frozenset[int]]:
-    """Lock the roots, one statement; read what they stand for, by later ones. With the internal ids of the roots."""
-    roots = connection.scalars(
-        sa.select(providers.c.root_id).where(among(connection, providers.c.uuid, named.trees)).distinct()
-    ).all()
-    locked = connection.scalars(
-        sa.select(providers.c.id)
-        .where(among(connection, providers.c.id, roots), providers.c.root_id == providers.c.id)
-        .order_by(providers.c.id + 0)
-        .with_for_update(key_share=True)
-    ).all()
-    trees = lock_stumps(connection, named.trees) | _read_trees(connection, vocabulary, locked)
-    standing = {provider for tree in trees.values() for provider in tree.providers}
-    elsewhere = _elsewhere(connection, (named.trees | named.providers) - standing)
-    if strayed := elsewhere.keys() & named.trees:
-        raise Transient(f"{len(strayed)} providers came to another tree while that was being locked")
+
+class Locked(Struct, frozen=True):
+    """The trees of a batch as they are stored."""
+
+    trees: Mapping[ProviderId, TreeBook] = {}
+    providers: Mapping[ProviderId, StoredProvider] = {}
+
+    @property
+    def roots(self) -> frozenset[int]:
+        return frozenset([one.root for one in self.providers.values()])
+
+
+async def lock_trees(
+    transaction: Transaction, vocabulary: Vocabulary, known: Providers, named: Named
+) -> tuple[Forest, Locked]:
+    """Lock the roots by one statement; read what they stand for by later ones."""
+    if isinstance(transaction, PostgresTransaction):
+        roots = await _lock_roots(transaction, known, named.trees)
+        stored = await read_trees_of(transaction, vocabulary, roots)
+    else:
+        stored = await read_trees_with(transaction, vocabulary, named.trees)
+    locked = Locked(tree_books(stored, vocabulary), {one.id: one for one in stored})
     # A provider of a locked tree keeps its name: names are unique.
-    borne = {book.name for tree in trees.values() for book in tree.providers.values()}
-    forest = Forest(
-        trees,
-        elsewhere,
-        _bearers(connection, named.names - borne),
+    names = named.names - {one.name for one in stored}
+    others = (named.trees | named.providers) - locked.providers.keys()
+    if not (others or names or named.classes or named.traits):
+        return Forest(locked.trees), locked
+    forest = await transaction.run(_look_beyond, locked.trees, others, names, named)
+    if strayed := forest.elsewhere.keys() & named.trees:
+        known.forget_ids(strayed)
+        raise Transient(f"{len(strayed)} providers came to another tree while that was being locked")
+    return forest, locked
+
+
+async def _lock_roots(
+    transaction: PostgresTransaction, known: Providers, wanted: Collection[ProviderId]
+) -> list[int]:
+    """The roots of their trees, by number. Where a provider is known to stand only says what to lock: if its root is gone,
+    it is looked for again, and found elsewhere the batch begins anew.
+    """
+    if not wanted:
+        return []
+    driver = await transaction.driver()
+    root_of = {one: found.root for one in wanted if (found := known.by_id(one.int)) is not None}
+    if unknown := [one for one in wanted if one not in root_of]:
+        rows = await driver.fetch(_FIND, array_of(unknown))
+        known.found(rows)
+        root_of |= {ProviderId(UUID(int=row[1].int)): row[2] for row in rows}
+    roots = sorted({*root_of.values()})
+    locked = [row[0] for row in await driver.fetch(_LOCK, array_of(roots))] if roots else []
+    if len(locked) < len(roots):
+        there = frozenset(locked)
+        lost = [one for one, root_number in root_of.items() if root_number not in there]
+        known.forget_ids(lost)
+        if await driver.fetch(_FIND, array_of(lost)):
+            raise Transient("a provider came into another tree while that was being locked")
+    return locked
+
+
+def _look_beyond(
+    connection: Connection,
+    trees: Mapping[ProviderId, TreeBook],
+    others: Collection[ProviderId],
+    names: Collection[str],
+    named: Named,
+) -> Forest:
+    """What is named and stands in no locked tree."""
+    stumps = lock_stumps(connection, named.trees - trees.keys())
+    return Forest(
+        {**stumps, **trees},
+        _elsewhere(connection, others),
+        _bearers(connection, names),
         known_of(connection, resource_classes, named.classes),
         known_of(connection, traits, named.traits),
     )
-    return forest, frozenset(locked)
-
-
-def _read_trees(
-    connection: Connection, vocabulary: Vocabulary, roots: Sequence[int]
-) -> dict[ProviderId, TreeBook]:
-    if not roots:
-        return {}
-    rows = connection.execute(
-        sa.select(providers, parent.c.uuid.label("parent"))
-        .join(parent, parent.c.id == providers.c.parent_id, isouter=True)
-        .where(among(connection, providers.c.root_id, roots))
-        .order_by(providers.c.id + 0)
-    ).all()
-    books = _books(connection, vocabulary, rows)
-    members: dict[int, dict[ProviderId, ProviderBook]] = {row.id: {} for row in rows if row.id == row.root_id}
-    for row in rows:
-        members[row.root_id][row.uuid] = books[row.id]
-    return {
-        row.uuid: TreeBook(
-            root=row.uuid,
-            cell=row.cell,
-            shape=row.shape,
-            epoch=row.epoch,
-            sequence=row.sequence,
-            providers=members[row.id],
-        )
-        for row in rows
-        if row.id == row.root_id
-    }
-
-
-def _books(
-    connection: Connection, vocabulary: Vocabulary, rows: Sequence[Row[Any]]
-) -> dict[int, ProviderBook]:
-    ids = [row.id for row in rows]
-    stocks = read_inventories(connection, vocabulary.classes, {row.id: row.used for row in rows})
-    marks = read_traits(connection, vocabulary.traits, ids)
-    memberships = read_aggregates(connection, ids)
-    return {
-        row.id: ProviderBook(
-            id=row.uuid,
-            name=row.name,
-            parent=row.parent,
-            generation=row.generation,
-            inventories=stocks.get(row.id, {}),
-            traits=frozenset(marks.get((row.id, False), ())),
-            operator_traits=frozenset(marks.get((row.id, True), ())),
-            aggregates=frozenset(memberships.get(row.id, ())),
-        )
-        for row in rows
-    }
 
 
 def _elsewhere(connection: Connection, named: Collection[ProviderId]) -> dict[ProviderId, ProviderId]:

@@ -10,6 +10,8 @@ from sqlalchemy import Connection
 from bus.messages.placement import Holder, ProviderGone
 from placement_worker.tables import change_log
 
+ON_SQLITE = "INSERT INTO change_log (written_by, at, body) VALUES (0, ?, ?)"
+
 
 class LogEntry(Struct, frozen=True, omit_defaults=True):
     """Providers by internal id, and those of which claims changed only what is used: how they stand is read when it is

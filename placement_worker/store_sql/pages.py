@@ -16,7 +16,7 @@ from placement_worker.store_sql.feed import (
     unseen_by,
 )
 from placement_worker.store_sql.names import Vocabulary
-from placement_worker.store_sql.states import Qualities, read_page, read_providers
+from placement_worker.store_sql.states import read_page, read_providers
 from placement_worker.tables import change_log, feed, providers
 
 
@@ -41,7 +41,7 @@ def changes_page(
     touched = [internal for internal in touched_in(entries) if internal > after]
     page = touched[:limit]
     return SnapshotPage(
-        providers=read_providers(connection, vocabulary, page, Qualities()),
+        providers=read_providers(connection, vocabulary, page),
         published=_published(connection),
         next=page[-1] if len(touched) > limit else None,
         since=since,

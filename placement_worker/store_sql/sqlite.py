@@ -84,7 +84,6 @@ _COUNT = "UPDATE providers SET consumers = ? WHERE id = ?"
 _FORGET = "DELETE FROM consumers WHERE id = ?"
 _END_HOLDING = "DELETE FROM holders WHERE provider_id = ? AND consumer_id = ?"
 _HOLD = "INSERT INTO holders (provider_id, consumer_id) VALUES (?, ?)"
-_LOG = "INSERT INTO change_log (written_by, at, body) VALUES (0, ?, ?)"
 
 
 _encode = msgspec.json.Encoder(uuid_format="hex").encode
@@ -181,7 +180,7 @@ def _write(connection: Connection, books: Books, changes: ClaimChanges) -> None:
     )
     driver.executemany(_HOLD, begun)
     if body := books.log_body(changes):
-        driver.execute(_LOG, (moment_text(log.now()), body))
+        driver.execute(log.ON_SQLITE, (moment_text(log.now()), body))
 
 
 def _add_consumers(driver: sqlite3.Connection, books: Books, new: Sequence[KeptConsumer]) -> None:

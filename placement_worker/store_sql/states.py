@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Row, Select
+from sqlalchemy import Connection, Select
 
 from bus.message import AggregateId, ProviderId
 from bus.messages.placement import InventoryState, ProviderState
@@ -36,66 +36,33 @@ _PROVIDERS = (
 )
 
 
-class Qualities:
-    """Traits and aggregates as they were last read: they move only when the shape of their tree moves.
-
-    Most of what a provider is made of, and almost never what changed of it.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[object, tuple[str, ...], tuple[AggregateId, ...]]] = {}
-
-    def read(self, connection: Connection, vocabulary: Vocabulary, rows: Sequence[Row[Any]]) -> None:
-        """See to it that these are known as they stand in this view of the books."""
-        ids = [row.id for row in rows if self._known.get(row.id, (None,))[0] != (row.root, row.shape)]
-        marks = read_traits(connection, vocabulary.traits, ids)
-        memberships = read_aggregates(connection, ids)
-        moved = set(ids)
-        for row in rows:
-            if row.id in moved:
-                names = {*marks.get((row.id, False), ()), *marks.get((row.id, True), ())}
-                aggregates = tuple(sorted(memberships.get(row.id, ())))
-                self._known[row.id] = ((row.root, row.shape), tuple(sorted(names)), aggregates)
-
-    def traits(self, internal: int) -> tuple[str, ...]:
-        return self._known[internal][1]
-
-    def aggregates(self, internal: int) -> tuple[AggregateId, ...]:
-        return self._known[internal][2]
-
-    def forget(self, internal: int) -> None:
-        self._known.pop(internal, None)
-
-
 def read_trees(
     connection: Connection, vocabulary: Vocabulary, roots: Sequence[ProviderId]
 ) -> tuple[ProviderState, ...]:
-    return _read(connection, vocabulary, _PROVIDERS.where(among(connection, root.c.uuid, roots)), Qualities())
+    return _read(connection, vocabulary, _PROVIDERS.where(among(connection, root.c.uuid, roots)))
 
 
 def read_providers(
-    connection: Connection, vocabulary: Vocabulary, internal: Collection[int], qualities: Qualities
+    connection: Connection, vocabulary: Vocabulary, internal: Collection[int]
 ) -> tuple[ProviderState, ...]:
     """Those of them that still exist."""
     if not internal:
         return ()
-    return _read(
-        connection, vocabulary, _PROVIDERS.where(among(connection, providers.c.id, internal)), qualities
-    )
+    return _read(connection, vocabulary, _PROVIDERS.where(among(connection, providers.c.id, internal)))
 
 
 def read_page(
     connection: Connection, vocabulary: Vocabulary, after: int, limit: int
 ) -> tuple[ProviderState, ...]:
-    return _read(connection, vocabulary, _PROVIDERS.where(providers.c.id > after).limit(limit), Qualities())
+    return _read(connection, vocabulary, _PROVIDERS.where(providers.c.id > after).limit(limit))
 
 
-def _read(
-    connection: Connection, vocabulary: Vocabulary, query: Select[Any], qualities: Qualities
-) -> tuple[ProviderState, ...]:
+def _read(connection: Connection, vocabulary: Vocabulary, query: Select[Any]) -> tuple[ProviderState, ...]:
     rows: Sequence[Any] = connection.execute(query).all()
+    ids = [row.id for row in rows]
     stocks = read_inventories(connection, vocabulary.classes, {row.id: row.used for row in rows})
-    qualities.read(connection, vocabulary, rows)
+    marks = read_traits(connection, vocabulary.traits, ids)
+    memberships = read_aggregates(connection, ids)
     return tuple(
         [
             ProviderState(
@@ -109,8 +76,8 @@ def _read(
                 shape=shape,
                 revision=revision,
                 inventories=stocks.get(internal, {}),
-                traits=qualities.traits(internal),
-                aggregates=qualities.aggregates(internal),
+                traits=tuple(sorted({*marks.get((internal, False), ()), *marks.get((internal, True), ())})),
+                aggregates=tuple(sorted(memberships.get(internal, ()))),
                 consumers=living,
             )
             for internal, uuid, name, root_uuid, parent_uuid, cell, generation, shape, revision, _, living in rows

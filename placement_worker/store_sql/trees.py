@@ -263,6 +263,18 @@ def _write_contents(
     _rewrite(connection, provider_aggregates, _aggregate_rows(old), _aggregate_rows(new))
 
 
+def write_traits(
+    connection: Connection, vocabulary: Vocabulary, books: Sequence[tuple[int, ProviderBook, ProviderBook]]
+) -> None:
+    """Of providers that are stored, by number: as they were, and as they are."""
+    before = [(number, old) for number, old, _ in books]
+    after = [(number, new) for number, _, new in books]
+    known, wanted = (_traits_of(book for _, book in numbered) for numbered in (before, after))
+    vocabulary.traits.make(connection, wanted)
+    _rewrite(connection, provider_traits, _trait_rows(vocabulary, before), _trait_rows(vocabulary, after))
+    revive(connection, traits, wanted - known)
+
+
 def _aggregate_rows(books: Iterable[Numbered]) -> set[tuple[Any, ...]]:
     return {(number, each) for number, book in books for each in book.aggregates}
 
