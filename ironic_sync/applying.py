@@ -74,14 +74,16 @@ class NodeKeeper:
 
         await self.change({node: change_by(own) for node, own in said.items()})
 
-    async def change(self, changes: Mapping[ProviderId, Change]) -> tuple[NodeRow, ...]:
+    async def change(
+        self, changes: Mapping[ProviderId, Change], *, is_lazy: bool = False
+    ) -> tuple[NodeRow, ...]:
         """Make these changes, each on the row as it is then. Returns the rows that were written."""
         left: dict[ProviderId, Change] = dict(changes)
         written: list[Written] = []
         for _ in range(TRIES_MAX):
             if not left:
                 break
-            saved, lost = await self._tried(left)
+            saved, lost = await self._tried(left, is_lazy=is_lazy)
             written += saved
             left = {node: left[node] for node in lost}
         if written:
@@ -98,9 +100,9 @@ class NodeKeeper:
         return tuple(row for _, row in written)
 
     async def _tried(
-        self, changes: Mapping[ProviderId, Change]
+        self, changes: Mapping[ProviderId, Change], *, is_lazy: bool
     ) -> tuple[Sequence[Written], Sequence[ProviderId]]:
-        async with self._store.transaction() as transaction:
+        async with self._store.transaction(is_lazy=is_lazy) as transaction:
             rows = await transaction.load(changes.keys())
             changed = []
             befores: dict[ProviderId, NodeRow] = {}

@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 
 # Unknown types are told once each, and these are remembered.
 TYPES_REMEMBERED_MAX = 1000
+# After a batch of several notifications the next one waits so many times as long as that took, and so long at most.
+RESTS_PER_BATCH = 2.0
+REST_S_MAX = 0.02
 
 
 class EventReader(Supervised):
@@ -52,12 +55,18 @@ class EventReader(Supervised):
         self.unreadable = 0
 
     async def _hear(self) -> None:
+        loop = asyncio.get_running_loop()
         batches = hear(self._link, self._inbox, settings=self._settings, status=self.status)
         async with aclosing(batches):
             async for batch in batches:
                 if batch.gap:
                     self._on_gap(batch.gap)
+                began_s = loop.time()
                 await self._until_applied(batch)
+                # Notifications that come faster than they are applied gather: a batch costs all who follow, from the database
+                # to the schedulers, little more than one alone. Those that come one by one do not wait.
+                if len(batch.heard) > 1:
+                    await asyncio.sleep(min(REST_S_MAX, RESTS_PER_BATCH * (loop.time() - began_s)))
 
     async def _until_applied(self, batch: Batch) -> None:
         """A database that is away is waited for here: to begin to read anew would count as a gap."""

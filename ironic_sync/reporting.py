@@ -29,7 +29,7 @@ Rows = dict[ProviderId, NodeRow]
 # How many batches of reports may wait for their answers.
 BATCHES_MAX = 4
 # How long acceptances gather before they are written: a row that changes again is reported again, whatever is noted of it.
-NOTES_GATHER_S = 0.05
+NOTES_GATHER_S = 0.2
 
 
 class Reporter:
@@ -158,7 +158,8 @@ class Reporter:
             self._has_notes.clear()
             notes, self._accepted = self._accepted, {}
             try:
-                await self._keeper.change(notes)
+                # A note that is lost is found out again: the row is reported once more.
+                await self._keeper.change(notes, is_lazy=True)
             except Operational:
                 self._accepted = notes | self._accepted
                 self._has_notes.set()

@@ -65,8 +65,11 @@ class IronicTransaction(Protocol):
 class NodeStore(Protocol):
     """The rows of nodes. A page is in the order of ids, begins after `after`, and has at most `limit` rows."""
 
-    def transaction(self) -> AbstractAsyncContextManager[IronicTransaction]:
-        """Commits when left in peace, rolls back on any exception. May raise `Transient` at any step: try again."""
+    def transaction(self, *, is_lazy: bool = False) -> AbstractAsyncContextManager[IronicTransaction]:
+        """Commits when left in peace, rolls back on any exception. May raise `Transient` at any step: try again.
+
+        A lazy commit does not wait for the disk (bus/sql/database.py): only for what is found out again if it is lost.
+        """
 
     async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
         """The rows that exist, not locked."""

@@ -65,7 +65,7 @@ class MemoryIronicStore:
         self._daemons: dict[str, _Daemon] = {}
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[IronicTransaction]:
+    async def transaction(self, *, is_lazy: bool = False) -> AsyncIterator[IronicTransaction]:  # noqa: ARG002 - no disk
         async with self._lock:
             transaction = _Transaction(self._rows)
             yield transaction

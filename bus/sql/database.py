@@ -29,8 +29,14 @@ class Database(Protocol):
     def dialect(self) -> str:
         """`postgresql` or `sqlite`."""
 
-    def writing(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[Transaction]:
-        """Each statement sees what was committed before it (SQLite: there is no other writer)."""
+    def writing(
+        self, *, takes_long: bool = False, is_lazy: bool = False
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """Each statement sees what was committed before it (SQLite: there is no other writer).
+
+        A lazy commit does not wait for the disk. The process may end after it, and nothing is lost; but a power cut, or a
+        crash of the database server, may undo the last of them. A later commit that is not lazy keeps those before it.
+        """
 
     def reading(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[Transaction]:
         """All statements see the same: what was committed before the first one."""

@@ -45,6 +45,13 @@ class _Session:
         self.busy_s = busy_s
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
         self._connection: Connection | None = None
+        self._is_lazy = False
+
+    def be_lazy(self, *, is_lazy: bool) -> None:
+        """Whether the commits from here on do not wait for the disk; between two transactions."""
+        if is_lazy is not self._is_lazy:
+            self.here(partial(_be_lazy, is_lazy=is_lazy))
+            self._is_lazy = is_lazy
 
     def here(self, work: Callable[[Connection], T]) -> T:
         """In this thread: only while nothing is under way in the other."""
@@ -69,9 +76,10 @@ class _Session:
 class SqliteTransaction:
     """Begun with its first piece of work."""
 
-    def __init__(self, session: _Session, *, writes: bool) -> None:
+    def __init__(self, session: _Session, *, writes: bool, is_lazy: bool = False) -> None:
         self._session = session
         self._writes = writes
+        self._is_lazy = is_lazy
         self._is_begun = False
         self._written_before = 0
         self._later: list[Callable[[Connection], object]] = []
@@ -93,6 +101,7 @@ class SqliteTransaction:
         if self._is_begun:
             return
         self._is_begun = True
+        self._session.be_lazy(is_lazy=self._is_lazy)
         if not self._session.here(_has_begun_at_once):
             # Another process writes to the file.
             await self._session.aside(partial(_begin_immediate, self._session.busy_s))
@@ -145,6 +154,10 @@ def _has_begun_at_once(connection: Connection) -> bool:
         if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
             raise
     return driver.in_transaction
+
+
+def _be_lazy(connection: Connection, *, is_lazy: bool) -> None:
+    driver_of(connection).execute(f"PRAGMA synchronous = {'NORMAL' if is_lazy else 'FULL'}")
 
 
 def _begin_immediate(busy_s: float, connection: Connection) -> None:
@@ -203,18 +216,23 @@ class SqliteDatabase:
         self._writers = _queues.setdefault(os.path.realpath(self.path), asyncio.Lock())
         self._readers = asyncio.Lock()
 
-    def writing(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[SqliteTransaction]:  # noqa: ARG002 - no statement has a limit here
-        return self._transaction(self._writer, self._writers, writes=True)
+    def writing(
+        self,
+        *,
+        takes_long: bool = False,  # noqa: ARG002 - no statement has a limit here
+        is_lazy: bool = False,
+    ) -> AbstractAsyncContextManager[SqliteTransaction]:
+        return self._transaction(self._writer, self._writers, writes=True, is_lazy=is_lazy)
 
     def reading(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[SqliteTransaction]:  # noqa: ARG002
         return self._transaction(self._reader, self._readers, writes=False)
 
     @asynccontextmanager
     async def _transaction(
-        self, session: _Session, queue: asyncio.Lock, *, writes: bool
+        self, session: _Session, queue: asyncio.Lock, *, writes: bool, is_lazy: bool = False
     ) -> AsyncIterator[SqliteTransaction]:
         async with self._turn(queue):
-            transaction = SqliteTransaction(session, writes=writes)
+            transaction = SqliteTransaction(session, writes=writes, is_lazy=is_lazy)
             try:
                 yield transaction
                 await transaction.commit()

@@ -94,8 +94,8 @@ class SqlIronicStore:
         self._leases = own if isinstance(own, PostgresDatabase) else self._database
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[IronicTransaction]:
-        async with self._database.writing() as transaction:
+    async def transaction(self, *, is_lazy: bool = False) -> AsyncIterator[IronicTransaction]:
+        async with self._database.writing(is_lazy=is_lazy) as transaction:
             yield SqlIronicTransaction(_rows(transaction))
 
     async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:

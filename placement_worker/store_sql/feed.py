@@ -18,7 +18,6 @@ from placement_worker.store import FEED_ENTRIES, Unpublished
 from placement_worker.store_sql import log
 from placement_worker.store_sql.cursors import NOTHING_SEEN, Snapshot
 from placement_worker.store_sql.names import KnownVocabulary, Vocabulary
-from placement_worker.store_sql.raw import rows_of
 from placement_worker.store_sql.usage import read_usage
 from placement_worker.store_sql.whole import read_states
 from placement_worker.tables import change_log, feed
@@ -102,11 +101,19 @@ class SqlFeed:
 
     async def mark(self, position: int, cursor: str) -> None:
         term = self._published.term
-        async with self._session.writing() as transaction:
-            if not await rows_of(transaction, _MARK_ON_POSTGRESQL, _MARK_ON_SQLITE, term, position, cursor):
-                raise Transient(f"the feed of term {term} is over: another process publishes the log")
+        if isinstance(self._session, PostgresSession):
+            marked = await self._session.alone(_MARK_ON_POSTGRESQL, term, position, cursor)
+        else:
+            async with self._session.writing(is_lazy=True) as transaction:
+                marked = await transaction.run(_mark_in_file, term, position, cursor)
+        if not marked:
+            raise Transient(f"the feed of term {term} is over: another process publishes the log")
         self._published = LogPosition(term=term, position=position)
         self._cursor = cursor
+
+
+def _mark_in_file(connection: Connection, term: int, position: int, cursor: str) -> Sequence[tuple[int]]:
+    return driver_of(connection).execute(_MARK_ON_SQLITE, (term, position, cursor)).fetchall()
 
 
 def begin_term(connection: Connection) -> tuple[LogPosition, str]:

@@ -20,7 +20,7 @@ class NodesDoor:
         self._nodes = nodes
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator["_NodesTransaction"]:
+    async def transaction(self, *, is_lazy: bool = False) -> AsyncIterator["_NodesTransaction"]:
         await on_the_way(self._process)
         async with self._store.transaction() as inner:
             tx = _NodesTransaction(inner, self._process)
