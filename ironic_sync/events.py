@@ -19,9 +19,18 @@ log = logging.getLogger(__name__)
 
 # Unknown types are told once each, and these are remembered.
 TYPES_REMEMBERED_MAX = 1000
-# After a batch of several notifications the next one waits so many times as long as that took, and so long at most.
+# After several notifications the next batch waits so many times as long as they took, and so long at most.
 RESTS_PER_BATCH = 2.0
 REST_S_MAX = 0.02
+
+
+def rest_s(count: int, took_s: float) -> float:
+    """How long the next batch waits after one of so many notifications that took so long.
+
+    Notifications that come faster than they are applied gather: a batch costs all who follow, from the database to the
+    schedulers, little more than one alone. Those that come one by one do not wait.
+    """
+    return min(REST_S_MAX, RESTS_PER_BATCH * took_s) if count > 1 else 0.0
 
 
 class EventReader(Supervised):
@@ -63,10 +72,8 @@ class EventReader(Supervised):
                     self._on_gap(batch.gap)
                 began_s = loop.time()
                 await self._until_applied(batch)
-                # Notifications that come faster than they are applied gather: a batch costs all who follow, from the database
-                # to the schedulers, little more than one alone. Those that come one by one do not wait.
-                if len(batch.heard) > 1:
-                    await asyncio.sleep(min(REST_S_MAX, RESTS_PER_BATCH * (loop.time() - began_s)))
+                if wait_s := rest_s(len(batch.heard), loop.time() - began_s):
+                    await asyncio.sleep(wait_s)
 
     async def _until_applied(self, batch: Batch) -> None:
         """A database that is away is waited for here: to begin to read anew would count as a gap."""

@@ -71,13 +71,10 @@ class Claims(Protocol):
 
 
 class SqlPlacementTransaction:
-    def __init__(
-        self, transaction: Transaction, claims: Claims, vocabulary: Vocabulary, providers: Providers
-    ) -> None:
+    def __init__(self, transaction: Transaction, claims: Claims, vocabulary: Vocabulary) -> None:
         self._transaction = transaction
         self._claims = claims
         self._vocabulary = vocabulary
-        self._providers = providers
         self._locked = Locked()
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
@@ -94,7 +91,7 @@ class SqlPlacementTransaction:
         await self._claims.write(changes)
 
     async def lock_trees(self, named: Named) -> Forest:
-        forest, self._locked = await lock_trees(self._transaction, self._vocabulary, self._providers, named)
+        forest, self._locked = await lock_trees(self._transaction, self._vocabulary, named)
         return forest
 
     async def write_trees(self, changes: TreeChanges) -> None:
@@ -134,11 +131,11 @@ class SqlPlacementStore:
             case PostgresDatabase() as postgres:
                 async with postgres.writing() as transaction:
                     claims = self.postgres_claims(transaction, vocabulary.classes, providers)
-                    yield SqlPlacementTransaction(transaction, claims, vocabulary, providers)
+                    yield SqlPlacementTransaction(transaction, claims, vocabulary)
             case SqliteDatabase() as file:
                 async with file.writing() as writing:
                     of_file = SqliteClaims(writing, vocabulary.classes, providers)
-                    yield SqlPlacementTransaction(writing, of_file, vocabulary, providers)
+                    yield SqlPlacementTransaction(writing, of_file, vocabulary)
         vocabulary.committed()
         providers.committed()
 

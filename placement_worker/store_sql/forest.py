@@ -1,7 +1,6 @@
 """The trees that a batch names: locked, then read whole."""
 
 from collections.abc import Collection, Mapping
-from uuid import UUID
 
 import sqlalchemy as sa
 from msgspec import Struct
@@ -11,7 +10,6 @@ from bus.errors import Transient
 from bus.message import ProviderId
 from bus.sql import PostgresTransaction, Transaction, among, array_of
 from placement_worker.core.ledger import Forest, Named, TreeBook
-from placement_worker.store_sql.known import Providers
 from placement_worker.store_sql.names import Vocabulary
 from placement_worker.store_sql.naming import known_of
 from placement_worker.store_sql.states import root
@@ -24,14 +22,12 @@ from placement_worker.store_sql.whole import (
 )
 from placement_worker.tables import providers, resource_classes, traits
 
-_FIND = """
-SELECT providers.id, providers.uuid, root.id, root.uuid
-FROM providers JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id])
-WHERE providers.uuid = ANY($1::text::uuid[])
-"""
-# Only locks: what the trees are is read by a later statement.
+# Only locks: what the trees are is read by a later statement. The roots are looked up once, before any of them is waited for.
 _LOCK = """
-SELECT id FROM providers WHERE id = ANY($1::text::bigint[]) AND root_id = id ORDER BY id + 0 FOR NO KEY UPDATE
+SELECT id FROM providers
+WHERE id = ANY (ARRAY(SELECT root_id FROM providers WHERE uuid = ANY($1::text::uuid[]))) AND root_id = id
+ORDER BY id + 0
+FOR NO KEY UPDATE
 """
 
 
@@ -46,12 +42,11 @@ class Locked(Struct, frozen=True):
         return frozenset([one.root for one in self.providers.values()])
 
 
-async def lock_trees(
-    transaction: Transaction, vocabulary: Vocabulary, known: Providers, named: Named
-) -> tuple[Forest, Locked]:
+async def lock_trees(transaction: Transaction, vocabulary: Vocabulary, named: Named) -> tuple[Forest, Locked]:
     """Lock the roots by one statement; read what they stand for by later ones."""
     if isinstance(transaction, PostgresTransaction):
-        roots = await _lock_roots(transaction, known, named.trees)
+        driver = await transaction.driver()
+        roots = [row[0] for row in await driver.fetch(_LOCK, array_of([*named.trees]))] if named.trees else []
         stored = await read_trees_of(transaction, vocabulary, roots)
     else:
         stored = await read_trees_with(transaction, vocabulary, named.trees)
@@ -59,38 +54,14 @@ async def lock_trees(
     # A provider of a locked tree keeps its name: names are unique.
     names = named.names - {one.name for one in stored}
     others = (named.trees | named.providers) - locked.providers.keys()
-    if not (others or names or named.classes or named.traits):
+    # A provider that stands below another one may have left a stump where it was a root.
+    below = named.trees - locked.trees.keys()
+    if not (others or below or names or named.classes or named.traits):
         return Forest(locked.trees), locked
     forest = await transaction.run(_look_beyond, locked.trees, others, names, named)
     if strayed := forest.elsewhere.keys() & named.trees:
-        known.forget_ids(strayed)
         raise Transient(f"{len(strayed)} providers came to another tree while that was being locked")
     return forest, locked
-
-
-async def _lock_roots(
-    transaction: PostgresTransaction, known: Providers, wanted: Collection[ProviderId]
-) -> list[int]:
-    """The roots of their trees, by number. Where a provider is known to stand only says what to lock: if its root is gone,
-    it is looked for again, and found elsewhere the batch begins anew.
-    """
-    if not wanted:
-        return []
-    driver = await transaction.driver()
-    root_of = {one: found.root for one in wanted if (found := known.by_id(one.int)) is not None}
-    if unknown := [one for one in wanted if one not in root_of]:
-        rows = await driver.fetch(_FIND, array_of(unknown))
-        known.found(rows)
-        root_of |= {ProviderId(UUID(int=row[1].int)): row[2] for row in rows}
-    roots = sorted({*root_of.values()})
-    locked = [row[0] for row in await driver.fetch(_LOCK, array_of(roots))] if roots else []
-    if len(locked) < len(roots):
-        there = frozenset(locked)
-        lost = [one for one, root_number in root_of.items() if root_number not in there]
-        known.forget_ids(lost)
-        if await driver.fetch(_FIND, array_of(lost)):
-            raise Transient("a provider came into another tree while that was being locked")
-    return locked
 
 
 def _look_beyond(

@@ -118,11 +118,6 @@ class Providers:
         self._learned.pop(known.number, None)
         self._known.forget(known)
 
-    def forget_ids(self, providers: Iterable[ProviderId]) -> None:
-        for provider in providers:
-            if (known := self.by_id(provider.int)) is not None:
-                self.forget(known)
-
     def committed(self) -> None:
         if self._learned:
             self._known.keep(self._learned.values())

@@ -446,6 +446,46 @@ async def test_only_what_claims_name_moves_the_shape(desk: Desk) -> None:
     assert moves == [False, True, True, True, True, True, True, False]
 
 
+async def test_a_host_alone_in_its_tree_becomes_what_is_reported_and_keeps_the_rest(desk: Desk) -> None:
+    """Most reports are of this kind: a node that is reserved, or free again."""
+    await desk.report(
+        a_report(a_provider("host-1", None, inventories(VCPU=4, MEMORY_MB=2), SSD, (aggregate("rack"),))),
+        a_host("host-2"),
+    )
+    await desk.ask(a_claim(a_share(HOST, amounts(HOST, VCPU=1), {HOST: 1}), WEB))
+    before = await desk.providers()
+    reserved = {"VCPU": structs.replace(WHOLE, total=8), "MEMORY_MB": ReportedInventory(total=2)}
+
+    verdicts = await desk.report(
+        a_report(a_provider("host-1", None, reserved, ("CUSTOM_A",)), epoch=2, sequence=7),
+        a_report(a_provider("host-2"), root=OTHER_HOST, epoch=3, sequence=1),
+    )
+
+    assert verdicts == (
+        ReportAccepted(shape=2, shape_moved=True),
+        ReportAccepted(shape=1, shape_moved=False),
+    )
+    after = await desk.providers()
+    host = before[HOST]
+    assert after[HOST] == structs.replace(
+        host,
+        shape=2,
+        revision=host.revision + 1,
+        generation=host.generation + 1,
+        inventories={
+            "VCPU": InventoryState(
+                total=8, reserved=3, min_unit=2, max_unit=32, step_size=2, allocation_ratio=1.1, used=1
+            ),
+            "MEMORY_MB": InventoryState(total=2),
+        },
+        traits=("CUSTOM_A",),
+    )
+    # Only its report was numbered: nobody is told.
+    assert after[OTHER_HOST] == before[OTHER_HOST]
+    late = a_report(a_provider("host-2"), root=OTHER_HOST, epoch=3, sequence=1)
+    assert await desk.report_one(late) == ReportOutdated(epoch=3, sequence=1)
+
+
 async def test_generations_move_with_what_really_changed(desk: Desk) -> None:
     await desk.report(a_report(a_provider("host-1"), a_provider("numa-1", HOST, inventories(VCPU=4))))
     before = await desk.providers()

@@ -22,7 +22,7 @@ class NodesDoor:
     @asynccontextmanager
     async def transaction(self, *, is_lazy: bool = False) -> AsyncIterator["_NodesTransaction"]:
         await on_the_way(self._process)
-        async with self._store.transaction() as inner:
+        async with self._store.transaction(is_lazy=is_lazy) as inner:
             tx = _NodesTransaction(inner, self._process)
             yield tx
             await committing(self._process)

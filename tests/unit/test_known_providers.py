@@ -6,7 +6,17 @@ import pytest
 import pytest_asyncio
 
 from bus.errors import Transient
-from bus.messages.placement import Claimed, DoesNotFit, Released, ReportedProvider, ReportInventory
+from bus.messages.placement import (
+    Claimed,
+    DoesNotFit,
+    NotAllowed,
+    Released,
+    ReportAccepted,
+    ReportedProvider,
+    ReportInventory,
+    ReportOutdated,
+    ReportVerdict,
+)
 from placement_worker.core.claims import ClaimJudgement, decide_claims
 from placement_worker.core.ledger import Asked, ClaimOrder, Reported
 from placement_worker.core.reports import decide_reports, named_in
@@ -117,6 +127,37 @@ async def test_a_host_that_another_store_planted_anew_is_found(desks: tuple[Desk
     assert await _until_settled(ours, order) == Claimed()
 
 
+async def test_a_report_finds_a_host_that_another_store_planted_anew(desks: tuple[Desk, Desk]) -> None:
+    ours, theirs = desks
+    await theirs.report(a_report(removed=(HOST,)))
+    await theirs.report(a_host("host-2"), a_host("host-1"))
+    shape = (await theirs.provider(HOST)).shape
+
+    assert await _until_taken(ours, _grown()) == ReportAccepted(shape=shape + 1, shape_moved=True)
+
+
+async def test_a_report_finds_no_host_that_another_store_felled(desks: tuple[Desk, Desk]) -> None:
+    ours, theirs = desks
+    await theirs.report(a_report(removed=(HOST,), sequence=7))
+    late = a_report(a_provider("host-1", holds=inventories(VCPU=4)), sequence=7)
+
+    assert await ours.report_one(late) == ReportOutdated(epoch=0, sequence=7)
+
+
+async def test_a_report_finds_a_host_that_came_below_another(desks: tuple[Desk, Desk]) -> None:
+    ours, theirs = desks
+    await theirs.report(a_report(removed=(HOST,)))
+    await theirs.report(a_report(a_provider("host-2"), a_provider("host-1", OTHER_HOST), root=OTHER_HOST))
+    # It is known where the host stands, and then it becomes a root again.
+    below = a_report(a_provider("host-1", OTHER_HOST, inventories(VCPU=2)), root=OTHER_HOST)
+    assert isinstance(await _until_taken(ours, below), ReportAccepted)
+    assert isinstance(await _until_taken(ours, a_host("host-1")), NotAllowed)
+    await theirs.report(a_report(removed=(HOST,), root=OTHER_HOST))
+    await theirs.report(a_host("host-1"))
+
+    assert isinstance(await _until_taken(ours, _grown()), ReportAccepted)
+
+
 async def test_a_consumer_gives_back_what_only_another_store_knows(desks: tuple[Desk, Desk]) -> None:
     ours, theirs = desks
     await theirs.report(a_host("host-2"))
@@ -194,6 +235,14 @@ async def _reported_and_read(tx: PlacementTransaction) -> None:
     forest = await tx.lock_trees(named_in((_grown(),)))
     await tx.write_trees(decide_reports(forest, (Reported(_grown()),), VOCABULARY).changes)
     await tx.lock_claims((a_claim(ONE_CPU),))
+
+
+async def _until_taken(desk: Desk, report: ReportInventory) -> ReportVerdict:
+    """Likewise."""
+    try:
+        return await desk.report_one(report)
+    except Transient:
+        return await desk.report_one(report)
 
 
 async def _until_settled(desk: Desk, order: ClaimOrder) -> ClaimJudgement:
