@@ -9,10 +9,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from bus.broker import Broker
+from bus.database_settings import DatabaseSettings
 from bus.link import Link
 from bus.messages.build import Flavor
 from bus.process import Part, run_until
-from bus.sql import DatabaseSettings
 from bus.station import Station
 from compute_sim.ironic import (
     Delays,

@@ -5,8 +5,9 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from bus.database_settings import SECTION as DATABASE
+from bus.database_settings import DatabaseSettings
 from bus.settings import BusSettings
-from bus.sql import DATABASE, DatabaseSettings
 from bus.tuning import BUS, Section, Tuned, settings_of, tuned_in
 from cell_conductor.settings import SECTION as CONDUCTOR
 from cell_conductor.settings import ConductorSettings

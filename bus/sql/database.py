@@ -7,8 +7,8 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
+from bus.database_settings import DatabaseSettings
 from bus.sql.postgresql import POOL_SIZE, PostgresDatabase
-from bus.sql.settings import DatabaseSettings
 from bus.sql.sqlite import SqliteDatabase
 
 P = ParamSpec("P")

@@ -3,19 +3,16 @@
 import asyncio
 import threading
 from contextlib import AsyncExitStack
+from importlib.resources import files
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from bus.database_settings import DatabaseSettings, milliseconds
 from bus.sql.errors import connecting, transients
 from bus.sql.postgresql import connect_arguments, cut_after
-from bus.sql.settings import DatabaseSettings, milliseconds
 from bus.sql.sqlite import sqlite_engine
 
 # How long a migration waits for others: for those who write to a file, or to the tables that it changes. Whoever comes
@@ -42,6 +39,8 @@ def _upgrade(url: URL, package: str, settings: DatabaseSettings) -> tuple[str, s
 
 
 async def _upgrade_postgres(url: URL, package: str, settings: DatabaseSettings) -> tuple[str, str]:
+    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - as bus/sql/postgresql.py has it
+
     # Another migration may take as long as this one.
     long = dict.fromkeys(("lock_timeout", "statement_timeout"), milliseconds(settings.long_s))
     engine = create_async_engine(
@@ -85,11 +84,17 @@ def _upgrade_sqlite(url: URL, package: str) -> tuple[str, str]:
 
 def migrate(connection: Connection, package: str) -> tuple[str, str]:
     """Run the migrations that are missing, in the transaction that is open."""
+    before = _revision(connection, package)
+    if before == newest_revision(package):
+        return before, before
+    # Alembic takes as long to load as all else of a worker: only a process that changes tables waits for it.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+
     config = Config()
     config.set_main_option("script_location", f"{package}:migrations")
     config.attributes["connection"] = connection
     config.attributes["version_table"] = version_table(package)
-    before = _revision(connection, package)
     command.upgrade(config, "head")
     return before, _revision(connection, package)
 
@@ -99,6 +104,14 @@ def version_table(package: str) -> str:
     return f"{package.removesuffix('_worker')}_version"
 
 
+def newest_revision(package: str) -> str:
+    """A migration's file begins with its revision, and revisions are counted up."""
+    names = (file.name for file in (files(package) / "migrations" / "versions").iterdir())
+    return max(name.partition("_")[0] for name in names if name[:1].isdigit())
+
+
 def _revision(connection: Connection, package: str) -> str:
-    context = MigrationContext.configure(connection, opts={"version_table": version_table(package)})
-    return context.get_current_revision() or ""
+    name = version_table(package)
+    if not sa.inspect(connection).has_table(name):
+        return ""
+    return connection.scalar(sa.select(sa.column("version_num")).select_from(sa.table(name))) or ""

@@ -9,18 +9,20 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import asyncpg
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from bus.database_settings import DatabaseSettings, milliseconds
 from bus.errors import Bug, Unavailable
 from bus.sql.errors import connecting, transients
-from bus.sql.settings import DatabaseSettings, milliseconds
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,7 +56,7 @@ _CONNECTION_ERRORS = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSErr
 class PostgresSession:
     """One connection, kept for many transactions one after the other, as SQLAlchemy has it and as asyncpg has it."""
 
-    def __init__(self, connection: AsyncConnection, driver: Any, settings: DatabaseSettings) -> None:
+    def __init__(self, connection: "AsyncConnection", driver: Any, settings: DatabaseSettings) -> None:
         self.connection = connection
         self.driver = driver
         self.settings = settings
@@ -216,6 +218,9 @@ class PostgresDatabase:
     def __init__(
         self, url: URL, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
     ) -> None:
+        # It brings SQLAlchemy's whole ORM: a process with SQLite alone need not load that.
+        from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
+
         self.settings = settings or DatabaseSettings()
         self._engine = create_async_engine(
             url.set(drivername="postgresql+asyncpg"),

@@ -20,9 +20,9 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import StaticPool
 
+from bus.database_settings import DatabaseSettings
 from bus.errors import Locked
 from bus.sql.errors import transients
-from bus.sql.settings import DatabaseSettings
 
 P = ParamSpec("P")
 T = TypeVar("T")

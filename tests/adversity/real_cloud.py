@@ -15,7 +15,6 @@ from bus.message import ProviderId
 from bus.messages.build import AskInstances, InstanceId, InstancesFound, InstanceState
 from bus.messages.hosts import AskHosts, HostsFound, HostState
 from bus.process import run_until
-from bus.sql import upgrade
 from bus.station import Station
 from bus.topology import objects_of, user_of
 from placement_worker.store_sql import SqlPlacementStore
@@ -196,9 +195,13 @@ async def real_cloud(*cells: str, has_nodes: bool = False, **sizes: str) -> Asyn
         ]
         users += [user_of(role, cell) for role in OF_CELLS for cell in cells]
         await under_test.add_users(users, cells)
-        database_url = await stack.enter_async_context(migrated_database("postgresql"))
-        for owner in ("scheduler_worker", "cell_conductor", *(["ironic_sync"] if has_nodes else [])):
-            await upgrade(database_url, owner)
+        owners = (
+            "placement_worker",
+            "scheduler_worker",
+            "cell_conductor",
+            *(["ironic_sync"] if has_nodes else []),
+        )
+        database_url = await stack.enter_async_context(migrated_database("postgresql", *owners))
         here = RealCloud(under_test, database_url, cells, sizes)
         stack.push_async_callback(here.end)
         told = asyncio.Event()

@@ -28,13 +28,11 @@ async def open_compute_store(kind: str, clock_s: Callable[[], float]) -> AsyncIt
 async def open_again(kind: str, clock_s: Callable[[], float]) -> AsyncIterator[Again]:
     """A store of a cell, as often as it is asked for, on one database."""
     # Who only wants the memory needs no database drivers.
-    from bus.sql import upgrade  # noqa: PLC0415
     from compute_sim.store_sql import SqlComputeStore, open_compute_store  # noqa: PLC0415
-    from tests.contracts.sql_stores import empty_database  # noqa: PLC0415
+    from tests.contracts.sql_stores import migrated_database  # noqa: PLC0415
 
     stores: list[SqlComputeStore] = []
-    async with empty_database(kind) as url:
-        await upgrade(url, "compute_sim")
+    async with migrated_database(kind, "compute_sim") as url:
 
         async def again(cell: str) -> ComputeStore:
             stores.append(await open_compute_store(url, cell, clock_s))

@@ -30,12 +30,10 @@ async def open_conductor_stores(
         yield tuple(by_cell[cell] for cell in cells)
         return
     # Who only wants the memory needs no database drivers.
-    from bus.sql import upgrade  # noqa: PLC0415
     from cell_conductor.store_sql import SqlConductorStore  # noqa: PLC0415
-    from tests.contracts.sql_stores import empty_database  # noqa: PLC0415
+    from tests.contracts.sql_stores import migrated_database  # noqa: PLC0415
 
-    async with empty_database(kind) as url:
-        await upgrade(url, "cell_conductor")
+    async with migrated_database(kind, "cell_conductor") as url:
         stores = tuple(SqlConductorStore(url, cell, clock=clock) for cell in cells)
         try:
             yield stores

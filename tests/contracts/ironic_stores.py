@@ -24,12 +24,10 @@ async def open_ironic_stores(kind: str, count: int) -> AsyncIterator[tuple[Ironi
         yield (MemoryIronicStore(),) * count
         return
     # A test that only wants the memory needs no database drivers.
-    from bus.sql import upgrade  # noqa: PLC0415
     from ironic_sync.store_sql import SqlIronicStore  # noqa: PLC0415
-    from tests.contracts.sql_stores import empty_database  # noqa: PLC0415
+    from tests.contracts.sql_stores import migrated_database  # noqa: PLC0415
 
-    async with empty_database(kind) as url:
-        await upgrade(url, "ironic_sync")
+    async with migrated_database(kind, "ironic_sync") as url:
         stores = tuple(SqlIronicStore(url) for _ in range(count))
         try:
             yield stores

@@ -17,12 +17,10 @@ async def open_scheduler_store(kind: str) -> AsyncIterator[SchedulerStore]:
         yield MemorySchedulerStore()
         return
     # Who only wants the memory needs no database drivers.
-    from bus.sql import upgrade  # noqa: PLC0415
     from scheduler_worker.store_sql import SqlSchedulerStore  # noqa: PLC0415
-    from tests.contracts.sql_stores import empty_database  # noqa: PLC0415
+    from tests.contracts.sql_stores import migrated_database  # noqa: PLC0415
 
-    async with empty_database(kind) as url:
-        await upgrade(url, "scheduler_worker")
+    async with migrated_database(kind, "scheduler_worker") as url:
         store = SqlSchedulerStore(url)
         try:
             yield store

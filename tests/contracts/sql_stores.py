@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -36,15 +37,15 @@ async def open_sql_store(kind: str, *, pool_size: int = POOL_SIZE) -> AsyncItera
 
 
 @asynccontextmanager
-async def migrated_database(kind: str) -> AsyncIterator[str]:
-    """The URL of a database with empty tables. Where a clone is cheaper than the migrations, it is a clone."""
+async def migrated_database(kind: str, *workers: str) -> AsyncIterator[str]:
+    """The URL of a database with the empty tables of these workers; without a name, of placement. It is a clone."""
     match kind:
         case "postgresql":
-            async with _postgres_database(template=await _template()) as url:
+            async with _postgres_database(template=await _postgres_template(workers or (WORKER,))) as url:
                 yield url
         case _:
             async with empty_database(kind) as url:
-                await upgrade(url, WORKER)
+                shutil.copyfile(await _sqlite_template(workers or (WORKER,)), _file_of(url))
                 yield url
 
 
@@ -73,25 +74,43 @@ async def _postgres_database(template: str = "template1") -> AsyncIterator[str]:
         await _administer(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-async def _template() -> str:
-    """Migrated once, by whichever test comes first, and then only cloned."""
-    name = _template_name()
+async def _postgres_template(workers: tuple[str, ...]) -> str:
+    """Migrated once, by the test that comes first, and then only cloned."""
     async with _making:
-        if name not in _made:
+        if workers not in _made:
+            name = _made[workers] = _new_name()
             await _administer(f'CREATE DATABASE "{name}"')
-            _made.add(name)
             # When this runs, an event loop can no longer resolve a host's name: it takes another process.
             atexit.register(subprocess.run, [sys.executable, "-m", __name__, name], check=False)
-            await upgrade(_url_of(name), WORKER)
-    return name
+            for worker in workers:
+                await upgrade(_url_of(name), worker)
+    return _made[workers]
 
 
-_made: set[str] = set()
+async def _sqlite_template(workers: tuple[str, ...]) -> Path:
+    """The same, as a file; the directory goes with this process."""
+    path = Path(_templates().name) / "-".join(workers)
+    async with _making:
+        if not path.exists():
+            for worker in workers:
+                await upgrade(f"sqlite:///{path}", worker)
+    return path
+
+
+_made: dict[tuple[str, ...], str] = {}
 
 
 @cache
-def _template_name() -> str:
-    return _new_name()
+def _templates() -> TemporaryDirectory[str]:
+    directory = TemporaryDirectory()
+    atexit.register(directory.cleanup)
+    return directory
+
+
+def _file_of(url: str) -> Path:
+    path = make_url(url).database
+    assert path, f"{url} names no file"
+    return Path(path)
 
 
 def _new_name() -> str:

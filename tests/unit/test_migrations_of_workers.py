@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from bus.sql import open_database, upgrade, version_table
+from bus.sql.migrations import newest_revision
 from tests.contracts.sql_stores import empty_database
 
 pytestmark = pytest.mark.asyncio
@@ -50,6 +53,14 @@ async def test_it_shares_a_database_with_its_neighbour(url: str, worker: str) ->
 
     assert await upgrade(url, worker) == ("", head)
     assert await upgrade(url, worker) == (head, head)
+
+
+@pytest.mark.parametrize("worker", ["placement_worker", *WORKERS])
+async def test_the_newest_file_has_the_revision_that_alembic_takes_for_the_newest(worker: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", f"{worker}:migrations")
+
+    assert newest_revision(worker) == ScriptDirectory.from_config(config).get_current_head()
 
 
 def _differences(connection: Connection, worker: str) -> list[Any]:
