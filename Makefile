@@ -3,8 +3,11 @@
 PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
 
+# An environment that turns bytecode files off makes each of the hundreds of processes compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test broker-tests other-tests lint types layers bench conformance clean
+.PHONY: help demo test compiled-tests broker-tests other-tests lint types layers bench conformance clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -12,9 +15,15 @@ help: ## list the targets
 demo: $(INSTALLED) ## watch it work, with simulated hosts
 	@.venv/bin/moor demo
 
-test: lint types layers ## everything: lint, types, layers, and all tests on real servers
+test: $(INSTALLED) ## everything: lint, types, layers, and all tests on real servers
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint layers compiled-tests
 	@echo '== tests'
 	@$(PYTHON) -m tests.servers --brokers 2 -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
+
+# The test processes all begin at once. One process before them compiles each file once, beside mypy: else each would.
+# What is wrong with a file is for the tests to tell.
+compiled-tests:
+	@$(PYTHON) -m pytest --collect-only -qq >/dev/null 2>&1 || true
 
 # Some of those with the real broker stop it, so each process has a broker of its own; if only one broker is given, there is
 # one process. Most of their time they wait; so the others run beside them.

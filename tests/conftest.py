@@ -2,6 +2,7 @@
 begins first. Where there are several brokers, each test process has one of its own.
 """
 
+import gc
 import os
 
 import pytest
@@ -16,6 +17,12 @@ settings.load_profile("moorage")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Simulations compute for minutes beside tests that mostly wait."""
     items.sort(key=lambda item: "simulation" not in item.path.parts)
+
+
+def pytest_collection_finish() -> None:
+    """All that was imported and collected stays: the garbage collector need not walk it again (a tenth of all CPU)."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_xdist_auto_num_workers() -> int:

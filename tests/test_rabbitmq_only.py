@@ -33,7 +33,14 @@ from bus.topology import (
     objects_of,
 )
 from tests.contracts.broker_under_test import ADMIN, SHOP
-from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest, ctl
+from tests.contracts.rabbitmq_inside import InsideBroker, RefusedExpressionError
+from tests.contracts.rabbitmq_under_test import (
+    CTL_S_MAX,
+    RabbitMQUnderTest,
+    ctl,
+    evaluate,
+    import_definitions,
+)
 from tests.contracts.small_world import connected, eventually, receive
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
@@ -426,6 +433,32 @@ async def test_a_feed_is_bounded_drops_its_oldest_and_goes_when_nobody_reads_it(
         f'{{"x-expires",{limits.unused_expires_ms}}}',
     ):
         assert argument in line.replace(" ", "")
+
+
+# How tests ask the broker
+
+
+async def test_an_expression_is_evaluated_inside_the_broker_and_asks_rabbitmqctl_once() -> None:
+    asked: list[str] = []
+
+    def ctl_eval(expression: str) -> str:
+        asked.append(expression)
+        return ctl("eval", expression)
+
+    inside = InsideBroker(ctl_eval, CTL_S_MAX)
+
+    assert [inside.evaluate(f"{n} + 1.") for n in range(3)] == ["1", "2", "3"]
+    assert len(asked) == 1
+
+
+async def test_an_expression_that_the_broker_cannot_evaluate_is_refused_with_its_reason() -> None:
+    with pytest.raises(RefusedExpressionError, match="not_there"):
+        evaluate("not_there:at_all()")
+
+
+async def test_definitions_that_the_broker_does_not_take_are_an_error() -> None:
+    with pytest.raises(RuntimeError, match="does not take these definitions"):
+        import_definitions({"permissions": [{"user": "guest", "vhost": "no such host", "configure": ""}]})
 
 
 # Networks
