@@ -93,12 +93,12 @@ def judge(message: Message, origin: Origin, post: Post) -> Refused | None:
     return _may_say(origin.sender, address.exchange, address.routing_key, getattr(message, "cell", ""), post)
 
 
-def judged_by(message: Message) -> object:
+def judged_by(message: Message) -> tuple[type[Message], object]:
     """The parts of a message that decide its verdict: two messages of one parcel that agree in these both count, or
-    none.
+    neither does.
     """
     kind = type(message)
-    return kind, _names_in(kind)(message)
+    return kind, names_in(kind)(message)
 
 
 def judge_answer(question: Message, answer: Message, origin: Origin, post: Post) -> Refused | None:
@@ -155,7 +155,7 @@ def answering(question: str) -> frozenset[str]:
 
 
 @functools.cache
-def _names_in(kind: type[Message]) -> Callable[[Message], object]:
+def names_in(kind: type[Message]) -> Callable[[Message], object]:
     """Reads the cells and projects that a message of this type names."""
     fields: list[str] = [name for name in ("cell", "project") if name in kind.__struct_fields__]
     if "instance" in kind.__struct_fields__ and "project" in getattr(

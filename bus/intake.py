@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from bus import dead_letters
-from bus.authority import Refused, judge, judge_parcel, judged_by, speaks_for
+from bus.authority import Refused, judge, judge_parcel, judged_by, names_in, speaks_for
 from bus.broker import ConnectionLost, Consuming, Delivery, Interrupted, Parcel
 from bus.codec import Codec, FromNewer, attempts_of, lines_of, put_back
 from bus.errors import Operational
@@ -44,7 +44,10 @@ class Held(Struct, eq=False):
     origin: Origin
     # The one cell that its sender may speak for; None if for all.
     cell: str | None = None
-    # The deciding parts (bus/authority.py) of a message of it that counts: others that agree in them count, too.
+    # The deciding parts (bus/authority.py) of a message of it that counts, its type and the names in it: others that agree
+    # in them count, too.
+    kind: type[Message] | None = None
+    names_in: Callable[[Message], object] = type
     counts: object = None
 
     @property
@@ -264,12 +267,14 @@ class Intake:
     ) -> Received[Any] | None:
         """The message, if it counts; what stands for it, if its sender may be told why not; else it is buried here."""
         message = envelope.message
-        by = judged_by(message)
-        if by == held.counts or isinstance(message, Unreadable):
+        if type(message) is held.kind and held.names_in(message) == held.counts:
+            return received(envelope, held.origin, returns, held.cell)
+        if isinstance(message, Unreadable):
             return received(envelope, held.origin, returns, held.cell)
         refused = judge(message, held.origin, self._post)
         if refused is None:
-            held.counts = by
+            held.kind, held.counts = judged_by(message)
+            held.names_in = names_in(held.kind)
             return received(envelope, held.origin, returns, held.cell)
         if refused.is_told:
             envelope = structs.replace(

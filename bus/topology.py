@@ -9,8 +9,9 @@ are for messages that do not exist yet (moves, groups, aggregates), so that righ
 """
 
 import functools
+import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
 
@@ -605,15 +606,30 @@ def address_of(message: Message) -> Address:
 def end_of(message: Message) -> str:
     """The cell or project that ends the key of a message: messages of one type and end have one address."""
     kind = type(message)
-    scope = _SCOPES.get(kind)
-    if scope is None:
-        scope = _SCOPES[kind] = ROUTES[type_of(kind)].scope
-    if scope is Scope.NONE:
-        return ""
-    # A test sees that each of these has the field.
-    said: Any = message
-    end: str = said.cell if scope is Scope.CELL else said.project or NO_PROJECT
-    return end
+    end_in = _ENDS.get(kind)
+    if end_in is None:
+        end_in = _ENDS[kind] = _end_by(ROUTES[type_of(kind)].scope)
+    return end_in(message)
+
+
+def _end_by(scope: Scope) -> Callable[[Any], str]:
+    """A test sees that each message has the field of its scope."""
+    match scope:
+        case Scope.CELL:
+            return operator.attrgetter("cell")
+        case Scope.PROJECT:
+            return _project_in
+        case Scope.NONE:
+            return _no_end
+
+
+def _project_in(message: Any) -> str:
+    project: str = message.project or NO_PROJECT
+    return project
+
+
+def _no_end(_message: object) -> str:
+    return ""
 
 
 def project_of_key(routing_key: str) -> str:
@@ -624,7 +640,7 @@ def project_of_key(routing_key: str) -> str:
 
 
 # Looking a message's type up by its name at each message would cost as much as all else here.
-_SCOPES: dict[type[Message], Scope] = {}
+_ENDS: dict[type[Message], Callable[[Any], str]] = {}
 
 
 @functools.lru_cache(maxsize=100_000)

@@ -83,6 +83,7 @@ class Builder:
         self._vocabulary = vocabulary
         self._clock = clock
         self._settings = settings
+        self._horizon = settings.horizon
         # What requests ask for by what they say, and the digest of that: most say the same as one before.
         self._wishes: dict[bytes, tuple[Wish, bytes]] = {}
 
@@ -161,9 +162,8 @@ class Builder:
         understood = self._understood(build, _canonical(structs.replace(build, request_id=None)))
         if isinstance(understood, BuildRejected):
             return understood
-        horizon = self._settings.horizon
-        if ask.sent_at is not None and now - ask.sent_at > horizon:
-            return too_old(ask, horizon)
+        if ask.sent_at is not None and now - ask.sent_at > self._horizon:
+            return too_old(ask, self._horizon)
         assert build.request_id is not None, "a request without an id is rejected"
         return Sound(ask, build.request_id, *understood)
 
@@ -213,16 +213,17 @@ class Builder:
 
     async def _let_go(self, build: "_Build", late: LateTransaction) -> list[Said]:
         """Of what it found, if it was decided otherwise meanwhile."""
-        found = [one for one in build.searches if isinstance(one.outcome, Holds)]
         ask = build.asks[0].ask
         # An earlier try of a rejected request may have claimed for it, and died before it let go.
-        if isinstance(build.judged, BuildRejected) and (found or ask.attempts):
-            return await self._let_go_of_what_nobody_has(ask, late, new=_new_claims(build))
-        new = _new_claims(build)
+        if isinstance(build.judged, BuildRejected):
+            if ask.attempts or any(isinstance(one.outcome, Holds) for one in build.searches):
+                return await self._let_go_of_what_nobody_has(ask, late, new=_new_claims(build))
+            return []
         return [
             Tell(released(one.row), ask)
-            for one in found
-            if one.row.is_open or one.row.may_lose(is_new=one.row.id in new)
+            for one in build.searches
+            if isinstance(held := one.outcome, Holds)
+            and (one.row.is_open or one.row.may_lose(is_new=held.is_new))
         ]
 
     async def _let_go_of_what_nobody_has(
@@ -378,6 +379,6 @@ def _order(row: InstanceRow, build: BuildInstance, holds: Holds, settings: Sched
 
 def _ends_by(row: InstanceRow, build: BuildInstance, holds: Holds, settings: SchedulerSettings) -> datetime:
     """Counted from the acceptance. A request that names no deadline, and may be built on a node, has a node's time."""
-    if build.deadline_s is None and any(each.kind == NODE for each in (holds.choice, *holds.alternates)):
+    if build.deadline_s is None and NODE in [each.kind for each in (holds.choice, *holds.alternates)]:
         return row.issued_at + timedelta(seconds=settings.node_request_timeout_s)
     return row.ends_by

@@ -37,6 +37,7 @@ class SchedulerDoor:
         async with self._store.transaction() as inner:
             tx = RequestsTransaction(inner, self._process)
             yield tx
+            assert tx.unsaid <= tx.noted, "what a transaction has to say is noted in it"
             await committing(self._process)
         if tx.rows or tx.hosts:
             self._commits.requests_written(tx.rows.values(), tx.hosts)
@@ -88,29 +89,41 @@ class RequestsTransaction:
         self._process = process
         self.rows: dict[InstanceId, InstanceRow] = {}
         self.hosts: list[HostState] = []
+        # Those that have something to say by what is written here, and had nothing before.
+        self.unsaid: set[InstanceId] = set()
+        self.noted: set[InstanceId] = set()
+        self._unsaid_before: set[InstanceId] = set()
 
     async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
         meets(self._process, "deadlock")
         if any(_is_cursed(row) for request in requests for row in request.rows):
             raise Transient("database: this row is cursed")
         acceptances = await self._inner.accept(requests)
-        for each in acceptances:
+        for request, each in zip(requests, acceptances, strict=True):
             if isinstance(each, Known):
                 self.rows |= {row.id: row for row in each.rows}
+                self._written([row for row in request.rows if row in each.rows])
         return acceptances
 
     async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
         meets(self._process, "deadlock")
-        return await self._inner.lock(instances)
+        found = await self._inner.lock(instances)
+        self._unsaid_before |= {row.id for row in found.values() if row.unsaid}
+        return found
 
     async def decide(self, rows: Sequence[InstanceRow]) -> Mapping[InstanceId, InstanceRow]:
         others = await self._inner.decide(rows)
         self.rows |= {row.id: row for row in rows if row.id not in others}
+        self._written([row for row in rows if row.id not in others])
         return others
 
     async def save(self, rows: Sequence[InstanceRow]) -> None:
         self.rows |= {row.id: row for row in rows}
         await self._inner.save(rows)
+        self._written(rows)
+
+    def _written(self, rows: Sequence[InstanceRow]) -> None:
+        self.unsaid |= {row.id for row in rows if row.has_to_say} - self._unsaid_before
 
     async def hear(self, words: Sequence[CellsWord]) -> int:
         meets(self._process, "deadlock")
@@ -145,6 +158,7 @@ class RequestsTransaction:
         await self._inner.remove_application(name)
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[Kept]:
+        self.noted |= {row.id for rows in groups for row in rows}
         return await self._inner.note(groups)
 
     async def confirm(self, said: Sequence[Kept]) -> None:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from bus.handling import Kept
 from bus.messages.build import BuildInstance, InstanceId, RequestId
-from scheduler_worker.instances import accepted, deleted
+from scheduler_worker.instances import PLACED, accepted, deleted
 from scheduler_worker.late import LateTransactions
 from scheduler_worker.store import NewRequest
 from scheduler_worker.store_memory import MemorySchedulerStore
@@ -85,3 +85,15 @@ async def test_a_note_of_which_nothing_is_left_to_say_goes_with_the_sweep() -> N
     assert await rows.pending() == set()
 
     assert await rows.store.unsaid(rows.now, None, 10) == []
+
+
+async def test_an_order_that_was_not_read_with_its_row_is_not_noted_again() -> None:
+    """Whoever has no right to an instance, and asks to delete it, would have its order said again."""
+    rows = Rows()
+    build = BuildInstance(request_id=RequestId(UUID(int=100)))
+    (row,) = accepted(build, [InstanceId(UUID(int=1))], rows.now, rows.now)
+    told = structs.replace(row.told, state=PLACED, cell="c1")
+    async with rows.outbox.transaction() as late:
+        await late.note([structs.replace(row, told=told, unsaid=True)])
+
+    assert await rows.store.unsaid(rows.now + timedelta(days=1), None, 10) == []

@@ -67,6 +67,7 @@ BUGS: dict[str, Plant] = {
     "the greatest amount not looked at": of_the_books.max_unit_not_looked_at,
     "choices never dropped": of_the_scheduler.choices_never_dropped,
     "a word of another cell believed": of_the_scheduler.foreign_word_believed,
+    "nothing is noted": of_the_scheduler.nothing_is_noted,
     "usage not merged": of_the_scheduler.usage_not_merged,
     "a name not compared": of_the_writes.name_not_compared,
 }

@@ -5,8 +5,10 @@ from typing import Any
 
 from msgspec import structs
 
+from bus.handling import Kept
 from scheduler_worker import handlers
 from scheduler_worker.core.progress import Progress
+from scheduler_worker.late import LateTransaction, Names
 from scheduler_worker.own_choices import OwnChoices
 from scheduler_worker.replica import Replica
 from tests.simulation.replacing import replaced
@@ -37,6 +39,18 @@ def foreign_word_believed() -> AbstractContextManager[None]:
         return lambda row, word, now: real(row, structs.replace(word, cell=row.told.cell), now)
 
     return replaced(handlers, "heard", by)
+
+
+def nothing_is_noted() -> AbstractContextManager[None]:
+    """No note names what a transaction has to say: after a crash only the request that comes again says it."""
+
+    def by(_real: Any) -> Any:
+        async def note(_self: Any, _rows: Any) -> Names:
+            return Names(Kept("note", 0))
+
+        return note
+
+    return replaced(LateTransaction, "note", by)
 
 
 def usage_not_merged() -> AbstractContextManager[None]:
