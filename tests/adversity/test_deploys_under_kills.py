@@ -1,4 +1,6 @@
-"""Daemons are killed, the broker is restarted and Ironic is away, in the middle of 300 deploys and deletes on real servers."""
+"""Daemons are killed, the broker is restarted and Ironic is away, in the middle of 300 deploys and deletes on real servers,
+and in the middle of rebuilds.
+"""
 
 import asyncio
 import time
@@ -10,7 +12,18 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from bus.messages.build import BuildInstance, DeleteInstance, Flavor, Image, InstanceId, RequestId
+from bus.messages.build import (
+    AskInstances,
+    BuildInstance,
+    DeleteInstance,
+    Flavor,
+    Image,
+    InstanceId,
+    InstancesFound,
+    InstanceState,
+    RebuildInstance,
+    RequestId,
+)
 from bus.process import run_until
 from bus.topology import user_of
 from compute_sim.ironic import (
@@ -32,6 +45,8 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql,
 NODES = 110
 WAVES = 3
 OF_A_WAVE = 100
+REBUILT = 50
+NEW = Image(source="http://images/fedora", checksum="1b2c")
 DAEMONS = ("ironic-d1", "ironic-d2")
 METAL = Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"})
 DELAYS = Delays(deploy_s=0.6, tear_down_s=0.4, clean_s=0.3, power_s=0.1)
@@ -180,6 +195,60 @@ async def test_300_deploys_and_deletes_settle_whatever_is_killed_restarted_or_aw
             await until_settled(here, watched)
 
         await nothing_contradicts(here, watched)
+        # The others' alternates failed too, or there were none.
+        assert watched.deployed > WAVES * OF_A_WAVE * 0.8
+
+
+async def states_of(here: RealCloud) -> list[InstanceState]:
+    found = await here.client.ask(AskInstances(limit=200))
+    assert isinstance(found, InstancesFound)
+    return list(found.instances)
+
+
+async def test_rebuilds_end_whatever_is_killed_restarted_or_away_and_none_is_done_again() -> None:
+    builds = [a_build(number) for number in range(1, REBUILT + 1)]
+    async with real_cloud("c1", has_nodes=True) as here, ironic_beside(here) as watched:
+        await here.start("placement-1", "scheduler-1", "conductor-c1", *DAEMONS)
+        await here.until_up(NODES)
+        await until_read(here)
+        await asyncio.gather(*[here.client.publisher.send(build) for build in builds])
+        await until_states(here, REBUILT, "active", "error")
+        orders = [
+            RebuildInstance(request_id=RequestId(UUID(int=1_000 + number)), instance=each.id, image=NEW)
+            for number, each in enumerate(await states_of(here))
+            if each.state == "active"
+        ]
+
+        await asyncio.gather(*[here.client.publisher.send(order) for order in orders])
+        await until_states(here, 1, "rebuilding")
+        await kill_and_start_again(here, "ironic-d1")
+        await here.under_test.restart()
+        watched.ironic.go_away(3.0, refuses=True)
+        await kill_and_start_again(here, "conductor-c1")
+        await until_states(here, REBUILT, "active", "error")
+
+        states = await states_of(here)
+        nodes = {node.instance_uuid: node for node in watched.ironic.nodes.values() if node.instance_uuid}
+        rebuilt = [each for each in states if each.rebuild is not None]
+        assert {each.id for each in rebuilt} == {order.instance for order in orders}
+        for each in rebuilt:
+            assert each.rebuild is not None
+            assert each.rebuild.failure in ("", "deploy failed: scripted failure")
+            assert (each.state == "active") == (each.rebuild.failure == "")
+            node = nodes[str(each.id)]
+            assert node.instance_info["image_source"] == NEW.source
+            assert (node.provision_state == "active") == (each.state == "active")
+
+        # Each is asked once more, and nothing is done.
+        deployed = watched.deployed
+        await asyncio.gather(*[here.client.ask(order) for order in orders])
+        assert await states_of(here) == states
+        deletes = [DeleteInstance(instance=each.id) for each in states]
+        await asyncio.gather(*[here.client.publisher.send(each) for each in deletes])
+        await until_states(here, REBUILT, "deleted")
+        await until_settled(here, watched)
+        assert watched.deployed == deployed
+        await nothing_contradicts(here, watched)
 
 
 async def nothing_contradicts(here: RealCloud, watched: Watched) -> None:
@@ -191,8 +260,6 @@ async def nothing_contradicts(here: RealCloud, watched: Watched) -> None:
     ]
     assert [row for row in rows if row.deploy or row.deployed or row.answers] == []
     assert {*await here.rows("SELECT state FROM cell_instances")} == {("deleted",)}
-    # The others' alternates failed too, or there were none.
-    assert watched.deployed > WAVES * OF_A_WAVE * 0.8
     assert await here.books.audit() == ()
     connection = await here.under_test.broker().connect()
     assert await connection.depth("dead") == 0

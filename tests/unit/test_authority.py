@@ -19,8 +19,16 @@ from bus.authority import (
     wrong_reply_to,
 )
 from bus.broker import Delivery, Parcel
-from bus.message import Message, ProviderId
-from bus.messages.build import BuildInstance, DeleteInstance, InstancesFound, RequestId
+from bus.message import ConsumerId, Message, ProviderId
+from bus.messages.build import (
+    BuildInstance,
+    DeleteInstance,
+    Image,
+    InstanceId,
+    InstancesFound,
+    RebuildInstance,
+    RequestId,
+)
 from bus.messages.hosts import AskHosts, HostsAlive, HostsFound, HostsReported, SetHost
 from bus.messages.placement import (
     AskSnapshot,
@@ -40,9 +48,18 @@ OF_C1 = Post(has_users=True, cells=frozenset({"c1"}))
 BUILD = BuildInstance(request_id=RequestId(UUID(int=1)), project="shop")
 RELEASE = next(each for each in EXAMPLES if type(each).__name__ == "ReleaseClaim")
 FACTS, BEAT = HostsReported(cell="c1", hosts=()), HostsAlive(cell="c1", hosts=())
-DEPLOY, UNDEPLOY, PROGRESS = (
+DEPLOY, UNDEPLOY, PROGRESS, REBUILD_IN_CELL, REDEPLOY, REDEPLOYED = (
     next(each for each in EXAMPLES if type(each).__name__ == name)
-    for name in ("DeployInstance", "UndeployInstance", "DeployProgressed")
+    for name in (
+        *("DeployInstance", "UndeployInstance", "DeployProgressed"),
+        *("RebuildInCell", "RedeployInstance", "InstanceRedeployed"),
+    )
+)
+REBUILD = RebuildInstance(
+    request_id=RequestId(UUID(int=2)),
+    instance=InstanceId(ConsumerId(UUID(int=3))),
+    image=Image(source="http://images/debian"),
+    project="shop",
 )
 REPORT = ReportInventory(cell="c1", root=ProviderId(UUID(int=1)), providers=())
 CHANGED = ProvidersChanged(at=LogPosition(term=1, position=1))
@@ -153,6 +170,14 @@ def test_a_key_of_another_type_project_or_cell_is_refused_and_named(message: Mes
         ("moor-ironic", DEPLOY, False),
         ("moor-conductor-c1", UNDEPLOY, True),
         ("moor-compute-c1", UNDEPLOY, False),
+        ("moor-app-shop", REBUILD, True),
+        ("moor-scheduler", REBUILD, False),
+        ("moor-scheduler", REBUILD_IN_CELL, True),
+        ("moor-conductor-c1", REBUILD_IN_CELL, False),
+        ("moor-conductor-c1", REDEPLOY, True),
+        ("moor-ironic", REDEPLOY, False),
+        ("moor-ironic", REDEPLOYED, True),
+        ("moor-compute-c1", REDEPLOYED, False),
         ("moor-ironic", PROGRESS, True),
         ("moor-compute-c1", PROGRESS, False),
         ("moor-conductor-c1", PROGRESS, False),
