@@ -4,8 +4,8 @@
                                  └──▶ broken   it failed, and nothing runs there; or its time is up
 
 Rebuilds of an instance are numbered. The API level orders the next one only when it knows how the last one ended; so a
-later number counts, and what is said of an earlier one changes nothing. A rebuild whose time was up may still be done:
-then the instance is active after all. A delete ends a rebuild at any time.
+later number counts, and what is said of an earlier one changes nothing. A rebuild whose time was up may still be done,
+or be found never to have begun: then the instance is active after all. A delete ends a rebuild at any time.
 """
 
 from msgspec import structs
@@ -48,7 +48,7 @@ def on_redeployed(turn: Turn, word: InstanceRedeployed) -> None:
         turn.no_longer_say(REBUILDS, attempt=row.attempt)
         turn.become(rebuild=structs.replace(row.rebuild, failure=""), reason="")
         turn.end_active()
-    elif row.state == "rebuilding":
+    elif row.state == "rebuilding" or (row.state == "broken" and word.is_active):
         _end_failed(turn, word.failure, is_active=word.is_active)
 
 
@@ -67,7 +67,7 @@ def _end_failed(turn: Turn, failure: str, *, is_active: bool) -> None:
     rebuild = turn.row.rebuild
     assert rebuild is not None, "who is rebuilt has a rebuild"
     turn.no_longer_say(REBUILDS, attempt=turn.row.attempt)
-    turn.become(rebuild=structs.replace(rebuild, failure=failure))
+    turn.become(rebuild=structs.replace(rebuild, failure=failure), reason="")
     if is_active:
         turn.end_active()
     else:

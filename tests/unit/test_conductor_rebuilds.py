@@ -211,6 +211,18 @@ def test_a_node_that_says_no_word_in_time_is_an_error_until_it_says_that_it_is_d
     assert (told.state, told.reason) == ("active", "")
 
 
+def test_a_rebuild_that_is_found_never_to_have_begun_when_its_time_is_up_leaves_the_instance_active() -> None:
+    cell = an_active_cell()
+    cell.hear(rebuild())
+    cell.after_s(DEPLOY_S)
+
+    told = state_in(cell.hear(redeployed(failure="Ironic refuses: in maintenance"))[-1])
+
+    assert (told.state, told.reason, told.keeps_share) == ("active", "", False)
+    assert told.rebuild is not None
+    assert told.rebuild.failure == "Ironic refuses: in maintenance"
+
+
 def test_a_rebuild_that_comes_to_its_cell_too_late_is_not_begun() -> None:
     cell = an_active_cell()
     cell.after_s(100)
