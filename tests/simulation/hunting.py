@@ -57,7 +57,7 @@ def hunt(
 
 
 def _shrunk(bug: str, outcome: Outcome, broken: Broken, runs_max: int, enough: int) -> Hunted:
-    plan, breaks = outcome.plan, _breaks(bug, broken.promise, _end_s(outcome))
+    plan, breaks = outcome.plan, _Breaks(bug, broken.promise, outcome)
     enough = enough or things_in(plan) // 2
     guesses: tuple[Callable[[Plan], Plan], ...] = (
         lambda plan: _until(plan, outcome.ended_s),
@@ -75,7 +75,7 @@ def _shrunk(bug: str, outcome: Outcome, broken: Broken, runs_max: int, enough: i
         if things_in(likely) > enough and things_in(less) < things_in(likely) and breaks(less):
             likely = less
     small = shrink(likely, breaks, runs_max, enough)
-    told = tuple(_story_of(bug, small))
+    told = tuple(_story_of(breaks.latest))
     return Hunted(bug, plan.seed, broken.promise, things_in(plan), things_in(small), told)
 
 
@@ -160,16 +160,27 @@ def _end_s(outcome: Outcome) -> float | None:
     return None if is_late else outcome.ended_s + LONGER_S
 
 
-def _breaks(bug: str, promise: str, end_s: float | None) -> Callable[[Plan], bool]:
-    """Another promise will do as well, if it is the bug that breaks it."""
+class _Breaks:
+    """Does a plan break the promise? Another promise will do as well, if it is the bug that breaks it.
 
-    def breaks(plan: Plan) -> bool:
-        broken = _run(bug, plan, end_s).broken
-        if broken is None or broken.promise == promise or not bug:
-            return broken is not None
-        return run(plan, end_s).broken is None
+    `latest` is the outcome of the latest plan that did: who shrinks goes on from that plan.
+    """
 
-    return breaks
+    def __init__(self, bug: str, promise: str, first: Outcome) -> None:
+        self.latest = first
+        self._bug = bug
+        self._promise = promise
+        self._end_s = _end_s(first)
+
+    def __call__(self, plan: Plan) -> bool:
+        outcome = _run(self._bug, plan, self._end_s)
+        broken = outcome.broken
+        does = broken is not None and (
+            not self._bug or broken.promise == self._promise or run(plan, self._end_s).broken is None
+        )
+        if does:
+            self.latest = outcome
+        return does
 
 
 def _things(plan: Plan, part: str) -> tuple[Any, ...]:
@@ -196,9 +207,7 @@ def _sound(plan: Plan) -> Plan:
     )
 
 
-def _story_of(bug: str, plan: Plan) -> Iterator[str]:
-    yield from plan_lines(plan)
-    outcome = _run(bug, plan)
-    if outcome.broken is not None:
-        lines = [line for line in lines_of(outcome) if "starts" not in line]
-        yield from lines[-LINES_MAX:]
+def _story_of(outcome: Outcome) -> Iterator[str]:
+    yield from plan_lines(outcome.plan)
+    lines = [line for line in lines_of(outcome) if "starts" not in line]
+    yield from lines[-LINES_MAX:]

@@ -189,7 +189,7 @@ class Register:
         for root in roots & rows.trees.keys():
             self._check_qualities(rows, root)
         for known in [
-            each for each in self._qualities if each[0] not in rows.trees.keys() | rows.stumps.keys()
+            each for each in self._qualities if each[0] not in rows.trees and each[0] not in rows.stumps
         ]:
             # With its stump the shapes of a tree are forgotten.
             del self._qualities[known]
