@@ -12,15 +12,28 @@ import pytest
 from msgspec import structs
 
 from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.build import Flavor, InstanceActive, InstanceDeleted, InstanceFailed, InstanceId, RequestId
+from bus.messages.build import (
+    Flavor,
+    Image,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceId,
+    InstanceState,
+    Rebuild,
+    RequestId,
+)
 from bus.messages.cell import (
     Choice,
     DeployInstance,
     DeployProgressed,
     DestroyInstance,
     InstanceDestroyed,
+    InstanceRedeployed,
     InstanceSpawned,
     PlaceInCell,
+    RebuildInCell,
+    RedeployInstance,
     RemoveFromCell,
     SpawnFailed,
     SpawnInstance,
@@ -41,6 +54,7 @@ from bus.messages.placement import (
 )
 from cell_conductor.core.decide import CellMessage, Due, Input, decide
 from cell_conductor.core.instance import SEQUENCE_BEFORE_CELL, Instance
+from cell_conductor.core.rebuilding import NOT_YET
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import cleanup_consumer, rules_of
@@ -76,6 +90,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
+        self.of_rebuilds = random.Random(f"{seed} rebuilds")
         self.now = NOON
         self.rows: dict[InstanceId, Instance] = {}
         self.books = MemoryPlacementStore()
@@ -86,6 +101,9 @@ class World:
         self.things: dict[ProviderId, set[Thing]] = {host: set() for host in HOSTS}
         self.answers: dict[tuple[ProviderId, Thing], Message] = {}
         self.over: set[tuple[ProviderId, Thing]] = set()
+        # By instance and number: how a node ended each rebuild. And which was done last.
+        self.rebuilds: dict[tuple[InstanceId, int], InstanceRedeployed] = {}
+        self.images: dict[InstanceId, int] = {}
         self.told: dict[InstanceId, dict[int, str]] = {}
         self.confirmed: list[tuple[InstanceId, int]] = []
         self.crashes = 0
@@ -145,6 +163,21 @@ class World:
                 )
             )
 
+    def _rebuild(self, told: InstanceState) -> None:
+        """Of an instance that is active, or whose rebuild failed: the next one has the next number."""
+        may_be = told.state == "active" or told.rebuild is not None
+        probability = 0.9 if told.host in map(str, NODES) else 0.1
+        if not self.has_faults or not may_be or self.of_rebuilds.random() > probability:
+            return
+        number = max(self.told[told.id]) + 1
+        rebuild = Rebuild(
+            request_id=RequestId(UUID(int=number)),
+            number=number,
+            image=Image(source=str(number)),
+            ends_by=self.now + timedelta(seconds=self.of_rebuilds.choice((5, 100, 600))),
+        )
+        self.under_way.append(RebuildInCell(cell="c1", instance=told.id, rebuild=rebuild))
+
     # Steps
 
     async def step(self) -> None:
@@ -177,10 +210,15 @@ class World:
                 await self._swap(each)
             case InstanceActive() | InstanceFailed() | InstanceDeleted():
                 self.told.setdefault(each.instance.id, {})[each.instance.sequence] = each.instance.state
+                self._rebuild(each.instance)
+            case RedeployInstance():
+                self._redeploy(each)
             case (
                 SwapAnswered()
                 | PlaceInCell()
                 | RemoveFromCell()
+                | RebuildInCell()
+                | InstanceRedeployed()
                 | InstanceSpawned()
                 | SpawnFailed()
                 | InstanceDestroyed()
@@ -250,6 +288,28 @@ class World:
         self.things[order.host].add((order.instance, order.attempt))
         return InstanceSpawned(kind=kind_of(order.host), **about)  # type: ignore[arg-type]
 
+    def _redeploy(self, order: RedeployInstance) -> None:
+        assert order.host in NODES, order
+        name = (order.instance, order.number)
+        is_there = (order.instance, order.attempt) in self.things[order.host]
+        if name not in self.rebuilds:
+            if order.number < self.images.get(order.instance, 0):
+                return
+            failure = "" if is_there and self.of_rebuilds.random() < 0.7 else "no image"
+            if is_there:
+                self.images[order.instance] = order.number
+            self.rebuilds[name] = InstanceRedeployed(
+                cell="c1",
+                instance=order.instance,
+                attempt=order.attempt,
+                host=order.host,
+                number=order.number,
+                failure=failure,
+                is_active=not failure,
+            )
+        if not self.has_faults or self.of_rebuilds.random() < 0.7:
+            self.under_way.append(self.rebuilds[name])
+
     def _destroy(self, order: DestroyInstance | UndeployInstance) -> None:
         if self.has_faults and self.chance.random() < 0.3:
             return  # it will be reminded
@@ -314,14 +374,24 @@ class World:
         for order in self.orders:
             ends = [state for _, state in sorted(self.told[order.instance].items())]
             row = self.rows[order.instance]
-            assert ends in (["active"], ["error"], ["active", "deleted"], ["error", "deleted"], ["deleted"])
-            assert ends[-1] == row.state
+            if row.rebuild is None:
+                assert ends in (
+                    ["active"],
+                    ["error"],
+                    ["active", "deleted"],
+                    ["error", "deleted"],
+                    ["deleted"],
+                )
+            assert ends.count("deleted") <= 1
+            assert ends[-1] == ("error" if row.state == "broken" else row.state)
             assert min(self.told[order.instance]) > SEQUENCE_BEFORE_CELL
             assert (ends[-1] == "deleted") == (order.instance in self.removed)
             assert row.cleanups == ()
             stands = [host for host, things in self.things.items() for each, _ in things if each == row.id]
             held = await self.holds(row.id)
-            if row.state == "active":
+            if row.state == "active" and row.rebuild is not None and not row.rebuild.failure:
+                assert self.images[row.id] == row.rebuild.number
+            if row.state in ("active", "broken"):
                 assert row.host is not None
                 assert stands == [held] == [row.host.share.host]
             else:
@@ -364,6 +434,7 @@ def test_worlds_see_every_end_and_every_way_there() -> None:
     ends: set[str] = set()
     reasons: set[str] = set()
     attempts: set[int] = set()
+    rebuilds: set[str] = set()
     crashes = 0
     for seed in range(40):
         world = asyncio.run(live(seed))
@@ -371,9 +442,11 @@ def test_worlds_see_every_end_and_every_way_there() -> None:
             ends.add(row.state)
             reasons |= {each.reason.split(" ")[0] for each in row.failures} | {row.reason}
             attempts.add(row.attempt)
+            rebuilds |= {row.rebuild.failure} if row.rebuild is not None else set()
         crashes += world.crashes
     assert crashes > 0
-    assert ends == {"active", "error", "deleted"}
+    assert ends == {"active", "broken", "error", "deleted"}
+    assert {"", "no image", "not rebuilt by its deadline", NOT_YET} <= rebuilds
     assert {1, 2, 3} <= attempts
     assert {
         "no",
