@@ -8,6 +8,7 @@ once more: a stale picture may cost a retry, never a wrong no.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
 
 import tenacity
 
@@ -49,6 +50,7 @@ class Claimer:
         plugins: Plugins,
         settings: SchedulerSettings,
         chance: random.Random,
+        clock: Callable[[], datetime],
     ) -> None:
         self._picture = picture
         self._replica = replica
@@ -59,6 +61,7 @@ class Claimer:
         self._plugins = plugins
         self._settings = settings
         self._chance = chance
+        self._clock = clock
         # Among hosts equally good each worker prefers others.
         self._salt = chance.getrandbits(32)
         self._judge = Judge(picture, replica, registry, plugins=plugins, settings=settings, salt=self._salt)
@@ -199,19 +202,25 @@ class Claimer:
             if not isinstance(answer, ClaimAnswered):
                 raise WrongAnswer(f"placement answered a claim by {answer!r}")
             verdicts.append(answer.verdict)
-        if self._holders_unknown(verdicts):
+        if any(self._holder_unknown(each) for each in verdicts):
             await self._make_sure()
-        if unknown := self._holders_unknown(verdicts):
-            # Another worker has heard of that host, we have not, and its row is still to be written.
-            raise Transient(f"a share is held of provider {unknown[0]}, which is no host that we know of yet")
+        self._wait_for_rows(claims, verdicts)
         return verdicts
 
-    def _holders_unknown(self, verdicts: Sequence[ClaimVerdict]) -> list[ProviderId]:
-        return [
-            each.share.host
-            for each in verdicts
-            if isinstance(each, AlreadyClaimed) and self._registry.get(each.share.host) is None
-        ]
+    def _wait_for_rows(self, claims: Sequence[ClaimResources], verdicts: Sequence[ClaimVerdict]) -> None:
+        """Another worker has heard of a host, this one has not, and its row is still to be written: then try again. A row
+        that is not written in time will not be: the judge ends that request.
+        """
+        began_after = self._clock() - timedelta(seconds=self._settings.host_row_wait_s)
+        for claim, verdict in zip(claims, verdicts, strict=True):
+            unknown = self._holder_unknown(verdict)
+            if unknown is not None and claim.issued_at > began_after:
+                raise Transient(f"a share is held of provider {unknown}, which is no host that we know of yet")
+
+    def _holder_unknown(self, verdict: ClaimVerdict) -> ProviderId | None:
+        if isinstance(verdict, AlreadyClaimed) and self._registry.get(verdict.share.host) is None:
+            return verdict.share.host
+        return None
 
 
 def _asking(searches: Sequence[Search]) -> list[Search]:

@@ -133,7 +133,12 @@ class Judge:
         if not one.is_what_it_wants(held.share):
             return Refused("it holds a share of other amounts, claimed for another request of the same id")
         host = self._registry.get(held.share.host)
-        assert host is not None, "the claimer waits until it knows the host"
+        if host is None:
+            # The claimer has waited for its row. The end of the request lets go of the claim.
+            return Refused(
+                f"it holds a share of provider {held.share.host}, which is no host that any scheduler knows, for "
+                f"{self._settings.host_row_wait_s:g} s"
+            )
         choices = () if chosen is None or chosen.cell != host.cell else (chosen.choice, *chosen.alternates)
         others = [other for other in choices if other.share.host != host.id]
         return Holds(

@@ -27,6 +27,9 @@ class SchedulerSettings(Struct, frozen=True):
     hosts_kept_s: float = 24 * 3600.0
     # How often other workers' word about hosts (enabled, disabled) is looked for.
     hosts_poll_s: float = 5.0
+    # How long a request waits for the row of a host on which it holds a claim already. The worker that chose the host had
+    # heard of it, and its row is written within seconds. If nobody writes it, the request ends, and lets go of the claim.
+    host_row_wait_s: float = 30.0
     # How long a request may take until its end if it does not say so itself: by the kind of host that is chosen for it, since
     # deploying a bare-metal node takes half an hour. Until a host is chosen, the first counts.
     request_timeout_s: int = 600
@@ -66,6 +69,7 @@ class SchedulerSettings(Struct, frozen=True):
             "deadline_poll_s",
             "snapshot_page",
             "hosts_kept_s",
+            "host_row_wait_s",
             "verify_every_s",
             "horizon_s",
             "prune_every_s",

@@ -79,6 +79,7 @@ def scheduler_parts(
         plugins=standard_plugins(settings.io_ops_per_host_max, settings.instances_per_host_max),
         settings=settings,
         chance=chance,
+        clock=clock,
     )
     unsaid_after = timedelta(seconds=settings.unsaid_s)
     rows = LateTransactions(store, unsaid_after, clock)

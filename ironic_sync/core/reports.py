@@ -2,7 +2,8 @@
 
 A node is a tree of one provider. A node that Ironic deleted, or that goes to another cell, is first removed; placement
 refuses that while an instance holds it, and then the node stays, reserved, until it is tried again. A former class that was
-held is tried to be dropped likewise.
+held is tried to be dropped likewise. A row may so make two reports, and each has a number of its own: first the trial, then
+what the row offers. Placement drops a report whose number it has passed, and never one that was not made.
 
 Placement may know more than the row. A later epoch: the row was restored from a backup, and the owner raises its epoch. A
 tree that was written by name, or whose epoch is ahead again and again: something else keeps it, and it is left alone.
@@ -50,13 +51,25 @@ def report_of(
     if not row.needs_report or row.offer is None or row.is_behind:
         return None
     if may_try and (row.is_deleted or row.cell_wanted):
-        return Told(_report(row, None, foreign), None, row.version, is_trial=True)
+        return _trial(row, None, foreign)
     if may_try and row.may_drop_class:
-        offer = without_kept_class(row, standard_traits)
-        return Told(_report(row, offer, foreign), offer, row.version, is_trial=True)
+        # Reserved, though the node may be free: if the answer is lost, nobody knows that more than this was reported.
+        without = without_kept_class(row, standard_traits)
+        return _trial(row, structs.replace(without, reserved=True), foreign)
     if row.offer.says_the_same_as(row.reported):
         return None
-    return Told(_report(row, row.offer, foreign), row.offer, row.version)
+    report = _report(row, row.offer, foreign, offer_number(row))
+    return Told(report, row.offer, row.version)
+
+
+def trial_number(row: NodeRow) -> int:
+    """Of a report that takes something away, and that placement may refuse."""
+    return 2 * row.version + row.sequence_ahead
+
+
+def offer_number(row: NodeRow) -> int:
+    """Of a report of what the row offers: a refused trial comes before it."""
+    return trial_number(row) + 1
 
 
 def after_verdict(row: NodeRow, told: Told, verdict: ReportVerdict) -> NodeRow:
@@ -80,16 +93,16 @@ def _accepted(row: NodeRow, told: Told) -> NodeRow:
     if told.version < row.said_version:
         # The row says something else by now, and another report of it may have been accepted after this one.
         return row
-    if told.offer is None:
-        return _removed(row, told)
-    if told.report.cell != row.cell or told.report.sequence < row.reported_version:
+    if told.report.cell != row.cell or told.report.sequence < row.reported_number:
         # Another daemon's report of the same node was accepted after this one.
         return row
+    if told.offer is None:
+        return _removed(row, told)
     is_known = row.seen_epoch == row.epoch == told.report.epoch
     return structs.replace(
         row,
         reported=told.offer,
-        reported_version=told.report.sequence,
+        reported_number=told.report.sequence,
         report_note="",
         is_removed=False,
         is_foreign=False,
@@ -100,12 +113,10 @@ def _accepted(row: NodeRow, told: Told) -> NodeRow:
 
 
 def _removed(row: NodeRow, told: Told) -> NodeRow:
-    if told.report.cell != row.cell:
-        return row
     gone = structs.replace(
         row,
         reported=None,
-        reported_version=told.report.sequence,
+        reported_number=told.report.sequence,
         report_note="",
         is_foreign=False,
     )
@@ -117,15 +128,13 @@ def _removed(row: NodeRow, told: Told) -> NodeRow:
 
 
 def _outdated(row: NodeRow, told: Told, verdict: ReportOutdated) -> NodeRow:
-    is_same = (verdict.epoch, verdict.sequence) == (told.report.epoch, told.report.sequence)
-    if is_same and not told.is_trial:
-        # It was accepted before, and the answer was lost. Of a trial this does not follow: after a refused one the same row
-        # offers what it had, under the same number.
-        return _accepted(row, told)
+    """The row that is reported again, under a number that placement has not. That it has this very number does not say that
+    it took this report: the row may have been restored from a backup, and then its versions come again.
+    """
     if verdict.epoch > row.epoch:
         return _behind(row, told, verdict.epoch)
-    if verdict.epoch == row.epoch and verdict.sequence >= _sequence(row):
-        return structs.replace(row, sequence_ahead=verdict.sequence - row.version + 1)
+    if verdict.epoch == row.epoch and verdict.sequence >= trial_number(row):
+        return structs.replace(row, sequence_ahead=verdict.sequence - 2 * row.version + 1)
     return row
 
 
@@ -166,20 +175,20 @@ def _left_alone(row: NodeRow, why: str) -> NodeRow:
     )
 
 
-def _report(row: NodeRow, offer: Offer | None, foreign: Foreign) -> ReportInventory:
+def _trial(row: NodeRow, offer: Offer | None, foreign: Foreign) -> Told:
+    return Told(_report(row, offer, foreign, trial_number(row)), offer, row.version, is_trial=True)
+
+
+def _report(row: NodeRow, offer: Offer | None, foreign: Foreign, number: int) -> ReportInventory:
     return ReportInventory(
         cell=row.cell,
         root=row.id,
         providers=() if offer is None else (_provider(row, offer),),
         removed=(row.id,) if offer is None else (),
         epoch=row.epoch,
-        sequence=_sequence(row),
+        sequence=number,
         foreign=foreign,
     )
-
-
-def _sequence(row: NodeRow) -> int:
-    return row.version + row.sequence_ahead
 
 
 def _provider(row: NodeRow, offer: Offer) -> ReportedProvider:

@@ -100,7 +100,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of a node and who owns it.
 
     `version` counts the row's writes: a write names the version that it read, and reports to placement are numbered by
-    it. `epoch` counts the node's owners. `read_epoch` is the last epoch in which the owner read the node and placement
+    it (core/reports.py). `epoch` counts the node's owners. `read_epoch` is the last epoch in which the owner read the node and placement
     took its report: while it is behind `epoch`, nothing is done with the node.
     `heard_at_us` and `heard_from` are the inner timestamp and the publisher of the last notification that was applied.
     `read_at_us` is when the node was last read by REST, by the clock of the daemon that read it.
@@ -108,10 +108,10 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `seen_epoch` is the last epoch in which the owner read the node by REST, or had nothing to read it by.
     `cell_wanted` is the cell that the node goes to when its provider is gone from `cell`; `cell_note` says why its cell is
     not what the tables name, or is not known.
-    `reported` is what placement accepted last, under `reported_version`; `report_note` says why it refused the last report.
+    `reported` is what placement accepted last, under `reported_number`; `report_note` says why it refused the last report.
     `said_version` is the version in which the row last began to say something else to placement: only what was reported in
     that version or later counts as reported.
-    `is_removed`: placement has no provider for the node any more. `sequence_ahead` is added to the version to number a
+    `is_removed`: placement has no provider for the node any more. `sequence_ahead` is added to the number of a
     report: placement may have seen higher numbers than this row, which may have been restored from a backup.
     `deploy` is under way, `deployed` was the last that became active. `ended` are the last attempts that are over, the
     newest last. `answers` are kept until the broker has confirmed them; `answers_at` is when the first of them was made.
@@ -140,7 +140,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_doubted: bool = False
     offer: Offer | None = None
     reported: Offer | None = None
-    reported_version: int = 0
+    reported_number: int = 0
     said_version: int = 0
     report_note: str = ""
     is_removed: bool = False

@@ -84,7 +84,7 @@ def everything() -> NodeRow:
         is_doubted=True,
         offer=Offer(resource_class="CUSTOM_GOLD", reserved=False, traits=("CUSTOM_A",)),
         reported=Offer(resource_class="CUSTOM_IRON", reasons=("maintenance",)),
-        reported_version=3,
+        reported_number=3,
         deploy=Deploy(
             kind="undeploy",
             cell="c1",

@@ -17,6 +17,7 @@ from bus.messages.build import InstanceId
 from bus.messages.placement import InventoryState, SwapClaim
 from compute_sim.ironic import Node
 from ironic_sync.core import node as known
+from ironic_sync.core.reports import offer_number, trial_number
 from ironic_sync.core.ring import Member, Move, Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership  # noqa: TC001 - like every other import
@@ -54,7 +55,7 @@ class Truth(Struct):
 class Knowledge(Struct):
     """Of one node: what the daemons knew by each version of its row, and what placement was told last."""
 
-    by_version: dict[int, float] = {}
+    by_number: dict[int, float] = {}
     latest_s: float = -1.0
     told_s: float = -1.0
     told: tuple[int, int] = (-1, -1)
@@ -180,7 +181,8 @@ class Nodes:
         heard_s = row.heard_at_us / 1e6 - EPOCH.timestamp() if row.heard_at_us else -1.0
         read = self._answers.get(id(row.node))
         knowledge.latest_s = max(knowledge.latest_s, heard_s, read[1] if read else -1.0)
-        knowledge.by_version[row.version + row.sequence_ahead] = knowledge.latest_s
+        for number in (trial_number(row), offer_number(row)):
+            knowledge.by_number[number] = knowledge.latest_s
 
     def _check_read(self, process: SimProcess, node: ProviderId) -> None:
         owned_s = self._known.setdefault(node, Knowledge()).owned_since_s
@@ -256,7 +258,7 @@ class Nodes:
                 EPOCHS, f"{node} is told as {(tree.epoch, tree.sequence)} after {knowledge.told}"
             )
         knowledge.told = (tree.epoch, tree.sequence)
-        knowledge.told_s = max(knowledge.told_s, knowledge.by_version.get(tree.sequence, -1.0))
+        knowledge.told_s = max(knowledge.told_s, knowledge.by_number.get(tree.sequence, -1.0))
         truth = self.truths[node]
         if not tree.providers:
             belongs_here = truth.node is not None and GROUPS_OF_NODES[truth.node.conductor_group] == tree.cell

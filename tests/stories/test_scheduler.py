@@ -17,7 +17,7 @@ from bus.messages.build import (
 )
 from bus.messages.placement import AlreadyClaimed, Claimed, DoesNotFit, ShapeMoved, Superseded
 from tests.contracts.stage import until
-from tests.stories.cloud import SMALL, Dying, Meddling, a_build, a_host, cloud, host_id, instance_of
+from tests.stories.cloud import QUICK, SMALL, Dying, Meddling, a_build, a_host, cloud, host_id, instance_of
 from tests.stories.layouts import STAGES
 
 pytestmark = pytest.mark.asyncio
@@ -344,6 +344,31 @@ async def test_a_claim_on_a_host_whose_row_is_still_to_be_written_waits_for_that
             assert state.host == "h1"
             assert await here.used() == {"h1": 1, "h2": 0}
             assert len(here.placed) == 1
+
+
+@STAGES
+async def test_a_claim_on_a_host_whose_row_nobody_writes_ends_the_request_and_is_let_go_of(
+    bus: str, books: str
+) -> None:
+    """The one worker that had heard of the host died, and the host never says a word again."""
+    async with cloud(bus, books) as here, here.placement():
+        await here.add_host("h1", vcpu=1)
+        dying, build = Dying(), a_build(1)
+        async with here.scheduler("scheduler-1", station=dying.station, drain_s_max=0):
+            await here.until_known("h1")
+            await here.client.publisher.send(build)
+            await dying.claimed.wait()
+        async with here.rows.transaction() as transaction:
+            await transaction.forget_hosts([host_id("h1")])
+        await here.add_host("h2", vcpu=4)
+        impatient = structs.replace(QUICK, host_row_wait_s=0.5)
+        async with here.scheduler("scheduler-2", settings=impatient):
+            state = await here.until_state(instance_of(build), "error")
+
+            assert state.reason == (
+                f"it holds a share of provider {host_id('h1')}, which is no host that any scheduler knows, for 0.5 s"
+            )
+            await here.until_used(h1=0, h2=0)
 
 
 @STAGES

@@ -45,6 +45,7 @@ async def test_a_choice_that_placement_never_answered_for_counts_no_more() -> No
         plugins=standard_plugins(),
         settings=SETTINGS,
         chance=random.Random(7),
+        clock=lambda: datetime.now(UTC),
     )
     with pytest.raises(NoAnswer):
         await claimer.find_hosts([Search(a_row(), BuildInstance(flavor=Flavor(vcpus=1)), a_wish())])
