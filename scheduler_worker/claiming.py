@@ -215,7 +215,9 @@ class Claimer:
         for claim, verdict in zip(claims, verdicts, strict=True):
             unknown = self._holder_unknown(verdict)
             if unknown is not None and claim.issued_at > began_after:
-                raise Transient(f"a share is held of provider {unknown}, which is no host that we know of yet")
+                raise Transient(
+                    f"a share is held of provider {unknown}, which is no host that we know of yet"
+                )
 
     def _holder_unknown(self, verdict: ClaimVerdict) -> ProviderId | None:
         if isinstance(verdict, AlreadyClaimed) and self._registry.get(verdict.share.host) is None:

@@ -40,10 +40,16 @@ class Allocator:
             return Refused(CONFLICT, f"There is an allocation with name {allocation.name} already.")
         self._announcer.say(AllocationWritten(allocation, "create", "start"), now_s, request)
         created = structs.replace(allocation, state=ALLOCATING, created_at=second(now_s))
-        self._table.allocations[created.uuid] = created
+        self._table.write_allocation(created)
         self._announcer.say(AllocationWritten(created, "create", "end"), now_s, request)
-        self._at(now_s + self._allocation_s, partial(self._pick, created.uuid))
+        self._plan(created, now_s)
         return created
+
+    def take_up(self, now_s: float) -> None:
+        """Those that had no node yet when their process was killed."""
+        for allocation in self._table.allocations.values():
+            if allocation.state == ALLOCATING:
+                self._plan(allocation, now_s)
 
     def patch(self, ident: str, operations: object, now_s: float, request: str) -> Refused | Allocation:
         """What is announced lacks the node."""
@@ -56,7 +62,7 @@ class Allocator:
         start = structs.replace(changed, node_uuid=None)
         self._announcer.say(AllocationWritten(start, "update", "start"), now_s, request)
         changed = structs.replace(changed, updated_at=second(now_s))
-        self._table.allocations[allocation.uuid] = changed
+        self._table.write_allocation(changed)
         end = structs.replace(start, updated_at=second(now_s))
         self._announcer.say(AllocationWritten(end, "update", "end"), now_s, request)
         return changed
@@ -71,21 +77,27 @@ class Allocator:
         if refused is not None:
             self._announcer.say(AllocationWritten(allocation, "delete", "error"), now_s, request)
             return refused
-        del self._table.allocations[allocation.uuid]
-        if node is not None:
+        if node is None:
+            self._table.remove_allocation(allocation.uuid)
+        else:
             free = structs.replace(node, instance_uuid=None, allocation_uuid=None, updated_at=second(now_s))
             self._table.replace(node, free)
         self._announcer.say(AllocationWritten(allocation, "delete", "end"), now_s, request)
         return None
+
+    def _plan(self, allocation: Allocation, now_s: float) -> None:
+        self._at(now_s + self._allocation_s, partial(self._pick, allocation.uuid))
 
     def _pick(self, uuid: str, at_s: float) -> None:
         allocation = self._table.allocations.get(uuid)
         if allocation is None:
             return
         nodes = self._table.nodes
-        self._table.allocations[uuid], node = allocate(allocation, nodes.values(), at_s)
-        if node is not None:
-            self._table.replace(nodes[node.uuid], node)
+        allocation, node = allocate(allocation, nodes.values(), at_s)
+        if node is None:
+            self._table.write_allocation(allocation)
+        else:
+            self._table.replace(nodes[node.uuid], node, allocation)
 
 
 def _no_such_allocation(ident: str) -> Refused:

@@ -1,19 +1,23 @@
-"""The nodes of a simulated Ironic in a file, so that they are as they were after their process was killed.
+"""The nodes and allocations of a simulated Ironic in a file, so that they are as they were after their process was killed.
 
-Each change of a node is a line: its uuid, and the node, or null for one that is gone. A line is handed to the kernel before
-the change is announced, so `kill -9` loses none; a line that was cut off is the last one, and does not count. Allocations
-are not kept.
+Each change is a line: the uuid, and the node or allocation, or null for one that is gone. A line is handed to the kernel
+before the change is announced, and lines that belong together at once, so `kill -9` loses none; a line that was cut off is
+the last one, and does not count.
 """
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from bus.unreadable import NOT_JSON
+from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.node_table import AllocationKept, Kept, NodeKept
 
 # With so many lines for each node, and not only a few, the file is written anew.
 LINES_PER_NODE_MAX = 8
@@ -21,8 +25,12 @@ LINES_LEAST = 1000
 
 
 class Line(Struct, frozen=True, array_like=True):
+    """An older file has nodes alone, and lines that end with the node."""
+
     uuid: str
     node: Node | None
+    kind: Literal["node", "allocation"] = "node"
+    allocation: Allocation | None = None
 
 
 class NodeFile:
@@ -30,7 +38,10 @@ class NodeFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._nodes: dict[str, Node] = _read(path)
+        self._nodes: dict[str, Node] = {}
+        self._allocations: dict[str, Allocation] = {}
+        for line in _read(path):
+            self._take(line)
         self._lines = 0
         self._descriptor = -1
         self._begin()
@@ -39,14 +50,16 @@ class NodeFile:
         """In the order in which they were first kept."""
         return tuple(self._nodes.values())
 
-    def keep(self, uuid: str, node: Node | None) -> None:
-        if node is None:
-            self._nodes.pop(uuid, None)
-        else:
-            self._nodes[uuid] = node
-        os.write(self._descriptor, _line(uuid, node))
-        self._lines += 1
-        if self._lines > max(LINES_LEAST, LINES_PER_NODE_MAX * len(self._nodes)):
+    def load_allocations(self) -> tuple[Allocation, ...]:
+        return tuple(self._allocations.values())
+
+    def keep(self, changes: Sequence[Kept]) -> None:
+        lines = [*map(_line_of, changes)]
+        for line in lines:
+            self._take(line)
+        os.write(self._descriptor, b"".join(map(_text, lines)))
+        self._lines += len(lines)
+        if self._lines > max(LINES_LEAST, LINES_PER_NODE_MAX * (len(self._nodes) + len(self._allocations))):
             self._begin()
 
     def close(self) -> None:
@@ -55,29 +68,45 @@ class NodeFile:
     def _begin(self) -> None:
         """A new file with one line for each node takes the place of the old one."""
         new = self._path.with_suffix(".new")
-        new.write_bytes(b"".join(_line(uuid, node) for uuid, node in self._nodes.items()))
+        lines = [Line(uuid, node) for uuid, node in self._nodes.items()]
+        lines += [Line(uuid, None, "allocation", each) for uuid, each in self._allocations.items()]
+        new.write_bytes(b"".join(map(_text, lines)))
         new.replace(self._path)
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-        self._lines = len(self._nodes)
+        self._lines = len(lines)
+
+    def _take(self, line: Line) -> None:
+        if line.allocation is not None:
+            self._allocations[line.uuid] = line.allocation
+        elif line.node is not None:
+            self._nodes[line.uuid] = line.node
+        elif line.kind == "allocation":
+            self._allocations.pop(line.uuid, None)
+        else:
+            self._nodes.pop(line.uuid, None)
 
 
-def _read(path: Path) -> dict[str, Node]:
-    nodes: dict[str, Node] = {}
+def _read(path: Path) -> list[Line]:
+    lines: list[Line] = []
     decoder = msgspec.json.Decoder(Line)
     with suppress(FileNotFoundError):
         for text in path.read_bytes().split(b"\n")[:-1]:
             try:
-                line = decoder.decode(text)
+                lines.append(decoder.decode(text))
             except NOT_JSON as problem:
                 raise ValueError(f"{path} is not the file of a simulated Ironic's nodes: {problem}") from None
-            if line.node is None:
-                nodes.pop(line.uuid, None)
-            else:
-                nodes[line.uuid] = line.node
-    return nodes
+    return lines
 
 
-def _line(uuid: str, node: Node | None) -> bytes:
-    return msgspec.json.encode(Line(uuid, node)) + b"\n"
+def _line_of(change: Kept) -> Line:
+    match change:
+        case NodeKept(uuid, node):
+            return Line(uuid, node)
+        case AllocationKept(uuid, allocation):
+            return Line(uuid, None, "allocation", allocation)
+
+
+def _text(line: Line) -> bytes:
+    return msgspec.json.encode(line) + b"\n"

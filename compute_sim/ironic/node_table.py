@@ -1,21 +1,42 @@
 """The nodes and allocations as they are now, found by uuid, by name and by instance."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from msgspec import Struct
 
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.changes import Others
 from compute_sim.ironic.core.node import Node
 
-Keep = Callable[[str, Node | None], None]
+
+class NodeKept(Struct, frozen=True):
+    """A node as it is now, None if it is gone."""
+
+    uuid: str
+    node: Node | None
+
+
+class AllocationKept(Struct, frozen=True):
+    """Likewise."""
+
+    uuid: str
+    allocation: Allocation | None
+
+
+Kept = NodeKept | AllocationKept
+# Told of each change. What is told at once is kept whole or not at all.
+Keep = Callable[[Sequence[Kept]], None]
 
 
 class NodeTable:
-    """`keep` is told of each change: the uuid, and the node as it is now, None if it is gone."""
+    """Begins with these allocations, and without nodes."""
 
-    def __init__(self, conductor_groups: Collection[str], keep: Keep) -> None:
+    def __init__(
+        self, conductor_groups: Collection[str], keep: Keep, allocations: Iterable[Allocation] = ()
+    ) -> None:
         # In the order in which they were created.
         self.nodes: dict[str, Node] = {}
-        self.allocations: dict[str, Allocation] = {}
+        self.allocations: dict[str, Allocation] = {each.uuid: each for each in allocations}
         self._conductor_groups = conductor_groups
         self._keep = keep
         self._names: dict[str, str] = {}
@@ -37,24 +58,38 @@ class NodeTable:
             raise ValueError(f"two nodes have the uuid {node.uuid}")
         self.nodes[node.uuid] = node
         self._index(node)
-        self._keep(node.uuid, node)
+        self._keep((NodeKept(node.uuid, node),))
 
-    def replace(self, old: Node, new: Node) -> None:
-        """An allocation that the node no longer has is gone."""
+    def replace(self, old: Node, new: Node, allocation: Allocation | None = None) -> None:
+        """With the `allocation` that takes the node. One that the node no longer has is gone."""
         if old.name != new.name or old.instance_uuid != new.instance_uuid:
             self._unindex(old)
             self._index(new)
-        if old.allocation_uuid is not None and new.allocation_uuid is None:
-            self.allocations.pop(old.allocation_uuid, None)
         self.nodes[new.uuid] = new
-        self._keep(new.uuid, new)
+        changes: list[Kept] = [NodeKept(new.uuid, new)]
+        if allocation is not None:
+            self.allocations[allocation.uuid] = allocation
+            changes.append(AllocationKept(allocation.uuid, allocation))
+        if old.allocation_uuid is not None and new.allocation_uuid is None:
+            changes += self._without_allocation(old.allocation_uuid)
+        self._keep(changes)
 
     def remove(self, node: Node) -> None:
         self._unindex(node)
         del self.nodes[node.uuid]
-        self._keep(node.uuid, None)
-        if node.allocation_uuid is not None:
-            self.allocations.pop(node.allocation_uuid, None)
+        gone = () if node.allocation_uuid is None else self._without_allocation(node.allocation_uuid)
+        self._keep((NodeKept(node.uuid, None), *gone))
+
+    def write_allocation(self, allocation: Allocation) -> None:
+        self.allocations[allocation.uuid] = allocation
+        self._keep((AllocationKept(allocation.uuid, allocation),))
+
+    def remove_allocation(self, uuid: str) -> None:
+        self._keep(self._without_allocation(uuid))
+
+    def _without_allocation(self, uuid: str) -> Sequence[Kept]:
+        gone = self.allocations.pop(uuid, None)
+        return () if gone is None else (AllocationKept(uuid, None),)
 
     def _index(self, node: Node) -> None:
         if node.name is not None:

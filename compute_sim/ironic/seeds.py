@@ -26,6 +26,8 @@ def available_nodes(
         values = {
             "provision_state": states.AVAILABLE,
             "power_state": states.POWER_OFF,
+            # As a real one a deploy leaves the node on; `fake`, the default of a node that is created, does not.
+            "deploy_interface": "ramdisk",
             "properties": {"cpus": 8, "memory_mb": 65536, "local_gb": 480, "cpu_arch": "x86_64"},
             **fields,
         }

@@ -23,7 +23,7 @@ from compute_sim.ironic.core.orders import ProvisionOrder
 from compute_sim.ironic.core.refusals import Refused, no_such_node
 from compute_sim.ironic.core.script import Away, IronicScript, away
 from compute_sim.ironic.core.work import Going, Rules
-from compute_sim.ironic.node_table import Keep, NodeTable
+from compute_sim.ironic.node_table import Keep, Kept, NodeTable
 from compute_sim.ironic.notifications import Publish, new_request_id, new_uuid
 from compute_sim.ironic.seeds import founded
 from compute_sim.ironic.settings import IronicSimSettings
@@ -62,6 +62,7 @@ class SimulatedIronic:
         script: IronicScript | None = None,
         chance: random.Random | None = None,
         keep: Keep | None = None,
+        allocations: Iterable[Allocation] = (),
     ) -> None:
         self.settings = settings or IronicSimSettings()
         delays, host = self.settings.delays, self.settings.host
@@ -72,7 +73,7 @@ class SimulatedIronic:
         self._is_stopped = False
         self._away: tuple[float, bool] | None = None
         self._rules = Rules(delays, self.settings.cleans, host)
-        self._table = NodeTable(self.settings.conductor_groups, keep or _forget)
+        self._table = NodeTable(self.settings.conductor_groups, keep or _forget, allocations)
         self._announcer = Announcer(publish, host, self._timers, self._chance, clock_s())
         self._conductor = Conductor(
             self._table, self._announcer, self._rules, self._at, new_request_id(self._chance)
@@ -114,6 +115,7 @@ class SimulatedIronic:
         """Of nodes on which a conductor worked when its process was killed. A real conductor gives such work up as failed."""
         for node in [*self._table.nodes.values()]:
             self._conductor.take_up(node, self._clock_s())
+        self._allocator.take_up(self._clock_s())
 
     @property
     def script(self) -> IronicScript:
@@ -338,5 +340,5 @@ class SimulatedIronic:
         self._wake.set()
 
 
-def _forget(_uuid: str, _node: Node | None) -> None:
-    """Nodes that are not kept."""
+def _forget(_: Sequence[Kept]) -> None:
+    """Changes that are not kept."""

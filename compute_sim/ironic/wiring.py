@@ -41,7 +41,7 @@ def simulated_ironic(
     """The parts are to be run; the port is bound when this returns. Without `listen` there is no port:
     `IronicTransport(simulation.ironic)` reaches the API inside this process.
 
-    With a `file`, the nodes in it are there too, as they were, and all changes are kept in it; whoever made it closes it.
+    With a `file`, the nodes and allocations in it are there too, as they were, and all changes are kept in it; whoever made it closes it.
 
     The broker's user must be allowed to publish to the exchange `ironic`, and to declare it unless `declares` is off.
     """
@@ -57,6 +57,7 @@ def simulated_ironic(
         script=script,
         chance=chance,
         keep=file.keep if file is not None else None,
+        allocations=file.load_allocations() if file is not None else (),
     )
     if kept:
         ironic.take_up_work()

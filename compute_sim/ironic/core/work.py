@@ -184,7 +184,10 @@ def _end_simple(node: Node, job: Job, failure: str, at_s: float, rules: Rules) -
         return _over(node, "fail", at_s, rules, last_error=failure)
     changes: dict[str, Any] = {}
     if job.name == "deploy":
-        changes["driver_internal_info"] = internal(node, deploy_steps=None)
+        changes = {
+            **_powered(node, states.POWER_ON),
+            "driver_internal_info": internal(node, deploy_steps=None),
+        }
     elif job.name == "verify":
         changes["power_state"] = node.bmc_power
     return _over(node, "done", at_s, rules, **changes)
@@ -295,12 +298,22 @@ def _end_tear_down(node: Node, failure: str, at_s: float, rules: Rules) -> Going
         "instance_name": None,
         "allocation_uuid": None,
         "vifs": (),
+        **_powered(node, states.POWER_OFF),
     }
     if failure:
         node, said = moved(node, "fail", at_s, last_error=failure)
         return going(structs.replace(node, **cleared), (said,), None, rules.host)
     node, said = moved(node, "clean", at_s, **cleared)
     return begin_cleaning(node, (said,), at_s, rules)
+
+
+def _powered(node: Node, power: str) -> dict[str, Any]:
+    """A deploy ends with the node on, and it is off when its instance leaves. Ironic's `fake` interface leaves the power as
+    it was, as the captures show.
+    """
+    if node.power_state is None or node.deploy_interface == "fake":
+        return {}
+    return {"power_state": power, "bmc_power": power}
 
 
 def power_synced(node: Node, is_silent: bool, at_s: float) -> Going | None:  # noqa: FBT001 - what the BMC did

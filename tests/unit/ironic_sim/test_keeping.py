@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec import structs
 
 from compute_sim.ironic import NodeFile, SimulatedIronic, available_nodes, nodes_in_groups
 from compute_sim.ironic.core import states
+from compute_sim.ironic.core.allocations import ACTIVE, ALLOCATING, Allocation
 from compute_sim.ironic.keeping import LINES_LEAST
+from compute_sim.ironic.node_table import NodeKept
 
 NODE = "node-00000"
 
@@ -24,7 +28,11 @@ class World:
         self.file = NodeFile(self.path)
         nodes = self.file.load() or available_nodes(3)
         self.ironic = SimulatedIronic(
-            nodes, lambda: self.at_s, lambda *said: self.said.append(str(said[0])), keep=self.file.keep
+            nodes,
+            lambda: self.at_s,
+            lambda *said: self.said.append(str(said[0])),
+            keep=self.file.keep,
+            allocations=self.file.load_allocations(),
         )
         self.ironic.take_up_work()
 
@@ -81,12 +89,89 @@ NEVER = {states.INSPECT_WAIT, states.RESCUE_WAIT, states.SERVICE_WAIT}
 def test_no_node_stays_where_a_conductor_worked_on_it(tmp_path: Path, state: str) -> None:
     world = World(tmp_path / "nodes")
     (node,) = available_nodes(1, provision_state=state, reservation="ironic-sim-1")
-    world.file.keep(node.uuid, node)
+    world.file.keep((NodeKept(node.uuid, node),))
 
     world.killed()
     world.pass_s(30)
 
     assert world.state(NODE) not in states.UNSTABLE
+
+
+ALLOCATION = Allocation(uuid="0a0a0a0a-1111-4222-8333-444444444444", resource_class="baremetal")
+
+
+@pytest.mark.parametrize("after_s", [0.0, 1.0])
+def test_allocations_are_as_they_were_and_those_without_a_node_get_one(
+    tmp_path: Path, after_s: float
+) -> None:
+    world = World(tmp_path / "nodes")
+    world.ironic.allocate(ALLOCATION)
+    world.pass_s(after_s)
+    before = dict(world.ironic.allocations)
+
+    world.killed()
+
+    assert dict(world.ironic.allocations) == before
+    assert before[ALLOCATION.uuid].state == (ACTIVE if after_s else ALLOCATING)
+    world.pass_s(1)
+    allocation = world.ironic.allocation(ALLOCATION.uuid)
+    node = world.ironic.node(NODE)
+    assert allocation is not None
+    assert node is not None
+    assert (allocation.state, allocation.node_uuid) == (ACTIVE, node.uuid)
+    assert node.instance_uuid == ALLOCATION.uuid
+
+
+def test_an_allocation_that_is_gone_stays_gone(tmp_path: Path) -> None:
+    """Deleted by itself, with its node, or before it had one."""
+    world = World(tmp_path / "nodes")
+    for number, deed in enumerate(("deallocate", "delete node", "deallocate at once")):
+        uuid = ALLOCATION.uuid[:-1] + str(number)
+        world.ironic.allocate(structs.replace(ALLOCATION, uuid=uuid))
+        if deed != "deallocate at once":
+            world.pass_s(1)
+        if deed == "delete node":
+            taken = world.ironic.allocations[uuid].node_uuid
+            assert taken is not None
+            world.ironic.set_maintenance(taken, is_on=True)
+            world.ironic.delete(taken)
+        else:
+            assert world.ironic.deallocate(uuid) is None
+    assert not world.ironic.allocations
+
+    world.killed()
+
+    assert not world.ironic.allocations
+
+
+def test_a_file_of_an_older_release_has_lines_that_end_with_the_node(tmp_path: Path) -> None:
+    path = tmp_path / "nodes"
+    (node,) = available_nodes(1)
+    path.write_bytes(
+        msgspec.json.encode([node.uuid, node]) + b"\n" + msgspec.json.encode(["gone", None]) + b"\n"
+    )
+
+    world = World(path)
+
+    assert [*world.ironic.nodes] == [node.uuid]
+
+
+def test_a_deployed_node_is_on_and_stays_on_when_its_process_is_killed(tmp_path: Path) -> None:
+    world = World(tmp_path / "nodes")
+    world.ironic.provision(NODE, "active")
+    world.pass_s(3)
+
+    world.killed()
+
+    node = world.ironic.node(NODE)
+    assert node is not None
+    assert (node.provision_state, node.power_state) == (states.ACTIVE, states.POWER_ON)
+    world.ironic.provision(NODE, "deleted")
+    world.pass_s(3)
+    world.pass_s(3)
+    node = world.ironic.node(NODE)
+    assert node is not None
+    assert (node.provision_state, node.power_state) == (states.AVAILABLE, states.POWER_OFF)
 
 
 def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
