@@ -90,6 +90,14 @@ class Change(Struct, frozen=True, omit_defaults=True):
     value: Any | UnsetType = UNSET
 
 
+class CleanStep(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One step of cleaning by hand."""
+
+    interface: str
+    step: str
+    args: Mapping[str, Any] = {}
+
+
 class InterfaceCheck(Struct, frozen=True):
     """What Ironic finds of one interface of a node; `result` is None for one that the node's driver does not have."""
 

@@ -32,6 +32,7 @@ from ironic_sync.core.node import Node
 from ironic_sync.rest import (
     Allocation,
     Change,
+    CleanStep,
     CredentialsRefused,
     InterfaceCheck,
     NoLongerOurs,
@@ -217,6 +218,10 @@ class HttpIronicApi:
     ) -> Refused | None:
         said = {"target": target} | ({} if configdrive is None else {"configdrive": configdrive})
         return await self._order("PUT", node, "/states/provision", said)
+
+    async def clean(self, node: ProviderId, steps: Sequence[CleanStep]) -> Refused | None:
+        """By hand: for operators, and so not in the port."""
+        return await self._order("PUT", node, "/states/provision", {"target": "clean", "clean_steps": steps})
 
     async def set_power_state(self, node: ProviderId, target: str) -> Refused | None:
         return await self._order("PUT", node, "/states/power", {"target": target})

@@ -7,12 +7,14 @@ reaches Moorage as it always does, by Ironic's notifications. An instance is put
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, TypeVar
 
+import msgspec
 import typer
 
 from bus.message import ProviderId
-from ironic_sync.rest import Refused, UnreadableNode
+from ironic_sync.rest import CleanStep, Refused, UnreadableNode
 from ironic_sync.rest_http import HttpIronicApi
 from moor.nodes import PASSING, NodeReader, Nodes, NodeShown, reading_nodes
 from moor.nodes_showing import nodes_table, print_node
@@ -59,6 +61,15 @@ LOOK_AGAIN_S = 0.2
 # How long the result of an order waits for what the daemons make of it.
 HEARD_S = 2.0
 WAIT_S = 120.0
+SHOWN_MAX = 80
+# Those of Ironic's verbs that need nothing but the node's name.
+VERBS = {
+    "manage": "Take nodes into Ironic's care, or out of `available`, to work on them: they are not offered then.",
+    "provide": "Make nodes available that are `manageable`: Ironic cleans them first.",
+    "inspect": "Find out what hardware nodes have that are `manageable`.",
+    "adopt": "Take over nodes that run something already and are `manageable`: Moorage leaves them alone then.",
+    "abort": "Break off cleaning or inspecting that waits for the node.",
+}
 
 
 @app.command("list")
@@ -149,69 +160,51 @@ def maintenance_off(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = F
     _order(nodes, "maintenance off", order, ironic, as_json=as_json)
 
 
+def _add_verb(verb: str, says: str) -> None:
+    """A command that is one of Ironic's verbs and nothing more."""
+
+    @app.command(verb, help=says)
+    def command(
+        nodes: Names,
+        ironic: IronicUrl = "",
+        *,
+        wait: Wait = True,
+        timeout: Timeout = WAIT_S,
+        as_json: AsJson = False,
+    ) -> None:
+        async def order(api: HttpIronicApi, id_: ProviderId) -> Refused | None:
+            return await api.set_provision_state(id_, verb)
+
+        _order(nodes, verb, order, ironic, wait_s=timeout if wait else 0.0, as_json=as_json)
+
+
+for _verb, _says in VERBS.items():
+    _add_verb(_verb, _says)
+
+
 @app.command()
-def manage(
+def clean(
     nodes: Names,
     ironic: IronicUrl = "",
     *,
+    steps: Annotated[
+        str,
+        typer.Option(
+            metavar="JSON|FILE",
+            help='What is to be done, as Ironic has it: [{"interface": "deploy", "step": "erase_devices_metadata"}].',
+        ),
+    ],
     wait: Wait = True,
     timeout: Timeout = WAIT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Take nodes into Ironic's care, or out of `available`, to work on them: they are not offered then."""
-    _provision(nodes, "manage", ironic, wait=wait, timeout_s=timeout, as_json=as_json)
+    """Clean nodes by hand that are `manageable`, by these steps. They are `manageable` again when that is done."""
+    told = _steps(steps)
 
+    async def order(api: HttpIronicApi, id_: ProviderId) -> Refused | None:
+        return await api.clean(id_, told)
 
-@app.command()
-def provide(
-    nodes: Names,
-    ironic: IronicUrl = "",
-    *,
-    wait: Wait = True,
-    timeout: Timeout = WAIT_S,
-    as_json: AsJson = False,
-) -> None:
-    """Make nodes available that are `manageable`: Ironic cleans them first."""
-    _provision(nodes, "provide", ironic, wait=wait, timeout_s=timeout, as_json=as_json)
-
-
-@app.command()
-def inspect(
-    nodes: Names,
-    ironic: IronicUrl = "",
-    *,
-    wait: Wait = True,
-    timeout: Timeout = WAIT_S,
-    as_json: AsJson = False,
-) -> None:
-    """Find out what hardware nodes have that are `manageable`."""
-    _provision(nodes, "inspect", ironic, wait=wait, timeout_s=timeout, as_json=as_json)
-
-
-@app.command()
-def adopt(
-    nodes: Names,
-    ironic: IronicUrl = "",
-    *,
-    wait: Wait = True,
-    timeout: Timeout = WAIT_S,
-    as_json: AsJson = False,
-) -> None:
-    """Take over nodes that run something already and are `manageable`: Moorage leaves them alone then."""
-    _provision(nodes, "adopt", ironic, wait=wait, timeout_s=timeout, as_json=as_json)
-
-
-@app.command()
-def abort(
-    nodes: Names,
-    ironic: IronicUrl = "",
-    *,
-    wait: Wait = True,
-    timeout: Timeout = WAIT_S,
-    as_json: AsJson = False,
-) -> None:
-    """Break off cleaning or inspecting that waits for the node."""
-    _provision(nodes, "abort", ironic, wait=wait, timeout_s=timeout, as_json=as_json)
+    _order(nodes, "clean", order, ironic, wait_s=timeout if wait else 0.0, as_json=as_json)
 
 
 @power.command("on")
@@ -232,13 +225,23 @@ def power_reboot(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = Fals
     _set_power(nodes, "rebooting", ironic, as_json=as_json)
 
 
-def _provision(
-    nodes: Sequence[str], verb: str, ironic: str, *, wait: bool, timeout_s: float, as_json: bool
-) -> None:
-    async def order(api: HttpIronicApi, id_: ProviderId) -> Refused | None:
-        return await api.set_provision_state(id_, verb)
-
-    _order(nodes, verb, order, ironic, wait_s=timeout_s if wait else 0.0, as_json=as_json)
+def _steps(told: str) -> list[CleanStep]:
+    """As JSON, or from a file of it."""
+    text = told
+    if not told.lstrip().startswith(("[", "{")):
+        try:
+            text = Path(told).read_text(encoding="utf-8")
+        except (OSError, ValueError) as problem:
+            raise typer.BadParameter(
+                f"--steps is {told!r}, which is no JSON list and no file: {problem}"
+            ) from None
+    try:
+        steps = msgspec.json.decode(text, type=list[CleanStep])
+    except msgspec.DecodeError as problem:
+        raise typer.BadParameter(f"--steps is {text[:SHOWN_MAX]!r}: {problem}") from None
+    if not steps:
+        raise typer.BadParameter("--steps is an empty list: Ironic needs at least one")
+    return steps
 
 
 def _set_power(nodes: Sequence[str], target: str, ironic: str, *, as_json: bool) -> None:

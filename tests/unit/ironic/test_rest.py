@@ -19,6 +19,7 @@ from ironic_sync.core.node import Node
 from ironic_sync.rest import (
     Allocation,
     Change,
+    CleanStep,
     CredentialsRefused,
     InterfaceCheck,
     IronicApi,
@@ -103,7 +104,7 @@ class Server:
 
 def api_of(
     server: Server, settings: RestSettings = QUICK, url: str = URL, auth: TokenSource | None = None
-) -> IronicApi:
+) -> HttpIronicApi:
     return HttpIronicApi(url, settings, auth=auth, transport=httpx.ASGITransport(server))
 
 
@@ -249,7 +250,7 @@ async def test_allocations_vifs_and_checks_are_values() -> None:
     )
 
 
-Order = Callable[[IronicApi], Awaitable[Refused | None]]
+Order = Callable[[HttpIronicApi], Awaitable[Refused | None]]
 INSTANCE = "51111111-2222-3333-4444-555555555555"
 ORDERS: dict[str, tuple[Order, str, str, object]] = {
     "patch": (
@@ -274,6 +275,18 @@ ORDERS: dict[str, tuple[Order, str, str, object]] = {
         "PUT",
         f"{AT}/states/provision",
         {"target": "deleted"},
+    ),
+    "clean": (
+        lambda api: api.clean(NODE, [CleanStep("deploy", "erase"), CleanStep("raid", "make", {"size": 1})]),
+        "PUT",
+        f"{AT}/states/provision",
+        {
+            "target": "clean",
+            "clean_steps": [
+                {"interface": "deploy", "step": "erase"},
+                {"interface": "raid", "step": "make", "args": {"size": 1}},
+            ],
+        },
     ),
     "power": (
         lambda api: api.set_power_state(NODE, "power off"),
