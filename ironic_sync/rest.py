@@ -21,7 +21,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from bus.errors import Operational
 from bus.message import ProviderId
-from ironic_sync.core.flaws import NOT_AS_TYPED, SHOWN_MAX, flaw_of, shown
+from ironic_sync.core.flaws import NOT_AS_TYPED, flaw_of, shown
 from ironic_sync.core.node import Node
 from ironic_sync.core.node_data import NodeData, node_of
 
@@ -54,9 +54,9 @@ class Refused(Struct, frozen=True):
 
 
 class UnreadableNode(Struct, frozen=True):
-    """A node in an answer that is not as it must be. `id` is empty if not even that could be read."""
+    """A node in an answer that is not as it must be. `id` is None if not even that could be read."""
 
-    id: str
+    id: ProviderId | None
     reason: str
 
 
@@ -182,7 +182,7 @@ def read_node(said: object) -> Read | UnreadableNode:
     An old Ironic does not have all the fields: those count as null.
     """
     if not isinstance(said, dict):
-        return UnreadableNode("", f"a node must be an object, not {shown(said)}")
+        return UnreadableNode(None, f"a node must be an object, not {shown(said)}")
     reservation = said.get("reservation")
     if not isinstance(reservation, str | None):
         return UnreadableNode(_id_of(said), f"reservation is {shown(reservation)}: it must be a text or null")
@@ -193,5 +193,8 @@ def read_node(said: object) -> Read | UnreadableNode:
     return Read(node_of(data), reservation)
 
 
-def _id_of(said: Mapping[str, object]) -> str:
-    return str(said.get("uuid") or "")[:SHOWN_MAX]
+def _id_of(said: Mapping[str, object]) -> ProviderId | None:
+    try:
+        return msgspec.convert(said.get("uuid"), ProviderId)
+    except NOT_AS_TYPED:
+        return None

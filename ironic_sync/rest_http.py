@@ -180,9 +180,14 @@ class HttpIronicApi:
 
     async def pages(self) -> AsyncGenerator[Page, None]:
         query: dict[str, str] | None = {"limit": str(self._settings.page)}
+        markers: set[str] = set()
         while query is not None:
             listed, query = await self._nodes(query)
             yield read_page(listed)
+            marker = (query or {}).get("marker", "")
+            if marker in markers:
+                raise WrongAnswer(f"{self._name}: the page after {marker!r} was read already")
+            markers.add(marker)
 
     async def node(self, node: ProviderId) -> Node | None:
         found = await self._fields_of(node)
@@ -251,10 +256,10 @@ class HttpIronicApi:
         if listing.next is None:
             return listing.nodes, None
         # The link's host may be one that only Ironic itself can reach, behind a proxy: what counts is where it goes on.
-        following = dict(parse_qsl(urlsplit(listing.next).query))
-        if not following.get("marker") or following.get("marker") == query.get("marker"):
-            raise WrongAnswer(f"{self._name}: next is {listing.next!r}, which leads nowhere")
-        return listing.nodes, {"limit": query["limit"], "marker": following["marker"]}
+        marker = _marker_of(listing.next)
+        if not marker:
+            raise WrongAnswer(f"{self._name}: next is {listing.next[:_MESSAGE_MAX]!r}, which leads nowhere")
+        return listing.nodes, {"limit": query["limit"], "marker": marker}
 
     async def _fields_of(self, node: ProviderId) -> object:
         """A node as Ironic says it; None if there is none."""
@@ -422,6 +427,14 @@ class _Answer(Struct, frozen=True):
     headers: httpx.Headers
 
     @property
+    def is_ironics(self) -> bool:
+        """Whether it has the form that Ironic gives to its errors."""
+        try:
+            return bool(msgspec.json.decode(self.body)["error_message"])
+        except NOT_AS_EXPECTED:
+            return False
+
+    @property
     def message(self) -> str:
         """Ironic's words: `error_message` is an object, or a text with that object in it."""
         try:
@@ -457,7 +470,16 @@ def _at(node: ProviderId) -> str:
 
 
 def _is_missing(answer: _Answer) -> bool:
-    return answer.status == _NOT_FOUND
+    """Ironic says so itself. A proxy in front of it may answer 404 as well, to everything."""
+    return answer.status == _NOT_FOUND and answer.is_ironics
+
+
+def _marker_of(link: str) -> str:
+    """The node after which a page begins; empty if the link names none."""
+    try:
+        return dict(parse_qsl(urlsplit(link).query)).get("marker", "")
+    except ValueError:
+        return ""
 
 
 def _refused(answer: _Answer) -> Refused | None:

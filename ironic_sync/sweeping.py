@@ -13,7 +13,7 @@ import random
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from uuid import UUID
+from uuid import UUID  # noqa: TC003 - like every other import
 
 from bus.errors import Operational
 from bus.message import ProviderId
@@ -147,8 +147,8 @@ class Sweeper:
                 log.warning(
                     "node %s cannot be read from Ironic: %s", wrong.id or "without an id", wrong.reason
                 )
-                if wrong.id:
-                    listed.add(ProviderId(UUID(wrong.id)))
+                if wrong.id is not None:
+                    listed.add(wrong.id)
             listed.update(node.id for node in page.nodes)
             await self._compare(page.nodes, rows, known)
         await self._miss_those_not_in(listed, rows)

@@ -120,9 +120,6 @@ async def test_an_operator_takes_nodes_out_of_use_and_gives_them_back(home: Path
 
         (free,) = await moor_json("node", "maintenance", "off", "node-00001", **here)
         assert free["offered"]["amount"] == 1
-        steps = '[{"interface": "deploy", "step": "erase_devices_metadata"}]'
-        (cleaned,) = await moor_json("node", "clean", "node-00002", "--steps", steps, **here)
-        assert cleaned["ironic"]["provision_state"] == "manageable"
         # It waits until the node is clean.
         (provided,) = await moor_json("node", "provide", "node-00002", **here)
         assert provided["ironic"]["provision_state"] == "available"

@@ -1,10 +1,17 @@
-"""What `moor node` refuses before it asks Ironic anything."""
+"""What `moor node` orders of Ironic, and what it refuses before it asks Ironic anything."""
 
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from compute_sim.ironic import Delays, IronicServer, IronicSimSettings, SimulatedIronic, available_nodes
 from moor.__main__ import app
 from moor.node_command import VERBS
 
@@ -30,6 +37,47 @@ def test_steps_of_cleaning_that_make_no_sense_are_refused(steps: str, told: str,
         assert ran.exit_code == 2
         assert "--steps is" in plain(ran.output)
         assert told in plain(ran.output) or given != steps
+
+
+@contextmanager
+def an_ironic() -> Iterator[tuple[SimulatedIronic, str]]:
+    """Served by a thread, so that a command may be run here; its address is beside it."""
+    settings = IronicSimSettings(delays=Delays(clean_s=0.05))
+    ironic = SimulatedIronic(available_nodes(2), time.time, lambda *_: None, settings)
+    server = IronicServer(ironic, "127.0.0.1", 0)
+    loop = asyncio.new_event_loop()
+
+    async def served() -> None:
+        await asyncio.gather(ironic.run(), server.run())
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(served()))
+    thread.start()
+    try:
+        yield ironic, server.url
+    finally:
+        for part in (ironic, server):
+            asyncio.run_coroutine_threadsafe(part.stop(), loop).result()
+        thread.join()
+        loop.close()
+
+
+def test_nodes_are_cleaned_by_hand_by_the_steps_that_are_given(tmp_path: Path) -> None:
+    steps = '[{"interface": "deploy", "step": "erase_devices_metadata", "args": {"fast": true}}]'
+    with an_ironic() as (ironic, url):
+        here = ("--ironic", url, "--json")
+        assert CliRunner().invoke(app, ["node", "manage", "node-00000", *here]).exit_code == 0
+        for given in (steps, written(tmp_path, steps)):
+            ran = CliRunner().invoke(app, ["node", "clean", "node-00000", "--steps", given, *here])
+
+            assert ran.exit_code == 0, ran.output
+            (cleaned,) = json.loads(ran.output)
+            assert cleaned["ironic"]["provision_state"] == "manageable"
+        # Ironic refuses it of a node that is available, and says so of this node.
+        ran = CliRunner().invoke(app, ["node", "clean", "node-00001", "--steps", steps, *here])
+        assert ran.exit_code == 1
+        assert "Ironic refuses 'clean' (400)" in plain(ran.output)
+        # `manage` is told once, each cleaning at its start and at its end.
+        assert ironic.published == 5
 
 
 def test_every_verb_of_ironic_has_its_own_help() -> None:

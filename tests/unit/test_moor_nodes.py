@@ -134,5 +134,5 @@ async def test_a_node_that_cannot_be_read_is_told_and_takes_no_other_with_it() -
     async with scene.reader(transport=transport) as reader:
         found = await reader.all()
 
-    assert {each.id for each in found.unreadable} == {str(scene.ids[0]), str(scene.ids[1])}
+    assert {each.id for each in found.unreadable} == {scene.ids[0], scene.ids[1]}
     assert [each.ironic for each in found.nodes] == [None] * len(found.nodes)

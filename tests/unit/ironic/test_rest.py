@@ -189,7 +189,7 @@ async def test_a_node_that_is_wrong_is_named_by_its_field_and_leaves_its_neighbo
 
     assert [each.id for each in page.nodes] == [OTHER]
     assert page.unreadable[0].reason.startswith(reason)
-    assert page.unreadable[0].id == ("" if "uuid" in wrong else str(NODE))
+    assert page.unreadable[0].id == (None if "uuid" in wrong else NODE)
     assert page.unreadable[1].reason == "a node must be an object, not 'no node'"
 
 
@@ -207,6 +207,9 @@ async def test_half_a_node_is_not_taken_for_a_whole_one() -> None:
         (Answer([]), "Expected `object`"),
         (Answer({"nodes": {}}), "nodes"),
         (Answer({"nodes": [], "next": "http://x/v1/nodes?limit=1"}), "leads nowhere"),
+        (Answer({"nodes": [], "next": "http://[x/v1/nodes?marker=1"}), "leads nowhere"),
+        (Answer({"nodes": [], "next": "http://x/v1/nodes?marker=1"}), "the page after '1' was read already"),
+        (Answer(b"<html>404</html>", 404), "404: <html>"),
         (Answer(fault("no such marker"), 400), "400: no such marker"),
         (Answer(status=301, headers={"Location": "https://elsewhere/"}), "it is at https://elsewhere/"),
         (Answer({"nodes": ["x" * 3000]}), "more than 2000 bytes"),
@@ -216,6 +219,24 @@ async def test_an_answer_that_is_no_page_is_an_operational_error(answer: Answer,
     settings = RestSettings(answer_bytes_max=2000)
     with pytest.raises(WrongAnswer, match=why):
         await pages_of(api_of(Server(lambda _: answer), settings))
+
+
+async def test_pages_that_lead_in_a_circle_are_an_error() -> None:
+    def script(asked: Asked) -> Answer:
+        following = "2" if asked.query.get("marker") == "1" else "1"
+        return Answer({"nodes": [], "next": f"http://x/v1/nodes?marker={following}"})
+
+    with pytest.raises(WrongAnswer, match="the page after '1' was read already"):
+        await pages_of(api_of(Server(script)))
+
+
+async def test_what_a_proxy_does_not_find_is_not_gone() -> None:
+    """Only Ironic itself says that a node is gone."""
+    api = api_of(Server(lambda _: Answer(b"<html>404 Not Found</html>", 404)))
+
+    for question in (api.node(NODE), api.allocation(NODE)):
+        with pytest.raises(WrongAnswer, match="404: <html>"):
+            await question
 
 
 async def test_what_is_not_there_is_a_value() -> None:
