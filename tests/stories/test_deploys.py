@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import UUID
 
+import httpx
 import pytest
 from msgspec import Struct, structs
 
@@ -77,6 +78,8 @@ class Scene(Struct):
     instances: ConductorStore
     simulation: IronicSimulation
     picture: Picture
+    # The way to Ironic's API that is taken by the daemons which begin from now on.
+    way: httpx.AsyncBaseTransport
 
     @asynccontextmanager
     async def daemon(
@@ -90,7 +93,7 @@ class Scene(Struct):
             for cell, broker in brokers.down("ironic").items()
         }
         link = Link(brokers.at_api("ironic"), SETTINGS)
-        api = HttpIronicApi("http://ironic", REST, transport=IronicTransport(self.simulation.ironic))
+        api = HttpIronicApi("http://ironic", REST, transport=self.way)
         parts = ironic_parts(
             station,
             link,
@@ -217,7 +220,8 @@ async def scene(
             listen=None,
         )
         await stack.enter_async_context(here.running(simulation.parts))
-        yield Scene(here, rows, instances, simulation, picture)
+        way = IronicTransport(simulation.ironic)
+        yield Scene(here, rows, instances, simulation, picture, way)
 
 
 @STAGES
