@@ -75,7 +75,7 @@ FIELDS: Mapping[str, Minor] = {
     "shard": MINOR_OF_SHARDS,
 }
 
-_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _NOT_ACCEPTABLE, _CONFLICT = 401, 403, 404, 406, 409
+_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _NOT_ACCEPTABLE, _CONFLICT = 400, 401, 403, 404, 406, 409
 _AWAY = frozenset({429, 502, 503, 504})
 _REDIRECTS = 300
 _ERRORS = 400
@@ -232,10 +232,10 @@ class HttpIronicApi:
         return await self._order("PUT", node, "/states/power", {"target": target})
 
     async def attach_vif(self, node: ProviderId, vif: str) -> Refused | None:
-        return await self._order("POST", node, "/vifs", {"id": vif})
+        return _no_port(vif) or await self._order("POST", node, "/vifs", {"id": vif})
 
     async def detach_vif(self, node: ProviderId, vif: str) -> Refused | None:
-        return await self._order("DELETE", node, f"/vifs/{quote(vif, safe='')}")
+        return _no_port(vif) or await self._order("DELETE", node, f"/vifs/{quote(vif, safe='')}")
 
     async def set_maintenance(
         self, node: ProviderId, reason: str = "", *, is_on: bool = True
@@ -467,6 +467,13 @@ class _Check(Struct, frozen=True):
 
 def _at(node: ProviderId) -> str:
     return f"/v1/nodes/{node}"
+
+
+def _no_port(vif: str) -> Refused | None:
+    """Refused here: dots in an address lead to what is above it, which is the node itself, and the order is DELETE."""
+    if vif.strip("."):
+        return None
+    return Refused(_BAD_REQUEST, f"{vif!r} is no id of a port")
 
 
 def _is_missing(answer: _Answer) -> bool:

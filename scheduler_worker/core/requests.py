@@ -161,6 +161,11 @@ def _problems_of_bare_metal(build: BuildInstance, amounts: dict[str, int]) -> It
         yield _Problem(
             "ports", ", ".join(build.ports), f"a port is one instance's, and {build.count} are asked"
         )
+    for number, port in enumerate(build.ports):
+        if not port.strip("."):
+            yield _Problem(
+                f"ports[{number}]", port, "it is no id of a port: in an address it would lead elsewhere"
+            )
 
 
 def _only_nodes_read(build: BuildInstance) -> Iterator[tuple[str, str]]:

@@ -151,9 +151,13 @@ class Scene(Struct):
         return (await self.rows.read((id_,)))[id_]
 
     async def stocks(self) -> dict[str, InventoryState]:
-        """By the uuid of the node."""
+        """By the uuid of the node; of nodes that are of this class."""
         providers = await self.here.providers()
-        return {name: each.inventories["CUSTOM_BAREMETAL"] for name, each in providers.items()}
+        return {
+            name: each.inventories["CUSTOM_BAREMETAL"]
+            for name, each in providers.items()
+            if "CUSTOM_BAREMETAL" in each.inventories
+        }
 
     async def until_offered(self, *nodes: SimulatedNode) -> None:
         """By placement, and in the scheduler's picture."""

@@ -182,7 +182,12 @@ def test_what_no_host_of_the_request_can_read_is_refused(
 
 @pytest.mark.parametrize(
     ("fields", "field"),
-    [({"image": Image(source="")}, "image.source"), ({"ports": ("p1",), "count": 2}, "ports")],
+    [
+        ({"image": Image(source="")}, "image.source"),
+        ({"ports": ("p1",), "count": 2}, "ports"),
+        ({"ports": ("p1", "..")}, "ports[1]"),
+        ({"ports": ("",)}, "ports[0]"),
+    ],
 )
 def test_what_no_node_could_do_is_refused(fields: dict[str, Any], field: str) -> None:
     rejected = read_request(a_build(**fields), VOCABULARY)

@@ -239,6 +239,26 @@ async def test_what_a_proxy_does_not_find_is_not_gone() -> None:
             await question
 
 
+@pytest.mark.parametrize("vif", ["", ".", "..", "..."])
+async def test_a_port_whose_name_leads_out_of_its_address_is_refused_and_nothing_is_asked(vif: str) -> None:
+    """`DELETE .../nodes/ID/vifs/..` would delete the node."""
+    server = Server(lambda _: Answer(status=204))
+    api = api_of(server)
+
+    for refused in (await api.detach_vif(NODE, vif), await api.attach_vif(NODE, vif)):
+        assert refused == Refused(400, f"{vif!r} is no id of a port")
+    assert not server.asked
+
+
+@pytest.mark.parametrize("vif", ["a/../b", "a?b#c", "%2e%2e", "a b"])
+async def test_a_port_stays_one_part_of_its_address_whatever_its_name(vif: str) -> None:
+    server = Server(lambda _: Answer(status=204))
+
+    assert await api_of(server).detach_vif(NODE, vif) is None
+
+    assert [each.path for each in server.asked] == [f"{AT}/vifs/{vif}"]
+
+
 async def test_what_is_not_there_is_a_value() -> None:
     api = api_of(Server(lambda _: Answer(fault("Node could not be found."), 404)))
 
