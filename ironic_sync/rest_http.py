@@ -216,7 +216,12 @@ class HttpIronicApi:
         self._may_act_on = may_act_on
 
     async def patch(self, node: ProviderId, changes: Sequence[Change]) -> Refused | None:
-        return await self._order("PATCH", node, "", changes)
+        answer = await self._answer_to("PATCH", node, "", changes)
+        if (refused := _refused(answer)) is not None:
+            return refused
+        # A deploy relies on what was set here: only the node itself says that Ironic has done it, and no proxy.
+        self._read(answer, _Patched)
+        return None
 
     async def set_provision_state(
         self, node: ProviderId, target: str, *, configdrive: Mapping[str, Any] | str | None = None
@@ -292,6 +297,13 @@ class HttpIronicApi:
         return await self._again_while(Unavailable, once)
 
     async def _order(self, method: str, node: ProviderId, below: str, said: object = None) -> Refused | None:
+        answer = await self._answer_to(method, node, below, said)
+        if (refused := _refused(answer)) is None and answer.body:
+            # What is no JSON is no answer of Ironic's: whether it has the order is not known.
+            self._read(answer, Any)
+        return refused
+
+    async def _answer_to(self, method: str, node: ProviderId, below: str, said: object) -> "_Answer":
         body = b"" if said is None else msgspec.json.encode(said)
         conflicts = 0
 
@@ -310,7 +322,7 @@ class HttpIronicApi:
                 raise _NotDone(Locked(f"{self._name}: node {node} is locked: {answer.message}"))
             return answer
 
-        return _refused(await self._again_while(_NotDone, once))
+        return await self._again_while(_NotDone, once)
 
     async def _is_locked(self, node: ProviderId, conflict: "_Answer") -> bool:
         if _LOCKED in conflict.message.lower():
@@ -450,6 +462,10 @@ class _Answer(Struct, frozen=True):
 class _Listing(Struct, frozen=True):
     nodes: list[Any]
     next: str | None = None
+
+
+class _Patched(Struct, frozen=True):
+    uuid: UUID
 
 
 class _Vif(Struct, frozen=True):

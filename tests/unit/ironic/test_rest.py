@@ -353,10 +353,14 @@ ORDERS: dict[str, tuple[Order, str, str, object]] = {
 }
 
 
+# The node, as Ironic answers a patch; of other orders it says nothing.
+DONE = Answer(told())
+
+
 @pytest.mark.parametrize("name", ORDERS)
 async def test_an_order_is_said_as_ironic_takes_it(name: str) -> None:
     order, method, path, body = ORDERS[name]
-    server = Server(lambda _: Answer(status=202))
+    server = Server(lambda _: DONE)
 
     assert await order(api_of(server)) is None
 
@@ -366,13 +370,31 @@ async def test_an_order_is_said_as_ironic_takes_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ORDERS)
+async def test_an_order_is_not_done_because_something_else_than_ironic_says_so(name: str) -> None:
+    """As the proxy of a network that wants a login first: it answers 200 to everything."""
+    server = Server(lambda _: Answer(b"<html>Welcome</html>"))
+
+    with pytest.raises(WrongAnswer, match="malformed"):
+        await ORDERS[name][0](api_of(server))
+
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("body", [b"", {}, [], {"uuid": None}])
+async def test_a_node_is_not_patched_if_the_answer_is_not_the_node(body: object) -> None:
+    """A deploy goes on without its instance_uuid else, and nobody would ever take it off the node."""
+    with pytest.raises(WrongAnswer):
+        await api_of(Server(lambda _: Answer(body))).patch(NODE, [Change("add", "/instance_uuid", INSTANCE)])
+
+
+@pytest.mark.parametrize("name", ORDERS)
 async def test_an_order_waits_for_the_lock_of_a_node(name: str) -> None:
     holders = ["conductor-1", "conductor-2", None]
 
     def script(asked: Asked) -> Answer:
         if asked.method == "GET":
             return Answer(told(reservation=holders.pop(0)))
-        return Answer(fault("busy"), 409) if holders[0] is not None else Answer(status=202)
+        return Answer(fault("busy"), 409) if holders[0] is not None else DONE
 
     server = Server(script)
 
