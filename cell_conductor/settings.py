@@ -11,7 +11,7 @@ class ConductorSettings(Struct, frozen=True):
     # How long a delete waits for the host; what the host may still have stays held for as long as it takes.
     destroy_timeout_s: float = 300.0
     # The same two for bare-metal nodes, whose deploys take half an hour. A word of the deploy's progress begins the first
-    # anew.
+    # anew. A rebuild has the first, too.
     deploy_timeout_s: float = 2_700.0
     undeploy_timeout_s: float = 1_800.0
     # How often a host is told again what it has to clean up.

@@ -31,7 +31,7 @@ class SchedulerSettings(Struct, frozen=True):
     # heard of it, and its row is written within seconds. If nobody writes it, the request ends, and lets go of the claim.
     host_row_wait_s: float = 30.0
     # How long a request may take until its end if it does not say so itself: by the kind of host that is chosen for it, since
-    # deploying a bare-metal node takes half an hour. Until a host is chosen, the first counts.
+    # deploying a bare-metal node takes half an hour. Until a host is chosen, the first counts. A rebuild has the second.
     request_timeout_s: int = 600
     node_request_timeout_s: int = 7200
     # How often requests past their deadline are looked for.
