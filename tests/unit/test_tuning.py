@@ -1,6 +1,8 @@
 """Settings of workers, as variables and tables of a file state them."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -270,3 +272,12 @@ def variables_of(name: str) -> list[str]:
     return [
         section.variable(field) for field in section.types if f"{name}.{field}" not in ZERO_SAYS_SOMETHING
     ]
+
+
+LOADS = "import sys, moor.instances_command; print(*sorted({'alembic', 'asyncpg', 'sqlalchemy'} & {*sys.modules}))"
+
+
+def test_a_command_that_speaks_to_no_database_loads_no_driver() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == ""
