@@ -19,9 +19,11 @@ CROSS JOIN LATERAL (
     SELECT body FROM cell_instances WHERE cell = $1 AND id = named.id FOR UPDATE
 ) AS kept
 """
+# As columns of the select the arrays are read side by side; in its FROM each would be copied first, row by row.
 _ADD = """
 INSERT INTO cell_instances (cell, id, state, due_us, body, placed)
-SELECT $1, new.* FROM unnest($2::uuid[], $3::text::text[], $4::text::bigint[], $5::bytea[], $6::bytea[]) AS new
+SELECT $1, unnest($2::uuid[]), unnest($3::text::text[]), unnest($4::text::bigint[]), unnest($5::bytea[]),
+       unnest($6::bytea[])
 ON CONFLICT (id, cell) DO NOTHING
 """
 _REPLACE = """

@@ -3,6 +3,8 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from uuid import UUID
 
 import pytest
 from msgspec import structs
@@ -15,6 +17,8 @@ from bus.errors import Locked, Poison, Transient, Unavailable
 from bus.handling import Received, Said
 from bus.health import About, Health
 from bus.message import Envelope, Message
+from bus.messages.build import InstanceId, RequestId
+from bus.messages.cell import RemoveFromCell
 from bus.messages.placement import ReleaseClaim
 from bus.metrics import Metrics
 from bus.parts import State
@@ -134,6 +138,28 @@ async def test_one_that_always_fails_is_buried_when_its_attempts_are_used_up(
     assert memory.handled == [0]
     assert letter.reason == "RuntimeError: a bug of ours; 3 attempts, none is left"
     assert letter.attempts == 2
+
+
+async def test_each_message_of_a_parcel_counts_by_its_own_type_and_cell(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+    removal = RemoveFromCell(
+        cell="c1",
+        instance=InstanceId(UUID(int=3)),
+        request_id=RequestId(UUID(int=3)),
+        issued_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+    async with working(broker, memory):
+        messages = (order(0), order(1, "c2"), order(2), removal, order(4))
+        await send(broker, parcel(*(line(each) for each in messages)))
+        letters = await dead_letters(broker, 2)
+        await until(lambda: len(memory.handled) == 3)
+
+    assert sorted(memory.handled) == [0, 2, 4]
+    reasons = sorted(letter.reason for letter in letters)
+    assert "'release' counts only under the key 'release.c2'" in reasons[0]
+    assert "'remove' counts only under the key 'remove.c1'" in reasons[1]
 
 
 async def test_malformed_unknown_and_oversized_messages_are_buried_with_reasons(
