@@ -75,6 +75,8 @@ class Reporter:
         # Acceptances that are not written yet, of each node the last.
         self._accepted: dict[ProviderId, Change] = {}
         self._has_notes = asyncio.Event()
+        # The versions of rows that placement was told of, until its answer is written: these are not left unreported.
+        self._told: dict[ProviderId, int] = {}
         self.accepted = 0
         self.refused = 0
 
@@ -120,8 +122,9 @@ class Reporter:
         behind = {row.id: row.epoch_ahead for row in batch if row.is_behind and row.owner == self._daemon}
         if behind:
             self._overtake(behind)
-        reports = map(self._report_of, batch)
-        return [told for told in reports if told is not None]
+        reports = [told for told in map(self._report_of, batch) if told is not None]
+        self._told |= {each.report.root: each.version for each in reports}
+        return reports
 
     def _report_of(self, row: NodeRow) -> Told | None:
         return report_of(
@@ -133,6 +136,7 @@ class Reporter:
 
     async def _tell(self, told: Sequence[Told]) -> None:
         """What fails here is found again by the look at what is left."""
+        versions = {each.report.root: each.version for each in told}
         try:
             answers = await self._station.ask_all([each.report for each in told])
             changes: dict[ProviderId, Change] = {}
@@ -146,7 +150,9 @@ class Reporter:
                 else:
                     changes[each.report.root] = change
             await self._keeper.change(changes)
+            self._forget_told({node: versions[node] for node in changes})
         except Operational as problem:
+            self._forget_told(versions)
             self._asking.left(problem)
         else:
             self._asking.well()
@@ -157,6 +163,7 @@ class Reporter:
             await asyncio.sleep(NOTES_GATHER_S)
             self._has_notes.clear()
             notes, self._accepted = self._accepted, {}
+            versions = {node: self._told[node] for node in notes if node in self._told}
             try:
                 # A note that is lost is found out again: the row is reported once more.
                 await self._keeper.change(notes, is_lazy=True)
@@ -164,7 +171,14 @@ class Reporter:
                 self._accepted = notes | self._accepted
                 self._has_notes.set()
                 raise
+            self._forget_told(versions)
             self._noting.status.well()
+
+    def _forget_told(self, versions: Mapping[ProviderId, int]) -> None:
+        """Those of which a later version was told since are still waited for."""
+        for node, version in versions.items():
+            if self._told.get(node) == version:
+                del self._told[node]
 
     def _change_by(self, told: Told, answer: ReportAnswered) -> Change:
         def change(row: NodeRow) -> NodeRow:
@@ -185,5 +199,5 @@ class Reporter:
         self._refused_trials.clear()
         after: ProviderId | None = None
         while rows := await self._store.to_report(self._daemon, self._settings.page, after):
-            self.touch(rows)
+            self.touch(row for row in rows if self._told.get(row.id) != row.version)
             after = rows[-1].id
