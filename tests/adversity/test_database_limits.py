@@ -208,7 +208,8 @@ async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has
 
 
 async def test_a_session_has_the_limits_that_it_was_opened_with(url: str) -> None:
-    database = open_database(url, settings=LIMITS)
+    # On a busy machine it may take long to open one, which is not looked at here.
+    database = open_database(url, settings=structs.replace(LIMITS, connect_s=30.0))
     try:
         async with database.reading() as transaction:
             told = await transaction.run(limits_of, [*LIMITS.of_sessions])
