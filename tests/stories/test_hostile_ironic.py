@@ -153,7 +153,7 @@ async def test_whatever_ironic_and_its_bus_say_no_daemon_ends_and_all_is_in_orde
             hostile.is_on = True
             began_at_s = time.monotonic()
             async with talking_nonsense(there, chance):
-                instances = [await there.boot(number) for number in range(1, 9)]
+                instances = [await there.boot(number, ports=(f"port-{number}",)) for number in range(1, 9)]
                 while hostile.lies < 200 and time.monotonic() < began_at_s + 20:
                     await there.delete(chance.choice(instances))
                     await asyncio.sleep(0.5)

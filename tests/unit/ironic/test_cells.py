@@ -89,3 +89,11 @@ def test_a_node_with_an_instance_keeps_its_cell_and_says_so() -> None:
 def test_of_a_row_without_a_node_nothing_is_decided() -> None:
     assert isinstance(decide_cell(NodeRow(id=NODE_ID), CELLS, can_read=True), CellUnknown)
     assert decide_cell(NodeRow(id=NODE_ID, cell="c1"), CELLS, can_read=True) == CellStays("c1")
+
+
+def test_the_cells_that_a_node_may_be_in_are_those_of_all_tables() -> None:
+    """A daemon takes the orders of each of them."""
+    cells = CellMap(groups={"rack1": "c2", "rack2": ""}, shards={"s1": "c1"}, default="c9")
+
+    assert cells.names == ("c1", "c2", "c9")
+    assert CellMap(groups={"rack1": "c2"}).names == ("c2",)

@@ -68,6 +68,7 @@ def test_a_deploy_that_was_done_is_answered_again() -> None:
         (NodeRow(id=NODE_ID), "is not known here"),
         (a_row(node=None), "is not known here"),
         (a_row(is_deleted=True), "is deleted in Ironic"),
+        (a_row(is_foreign=True, report_note="by hand"), "something else keeps the provider of node"),
         (a_row(cell="c2"), "is in cell 'c2', not in 'c1'"),
         (a_row(deploy=a_deploy(instance=THEIRS)), f"deploy of instance {THEIRS} is under way"),
         (a_row(deploy=a_deploy(kind="undeploy")), f"undeploy of instance {OURS} is under way"),

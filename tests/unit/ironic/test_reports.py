@@ -407,8 +407,20 @@ def test_a_removal_before_another_daemons_offer_does_not_count(change: dict[str,
         row = after_verdict(after_verdict(leaving, first, TAKEN), second, TAKEN)
 
         assert not row.is_removed
-        if row.cell == "c1":
-            assert report_of(row) is not None
+        assert report_of(settled(row, TERMS)) is not None
+
+
+def test_what_was_taken_in_the_former_cell_says_nothing_of_the_cell_that_the_node_is_in_now() -> None:
+    node = structs.replace(FREE, conductor_group="rack2")
+    leaving = settled(structs.replace(a_row(), node=node), TERMS)
+    removal, offer = report_of(leaving), report_of(leaving, may_try=False)
+    assert removal is not None
+    assert offer is not None
+
+    there = after_verdict(leaving, removal, TAKEN)
+
+    assert there.cell == "c2"
+    assert after_verdict(there, offer, TAKEN) is there
 
 
 def test_a_row_numbers_its_reports_below_those_of_its_next_version() -> None:
