@@ -430,3 +430,29 @@ def test_a_row_numbers_its_reports_below_those_of_its_next_version() -> None:
     numbers = [number_of(each) for each in (row, after) for number_of in (trial_number, offer_number)]
 
     assert numbers == sorted(set(numbers))
+
+
+def test_a_new_owner_that_cannot_read_reports_under_its_epoch_what_was_reported_before() -> None:
+    """Placement refuses the former owner's reports only if it knows the new epoch."""
+    terms = Terms(cells=TERMS.cells, standard_traits=frozenset(), can_read=False)
+    taken = structs.replace(told(a_row()), epoch=3)
+    assert report_of(taken) is None
+
+    mine = gained(taken, terms)
+
+    again = report_of(mine)
+    assert again is not None
+    assert again.report.epoch == 3
+    assert gained(mine, terms) is mine
+    assert gained(taken, TERMS) is taken
+
+
+@pytest.mark.parametrize(("cell", "group"), [("", ""), ("c1", "rack2")])
+def test_a_deleted_node_gets_no_cell_and_goes_to_none(cell: str, group: str) -> None:
+    """Nothing of it is to be made anywhere: at most it is removed where it is."""
+    node = structs.replace(FREE, conductor_group=group)
+    row = NodeRow(id=ID, version=5, cell=cell, node=node, is_deleted=True, read_at_us=1)
+
+    after = settled(row, TERMS)
+
+    assert (after.cell, after.cell_wanted, after.needs_report) == (cell, "", bool(cell))
