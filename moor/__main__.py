@@ -1,6 +1,6 @@
 """The `moor` command: one file a group of commands; here they come together."""
 
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +10,8 @@ from typer.core import TyperGroup
 from moor.options import defaults_of, said_of_commands, use_config
 
 INSTANCES, CLOUD, OPERATING = "Instances", "A cloud of your own", "Operating"
+
+HELP = ["-h", "--help"]
 
 # Where each command is, by its module and its name there.
 COMMANDS = {
@@ -57,12 +59,33 @@ def command_of(name: str) -> Any:
     command: Any = typer.main.get_command(found)
     command.name = name
     command.rich_help_panel = panel
+    _without_values_of_switches(command)
     return command
 
 
+def _without_values_of_switches(command: Any) -> None:
+    """Help shows what an option takes; a switch takes nothing."""
+    help_ = command.get_help_option(typer.Context(command, help_option_names=HELP))
+    for option in (*command.params, help_):
+        if getattr(option, "is_flag", False) and option.metavar is None:
+            option.metavar = ""
+    for part in getattr(command, "commands", {}).values():
+        _without_values_of_switches(part)
+
+
 app = typer.Typer(
-    cls=Commands, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_show_locals=False
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": HELP},
 )
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if wanted:
+        typer.echo(f"moor {metadata.version('moorage')}")
+        raise typer.Exit
 
 
 @app.callback()
@@ -76,6 +99,13 @@ def moor(
             help=r"Settings as TOML. [dim]\[MOOR_CONFIG; else ./moorage.toml or ~/.config/moorage/config.toml][/dim]",
         ),
     ] = None,
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, metavar="", help="Say which version this is."
+        ),
+    ] = False,
 ) -> None:
     """Moorage decides where instances run, and makes it happen.
 
@@ -89,7 +119,9 @@ def moor(
 
 
 def main() -> None:
-    app()
+    command: Any = typer.main.get_command(app)
+    _without_values_of_switches(command)
+    command()
 
 
 if __name__ == "__main__":

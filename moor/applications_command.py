@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 import typer
-from rich.table import Table
 
 from bus.definitions import SALT_BYTES, UserLimits, definitions_of_application
 from bus.messages.applications import (
@@ -32,6 +31,7 @@ from moor.options import AsJson, BusUrl, fail, out, run, settled
 from moor.settings import Settings
 from moor.showing import print_json
 from moor.standing import Standing, standings_of
+from moor.tables import print_table, table_of
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -131,11 +131,14 @@ def list_applications(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     if as_json:
         print_json([msgspec.to_builtins(each) for each in found])
         return
-    table = Table("application", "user", "speaks for", box=None, pad_edge=False)
+    table = table_of("application", "user", "speaks for", prose=("speaks for",))
     for each in found:
         projects = "all projects" if each.admin else ", ".join(each.projects)
         table.add_row(each.name, f"{APPLICATION_USER}{each.name}", projects)
-    out.print(table if found else "no applications")
+    if found:
+        print_table(table)
+    else:
+        out.print("no applications")
 
 
 def _place(bus: str) -> tuple[Settings, Standing]:

@@ -18,10 +18,11 @@ from bus.messages.candidates import (
 )
 from bus.messages.placement import NotAllowed
 from moor.client import Client, client
-from moor.options import AsJson, BusUrl, fail, out, run, settled
+from moor.options import AsJson, BusUrl, fail, run, settled
 from moor.providers import providers_of
 from moor.providers_showing import candidates_table
 from moor.showing import plain, print_json
+from moor.tables import print_table
 
 WHAT = (
     "CLASS=N; TRAIT, or TRAIT,TRAIT (one of them); no:TRAIT; better:TRAIT (if there is one with it); in:AGGREGATE,AGGREGATE"
@@ -67,7 +68,7 @@ def candidates(
     if as_json:
         print_json([plain(each) for each in found])
     elif found:
-        out.print(candidates_table(found, names))
+        print_table(candidates_table(found, names))
     else:
         fail("nobody could give that now; `moor provider list` shows what there is")
 

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from bus.broker import Connection
 from bus.dead_letters import DeadLetter, Grave, opened
 from moor.options import AsJson, BusUrl, fail, out, settled, with_connection
+from moor.tables import print_table, table_of
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,13 +38,11 @@ def list_letters(
     if not letters:
         out.print("no dead letters")
         return
-    table = Table()
-    for column in ("handle", "queue", "type", "attempts", "reason"):
-        table.add_column(column, overflow="fold")
+    table = table_of("handle", "queue", "type", "attempts", "reason", prose=("type", "reason"))
     for letter in letters:
         said = (letter.handle, letter.queue, letter.type, str(letter.attempts), letter.reason)
         table.add_row(*[Text(_printable(text)) for text in said])
-    out.print(table)
+    print_table(table)
 
 
 @app.command()

@@ -7,7 +7,8 @@ import typer
 from bus.messages.hosts import AskHosts, HostSet, HostState, SetHost
 from moor.client import client
 from moor.options import AsJson, BusUrl, fail, out, run, settled
-from moor.showing import hosts_table, plain, print_json
+from moor.showing import check_known, hosts_table, plain, print_host, print_json
+from moor.tables import print_table
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The hosts: look, disable, enable.")
 
@@ -25,15 +26,17 @@ def list_hosts(
     as_json: AsJson = False,
 ) -> None:
     """All hosts, in the order of their names."""
+    known = run(_hosts(bus))
+    check_known("--cell", cell, (each.cell for each in known))
     hosts = [
         host
-        for host in run(_hosts(bus))
+        for host in known
         if cell in ("", host.cell) and not (down and host.up) and not (disabled and host.enabled)
     ]
     if as_json:
         print_json([plain(host) for host in hosts])
     elif hosts:
-        out.print(hosts_table(hosts))
+        print_table(hosts_table(hosts))
     else:
         out.print("no hosts")
 
@@ -84,4 +87,4 @@ def _print(name: str, host: HostState | None, *, as_json: bool) -> None:
     if as_json:
         print_json(plain(host))
     else:
-        out.print(hosts_table([host]))
+        print_host(host)

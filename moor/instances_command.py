@@ -12,6 +12,7 @@ import typer
 from msgspec import structs
 from rich.live import Live
 
+from bus.asking import NoAnswer
 from bus.messages.build import (
     AskInstances,
     BuildAccepted,
@@ -26,15 +27,40 @@ from bus.messages.build import (
     NoValidHost,
     RequestId,
 )
-from moor.client import Client, Following, client
+from bus.messages.hosts import AskHosts
+from moor.client import Client, Following, States, client
 from moor.flavors import FlavorsFile, flavor_named
-from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, err, fail, out, run, settled
+from moor.options import (
+    INTERRUPTED,
+    NOT_DONE,
+    NOT_IN_TIME,
+    AsJson,
+    BusUrl,
+    Project,
+    err,
+    fail,
+    out,
+    run,
+    settled,
+)
 from moor.request_ids import new_request_ids
 from moor.settings import Settings
-from moor.showing import followed, instances_table, plain, print_instance, print_json, print_no_valid_host
+from moor.showing import (
+    COLOURS,
+    check_known,
+    followed,
+    instances_table,
+    plain,
+    print_instance,
+    print_json,
+    print_no_valid_host,
+)
+from moor.tables import print_table
 
 PAGE = 200
-Ids = Annotated[list[UUID], typer.Argument(metavar="ID...", help="Instances.")]
+Ids = Annotated[
+    list[UUID], typer.Argument(metavar="ID...", help="Instances; or a request, for all instances of it.")
+]
 Timeout = Annotated[
     float, typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end; then the exit code is 3.")
 ]
@@ -149,7 +175,11 @@ def boot(
             deadline_s=deadline,
         )
     )
-    run(_boot(settings, request, timeout_s=timeout, wait=wait, for_programs=as_json))
+    err.print(f"request {request.request_id}", style="dim", highlight=False)
+    try:
+        run(_boot(settings, request, timeout_s=timeout, wait=wait, for_programs=as_json))
+    except KeyboardInterrupt:
+        fail(f"the request stays, and is built: {_how_to_follow(request.request_id)}", INTERRUPTED)
 
 
 async def _boot(
@@ -157,7 +187,16 @@ async def _boot(
 ) -> None:
     by_s = asyncio.get_running_loop().time() + timeout_s
     async with client(settings, patience_s=timeout_s) as asking:
-        answer = await asking.ask(request)
+        try:
+            answer = await asking.ask(request)
+        except NoAnswer:
+            if for_programs:
+                print_json({"request_id": str(request.request_id), "instances": []})
+            fail(
+                f"no scheduler has taken the request within {timeout_s:g} s. It stays on the bus, and is built once one "
+                f"does: {_how_to_follow(request.request_id)}",
+                NOT_IN_TIME,
+            )
         if isinstance(answer, BuildRejected):
             if for_programs:
                 print_json(
@@ -182,11 +221,16 @@ async def _boot(
     if not in_time:
         late = sum(each.state not in ENDED for each in states)
         fail(
-            f"{late} of {len(states)} have not ended within {timeout_s:.0f} s; `moor show` follows up",
+            f"{late} of {len(states)} have not ended within {timeout_s:g} s, and go on: "
+            f"{_how_to_follow(request.request_id)}",
             NOT_IN_TIME,
         )
     if wait and any(each.state != "active" for each in states):
         raise typer.Exit(NOT_DONE)
+
+
+def _how_to_follow(request: RequestId | None) -> str:
+    return f"`moor show {request}` says what becomes of it, `moor delete {request}` deletes it"
 
 
 def show(
@@ -200,14 +244,10 @@ def show(
 
     async def work() -> Sequence[InstanceState]:
         async with client(settled_) as asking:
-            found = await asking.instances(AskInstances(instances=(InstanceId(id_),), project=project))
-            of_request = AskInstances(request_id=RequestId(id_), limit=PAGE, project=project)
-            return found or await asking.instances(of_request)
+            return [*(await _known(asking, [id_], project)).values()]
 
     settled_ = settled(bus=bus)
     states = run(work())
-    if not states:
-        fail(f"there is no instance and no request {id_}; `moor list` shows what there is")
     if as_json:
         print_json([plain(each) for each in states])
         return
@@ -230,6 +270,8 @@ def list_instances(
 ) -> None:
     """The instances that there are or were, in the order of their ids."""
     settings = settled(bus=bus)
+    if state and state not in COLOURS:
+        raise typer.BadParameter(f"--state is {state!r}: there are {', '.join(COLOURS)}")
     wanted = {"cell": cell, "host": host, "project": project, "name": name}
 
     async def work() -> list[InstanceState]:
@@ -243,13 +285,16 @@ def list_instances(
                 ]
                 if len(found) > limit:
                     break
+            if cell and not found:
+                hosts = [each async for page in asking.hosts(AskHosts()) for each in page]
+                check_known("--cell", cell, (each.cell for each in hosts))
         return found
 
     found = run(work())
     if as_json:
         print_json([plain(each) for each in found[:limit]])
     elif found:
-        out.print(instances_table(found[:limit]))
+        print_table(instances_table(found[:limit]))
     else:
         out.print("no instances")
     if len(found) > limit:
@@ -266,13 +311,21 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete instances, whatever state they are in; one that is gone already stays so."""
-    wanted = [InstanceId(id_) for id_ in dict.fromkeys(ids)]
-    run(_delete(settled(bus=bus), wanted, project, timeout_s=timeout, wait=wait, for_programs=as_json))
+    run(
+        _delete(
+            settled(bus=bus),
+            [*dict.fromkeys(ids)],
+            project,
+            timeout_s=timeout,
+            wait=wait,
+            for_programs=as_json,
+        )
+    )
 
 
 async def _delete(
     settings: Settings,
-    ids: Sequence[InstanceId],
+    wanted: Sequence[UUID],
     project: str,
     *,
     timeout_s: float,
@@ -281,15 +334,10 @@ async def _delete(
 ) -> None:
     by_s = asyncio.get_running_loop().time() + timeout_s
     async with client(settings, patience_s=timeout_s) as asking:
+        known = await _known(asking, wanted, project)
+        ids = [*known]
         following = Following(asking, ids, by_s, project)
-        for start in range(0, len(ids), PAGE):
-            some = tuple(ids[start : start + PAGE])
-            following.take(await asking.instances(AskInstances(instances=some, limit=PAGE, project=project)))
-        # A delete that overtakes its request is obeyed: so a slip of the pen would keep some later request from being built.
-        if unknown := [str(id_) for id_ in ids if id_ not in following.states]:
-            fail(
-                f"there is no instance {', '.join(unknown)}: nothing was done; `moor list` shows what there is"
-            )
+        following.take(known.values())
         for id_ in ids:
             following.take(await _deleted(asking, id_, project))
         in_time = not wait or await followed_until(
@@ -299,9 +347,31 @@ async def _delete(
     if for_programs:
         print_json([plain(each) for each in states])
     else:
-        out.print(instances_table(states))
+        print_table(instances_table(states))
     if not in_time:
         fail(f"not all of them are gone within {timeout_s:.0f} s; they will be", NOT_IN_TIME)
+
+
+async def _known(asking: Client, ids: Sequence[UUID], project: str) -> States:
+    """These instances, and all instances of each of these that is a request; fails if one is neither."""
+    known: States = {}
+    for start in range(0, len(ids), PAGE):
+        some = tuple(map(InstanceId, ids[start : start + PAGE]))
+        found = await asking.instances(AskInstances(instances=some, limit=PAGE, project=project))
+        known |= {each.id: each for each in found}
+    unknown = []
+    for id_ in ids:
+        if InstanceId(id_) in known:
+            continue
+        question = AskInstances(request_id=RequestId(id_), limit=PAGE, project=project)
+        of_request = {each.id: each async for page in asking.pages(question) for each in page}
+        known |= of_request
+        if not of_request:
+            unknown.append(str(id_))
+    # A delete that overtakes its request is obeyed: so a slip of the pen would keep some later request from being built.
+    if unknown:
+        fail(f"there is no instance and no request {', '.join(unknown)}; `moor list` shows what there is")
+    return known
 
 
 async def _deleted(asking: Client, id_: InstanceId, project: str) -> Sequence[InstanceState]:
@@ -322,7 +392,7 @@ async def followed_until(
 
 def _tell(states: Sequence[InstanceState]) -> None:
     """What became of them; and why nowhere, once for all that it befell alike."""
-    out.print(instances_table(states))
+    print_table(instances_table(states))
     told: list[NoValidHost] = []
     for state in states:
         if state.no_valid_host is not None and state.no_valid_host not in told:

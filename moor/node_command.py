@@ -33,6 +33,7 @@ from moor.options import (
 )
 from moor.settings import Settings
 from moor.showing import plain, print_json
+from moor.tables import print_table
 
 T = TypeVar("T")
 Order = Callable[[HttpIronicApi, ProviderId], Awaitable[Refused | None]]
@@ -104,7 +105,7 @@ def list_nodes(
     if as_json:
         print_json([plain(each) for each in nodes])
     elif nodes:
-        out.print(nodes_table(nodes), highlight=False)
+        print_table(nodes_table(nodes))
     else:
         out.print("no nodes")
     _tell_unreadable(found.unreadable)
@@ -278,7 +279,7 @@ def _order(
     if as_json:
         print_json([plain(each) for each in nodes])
     else:
-        out.print(nodes_table(nodes), highlight=False)
+        print_table(nodes_table(nodes))
     _conclude(nodes, what, refused, in_time=in_time, wait_s=wait_s)
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 from rich.markup import escape
-from rich.table import Table
 
 from ironic_sync.core.node import Node
 from moor.nodes import NodeShown, Offered
 from moor.options import out
-from moor.showing import table_of
+from moor.showing import grid_of
+from moor.tables import Rows, table_of
 
 STATE_COLOURS = {
     "available": "green",
@@ -22,7 +22,7 @@ STATE_COLOURS = {
 WIDE = 120
 
 
-def nodes_table(nodes: Sequence[NodeShown]) -> Table:
+def nodes_table(nodes: Sequence[NodeShown]) -> Rows:
     """Where there is little room, only what tells whether a node can be had."""
     is_wide = out.width >= WIDE
     table = table_of(
@@ -32,6 +32,7 @@ def nodes_table(nodes: Sequence[NodeShown]) -> Table:
         "class",
         *(("cell", "daemon") if is_wide else ()),
         "offered",
+        prose=("offered",),
     )
     for each in nodes:
         resource_class = (each.ironic.resource_class if each.ironic else "") or ""
@@ -43,13 +44,7 @@ def nodes_table(nodes: Sequence[NodeShown]) -> Table:
 
 
 def print_node(node: NodeShown) -> None:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column(overflow="fold")
-    for label, value in (*_of_ironic(node), *_of_moorage(node)):
-        if value:
-            grid.add_row(label, value)
-    out.print(grid, highlight=False)
+    out.print(grid_of(*_of_ironic(node), *_of_moorage(node)), highlight=False)
 
 
 def _of_ironic(shown: NodeShown) -> Iterator[tuple[str, str]]:

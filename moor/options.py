@@ -40,6 +40,8 @@ COMMAND_S_MAX = 60.0
 
 NOT_DONE = 1
 NOT_IN_TIME = 3
+# What shells say of a command that Ctrl-C ended.
+INTERRUPTED = 130
 
 BusUrl = Annotated[
     str,

@@ -19,7 +19,8 @@ from moor.providers_showing import (
     providers_table,
     tree_of,
 )
-from moor.showing import plain, print_json
+from moor.showing import check_known, plain, print_json
+from moor.tables import print_table
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,6 +42,9 @@ def list_providers(
 ) -> None:
     """All providers, each below its tree's root."""
     everything = run(_all(bus))
+    check_known("--cell", cell, (each.cell for each in everything))
+    for one in trait or ():
+        check_known("--trait", one, (name for each in everything for name in each.traits))
     names = {each.id: each.name for each in everything}
     found = [
         each
@@ -55,7 +59,7 @@ def list_providers(
     if as_json:
         print_json([plain(each) for each in found])
     elif found:
-        out.print(providers_table(found))
+        print_table(providers_table(found))
     else:
         out.print("no providers")
 
@@ -90,7 +94,7 @@ def inventory(which: Which, bus: BusUrl = "", *, as_json: AsJson = False) -> Non
     if as_json:
         print_json({name: plain(stock) for name, stock in provider.inventories.items()})
     elif provider.inventories:
-        out.print(inventories_table(provider))
+        print_table(inventories_table(provider))
     else:
         out.print(f"{provider.name} has no inventory", markup=False)
 
@@ -116,7 +120,7 @@ def holders(which: Which, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     if as_json:
         print_json([plain(each) for each in held_by])
     elif held_by:
-        out.print(holders_table(provider, held_by))
+        print_table(holders_table(provider, held_by))
     else:
         out.print(f"nobody holds anything of {provider.name}", markup=False)
 

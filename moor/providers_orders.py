@@ -23,6 +23,7 @@ from moor.options import AsJson, BusUrl, fail, out, run, settled
 from moor.providers import Which, amounts_from, found_in, providers_of, write
 from moor.providers_showing import providers_table
 from moor.showing import plain, print_json
+from moor.tables import print_table
 
 app = typer.Typer(add_completion=False)
 
@@ -184,7 +185,7 @@ def _write(
     elif as_json:
         print_json(plain(provider))
     else:
-        out.print(providers_table([provider]))
+        print_table(providers_table([provider]))
 
 
 def _sound(message: M) -> M:

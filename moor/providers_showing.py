@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
@@ -13,7 +12,8 @@ from bus.messages.administration import ConsumerState, TypeUsage
 from bus.messages.candidates import Candidate
 from bus.messages.placement import INTEGER_MAX, InventoryState, ProviderState
 from moor.options import out
-from moor.showing import table_of
+from moor.showing import grid_of
+from moor.tables import Rows, print_table, table_of
 from placement_worker.core.capacity import capacity_of
 
 BAR = 12
@@ -21,7 +21,7 @@ BAR = 12
 TRAITS_MAX = 4
 
 
-def providers_table(providers: Iterable[ProviderState]) -> Table:
+def providers_table(providers: Iterable[ProviderState]) -> Rows:
     table = table_of("name", "id", "cell", "fullest")
     for each in providers:
         name = escape(each.name) if each.parent is None else f"[dim]└[/dim] {escape(each.name)}"
@@ -29,7 +29,7 @@ def providers_table(providers: Iterable[ProviderState]) -> Table:
     return table
 
 
-def inventories_table(provider: ProviderState) -> Table:
+def inventories_table(provider: ProviderState) -> Rows:
     """What there is of each class, what that is made of, and what may be asked for at once."""
     table = table_of("class", "used", "of", "", "which is", "asked at once")
     for resource, stock in sorted(provider.inventories.items()):
@@ -48,10 +48,7 @@ def inventories_table(provider: ProviderState) -> Table:
 def print_provider(provider: ProviderState, tree: Sequence[ProviderState]) -> None:
     """All there is to know of it, with its place in its tree by names."""
     names = {each.id: each.name for each in tree}
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column(overflow="fold")
-    for label, value in (
+    grid = grid_of(
         ("provider", str(provider.id)),
         ("name", escape(provider.name)),
         ("below", "" if provider.parent is None else escape(names[provider.parent])),
@@ -60,13 +57,11 @@ def print_provider(provider: ProviderState, tree: Sequence[ProviderState]) -> No
         ("generation", f"{provider.generation}, its tree's shape {provider.shape}"),
         ("traits", ", ".join(provider.traits)),
         ("aggregates", ", ".join(map(str, provider.aggregates))),
-    ):
-        if value:
-            grid.add_row(label, value)
+    )
     out.print(grid, highlight=False)
     if provider.inventories:
         out.print()
-        out.print(inventories_table(provider), highlight=False)
+        print_table(inventories_table(provider))
 
 
 def tree_of(providers: Sequence[ProviderState]) -> Tree:
@@ -80,8 +75,8 @@ def tree_of(providers: Sequence[ProviderState]) -> Tree:
     return drawn
 
 
-def holders_table(provider: ProviderState, holders: Iterable[ConsumerState]) -> Table:
-    table = table_of("id", "type", "project", "user", "holds")
+def holders_table(provider: ProviderState, holders: Iterable[ConsumerState]) -> Rows:
+    table = table_of("id", "type", "project", "user", "holds", prose=("holds",))
     for each in holders:
         held = ", ".join(
             f"{amount.amount} {amount.resource}" for amount in each.held if amount.provider == provider.id
@@ -90,7 +85,7 @@ def holders_table(provider: ProviderState, holders: Iterable[ConsumerState]) -> 
     return table
 
 
-def usages_table(usages: Sequence[TypeUsage]) -> Table:
+def usages_table(usages: Sequence[TypeUsage]) -> Rows:
     """A row for each type of consumer, and one for all if they are several."""
     resources = sorted({resource for each in usages for resource in each.used})
     table = table_of("consumers", "", *resources)
@@ -104,9 +99,9 @@ def usages_table(usages: Sequence[TypeUsage]) -> Table:
     return table
 
 
-def candidates_table(found: Iterable[Candidate], names: Mapping[ProviderId, str]) -> Table:
+def candidates_table(found: Iterable[Candidate], names: Mapping[ProviderId, str]) -> Rows:
     """Each with who gives what, and for which part of the question where it has several."""
-    table = table_of("host", "gives")
+    table = table_of("host", "gives", prose=("gives",))
     for each in found:
         table.add_row(escape(_name(each.share.host, names)), escape(_given(each, names)))
     return table

@@ -21,7 +21,8 @@ from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.store_sql import SqlIronicStore
 from moor.daemon_rows import with_rows
 from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out
-from moor.showing import plain, print_json, table_of
+from moor.showing import plain, print_json
+from moor.tables import print_table, table_of
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -100,7 +101,7 @@ def ring(
             state = f"[{_COLOURS[each.state]}]{each.state}[/{_COLOURS[each.state]}]"
             counts = (str(each.nodes), str(each.with_instances))
             table.add_row(escape(each.name), state, left, *counts, escape(each.incarnation))
-        out.print(table)
+        print_table(table)
     if shown.untaken:
         out.print(f"[yellow]{shown.untaken} nodes that no daemon has taken yet[/yellow]")
     if shown.missing:
@@ -144,7 +145,7 @@ def show(
     for name, score in reasons.scores:
         table.add_row(escape(name), f"{score:020d}")
     if reasons.scores:
-        out.print(table, highlight=False)
+        print_table(table)
 
 
 @app.command()

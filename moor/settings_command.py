@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 from msgspec import structs, to_builtins
-from rich.table import Table
 
 from moor.options import AsJson, out, tuned, tuning
+from moor.tables import print_table, table_of
 from moor.tuning import SECTIONS
 
 
@@ -25,13 +25,13 @@ def settings(
     if json:
         out.print_json(data=rows)
         return
-    table = Table("variable", "value", "stated", box=None, pad_edge=False)
+    table = table_of("variable", "value", "stated")
     for row in rows:
         table.add_row(
             *(str(row[column]) for column in ("variable", "value")),
             str(row["stated"]) or "[dim]default[/dim]",
         )
-    out.print(table)
+    print_table(table)
 
 
 def _rows(name: str) -> list[dict[str, object]]:

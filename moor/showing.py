@@ -3,8 +3,9 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from difflib import get_close_matches
 from typing import Any
-from uuid import UUID
 
 import msgspec
 from msgspec import Struct
@@ -15,7 +16,8 @@ from rich.text import Text
 
 from bus.messages.build import InstanceState, NoValidHost
 from bus.messages.hosts import NODE, HostState
-from moor.options import out
+from moor.options import fail, out
+from moor.tables import GAP, Rows, table_of
 
 COLOURS: Mapping[str, str] = {
     "accepted": "cyan",
@@ -28,9 +30,10 @@ COLOURS: Mapping[str, str] = {
     "deleted": "dim",
 }
 BAR = 24
-ID_WIDTH = len(str(UUID(int=0)))
 # More than these are counted, not listed, while they are followed.
 FOLLOWED_MAX = 16
+# Of what there is in place of what was asked for.
+NAMED_MAX = 8
 
 
 def plain(value: object) -> Any:
@@ -56,19 +59,24 @@ def followed(states: Iterable[InstanceState]) -> RenderableType:
     return line if len(known) > FOLLOWED_MAX else Group(line, instances_table(known))
 
 
-def instances_table(states: Sequence[InstanceState]) -> Table:
-    table = table_of("id", "name", "state", "cell", "host", "reason")
+def instances_table(states: Sequence[InstanceState]) -> Rows:
+    table = table_of("id", "name", "state", "cell", "host", "reason", prose=("reason",))
     for each in states:
         table.add_row(str(each.id), escape(each.name), _state(each), each.cell, each.host, _in_short(each))
     return table
 
 
+def check_known(flag: str, wanted: str, known: Iterable[str]) -> None:
+    """A name that is misspelt would find nothing, as one that is right may."""
+    names = {*known} - {""}
+    if wanted and wanted not in names:
+        close = get_close_matches(wanted, names, n=5) or sorted(names)[:NAMED_MAX]
+        fail(f"{flag} is {wanted!r}: nothing here has that; there are {', '.join(close) or 'none yet'}")
+
+
 def print_instance(state: InstanceState) -> None:
     """All there is to know of it."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column(overflow="fold")
-    for label, value in (
+    grid = grid_of(
         ("instance", str(state.id)),
         ("request", str(state.request_id)),
         ("name", escape(state.name)),
@@ -76,12 +84,9 @@ def print_instance(state: InstanceState) -> None:
         ("state", _state(state)),
         ("host", f"{state.host} in {state.cell}" if state.host else ""),
         ("reason", escape(state.reason)),
-        ("since", f"{state.changed_at:%Y-%m-%d %H:%M:%S %Z}" if state.changed_at else ""),
-    ):
-        if value:
-            grid.add_row(label, value)
-    if state.rebuild is not None:
-        grid.add_row("rebuild", _rebuild(state))
+        ("since", _moment(state.changed_at)),
+        ("rebuild", _rebuild(state) if state.rebuild is not None else ""),
+    )
     for failure in state.failures:
         grid.add_row(
             "failed", f"[yellow]{failure.attempt}. {failure.host}: {escape(failure.reason)}[/yellow]"
@@ -121,12 +126,46 @@ def print_no_valid_host(name: str, found: NoValidHost) -> None:
         out.print(nearest, highlight=False)
 
 
-def hosts_table(hosts: Sequence[HostState]) -> Table:
-    table = table_of("host", "kind", "cell", "zone", "state", "instances", "building", "reason")
+def print_host(host: HostState) -> None:
+    """All there is to know of it."""
+    out.print(
+        grid_of(
+            ("host", escape(host.name)),
+            ("id", str(host.id)),
+            ("kind", _kind(host)),
+            ("runs", escape(f"{host.hypervisor_type} {host.hypervisor_version or ''}".strip())),
+            ("cell", host.cell),
+            ("zone", escape(host.availability_zone)),
+            ("projects", escape(", ".join(host.projects))),
+            ("state", host_state(host)),
+            ("reason", escape(host.disabled_reason)),
+            ("heard", _moment(host.heard_at)),
+            ("instances", str(host.instances)),
+            ("building", str(host.io_ops)),
+        ),
+        highlight=False,
+    )
+
+
+def grid_of(*rows: tuple[str, str]) -> Table:
+    """A label and what it is, line by line; without what there is not."""
+    grid = Table.grid(padding=(0, GAP))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in rows:
+        if value:
+            grid.add_row(label, value)
+    return grid
+
+
+def hosts_table(hosts: Sequence[HostState]) -> Rows:
+    table = table_of(
+        "host", "kind", "cell", "zone", "state", "instances", "building", "reason", prose=("reason",)
+    )
     for each in hosts:
         table.add_row(
             each.name,
-            "node" if each.kind == NODE else "hypervisor",
+            _kind(each),
             each.cell,
             each.availability_zone,
             host_state(each),
@@ -137,22 +176,17 @@ def hosts_table(hosts: Sequence[HostState]) -> Table:
     return table
 
 
+def _kind(host: HostState) -> str:
+    return "node" if host.kind == NODE else "hypervisor"
+
+
+def _moment(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S %Z}" if at else ""
+
+
 def host_state(host: HostState) -> str:
     up = "[green]up[/green]" if host.up else "[red]down[/red]"
     return up if host.enabled else f"{up} [yellow]disabled[/yellow]"
-
-
-def table_of(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        # An id that is cut short is of no use.
-        table.add_column(
-            column,
-            overflow="fold",
-            no_wrap=column in ("id", "host", "cell", "name", ""),
-            min_width=ID_WIDTH if column == "id" else None,
-        )
-    return table
 
 
 def _state(state: InstanceState) -> str:

@@ -9,6 +9,7 @@ from moor.client import client
 from moor.options import AsJson, BusUrl, out, run, settled
 from moor.providers_showing import usages_table
 from moor.showing import plain, print_json
+from moor.tables import print_table
 
 
 def usage(
@@ -30,6 +31,6 @@ def usage(
     if as_json:
         print_json([plain(each) for each in usages])
     elif usages:
-        out.print(usages_table(usages))
+        print_table(usages_table(usages))
     else:
         out.print(f"project {project!r} holds nothing", markup=False)
