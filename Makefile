@@ -52,6 +52,7 @@ bench: $(INSTALLED) ## measure; takes the whole machine
 
 conformance: $(INSTALLED) ## placement's own clients, as they are published, against ours; installs them
 	@echo '== conformance'
+	@$(PYTHON) -m tests.conformance.asyncapi_parser
 	@$(PYTHON) -m tests.conformance.clients
 
 clean: ## remove the environment and every cache

@@ -6,13 +6,13 @@ value (never a password) and where it was stated.
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from bus.process import is_ready
-from bus.topology import CELL_NAME
+from bus.topology import CELL0, CELL_NAME
 
 Value = str | tuple[str, ...] | dict[str, str]
 
@@ -111,6 +111,8 @@ def places_of(stated: Mapping[str, Stated]) -> Places:
     named = stated.get("cells", Stated((), ""))
     for cell in named.value:
         _check_cell("cells", cell, named.where)
+    _check_are_named(stated, "cell_bus_urls", buses)
+    _check_are_named(stated, "cell_db_urls", databases)
     return Places(
         bus_url=_one(stated, "bus_url", _bus_url),
         db_url=_one(stated, "db_url", _db_url),
@@ -217,6 +219,20 @@ def _check_cell(key: str, cell: str, where: str) -> None:
         raise BadSetting(
             key, cell, where, "a cell's name is a-z, 0-9, - and _, begins with a letter or digit, at most 40"
         )
+    if cell == CELL0:
+        raise BadSetting(key, cell, where, "instances that no cell has are said to be there")
+
+
+def _check_are_named(stated: Mapping[str, Stated], key: str, cells: Iterable[str]) -> None:
+    """Where all cells are named, another is a slip of the pen."""
+    named = stated.get("cells")
+    if named is None or not named.value:
+        return
+    for cell in cells:
+        if cell not in named.value:
+            raise BadSetting(
+                key, cell, stated[key].where, f"the cells that there are: {', '.join(named.value)}"
+            )
 
 
 def _text(text: str, _key: str, _where: str) -> str:

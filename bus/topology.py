@@ -40,6 +40,8 @@ IRONIC_EVENTS = "ironic.events"
 
 DEAD_QUEUE = "dead"
 CELL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+# Where instances are that no cell has: no cell may be called so.
+CELL0 = "cell0"
 APPLICATION_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 APPLICATION_USER = "moor-app-"
 PROJECT_NAME = re.compile(r"[a-z0-9_-]{1,64}")

@@ -1,13 +1,16 @@
 """The `moor` command: one file a group of commands; here they come together."""
 
+import sys
+from collections.abc import Sequence
 from importlib import import_module, metadata
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from moor.options import defaults_of, said_of_commands, use_config
+from moor.options import WRONG, defaults_of, said_of_commands, use_config
 
 INSTANCES, CLOUD, OPERATING = "Instances", "A cloud of your own", "Operating"
 
@@ -119,9 +122,23 @@ def moor(
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a letter shows another.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    _check_text(sys.argv[1:])
     command: Any = typer.main.get_command(app)
     _without_values_of_switches(command)
     command()
+
+
+def _check_text(words: Sequence[str]) -> None:
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            sys.stderr.write(f"moor: {word!a} is no text in UTF-8\n")
+            sys.exit(WRONG)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from bus.messages.applications import (
 )
 from bus.topology import APPLICATION_NAME, APPLICATION_USER, Application
 from moor.client import client
-from moor.credentials import known_passwords, write_private
+from moor.credentials import check_private, known_passwords, write_private
 from moor.options import AsJson, BusUrl, fail, out, run, settled
 from moor.settings import Settings
 from moor.showing import print_json
@@ -79,6 +79,7 @@ def add(
     """Make an application, or give one that is there these projects and no others; then it must connect anew."""
     settings, standing = _place(bus)
     application = _application(name, project or (), admin=admin)
+    check_private(credentials)
     known = known_passwords(credentials)
     password = known.get(application.user) or secrets.token_urlsafe(24)
     if credentials is not None:
@@ -112,6 +113,7 @@ def remove(
     settings, _ = _place(bus)
     if not APPLICATION_NAME.fullmatch(name):
         raise typer.BadParameter(f"an application's name is {APPLICATION_NAME.pattern}, not {name!r}")
+    check_private(credentials)
     user, command = f"{APPLICATION_USER}{name}", shlex.split(ctl)
     listed = _told(command, "list_users", "--silent", "--formatter", "json")
     was_there = any(each["user"] == user for each in json.loads(listed))

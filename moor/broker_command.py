@@ -19,7 +19,7 @@ from bus.definitions import SALT_BYTES, definitions_of
 from bus.places import without_password
 from bus.topology import ROUTES, Objects, Queue, Site
 from moor.applications_command import app as applications
-from moor.credentials import known_passwords, write_private
+from moor.credentials import check_private, known_passwords, write_private
 from moor.options import AsJson, BusUrl, Cells, fail, out, settled, with_connection
 from moor.reference import asyncapi, reference
 from moor.settings import Settings
@@ -68,6 +68,7 @@ def declare(
     """
     if users and credentials is None:
         raise typer.BadParameter("--users needs --credentials FILE, where the passwords are kept")
+    check_private(credentials)
     for standing in _chosen(_standings(bus, cells)[1], only):
         objects = standing.objects(create_foreign=ironic)
         with_connection(standing.url, partial(_declare, objects))

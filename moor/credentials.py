@@ -6,12 +6,24 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+import typer
+
 
 def known_passwords(file: Path | None) -> dict[str, str]:
     """By user; none if there is no file yet."""
     if file is None or not file.exists():
         return {}
     return {user: str(password) for user, password in tomllib.loads(file.read_text()).items()}
+
+
+def check_private(file: Path | None) -> None:
+    """Found out before the work, not after it: can it be read and written?"""
+    if file is None:
+        return
+    try:
+        write_private(file, known_passwords(file))
+    except (OSError, ValueError) as problem:
+        raise typer.BadParameter(f"--credentials is {str(file)!r}: it cannot be used: {problem}") from None
 
 
 def write_private(file: Path, passwords: Mapping[str, str]) -> None:

@@ -175,7 +175,7 @@ def boot(
             deadline_s=deadline,
         )
     )
-    err.print(f"request {request.request_id}", style="dim", highlight=False)
+    err.print(f"request {request.request_id}", style="dim", highlight=False, soft_wrap=True)
     try:
         run(_boot(settings, request, timeout_s=timeout, wait=wait, for_programs=as_json))
     except KeyboardInterrupt:

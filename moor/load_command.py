@@ -23,7 +23,17 @@ from moor.load.metal.running import run_apart as metal_apart
 from moor.load.metal.running import run_embedded as metal_embedded
 from moor.load.results import as_json, as_table
 from moor.load.running import Plan, run_apart, run_embedded
-from moor.options import BusUrl, DatabaseUrl, PlacementDatabaseUrl, fail, log_as, out, tuned_cloud, tuning
+from moor.options import (
+    BusUrl,
+    DatabaseUrl,
+    PlacementDatabaseUrl,
+    check_writable,
+    fail,
+    log_as,
+    out,
+    tuned_cloud,
+    tuning,
+)
 
 R = TypeVar("R")
 
@@ -94,6 +104,7 @@ def load(
         )
     if placement_db and not db:
         raise typer.BadParameter("--placement-db: without --db everything is in one SQLite file")
+    check_writable("--json", json)
     if hosts < cells:
         raise typer.BadParameter(f"--hosts is {hosts}, must be at least --cells, which is {cells}")
     servers = Servers(bus, db, placement_db, tuning().variables()) if bus else None

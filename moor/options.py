@@ -16,7 +16,7 @@ from rich.console import Console
 
 from bus.asking import NoAnswer
 from bus.broker import Broker, Connection, ConnectionLost, Refusal
-from bus.errors import Failure
+from bus.errors import Failure, NotFound
 from bus.logs import BadLogSettingError, begin_to_log
 from bus.places import BadSetting
 from bus.tuning import Section, Tuned
@@ -39,6 +39,7 @@ err = Console(stderr=True)
 COMMAND_S_MAX = 60.0
 
 NOT_DONE = 1
+WRONG = 2
 NOT_IN_TIME = 3
 # What shells say of a command that Ctrl-C ended.
 INTERRUPTED = 130
@@ -253,12 +254,24 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
     except ConnectionLost as lost:
         fail(f"no broker: {lost}; is `moor up` running, or does MOOR_BUS_URL name another?")
+    except NotFound as missing:
+        fail(f"the broker refused: {missing}; has `moor broker declare` made there what Moorage needs?")
     except Refusal as refused:
         fail(f"the broker refused: {refused}")
     except NoAnswer as problem:
         fail(f"{problem}: are there workers on this bus?", NOT_IN_TIME)
     except Failure as problem:
         fail(str(problem))
+
+
+def check_writable(flag: str, file: Path | None) -> None:
+    """Found out before the work, not after it."""
+    if file is None:
+        return
+    try:
+        file.open("ab").close()
+    except OSError as problem:
+        raise typer.BadParameter(f"{flag} is {str(file)!r}: it cannot be written: {problem}") from None
 
 
 def fail(why: str, code: int = NOT_DONE) -> NoReturn:

@@ -89,6 +89,14 @@ def asyncapi() -> dict[str, Any]:
             "description": "An AMQP message is one JSON object, or several, one a line (application/x-ndjson). "
             "docs/bus.md says the same for people.",
         },
+        "servers": {
+            "broker": {
+                "host": "localhost:5672",
+                "protocol": "amqp",
+                "protocolVersion": "0.9.1",
+                "description": "RabbitMQ, as `moor broker declare` prepares it; MOOR_BUS_URL names it.",
+            }
+        },
         "defaultContentType": "application/json",
         "channels": channels,
         "operations": {
@@ -104,7 +112,7 @@ def asyncapi() -> dict[str, Any]:
                 }
                 for kind in ALL
             },
-            "schemas": {name: components[name] for name in sorted(components)},
+            "schemas": {name: _as_asyncapi(components[name]) for name in sorted(components)},
         },
     }
 
@@ -117,6 +125,19 @@ def _envelope(name: str, version: int) -> dict[str, Any]:
         "version": {"const": version, "default": 1},
     }
     return {"type": "object", "required": ["message"], "properties": properties}
+
+
+def _as_asyncapi(schema: Any) -> Any:
+    """AsyncAPI says only by which property kinds differ; each kind has its value of it as a constant."""
+    if isinstance(schema, list):
+        return [_as_asyncapi(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _as_asyncapi(each) for key, each in schema.items()}
+    match found.get("discriminator"):
+        case {"propertyName": name}:
+            return found | {"discriminator": name}
+    return found
 
 
 def _channel(kind: type[Message]) -> dict[str, Any]:

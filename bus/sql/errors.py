@@ -70,6 +70,15 @@ def connecting() -> Iterator[None]:
         raise Unavailable(why) from error
 
 
+@contextmanager
+def opening(file: str) -> Iterator[None]:
+    """Inside, there is nothing but the file of SQLite: whatever is said is about that."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise Unavailable(f"database: {file} cannot be used: {_original(error)}") from error
+
+
 def is_transient(error: BaseException) -> bool:
     """Was this nobody's fault, so that the same may work when it is tried again?"""
     error = _original(error)

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from importlib.resources import files
 
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
 from bus.database_settings import DatabaseSettings, milliseconds
-from bus.sql.errors import connecting, transients
+from bus.sql.errors import connecting, opening, transients
 from bus.sql.postgresql import connect_arguments, cut_after
 from bus.sql.sqlite import sqlite_engine
 
@@ -69,8 +69,10 @@ async def _upgrade_postgres(url: URL, package: str, settings: DatabaseSettings) 
 def _upgrade_sqlite(url: URL, package: str) -> tuple[str, str]:
     engine = sqlite_engine(url, MIGRATION_TIMEOUT_S)
     try:
-        with engine.connect() as connection:
-            connection.exec_driver_sql("BEGIN EXCLUSIVE")
+        with ExitStack() as begun:
+            with opening(url.database or ""):
+                connection = begun.enter_context(engine.connect())
+                connection.exec_driver_sql("BEGIN EXCLUSIVE")
             try:
                 revisions = migrate(connection, package)
             except BaseException:

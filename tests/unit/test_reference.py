@@ -1,9 +1,11 @@
 """docs/bus.md and docs/asyncapi.json say what the code says; every example on the page is read by the code."""
 
+import gzip
 import json
 import re
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from bus.codec import CODEC
@@ -12,6 +14,8 @@ from bus.messages import ALL
 from moor.reference import BEGIN, END, HEARD, SAID, asyncapi, reference
 
 DOCS = Path(__file__).parents[2] / "docs"
+# As @asyncapi/specs publishes it.
+SCHEMA = Path(__file__).parents[1] / "data" / "asyncapi-3.0.0.schema.json.gz"
 PAGE = (DOCS / "bus.md").read_text()
 EXAMPLES = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
 
@@ -26,6 +30,16 @@ def test_the_asyncapi_document_says_what_the_code_says() -> None:
     written = json.loads((DOCS / "asyncapi.json").read_text())
 
     assert written == json.loads(json.dumps(asyncapi())), "moor broker asyncapi > docs/asyncapi.json"
+
+
+def test_the_asyncapi_document_is_valid_by_its_published_schema() -> None:
+    schema = json.loads(gzip.decompress(SCHEMA.read_bytes()))
+
+    jsonschema.validate(asyncapi(), schema)
+
+
+def test_the_asyncapi_document_names_a_server() -> None:
+    assert [server["protocol"] for server in asyncapi()["servers"].values()] == ["amqp"]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))

@@ -74,7 +74,7 @@ def test_a_cell_without_places_of_its_own_is_where_the_api_level_is() -> None:
         {
             "MOOR_BUS_URL": "amqp://m:p@api/",
             "MOOR_DB_URL": "postgresql://m:p@api/moorage",
-            "MOOR_CELLS": "harbour, island",
+            "MOOR_CELLS": "harbour, island, reef",
             "MOOR_CELL_BUS_URLS": "island=amqp://m:p@island/,\n reef=unix:///reef",
             "MOOR_CELL_DB_URLS": "island=sqlite:////island.db",
         }
@@ -94,18 +94,28 @@ def test_a_cell_without_places_of_its_own_is_where_the_api_level_is() -> None:
 def test_a_file_says_the_same_as_variables_do(tmp_path: Path) -> None:
     file = a_file(
         tmp_path / "moorage.toml",
-        'cells = ["harbour"]\n[cell_bus_urls]\nisland = "amqp://i/"\n[cell_db_urls]\nisland = "sqlite:////i.db"\n',
+        'cells = ["harbour", "island"]\n[cell_bus_urls]\nisland = "amqp://i/"\n[cell_db_urls]\nisland = "sqlite:////i.db"\n',
     )
 
     said = settings_from(NO_FLAGS, {}, config=file, here=HERE).places
 
     assert said == places_in(
         {
-            "MOOR_CELLS": "harbour",
+            "MOOR_CELLS": "harbour,island",
             "MOOR_CELL_BUS_URLS": "island=amqp://i/",
             "MOOR_CELL_DB_URLS": "island=sqlite+aiosqlite:////i.db",
         }
     )
+
+
+@pytest.mark.parametrize(
+    ("variable", "url"), [("MOOR_CELL_BUS_URLS", "amqp://i/"), ("MOOR_CELL_DB_URLS", "sqlite:////i.db")]
+)
+def test_where_all_cells_are_named_the_place_of_another_is_refused(variable: str, url: str) -> None:
+    with pytest.raises(
+        BadSetting, match=f"is 'reef' .{variable}.: the cells that there are: harbour, island"
+    ):
+        places_in({"MOOR_CELLS": "harbour,island", variable: f"reef={url}"})
 
 
 def test_nothing_stated_is_nothing_known() -> None:
@@ -126,6 +136,7 @@ def test_nothing_stated_is_nothing_known() -> None:
         ("MOOR_IRONIC_DB_URL", "mysql://h/x", "ironic_db_url is 'mysql://h/x' .* sqlite or postgresql"),
         ("MOOR_DB_URL", "sqlite://", "db_url is 'sqlite://' .* names no file"),
         ("MOOR_DB_URL", "postgresql://h", "db_url is 'postgresql://h' .* names no database"),
+        ("MOOR_CELLS", "cell0", r"cells is 'cell0' \(MOOR_CELLS\): instances that no cell has"),
         ("MOOR_CELLS", "harbour,Über", r"cells is 'Über' \(MOOR_CELLS\): a cell's name"),
         (
             "MOOR_CELL_BUS_URLS",

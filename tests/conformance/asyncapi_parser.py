@@ -1,0 +1,45 @@
+"""AsyncAPI's own parser, as it is published, reads docs/asyncapi.json: `python -m tests.conformance.asyncapi_parser`.
+
+It needs npm, and installs the parser beside the other clients. Ends with 1 if the parser finds an error or a warning.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.environments import DIRECTORY
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "asyncapi.json"
+PACKAGE = "@asyncapi/parser@^3"
+WORST_ALLOWED = 2
+# What it prints is a line for each thing it minds, the severity first: 0 is an error, 1 a warning, 2 and 3 are hints.
+PROGRAM = """
+import { Parser } from "@asyncapi/parser";
+import { readFileSync } from "fs";
+for (const each of await new Parser().validate(readFileSync(process.argv[2], "utf8")))
+  console.log(each.severity, each.path.join("/"), each.message);
+"""
+
+
+def main() -> int:
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is None or node is None:
+        sys.exit("npm and node are missing: AsyncAPI's parser is written for them")
+    here = DIRECTORY / "asyncapi"
+    here.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        (npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(here), PACKAGE), check=True
+    )
+    program = here / "validate.mjs"
+    program.write_text(PROGRAM)
+    said = subprocess.run(
+        (node, str(program), str(DOCUMENT)), check=True, text=True, stdout=subprocess.PIPE
+    ).stdout.splitlines()
+    minded = [line for line in said if int(line.split()[0]) < WORST_ALLOWED]
+    print("\n".join(minded or [f"{DOCUMENT.name}: nothing is minded"]))
+    return bool(minded)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""What a new user meets at the terminal: narrow ones, pipes, wrong words, nobody there, places that cannot be written."""
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+import pytest_asyncio
+
+from bus.urls import broker_at
+from tests.contracts.memory_under_test import UnixUnderTest
+from tests.stories.moor_process import PATIENCE_S, Ran, moor, moor_json, started
+
+pytestmark = pytest.mark.asyncio
+
+NARROW = {"COLUMNS": "80"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cloud(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """The bus of a `moor up`."""
+    data = tmp_path_factory.mktemp("up")
+    async with started("up", "--data", str(data), "--hosts", "2", "--listen", "127.0.0.1:0") as process:
+        await process.until_told("ready")
+        yield f"unix://{data}/bus.sock"
+        process.send_signal(signal.SIGTERM)
+        await process.ended()
+
+
+@pytest_asyncio.fixture
+async def silent() -> AsyncIterator[str]:
+    """A bus on which everything is declared and nobody works."""
+    under_test = await UnixUnderTest.start()
+    assert (await moor("broker", "declare", "--cells", "c1", "--bus", under_test.url())).code == 0
+    yield under_test.url()
+    await under_test.close()
+
+
+def request_of(ran: Ran) -> str:
+    (found,) = re.findall(r"^request (\S+)$", ran.err, re.MULTILINE)
+    return str(UUID(found))
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("columns", ["40", "80", "200"])
+async def test_ids_and_states_are_whole_in_lists(cloud: str, columns: str) -> None:
+    booted = await moor("boot", "--vcpus", "1", "--name", "web", "--bus", cloud, COLUMNS=columns)
+    (one,) = await moor_json("show", request_of(booted), "--bus", cloud)
+
+    listed = await moor("list", "--bus", cloud, COLUMNS=columns)
+
+    (row,) = [line.split() for line in listed.out.splitlines() if line.startswith(one["id"])]
+    assert row == [one["id"], "web", "active", one["cell"], one["host"]]
+    assert one["id"] in booted.out
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_host_is_shown_whole(cloud: str) -> None:
+    (known, *_) = await moor_json("host", "list", "--bus", cloud)
+
+    shown = await moor("host", "show", known["name"], "--bus", cloud, **NARROW)
+
+    said = dict(line.split(maxsplit=1) for line in shown.out.splitlines())
+    assert (said["id"].strip(), said["state"].strip()) == (known["id"], "up")
+    assert {"kind", "runs", "cell", "zone", "heard", "instances", "building"} <= said.keys()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_request_is_deleted_by_its_id(cloud: str) -> None:
+    request = request_of(await moor("boot", "--vcpus", "1", "--count", "3", "--bus", cloud))
+
+    gone = await moor("delete", request, "--wait", "--bus", cloud)
+
+    assert (gone.code, gone.err) == (0, "")
+    assert [each["state"] for each in await moor_json("show", request, "--bus", cloud)] == ["deleted"] * 3
+    unknown = str(uuid4())
+    refused = await moor("delete", unknown, "--bus", cloud)
+    assert (refused.code, refused.err) == (
+        1,
+        f"there is no instance and no request {unknown}; `moor list` shows what there is\n",
+    )
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("list", "--state", "runing"), "--state is 'runing': there are accepted, placed, building"),
+        (("list", "--cell", "harbor"), "--cell is 'harbor': nothing here has that; there are harbour"),
+        (
+            ("host", "list", "--cell", "harbor"),
+            "--cell is 'harbor': nothing here has that; there are harbour",
+        ),
+        (
+            ("provider", "list", "--cell", "nowhere"),
+            "--cell is 'nowhere': nothing here has that; there are harbour",
+        ),
+        (
+            ("provider", "list", "--trait", "HW_CPU_X86_AVX3"),
+            "--trait is 'HW_CPU_X86_AVX3': nothing here has that",
+        ),
+    ],
+    ids=" ".join,
+)
+async def test_a_filter_that_is_misspelt_is_said(cloud: str, words: tuple[str, ...], said: str) -> None:
+    ran = await moor(*words, "--bus", cloud, COLUMNS="200")
+
+    assert ran.code
+    assert said in ran.err
+
+
+async def test_where_nobody_works_a_boot_says_its_id_and_how_to_go_on(silent: str) -> None:
+    ran = await moor("boot", "--vcpus", "1", "--timeout", "1", "--bus", silent)
+
+    request = request_of(ran)
+    assert ran.code == 3
+    assert "no scheduler has taken the request within 1 s. It stays on the bus" in ran.err
+    assert f"`moor show {request}` says what becomes of it, `moor delete {request}` deletes it" in ran.err
+
+
+async def test_where_nobody_works_a_program_has_its_id_all_the_same(silent: str) -> None:
+    request = str(uuid4())
+    ran = await moor(
+        "boot", "--vcpus", "1", "--timeout", "1", "--bus", silent, "--json", "--request-id", request
+    )
+
+    assert ran.code == 3
+    assert json.loads(ran.out) == {"request_id": request, "instances": []}
+
+
+async def test_ctrl_c_says_that_the_request_stays(silent: str) -> None:
+    async with started("boot", "--vcpus", "1", "--bus", silent) as process:
+        line = await process.until_told_aside("request ")
+        connection = await broker_at(silent).connect()
+        async with asyncio.timeout(PATIENCE_S):
+            while not await connection.depth("scheduler.requests"):
+                await asyncio.sleep(0.01)
+        await connection.close()
+        process.send_signal(signal.SIGINT)
+        ran = await process.ended()
+
+    assert ran.code == 130
+    assert "the request stays, and is built: " in ran.err
+    assert line.split()[1] in ran.err
+
+
+async def test_without_the_topology_it_is_said_what_makes_it() -> None:
+    under_test = await UnixUnderTest.start()
+    try:
+        ran = await moor("list", "--bus", under_test.url())
+    finally:
+        await under_test.close()
+
+    assert ran.code == 1
+    assert "`moor broker declare`" in ran.err
+
+
+async def test_the_version_and_short_help_are_there() -> None:
+    version = await moor("--version")
+    assert (version.code, version.err) == (0, "")
+    assert re.fullmatch(r"moor \d+\.\d+\.\d+\n", version.out)
+
+    for words in ((), ("host", "list")):
+        said = await moor(*words, "-h", COLUMNS="200")
+        assert (said.code, said.err) == (0, "")
+        assert "Usage:" in said.out
+        assert "bool" not in said.out
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+async def test_a_terminal_that_knows_few_letters_is_shown_others(encoding: str) -> None:
+    ran = await moor("broker", "show", "--cells", "c1", PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+
+    assert (ran.code, ran.err) == (0, "")
+
+
+async def test_a_name_that_is_no_utf_8_is_refused_at_once() -> None:
+    ran = await moor("boot", "--vcpus", "1", "--name", "\udcff")
+
+    assert (ran.code, ran.err) == (2, "moor: '\\udcff' is no text in UTF-8\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("load", "--boots", "1", "--hosts", "2", "--json", "{}/not/there"),
+        ("broker", "declare", "--users", "--credentials", "{}/not/there", "--bus", "amqp://127.0.0.1:1"),
+        (
+            "broker",
+            "user",
+            "add",
+            "shop",
+            "--project",
+            "p",
+            "--credentials",
+            "{}/not/there",
+            "--bus",
+            "amqp://127.0.0.1:1",
+        ),
+    ],
+    ids=" ".join,
+)
+async def test_what_cannot_be_written_is_found_out_before_the_work(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    ran = await moor(*(word.format(tmp_path) for word in words), COLUMNS="200")
+
+    assert ran.code == 2
+    assert f"is '{tmp_path}/not/there': it cannot be" in ran.err
+
+
+async def test_a_database_that_cannot_be_opened_is_said_in_a_line(tmp_path: Path) -> None:
+    ran = await moor("db", "upgrade", "--db", f"sqlite:///{tmp_path}/not/there.db")
+
+    assert (ran.code, ran.err) == (
+        1,
+        f"database: {tmp_path}/not/there.db cannot be used: unable to open database file\n",
+    )
+
+
+async def test_a_file_that_is_no_database_is_said_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "some.txt").write_text("not a database at all " * 100)
+
+    ran = await moor("db", "upgrade", "--db", f"sqlite:///{tmp_path}/some.txt")
+
+    assert (ran.code, ran.err) == (
+        1,
+        f"database: {tmp_path}/some.txt cannot be used: file is not a database\n",
+    )

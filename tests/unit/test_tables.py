@@ -1,0 +1,56 @@
+"""What a table looks like where there is room, and where there is not."""
+
+import io
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+from moor.tables import table_of
+
+ID = "01a1ff0b-4557-5165-814e-783a7c801989"
+STATES = ("accepted", "placed", "building", "active", "error", "deleting", "deleted")
+REASON = "no host has room for that, and there are many reasons for it"
+
+
+def shown(width: int, rows: Sequence[Sequence[str]]) -> list[str]:
+    table = table_of("id", "name", "state", "reason", prose=("reason",))
+    for row in rows:
+        table.add_row(*row)
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table, crop=False)
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("width", [20, 50, 60, 80, 200])
+def test_ids_and_states_are_whole_in_any_width(width: int) -> None:
+    lines = shown(width, [(ID, "web-1", state, REASON) for state in STATES])
+
+    assert [line.split()[:3] for line in lines if ID in line] == [[ID, "web-1", state] for state in STATES]
+
+
+def test_with_room_a_row_is_one_line() -> None:
+    assert shown(200, [(ID, "web-1", "error", REASON)]) == [
+        f"id{'':34}  name   state  reason",
+        f"{ID}  web-1  error  {REASON}",
+    ]
+
+
+def test_with_less_room_prose_takes_several_lines_beside_the_others() -> None:
+    _, first, second, third = shown(80, [(ID, "web-1", "error", REASON)])
+
+    assert first == f"{ID}  web-1  error  no host has room for that,"
+    assert (second.strip(), third.strip()) == ("and there are many reasons", "for it")
+
+
+def test_with_none_prose_stands_below() -> None:
+    assert shown(58, [(ID, "web-1", "error", "no room"), (ID, "web-2", "active", "")])[1:] == [
+        f"{ID}  web-1  error",
+        "  no room",
+        f"{ID}  web-2  active",
+    ]
+
+
+def test_what_is_said_of_none_has_no_column() -> None:
+    assert shown(80, [(ID, "", "active", "")]) == [f"id{'':34}  state", f"{ID}  active"]
