@@ -370,7 +370,9 @@ async def _known(asking: Client, ids: Sequence[UUID], project: str) -> States:
             unknown.append(str(id_))
     # A delete that overtakes its request is obeyed: so a slip of the pen would keep some later request from being built.
     if unknown:
-        fail(f"there is no instance and no request {', '.join(unknown)}; `moor list` shows what there is")
+        fail(
+            f"there is no instance and no request {', '.join(unknown)}: nothing was done; `moor list` shows what there is"
+        )
     return known
 
 

@@ -85,7 +85,7 @@ def print_instance(state: InstanceState) -> None:
         ("host", f"{state.host} in {state.cell}" if state.host else ""),
         ("reason", escape(state.reason)),
         ("since", _moment(state.changed_at)),
-        ("rebuild", _rebuild(state) if state.rebuild is not None else ""),
+        ("rebuild", _rebuild(state)),
     )
     for failure in state.failures:
         grid.add_row(
@@ -97,7 +97,8 @@ def print_instance(state: InstanceState) -> None:
 
 
 def _rebuild(state: InstanceState) -> str:
-    assert state.rebuild is not None, "an instance that is rebuilt has a rebuild"
+    if state.rebuild is None:
+        return ""
     image, failure = escape(state.rebuild.image.source), escape(state.rebuild.failure)
     if failure:
         return f"[yellow]{image}: {failure}[/yellow]"

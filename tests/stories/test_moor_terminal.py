@@ -81,7 +81,7 @@ async def test_a_request_is_deleted_by_its_id(cloud: str) -> None:
     refused = await moor("delete", unknown, "--bus", cloud)
     assert (refused.code, refused.err) == (
         1,
-        f"there is no instance and no request {unknown}; `moor list` shows what there is\n",
+        f"there is no instance and no request {unknown}: nothing was done; `moor list` shows what there is\n",
     )
 
 

@@ -124,7 +124,7 @@ async def test_a_person_looks_around_and_is_told_what_is_wrong(home: Path) -> No
             (("boot", "--resources", "VCPU"), 2, "--resources is 'VCPU'"),
             (("boot", "--vcpus", "1", "--count", "many"), 2, "Invalid value for '--count'"),
             (("show", nowhere), 1, f"there is no instance and no request {nowhere}"),
-            (("delete", nowhere), 1, f"there is no instance {nowhere}: nothing was done"),
+            (("delete", nowhere), 1, f"there is no instance and no request {nowhere}: nothing was done"),
             (("host", "show", "nowhere"), 1, "there is no host 'nowhere'"),
             (("host", "enable", "nowhere"), 1, "there is no host 'nowhere'"),
             (("host", "enable", first_host, "--bus", as_client), 1, "'moor-app-local' may not publish"),
