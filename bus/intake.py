@@ -69,6 +69,8 @@ class Item(Struct, frozen=True, eq=False):
         return lines[self.place]
 
 
+# How often an item that has used up its attempts is still read, to let go of what was taken for it.
+SPENT_READS_MAX = 3
 # Queues whose broker only says that a parcel came back, and not how often.
 UNCOUNTED = frozenset(queue.name for queue in QUEUES if queue.kind is QueueKind.QUESTIONS)
 
@@ -305,10 +307,10 @@ class Intake:
 
     def _bury_spent(self, place: int, line: bytes, held: Held, returns: int, attempts: int) -> None:
         """It has used up its attempts. Decoding it may be what kills: it is decoded only where something may have been
-        taken for it, and only once; at its next return it is buried unread.
+        taken for it, and only a few times, since who does that may be killed by something else; then it is buried unread.
         """
         why = f"came back {attempts} times: whoever had it in hand died or was cut off"
-        is_read = self.before_burial is not None and attempts == self._settings.attempts_max
+        is_read = self.before_burial is not None and attempts < self._settings.attempts_max + SPENT_READS_MAX
         read = self._codec.decode(line) if is_read else None
         if isinstance(read, Envelope):
             judged = self._judged(place, read, held, returns)
