@@ -381,9 +381,10 @@ def watched_nodes(nodes: Nodes) -> Iterator[None]:
     """Each change of a node at Ironic is told."""
 
     def told(real: Callable[..., None]) -> Callable[..., None]:
-        def change(table: NodeTable, *those: Node) -> None:
-            real(table, *those)
-            nodes.became(id_of(those[-1]), table.nodes.get(those[-1].uuid))
+        def change(table: NodeTable, node: Node, *others: Node | Allocation) -> None:
+            """A node that is replaced keeps its id, whatever allocation takes it."""
+            real(table, node, *others)
+            nodes.became(id_of(node), table.nodes.get(node.uuid))
 
         return change
 
