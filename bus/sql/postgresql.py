@@ -9,6 +9,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import asyncpg
@@ -78,8 +79,10 @@ class PostgresSession:
             try:
                 with cut_after(self.driver, self.settings.transaction_s):
                     return await self.driver.fetch(statement, *arguments)
-            except _CONNECTION_ERRORS as error:
-                raise Unavailable(f"database: connection lost: {error}") from error
+            except Exception as error:
+                if _is_about_the_connection(error):
+                    raise Unavailable(f"database: connection lost: {error}") from error
+                raise
 
     async def _itself(self, begin: str) -> "PostgresSession":
         return await _begin(self, begin)
@@ -157,8 +160,20 @@ class PostgresTransaction:
                 # the connection. It asks no more here, and never closes by itself.
                 driver.terminate()
         # What asyncpg says of a connection that has gone depends on the moment; that it has gone does not.
-        if driver.is_closed() and isinstance(error, (*_CONNECTION_ERRORS, DBAPIError)):
+        if driver.is_closed() and (_is_about_the_connection(error) or isinstance(error, DBAPIError)):
             raise Unavailable(f"database: connection lost: {error}") from error
+
+
+def _is_about_the_connection(error: BaseException) -> bool:
+    """A session that ends between two steps of one statement leaves asyncpg with nobody to take the second one."""
+    found_nobody = isinstance(error, AttributeError) and error.obj is None
+    return isinstance(error, _CONNECTION_ERRORS) or (found_nobody and _is_of_asyncpg(error.__traceback__))
+
+
+def _is_of_asyncpg(raised: TracebackType | None) -> bool:
+    while raised is not None and raised.tb_next is not None:
+        raised = raised.tb_next
+    return raised is not None and raised.tb_frame.f_globals["__name__"].partition(".")[0] == "asyncpg"
 
 
 def _writing(*, is_lazy: bool) -> str:
@@ -198,11 +213,10 @@ async def _begin(session: PostgresSession, words: str) -> PostgresSession:
     try:
         with cut_after(session.driver, session.settings.connect_s):
             await session.driver.execute(words)
-    except _CONNECTION_ERRORS as error:
+    except BaseException as error:
         await session.discard()
-        raise Unavailable(f"database: connection lost: {error}") from error
-    except BaseException:
-        await session.discard()
+        if _is_about_the_connection(error):
+            raise Unavailable(f"database: connection lost: {error}") from error
         raise
     return session
 

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -176,6 +177,32 @@ async def test_a_server_that_ends_a_session_which_asks_nothing_is_away_and_other
             with pytest.raises(Unavailable):
                 await _ask_after_last_words(database, asks)
             assert driver.is_closed()
+            async with database.writing() as transaction:
+                await transaction.run(_ask)
+        finally:
+            await database.close()
+
+
+@pytest.mark.postgresql
+@pytest.mark.asyncio
+async def test_a_session_that_ends_between_two_steps_of_a_statement_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepare = asyncpg.Connection._get_statement  # noqa: SLF001 - nothing else stands between its two steps
+
+    async def prepare_and_end(self: Any, *arguments: object, **options: object) -> object:
+        prepared = await prepare(self, *arguments, **options)
+        if "::bigint" in str(arguments[0]):
+            self.terminate()
+        return prepared
+
+    monkeypatch.setattr(asyncpg.Connection, "_get_statement", prepare_and_end)
+    async with empty_database("postgresql") as url:
+        database = PostgresDatabase(make_url(url))
+        try:
+            with pytest.raises(Unavailable, match="connection lost: 'NoneType' object has no attribute"):
+                async with database.writing() as transaction:
+                    await (await transaction.driver()).fetch("SELECT $1::bigint", 1)
             async with database.writing() as transaction:
                 await transaction.run(_ask)
         finally:
