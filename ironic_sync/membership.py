@@ -74,8 +74,6 @@ class Membership:
         self._owned: dict[ProviderId, int] = {}
         # Nodes that others may own in this very moment: the answer to the transaction that gave them has not come.
         self._giving: set[ProviderId] = set()
-        # Nodes whose rows this daemon wrote first, with itself as their owner.
-        self._born: list[Owned] = []
         # Placement knows these epochs of nodes, which are later than ours.
         self._to_overtake: dict[ProviderId, int] = {}
         # Leases are numbered from 1; 0 is none. Until the first look under a lease is done, the daemon may not act: some
@@ -87,7 +85,6 @@ class Membership:
         self._renewed_at_s = 0.0
         # Where the next page of unread nodes begins: there may be thousands after a takeover.
         self._unread_after: ProviderId | None = None
-        self._has_looked = asyncio.Event()
         self._must_compare = True
         self._ring: tuple[str, ...] = ()
         self._compared_at_s = 0.0
@@ -127,27 +124,6 @@ class Membership:
 
     def may_act_on(self, node: ProviderId) -> bool:
         return node in self._owned and node not in self._giving and self.may_act()
-
-    @property
-    def lease(self) -> int:
-        """The number of this daemon's lease: another one after it was lost, and 0 before the first."""
-        return self._leases
-
-    def owner_of(self, node: ProviderId) -> str:
-        """The daemon that the ring names for a node, as far as this one knows the ring; empty if there is none."""
-        return Ring(self.members).owner_of(node)
-
-    async def until_looked(self) -> None:
-        """Until the members of the ring are known."""
-        await self._has_looked.wait()
-
-    def born(self, nodes: Iterable[Owned], lease: int) -> None:
-        """Nodes whose first rows this daemon wrote as their owner, under this lease. Of those that it wrote under an earlier one
-        others may be the owners by now: they are found like all others.
-        """
-        if lease == self._leases:
-            self._born += nodes
-            self._looking.wake()
 
     async def drain(self) -> None:
         """Give all nodes away and take none, until the daemon joins again."""
@@ -221,12 +197,9 @@ class Membership:
         await self._take_over(view)
         await self._raise_epochs()
         self._notice(view.unread)
-        born, self._born = self._born, []
-        self._gained(born)
         if self._is_to_compare():
             await self._compare()
         self._looked_under = lease
-        self._has_looked.set()
 
     def _is_in(self, view: RingView) -> bool:
         return any(
@@ -239,7 +212,6 @@ class Membership:
         if self._begun_under != lease:
             self._lost(tuple(self._owned))
             self._begun_under, self._must_compare = lease, True
-            self._born.clear()
         owned = await self._store.owners((self.name,))
         moves = takes_anew([each for each in owned if self._is_news(each)], self.name)
         return await self._move(moves) == len(moves)

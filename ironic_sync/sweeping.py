@@ -25,7 +25,7 @@ from ironic_sync.core.notifications import AllocationSaid
 from ironic_sync.core.ordering import NOT_LISTED, held_missing, not_listed, read_again, read_as_gone
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.core.settling import born, gained, seen
+from ironic_sync.core.settling import gained, seen
 from ironic_sync.membership import Membership
 from ironic_sync.rest import ReadsNodes
 from ironic_sync.settings import IronicSettings
@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 # More nodes than this are read as pages of the whole list.
 SINGLE_READS_MAX = 50
 SECOND_US = 1_000_000
-# For so many looks at nodes in doubt other daemons may find none of the nodes that are theirs to find.
-LEFT_LOOKS = 2
 
 
 class TooManyMissing(Operational):
@@ -82,12 +80,6 @@ class Sweeper:
         self._suspects: dict[ProviderId, None] = {}
         self._unlisted: dict[ProviderId, None] = {}
         self._allocations: dict[UUID, None] = {}
-        # Nodes that nobody had a row of, and that the ring names other daemons for: they find them like this one.
-        self._left: dict[ProviderId, None] = {}
-        # When some of them were left, or found, last.
-        self._left_at_us = 0
-        # Nodes that this daemon wrote the first row of, as their owner: it has read them.
-        self._born: dict[ProviderId, int] = {}
         # The next sweep compares other daemons' nodes as well: they may not know that a notification was missed.
         self._is_for_all = False
         self.sweeps = 0
@@ -108,7 +100,7 @@ class Sweeper:
         self._suspect_rows(row for row in rows if row.doubts)
 
     def gained(self, nodes: Sequence[Owned]) -> None:
-        self._suspect(each.id for each in nodes if self._born.pop(each.id, 0) != each.epoch)
+        self._suspect(each.id for each in nodes)
 
     def lost(self, nodes: Sequence[ProviderId]) -> None:
         for node in nodes:
@@ -144,16 +136,12 @@ class Sweeper:
     # All nodes
 
     async def _sweep(self) -> None:
-        await self._membership.until_looked()
         is_for_all, self._is_for_all = self._is_for_all, False
-        # When it begins, the other daemons read all nodes as well as this one, or have done so.
-        finds_for_others = is_for_all and self.sweeps > 0
         owners = await self._store.owners()
         names = {each.owner for each in owners} if is_for_all else {self._membership.name}
         rows = await self._rows_of(names)
         known = {each.id for each in owners}
         listed: set[ProviderId] = set()
-        self._left.clear()
         async for page in self._api.pages():
             for wrong in page.unreadable:
                 log.warning(
@@ -162,12 +150,7 @@ class Sweeper:
                 if wrong.id is not None:
                     listed.add(wrong.id)
             listed.update(node.id for node in page.nodes)
-            news = [node for node in page.nodes if node.id not in rows and node.id not in known]
-            mine = {node.id for node in news if finds_for_others or self._is_mine(node.id)}
-            if len(mine) < len(news):
-                self._left |= dict.fromkeys(node.id for node in news if node.id not in mine)
-                self._left_at_us = self._keeper.clock_us()
-            await self._compare([node for node in page.nodes if node.id in rows or node.id in mine], rows)
+            await self._compare(page.nodes, rows, known)
         await self._miss_those_not_in(listed, rows)
         self.sweeps += 1
 
@@ -181,32 +164,19 @@ class Sweeper:
                 after = page[-1].id
         return rows
 
-    async def _compare(self, nodes: Sequence[Node], rows: Mapping[ProviderId, NodeRow]) -> None:
-        """Nodes that have no row get one. What other daemons own and is not among `rows`, they compare themselves."""
+    async def _compare(
+        self, nodes: Sequence[Node], rows: Mapping[ProviderId, NodeRow], known: AbstractSet[ProviderId]
+    ) -> None:
         changes: dict[ProviderId, Change] = {}
         for node in nodes:
             row = rows.get(node.id)
+            if row is None and node.id in known:
+                # Another daemon's, which compares it itself.
+                continue
             if row is None or _differs(row, node):
                 changes[node.id] = self._change_by(row.version if row else 0, node)
         self.differences += len(changes)
-        await self._write(changes)
-
-    def _is_mine(self, node: ProviderId) -> bool:
-        """Whether this daemon writes the first row of the node: as its owner, or because there is no ring."""
-        return self._membership.owner_of(node) in ("", self._membership.name)
-
-    async def _write(self, changes: Mapping[ProviderId, Change]) -> None:
-        """A row that is new has its owner from the ring. If that is this daemon, it has read the node already."""
-        lease = self._membership.lease
-        written = await self._keeper.change(changes)
-        born = [
-            Owned(row.id, row.owner, row.epoch, row.holds_instance)
-            for row in written
-            if row.version == 1 and row.owner == self._membership.name
-        ]
-        if born:
-            self._born |= {each.id: each.epoch for each in born}
-            self._membership.born(born, lease)
+        await self._keeper.change(changes)
 
     async def _miss_those_not_in(
         self, listed: AbstractSet[ProviderId], rows: Mapping[ProviderId, NodeRow]
@@ -259,30 +229,12 @@ class Sweeper:
     async def _read_doubted(self) -> None:
         """Those that this daemon came upon, and its own that another daemon left in doubt."""
         await self._find_nodes_of_allocations()
-        await self._find_left()
         self._suspect_rows(await self._store.to_read(self._membership.name, self._settings.page))
         if len(self._suspects) > SINGLE_READS_MAX:
             # As after a takeover: a list of all nodes costs less.
             self._suspects.clear()
             self._sweeping.wake()
         await self._read([*self._suspects, *self._unlisted][: self._settings.page])
-
-    async def _find_left(self) -> None:
-        """Nodes that were left to other daemons, as long as these find some of them now and then."""
-        if not self._left:
-            return
-        known = {each.id for each in await self._store.owners()}
-        left = {node: None for node in self._left if node not in known}
-        at_us = self._keeper.clock_us()
-        if len(left) < len(self._left):
-            self._left, self._left_at_us = left, at_us
-        elif at_us - self._left_at_us > LEFT_LOOKS * self._settings.doubts_s * SECOND_US:
-            log.info(
-                "%d nodes were left to other daemons, which do not find them: they are found here", len(left)
-            )
-            self._left.clear()
-            self._is_for_all = True
-            self._sweeping.wake()
 
     async def _find_nodes_of_allocations(self) -> None:
         for allocation in [*self._allocations]:
@@ -306,7 +258,7 @@ class Sweeper:
         gone, held = self._decide(missing, known)
         changes = {node: self._change_by(rows[node].version, found[node]) for node in nodes}
         changes |= {row.id: self._hold_by(row.version) for row in held}
-        await self._write(changes)
+        await self._keeper.change(changes)
         if lost := sum(not row.missing_since_us for row in gone):
             self._lost_at.append((self._keeper.clock_us(), lost))
         if held:
@@ -336,9 +288,7 @@ class Sweeper:
                     # It was written since: what was read may be older.
                     self._suspect((row.id,))
                 return None
-            if not row.version:
-                after = born(after, self._membership.owner_of(row.id))
-            return seen(after) if after.owner == self._membership.name else after
+            return seen(after) if row.owner == self._membership.name else after
 
         return change
 

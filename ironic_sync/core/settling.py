@@ -9,8 +9,6 @@ from ironic_sync.core.offers import offer_of
 from ironic_sync.core.orders import with_leftover
 from ironic_sync.core.rows import NodeRow
 
-FIRST_EPOCH = 1
-
 
 class Terms(Struct, frozen=True, kw_only=True):
     """What an operator configured, and what does not change while the process runs.
@@ -65,11 +63,6 @@ def gained(row: NodeRow, terms: Terms) -> NodeRow:
     if terms.can_read or row.seen_epoch == row.epoch:
         return row
     return structs.replace(row, seen_epoch=row.epoch, reported=None)
-
-
-def born(row: NodeRow, owner: str) -> NodeRow:
-    """The row of a node that no daemon knew, with the owner that the ring names: nobody has to take it, and report it anew."""
-    return structs.replace(row, owner=owner, epoch=FIRST_EPOCH) if owner and not row.owner else row
 
 
 def seen(row: NodeRow) -> NodeRow:

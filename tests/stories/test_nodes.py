@@ -250,40 +250,6 @@ async def test_the_nodes_of_a_daemon_that_died_are_read_and_reported_by_another(
             await here.until_reserved(node, 0)
 
 
-async def test_a_node_that_no_daemon_knows_is_read_and_reported_once_by_the_one_that_the_ring_names(
-    bus: str, books: str
-) -> None:
-    async with AsyncExitStack() as stack:
-        here = await stack.enter_async_context(scene(bus, books))
-        simulation = simulated_ironic(here.here.brokers.at_api("operator"), available_nodes(12), listen=None)
-        await stack.enter_async_context(here.here.running(simulation.parts))
-        nodes = [ProviderId(UUID(each.uuid)) for each in simulation.ironic.nodes.values()]
-        # This one is alive, and finds no nodes: another one finds them for it in the end.
-        other = Membership(here.rows, "d2", "idle", QUICK)
-        async with asyncio.TaskGroup() as tasks:
-            idle = tasks.create_task(other.run())
-            await until_so(lambda: _has_members(here.rows, 1), "d2 is a member")
-            await stack.enter_async_context(here.daemon("d1", simulation=simulation))
-            for node in nodes:
-                await here.until_reserved(node, 0)
-
-            async def are_noted() -> bool:
-                rows = await here.rows.read(nodes)
-                return all(row.reported is not None for row in rows.values())
-
-            await until_so(are_noted, "it is noted of all nodes that they are reported")
-            rows = (await here.rows.read(nodes)).values()
-            idle.cancel()
-
-    # Written when they were found, and when it was noted that placement had taken their reports.
-    found = {(row.owner, row.version, row.epoch, row.seen_epoch, row.read_epoch) for row in rows}
-    assert found == {("d1", 2, 1, 1, 1), ("d2", 2, 1, 0, 0)}
-
-
-async def _has_members(rows: IronicStore, count: int) -> bool:
-    return len(await rows.members()) == count
-
-
 async def test_what_cannot_be_read_is_buried_and_its_neighbours_are_applied(bus: str, books: str) -> None:
     bodies = captured("08_maintenance_on_off_available.jsonl")
     node = node_in(bodies[0])
