@@ -30,8 +30,9 @@ compiled-tests:
 broker-tests:
 	@$(PYTHON) -m pytest -m rabbitmq --numprocesses auto --dist loadfile --no-loadscope-reorder
 
+# The simulation's files take longest, and begin first.
 other-tests:
-	@$(PYTHON) -m pytest -m 'not rabbitmq' --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	@$(PYTHON) -m pytest tests/simulation tests -m 'not rabbitmq' --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(INSTALLED) ## style, and formatting
 	@echo '== lint'
