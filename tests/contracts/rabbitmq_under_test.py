@@ -227,7 +227,8 @@ class RabbitMQUnderTest:
     async def set_alarm(self, *, on: bool) -> None:
         if on:
             self._undo["alarm"] = f"rabbit_alarm:clear_alarm({_ON_MEMORY})"
-            await self._eval(f"rabbit_alarm:set_alarm({{{_ON_MEMORY}, []}})")
+            # It is answered which alarms there are after all connections were told of this one.
+            await self._eval(f"rabbit_alarm:set_alarm({{{_ON_MEMORY}, []}}), rabbit_alarm:get_alarms()")
         else:
             await self._eval(self._undo.pop("alarm"))
 

@@ -96,9 +96,14 @@ async def test_what_contradicts_the_simulated_ironic_is_named(
 async def test_an_operator_takes_nodes_out_of_use_and_gives_them_back(home: Path) -> None:
     here = {"XDG_STATE_HOME": str(home)}
     async with up(home, "--nodes", "4", "--daemons", "2") as process:
+
+        async def are_offered() -> bool:
+            offers = [each["offered"]["amount"] for each in await moor_json("node", "list", **here)]
+            return offers == [1] * 4
+
+        await until_so(are_offered, "all nodes are offered")
         listed = await moor_json("node", "list", **here)
         assert [each["name"] for each in listed] == [f"node-0000{number}" for number in range(4)]
-        assert {each["offered"]["amount"] for each in listed} == {1}
         assert {each["daemon"] for each in listed} <= {"ironic-1", "ironic-2"}
 
         (kept,) = await moor_json("node", "maintenance", "on", "node-00001", "--reason", "disk", **here)
