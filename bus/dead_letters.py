@@ -180,8 +180,8 @@ async def opened(connection: Connection, letters_max: int) -> AsyncIterator[Grav
 
 
 async def _given_back(connection: Connection, count: int) -> None:
-    """RabbitMQ takes letters back some time after their consumer left; until then, nobody else would see them. Not waited
-    for when somebody else has taken them meanwhile.
+    """RabbitMQ takes letters back some time after their reader left; until then, the next reader would not see them. If
+    another reader has taken them meanwhile, the wait ends by its limit.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):

@@ -306,8 +306,8 @@ class Intake:
         return self._judged(place, read, held, returns)
 
     def _bury_spent(self, place: int, line: bytes, held: Held, returns: int, attempts: int) -> None:
-        """It has used up its attempts. Decoding it may be what kills: it is decoded only where something may have been
-        taken for it, and only a few times, since who does that may be killed by something else; then it is buried unread.
+        """It has used up its attempts. Decoding it may be what kills, so it is decoded only where a claim may have been taken
+        for it. That is tried a few times: something else may have killed the worker. Then it is buried unread.
         """
         why = f"came back {attempts} times: whoever had it in hand died or was cut off"
         is_read = self.before_burial is not None and attempts < self._settings.attempts_max + SPENT_READS_MAX

@@ -175,7 +175,7 @@ def boot(
             deadline_s=deadline,
         )
     )
-    err.print(f"request {request.request_id}", style="dim", highlight=False, soft_wrap=True)
+    say_request(request.request_id)
     try:
         run(_boot(settings, request, timeout_s=timeout, wait=wait, for_programs=as_json))
     except KeyboardInterrupt:
@@ -227,6 +227,11 @@ async def _boot(
         )
     if wait and any(each.state != "active" for each in states):
         raise typer.Exit(NOT_DONE)
+
+
+def say_request(request: RequestId | None) -> None:
+    """Before anything else: whoever is cut off knows what to ask for."""
+    err.print(f"request {request}", style="dim", highlight=False, soft_wrap=True)
 
 
 def _how_to_follow(request: RequestId | None) -> str:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import typer
 
+from bus.asking import NoAnswer
 from bus.messages.build import (
     BuildRejected,
     InstanceId,
@@ -15,11 +16,12 @@ from bus.messages.build import (
     RequestId,
 )
 from moor.client import Following, client
-from moor.instances_command import ENDED, Timeout, followed_until, image_of
-from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, fail, out, run, settled
+from moor.instances_command import ENDED, Timeout, followed_until, image_of, say_request
+from moor.options import INTERRUPTED, NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, fail, run, settled
 from moor.request_ids import new_request_ids
 from moor.settings import Settings
 from moor.showing import instances_table, plain, print_json
+from moor.tables import print_table
 
 
 def rebuild(
@@ -67,7 +69,12 @@ def rebuild(
         project=project,
         deadline_s=deadline,
     )
-    run(_rebuild(settled(bus=bus), order, timeout_s=timeout, wait=wait, for_programs=as_json))
+    settings = settled(bus=bus)
+    say_request(order.request_id)
+    try:
+        run(_rebuild(settings, order, timeout_s=timeout, wait=wait, for_programs=as_json))
+    except KeyboardInterrupt:
+        fail(f"the order stays, and is done: {_how_to_follow(order)}", INTERRUPTED)
 
 
 async def _rebuild(
@@ -80,7 +87,16 @@ async def _rebuild(
 ) -> None:
     by_s = asyncio.get_running_loop().time() + timeout_s
     async with client(settings, patience_s=timeout_s) as asking:
-        answer = await asking.ask(order)
+        try:
+            answer = await asking.ask(order)
+        except NoAnswer:
+            if for_programs:
+                print_json({"request_id": str(order.request_id)})
+            fail(
+                f"no scheduler has taken the order within {timeout_s:g} s. It stays on the bus, and is done once one does: "
+                f"{_how_to_follow(order)}",
+                NOT_IN_TIME,
+            )
         if isinstance(answer, BuildRejected):
             if for_programs:
                 print_json({"request_id": str(order.request_id), "rejected": plain(answer)})
@@ -95,14 +111,18 @@ async def _rebuild(
     if for_programs:
         print_json(plain(state))
     else:
-        out.print(instances_table((state,)))
+        print_table(instances_table((state,)))
     if not in_time:
         fail(
-            f"it has not ended within {timeout_s:.0f} s; `moor show` follows up",
+            f"it has not ended within {timeout_s:g} s, and goes on: {_how_to_follow(order)}",
             NOT_IN_TIME,
         )
     if wait and (why := _why_not_done(state, order)):
         fail(f"{order.image.source} is not on the node: {why}", NOT_DONE)
+
+
+def _how_to_follow(order: RebuildInstance) -> str:
+    return f"`moor show {order.instance}` says what becomes of it"
 
 
 def _why_not_done(state: InstanceState, order: RebuildInstance) -> str:

@@ -29,8 +29,9 @@ from bus.messages.build import (
 )
 from bus.parts import Periodic
 from bus.publisher import Publisher
+from bus.topology import CELL0
 from scheduler_worker.answering import SENT_AT
-from scheduler_worker.instances import CELL0, CellsWord
+from scheduler_worker.instances import CellsWord
 from scheduler_worker.late import LateTransaction
 from scheduler_worker.store import SchedulerStore, SchedulerTransaction
 

@@ -24,12 +24,12 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.hosts import AskHosts, HostSet, HostsFound, HostsReported, HostState, SetHost
+from bus.topology import CELL0
 from bus.unreadable import Unreadable
 from scheduler_worker.answering import rejected
 from scheduler_worker.building import Builder
 from scheduler_worker.hosts import HostRegistry, is_news, reported
 from scheduler_worker.instances import (
-    CELL0,
     NO_REQUEST,
     CellsWord,
     InstanceRow,

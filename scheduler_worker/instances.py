@@ -34,13 +34,12 @@ from bus.messages.build import (
 )
 from bus.messages.cell import PlaceInCell, RebuildInCell, RemoveFromCell
 from bus.messages.placement import ReleaseClaim
+from bus.topology import CELL0
 
 # Of a uuid5: its last 80 bits, without those that name its version and its variant, and these.
 _OWN_BITS = (1 << 80) - 1
 _DERIVED_BITS = _OWN_BITS & ~(0xF << 76 | 3 << 62)
 _UUID5_BITS = 5 << 76 | 2 << 62
-# Where what never had a cell is kept.
-CELL0 = "cell0"
 FIRST_ATTEMPT = 1
 # That of a delete which came before its request: no client's uuid is all zeros.
 NO_REQUEST = RequestId(UUID(int=0))

@@ -26,9 +26,8 @@ from bus.messages.placement import (
     SnapshotPage,
 )
 from bus.station import Station
-from bus.topology import DEAD_QUEUE, QueueKind, objects_of
+from bus.topology import CELL0, DEAD_QUEUE, QueueKind, objects_of
 from moor.load.firing import FLAVOR, Boot
-from scheduler_worker.instances import CELL0
 
 HELD = {"VCPU": FLAVOR.vcpus, "MEMORY_MB": FLAVOR.ram_mb, "DISK_GB": FLAVOR.root_gb}
 ENDS = ("active", "error")

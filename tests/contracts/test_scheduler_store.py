@@ -27,10 +27,10 @@ from bus.messages.build import (
 from bus.messages.cell import Choice, PlaceInCell
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import ResourceAmount, Share
+from bus.topology import CELL0
 from scheduler_worker.instances import (
     ACCEPTED,
     ACTIVE,
-    CELL0,
     DELETED,
     ERROR,
     InstanceRow,

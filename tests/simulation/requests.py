@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.cell import PlaceInCell
+from bus.topology import CELL0
 from scheduler_worker.building import BURIED
-from scheduler_worker.instances import CELL0, NO_REQUEST, InstanceRow
+from scheduler_worker.instances import NO_REQUEST, InstanceRow
 from tests.simulation.findings import Findings
 from tests.simulation.hosts_seen import HostsSeen, short
 from tests.simulation.nodes import name_of

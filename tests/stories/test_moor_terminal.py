@@ -1,4 +1,4 @@
-"""What a new user meets at the terminal: narrow ones, pipes, wrong words, nobody there, places that cannot be written."""
+"""`moor` as a new user meets it: in narrow terminals and pipes, with wrong words, without workers, where it cannot write."""
 
 import asyncio
 import json
@@ -120,6 +120,17 @@ async def test_where_nobody_works_a_boot_says_its_id_and_how_to_go_on(silent: st
     assert ran.code == 3
     assert "no scheduler has taken the request within 1 s. It stays on the bus" in ran.err
     assert f"`moor show {request}` says what becomes of it, `moor delete {request}` deletes it" in ran.err
+
+
+async def test_where_nobody_works_a_rebuild_says_its_id_and_how_to_go_on(silent: str) -> None:
+    instance = str(uuid4())
+
+    ran = await moor("rebuild", instance, "--image", "debian", "--timeout", "1", "--bus", silent)
+
+    assert request_of(ran)
+    assert ran.code == 3
+    assert "no scheduler has taken the order within 1 s. It stays on the bus" in ran.err
+    assert f"`moor show {instance}` says what becomes of it" in ran.err
 
 
 async def test_where_nobody_works_a_program_has_its_id_all_the_same(silent: str) -> None:

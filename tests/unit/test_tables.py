@@ -1,4 +1,4 @@
-"""What a table looks like where there is room, and where there is not."""
+"""Tables of `moor` in wide terminals and in narrow ones."""
 
 import io
 from collections.abc import Sequence
