@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 TYPES_REMEMBERED_MAX = 1000
 # After several notifications the next batch waits so many times as long as they took, and so long at most.
 RESTS_PER_BATCH = 2.0
-REST_S_MAX = 0.02
+REST_S_MAX = 0.015
 
 
 def rest_s(count: int, took_s: float) -> float:

@@ -47,8 +47,11 @@ class Told(Struct, frozen=True):
 def report_of(
     row: NodeRow, standard_traits: AbstractSet[str], *, foreign: Foreign = "leave", may_try: bool = True
 ) -> Told | None:
-    """The next report of this node; None if there is none. With `may_try` false a trial was just refused."""
-    if not row.needs_report or row.offer is None or row.is_behind:
+    """The next report of this node; None if there is none. With `may_try` false a trial was just refused.
+
+    A node that nobody owns yet is not reported: its first owner takes it at once, reads it, and reports it in its own epoch.
+    """
+    if not row.owner or not row.needs_report or row.offer is None or row.is_behind:
         return None
     if may_try and (row.is_deleted or row.cell_wanted):
         return _trial(row, None, foreign)

@@ -229,13 +229,14 @@ async def test_the_nodes_of_a_daemon_that_died_are_read_and_reported_by_another(
             dying = tasks.create_task(first.run())
             await stack.enter_async_context(here.daemon("d2", simulation=simulation))
             nodes = [ProviderId(UUID(each.uuid)) for each in simulation.ironic.nodes.values()]
-            for node in nodes:
-                await here.until_reserved(node, 0)
 
             async def are_shared() -> bool:
-                return 0 < len(await here.rows.owners(["d1"])) < 12
+                owners = {each.owner for each in await here.rows.owners()}
+                return owners == {"d1", "d2"}
 
-            await until_so(are_shared, "d1 owns some nodes")
+            await until_so(are_shared, "d1 and d2 own some nodes each, and nobody owns none")
+            for each in await here.rows.owners(["d2"]):
+                await here.until_reserved(each.id, 0)
             dying.cancel()
         await here.until_owned(12, "d2")
         rows = await here.rows.page_of("d2", 100)

@@ -53,6 +53,13 @@ def told(
     return row if after is row else structs.replace(after, version=row.version + 1)
 
 
+def test_a_node_that_nobody_owns_yet_is_left_to_its_first_owner_to_report() -> None:
+    found = a_row(owner="", epoch=0, seen_epoch=0)
+
+    assert found.needs_report
+    assert report_of(found) is None
+
+
 def test_a_free_node_is_one_of_its_class_and_numbered_by_its_row() -> None:
     said = report_of(a_row())
 
