@@ -11,7 +11,7 @@ from placement_worker.desk import LINGER_SHARE, Desk
 from placement_worker.store import PlacementStore, PlacementTransaction
 from placement_worker.store_memory import MemoryPlacementStore
 from tests.contracts.placement_orders import NOON, VOCABULARY
-from tests.simulation.loop import live
+from tests.simulation.loop import run_simulated
 
 COMMIT_S = 0.020
 CLIENTS = 8
@@ -59,7 +59,7 @@ def test_those_who_came_at_different_times_soon_share_every_batch() -> None:
         return desk.batches
 
     # The first one's first, and the others' last.
-    assert live(day()) == ROUNDS + 1
+    assert run_simulated(day()) == ROUNDS + 1
 
 
 def test_one_alone_is_never_kept_waiting() -> None:
@@ -67,7 +67,7 @@ def test_one_alone_is_never_kept_waiting() -> None:
         desk, _ = a_desk()
         return await took_s(lambda: asking(desk, "ALONE", ROUNDS))
 
-    assert live(day()) == pytest.approx(ROUNDS * COMMIT_S)
+    assert run_simulated(day()) == pytest.approx(ROUNDS * COMMIT_S)
 
 
 def test_who_stays_while_all_others_go_waits_once_and_not_for_long() -> None:
@@ -77,7 +77,7 @@ def test_who_stays_while_all_others_go_waits_once_and_not_for_long() -> None:
         await asyncio.gather(asking(desk, "STAYS", 1), *together)
         return await took_s(lambda: asking(desk, "STILL", ROUNDS))
 
-    assert live(day()) == pytest.approx((ROUNDS + LINGER_SHARE) * COMMIT_S)
+    assert run_simulated(day()) == pytest.approx((ROUNDS + LINGER_SHARE) * COMMIT_S)
 
 
 def test_a_desk_that_closes_waits_for_nobody() -> None:
@@ -90,4 +90,4 @@ def test_a_desk_that_closes_waits_for_nobody() -> None:
         await last
         return spent_s
 
-    assert live(day()) == pytest.approx(COMMIT_S)
+    assert run_simulated(day()) == pytest.approx(COMMIT_S)

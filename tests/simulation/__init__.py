@@ -1,30 +1,31 @@
-"""The whole cloud on one loop whose clock jumps, with everything drawn from one seed, and everything that can go wrong.
+"""A whole cloud on one event loop with a simulated clock. One seed decides everything in it, faults included.
 
-The rooms are the real ones, over the memory broker and the memory stores. A seed is a plan (who boots, deletes and
-disables what, which hosts fail, which processes die at which point); the plan is played, checkers follow every commit
-and every parcel, then nothing goes wrong any more and everything must settle.
+The workers are the real ones; the brokers and the stores are those in memory. A seed yields a plan: which clients boot,
+delete and disable what, which hosts fail, which processes die at which point. The run carries out the plan. Checkers
+follow every commit and every parcel. Then the faults stop, and everything must settle.
 
-    plan.py, faults.py, drawing.py   what is to happen, as a value, and how it is drawn from a seed
-    loop.py, process.py              time that jumps; a process, its tasks, and how it dies
-    wires.py, stores.py, store_of_*.py, workers.py
-                                     what stands between the real parts of a process and the world, and makes it fail
-    people.py                        clients and an operator
-    drawing_nodes.py, ironic.py, nodes.py
-                                     bare metal: its plans, its Ironic, and who follows nodes, daemons and reports
-    clerks.py, errands.py, proposals.py, estate.py
-                                     those who write into placement's books by name, over the bus and at an HTTP server's
-                                     desk, and what they come upon
-    cloud.py, seeds.py               a seed from its beginning to its end
-    findings.py                      what was found and seen; the first broken promise ends a run
-    books.py, requests.py, cells.py, physical.py, hosts_seen.py, hearing.py, pairs.py
-                                     who follows what: claims, requests, instances, what really runs, hosts, words
-    register.py, pages.py, applying.py, excuses.py, viewing.py
-                                     what is written by name: applied once more, by simpler rules, in the order of the
-                                     commits; and what reads are answered from
-    settling.py                      what is left when everything should have settled
-    intruders.py                     those who send bytes that are no messages, and forged messages
-    many.py, done.py, expected.py    many seeds, which of them are done, and what they must have seen together
-    hunting.py, planted/             bugs made on purpose, found, and shrunk to what shows them
+    plan.py, faults.py, drawing.py   the plan of a seed as a value, and how it is drawn.
+    loop.py, process.py              the simulated clock; a process, its tasks, and how it dies.
+    faulty_*.py, store_faults.py, workers.py
+                                     the real parts of a process, over a broker and stores that inject faults.
+    clients.py                       clients, and an operator.
+    drawing_nodes.py, ironic.py, nodes_checker.py
+                                     bare metal: its plans, its Ironic, and the checker of nodes, daemons and reports.
+    admins.py, admin_ops.py, admin_writes.py, fixtures.py
+                                     administrators that write to placement directly (not by claims), over the bus
+                                     and as an HTTP server does it, and the rows that they write about.
+    cloud.py, seeds.py               one seed from its beginning to its end.
+    findings.py                      the broken promise, the counts and the timeline of a run; a broken promise ends it.
+    books_checker.py, requests_checker.py, cells_checker.py, real_instances.py, host_history.py, traffic.py,
+    decision_watch.py                checkers of claims, requests, instances, hypervisors, hosts, messages and decisions.
+    write_oracle.py, expected_books.py, write_rules.py, refusal_oracle.py, view_oracle.py
+                                     apply each administrator's write a second time by simpler rules, in commit order,
+                                     and compare; the same for the view that reads are answered from.
+    settling.py                      what has not settled at the end, and why.
+    intruders.py                     senders of broken bytes and forged messages.
+    many_seeds.py, done_seeds.py, expected_coverage.py
+                                     runs of many seeds, which of them are done, and what they must have covered.
+    bug_search.py, planted/          bugs planted on purpose, and the search for the smallest plan that shows one.
 
-`python -m tests.simulation --seed 7` tells one seed; `--seeds 100000` is a long run, and keeps what fails.
+`python -m tests.simulation --seed 7` prints one seed; `--seeds 100000` is a long run, and records the seeds that fail.
 """

@@ -1,11 +1,11 @@
-"""`python -m tests.simulation`: one seed told in full, or many seeds on all cores.
+"""`python -m tests.simulation`: one seed with its timeline, or many seeds on all cores.
 
-python -m tests.simulation --seed 7               what happened, and what was covered; the same, byte for byte, each time
-python -m tests.simulation --seed 7 --about 4b9d  of it what is about one instance
-python -m tests.simulation --seeds 100000         a long run; what fails is told, and kept in failing_seeds.txt
+python -m tests.simulation --seed 7               print the timeline and the coverage; the output is always the same.
+python -m tests.simulation --seed 7 --about 4b9d  print only the lines about one instance, and the faults.
+python -m tests.simulation --seeds 100000         a long run: failing seeds are printed, and kept in failing_seeds.txt.
 python -m tests.simulation --seeds 5000 --from 6000000 --done done.txt
-                                                  the same, from this seed on; run again, it goes on where it was
-python -m tests.simulation --nodes --seeds 1000   worlds of bare-metal nodes, their Ironic, and the daemons of its ring
+                                                  begin at this seed; an interrupted run continues where it stopped.
+python -m tests.simulation --nodes --seeds 1000   bare metal: nodes, their Ironic, and the daemons of the ring.
 """
 
 import argparse
@@ -15,24 +15,32 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.simulation.done import DoneSeeds
+from tests.simulation.done_seeds import DoneSeeds
 from tests.simulation.drawing import draw
 from tests.simulation.drawing_nodes import NODE_SEEDS
-from tests.simulation.many import FIXED_HASHES, HASHES, KEPT, NOTHING_RAN, Ran, keep, run_many
+from tests.simulation.many_seeds import (
+    FAILING_SEEDS,
+    FIXED_HASH_SEED,
+    HASH_SEED_VARIABLE,
+    NO_RESULT,
+    SeedsResult,
+    keep_failing_seed,
+    run_many,
+)
+from tests.simulation.report import covered, flips_and_claims, lines_of, summary_of
 from tests.simulation.seeds import run
-from tests.simulation.telling import covered, flips_and_claims, lines_of, summary_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     wanted = _parser().parse_args(arguments)
     least = NODE_SEEDS if wanted.nodes else 0
     if wanted.seed is not None:
-        return _tell_one(least + wanted.seed, wanted.about)
+        return _run_one(least + wanted.seed, wanted.about)
     first = least + wanted.first
     return _run_all(range(first, first + wanted.seeds), DoneSeeds(wanted.done))
 
 
-def _tell_one(seed: int, about: str) -> int:
+def _run_one(seed: int, about: str) -> int:
     outcome = run(draw(seed))
     for line in (*lines_of(outcome, about), *covered(outcome.seen), *summary_of(outcome)):
         print(line)
@@ -47,7 +55,7 @@ def _run_all(seeds: range, done: DoneSeeds) -> int:
         print(f"seed {seed}: {how}")
     last_s = began_s = time.monotonic()
 
-    def is_done(some: list[int], ran: Ran) -> None:
+    def is_done(some: list[int], ran: SeedsResult) -> None:
         nonlocal last_s
         now_s = time.monotonic()
         done.add(some, ran.broken, now_s - last_s)
@@ -59,7 +67,7 @@ def _run_all(seeds: range, done: DoneSeeds) -> int:
             flush=True,
         )
 
-    result = run_many(left, on_broken=_report, on_done=is_done) if left else NOTHING_RAN
+    result = run_many(left, on_broken=_report, on_done=is_done) if left else NO_RESULT
     for line in (*covered(result.seen), flips_and_claims(result.seen)):
         print(line)
     broken = done.broken_of(seeds)
@@ -72,7 +80,7 @@ def _run_all(seeds: range, done: DoneSeeds) -> int:
 
 def _report(seed: int, how: str) -> None:
     print(f"seed {seed}: {how}", flush=True)
-    keep(seed, KEPT)
+    keep_failing_seed(seed, FAILING_SEEDS)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,25 +88,33 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m tests.simulation", description="The whole cloud, simulated."
     )
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--seed", type=int, help="tell one seed in full")
-    which.add_argument("--seeds", type=int, help="run so many seeds")
+    which.add_argument("--seed", type=int, help="run one seed and print its timeline")
+    which.add_argument("--seeds", type=int, help="run this many seeds")
     parser.add_argument(
-        "--from", "--first", type=int, default=1, dest="first", metavar="N", help="the first of many"
+        "--from",
+        "--first",
+        type=int,
+        default=1,
+        dest="first",
+        metavar="N",
+        help="the first seed of --seeds (default 1)",
     )
     parser.add_argument(
-        "--done", type=Path, help="keep in this file which seeds are done, and run the others"
+        "--done", type=Path, help="record the results in this file, and skip the seeds that it has"
     )
     parser.add_argument(
-        "--nodes", action="store_true", help=f"of bare metal: seeds are counted from {NODE_SEEDS} on"
+        "--nodes", action="store_true", help=f"seeds of bare metal: {NODE_SEEDS} is added to each"
     )
-    parser.add_argument("--about", default="", help="of a seed, only lines with this in them, and faults")
+    parser.add_argument(
+        "--about", default="", help="with --seed: print only faults, and lines that contain this text"
+    )
     return parser
 
 
 def _with_fixed_hashes() -> None:
-    """As many.py has it for its processes: this one is replaced by itself."""
-    if os.environ.get(HASHES) != FIXED_HASHES:
-        environment = {**os.environ, HASHES: FIXED_HASHES}
+    """Re-execute this process with a fixed hash seed; many_seeds.py does the same for its worker processes."""
+    if os.environ.get(HASH_SEED_VARIABLE) != FIXED_HASH_SEED:
+        environment = {**os.environ, HASH_SEED_VARIABLE: FIXED_HASH_SEED}
         again = [sys.executable, "-m", "tests.simulation", *sys.argv[1:]]
         os.execve(sys.executable, again, environment)  # noqa: S606 - itself, and there is no shell to want
 

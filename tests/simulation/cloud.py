@@ -1,7 +1,7 @@
-"""One seed: the whole cloud on one loop, the plan played on it, and what comes of it.
+"""One seed: the whole cloud on one loop carries out the plan.
 
-Processes die and are started again under the same name; the broker and the rows stay. When the calm begins nothing goes
-wrong any more but what hosts cannot help, and then everything must settle.
+A process that dies is started again under the same name; the broker and the rows stay. Once the faults stop, only hosts
+may still fail, and everything must settle.
 """
 
 import asyncio
@@ -20,32 +20,32 @@ from compute_sim.core.attempts import Attempted
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from scheduler_worker.instances import InstanceRow
 from tests.simulation import faults as may
-from tests.simulation.books import Books
-from tests.simulation.cells import Cells
-from tests.simulation.clerks import Clerks
-from tests.simulation.drawing import API, CLERKS, COMPUTES, WORKERS
+from tests.simulation.admins import Admins
+from tests.simulation.books_checker import BooksChecker
+from tests.simulation.cells_checker import CellsChecker
+from tests.simulation.clients import Client, Operator
+from tests.simulation.drawing import ADMINS, API, COMPUTES, WORKERS
+from tests.simulation.faulty_broker import FaultyBroker
 from tests.simulation.findings import Findings
-from tests.simulation.hearing import Ears
-from tests.simulation.hosts_seen import HostsSeen
+from tests.simulation.host_history import HostHistories
 from tests.simulation.intruders import CLIENT, RIVAL, Intruders, Target
 from tests.simulation.ironic import IronicWorld, watched_nodes
-from tests.simulation.nodes import Nodes
-from tests.simulation.people import Client, Operator
-from tests.simulation.physical import Physical
+from tests.simulation.nodes_checker import NodesChecker
 from tests.simulation.plan import CELLS, Plan
 from tests.simulation.process import SimProcess
-from tests.simulation.register import Register
-from tests.simulation.requests import Requests
-from tests.simulation.wires import SimAccess
+from tests.simulation.real_instances import RealInstances
+from tests.simulation.requests_checker import RequestsChecker
+from tests.simulation.traffic import Traffic
 from tests.simulation.workers import IRONIC, SCHEDULER, Rows, Workers
+from tests.simulation.write_oracle import WriteOracle
 
-# Server groups would come first; they are locked with the consumers.
+# Server groups would come first; no write here locks one.
 LOCK_ORDER = ("consumers", "trees", "names")
-PEOPLE = ("client", "operator", *CLERKS)
-# How often the owners of nodes are compared.
-RING_LOOK_S = 0.2
-# After a trouble of a daemon its nodes may be down for a while.
-UNTENDED_S = 20.0
+CLIENTS = ("client", "operator", *ADMINS)
+# How often the checker compares which daemons act on which nodes.
+RING_CHECK_S = 0.2
+# After a fault of a daemon its nodes may be down for this long.
+NODES_DOWN_S = 20.0
 
 
 class Cloud:
@@ -53,44 +53,44 @@ class Cloud:
         self.plan = plan
         self.findings = Findings()
         self.rows = Rows()
-        self.hosts = HostsSeen(self.findings, plan.script)
-        self.nodes = Nodes(self.findings, IRONIC.lease_margin_s)
-        self.physical = Physical(self.findings, self.nodes)
-        self.books = Books(self.findings, self.hosts, self.physical, plan.instances_max)
-        self.requests = Requests(self.findings, self.hosts, plan, SCHEDULER.host_down_s)
-        self.cells = Cells(self.findings, self.physical)
+        self.hosts = HostHistories(self.findings, plan.script)
+        self.nodes = NodesChecker(self.findings, IRONIC.lease_margin_s)
+        self.real_instances = RealInstances(self.findings, self.nodes)
+        self.books = BooksChecker(self.findings, self.hosts, self.real_instances, plan.instances_max)
+        self.requests = RequestsChecker(self.findings, self.hosts, plan, SCHEDULER.host_down_s)
+        self.cells = CellsChecker(self.findings, self.real_instances)
         self._objects = objects_of(CELLS, limits=Limits())
         rights = rights_by_user(self._objects.exchanges, CELLS, applications=(CLIENT, RIVAL))
         self.memory = MemoryBroker(rights.values())
-        self.ears = Ears(self.findings, rights)
+        self.traffic = Traffic(self.findings, rights)
         self.ironic = IronicWorld(plan, self.findings, self.memory, self.nodes) if plan.nodes else None
-        # Those that this cloud may put on nodes.
+        # The instances that this cloud may deploy on nodes.
         self.instance_ids = plan.instance_ids
         self.workers = Workers(plan, self.rows, self, self.nodes, self.ironic)
         self.client = Client(plan, self.findings)
         self._operator = Operator(plan, self.findings)
-        self.register = Register(self.findings, self.rows.books)
-        self.clerks = Clerks(plan, self.findings, self.rows.books, self)
+        self.write_oracle = WriteOracle(self.findings, self.rows.books)
+        self.admins = Admins(plan, self.findings, self.rows.books, self)
         self.intruders = Intruders(self.findings, self.memory, rights, self)
         self._processes: dict[str, SimProcess] = {}
-        self._lives: dict[str, int] = {}
+        self._incarnations: dict[str, int] = {}
         self._zombies: list[SimProcess] = []
         self._away_since: dict[str, float] = {}
-        self._beside: list[asyncio.Task[Any]] = []
-        self._is_calm = False
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._has_stopped_faults = False
         self._is_over = False
         self._loop = asyncio.get_running_loop()
 
-    # Its course
+    # Start and end
 
     async def open(self) -> None:
         connection = self.memory.connect("")
         await connection.declare(self._objects)
         await connection.close()
         if self.ironic is None:
-            self._start_all((*WORKERS, *COMPUTES, *PEOPLE))
+            self._start_all((*WORKERS, *COMPUTES, *CLIENTS))
         else:
-            self._beside += [
+            self._tasks += [
                 self._loop.create_task(self._watched_ironic(self.ironic)),
                 self._loop.create_task(self._watch_ring()),
             ]
@@ -98,28 +98,28 @@ class Cloud:
         for name, at_s in self.plan.daemons.items():
             self._loop.call_at(at_s, self._start, name, context=Context())
         for fault in self.plan.faults:
-            self._loop.call_at(fault.at_s, self._befall, fault, context=Context())
+            self._loop.call_at(fault.at_s, self._inject, fault, context=Context())
         for affliction in self.plan.script.faults:
             if affliction.after_s:
                 kind = str(affliction.__struct_config__.tag)
-                self._loop.call_at(affliction.after_s, self.findings.see, "host", kind, context=Context())
+                self._loop.call_at(affliction.after_s, self.findings.count, "host", kind, context=Context())
 
-    def calm_down(self) -> None:
-        """From now on nothing goes wrong. What is away comes back, and zombies are dead."""
-        self._is_calm = True
-        self.ears.calm()
+    def stop_faults(self) -> None:
+        """From now on nothing fails. Dead processes start again, and zombies die."""
+        self._has_stopped_faults = True
+        self.traffic.stop_faults()
         if self.ironic is not None:
-            self.ironic.calm_down()
+            self.ironic.stop_faults()
         for zombie in self._zombies:
             zombie.die()
         for name, process in list(self._processes.items()):
             if process.is_dead:
                 self._start(name)
-            process.calm()
+            process.stop_faults()
 
     def close(self) -> None:
         self._is_over = True
-        for task in self._beside:
+        for task in self._tasks:
             task.cancel()
         for process in (*self._processes.values(), *self._zombies):
             process.die()
@@ -134,55 +134,57 @@ class Cloud:
         standing = self._processes.get(name)
         if standing is not None and not standing.is_dead and standing not in self._zombies:
             return
-        life = self._lives[name] = self._lives.get(name, 0) + 1
-        process = self._processes[name] = SimProcess(name, life, self.plan.seed, self)
+        incarnation = self._incarnations[name] = self._incarnations.get(name, 0) + 1
+        process = self._processes[name] = SimProcess(name, incarnation, self.plan.seed, self)
         if name in self._away_since:
             away = self.hosts.away[name.partition("-")[2]]
             away.append((self._away_since.pop(name), self._loop.time()))
-        self.findings.tell(process.full_name, "starts")
+        self.findings.log(process.full_name, "starts")
         hands_over = (HandsOver.BYTES, HandsOver.MESSAGES_TOO, HandsOver.MESSAGES)[self.plan.seed % 3]
-        broker = SimAccess(self.memory, _user(name), process, self.ears, hands_over=hands_over)
+        broker = FaultyBroker(self.memory, _user(name), process, self.traffic, hands_over=hands_over)
         process.start(self._watched(process, broker))
 
-    async def _watched(self, process: SimProcess, broker: SimAccess) -> None:
-        """A process that falls over by itself has come upon something that it should have borne."""
-        runners: dict[str, Client | Operator | Workers | Clerks] = {
+    async def _watched(self, process: SimProcess, broker: FaultyBroker) -> None:
+        """An exception that ends a process is a bug: a worker must survive every fault that is injected here."""
+        runners: dict[str, Client | Operator | Workers | Admins] = {
             "client": self.client,
             "operator": self._operator,
-            **dict.fromkeys(CLERKS, self.clerks),
+            **dict.fromkeys(ADMINS, self.admins),
         }
         try:
             await runners.get(process.name, self.workers).run(process, broker)
             if process.told_to_stop.is_set():
                 process.die()
         except Exception as problem:  # noqa: BLE001 - whatever it is, it is what was looked for
-            self.findings.breaks("no worker falls over", f"{process.full_name}: {_innermost(problem)!r}")
+            self.findings.breaks(
+                "no worker stops on an error", f"{process.full_name}: {_innermost(problem)!r}"
+            )
 
     def died(self, process: SimProcess, *, quiet_s: float) -> None:
         if self._is_over:
             return
-        self.findings.tell(process.full_name, "dies")
-        self.ears.died(process)
+        self.findings.log(process.full_name, "dies")
+        self.traffic.died(process)
         role, _, cell = process.name.partition("-")
         if role == "compute":
-            self.physical.power_lost(cell)
+            self.real_instances.power_lost(cell)
             self._away_since[process.name] = self._loop.time()
         for queue in _queues_of(process.name) if quiet_s else ():
-            self.ears.delay("", queue, self._loop.time() + quiet_s)
+            self.traffic.delay("", queue, self._loop.time() + quiet_s)
         if role == "ironic":
-            self._untended()
+            self._nodes_may_be_down()
         if process not in self._zombies:
             self._loop.call_later(process.down_s, self._start, process.name, context=Context())
 
     def fired(self, fault: str, process: str) -> None:
-        self.ears.fired(fault, process)
+        self.traffic.fired(fault, process)
         if process.startswith("ironic") or fault == "broker_restart":
-            self._untended()
+            self._nodes_may_be_down()
 
-    def _untended(self) -> None:
-        """From now on nodes may be down for a while, since nobody vouches for them."""
+    def _nodes_may_be_down(self) -> None:
+        """From now on nodes may be down for a while, because no daemon reports them."""
         for away in self.hosts.away.values():
-            away.append((self._loop.time(), self._loop.time() + UNTENDED_S))
+            away.append((self._loop.time(), self._loop.time() + NODES_DOWN_S))
 
     # Bare metal
 
@@ -191,29 +193,29 @@ class Cloud:
             with watched_nodes(self.nodes):
                 await ironic.run()
         except Exception as problem:  # noqa: BLE001 - whatever it is, it is what was looked for
-            self.findings.breaks("no worker falls over", f"Ironic: {_innermost(problem)!r}")
+            self.findings.breaks("no worker stops on an error", f"Ironic: {_innermost(problem)!r}")
 
     async def _watch_ring(self) -> None:
         while True:
-            await asyncio.sleep(RING_LOOK_S)
-            self.nodes.look(self.nodes.truths)
-            self.nodes.look_at_leases(await self.rows.nodes.members())
+            await asyncio.sleep(RING_CHECK_S)
+            self.nodes.check_owners(self.nodes.real_nodes)
+            self.nodes.check_leases(await self.rows.nodes.members())
 
     # Faults
 
-    def _befall(self, fault: may.Fault) -> None:
-        if self._is_calm or self.findings.broken is not None:
+    def _inject(self, fault: may.Fault) -> None:
+        if self._has_stopped_faults or self.findings.broken is not None:
             return
         if not fault.process:
-            self._befall_all(fault)
+            self._inject_for_all(fault)
             return
         process = self._processes.get(fault.process)
-        if process is not None and not (process.is_dead or self._is_to_befall(fault, process)):
+        if process is not None and not (process.is_dead or self._is_armed(fault, process)):
             self.fired(fault.name, process.full_name)
-            self._befall_now(fault, process)
+            self._inject_now(fault, process)
 
-    def _befall_all(self, fault: may.Fault) -> None:
-        """Whatever is not one process's."""
+    def _inject_for_all(self, fault: may.Fault) -> None:
+        """Faults that concern no single process."""
         match fault:
             case may.RoleDown(role=role, for_s=for_s):
                 self.fired(fault.name, role)
@@ -230,25 +232,25 @@ class Cloud:
                 self.fired(fault.name, "Ironic")
                 self.ironic.ironic.go_away(for_s)
             case may.Duplicate():
-                self.ears.copy_next(fault)
+                self.traffic.copy_next(fault)
             case may.Nack():
-                self.ears.nack_next(fault)
+                self.traffic.nack_next(fault)
             case may.Unroutable():
-                self.ears.route_nothing(fault)
+                self.traffic.route_nothing(fault)
             case may.Hostile():
-                self._beside.append(self._loop.create_task(self.intruders.do(fault)))
+                self._tasks.append(self._loop.create_task(self.intruders.attack(fault)))
             case _:
-                raise ValueError(f"nobody knows how {fault!r} befalls all")
+                raise ValueError(f"unknown fault of no single process: {fault!r}")
 
-    def _is_to_befall(self, fault: may.Fault, process: SimProcess) -> bool:
-        """It fires when the process next comes to where it may."""
+    def _is_armed(self, fault: may.Fault, process: SimProcess) -> bool:
+        """True if the fault fires only when the process next reaches the place where it applies."""
         match fault:
             case may.CrashAt(point=point, down_s=down_s, quiet_s=quiet_s):
-                process.doom(point, quiet_s)
+                process.arm_crash(point, quiet_s)
                 process.down_s = down_s
                 return True
             case may.DatabaseAway(for_s=for_s):
-                process.without_database_until_s = self._loop.time() + for_s
+                process.database_away_until_s = self._loop.time() + for_s
                 return True
             case may.LateConfirms(by_s=by_s):
                 process.confirms_late_s = by_s
@@ -256,11 +258,11 @@ class Cloud:
                 process.held_s = held_s
             case _:
                 pass
-        if fault.name in may.MARKS:
-            process.marked[fault.name] += getattr(fault, "parcels", 1)
-        return fault.name in may.MARKS
+        if fault.name in may.ARMED_FAULTS:
+            process.armed[fault.name] += getattr(fault, "parcels", 1)
+        return fault.name in may.ARMED_FAULTS
 
-    def _befall_now(self, fault: may.Fault, process: SimProcess) -> None:
+    def _inject_now(self, fault: may.Fault, process: SimProcess) -> None:
         match fault:
             case may.Crash(down_s=down_s):
                 self._down([process.name], down_s)
@@ -273,7 +275,7 @@ class Cloud:
             case may.Cut():
                 process.cut("the network failed")
             case may.Reorder(queue=queue, for_s=for_s):
-                self.ears.delay(process.name, queue, self._loop.time() + for_s)
+                self.traffic.delay(process.name, queue, self._loop.time() + for_s)
             case may.Pause(for_s=for_s):
                 process.pause(for_s)
             case may.Leave(down_s=down_s):
@@ -283,9 +285,9 @@ class Cloud:
                 self._drain(process.name, draining=True)
                 self._loop.call_later(for_s, self._drain, process.name, False, context=Context())
             case may.ClockJump(by_s=by_s):
-                process.ahead_s += by_s
+                process.clock_offset_s += by_s
             case _:
-                raise ValueError(f"nobody knows how {fault!r} befalls anyone")
+                raise ValueError(f"unknown fault of a process: {fault!r}")
 
     def _down(self, names: Sequence[str], for_s: float) -> None:
         for name in names:
@@ -293,9 +295,9 @@ class Cloud:
             self._processes[name].die()
 
     def _drain(self, daemon: str, draining: bool) -> None:  # noqa: FBT001 - the value set
-        """As `moor ring drain` does."""
+        """Does what `moor ring drain` does."""
         work = self.rows.nodes.set_draining(daemon, draining=draining)
-        self._beside.append(self._loop.create_task(work))
+        self._tasks.append(self._loop.create_task(work))
 
     def _declare_again(self) -> None:
         async def declare() -> None:
@@ -303,9 +305,9 @@ class Cloud:
             await connection.declare(self._objects)
             await connection.close()
 
-        self._beside.append(self._loop.create_task(declare()))
+        self._tasks.append(self._loop.create_task(declare()))
 
-    # What intruders have found out
+    # What intruders know
 
     def targets(self) -> list[Target]:
         return [
@@ -315,19 +317,19 @@ class Cloud:
         ]
 
     def answer_queues(self) -> list[str]:
-        return [queue for name, queue in self.ears.answers_of.items() if name in API]
+        return [queue for name, queue in self.traffic.answers_of.items() if name in API]
 
-    def hear_next_question(self, tell: Callable[[Parcel], None]) -> None:
-        self.ears.hear_next_question(tell)
+    def on_next_question(self, tell: Callable[[Parcel], None]) -> None:
+        self.traffic.on_next_question(tell)
 
-    # What is committed: stores.py tells
+    # Called by the stores at each commit
 
     def locks(self, kind: str, *, after: Sequence[str]) -> None:
         if any(LOCK_ORDER.index(earlier) > LOCK_ORDER.index(kind) for earlier in after):
             self.findings.breaks("one lock order for every writer", f"{kind} are locked after {after}")
 
     def books_opened(self) -> None:
-        self.register.opened()
+        self.write_oracle.opened()
 
     def books_written(
         self, orders: Sequence[ClaimOrder], written: Sequence[ClaimChanges | TreeChanges]
@@ -335,7 +337,7 @@ class Cloud:
         self.books.written(orders, written)
         if self.plan.nodes:
             self.nodes.written(orders, written)
-        self.register.written(written)
+        self.write_oracle.written(written)
 
     def requests_written(self, rows: Iterable[InstanceRow], hosts: Sequence[HostState]) -> None:
         for host in hosts:
@@ -346,7 +348,7 @@ class Cloud:
         self.cells.written(rows, forgotten)
 
     def attempts_changed(self, attempts: Sequence[Attempted]) -> None:
-        self.physical.attempts_changed(attempts)
+        self.real_instances.attempts_changed(attempts)
 
 
 def _user(name: str) -> str:
@@ -355,11 +357,11 @@ def _user(name: str) -> str:
         return user_of(role, rest.partition("-")[0])
     if role == "client":
         return CLIENT.user
-    return user_of("operator" if role == "clerk" else role)
+    return user_of("operator" if role == "admin" else role)
 
 
 def _queues_of(name: str) -> tuple[str, ...]:
-    """What a process of this name works off; their ends are enough to tell them from others."""
+    """The ends of the names of the queues that this process consumes."""
     role, _, rest = name.partition("-")
     match role:
         case "scheduler":

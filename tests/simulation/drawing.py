@@ -1,4 +1,4 @@
-"""From a seed to a plan: the one place where chance says what is to happen."""
+"""Draws a plan from a seed: the only place where chance decides what happens."""
 
 import math
 import random
@@ -17,8 +17,8 @@ from compute_sim.core.faults import (
     FaultScript,
 )
 from compute_sim.core.hosts import Host, HostSize
+from tests.simulation.admin_ops import EVERY_ACTION
 from tests.simulation.drawing_nodes import NODE_SEEDS, draw_nodes
-from tests.simulation.errands import EVERY_DEED
 from tests.simulation.faults import (
     BROKEN_BODIES,
     CURSED,
@@ -49,12 +49,22 @@ from tests.simulation.faults import (
     Unroutable,
     Zombie,
 )
-from tests.simulation.intruders import WAYS, WAYS_OF_QUESTIONS
-from tests.simulation.plan import CELLS, GOLD, RATIOS, Boot, Delete, Errand, Nonsense, Plan, Switch
+from tests.simulation.intruders import MESSAGE_TYPES, QUESTION_TYPES
+from tests.simulation.plan import (
+    CELLS,
+    GOLD,
+    RATIOS,
+    AdminOp,
+    Boot,
+    Delete,
+    DisabledHost,
+    InvalidRequest,
+    Plan,
+)
 
 INSTANCES = 100
 HOSTS_PER_CELL = 6
-# Their CPUs and memory are in NUMA nodes.
+# The numbers of hosts whose CPUs and memory are in NUMA nodes.
 NESTED = (2, 5)
 SIZE = HostSize(vcpus=16, ram_mb=65_536, disk_gb=1_000, vcpu_ratio=1.0)
 BUSY_S = (1.0, 34.0)
@@ -62,10 +72,10 @@ API, PLACEMENT = ("scheduler-1", "scheduler-2"), ("placement-1", "placement-2")
 CONDUCTORS = tuple(f"conductor-{cell}-{n}" for cell in CELLS for n in (1, 2))
 COMPUTES = tuple(f"compute-{cell}" for cell in CELLS)
 WORKERS = (*API, *PLACEMENT, *CONDUCTORS)
-DESK = "desk-1"
-CLERKS = ("clerk-1", "clerk-2", DESK)
-ERRANDS = 60
-ERRANDS_S = (2.0, 42.0)
+HTTP_ADMIN = "http-1"
+ADMINS = ("admin-1", "admin-2", HTTP_ADMIN)
+ADMIN_OPS = 60
+ADMIN_OPS_S = (2.0, 42.0)
 KEYS = (
     "build.request",
     "claim",
@@ -78,7 +88,7 @@ KEYS = (
     "instance.",
     "host.state",
 )
-KEYS_OF_CLERKS = ("provider.", "inventory.", "traits.", "allocations.set", "allocations.set", "reshape")
+KEYS_OF_ADMINS = ("provider.", "inventory.", "traits.", "allocations.set", "allocations.set", "reshape")
 KEYS_NACKED = (
     *("build.request", "instance.delete", "claim", "swap", "release", "place", "spawn", "spawned", "destroy"),
     *("inventory.report", "snapshot", "instance.", "host.state", "providers.changed", "allocations.set"),
@@ -120,8 +130,9 @@ def draw(seed: int) -> Plan:
         _probe(chance),
     )
     names = [host.name for of_cell in hosts.values() for host in of_cell]
-    # By a chance of their own: what else is drawn of a seed stays as it is when clerks get other errands.
-    clerks_chance = random.Random(f"{seed} clerks")
+    # A random generator of its own: other operations of administrators leave the rest of the plan as it is. The word in
+    # its seed has no meaning; another word would draw other plans for all kept seeds.
+    admins_chance = random.Random(f"{seed} clerks")
     return Plan(
         seed=seed,
         instances_max=_instances_max(random.Random(f"{seed} limit")),
@@ -129,13 +140,13 @@ def draw(seed: int) -> Plan:
         script=_script(chance, names, dict(late.values())),
         boots=boots,
         deletes=(*_deletes(chance, boots), Delete(boots[-2].id, 0, boots[-2].at_s + 1.5)),
-        switches=tuple(_switch(chance, names) for _ in range(2)),
-        nonsense=(Nonsense(chance.uniform(*BUSY_S), None), Nonsense(36.0, boots[0].id)),
+        disabled_hosts=tuple(_switch(chance, names) for _ in range(2)),
+        invalid_requests=(InvalidRequest(chance.uniform(*BUSY_S), None), InvalidRequest(36.0, boots[0].id)),
         faults=tuple(
             sorted(
                 (
                     *_faults(chance),
-                    *_faults_of_clerks(clerks_chance),
+                    *_faults_of_admins(admins_chance),
                     *_faults_of_publishing(random.Random(f"{seed} publishing")),
                     *_faults_of_databases(random.Random(f"{seed} databases")),
                     *_faults_of_intruders(random.Random(f"{seed} intruders")),
@@ -143,12 +154,12 @@ def draw(seed: int) -> Plan:
                 key=lambda fault: fault.at_s,
             )
         ),
-        errands=(*_errands(clerks_chance), *_errands_together(random.Random(f"{seed} together"))),
+        admin_ops=(*_admin_ops(admins_chance), *_simultaneous_ops(random.Random(f"{seed} together"))),
     )
 
 
 def _instances_max(chance: random.Random) -> int:
-    """Of one seed in three: about as many as a host has room for."""
+    """One seed in three has a limit, near the number of instances that fit on a host."""
     return chance.randint(4, 7) if chance.random() < 1 / 3 else 0
 
 
@@ -168,7 +179,7 @@ def _hosts(chance: random.Random, sizes_chance: random.Random, cell: str) -> tup
 
 
 def _size(chance: random.Random) -> HostSize:
-    """As large as SIZE, by whatever ratio, and with a reserve: what is real is more or less than what may be held."""
+    """The same capacity as SIZE, reached by different ratios and reserves: the real amount differs from the capacity."""
     vcpu_ratio, ram_ratio, disk_ratio = (
         chance.choice(RATIOS),
         chance.choice(RATIOS[:3]),
@@ -202,7 +213,7 @@ def _boots(chance: random.Random) -> tuple[Boot, ...]:
                 count=chance.choice((1, 1, 1, 2, 3)),
                 vcpus=40 if giant else chance.choice((1, 2, 2, 4)),
                 ram_mb=chance.choice((1024, 4096)),
-                again_s=tuple(at_s + chance.uniform(0, 20) for _ in range(chance.random() < 0.15)),
+                repeated_at_s=tuple(at_s + chance.uniform(0, 20) for _ in range(chance.random() < 0.15)),
                 needs_gold=chance.random() < 0.2,
                 deadline_s=12 if chance.random() < 0.05 else 30,
             )
@@ -223,12 +234,12 @@ def _on_late(chance: random.Random, host: str, at_s: float) -> Boot:
 
 
 def _probe(chance: random.Random) -> Boot:
-    """Somebody boots when all is well again: it is active soon, and what it changes shows who has missed something."""
+    """A boot after the faults have stopped: it is active soon, and its changes show which process missed earlier ones."""
     return Boot(id=UUID(int=chance.getrandbits(128)), name="probe", at_s=50.0, count=1, vcpus=1, ram_mb=1024)
 
 
 def _early(chance: random.Random) -> Boot:
-    """Its claim comes once more when it is deleted, and placement has forgotten it."""
+    """Its claim is delivered again after the instance is deleted and placement has pruned it."""
     return Boot(
         id=UUID(int=chance.getrandbits(128)),
         name="early",
@@ -240,7 +251,7 @@ def _early(chance: random.Random) -> Boot:
 
 
 def _deletes(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Delete, ...]:
-    """Before the request, at once, while it is placed and built, and long after."""
+    """Before the request, at the same time, while the instance is placed or built, and long after."""
     deletes = []
     for boot in boots[:-1]:
         for index in range(boot.count):
@@ -255,13 +266,13 @@ def _deletes(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Delete, ..
     return tuple(deletes)
 
 
-def _switch(chance: random.Random, names: list[str]) -> Switch:
+def _switch(chance: random.Random, names: list[str]) -> DisabledHost:
     at_s = chance.uniform(*BUSY_S)
-    return Switch(chance.choice(names), at_s, at_s + chance.uniform(1, 10))
+    return DisabledHost(chance.choice(names), at_s, at_s + chance.uniform(1, 10))
 
 
 def _script(chance: random.Random, names: list[str], late: dict[str, float]) -> FaultScript:
-    """A host that is silent from the beginning is one that is added when it speaks."""
+    """A host that is silent from the beginning counts as added once it reports."""
     there = [name for name in names if name not in late]
     silent, later, dying, shrinking, losing, bare = chance.sample(there, 6)
     at_s = [chance.uniform(*BUSY_S) for _ in range(6)]
@@ -328,7 +339,7 @@ def _faults_of_publishing(chance: random.Random) -> list[Fault]:
         return chance.uniform(*BUSY_S) + 1
 
     def anyone() -> str:
-        return chance.choice((*WORKERS, *COMPUTES, *CONDUCTORS, "client", *CLERKS[:2]))
+        return chance.choice((*WORKERS, *COMPUTES, *CONDUCTORS, "client", *ADMINS[:2]))
 
     return [
         *(LostPublish(at_s(), anyone()) for _ in range(5)),
@@ -347,13 +358,13 @@ def _faults_of_publishing(chance: random.Random) -> list[Fault]:
 
 
 def _faults_of_databases(chance: random.Random) -> list[Fault]:
-    """Each kind in each store."""
+    """Each kind of fault in each store."""
 
     def at_s() -> float:
         return chance.uniform(*BUSY_S) + 1
 
     faults: list[Fault] = []
-    for those in (API, PLACEMENT, CONDUCTORS, (DESK,)):
+    for those in (API, PLACEMENT, CONDUCTORS, (HTTP_ADMIN,)):
         faults += [
             Deadlock(at_s(), chance.choice(those)),
             SerialisationFailure(at_s(), chance.choice(those)),
@@ -365,57 +376,63 @@ def _faults_of_databases(chance: random.Random) -> list[Fault]:
 
 
 def _faults_of_intruders(chance: random.Random) -> list[Fault]:
-    """Each kind of broken bytes, and each forgery; and answers that come again, late."""
+    """Each kind of broken bytes and each forgery once, and answers that are delivered again later."""
 
     def at_s() -> float:
         return chance.uniform(4.0, 38.0)
 
-    def lot() -> int:
+    def seed_of_attack() -> int:
         return chance.getrandbits(32)
 
     return [
-        *(Hostile(at_s(), "", content, chance.choice(WAYS), lot()) for content in BROKEN_BODIES[:-1]),
-        Hostile(at_s(), "", BROKEN_BODIES[-1], chance.choice(WAYS_OF_QUESTIONS), lot()),
-        *(Hostile(at_s(), "", content, "", lot()) for content in FORGERIES),
-        Hostile(chance.uniform(2, 8), "", CURSED, "", lot()),
+        *(
+            Hostile(at_s(), "", content, chance.choice(MESSAGE_TYPES), seed_of_attack())
+            for content in BROKEN_BODIES[:-1]
+        ),
+        Hostile(at_s(), "", BROKEN_BODIES[-1], chance.choice(QUESTION_TYPES), seed_of_attack()),
+        *(Hostile(at_s(), "", content, "", seed_of_attack()) for content in FORGERIES),
+        Hostile(chance.uniform(2, 8), "", CURSED, "", seed_of_attack()),
         Duplicate(BUSY_S[0] - 0.15, "", "claim", 42.0),
         *(Duplicate(at_s(), "", "answers.", chance.choice((0.1, 1.0, 5.0))) for _ in range(6)),
     ]
 
 
-def _errands(chance: random.Random) -> tuple[Errand, ...]:
-    """Several begin at once now and then, so that they meet in one batch."""
-    errands = []
-    at_s = ERRANDS_S[0]
-    for _ in range(ERRANDS):
+def _admin_ops(chance: random.Random) -> tuple[AdminOp, ...]:
+    """Some begin at the same time, so that they arrive in one batch."""
+    admin_ops = []
+    at_s = ADMIN_OPS_S[0]
+    for _ in range(ADMIN_OPS):
         if chance.random() < 0.7:
-            at_s = chance.uniform(*ERRANDS_S)
-        errands.append(Errand(at_s, chance.choice(CLERKS), chance.choice(EVERY_DEED), chance.getrandbits(32)))
-    return tuple(sorted(errands, key=lambda errand: errand.at_s))
+            at_s = chance.uniform(*ADMIN_OPS_S)
+        admin_ops.append(
+            AdminOp(at_s, chance.choice(ADMINS), chance.choice(EVERY_ACTION), chance.getrandbits(32))
+        )
+    return tuple(sorted(admin_ops, key=lambda op: op.at_s))
 
 
-def _errands_together(chance: random.Random) -> Iterator[Errand]:
-    """Several writes of one kind, which are to meet in one batch over the bus."""
+def _simultaneous_ops(chance: random.Random) -> Iterator[AdminOp]:
+    """Pairs of reshapes that are to arrive in one batch over the bus."""
     for _ in range(3):
-        at_s = chance.uniform(*ERRANDS_S)
-        yield Errand(at_s, chance.choice(CLERKS[:2]), "reshape two", chance.getrandbits(32))
+        at_s = chance.uniform(*ADMIN_OPS_S)
+        yield AdminOp(at_s, chance.choice(ADMINS[:2]), "reshape two", chance.getrandbits(32))
 
 
-def _faults_of_clerks(chance: random.Random) -> list[Fault]:
+def _faults_of_admins(chance: random.Random) -> list[Fault]:
     def at_s() -> float:
-        return chance.uniform(*ERRANDS_S)
+        return chance.uniform(*ADMIN_OPS_S)
 
     return [
-        *(Duplicate(at_s(), "", key, chance.choice((0.0, 0.1, 1.0, 8.0))) for key in KEYS_OF_CLERKS),
-        *(Cut(at_s(), clerk) for clerk in CLERKS[:2]),
-        *(LostConfirm(at_s(), clerk) for clerk in CLERKS[:2]),
+        *(Duplicate(at_s(), "", key, chance.choice((0.0, 0.1, 1.0, 8.0))) for key in KEYS_OF_ADMINS),
+        *(Cut(at_s(), clerk) for clerk in ADMINS[:2]),
+        *(LostConfirm(at_s(), clerk) for clerk in ADMINS[:2]),
         *(
             CrashAt(at_s(), who, point, chance.uniform(0.1, 1))
             for point in ("before_commit", "after_commit")
-            for who in (DESK, chance.choice(PLACEMENT))
+            for who in (HTTP_ADMIN, chance.choice(PLACEMENT))
         ),
-        Crash(at_s(), DESK, chance.uniform(0.1, 2)),
-        # What is decided and not said is what a conductor's next word about it must not lose.
+        Crash(at_s(), HTTP_ADMIN, chance.uniform(0.1, 2)),
+        # A conductor dies after it has committed a decision and before it has published it: its next message must not
+        # lose it.
         *(
             CrashAt(at_s(), who, "after_commit", chance.uniform(0.1, 1), 2.0)
             for who in (chance.choice(CONDUCTORS), chance.choice(CONDUCTORS))

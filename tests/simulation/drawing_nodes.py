@@ -1,4 +1,4 @@
-"""From a seed of bare metal to a plan: nodes and their Ironic, daemons, and what goes wrong with them."""
+"""Draws a plan of bare metal from a seed: nodes, their Ironic, daemons, and faults."""
 
 import random
 from uuid import UUID
@@ -42,13 +42,13 @@ NODES = 32
 FLIPS = 1_000
 INSTANCES = 80
 BUSY_S = (3.0, 40.0)
-# Three from the beginning, and one that joins them.
+# Three start at the beginning, and the last one joins later.
 DAEMONS = ("ironic-1", "ironic-2", "ironic-3", "ironic-4")
 OTHERS = (
     *("scheduler-1", "scheduler-2", "placement-1", "placement-2"),
     *(f"conductor-{cell}-{n}" for cell in CELLS for n in (1, 2)),
 )
-# What somebody does with a node, one after the other; how often each is drawn stands before it.
+# Sequences of changes to one node; the number before each sets how often it is drawn.
 EPISODES = (
     *((8, ("maintain", "maintain")),),
     *((8, ("provision", "provision")),),
@@ -64,7 +64,7 @@ EPISODES = (
     (1, ("delete", "delete", "provision")),
     (6, ("heal", "heal")),
 )
-EVERY_EPISODE = tuple(deeds for often, deeds in EPISODES for _ in range(often))
+EVERY_EPISODE = tuple(actions for often, actions in EPISODES for _ in range(often))
 KEYS = (
     "inventory.report",
     "claim",
@@ -85,7 +85,7 @@ def draw_nodes(seed: int) -> Plan:
     chance = random.Random(f"{seed} nodes")
     nodes = _nodes(random.Random(f"{seed} metal"))
     boots = _boots(random.Random(f"{seed} boots"))
-    # By a chance of their own: what else is drawn of a seed stays as it is.
+    # A random generator of its own: other rebuilds leave the rest of the plan as it is.
     of_rebuilds = random.Random(f"{seed} rebuilds")
     faults = (*_faults(chance), *_faults_of_rebuilds(of_rebuilds))
     return Plan(
@@ -100,7 +100,7 @@ def draw_nodes(seed: int) -> Plan:
         flips=_flips(random.Random(f"{seed} flips"), nodes),
         ironic=_script(random.Random(f"{seed} script")),
         daemons=dict(zip(DAEMONS, (0.0, 0.0, 0.0, chance.uniform(5, 30)), strict=True)),
-        patience_s=80.0,
+        settle_s_max=80.0,
     )
 
 
@@ -119,7 +119,7 @@ def _nodes(chance: random.Random) -> tuple[Node, ...]:
 
 
 def _boots(chance: random.Random) -> tuple[Boot, ...]:
-    """Some ask for no class: they get no node."""
+    """Some ask for a virtual flavor: no node fits."""
     boots: list[Boot] = []
     while sum(boot.count for boot in boots) < INSTANCES:
         at_s = chance.uniform(*BUSY_S)
@@ -132,7 +132,7 @@ def _boots(chance: random.Random) -> tuple[Boot, ...]:
                 count=chance.choice((1, 1, 1, 2)),
                 vcpus=1 if is_virtual else 0,
                 ram_mb=512 if is_virtual else 0,
-                again_s=tuple(at_s + chance.uniform(0, 20) for _ in range(chance.random() < 0.1)),
+                repeated_at_s=tuple(at_s + chance.uniform(0, 20) for _ in range(chance.random() < 0.1)),
                 deadline_s=chance.choice((12, 30, 30, 30)),
                 node_class="" if is_virtual else chance.choice(CLASSES),
             )
@@ -141,7 +141,7 @@ def _boots(chance: random.Random) -> tuple[Boot, ...]:
 
 
 def _deletes(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Delete, ...]:
-    """Most, so that there is room for others: at once, in the middle of the deploy, and when it is active."""
+    """Most instances are deleted, to make room for others: at once, during the deploy, or when they are active."""
     return tuple(
         Delete(
             boot.id,
@@ -155,15 +155,15 @@ def _deletes(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Delete, ..
 
 
 def _rebuilds(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Rebuild, ...]:
-    """Of every other instance, and some twice: the second may come while the first is under way."""
+    """About every other instance, some twice: the second order may arrive during the first rebuild."""
     rebuilds: list[Rebuild] = []
     for boot in boots:
         for index in range(boot.count):
             for _ in range(chance.choice((0, 0, 1, 1, 1, 2))):
                 at_s = boot.at_s + chance.uniform(0, 12)
-                again_s = tuple(at_s + chance.uniform(0, 8) for _ in range(chance.random() < 0.3))
+                repeated_at_s = tuple(at_s + chance.uniform(0, 8) for _ in range(chance.random() < 0.3))
                 id_ = UUID(int=chance.getrandbits(128))
-                rebuilds.append(Rebuild(id_, boot.id, index, at_s, again_s))
+                rebuilds.append(Rebuild(id_, boot.id, index, at_s, repeated_at_s))
     return tuple(sorted(rebuilds, key=lambda rebuild: rebuild.at_s))
 
 
@@ -179,13 +179,13 @@ def _faults_of_rebuilds(chance: random.Random) -> list[Fault]:
 
 
 def _flips(chance: random.Random, nodes: tuple[Node, ...]) -> tuple[Flip, ...]:
-    """Each episode by itself; several of one node meet now and then."""
+    """Sequences are drawn independently; sometimes several change one node at the same time."""
     flips: list[Flip] = []
     while len(flips) < FLIPS:
         at_s, name = chance.uniform(*BUSY_S), str(chance.choice(nodes).name)
         pace_s = chance.choice((0.02, 0.3, 1.0, 3.0))
-        for number, deed in enumerate(chance.choice(EVERY_EPISODE)):
-            flips.append(Flip(at_s, name, deed, chance.getrandbits(15) * 2 + number % 2))
+        for number, action in enumerate(chance.choice(EVERY_EPISODE)):
+            flips.append(Flip(at_s, name, action, chance.getrandbits(15) * 2 + number % 2))
             at_s += pace_s * chance.uniform(0.5, 1.5)
     return tuple(sorted(flips, key=lambda flip: flip.at_s))
 

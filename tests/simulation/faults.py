@@ -1,10 +1,12 @@
-"""What can go wrong beside what hosts do: each a value that names when, to whom, and how long."""
+"""Faults that are injected, beside those of hosts. Each is a value with its time, the process it concerns, and its
+duration.
+"""
 
 from msgspec import Struct
 
 
 class Fault(Struct, frozen=True, tag_field="kind"):
-    """`process` is a role and a number, such as `scheduler-1`: whoever bears that name then."""
+    """`process` is a role and a number, such as `scheduler-1`: the process that has this name at that time."""
 
     at_s: float
     process: str = ""
@@ -15,15 +17,16 @@ class Fault(Struct, frozen=True, tag_field="kind"):
 
 
 class Crash(Fault, frozen=True, tag="crash"):
-    """Wherever it is: its memory and its connections are gone. Another starts after `down_s`."""
+    """The process dies wherever it is, and loses its memory and its connections. Another starts after `down_s`."""
 
     down_s: float = 1.0
 
 
 class CrashAt(Fault, frozen=True, tag="crash_at"):
-    """When it next comes to this point: before_commit, after_commit, before_ack, in_timer, on_the_way.
+    """The process dies when it next reaches this point: before_commit, after_commit, before_ack, in_timer, on_the_way.
 
-    Its queues are dealt out again only after `quiet_s`, so that others may speak of the same entities meanwhile.
+    Its unacknowledged messages are redelivered only after `quiet_s`, so that other messages about the same entities
+    overtake them.
     """
 
     point: str = "after_commit"
@@ -36,8 +39,8 @@ class CrashAt(Fault, frozen=True, tag="crash_at"):
 
 
 class Zombie(Fault, frozen=True, tag="zombie"):
-    """Taken for dead: its connections are cut, another starts; and it goes on with what it has in hand, comes back
-    to the broker after `away_s`, and dies after `for_s`.
+    """The process is taken for dead: its connections are cut and another starts. It continues the work in hand,
+    connects to the broker again after `away_s`, and dies after `for_s`.
     """
 
     away_s: float = 1.0
@@ -45,11 +48,11 @@ class Zombie(Fault, frozen=True, tag="zombie"):
 
 
 class Cut(Fault, frozen=True, tag="cut"):
-    """All its connections break, and it may connect again at once."""
+    """All its connections break; it may connect again at once."""
 
 
 class LostConfirm(Fault, frozen=True, tag="lost_confirm"):
-    """Its next parcel arrives, and the connection breaks before it hears so."""
+    """Its next parcel arrives, but the connection breaks before the confirm."""
 
 
 class LostPublish(Fault, frozen=True, tag="lost_publish"):
@@ -57,15 +60,15 @@ class LostPublish(Fault, frozen=True, tag="lost_publish"):
 
 
 class LateConfirms(Fault, frozen=True, tag="late_confirms"):
-    """Its next parcels are stored at once, and it hears so much later that they are."""
+    """The broker stores its next parcels at once, and confirms them late."""
 
     by_s: float = 1.0
     parcels: int = 1
 
 
 class Nack(Fault, frozen=True, tag="nack"):
-    """A queue is full: the next parcels with a key that starts so are refused. With `is_stored`, another queue that
-    they are for has taken them.
+    """A queue is full: the next parcels whose key starts with `key` are refused. With `is_stored`, another queue has
+    stored them.
     """
 
     key: str = ""
@@ -74,29 +77,33 @@ class Nack(Fault, frozen=True, tag="nack"):
 
 
 class Unroutable(Fault, frozen=True, tag="unroutable"):
-    """For a while no queue is bound for orders and questions with a key that starts so."""
+    """For a while no queue is bound for orders and questions whose key starts with `key`."""
 
     key: str = ""
     for_s: float = 1.0
 
 
 class QueueGone(Fault, frozen=True, tag="queue_gone"):
-    """The queue is deleted, and declared again later. Only queues of questions: what is in others may not be lost."""
+    """The queue is deleted, and declared again later. Only for queues of questions: other queues must not lose
+    messages.
+    """
 
     queue: str = ""
     for_s: float = 1.0
 
 
 class Deadlock(Fault, frozen=True, tag="deadlock"):
-    """Its next transaction is the victim of a deadlock when it takes its locks."""
+    """Its next transaction is the victim of a deadlock when it locks rows."""
 
 
 class SerialisationFailure(Fault, frozen=True, tag="serialisation_failure"):
-    """Its next transaction fails at its commit: nothing is written."""
+    """Its next transaction fails at the commit: nothing is written."""
 
 
 class LostAtCommit(Fault, frozen=True, tag="lost_at_commit"):
-    """Its connection to the database breaks at its next commit, which is done, or not; it cannot tell."""
+    """Its connection to the database breaks at its next commit. `is_done` says whether the commit took effect; the
+    process cannot know.
+    """
 
     is_done: bool = False
 
@@ -106,17 +113,17 @@ class LostAtCommit(Fault, frozen=True, tag="lost_at_commit"):
 
 
 class DatabaseAway(Fault, frozen=True, tag="database_away"):
-    """It cannot reach its database for so long."""
+    """The process cannot reach its database for this time."""
 
     for_s: float = 1.0
 
 
 class Hostile(Fault, frozen=True, tag="hostile"):
-    """Somebody sends what does harm, or would: bytes on the way of a type of message, or a forged message."""
+    """An intruder sends broken bytes as a message of this type, or a forged message."""
 
     content: str = ""
-    way: str = ""
-    lot: int = 0
+    message_type: str = ""
+    seed: int = 0
 
     @property
     def name(self) -> str:
@@ -124,39 +131,41 @@ class Hostile(Fault, frozen=True, tag="hostile"):
 
 
 class Duplicate(Fault, frozen=True, tag="duplicate"):
-    """The next parcel with a key that starts so is delivered again, so much later."""
+    """The next parcel whose key starts with `key` is delivered again after this time."""
 
     key: str = ""
     after_s: float = 0.0
 
 
 class LateRedelivery(Fault, frozen=True, tag="late_redelivery"):
-    """What it is given next from a queue lies there unread, and is dealt out again when its connection breaks."""
+    """The process does not read its next delivery until the connection breaks; then the delivery goes to another
+    consumer.
+    """
 
     held_s: float = 1.0
 
 
 class Reorder(Fault, frozen=True, tag="reorder"):
-    """Deliveries of queues with names that end so come late, and those of others overtake them."""
+    """Deliveries of queues whose name ends with `queue` are delayed, so that those of other queues overtake them."""
 
     queue: str = ""
     for_s: float = 1.0
 
 
 class ClockJump(Fault, frozen=True, tag="clock_jump"):
-    """Its clock is so many seconds further, or less far, than it was."""
+    """Its clock jumps by this many seconds, forwards or backwards."""
 
     by_s: float = 0.0
 
 
 class FeedDrop(Fault, frozen=True, tag="feed_drop"):
-    """The next parcels of its feed are not there."""
+    """The next parcels of its feed are lost."""
 
     parcels: int = 1
 
 
 class RoleDown(Fault, frozen=True, tag="role_down"):
-    """All processes of a role are away at once: the API level, or placement."""
+    """All processes of a role are down at the same time: the API level, or placement."""
 
     role: str = ""
     for_s: float = 3.0
@@ -167,35 +176,35 @@ class RoleDown(Fault, frozen=True, tag="role_down"):
 
 
 class BrokerRestart(Fault, frozen=True, tag="broker_restart"):
-    """Every connection breaks; what was not to be kept is gone."""
+    """Every connection breaks; transient messages are lost."""
 
 
 class Pause(Fault, frozen=True, tag="pause"):
-    """It stands still for so long, as a virtual machine may, and then goes on as if no time had passed. Its connections
-    break meanwhile.
+    """The process is suspended for this time, as a virtual machine may be, and then continues as if no time had passed.
+    Its connections break meanwhile.
     """
 
     for_s: float = 1.0
 
 
 class Leave(Fault, frozen=True, tag="leave"):
-    """A daemon is told to stop: it gives its nodes away, and another starts under its name after `down_s`."""
+    """A daemon is told to stop: it hands its nodes over, and another starts under its name after `down_s`."""
 
     down_s: float = 1.0
 
 
 class Drain(Fault, frozen=True, tag="drain"):
-    """An operator has a daemon give its nodes away, for so long."""
+    """An operator drains a daemon for this time: it hands its nodes over."""
 
     for_s: float = 1.0
 
 
 class LostAnswer(Fault, frozen=True, tag="lost_answer"):
-    """A daemon's next request to Ironic is carried out, and its answer is lost."""
+    """Ironic carries out a daemon's next request, but the answer is lost."""
 
 
 class IronicAway(Fault, frozen=True, tag="ironic_away"):
-    """Ironic's API cannot be reached for so long; its conductors go on working."""
+    """Ironic's API cannot be reached for this time; Ironic's conductors continue to work."""
 
     for_s: float = 1.0
 
@@ -203,21 +212,21 @@ class IronicAway(Fault, frozen=True, tag="ironic_away"):
 POINTS = ("before_commit", "after_commit", "before_ack", "in_timer")
 # A parcel leaves the process and never reaches the broker: the process waits for the confirm, and dies before it comes.
 ON_THE_WAY = "on_the_way"
-OF_DATABASES = (
+DATABASE_FAULTS = (
     "deadlock",
     "serialisation_failure",
     "lost_before_commit",
     "lost_after_commit",
     "database_away",
 )
-# What befalls the next parcels, deliveries or transactions of a process.
-MARKS = (
+# Faults that are armed on a process, and fire at its next parcel, delivery or transaction.
+ARMED_FAULTS = (
     *("lost_confirm", "lost_publish", "late_confirms", "late_redelivery", "feed_drop"),
     *("deadlock", "serialisation_failure", "lost_before_commit", "lost_after_commit"),
     "lost_answer",
 )
-# What befalls only daemons that look after nodes, and their Ironic.
-OF_DAEMONS = ("pause", "leave", "drain", "lost_answer", "ironic_away")
+# Faults of the daemons of bare metal, and of Ironic.
+DAEMON_FAULTS = ("pause", "leave", "drain", "lost_answer", "ironic_away")
 BROKEN_BODIES = (
     *("not_utf8", "unknown_type", "wrong_field", "nul", "deep", "truncated", "oversized", "among_good"),
 )
@@ -240,11 +249,11 @@ FORGERIES = (
         "wrong_answer",
     ),
 )
-# A message that its handler can never do: its database refuses it each time, by nobody's fault.
+# A message that its handler can never complete: the database refuses its row each time.
 CURSED = "cursed"
-# The ids of requests whose row the database refuses: other ids are larger.
+# Requests with these ids have a row that the database refuses; all other ids are larger.
 CURSED_IDS = range(1, 2**32)
-EVERY_KIND = (
+ALL_FAULTS = (
     "crash",
     *(f"crash_{point}" for point in (*POINTS, ON_THE_WAY)),
     "zombie",
@@ -255,7 +264,7 @@ EVERY_KIND = (
     "nack",
     "unroutable",
     "queue_gone",
-    *OF_DATABASES,
+    *DATABASE_FAULTS,
     "duplicate",
     "late_redelivery",
     "reorder",
@@ -266,7 +275,7 @@ EVERY_KIND = (
     "broker_restart",
     *(f"hostile_{content}" for content in (*BROKEN_BODIES, *FORGERIES, CURSED)),
 )
-# What comes of them together, seen from outside.
-EVERY_CONSEQUENCE = ("redelivered", "between_commit_and_redelivery", "handed_over")
-# What hosts do by themselves, by their fault script.
-OF_HOSTS = ("fails_to_build", "builds_slowly", "falls_silent", "comes_back_late", "dies", "changes")
+# Consequences of several faults together, counted from outside.
+CONSEQUENCES = ("redelivered", "between_commit_and_redelivery", "handed_over")
+# Faults of hosts, by their own fault script.
+HOST_FAULTS = ("fails_to_build", "builds_slowly", "falls_silent", "comes_back_late", "dies", "changes")

@@ -1,4 +1,4 @@
-"""What was found, what was seen, and in what order: the first broken promise ends a run."""
+"""The results of a run: the broken promise, the counts, and the timeline. The first broken promise ends the run."""
 
 import asyncio
 from collections import Counter
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class Broken(Struct, frozen=True):
-    """A promise that was not kept: when, which, and how it showed."""
+    """A promise that was broken: when, which one, and how."""
 
     at_s: float
     promise: str
@@ -18,14 +18,14 @@ class Broken(Struct, frozen=True):
 
 
 class Findings:
-    """Told by all who check. `is_over` is set by the first broken promise."""
+    """All checkers report here. The first broken promise sets `is_over`."""
 
     def __init__(self) -> None:
         self.broken: Broken | None = None
         self.is_over = asyncio.Event()
-        # Faults, verdicts, message types, pairs of state and message: how often each was seen.
+        # How often each fault, verdict, message type, and pair of state and message was seen.
         self.seen: Counter[tuple[str, str]] = Counter()
-        # When, who, what; as values, since nobody reads most of it.
+        # Time, actor, text and its arguments; formatted only when a person reads them, which is rare.
         self.timeline: list[tuple[float, str, str, tuple[object, ...]]] = []
         self._loop = asyncio.get_running_loop()
 
@@ -33,14 +33,14 @@ class Findings:
     def now_s(self) -> float:
         return self._loop.time()
 
-    def tell(self, who: str, what: str, *details: object) -> None:
+    def log(self, who: str, what: str, *details: object) -> None:
         self.timeline.append((self._loop.time(), who, what, details))
 
-    def see(self, kind: str, what: str) -> None:
+    def count(self, kind: str, what: str) -> None:
         self.seen[kind, what] += 1
 
     def breaks(self, promise: str, how: str) -> None:
         if self.broken is None:
             self.broken = Broken(self._loop.time(), promise, how)
-            self.tell("CHECK", "{}: {}", promise, how)
+            self.log("CHECK", "{}: {}", promise, how)
             self.is_over.set()

@@ -1,7 +1,8 @@
-"""Those who mean harm, or whose programs are broken: bytes that are no messages, by every queue, and messages by which a
-user would act with the authority of another. Each is published as a user of the topology, whose rights the broker judges.
+"""Attackers and broken programs: bytes that are no messages, for every queue, and messages that claim another user's
+authority.
 
-What they say must do no harm, which the other checkers see; and each letter that is made of it must tell what was wrong.
+Each is published as a user of the topology, so the broker judges its rights. The attack must do no harm, which the
+other checkers verify; and each dead letter that it becomes must say what was wrong.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ from tests.simulation.plan import CELLS
 from tests.unit.examples import EXAMPLES
 
 CLIENT = Application("people", admin=True)
-# An application that speaks for a project of its own, of which nothing is.
+# An application with a project of its own that owns no instance.
 RIVAL_PROJECT = "rival"
 RIVAL = Application("rival", projects=(RIVAL_PROJECT,))
 AUTHORITY = "nobody acts with another's authority"
@@ -55,7 +56,7 @@ ANSWERS_GUESSED = 6
 
 
 class Target(Struct, frozen=True):
-    """An instance that is active, with what one must know to harm it."""
+    """An active instance, with the ids that an attacker needs."""
 
     instance: InstanceId
     request: RequestId
@@ -65,19 +66,19 @@ class Target(Struct, frozen=True):
     attempt: int
 
 
-class Seen(Protocol):
-    """What an intruder has found out."""
+class IntruderKnowledge(Protocol):
+    """What an intruder may know about the cloud."""
 
     def targets(self) -> list[Target]: ...
 
     def answer_queues(self) -> list[str]:
-        """Of schedulers, as they are read now."""
+        """The queues that schedulers read answers from at present."""
 
-    def hear_next_question(self, tell: Callable[[Parcel], None]) -> None:
-        """Of a scheduler, with its ids."""
+    def on_next_question(self, tell: Callable[[Parcel], None]) -> None:
+        """Call `tell` with the next question of a scheduler, ids included."""
 
 
-# What is wrong with what a letter holds, as its reason must tell; None if a line is no message by itself and never read.
+# What the dead letter's reason must say for each kind of broken body.
 REASONS: Mapping[str, str] = {
     "not_utf8": r"(?i)utf-?8",
     "unknown_type": r"unknown message type 'no\.such'",
@@ -89,15 +90,15 @@ REASONS: Mapping[str, str] = {
     "among_good": r"(?i)malformed|json|truncated",
     CURSED: r"database: .*attempts, none is left|^came back",
 }
-# A message of each kind that a queue, a feed or an asker takes.
-WAYS = (
+# A message type for each queue, feed or process that reads messages.
+MESSAGE_TYPES = (
     *("build.request", "instance.delete", "instance.query", "host.query", "instance.active", "host.state"),
     *("release", "inventory.report", "claim", "swap", "snapshot", "provider.create"),
     *("place", "remove", "spawned", "destroyed", "spawn", "destroy", "providers.changed", "claim.answered"),
 )
-WAYS_OF_QUESTIONS = ("snapshot", "instance.query", "host.query")
-# Of these, those that are read from a queue of work, and are answered by nothing but a letter.
-KEPT = frozenset(
+QUESTION_TYPES = ("snapshot", "instance.query", "host.query")
+# The types that are read from a work queue: a broken message of these can only become a dead letter.
+WORK_TYPES = frozenset(
     {
         *(
             "instance.delete",
@@ -110,38 +111,42 @@ KEPT = frozenset(
         *("place", "remove", "spawned", "destroyed", "spawn", "destroy"),
     }
 )
-# Letters that are as they should be: who had it in hand died or was cut off with it again and again.
-EXPLAINED = ("came back",)
+# Dead letters that are expected: their consumers died or were cut off again and again.
+EXPECTED_REASONS = ("came back",)
 _EXAMPLES = {type_of(each): each for each in EXAMPLES}
 
 
 class Intruders:
     def __init__(
-        self, findings: Findings, memory: MemoryBroker, rights: Mapping[str, Rights], seen: Seen
+        self,
+        findings: Findings,
+        memory: MemoryBroker,
+        rights: Mapping[str, Rights],
+        knowledge: IntruderKnowledge,
     ) -> None:
         self._findings = findings
         self._memory = memory
         self._rights = rights
-        self._seen = seen
-        # What each of them sent, and what was wrong with it.
+        self._knowledge = knowledge
+        # What each attack sent, by its mark.
         self.sent: dict[str, str] = {}
         self._senders: dict[str, set[str]] = {}
         self._answering: asyncio.Task[None] | None = None
-        # Those that went to a queue that loses nothing, and can only become letters.
-        self._kept: set[str] = set()
+        # Attacks that went to a durable work queue, so that each must become a dead letter.
+        self._must_be_buried: set[str] = set()
 
-    async def do(self, fault: Hostile) -> None:
-        chance = random.Random(fault.lot)
+    async def attack(self, fault: Hostile) -> None:
+        chance = random.Random(fault.seed)
         mark = f"{MARK}{len(self.sent)}-"
         if fault.content == "wrong_answer":
-            self._seen.hear_next_question(partial(self._answer_wrongly, mark))
+            self._knowledge.on_next_question(partial(self._answer_wrongly, mark))
         elif fault.content in FORGERIES:
             await self._forge(fault.content, mark, chance)
         elif fault.content == CURSED:
             flavor = Flavor(vcpus=1, ram_mb=1024)
-            build = BuildInstance(request_id=RequestId(UUID(int=fault.lot)), flavor=flavor, name=CURSED)
-            self._sends(CURSED, mark, "a client boots", CLIENT.user)
-            self._kept.add(mark)
+            build = BuildInstance(request_id=RequestId(UUID(int=fault.seed)), flavor=flavor, name=CURSED)
+            self._record(CURSED, mark, "a client boots", CLIENT.user)
+            self._must_be_buried.add(mark)
             await self._publish(CLIENT.user, address_of(build), _line_of(build, mark, mark))
         else:
             await self._send_bytes(fault, mark, chance)
@@ -149,23 +154,23 @@ class Intruders:
     # Bytes
 
     async def _send_bytes(self, fault: Hostile, mark: str, chance: random.Random) -> None:
-        example = _in_cell(_EXAMPLES[fault.way], chance.choice(CELLS))
+        example = _in_cell(_EXAMPLES[fault.message_type], chance.choice(CELLS))
         address = address_of(example)
         if address.exchange == REPLY:
-            queues = self._seen.answer_queues()
+            queues = self._knowledge.answer_queues()
             if not queues:
                 return
             address = Address(REPLY, chance.choice(queues), address.kind)
         user = self._user_for(address)
         body = _BODIES[fault.content](_line_of(example, mark, mark), mark, chance)
         content_type = LINES if b"\n" in body else PLAIN
-        if fault.way in KEPT:
-            self._kept.add(mark)
-        self._sends(fault.content, mark, f"{user} says {address.routing_key}", user)
+        if fault.message_type in WORK_TYPES:
+            self._must_be_buried.add(mark)
+        self._record(fault.content, mark, f"{user} publishes {address.routing_key}", user)
         await self._publish(user, address, body, content_type=content_type)
 
     def _user_for(self, address: Address) -> str:
-        """The first who may say so: whoever has fewest rights comes first."""
+        """The first user that may publish there; users with the fewest rights come first."""
         of_cells = [user_of(role, cell) for role in ("compute", "conductor") for cell in CELLS]
         above = map(user_of, ("scheduler", "placement", "operator"))
         return next(
@@ -177,26 +182,29 @@ class Intruders:
     # Messages
 
     async def _forge(self, what: str, mark: str, chance: random.Random) -> None:
-        targets = self._seen.targets()
+        targets = self._knowledge.targets()
         if not targets:
             return
         target = chance.choice(targets)
         other = next(cell for cell in CELLS if cell != target.cell)
-        for user, message, address, extra in _FORGED[what](target, other, self._seen.answer_queues()):
-            self._sends(
-                what, mark, f"{user or 'nobody'} says {address.routing_key} of {target.instance}", user
+        for user, message, address, extra in _FORGED[what](target, other, self._knowledge.answer_queues()):
+            self._record(
+                what,
+                mark,
+                f"{user or 'no user'} publishes {address.routing_key} about {target.instance}",
+                user,
             )
             more = {key: value for key, value in extra.items() if key != "ids"}
             for id_ in extra.get("ids", (mark,)):
                 is_taken = await self._publish(user, address, _line_of(message, id_, mark), **more)
                 if is_taken and what == "forged_answer":
-                    self._findings.breaks(AUTHORITY, f"{user} may say {address.routing_key} to {REPLY}")
+                    self._findings.breaks(AUTHORITY, f"{user} may publish {address.routing_key} to {REPLY}")
 
     def _answer_wrongly(self, mark: str, question: Parcel) -> None:
-        """Placement answers at once, by what is no answer to what was asked."""
+        """Answer the question at once, as placement, with an answer of another type."""
         address = Address(REPLY, question.reply_to, Kind.ANSWER)
         user = user_of("placement")
-        self._sends("wrong_answer", mark, f"{user} answers {question.routing_key}", user)
+        self._record("wrong_answer", mark, f"{user} answers {question.routing_key}", user)
 
         async def answer() -> None:
             for envelope in known_messages(question, CODEC):
@@ -204,14 +212,14 @@ class Intruders:
 
         self._answering = Context().run(asyncio.get_running_loop().create_task, answer())
 
-    def _sends(self, what: str, mark: str, how: str, user: str) -> None:
+    def _record(self, what: str, mark: str, how: str, user: str) -> None:
         self.sent[mark] = what
         self._senders.setdefault(mark, set()).add(user)
-        self._findings.see("fault", f"hostile_{what}")
-        self._findings.tell("FAULT", "{}: {}", f"hostile_{what}", how)
+        self._findings.count("fault", f"hostile_{what}")
+        self._findings.log("FAULT", "{}: {}", f"hostile_{what}", how)
 
     async def _publish(self, user: str, address: Address, body: bytes, **more: Any) -> bool:
-        """Whether the broker took it."""
+        """True if the broker took it."""
         connection = self._memory.connect(user)
         try:
             publishing = await connection.open_publishing()
@@ -221,7 +229,7 @@ class Intruders:
         except Interrupted:
             return False
         except Exception as refused:  # noqa: BLE001 - however a broker refuses, it is refused
-            self._findings.tell("FAULT", "refused: {}", refused)
+            self._findings.log("FAULT", "refused: {}", refused)
             return False
         finally:
             await connection.close()
@@ -229,20 +237,22 @@ class Intruders:
 
     # What has become of them
 
-    def wrong_letters(self, letters: Iterable[DeadLetter]) -> Iterator[str]:
-        """Letters of others; of what was sent here, those whose reason does not tell what is wrong, and those that lack."""
+    def wrong_dead_letters(self, letters: Iterable[DeadLetter]) -> Iterator[str]:
+        """Unexpected dead letters of others; dead letters of attacks whose reason does not say what was wrong; and
+        those that are missing.
+        """
         buried = set()
         for letter in letters:
             mark = next((mark for mark in self.sent if mark.encode() in letter.body), "")
             buried.add(mark)
-            if not mark and not letter.reason.startswith(EXPLAINED):
+            if not mark and not letter.reason.startswith(EXPECTED_REASONS):
                 yield f"dead letter from {letter.queue}: {letter.reason}"
             elif mark and not re.search(REASONS.get(self.sent[mark], "."), letter.reason):
-                yield f"the letter of what is {self.sent[mark]} only tells: {letter.reason!r}"
+                yield f"the dead letter of {self.sent[mark]} gives only this reason: {letter.reason!r}"
             elif mark and letter.origin.sender not in self._senders[mark]:
-                yield f"the letter of what is {self.sent[mark]} says that {letter.origin.sender!r} sent it"
-        for mark in sorted(self._kept - buried):
-            yield f"there is no letter of what is {self.sent[mark]}, {mark}"
+                yield f"the dead letter of {self.sent[mark]} names {letter.origin.sender!r} as its sender"
+        for mark in sorted(self._must_be_buried - buried):
+            yield f"{self.sent[mark]} ({mark}) did not become a dead letter"
 
 
 _RIVAL_BUILD = BuildInstance(project=RIVAL_PROJECT, flavor=Flavor(vcpus=1, ram_mb=1024))
@@ -251,7 +261,7 @@ _RIVAL_BUILD = BuildInstance(project=RIVAL_PROJECT, flavor=Flavor(vcpus=1, ram_m
 
 
 def _line_of(message: Message, id_: str, cause: str) -> bytes:
-    """It tells who sent it in its cause, which stays when it is put back."""
+    """The cause holds the mark of the attack: it stays the same when the message is put back."""
     return encode(Envelope(message=message, id=id_, version=message.VERSION, cause=cause))
 
 
@@ -260,7 +270,9 @@ def _in_cell(message: Message, cell: str) -> Message:
 
 
 def _not_utf8(line: bytes, _mark: str, _chance: random.Random) -> bytes:
-    """In a key that nobody reads, where such a key is refused: the decoder skips it. Else in one that is read."""
+    """Invalid bytes in a key that the decoder skips, for types that refuse unknown keys; for others in a key that it
+    reads.
+    """
     message = msgspec.json.decode(line)["message"]
     key = b"x" if _EXAMPLES[message["type"]].IS_STRICT else b"trace"
     return line[:-1] + b',"' + key + b'":"\xff"}'
@@ -288,12 +300,12 @@ _BODIES: dict[str, Callable[[bytes, str, random.Random], bytes]] = {
     ),
 }
 
-# Forged messages: the user that says it, the message, where it is sent, and what is on its parcel.
+# Forged messages: the user that publishes it, the message, its address, and properties of its parcel.
 _Forged = tuple[str, Message, Address, Mapping[str, Any]]
 
 
 def _foreign_release(target: Target, other: str, _: object) -> Iterator[_Forged]:
-    """A cell ends the claim of another's instance, by that one's name, which its key does not allow."""
+    """A cell releases the claim of another cell's instance in that cell's name; its user may not use that key."""
     message = ReleaseClaim(
         cell=target.cell, consumer=ConsumerId(target.instance), attempt=target.attempt + 5, issued_at=AT
     )
@@ -302,7 +314,7 @@ def _foreign_release(target: Target, other: str, _: object) -> Iterator[_Forged]
 
 
 def _foreign_consumer(target: Target, other: str, _: object) -> Iterator[_Forged]:
-    """By its own name, and of another's consumer."""
+    """A cell releases the consumer of another cell in its own name."""
     message = ReleaseClaim(
         cell=other, consumer=ConsumerId(target.instance), attempt=target.attempt + 5, issued_at=AT
     )
@@ -315,7 +327,7 @@ def _foreign_report(target: Target, other: str, _: object) -> Iterator[_Forged]:
 
 
 def _foreign_end(target: Target, other: str, _: object) -> Iterator[_Forged]:
-    """A cell says that another's instance is deleted: as its own, and as the other's."""
+    """A cell reports that another cell's instance is deleted: once in its own name, once in the other's."""
     for cell in (other, target.cell):
         state = InstanceState(
             id=target.instance, request_id=target.request, sequence=1_000, state="deleted", cell=cell
@@ -325,26 +337,26 @@ def _foreign_end(target: Target, other: str, _: object) -> Iterator[_Forged]:
 
 
 def _foreign_host(target: Target, other: str, _: object) -> Iterator[_Forged]:
-    """A cell says that another's host is its own, and full."""
+    """A cell reports another cell's host as its own, and as full."""
     facts = HostFacts(id=target.host, name=target.host_name, instances=10_000)
     message = HostsReported(cell=other, hosts=(facts,), sequence=2**62)
     yield user_of("compute", other), message, address_of(message), {}
 
 
 def _foreign_destroy(target: Target, other: str, _: object) -> Iterator[_Forged]:
-    """A cell has its own computes destroy what is on a host of another."""
+    """A cell orders its own computes to destroy an instance on another cell's host."""
     message = DestroyInstance(cell=other, instance=target.instance, attempt=target.attempt, host=target.host)
     yield user_of("conductor", other), message, address_of(message), {}
 
 
 def _forged_header(target: Target, other: str, answers: object) -> Iterator[_Forged]:
-    """A header says that a scheduler sent it."""
+    """A header names a scheduler as the sender."""
     for user, message, address, _more in _foreign_consumer(target, other, answers):
         yield user, message, address, {"headers": {headers.SENDER: user_of("scheduler")}}
 
 
 def _unnamed(target: Target, _other: str, _: object) -> Iterator[_Forged]:
-    """Nobody says who sent it."""
+    """The message names no sender."""
     message = ReleaseClaim(
         cell=target.cell, consumer=ConsumerId(target.instance), attempt=target.attempt + 5, issued_at=AT
     )
@@ -352,8 +364,8 @@ def _unnamed(target: Target, _other: str, _: object) -> Iterator[_Forged]:
 
 
 def _wrong_key(target: Target, other: str, _: object) -> Iterator[_Forged]:
-    """A client frees an instance's share by the key of a question, and disables a host by that of a request; a conductor
-    ends another cell's instance by the key of its own release.
+    """A client releases an instance's claim under the key of a question, and disables a host under the key of a build
+    request. A conductor removes another cell's instance under the key of its own release.
     """
     release = ReleaseClaim(
         cell=target.cell, consumer=ConsumerId(target.instance), attempt=target.attempt + 5, issued_at=AT
@@ -369,7 +381,7 @@ def _wrong_key(target: Target, other: str, _: object) -> Iterator[_Forged]:
 
 
 def _foreign_project(target: Target, _other: str, _: object) -> Iterator[_Forged]:
-    """An application deletes an instance of a project that is not its own: as its own, and by the other's key."""
+    """An application deletes an instance of another project: once in its own project's name, once without a project."""
     delete = DeleteInstance(instance=target.instance, project=RIVAL_PROJECT)
     yield RIVAL.user, delete, address_of(delete), {}
     unnamed = DeleteInstance(instance=target.instance)
@@ -377,7 +389,7 @@ def _foreign_project(target: Target, _other: str, _: object) -> Iterator[_Forged
 
 
 def _stolen_answer(_target: Target, _other: str, answers: list[str]) -> Iterator[_Forged]:
-    """Somebody has a scheduler answered what it did not ask, by ids that may be those of its questions."""
+    """A client directs the answer to its own question to a scheduler, with ids that the scheduler's questions may have."""
     for queue in answers:
         process = queue.split(".")[-1].rpartition("-")[0]
         ids = tuple(f"{process}-q{n}" for n in range(1, ANSWERS_GUESSED))
@@ -388,7 +400,7 @@ def _stolen_answer(_target: Target, _other: str, answers: list[str]) -> Iterator
 
 
 def _forged_answer(_target: Target, _other: str, answers: list[str]) -> Iterator[_Forged]:
-    """Whoever answers no questions says something to the queue of an asker."""
+    """A user that answers no questions publishes to the answer queue of another process."""
     for queue in answers[:1]:
         for user in (RIVAL.user, CLIENT.user, *(user_of("conductor", cell) for cell in CELLS)):
             yield user, _EXAMPLES["snapshot.page"], Address(REPLY, queue, Kind.ANSWER), {}

@@ -1,5 +1,5 @@
-"""A simulated Ironic on the clock that jumps: its notifications go over the simulated broker, and its REST API is called
-in memory by each daemon's own door. What an operator changes there is played from the plan.
+"""A simulated Ironic on the simulated clock. Its notifications go over the simulated broker; each daemon calls its REST
+API in memory through a `FaultyIronicApi`. The plan's changes of nodes are applied here.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from ironic_sync.core import node as known
 from ironic_sync.core.node_data import NodeData, node_of
 from tests.simulation.findings import Findings
 from tests.simulation.loop import until_s
-from tests.simulation.nodes import Nodes, id_of
+from tests.simulation.nodes_checker import NodesChecker, id_of
 from tests.simulation.plan import GROUPS_OF_NODES, Flip, Plan
 from tests.simulation.process import EPOCH, SimProcess
 from tests.simulation.replacing import replaced
@@ -53,28 +53,28 @@ SETTINGS = IronicSimSettings(
 )
 PAGE = 10
 TRIES_MAX = 3
-# How long Ironic's API takes to answer: mostly it is quick.
-TAKES_S = (0.0, 0.0, 0.0, 0.01, 0.05, 0.3, 1.0)
+# How long Ironic's API takes to answer; mostly no time.
+ANSWER_TIMES_S = (0.0, 0.0, 0.0, 0.01, 0.05, 0.3, 1.0)
 FIELDS = NodeData.__struct_fields__
 CLASSES = ("metal-a", "metal-b")
 _OTHER_GROUPS = dict(zip(GROUPS_OF_NODES, reversed(GROUPS_OF_NODES), strict=True))
 
 
-def somebody_elses(node: str) -> str:
-    """The id of an instance that another program puts on a node."""
+def foreign_instance(node: str) -> str:
+    """The id of an instance that another program deploys on a node."""
     return str(uuid5(NAMESPACE_OID, f"of another program: {node}"))
 
 
 class IronicWorld:
-    """Ironic, and those who change its nodes without Moorage."""
+    """Ironic, and the operators and programs that change its nodes without Moorage."""
 
-    def __init__(self, plan: Plan, findings: Findings, memory: MemoryBroker, nodes: Nodes) -> None:
+    def __init__(self, plan: Plan, findings: Findings, memory: MemoryBroker, nodes: NodesChecker) -> None:
         self._plan = plan
         self._findings = findings
         self._nodes = nodes
         loop = asyncio.get_running_loop()
         self._clock_s = lambda: EPOCH.timestamp() + loop.time()
-        self._sender = NotificationSender(_Bus(memory), SETTINGS)
+        self._sender = NotificationSender(_IronicBroker(memory), SETTINGS)
         self.ironic = SimulatedIronic(
             plan.nodes,
             self._clock_s,
@@ -84,7 +84,7 @@ class IronicWorld:
             chance=random.Random(f"{plan.seed} ironic"),
         )
         self.nodes = nodes
-        nodes.founded(self.ironic.nodes.values())
+        nodes.created(self.ironic.nodes.values())
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -92,8 +92,8 @@ class IronicWorld:
             tasks.create_task(self._sender.run())
             tasks.create_task(self._play())
 
-    def calm_down(self) -> None:
-        """All BMCs answer, nothing is lost, and the API is there."""
+    def stop_faults(self) -> None:
+        """All BMCs answer, no notification is lost, and the API is up."""
         self.ironic.script = IronicScript()
         self.ironic.come_back()
         for uuid in [*self.ironic.nodes]:
@@ -109,19 +109,19 @@ class IronicWorld:
         name = flip.node
         node = self.ironic.node(name)
         if node is None:
-            deeds = {"delete": lambda: self._enrol(name)}
-            done = deeds[flip.deed]() if flip.deed in deeds else None
+            actions = {"delete": lambda: self._enrol(name)}
+            done = actions[flip.action]() if flip.action in actions else None
         else:
-            done = getattr(self, f"_{flip.deed}")(node, flip.lot)
-        self._findings.see("flip", f"{flip.deed} {'refused' if isinstance(done, Refused) else 'done'}")
+            done = getattr(self, f"_{flip.action}")(node, flip.seed)
+        self._findings.count("flip", f"{flip.action} {'refused' if isinstance(done, Refused) else 'done'}")
 
-    # What becomes of a node; each the other way round when it is so already
+    # Changes of a node; each undoes itself the second time
 
-    def _maintain(self, node: Node, lot: int) -> Refused | Node:
+    def _maintain(self, node: Node, seed: int) -> Refused | Node:
         is_on = not node.maintenance
-        if lot % 4 == 0:
+        if seed % 4 == 0:
             return self._patched(node, "replace", "maintenance", is_on)
-        return self.ironic.set_maintenance(node.uuid, is_on=is_on, reason="looked at" if is_on else None)
+        return self.ironic.set_maintenance(node.uuid, is_on=is_on, reason="maintenance" if is_on else None)
 
     def _provision(self, node: Node, _lot: int) -> Refused | Node | None:
         if node.instance_uuid:
@@ -134,35 +134,35 @@ class IronicWorld:
         }
         return self.ironic.provision(node.uuid, target.get(node.provision_state, "abort"))
 
-    def _heal(self, node: Node, lot: int) -> Refused | Node | None:
-        """One step to where it may be claimed."""
-        if node.instance_uuid == somebody_elses(node.uuid):
-            return self._occupy(node, lot)
+    def _heal(self, node: Node, seed: int) -> Refused | Node | None:
+        """One step towards a node that may be claimed."""
+        if node.instance_uuid == foreign_instance(node.uuid):
+            return self._occupy(node, seed)
         if node.maintenance:
-            return self._maintain(node, lot)
+            return self._maintain(node, seed)
         if node.retired:
-            return self._retire(node, lot)
+            return self._retire(node, seed)
         if node.resource_class is None:
             return self._class(node, 0)
-        return None if node.provision_state == "available" else self._provision(node, lot)
+        return None if node.provision_state == "available" else self._provision(node, seed)
 
     def _retire(self, node: Node, _lot: int) -> Refused | Node:
         return self._patched(node, "replace", "retired", not node.retired)
 
-    def _power(self, node: Node, lot: int) -> Refused | Node:
-        return self.ironic.set_power(node.uuid, "power on" if lot % 2 else "power off")
+    def _power(self, node: Node, seed: int) -> Refused | Node:
+        return self.ironic.set_power(node.uuid, "power on" if seed % 2 else "power off")
 
-    def _bmc(self, node: Node, lot: int) -> None:
-        (self.ironic.wake_bmc if lot % 2 else self.ironic.silence_bmc)(node.uuid)
+    def _bmc(self, node: Node, seed: int) -> None:
+        (self.ironic.wake_bmc if seed % 2 else self.ironic.silence_bmc)(node.uuid)
 
-    def _traits(self, node: Node, lot: int) -> Refused | Node:
+    def _traits(self, node: Node, seed: int) -> Refused | Node:
         names = [
-            name for bit, name in enumerate(("CUSTOM_A", "CUSTOM_B", "HW_CPU_X86_VMX")) if lot >> bit & 1
+            name for bit, name in enumerate(("CUSTOM_A", "CUSTOM_B", "HW_CPU_X86_VMX")) if seed >> bit & 1
         ]
         return self.ironic.set_traits(node.uuid, names)
 
-    def _class(self, node: Node, lot: int) -> Refused | Node:
-        value = (*CLASSES, *CLASSES, None)[lot % 5]
+    def _class(self, node: Node, seed: int) -> Refused | Node:
+        value = (*CLASSES, *CLASSES, None)[seed % 5]
         return self._patched(node, "replace", "resource_class", value)
 
     def _move(self, node: Node, _lot: int) -> Refused | Node:
@@ -170,17 +170,17 @@ class IronicWorld:
         return self._patched(node, "replace", "conductor_group", _OTHER_GROUPS[node.conductor_group])
 
     def _occupy(self, node: Node, _lot: int) -> Refused | Node | None:
-        """Another program deploys it, or goes."""
-        foreign = somebody_elses(node.uuid)
+        """Another program deploys on the node, or leaves it."""
+        foreign = foreign_instance(node.uuid)
         if node.instance_uuid == foreign:
             return self._patched(node, "remove", "instance_uuid", None)
         return self._patched(node, "add", "instance_uuid", foreign) if node.instance_uuid is None else None
 
-    def _allocate(self, node: Node, lot: int) -> Refused | Allocation | None:
+    def _allocate(self, node: Node, seed: int) -> Refused | Allocation | None:
         uuid = str(uuid5(NAMESPACE_OID, f"allocation {node.uuid}"))
         if uuid in self.ironic.allocations:
             return self.ironic.deallocate(uuid)
-        wanted = (node.uuid,) if lot % 2 else ()
+        wanted = (node.uuid,) if seed % 2 else ()
         return self.ironic.allocate(
             Allocation(uuid=uuid, resource_class=node.resource_class or CLASSES[0], candidate_nodes=wanted)
         )
@@ -205,7 +205,7 @@ class IronicWorld:
         return self.ironic.patch(node.uuid, [operation])
 
 
-class IronicDoor:
+class FaultyIronicApi:
     """Ironic's REST API as one daemon reaches it: an `IronicApi`."""
 
     def __init__(self, world: IronicWorld, process: SimProcess, instances: frozenset[str]) -> None:
@@ -213,7 +213,7 @@ class IronicDoor:
         self._nodes = world.nodes
         self._process = process
         self._loop = asyncio.get_running_loop()
-        # Those that this cloud may put on nodes.
+        # The instances that this cloud may deploy on nodes.
         self._instances = instances
         self._asked = 0
         self._may_act_on: Callable[[ProviderId], bool] = lambda _: True
@@ -221,12 +221,12 @@ class IronicDoor:
     async def pages(self) -> AsyncGenerator[rest.Page, None]:
         after = 0
         while True:
-            asked_s = await self._on_the_way()
+            asked_s = await self._reach_api()
             self._ironic.advance()
             some = [*self._ironic.nodes.values()][after : after + PAGE]
-            read = [as_read(node) for node in some]
-            self._nodes.answered(self._process, read, asked_s)
-            await self._on_the_way_back()
+            read = [as_api_answer(node) for node in some]
+            self._nodes.api_answered(self._process, read, asked_s)
+            await self._return_answer()
             if read:
                 yield rest.Page(tuple(read))
             if len(read) < PAGE:
@@ -234,20 +234,20 @@ class IronicDoor:
             after += PAGE
 
     async def node(self, node: ProviderId) -> known.Node | None:
-        asked_s = await self._on_the_way()
+        asked_s = await self._reach_api()
         found = self._ironic.node(str(node))
-        read = None if found is None else as_read(found)
+        read = None if found is None else as_api_answer(found)
         if read is None:
-            self._nodes.gone(self._process, node, asked_s)
+            self._nodes.api_has_none(self._process, node, asked_s)
         else:
-            self._nodes.answered(self._process, [read], asked_s)
-        await self._on_the_way_back()
+            self._nodes.api_answered(self._process, [read], asked_s)
+        await self._return_answer()
         return read
 
     async def allocation(self, allocation: UUID) -> rest.Allocation | None:
-        await self._on_the_way()
+        await self._reach_api()
         found = self._ironic.allocation(str(allocation))
-        await self._on_the_way_back()
+        await self._return_answer()
         if found is None:
             return None
         return rest.Allocation(
@@ -259,15 +259,15 @@ class IronicDoor:
         )
 
     async def vifs(self, node: ProviderId) -> tuple[str, ...] | rest.Refused:
-        await self._on_the_way()
+        await self._reach_api()
         found = self._ironic.node(str(node))
-        await self._on_the_way_back()
+        await self._return_answer()
         return rest.Refused(404, f"Node {node} does not exist.") if found is None else found.vifs
 
     async def validate(self, node: ProviderId) -> tuple[rest.InterfaceCheck, ...] | rest.Refused:
-        await self._on_the_way()
+        await self._reach_api()
         reasons = self._ironic.why_not_deployable(str(node))
-        await self._on_the_way_back()
+        await self._return_answer()
         if isinstance(reasons, Refused):
             return rest.Refused(reasons.status, reasons.text)
         return tuple(rest.InterfaceCheck(name, not why, why) for name, why in sorted(reasons.items()))
@@ -312,23 +312,23 @@ class IronicDoor:
     async def _ordered(
         self, node: ProviderId, what: str, order: Callable[[str], Refused | Node]
     ) -> rest.Refused | None:
-        """A node that is locked is tried again, a few times, as by HttpIronicApi."""
+        """A locked node is tried again a few times, as HttpIronicApi does it."""
         locked = ""
         for _ in range(TRIES_MAX):
             await self._process.point("before_commit")
             if not self._may_act_on(node):
                 raise rest.NoLongerOurs(f"node {node} is no longer this daemon's")
             self._nodes.ordered(self._process, node, what)
-            await self._on_the_way()
+            await self._reach_api()
             before = self._nodes.instance_on(node)
             done = order(str(node))
             if before is not None and before not in self._instances and not isinstance(done, Refused):
-                self._nodes.broke_into(self._process, node, what, before)
+                self._nodes.changed_foreign(self._process, node, what, before)
             await self._process.point("after_commit")
-            if self._process.take_mark("lost_answer"):
+            if self._process.take_armed("lost_answer"):
                 self._process.fired("lost_answer", what)
                 raise TookTooLong(f"Ironic did not answer {what} of {node}")
-            await self._on_the_way_back()
+            await self._return_answer()
             if not isinstance(done, Refused):
                 return None
             if "locked" not in done.text:
@@ -337,30 +337,30 @@ class IronicDoor:
             await asyncio.sleep(0.2)
         raise Locked(f"Ironic: node {node} is locked: {locked}")
 
-    async def _on_the_way(self) -> float:
-        """When it was asked."""
+    async def _reach_api(self) -> float:
+        """Returns the time of the request."""
         asked_s = self._loop.time()
-        await self._takes()
+        await self._wait()
         if self._ironic.is_away:
             raise Unavailable("Ironic is away")
         return asked_s
 
-    async def _on_the_way_back(self) -> None:
-        await self._takes()
+    async def _return_answer(self) -> None:
+        await self._wait()
         if self._process.is_dead:
             await asyncio.Event().wait()
 
-    async def _takes(self) -> None:
+    async def _wait(self) -> None:
         await self._process.until_awake()
         self._asked += 1
-        lot = zlib.crc32(f"{self._process.full_name} {self._loop.time():.6f} {self._asked}".encode())
-        if takes_s := TAKES_S[lot % len(TAKES_S)]:
+        seed = zlib.crc32(f"{self._process.full_name} {self._loop.time():.6f} {self._asked}".encode())
+        if takes_s := ANSWER_TIMES_S[seed % len(ANSWER_TIMES_S)]:
             await asyncio.sleep(takes_s)
         await self._process.until_awake()
 
 
-class _Bus:
-    """The way of Ironic's own sender to the broker; a `Broker`."""
+class _IronicBroker:
+    """The broker as Ironic's own notification sender reaches it: a `Broker`."""
 
     user = ""
     hands_over = HandsOver.BYTES
@@ -372,19 +372,19 @@ class _Bus:
         return self._memory.connect(self.user)
 
 
-def as_read(node: Node) -> known.Node:
+def as_api_answer(node: Node) -> known.Node:
     return node_of(msgspec.convert({field: getattr(node, field) for field in FIELDS}, NodeData))
 
 
 @contextmanager
-def watched_nodes(nodes: Nodes) -> Iterator[None]:
-    """Each change of a node at Ironic is told."""
+def watched_nodes(nodes: NodesChecker) -> Iterator[None]:
+    """Report each change of a node at Ironic to the checker."""
 
     def told(real: Callable[..., None]) -> Callable[..., None]:
         def change(table: NodeTable, node: Node, *others: Node | Allocation) -> None:
-            """A node that is replaced keeps its id, whatever allocation takes it."""
+            """The node's own id, also where an allocation is among the arguments."""
             real(table, node, *others)
-            nodes.became(id_of(node), table.nodes.get(node.uuid))
+            nodes.changed(id_of(node), table.nodes.get(node.uuid))
 
         return change
 

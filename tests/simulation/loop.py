@@ -1,4 +1,4 @@
-"""A loop whose clock jumps: nobody is waited for, time goes to where something is due."""
+"""An event loop with a simulated clock: instead of waiting, time jumps to the next timer."""
 
 import asyncio
 import selectors
@@ -15,9 +15,9 @@ class _Jumping(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise AssertionError("everybody waits for somebody else, and nothing is due")
+            raise AssertionError("every task waits for another one, and no timer is set")
         self.now_s += max(0.0, timeout)
-        # Nothing comes from outside: whoever runs here talks to nobody but itself.
+        # There is no outside input, so select never has to wait.
         return super().select(0) if timeout else []
 
 
@@ -30,9 +30,9 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return self._jumping.now_s
 
 
-def live(day: Coroutine[Any, Any, T]) -> T:
+def run_simulated(main: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        return runner.run(day)
+        return runner.run(main)
 
 
 async def until_s(at_s: float) -> None:

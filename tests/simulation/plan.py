@@ -1,6 +1,6 @@
-"""What is to happen in one seed, drawn beforehand: who asks for what and when, which hosts there are, what goes wrong.
+"""The plan of one seed, drawn before it runs: requests and their times, hosts, faults.
 
-A plan is a value: whoever looks for the few things in it that matter takes the others out and runs it again.
+A plan is a value: the search for the elements that matter removes the others and runs it again.
 """
 
 from uuid import UUID
@@ -16,13 +16,13 @@ from tests.simulation.faults import Fault
 
 CELLS = ("c1", "c2")
 GOLD = "CUSTOM_GOLD"
-# Which cell the nodes of a conductor group are in.
+# The cell of the nodes of each conductor group.
 GROUPS_OF_NODES = {"rack1": CELLS[0], "rack2": CELLS[1]}
 RATIOS = (0.5, 1.0, 1.5, 4.0, 16.0)
 
 
 class Boot(Struct, frozen=True):
-    """One request: `count` instances of so many CPUs, asked at `at_s`, and once more at each of `again_s`."""
+    """One request for `count` instances of this size, sent at `at_s` and repeated at each of `repeated_at_s`."""
 
     id: UUID
     name: str
@@ -30,17 +30,17 @@ class Boot(Struct, frozen=True):
     count: int
     vcpus: int
     ram_mb: int
-    again_s: tuple[float, ...] = ()
+    repeated_at_s: tuple[float, ...] = ()
     needs_gold: bool = False
-    # Empty: any host. A host of an operator who adds it and boots on it at once is asked for when it is there.
+    # Empty means any host. A boot that names a host that joins late is sent when the host is there.
     host: str = ""
     deadline_s: int = 30
-    # Of a bare-metal node: its class in Ironic. Such an instance has no size of its own.
+    # For a bare-metal node: its resource class in Ironic. Such an instance has no size of its own.
     node_class: str = ""
 
 
 class Delete(Struct, frozen=True):
-    """The instance with this index of a request, at this time."""
+    """Delete the instance with this index of a request, at this time."""
 
     request: UUID
     index: int
@@ -48,20 +48,20 @@ class Delete(Struct, frozen=True):
 
 
 class Rebuild(Struct, frozen=True):
-    """The instance with this index of a request gets another image, as soon as it is active after this time."""
+    """Rebuild the instance with this index of a request with another image, once it is active after this time."""
 
     id: UUID
     request: UUID
     index: int
     at_s: float
-    again_s: tuple[float, ...] = ()
+    repeated_at_s: tuple[float, ...] = ()
 
     @property
     def image(self) -> str:
         return f"http://images/{self.id}"
 
 
-class Switch(Struct, frozen=True):
+class DisabledHost(Struct, frozen=True):
     """An operator disables a host, and enables it again."""
 
     host: str
@@ -69,54 +69,54 @@ class Switch(Struct, frozen=True):
     until_s: float
 
 
-class Nonsense(Struct, frozen=True):
-    """A request that will be rejected: without a flavor, or with the id of another and other content."""
+class InvalidRequest(Struct, frozen=True):
+    """A request that must be rejected: it has no flavor, or it has the id of another request and different content."""
 
     at_s: float
-    like: UUID | None
+    id_of: UUID | None
 
 
 class Flip(Struct, frozen=True):
-    """Somebody changes a node at Ironic, not by Moorage; what it becomes follows from what it is then, and from the lot."""
+    """A change of a node at Ironic that Moorage did not order. The node's state and the seed decide the details."""
 
     at_s: float
     node: str
-    deed: str
-    lot: int
+    action: str
+    seed: int
 
 
-class Errand(Struct, frozen=True):
-    """A clerk does something by name; what it is about follows from its lot, and from what the clerk knows then."""
+class AdminOp(Struct, frozen=True):
+    """An operation of an administrator. The seed and what the administrator knows at that time decide the details."""
 
     at_s: float
-    clerk: str
-    deed: str
-    lot: int
+    admin: str
+    action: str
+    seed: int
 
 
 class Plan(Struct, frozen=True):
     seed: int
     hosts: dict[str, tuple[Host, ...]]
     script: FaultScript
-    # How many instances the schedulers let a host have; 0: as many as fit.
+    # The schedulers' limit of instances per host; 0 means no limit.
     instances_max: int = 0
     boots: tuple[Boot, ...] = ()
     deletes: tuple[Delete, ...] = ()
     rebuilds: tuple[Rebuild, ...] = ()
-    switches: tuple[Switch, ...] = ()
-    nonsense: tuple[Nonsense, ...] = ()
+    disabled_hosts: tuple[DisabledHost, ...] = ()
+    invalid_requests: tuple[InvalidRequest, ...] = ()
     faults: tuple[Fault, ...] = ()
-    errands: tuple[Errand, ...] = ()
-    # Bare metal: the nodes that Ironic has at the beginning, what becomes of them there, what else goes wrong there, and the
-    # daemons with the times of their first start. Without nodes there is no Ironic.
+    admin_ops: tuple[AdminOp, ...] = ()
+    # Bare metal: Ironic's nodes at the beginning, changes of them, faults of Ironic, and the daemons with the times of
+    # their first start. Without nodes there is no Ironic.
     nodes: tuple[Node, ...] = ()
     flips: tuple[Flip, ...] = ()
     ironic: IronicScript = IronicScript()
     daemons: dict[str, float] = {}
-    # When nothing goes wrong any more.
-    calm_s: float = 45.0
-    # How long after that everything has settled.
-    patience_s: float = 60.0
+    # The time when faults stop.
+    faults_end_s: float = 45.0
+    # Everything must have settled this long after that.
+    settle_s_max: float = 60.0
 
     @property
     def instances(self) -> int:

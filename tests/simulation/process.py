@@ -1,7 +1,7 @@
-"""A simulated process: the tasks that run as it, its clock and its chance, and how it dies.
+"""A simulated process: the tasks that run in it, its clock, its random generator, and how it dies.
 
-Whatever is started by its tasks and timers is its own, by a context variable. When it dies its connections are cut
-first, so that nothing that its tasks still do on their way out is heard by anybody.
+A context variable makes every task and timer that it starts its own. When it dies its connections are cut first, so
+that its tasks can publish nothing while they are cancelled.
 """
 
 import asyncio
@@ -14,8 +14,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+# Chance depends on the names that these processes had when the kept seeds were found.
+CHANCE_NAMES = {"admin-1": "clerk-1", "admin-2": "clerk-2", "http-1": "desk-1"}
 RUNNING: ContextVar["SimProcess | None"] = ContextVar("running", default=None)
-# A network that is slow now and then is enough to mix what happens in different processes.
+# A network that is slow now and then is enough to vary the order of events in different processes.
 SLOW_OFTEN = 0.08
 SLOW_S_MAX = 0.02
 AnyCoroutine = Coroutine[Any, Any, Any] | Generator[Any, None, Any]
@@ -25,8 +27,8 @@ class Cuttable(Protocol):
     def end(self, why: str) -> None: ...
 
 
-class Watching(Protocol):
-    """Whoever is told what befalls processes."""
+class ProcessObserver(Protocol):
+    """Is told of faults and deaths of processes."""
 
     def fired(self, fault: str, process: str) -> None: ...
 
@@ -34,19 +36,20 @@ class Watching(Protocol):
 
 
 class SimProcess:
-    """`name` is its place in the cloud, which another takes when it has died; `life` tells these apart."""
+    """`name` is its role and number, and passes to its successor; `incarnation` tells them apart."""
 
-    def __init__(self, name: str, life: int, seed: int, watching: Watching) -> None:
+    def __init__(self, name: str, incarnation: int, seed: int, observer: ProcessObserver) -> None:
         self.name = name
-        self.life = life
-        self.chance = random.Random(f"{seed} {name} {life}")
-        self._own = zlib.crc32(f"{seed} {name} {life}".encode())
-        # When it was last asked how slow things are, and how often in this moment.
-        self._asked_s, self._in_a_row = -1.0, 0
+        self.incarnation = incarnation
+        chance_seed = f"{seed} {CHANCE_NAMES.get(name, name)} {incarnation}"
+        self.chance = random.Random(chance_seed)
+        self._seed = zlib.crc32(chance_seed.encode())
+        # The time of the last call of slow_s, and the number of calls at that same time.
+        self._slow_asked_s, self._in_a_row = -1.0, 0
         self.is_dead = False
         self.connections: dict[Cuttable, None] = {}
-        self.ahead_s = 0.0
-        self._watching = watching
+        self.clock_offset_s = 0.0
+        self._observer = observer
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._loop = asyncio.get_running_loop()
         self._online = asyncio.Event()
@@ -55,31 +58,31 @@ class SimProcess:
         self._awake.set()
         # Set when it is told to stop.
         self.told_to_stop = asyncio.Event()
-        # Points at which it is to die: how long it is away, and its queues are quiet, then.
-        self._doom: dict[str, float] = {}
-        # What is to befall its next parcels, deliveries or feeds.
-        self.marked: Counter[str] = Counter()
+        # Points at which it will die; the value is how long its queues then stay quiet.
+        self._armed_crashes: dict[str, float] = {}
+        # How often each fault is still to fire, at its next parcels, deliveries or transactions.
+        self.armed: Counter[str] = Counter()
         self.held_s = 0.0
         self.confirms_late_s = 0.0
-        # Until when it cannot reach its database.
-        self.without_database_until_s = 0.0
-        # How long it will be away when it dies.
+        # It cannot reach its database before this time.
+        self.database_away_until_s = 0.0
+        # How long it stays down when it dies.
         self.down_s = 1.0
 
     @property
     def full_name(self) -> str:
-        return f"{self.name}.{self.life}"
+        return f"{self.name}.{self.incarnation}"
 
     def clock(self) -> datetime:
-        return EPOCH + timedelta(seconds=self._loop.time() + self.ahead_s)
+        return EPOCH + timedelta(seconds=self._loop.time() + self.clock_offset_s)
 
     def slow_s(self) -> float:
-        """How long it waits for what comes to it or leaves it now. Of the moment alone, and not of what came before it:
-        where something is left out of a plan, everything else is as slow as it was.
+        """The delay of a parcel or a delivery now. It depends on the time alone, not on earlier events: with elements
+        removed from a plan, everything else keeps its delays.
         """
-        self._in_a_row = self._in_a_row + 1 if self._loop.time() == self._asked_s else 0
-        self._asked_s = self._loop.time()
-        lot = hash((self._own, self._asked_s, self._in_a_row)) % 2**32 / 2**32
+        self._in_a_row = self._in_a_row + 1 if self._loop.time() == self._slow_asked_s else 0
+        self._slow_asked_s = self._loop.time()
+        lot = hash((self._seed, self._slow_asked_s, self._in_a_row)) % 2**32 / 2**32
         return lot / SLOW_OFTEN * SLOW_S_MAX if lot < SLOW_OFTEN else 0.0
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -96,39 +99,39 @@ class SimProcess:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    # Its fate
+    # How it dies
 
-    def doom(self, point: str, quiet_s: float) -> None:
-        self._doom[point] = quiet_s
+    def arm_crash(self, point: str, quiet_s: float) -> None:
+        self._armed_crashes[point] = quiet_s
 
-    def is_doomed(self, point: str) -> bool:
-        return point in self._doom
+    def will_crash_at(self, point: str) -> bool:
+        return point in self._armed_crashes
 
     def fired(self, fault: str, of: str = "") -> None:
-        self._watching.fired(fault, f"{self.full_name} {of}".rstrip())
+        self._observer.fired(fault, f"{self.full_name} {of}".rstrip())
 
     async def point(self, point: str) -> None:
-        """A place where it may die."""
-        quiet_s = self._doom.pop(point, None)
+        """A place where an armed crash fires."""
+        quiet_s = self._armed_crashes.pop(point, None)
         if quiet_s is not None and not self.is_dead:
             self.fired(f"crash_{point}")
             self.die(quiet_s)
         if self.is_dead:
-            # Cancelled already: this is where it is noticed.
+            # It is cancelled already, and ends here.
             await asyncio.Event().wait()
 
-    def take_mark(self, what: str) -> bool:
-        """Is this to befall it now?"""
-        if not self.marked[what]:
+    def take_armed(self, what: str) -> bool:
+        """True if this fault fires now."""
+        if not self.armed[what]:
             return False
-        self.marked[what] -= 1
+        self.armed[what] -= 1
         return True
 
     def die(self, quiet_s: float = 0.0) -> None:
         if self.is_dead:
             return
         self.is_dead = True
-        self._watching.died(self, quiet_s=quiet_s)
+        self._observer.died(self, quiet_s=quiet_s)
         self.cut("its process died")
         self._cancel_all()
 
@@ -139,26 +142,26 @@ class SimProcess:
 
     def go_offline(self) -> None:
         self._online.clear()
-        self.cut("it was taken for dead")
+        self.cut("taken for dead")
 
     def go_online(self) -> None:
         self._online.set()
 
     def pause(self, for_s: float) -> None:
-        """Whatever it does with others waits for so long, also what it had begun."""
+        """Everything that it does with other processes waits this long, including operations under way."""
         self._awake.clear()
         self._loop.call_later(for_s, self._awake.set, context=Context())
-        self._loop.call_later(for_s / 2, self.cut, "it did not answer", context=Context())
+        self._loop.call_later(for_s / 2, self.cut, "missed heartbeats", context=Context())
 
     async def until_awake(self) -> None:
         if not self._awake.is_set():
             await self._awake.wait()
 
-    def calm(self) -> None:
-        """Nothing befalls it any more."""
-        self._doom.clear()
-        self.marked.clear()
-        self.without_database_until_s = 0.0
+    def stop_faults(self) -> None:
+        """No more faults; it can reach the broker again."""
+        self._armed_crashes.clear()
+        self.armed.clear()
+        self.database_away_until_s = 0.0
         self._online.set()
         self._awake.set()
 
@@ -168,7 +171,7 @@ class SimProcess:
         await self._online.wait()
 
     def _cancel_all(self) -> None:
-        """Again and again: who was told to end by somebody else, too, may have missed it."""
+        """Cancel repeatedly: a task that other code cancels at the same moment may swallow one cancellation."""
         for task in [*self._tasks]:
             task.cancel()
         if self._tasks:

@@ -1,6 +1,4 @@
-"""One real piece replaced by another, by name, for as long as a block lasts: how a run is watched from inside, and how
-bugs are planted.
-"""
+"""Replaces one attribute of a module or class within a `with` block: to watch a run from inside, and to plant bugs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +7,7 @@ from typing import Any
 
 @contextmanager
 def replaced(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None]:
-    """`by` is given the real piece, and returns what stands in its place."""
+    """`by` receives the real attribute, and returns its replacement."""
     real = vars(owner)[name]
     setattr(owner, name, by(real))
     try:

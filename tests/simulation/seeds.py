@@ -1,4 +1,4 @@
-"""Runs plans: one loop each, everything drawn from the plan's seed, and what was found as a value."""
+"""Runs a plan: one loop per run, all chance from the plan's seed, and the result as a value."""
 
 import asyncio
 import gc
@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from tests.simulation.cloud import Cloud
+from tests.simulation.decision_watch import watched_decisions
 from tests.simulation.findings import Broken
-from tests.simulation.loop import live, until_s
-from tests.simulation.pairs import watched_pairs
+from tests.simulation.loop import run_simulated, until_s
 from tests.simulation.plan import Plan
 from tests.simulation.process import owned_task
-from tests.simulation.settling import choices_left, unsettled, wrong_at_the_end
+from tests.simulation.settling import choices_left, errors_at_the_end, unsettled
 from tests.simulation.workers import SCHEDULER
 
 LOOK_S = 2.0
@@ -37,26 +37,26 @@ class Outcome(Struct, frozen=True):
 
 
 def run(plan: Plan, until_s: float | None = None) -> Outcome:
-    """Whatever happens follows from the plan. Chance that is nobody's own (pauses before a retry) is the plan's, too.
+    """Everything follows from the plan, including the global random generator (pauses before a retry).
 
-    What happens after `until_s` is not waited for.
+    The run ends at `until_s`, if given.
     """
     random.seed(plan.seed)
     with _undisturbed():
-        return live(_day(plan, until_s))
+        return run_simulated(_simulate(plan, until_s))
 
 
-async def _day(plan: Plan, until_s: float | None) -> Outcome:
+async def _simulate(plan: Plan, until_s: float | None) -> Outcome:
     loop = asyncio.get_running_loop()
     loop.set_task_factory(owned_task)
-    # A task of a process that died may fail on its way out, and nobody is left to look at it.
+    # A task of a dead process may fail while it is cancelled; nobody awaits it.
     loop.set_exception_handler(lambda _loop, _context: None)
     cloud = Cloud(plan)
-    with watched_pairs(cloud.findings.see, cloud.register.judged):
-        return await _live_through(cloud, until_s)
+    with watched_decisions(cloud.findings.count, cloud.write_oracle.judged):
+        return await _run_cloud(cloud, until_s)
 
 
-async def _live_through(cloud: Cloud, end_s: float | None) -> Outcome:
+async def _run_cloud(cloud: Cloud, end_s: float | None) -> Outcome:
     loop = asyncio.get_running_loop()
     await cloud.open()
     playing = loop.create_task(_play(cloud))
@@ -80,22 +80,23 @@ async def _live_through(cloud: Cloud, end_s: float | None) -> Outcome:
 
 
 async def _play(cloud: Cloud) -> None:
-    await until_s(cloud.plan.calm_s)
-    cloud.calm_down()
-    cloud.findings.tell("SEED", "nothing goes wrong any more")
+    await until_s(cloud.plan.faults_end_s)
+    cloud.stop_faults()
+    cloud.findings.log("SEED", "faults stop")
     connection = cloud.memory.connect("")
     loop = asyncio.get_running_loop()
-    latest = cloud.plan.calm_s + cloud.plan.patience_s
+    latest = cloud.plan.faults_end_s + cloud.plan.settle_s_max
     while left := await unsettled(cloud, connection):
         if loop.time() > latest:
             cloud.findings.breaks("everything settles", "; ".join(left[:5]))
             return
         await asyncio.sleep(LOOK_S)
-    # The last changes are on their way to the pictures, by a feed that has jumped if anything in it was lost.
+    # The feed brings the last changes to the schedulers' pictures; if it has lost any, its positions show a gap.
     await asyncio.sleep(FEED_S)
-    if wrong := await wrong_at_the_end(cloud, connection):
+    if wrong := await errors_at_the_end(cloud, connection):
         cloud.findings.breaks("everything settles", "; ".join(wrong[:5]))
-    # A choice whose answer comes after the reading that made up for a gap is counted until the next reading.
+    # If the answer to a claim comes after a scheduler has read everything anew, it counts that choice until the next
+    # reading.
     latest = loop.time() + 2 * SCHEDULER.verify_every_s
     while (left := choices_left(cloud)) and loop.time() < latest:
         await asyncio.sleep(LOOK_S)
@@ -105,7 +106,7 @@ async def _play(cloud: Cloud) -> None:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """No log, and no garbage collector, whose moments are not the seed's; now and then there is time for it in between."""
+    """No logs, and no garbage collection during a run: its timing does not follow from the seed. Collect between runs."""
     gc.disable()
     logging.disable(logging.CRITICAL)
     try:

@@ -1,4 +1,4 @@
-"""When nothing goes wrong any more, everything settles: what is left of a seed, and why it is not what it should be."""
+"""After the faults have stopped everything must settle: lists what has not, and why."""
 
 from collections.abc import Iterator
 from uuid import UUID
@@ -11,11 +11,11 @@ from bus.topology import IRONIC_EVENTS
 from ironic_sync.core.ring import names_alive
 from scheduler_worker.instances import instance_id_of
 from tests.simulation.cloud import Cloud
-from tests.simulation.estate import TENANTS
-from tests.simulation.hosts_seen import short
-from tests.simulation.nodes import is_free, name_of
+from tests.simulation.fixtures import CONSUMERS
+from tests.simulation.host_history import short_id
+from tests.simulation.nodes_checker import is_free, name_of
 from tests.simulation.plan import CELLS, GROUPS_OF_NODES
-from tests.simulation.viewing import as_the_books, differences
+from tests.simulation.view_oracle import compare_candidates, differences
 
 WORK = (
     "scheduler.requests",
@@ -25,41 +25,41 @@ WORK = (
     IRONIC_EVENTS,
 )
 ENDS = ("active", "error", "deleted")
-# What a cell tells by another name.
-TOLD_AS = {"broken": "error"}
-LETTERS_MAX = 1_000
+# States that the API level calls by another name than the cell.
+STATE_AT_API = {"broken": "error"}
+DEAD_LETTERS_MAX = 1_000
 
 
 async def unsettled(cloud: Cloud, connection: Connection) -> list[str]:
-    """Every reason why it is not over yet; none if it is."""
+    """Every reason why the run is not over yet."""
     return [
-        *_of_requests(cloud),
-        *_of_cells(cloud),
-        *_of_books(cloud),
-        *_of_hosts(cloud),
-        *await _of_nodes(cloud),
+        *_unsettled_requests(cloud),
+        *_unsettled_cells(cloud),
+        *_unsettled_books(cloud),
+        *_unsettled_hosts(cloud),
+        *await _unsettled_nodes(cloud),
         *[f"queue {queue} has {depth}" for queue in WORK if (depth := await connection.depth(queue))],
     ]
 
 
-async def wrong_at_the_end(cloud: Cloud, connection: Connection) -> list[str]:
-    """What no more waiting would heal."""
+async def errors_at_the_end(cloud: Cloud, connection: Connection) -> list[str]:
+    """Errors that waiting longer would not mend."""
     return [
         *await cloud.rows.books.audit(),
-        *cloud.register.differences(),
-        *await _of_view(cloud),
-        *_of_pictures(cloud),
-        *cloud.intruders.wrong_letters(await _letters(connection)),
+        *cloud.write_oracle.differences(),
+        *await _view_differences(cloud),
+        *_picture_differences(cloud),
+        *cloud.intruders.wrong_dead_letters(await _dead_letters(connection)),
     ]
 
 
-async def _letters(connection: Connection) -> list[DeadLetter]:
-    """As a person reads them."""
-    async with opened(connection, LETTERS_MAX) as grave:
+async def _dead_letters(connection: Connection) -> list[DeadLetter]:
+    """The dead letters, read as `moor dead` reads them."""
+    async with opened(connection, DEAD_LETTERS_MAX) as grave:
         return list(grave.letters.values())
 
 
-def _of_requests(cloud: Cloud) -> Iterator[str]:
+def _unsettled_requests(cloud: Cloud) -> Iterator[str]:
     deleted = {instance_id_of(RequestId(each.request), each.index) for each in cloud.plan.deletes}
     for boot in cloud.plan.boots:
         for index in range(boot.count):
@@ -70,51 +70,51 @@ def _of_requests(cloud: Cloud) -> Iterator[str]:
                 break
             state = row.told.state
             if state not in ENDS or (instance in deleted and state != "deleted"):
-                yield f"{boot.name}: {short(instance)} is {state}"
+                yield f"{boot.name}: {short_id(instance)} is {state}"
             elif state == "deleted" and instance not in deleted and "released before" not in row.told.reason:
-                yield f"{boot.name}: {short(instance)} is deleted, which nobody asked: {row.told.reason}"
+                yield f"{boot.name}: {short_id(instance)} is deleted, but no client deleted it: {row.told.reason}"
 
 
-def _of_cells(cloud: Cloud) -> Iterator[str]:
-    """The API level and the cells say the same, as far as a cell knows the instance."""
+def _unsettled_cells(cloud: Cloud) -> Iterator[str]:
+    """The API level and the cell have the same state for an instance that the cell knows."""
     for row in cloud.requests.rows.values():
         own = cloud.cells.rows.get(row.id)
         if own is None:
             if row.is_in_cell and row.told.state != "deleted":
-                yield f"{short(row.id)} is {row.told.state}, and its cell does not know it"
-        elif row.told.state != TOLD_AS.get(own.state, own.state):
-            yield f"{short(row.id)} is {row.told.state}, and {own.state} in its cell"
+                yield f"{short_id(row.id)} is {row.told.state}, and its cell does not know it"
+        elif row.told.state != STATE_AT_API.get(own.state, own.state):
+            yield f"{short_id(row.id)} is {row.told.state}, and {own.state} in its cell"
 
 
-def _of_books(cloud: Cloud) -> Iterator[str]:
-    """Held is what active instances hold, and what hosts may have that nobody hears."""
-    for consumer in cloud.books.held.keys() - TENANTS:
-        heir = cloud.books.heirs.get(consumer)
-        instance = InstanceId(consumer) if heir is None else heir.instance
+def _unsettled_books(cloud: Cloud) -> Iterator[str]:
+    """Only active instances hold claims, and instances whose cleanup waits for a dead or silent host."""
+    for consumer in cloud.books.held.keys() - CONSUMERS:
+        cleanup = cloud.books.cleanup_consumers.get(consumer)
+        instance = InstanceId(consumer) if cleanup is None else cleanup.instance
         own = cloud.cells.rows.get(instance)
         row = cloud.requests.rows.get(instance)
-        if heir is None and row is not None and row.told.state == "active":
+        if cleanup is None and row is not None and row.told.state == "active":
             continue
-        if heir is None and own is not None and own.state == "broken":
+        if cleanup is None and own is not None and own.state == "broken":
             continue
         waits = [] if own is None else [each for each in own.cleanups if _releases(each.release, consumer)]
         if not waits:
-            name = row.told.name if row else "nobody knows"
-            yield f"{short(consumer)} ({name}) holds {cloud.books.held[consumer]}, and nobody will release it"
+            name = row.told.name if row else "unknown"
+            yield f"{short_id(consumer)} ({name}) holds {cloud.books.held[consumer]}, and no cleanup will release it"
         elif not any(cloud.hosts.is_dead(each.host) for each in waits):
-            yield f"{short(consumer)} waits for {[cloud.hosts.name(each.host) for each in waits]}, which can be heard"
+            yield f"{short_id(consumer)} waits for {[cloud.hosts.name(each.host) for each in waits]}, which answer"
     for row in cloud.requests.rows.values():
         if row.told.state == "active" and row.id not in cloud.books.held:
-            yield f"{short(row.id)} is active, and holds nothing"
+            yield f"{short_id(row.id)} is active, and holds nothing"
 
 
 def _releases(release: tuple[object, ...], consumer: object) -> bool:
     return any(getattr(held, "consumer", None) == consumer for held in release)
 
 
-def _of_hosts(cloud: Cloud) -> Iterator[str]:
-    """On a host that can be heard runs what is active there, and nothing else."""
-    for instance, there in cloud.physical.running.items():
+def _unsettled_hosts(cloud: Cloud) -> Iterator[str]:
+    """A host that answers runs exactly the instances that are active on it."""
+    for instance, there in cloud.real_instances.running.items():
         own = cloud.cells.rows.get(instance)
         for host, attempt in there:
             if cloud.hosts.is_dead(host):
@@ -128,21 +128,25 @@ def _of_hosts(cloud: Cloud) -> Iterator[str]:
             )
             if not is_wanted:
                 state = "unknown" if own is None else own.state
-                yield f"attempt {attempt} of {short(instance)} is on {cloud.hosts.name(host)}, and it is {state}"
+                yield f"attempt {attempt} of {short_id(instance)} is on {cloud.hosts.name(host)}, and the instance is {state}"
 
 
-async def _of_nodes(cloud: Cloud) -> list[str]:
-    """Placement offers what Ironic has free, each node has an owner that has read it, and an instance on it is a row's."""
-    truths = cloud.nodes.truths
-    rows = await cloud.rows.nodes.read(truths.keys())
+async def _unsettled_nodes(cloud: Cloud) -> list[str]:
+    """Placement offers exactly the nodes that are available at Ironic, each node has an owner that has read it, and
+    each instance on a node has a row.
+    """
+    real_nodes = cloud.nodes.real_nodes
+    rows = await cloud.rows.nodes.read(real_nodes.keys())
     alive = names_alive(await cloud.rows.nodes.members())
     wrong: list[str] = []
     if cloud.ironic is not None and cloud.ironic.ironic.next_due_s is not None:
-        wrong.append("Ironic is at work")
-    for node, truth in truths.items():
+        wrong.append("Ironic still has work to do")
+    for node, real_node in real_nodes.items():
         offered, row = cloud.books.offered(node), rows.get(node)
-        if truth.node is None:
-            wrong += [f"{short(node)} is deleted, and has a provider: {row!r}"] if offered is not None else []
+        if real_node.node is None:
+            wrong += (
+                [f"{short_id(node)} is deleted, and has a provider: {row!r}"] if offered is not None else []
+            )
             continue
         if (
             row is None
@@ -151,22 +155,26 @@ async def _of_nodes(cloud: Cloud) -> list[str]:
             or row.needs_read
             or row.deploy
         ):
-            wrong.append(f"{short(node)} has the row {row!r}")
+            wrong.append(f"{short_id(node)} has the row {row!r}")
         wanted = (
-            name_of(truth.node.resource_class) if is_free(truth.node) and truth.node.resource_class else ""
+            name_of(real_node.node.resource_class)
+            if is_free(real_node.node) and real_node.node.resource_class
+            else ""
         )
         if {name for name, count in (offered or {}).items() if count} != ({wanted} if wanted else set()):
-            wrong.append(f"{short(node)} offers {offered}, and should offer {wanted or 'nothing'}")
-        # While an instance is on it, it stays in its cell.
-        is_moved = cloud.hosts.cell(node) == GROUPS_OF_NODES[truth.node.conductor_group]
-        if not is_moved and truth.node.instance_uuid is None:
-            wrong.append(f"{short(node)} of {truth.node.conductor_group} is in {cloud.hosts.cell(node)}")
-        if truth.node.instance_uuid in cloud.instance_ids:
-            wrong += _of_instance(cloud, node, InstanceId(UUID(truth.node.instance_uuid)))
-    return [*wrong, *_of_active(cloud)]
+            wrong.append(f"{short_id(node)} offers {offered}, and should offer {wanted or 'nothing'}")
+        # A node with an instance stays in its cell.
+        is_moved = cloud.hosts.cell(node) == GROUPS_OF_NODES[real_node.node.conductor_group]
+        if not is_moved and real_node.node.instance_uuid is None:
+            wrong.append(
+                f"{short_id(node)} of {real_node.node.conductor_group} is in {cloud.hosts.cell(node)}"
+            )
+        if real_node.node.instance_uuid in cloud.instance_ids:
+            wrong += _misplaced_instance(cloud, node, InstanceId(UUID(real_node.node.instance_uuid)))
+    return [*wrong, *_missing_instances(cloud)]
 
 
-def _of_instance(cloud: Cloud, node: ProviderId, instance: InstanceId) -> Iterator[str]:
+def _misplaced_instance(cloud: Cloud, node: ProviderId, instance: InstanceId) -> Iterator[str]:
     own = cloud.cells.rows.get(instance)
     if (
         own is None
@@ -174,23 +182,23 @@ def _of_instance(cloud: Cloud, node: ProviderId, instance: InstanceId) -> Iterat
         or own.host is None
         or own.host.share.host != node
     ):
-        yield f"{short(node)} has {short(instance)}, which is {own.state if own else 'unknown'}"
+        yield f"{short_id(node)} has {short_id(instance)}, which is {own.state if own else 'unknown'}"
 
 
-def _of_active(cloud: Cloud) -> Iterator[str]:
+def _missing_instances(cloud: Cloud) -> Iterator[str]:
     for row in cloud.cells.rows.values():
         if (
             row.state == "active"
             and row.host is not None
-            and (there := cloud.nodes.truths.get(row.host.share.host))
+            and (there := cloud.nodes.real_nodes.get(row.host.share.host))
         ):
             is_there = there.node is not None and there.node.instance_uuid == str(row.id)
             if not is_there or there.node is None or there.node.provision_state != "active":
-                yield f"{short(row.id)} is active, and not on {short(row.host.share.host)}"
+                yield f"{short_id(row.id)} is active, and not on {short_id(row.host.share.host)}"
 
 
-def _of_pictures(cloud: Cloud) -> Iterator[str]:
-    """Each scheduler sees what the books say."""
+def _picture_differences(cloud: Cloud) -> Iterator[str]:
+    """Each scheduler's picture equals the books."""
     for name, picture in cloud.workers.pictures.items():
         columns, woods = picture.columns, picture.woods
         woods.plant()
@@ -213,18 +221,18 @@ def _of_pictures(cloud: Cloud) -> Iterator[str]:
                     yield f"{name} sees {free} {resource} free on {state.name}: it is {said_of_it}"
 
 
-async def _of_view(cloud: Cloud) -> list[str]:
-    """So does whoever answers reads."""
-    if cloud.clerks.view is None:
+async def _view_differences(cloud: Cloud) -> list[str]:
+    """The view of the HTTP server equals the books."""
+    if cloud.admins.view is None:
         return []
-    replica = await cloud.clerks.view.caught_up()
+    replica = await cloud.admins.view.caught_up()
     async with cloud.rows.books.committed():
-        as_the_books(replica, cloud.rows.books, cloud.findings)
+        compare_candidates(replica, cloud.rows.books, cloud.findings)
         return list(differences(replica, cloud.rows.books))
 
 
 def choices_left(cloud: Cloud) -> list[str]:
-    """What schedulers count beside the books: nothing, since they have verified what they see."""
+    """Choices that schedulers still count beside the books. None may be left once they have read everything anew."""
     return [
         f"{name} still counts {int(holding)} choices of its own on {picture.columns.names[row]}"
         for name, picture in cloud.workers.pictures.items()

@@ -1,4 +1,4 @@
-"""The checkers themselves: what they once took for a broken promise and is none, and that they still see one that is."""
+"""Tests of the checkers: cases that they once reported wrongly, and that they still report the real ones."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,15 +22,15 @@ from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, T
 from placement_worker.desk import Desk
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD
-from tests.simulation.books import Books
-from tests.simulation.estate import GROUPS, SHARES
+from tests.simulation.books_checker import BooksChecker
 from tests.simulation.findings import Findings
-from tests.simulation.hosts_seen import HostsSeen
-from tests.simulation.loop import live
-from tests.simulation.physical import Physical
+from tests.simulation.fixtures import AGGREGATES, SHARES
+from tests.simulation.host_history import HostHistories
+from tests.simulation.loop import run_simulated
 from tests.simulation.process import EPOCH
-from tests.simulation.register import OpenBooks
-from tests.simulation.viewing import looked_into
+from tests.simulation.real_instances import RealInstances
+from tests.simulation.view_oracle import caught_up_replica
+from tests.simulation.write_oracle import InspectableStore
 
 HOST, PART, OTHER, POOL = (ProviderId(UUID(int=n)) for n in range(1, 5))
 CONSUMER = ConsumerId(UUID(int=9))
@@ -38,28 +38,30 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_a_pool_that_shares_with_the_host_is_no_second_host() -> None:
-    assert _broken(lambda books: _claimed_with_pool(books, of_host=GROUPS[:1], of_pool=GROUPS[:1])) == ""
+    assert (
+        _broken(lambda books: _claimed_with_pool(books, of_host=AGGREGATES[:1], of_pool=AGGREGATES[:1])) == ""
+    )
 
 
 def test_a_pool_that_does_not_share_with_the_host_is_a_second_host() -> None:
-    broken = _broken(lambda books: _claimed_with_pool(books, of_host=GROUPS[:1], of_pool=GROUPS[1:2]))
+    broken = _broken(lambda books: _claimed_with_pool(books, of_host=AGGREGATES[:1], of_pool=AGGREGATES[1:2]))
     assert broken == "no consumer on two hosts"
 
 
 def test_a_share_that_was_reshaped_into_a_tree_that_was_moved_away_is_on_no_second_host() -> None:
-    def reshaped(books: Books) -> None:
-        _plant(books, HOST, _book(HOST), _book(PART, parent=HOST))
+    def reshaped(books: BooksChecker) -> None:
+        _write_tree(books, HOST, _book(HOST), _book(PART, parent=HOST))
         _hold(books, (HOST, PART), is_claimed=True)
-        _plant(books, PART, _book(PART, used=1), _book(OTHER, parent=PART))
+        _write_tree(books, PART, _book(PART, used=1), _book(OTHER, parent=PART))
         _hold(books, (HOST, OTHER), is_claimed=False)
 
     assert _broken(reshaped) == ""
 
 
 def test_a_claim_of_two_hosts_is_a_second_host() -> None:
-    def claimed(books: Books) -> None:
-        _plant(books, HOST, _book(HOST))
-        _plant(books, OTHER, _book(OTHER))
+    def claimed(books: BooksChecker) -> None:
+        _write_tree(books, HOST, _book(HOST))
+        _write_tree(books, OTHER, _book(OTHER))
         _hold(books, (HOST,), is_claimed=True)
         _hold(books, (HOST, OTHER), is_claimed=True)
 
@@ -67,8 +69,8 @@ def test_a_claim_of_two_hosts_is_a_second_host() -> None:
 
 
 def test_a_host_with_more_instances_than_the_limit_is_seen() -> None:
-    def claimed(books: Books) -> None:
-        _plant(books, HOST, _book(HOST))
+    def claimed(books: BooksChecker) -> None:
+        _write_tree(books, HOST, _book(HOST))
         for number in range(3):
             _hold(books, (HOST,), is_claimed=True, consumer=ConsumerId(UUID(int=20 + number)))
 
@@ -77,11 +79,11 @@ def test_a_host_with_more_instances_than_the_limit_is_seen() -> None:
 
 
 def test_whoever_cleans_up_after_an_instance_keeps_its_place() -> None:
-    def swapped(books: Books) -> None:
-        _plant(books, HOST, _book(HOST))
-        _plant(books, OTHER, _book(OTHER))
+    def swapped(books: BooksChecker) -> None:
+        _write_tree(books, HOST, _book(HOST))
+        _write_tree(books, OTHER, _book(OTHER))
         _hold(books, (HOST,), is_claimed=True)
-        heir = ConsumerId(UUID(int=30))
+        cleanup = ConsumerId(UUID(int=30))
         there, here = ResourceAmount(OTHER, "VCPU", 1), ResourceAmount(HOST, "VCPU", 1)
         order = SwapClaim(
             cell="c1",
@@ -90,11 +92,11 @@ def test_whoever_cleans_up_after_an_instance_keeps_its_place() -> None:
             attempt=2,
             issued_at=AT,
             share=Share(host=OTHER, amounts=(there,)),
-            cleanup=heir,
+            cleanup=cleanup,
         )
         changes = ClaimChanges(
-            consumers=(Consumer(id=CONSUMER, attempt=2), Consumer(id=heir, attempt=1)),
-            held=((CONSUMER, (there,)), (heir, (here,))),
+            consumers=(Consumer(id=CONSUMER, attempt=2), Consumer(id=cleanup, attempt=1)),
+            held=((CONSUMER, (there,)), (cleanup, (here,))),
             touched=(Touched(HOST, 1, {"VCPU": 1}), Touched(OTHER, 1, {"VCPU": 1})),
             claimed=(Holder(CONSUMER, 2),),
         )
@@ -106,8 +108,8 @@ def test_whoever_cleans_up_after_an_instance_keeps_its_place() -> None:
 
 
 def test_what_is_written_and_not_committed_is_not_looked_for_in_a_read() -> None:
-    class Read(OpenBooks):
-        """Tells when a reader has read it."""
+    class Read(InspectableStore):
+        """Says when a page was read."""
 
         was_read = asyncio.Event()
 
@@ -128,7 +130,7 @@ def test_what_is_written_and_not_committed_is_not_looked_for_in_a_read() -> None
                     await asyncio.Event().wait()
 
         dying = asyncio.create_task(write_and_die())
-        seen = await looked_into(View(books), books, findings)
+        seen = await caught_up_replica(View(books), books, findings)
         assert [state.name for state in seen] == ["host"]
         await asyncio.wait((dying,))
 
@@ -136,16 +138,20 @@ def test_what_is_written_and_not_committed_is_not_looked_for_in_a_read() -> None
 
 
 def _claimed_with_pool(
-    books: Books, of_host: tuple[AggregateId, ...], of_pool: tuple[AggregateId, ...]
+    books: BooksChecker, of_host: tuple[AggregateId, ...], of_pool: tuple[AggregateId, ...]
 ) -> None:
-    _plant(books, HOST, _book(HOST, aggregates=of_host))
-    _plant(books, POOL, _book(POOL, aggregates=of_pool, traits=(SHARES,)))
+    _write_tree(books, HOST, _book(HOST, aggregates=of_host))
+    _write_tree(books, POOL, _book(POOL, aggregates=of_pool, traits=(SHARES,)))
     _hold(books, (POOL, HOST), is_claimed=True)
 
 
-def _broken(deeds: Callable[[Books], None], instances_max: int = 0) -> str:
+def _broken(actions: Callable[[BooksChecker], None], instances_max: int = 0) -> str:
     async def do(findings: Findings) -> None:
-        deeds(Books(findings, HostsSeen(findings, FaultScript()), Physical(findings), instances_max))
+        actions(
+            BooksChecker(
+                findings, HostHistories(findings, FaultScript()), RealInstances(findings), instances_max
+            )
+        )
 
     return _broken_while(do)
 
@@ -156,7 +162,7 @@ def _broken_while(day: Callable[[Findings], Awaitable[None]]) -> str:
         await day(findings)
         return "" if findings.broken is None else findings.broken.promise
 
-    return live(lived())
+    return run_simulated(lived())
 
 
 def _book(
@@ -181,14 +187,18 @@ def _tree(root: ProviderId, *books: ProviderBook) -> TreeChanges:
     return TreeChanges(trees=(tree,), changed=tuple(book.id for book in books))
 
 
-def _plant(books: Books, root: ProviderId, *providers: ProviderBook) -> None:
+def _write_tree(books: BooksChecker, root: ProviderId, *providers: ProviderBook) -> None:
     books.written((), [_tree(root, *providers)])
 
 
 def _hold(
-    books: Books, providers: tuple[ProviderId, ...], *, is_claimed: bool, consumer: ConsumerId = CONSUMER
+    books: BooksChecker,
+    providers: tuple[ProviderId, ...],
+    *,
+    is_claimed: bool,
+    consumer: ConsumerId = CONSUMER,
 ) -> None:
-    """One CPU of each; `is_claimed` by an order, else it is written by name."""
+    """One CPU of each provider; written by a claim if `is_claimed`, else by an administrator."""
     amounts = tuple(ResourceAmount(each, "VCPU", 1) for each in providers)
     before = {each.provider for each in books.held.get(consumer, ())}
     share = Share(host=HOST, amounts=amounts)

@@ -1,4 +1,4 @@
-"""Several reshapes that come over the bus in one batch are written in one transaction, which keeps the order of locks."""
+"""Several reshapes that arrive in one batch are one transaction; it locks rows in the common order."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -10,9 +10,9 @@ from placement_worker.administering import write_handlers
 from placement_worker.wiring import STANDARD
 from tests.simulation.cloud import Cloud
 from tests.simulation.drawing import draw
-from tests.simulation.loop import live
+from tests.simulation.faulty_placement_store import FaultyPlacementStore
+from tests.simulation.loop import run_simulated
 from tests.simulation.process import SimProcess
-from tests.simulation.store_of_books import PlacementDoor
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -21,14 +21,14 @@ def test_a_batch_of_reshapes_locks_all_consumers_before_any_tree() -> None:
     async def written() -> str:
         cloud = Cloud(draw(1))
         process = SimProcess("placement-1", 1, 1, cloud)
-        door = PlacementDoor(cloud.rows.books, process, cloud)
+        door = FaultyPlacementStore(cloud.rows.books, process, cloud)
         handler = write_handlers(STANDARD, lambda: AT)[Reshape]
         assert callable(handler)
         async with door.transaction() as transaction:
             await handler([_received(_reshape(n)) for n in (1, 2)], transaction)
         return cloud.findings.broken.how if cloud.findings.broken else ""
 
-    assert live(written()) == ""
+    assert run_simulated(written()) == ""
 
 
 def _reshape(number: int) -> Reshape:

@@ -1,5 +1,6 @@
-"""Bugs made on purpose are found within the seeds of the test command, each told with what shrinking has left of its plan:
-at most half. A file keeps the seed that showed each of them last, which is tried first.
+"""Each planted bug is found within the seeds of the test command, and its plan is shrunk to half or less.
+
+A file keeps the seed that last showed each bug; the search tries that seed first.
 """
 
 from collections.abc import Iterator
@@ -7,46 +8,51 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.hunting import Hunted, hunt
-from tests.simulation.many import pool_with_fixed_hashes
+from tests.simulation.bug_search import FoundBug, find_and_shrink
+from tests.simulation.many_seeds import pool_with_fixed_hashes
 from tests.simulation.planted import BUGS, OF_NODES
-from tests.simulation.test_simulation import PATIENCE_S, SEEDS, SEEDS_OF_NODES
+from tests.simulation.test_simulation import SEEDS, SEEDS_OF_NODES, TIMEOUT_S
 
 SHRINKING_RUNS_MAX = 96
 HALF = 0
-# A bug that none of so many seeds shows is not found: all of them would take as long as all other bugs together.
-HUNTED_IN, NODES_HUNTED_IN = SEEDS[:30], SEEDS_OF_NODES[:15]
+# A bug that none of these seeds shows counts as not found. To try all seeds would take as long as all other bugs
+# together.
+SEARCHED_SEEDS, SEARCHED_NODE_SEEDS = SEEDS[:30], SEEDS_OF_NODES[:15]
 SHOWN_BY = Path(__file__).with_name("planted") / "shown_by.txt"
 
 
 @pytest.fixture(scope="module")
-def hunted() -> Iterator[dict[str, Hunted | None]]:
+def found_bugs() -> Iterator[dict[str, FoundBug | None]]:
     shown_by = _shown_by()
     with pool_with_fixed_hashes() as pool:
-        hunts = {
+        searches = {
             bug: pool.submit(
-                hunt,
+                find_and_shrink,
                 bug,
-                (*shown_by.get(bug, ()), *_hunted_in(bug)),
+                (*shown_by.get(bug, ()), *_searched_seeds(bug)),
                 SHRINKING_RUNS_MAX,
-                enough=HALF,
-                sound=(*SEEDS, *SEEDS_OF_NODES),
+                small_enough=HALF,
+                healthy=(*SEEDS, *SEEDS_OF_NODES),
             )
             for bug in BUGS
         }
-        yield {bug: each.result() for bug, each in hunts.items()}
+        yield {bug: each.result() for bug, each in searches.items()}
 
 
-@pytest.mark.timeout(PATIENCE_S)
+@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_found_and_its_trace_shrunk(bug: str, hunted: dict[str, Hunted | None]) -> None:
-    found = hunted[bug]
-    assert found is not None, f"neither the seed in {SHOWN_BY.name} nor one of {_hunted_in(bug)} shows it"
-    print(
-        f"{bug}: seed {found.seed} breaks {found.promise!r}; {found.needed} of {found.things} things needed"
+def test_a_planted_bug_is_found_and_its_trace_shrunk(
+    bug: str, found_bugs: dict[str, FoundBug | None]
+) -> None:
+    found = found_bugs[bug]
+    assert found is not None, (
+        f"no seed shows it: neither the one in {SHOWN_BY.name} nor {_searched_seeds(bug)}"
     )
-    print("\n".join(found.told))
-    assert found.needed <= found.things // 2
+    print(
+        f"{bug}: seed {found.seed} breaks {found.promise!r}; {found.needed} of {found.size} elements needed"
+    )
+    print("\n".join(found.story))
+    assert found.needed <= found.size // 2
 
 
 def test_each_planted_bug_has_a_seed_that_shows_it() -> None:
@@ -54,11 +60,11 @@ def test_each_planted_bug_has_a_seed_that_shows_it() -> None:
     assert {seed for seeds in _shown_by().values() for seed in seeds} <= {*SEEDS, *SEEDS_OF_NODES}
 
 
-def _hunted_in(bug: str) -> range:
-    return NODES_HUNTED_IN if bug in OF_NODES else HUNTED_IN
+def _searched_seeds(bug: str) -> range:
+    return SEARCHED_NODE_SEEDS if bug in OF_NODES else SEARCHED_SEEDS
 
 
 def _shown_by() -> dict[str, tuple[int, ...]]:
-    """A bug a line: the seed, and the bug's name."""
+    """One bug a line: the seed, and the bug's name."""
     lines = [line.partition(" ") for line in SHOWN_BY.read_text().splitlines() if line]
     return {name: (int(seed),) for seed, _, name in lines}

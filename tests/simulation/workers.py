@@ -1,4 +1,4 @@
-"""The parts of each simulated process: the real ones, over the simulated wires and stores."""
+"""Builds the real parts of each simulated process, over the faulty broker and stores."""
 
 import asyncio
 from datetime import timedelta
@@ -26,18 +26,18 @@ from scheduler_worker.core.picture import Picture
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import scheduler_parts
-from tests.simulation.ironic import IronicDoor, IronicWorld
-from tests.simulation.nodes import Nodes
+from tests.simulation.faulty_conductor_store import FaultyConductorStore, WatchedComputeStore
+from tests.simulation.faulty_ironic_store import FaultyIronicStore
+from tests.simulation.faulty_placement_store import FaultyPlacementStore
+from tests.simulation.faulty_scheduler_store import FaultySchedulerStore
+from tests.simulation.ironic import FaultyIronicApi, IronicWorld
+from tests.simulation.nodes_checker import NodesChecker
 from tests.simulation.plan import CELLS, GROUPS_OF_NODES, Plan
 from tests.simulation.process import EPOCH, SimProcess
-from tests.simulation.register import OpenBooks
-from tests.simulation.store_of_books import PlacementDoor
-from tests.simulation.store_of_cells import ConductorDoor, WatchedComputeStore
-from tests.simulation.store_of_nodes import NodesDoor
-from tests.simulation.store_of_requests import SchedulerDoor
-from tests.simulation.stores import Commits
+from tests.simulation.store_faults import CommitObserver
+from tests.simulation.write_oracle import InspectableStore
 
-# Everything is as quick as it can be without looking all the time: a seed lives through two minutes.
+# Short timeouts, but no busy polling: a seed simulates two minutes.
 BUS = BusSettings(
     sweep_s=4.0,
     retry_delay_ms_max=2_000,
@@ -95,28 +95,33 @@ IRONIC = IronicSettings(
 
 
 class Rows:
-    """What outlives every process."""
+    """The rows: they outlive every process."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self.books = OpenBooks(lambda: EPOCH + timedelta(seconds=loop.time()))
+        self.books = InspectableStore(lambda: EPOCH + timedelta(seconds=loop.time()))
         self.requests = MemorySchedulerStore()
         self.cells = {cell: MemoryConductorStore() for cell in CELLS}
         self.nodes = MemoryIronicStore(lambda: EPOCH + timedelta(seconds=loop.time()))
 
 
 class Workers:
-    """Makes the parts of a process by its name."""
+    """Builds the parts of a process by its name."""
 
     def __init__(
-        self, plan: Plan, rows: Rows, commits: Commits, nodes: Nodes, ironic: IronicWorld | None
+        self,
+        plan: Plan,
+        rows: Rows,
+        observer: CommitObserver,
+        nodes: NodesChecker,
+        ironic: IronicWorld | None,
     ) -> None:
         self._plan = plan
         self._nodes = nodes
         self._ironic = ironic
         self._rows = rows
-        self._commits = commits
-        # Of each scheduler's latest life, to be compared with the books at the end.
+        self._observer = observer
+        # The picture of each scheduler's latest incarnation; compared with the books at the end.
         self.pictures: dict[str, Picture] = {}
 
     async def run(self, process: SimProcess, broker: Broker) -> None:
@@ -135,18 +140,18 @@ class Workers:
         cell = rest.partition("-")[0]
         match role:
             case "placement":
-                door = PlacementDoor(self._rows.books, process, self._commits)
+                door = FaultyPlacementStore(self._rows.books, process, self._observer)
                 return placement_parts((station,), door, PLACEMENT, process.clock)
             case "scheduler":
-                rows = SchedulerDoor(self._rows.requests, process, self._commits)
+                rows = FaultySchedulerStore(self._rows.requests, process, self._observer)
                 picture = self.pictures[process.name] = Picture()
                 settings = structs.replace(SCHEDULER, instances_per_host_max=self._plan.instances_max)
                 return scheduler_parts(
                     station, rows, settings, process.clock, process.chance, picture=picture
                 )
             case "conductor":
-                own = ConductorDoor(
-                    self._rows.cells[cell].of_another_process(process.clock), process, self._commits
+                own = FaultyConductorStore(
+                    self._rows.cells[cell].of_another_process(process.clock), process, self._observer
                 )
                 parts = conductor_parts(station, own, CONDUCTOR, cell, station.ask_all, clock=process.clock)
                 return (*parts, station)
@@ -158,7 +163,7 @@ class Workers:
                     self._plan.script,
                     process.clock,
                     clock_s=asyncio.get_running_loop().time,
-                    store=WatchedComputeStore(process, self._commits),
+                    store=WatchedComputeStore(process, self._observer),
                 )
             case "ironic":
                 return self._parts_of_daemon(process, broker, station)
@@ -171,12 +176,12 @@ class Workers:
         parts = ironic_parts(
             station,
             Link(broker, BUS, chance=process.chance),
-            NodesDoor(self._rows.nodes, process, self._nodes),
+            FaultyIronicStore(self._rows.nodes, process, self._nodes),
             IRONIC,
             name=process.name,
             incarnation=process.full_name,
             cells=CellMap(groups=GROUPS_OF_NODES),
-            api=IronicDoor(self._ironic, process, self._plan.instance_ids),
+            api=FaultyIronicApi(self._ironic, process, self._plan.instance_ids),
             clock_us=lambda: int(process.clock().timestamp() * 1e6),
             clock_s=loop.time,
         )

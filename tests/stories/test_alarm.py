@@ -39,7 +39,7 @@ from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.stage import until
-from tests.simulation.loop import live
+from tests.simulation.loop import run_simulated
 from tests.simulation.process import EPOCH
 
 BOOTS_PER_S = 200
@@ -232,7 +232,7 @@ async def the_alarm() -> None:
 
 
 def test_an_alarm_of_ten_minutes_ends_with_one_copy_of_each_question_and_every_request_ended() -> None:
-    live(the_alarm())
+    run_simulated(the_alarm())
 
 
 @pytest.mark.rabbitmq

@@ -38,7 +38,7 @@ from placement_worker.wiring import now, placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
 from tests.contracts.stage import PATIENCE_S, declared
 from tests.contracts.stage import SETTINGS as BUS
-from tests.simulation.loop import live, until_s
+from tests.simulation.loop import run_simulated, until_s
 from tests.stories.test_compute_sim import Scene, destroy, gone, scene, spawn, spawned
 
 HOST = "c1-host-00001"
@@ -102,7 +102,7 @@ def test_an_hour_with_a_silent_a_late_and_a_dying_host() -> None:
             beats = [each for each in here.heard if isinstance(each, HostsAlive)]
             assert 250 < len(beats) < 310
 
-    live(day())
+    run_simulated(day())
 
 
 def test_what_placement_refuses_is_told_again_with_the_next_change() -> None:
@@ -134,7 +134,7 @@ def test_what_placement_refuses_is_told_again_with_the_next_change() -> None:
             assert "DISK_GB" not in after.inventories
             assert "CUSTOM_LATER" in after.traits
 
-    live(day())
+    run_simulated(day())
 
 
 def test_who_finds_that_somebody_else_reported_its_host_tells_it_whole_again() -> None:
@@ -150,7 +150,7 @@ def test_who_finds_that_somebody_else_reported_its_host_tells_it_whole_again() -
             assert "CUSTOM_MINE" in after.traits
             assert after.inventories == told.inventories
 
-    live(day())
+    run_simulated(day())
 
 
 def test_a_report_outlives_the_patience_of_who_asks() -> None:
@@ -178,7 +178,7 @@ def test_a_report_outlives_the_patience_of_who_asks() -> None:
         for station in stations:
             await station.close()
 
-    live(day())
+    run_simulated(day())
 
 
 class _Hushed:
@@ -229,7 +229,7 @@ def test_a_report_that_is_never_answered_holds_up_no_other_and_stays_the_same() 
         for station in stations:
             await station.close()
 
-    live(day())
+    run_simulated(day())
 
 
 async def _somebody_else_reports(here: Scene) -> None:

@@ -32,7 +32,7 @@ from placement_worker.settings import PlacementSettings
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.wiring import placement_parts
 from tests.contracts.stage import SETTINGS, WORK, Remembering, order, until
-from tests.simulation.loop import live, until_s
+from tests.simulation.loop import run_simulated, until_s
 from tests.stories.cloud import a_host
 
 
@@ -196,7 +196,7 @@ def test_what_fails_is_told_with_its_error_how_often_and_for_how_long() -> None:
         await running
         return failing
 
-    (told,) = live(day())
+    (told,) = run_simulated(day())
     assert told == {
         "part": "a part",
         "state": "failing",
@@ -216,7 +216,7 @@ def test_a_worker_that_stops_is_not_ready_and_has_no_fault_if_its_parts_have_end
         assert health.failing() == []
         return was_well, health
 
-    was_well, health = live(day())
+    was_well, health = run_simulated(day())
     assert (was_well, health.is_well) == (False, True)
     assert health.awaits() == {"process": "it is stopping"}
 
@@ -242,7 +242,7 @@ def test_readiness_is_logged_when_it_comes_and_when_it_goes(caplog: pytest.LogCa
         await running
 
     with caplog.at_level(logging.INFO):
-        live(day())
+        run_simulated(day())
 
     gone = "placement is not ready any more: a part: ConnectionLost: gone"
     assert [each.message for each in caplog.records if each.name == "bus.health"] == [

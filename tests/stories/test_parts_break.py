@@ -50,7 +50,7 @@ from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import NewRequest
 from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import scheduler_parts
-from tests.simulation.loop import live
+from tests.simulation.loop import run_simulated
 from tests.stories.breakable import BreakableBroker, BreakableStation, BreakableStore, Faults, Problem
 from tests.stories.cloud import a_host
 from tests.unit.test_conductor import Cell, failed, place
@@ -396,7 +396,7 @@ def test_what_a_server_does_is_counted_and_survived_and_the_part_works_again(cas
             )
             await until(lambda: not scene.health.awaits(), running, lambda: str(scene.health.awaits()))
 
-    live(day())
+    run_simulated(day())
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,7 @@ def test_a_bug_ends_the_process(case: Case) -> None:
             assert problem is not None, "it ended without a word"
             assert "planted" in [str(each) for each in leaves(problem)]
 
-    live(day())
+    run_simulated(day())
 
 
 def test_what_cannot_be_buried_yet_keeps_nobody_and_is_buried_later() -> None:
@@ -449,7 +449,7 @@ def test_what_cannot_be_buried_yet_keeps_nobody_and_is_buried_later() -> None:
             assert worker.intake.in_hand == 0
             await connection.close()
 
-    live(day())
+    run_simulated(day())
 
 
 def leaves(problem: BaseException) -> list[BaseException]:

@@ -26,7 +26,7 @@ from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore, RingStore, RingView
 from ironic_sync.store_memory import MemoryIronicStore
 from tests.contracts.ironic_stores import open_ironic_stores
-from tests.simulation.loop import live, until_s
+from tests.simulation.loop import run_simulated, until_s
 
 T = TypeVar("T")
 
@@ -186,7 +186,7 @@ def test_daemons_share_all_nodes_as_the_ring_says() -> None:
         for daemon in daemons:
             await daemon.stop()
 
-    live(day())
+    run_simulated(day())
 
 
 def test_the_nodes_of_a_dead_daemon_have_new_owners_as_soon_as_its_lease_is_over() -> None:
@@ -208,7 +208,7 @@ def test_the_nodes_of_a_dead_daemon_have_new_owners_as_soon_as_its_lease_is_over
             assert now.epoch == before[now.id].epoch + (now.id in dead)
             assert now.owner == before[now.id].owner or now.id in dead
 
-    live(day())
+    run_simulated(day())
 
 
 def test_a_daemon_that_joins_is_given_its_share_but_no_node_with_an_instance() -> None:
@@ -238,7 +238,7 @@ def test_a_daemon_that_joins_is_given_its_share_but_no_node_with_an_instance() -
         ring = Ring(await store.members())
         assert all(each.owner == ring.owner_of(each.id) for each in await store.owners())
 
-    live(day())
+    run_simulated(day())
 
 
 def test_a_daemon_that_is_given_many_nodes_knows_of_all_of_them_at_once() -> None:
@@ -252,7 +252,7 @@ def test_a_daemon_that_is_given_many_nodes_knows_of_all_of_them_at_once() -> Non
         assert len(d3.nodes) > 5 * SETTINGS.page
         await all_agree(store, d1, d2, d3)
 
-    live(day())
+    run_simulated(day())
 
 
 def test_a_daemon_that_comes_back_while_another_takes_its_nodes_does_not_share_them() -> None:
@@ -274,7 +274,7 @@ def test_a_daemon_that_comes_back_while_another_takes_its_nodes_does_not_share_t
         await until_s(8 + SETTINGS.lease_s + SETTINGS.look_s)
         await all_agree(store, back, d2)
 
-    live(day())
+    run_simulated(day())
 
 
 def test_a_daemon_that_drains_gives_away_everything_and_takes_nothing() -> None:
@@ -304,7 +304,7 @@ def test_a_daemon_that_drains_gives_away_everything_and_takes_nothing() -> None:
         await all_agree(store, d1, d2)
         assert len(d1.nodes) == 90
 
-    live(day())
+    run_simulated(day())
 
 
 def test_a_daemon_that_stops_leaves_no_gap() -> None:
@@ -328,7 +328,7 @@ def test_a_daemon_that_stops_leaves_no_gap() -> None:
         await until_s(7)
         await all_agree(store, d3)
 
-    live(day())
+    run_simulated(day())
 
 
 def test_a_daemon_that_stood_still_for_longer_than_its_lease_does_nothing_with_what_it_had() -> None:
@@ -358,7 +358,7 @@ def test_a_daemon_that_stood_still_for_longer_than_its_lease_does_nothing_with_w
         assert d1.nodes, "it joined again, and was given its share"
         assert all(d1.nodes[each] > mine[each] for each in d1.nodes.keys() & mine.keys())
 
-    live(day())
+    run_simulated(day())
 
 
 def test_a_second_process_of_the_same_name_waits_until_the_first_one_s_lease_is_over() -> None:
@@ -381,7 +381,7 @@ def test_a_second_process_of_the_same_name_waits_until_the_first_one_s_lease_is_
         assert second.nodes.keys() == before.keys()
         assert all(second.nodes[each] > before[each] for each in before), "under another epoch"
 
-    live(day())
+    run_simulated(day())
 
 
 def test_a_daemon_whose_name_was_taken_while_it_stood_still_has_no_nodes_any_more() -> None:
@@ -400,7 +400,7 @@ def test_a_daemon_whose_name_was_taken_while_it_stood_still_has_no_nodes_any_mor
         assert not first.membership.may_act()
         await all_agree(store, second)
 
-    live(day())
+    run_simulated(day())
 
 
 def test_a_restart_under_the_same_name_takes_its_nodes_anew() -> None:
@@ -416,7 +416,7 @@ def test_a_restart_under_the_same_name_takes_its_nodes_anew() -> None:
         assert again.nodes == {each: epoch + 1 for each, epoch in before.items()}
         await all_agree(store, again)
 
-    live(day())
+    run_simulated(day())
 
 
 def test_a_daemon_without_its_database_stops_acting_before_its_lease_is_over() -> None:
@@ -439,7 +439,7 @@ def test_a_daemon_without_its_database_stops_acting_before_its_lease_is_over() -
         await until_s(25)
         await all_agree(store, d2)
 
-    live(day())
+    run_simulated(day())
 
 
 class Days:
@@ -453,7 +453,7 @@ class Days:
         self.still: list[Daemon] = []
         self.starts = 0
 
-    async def live(self) -> None:
+    async def run(self) -> None:
         self.store = await filled(a_store(), 40)
         watching = asyncio.create_task(self._watch())
         for _ in range(60):
@@ -528,7 +528,7 @@ class Days:
 def test_whatever_happens_no_two_daemons_act_on_a_node_and_in_the_end_each_node_has_an_owner(
     seed: int,
 ) -> None:
-    live(Days(seed).live())
+    run_simulated(Days(seed).run())
 
 
 @pytest.mark.postgresql

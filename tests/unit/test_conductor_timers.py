@@ -17,7 +17,7 @@ from cell_conductor.settings import ConductorSettings
 from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.timers import Timers
 from tests.contracts.stage import SETTINGS as BUS
-from tests.simulation.loop import live, until_s
+from tests.simulation.loop import run_simulated, until_s
 from tests.unit.test_conductor import NOON, RULES, Cell, failed, place
 
 SETTINGS = ConductorSettings(poll_ms=10_000, look_s=1000, rest_ms=250)
@@ -70,4 +70,4 @@ def test_a_row_alone_is_looked_at_at_once_and_those_that_follow_it_soon_together
         await running
         return scene.asked
 
-    assert live(day()) == [(10.0, 1), (10.25, 3)]
+    assert run_simulated(day()) == [(10.0, 1), (10.25, 3)]

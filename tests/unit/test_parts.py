@@ -21,7 +21,7 @@ from bus.parts import (
     operational,
     statuses,
 )
-from tests.simulation.loop import live, until_s
+from tests.simulation.loop import run_simulated, until_s
 
 PAUSES = Pauses(first_s=1.0, max_s=8.0)
 
@@ -52,7 +52,7 @@ def test_what_fails_is_tried_again_after_growing_pauses_with_jitter() -> None:
     async def day() -> None:
         await Supervised("a part", work, pauses=PAUSES, chance=random.Random(1)).run()
 
-    live(day())
+    run_simulated(day())
 
     pauses = [later - earlier - 0.25 for earlier, later in zip(work.at_s, work.at_s[1:], strict=False)]
     assert all(
@@ -67,7 +67,7 @@ def test_the_same_generator_gives_the_same_pauses() -> None:
         async def day() -> None:
             await Supervised("a part", work, pauses=PAUSES, chance=chance()).run()
 
-        live(day())
+        run_simulated(day())
         return work.at_s
 
     assert times(lambda: random.Random(7)) == times(lambda: random.Random(7))
@@ -79,7 +79,7 @@ def test_a_failure_is_logged_once_per_change_and_counted_each_time(caplog: pytes
     part = Supervised("a part", Work(*problems), pauses=PAUSES)
 
     with caplog.at_level(logging.WARNING, "bus.parts"):
-        live(part.run())
+        run_simulated(part.run())
 
     assert part.status.failures == 4
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
@@ -91,7 +91,7 @@ def test_a_bug_ends_the_part_with_its_traceback(caplog: pytest.LogCaptureFixture
     part = Supervised("a part", Work(TypeError("planted")))
 
     with pytest.raises(TypeError, match="planted"):
-        live(part.run())
+        run_simulated(part.run())
 
     assert part.status.is_bug
     assert part.status.state is State.ENDED
@@ -125,7 +125,7 @@ def test_stop_cuts_a_part_short_and_waits_for_one_that_ends_itself() -> None:
             ends.append(round(loop.time() - begun_s, 2))
         return ends[0], ends[1]
 
-    assert live(day()) == (0.0, 3.0)
+    assert run_simulated(day()) == (0.0, 3.0)
 
 
 def test_stop_does_not_wait_for_a_pause() -> None:
@@ -137,7 +137,7 @@ def test_stop_does_not_wait_for_a_pause() -> None:
         await running
         return asyncio.get_running_loop().time()
 
-    assert live(day()) == 5
+    assert run_simulated(day()) == 5
 
 
 def test_a_periodic_part_runs_every_so_often_and_at_once_when_woken() -> None:
@@ -156,7 +156,7 @@ def test_a_periodic_part_runs_every_so_often_and_at_once_when_woken() -> None:
         await part.stop()
         await running
 
-    live(day())
+    run_simulated(day())
 
     assert work.at_s == [0.0, 10.25, 15.0, 15.25, 25.5]
 
@@ -173,7 +173,7 @@ def test_a_periodic_part_that_fails_is_woken_by_nobody_before_its_pause_is_over(
         await part.stop()
         await running
 
-    live(day())
+    run_simulated(day())
 
     first, second = work.at_s
     assert 2 <= second - first - 0.25 <= 4
@@ -196,7 +196,7 @@ def test_callers_share_the_next_flight_and_never_the_one_under_way() -> None:
         assert flight.status.failures == 1
         return ends
 
-    ends = live(day())
+    ends = run_simulated(day())
     assert len(work.at_s) == 3, "one that failed and succeeded then, and one for all who came meanwhile"
     assert len(set(ends)) == 2
 
@@ -209,7 +209,7 @@ def test_a_bug_in_a_flight_ends_the_process_though_nobody_waits_for_it() -> None
         await running
 
     with pytest.raises(ExceptionGroup) as raised:
-        live(day())
+        run_simulated(day())
     assert isinstance(raised.value.exceptions[0], TypeError)
 
 
@@ -221,7 +221,7 @@ def test_what_must_succeed_once_is_awaited_until_it_has() -> None:
         assert once.status.awaits == ""
         assert once.status.state is State.WELL
 
-    live(day())
+    run_simulated(day())
 
 
 def test_parts_of_parts_are_found_once() -> None:
@@ -239,4 +239,4 @@ def test_a_refused_right_says_what_to_do() -> None:
         status.failed(AccessRefused("access to queue 'x' refused"))
         return status.awaits
 
-    assert "`moor broker declare` grants" in live(day())
+    assert "`moor broker declare` grants" in run_simulated(day())

@@ -35,7 +35,7 @@ from scheduler_worker.instances import (
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.timers import Forgetting
-from tests.simulation.loop import live, until_s
+from tests.simulation.loop import run_simulated, until_s
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(minutes=10)
@@ -290,7 +290,7 @@ def test_a_removed_host_is_forgotten_unless_another_worker_has_heard_of_it_since
         await running
         return [*await store.hosts_of([HOST])]
 
-    rows = live(day())
+    rows = run_simulated(day())
 
     assert (picture.forgotten, rows) == (
         ([HOST], []) if sequence == 3 else ([], [structs.replace(a_host(), sequence=4)])

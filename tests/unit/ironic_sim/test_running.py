@@ -25,7 +25,7 @@ from compute_sim.ironic import (
 from compute_sim.ironic.__main__ import main
 from compute_sim.ironic.core.script import Loses, WorkFails
 from compute_sim.ironic.scripts import load_ironic_script
-from tests.simulation.loop import live
+from tests.simulation.loop import run_simulated
 from tests.unit.ironic_sim.worlds import STARTED_S
 
 NOTIFICATIONS = Queue("heard", QueueKind.WORK, (Binding(IRONIC, "ironic_versioned_notifications.*"),))
@@ -66,7 +66,7 @@ def test_it_does_its_work_when_it_is_due() -> None:
                 seen.append((round(loop_clock_s() - began_s, 1), states))
         return seen
 
-    assert live(day()) == [
+    assert run_simulated(day()) == [
         (1.5, "deploying deploying"),
         (2.5, "active deploying"),
         (3.5, "active active"),
@@ -119,7 +119,7 @@ def test_notifications_reach_a_queue_in_order_and_a_restarted_broker_has_its_exc
             simulation.ironic.set_maintenance("node-00000", is_on=True)
             assert len(await received(broker, 2)) == 2
 
-    live(day())
+    run_simulated(day())
 
 
 def test_more_unsent_notifications_than_fit_lose_the_oldest() -> None:
@@ -132,7 +132,7 @@ def test_more_unsent_notifications_than_fit_lose_the_oldest() -> None:
             simulation.ironic.set_maintenance(node.uuid, is_on=True)
         return simulation.sender.unsent, simulation.sender.lost
 
-    assert live(day()) == (10, 10)
+    assert run_simulated(day()) == (10, 10)
 
 
 @pytest.mark.asyncio
@@ -171,7 +171,7 @@ def test_an_answer_that_is_held_back_may_be_outdated() -> None:
             ironic.set_maintenance("node-00000", is_on=True)
             return asked.done(), (await asked).json()["maintenance"]
 
-    assert live(day()) == (False, False)
+    assert run_simulated(day()) == (False, False)
 
 
 def test_a_script_is_read_from_a_file_and_a_wrong_one_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,226 @@
+"""Finds the first seed that shows a planted bug, and removes from its plan everything that is not needed to show it."""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+from msgspec import Struct, structs
+
+from tests.simulation.drawing import ADMINS, draw
+from tests.simulation.faults import Hostile
+from tests.simulation.findings import Broken
+from tests.simulation.plan import Plan
+from tests.simulation.planted import BUGS
+from tests.simulation.report import lines_of, plan_lines
+from tests.simulation.seeds import Outcome, run
+
+# The parts of a plan whose elements can be removed.
+PARTS = (
+    *("faults", "boots", "flips", "admin_ops", "deletes", "rebuilds", "disabled_hosts", "invalid_requests"),
+    *("script", "ironic"),
+)
+# Parts that are scripts: their faults are the elements that can be removed.
+SCRIPTS = ("script", "ironic")
+LINES_MAX = 60
+PIECES_MAX = 128
+EXTRA_S = 3.0
+# A plan with so few elements is small enough to read completely.
+SMALL_ENOUGH = 60
+
+
+class FoundBug(Struct, frozen=True):
+    """The seed that shows the bug, the size of its plan before and after shrinking, and the story of the last failing
+    run.
+    """
+
+    bug: str
+    seed: int
+    promise: str
+    size: int
+    needed: int
+    story: tuple[str, ...]
+
+
+def find_and_shrink(
+    bug: str,
+    seeds: Iterable[int],
+    runs_max: int,
+    *,
+    small_enough: int = SMALL_ENOUGH,
+    healthy: Collection[int] = (),
+) -> FoundBug | None:
+    """None if no seed shows the bug. Without a bug's name nothing is planted: the search is for a real bug.
+
+    Seeds in `healthy` are known to pass without the bug, so that this is not run again.
+    """
+    for seed in seeds:
+        plan = structs.replace(draw(seed), settle_s_max=30.0) if bug else draw(seed)
+        outcome = _run(bug, plan)
+        # A seed that fails without the planted bug as well says nothing about the bug.
+        if outcome.broken is not None and (not bug or seed in healthy or run(plan).broken is None):
+            return _shrunk(bug, outcome, outcome.broken, runs_max, small_enough)
+    return None
+
+
+def _shrunk(bug: str, outcome: Outcome, broken: Broken, runs_max: int, small_enough: int) -> FoundBug:
+    plan, breaks = outcome.plan, _StillBreaks(bug, broken.promise, outcome)
+    small_enough = small_enough or size_of(plan) // 2
+    guesses: tuple[Callable[[Plan], Plan], ...] = (
+        lambda plan: _until(plan, outcome.ended_s),
+        lambda plan: _only_named(plan, broken.how),
+        _without_admin_ops,
+        _without_boots,
+        _without_flips,
+        _without_intruders,
+        _without_deletes,
+        _only_admin_ops,
+    )
+    likely = plan
+    for guess in guesses:
+        less = guess(likely)
+        if size_of(likely) > small_enough and size_of(less) < size_of(likely) and breaks(less):
+            likely = less
+    small = shrink(likely, breaks, runs_max, small_enough)
+    story = tuple(_story_of(breaks.latest))
+    return FoundBug(bug, plan.seed, broken.promise, size_of(plan), size_of(small), story)
+
+
+def _run(bug: str, plan: Plan, end_s: float | None = None) -> Outcome:
+    with BUGS[bug]() if bug else nullcontext():
+        return run(plan, end_s)
+
+
+def shrink(
+    plan: Plan, breaks: Callable[[Plan], bool], runs_max: int, small_enough: int = SMALL_ENOUGH
+) -> Plan:
+    """Remove whole parts first, then halves of each part, then quarters, while the rest still breaks the promise. Stop
+    when the plan is small enough to read.
+    """
+    runs = 0
+    pieces = 1
+    while pieces <= PIECES_MAX:
+        for part in PARTS:
+            at = 0
+            size = -(-len(_elements(plan, part)) // pieces)
+            while at < len(_elements(plan, part)):
+                if runs == runs_max or size_of(plan) <= small_enough:
+                    return plan
+                less = _without(plan, part, at, at + size)
+                runs += 1
+                if breaks(less):
+                    plan = less
+                else:
+                    at += size
+        pieces *= 2
+    return plan
+
+
+def _until(plan: Plan, end_s: float) -> Plan:
+    """Events after the failure cannot have caused it."""
+    early = {
+        part: tuple(each for each in getattr(plan, part) if each.at_s <= end_s)
+        for part in ("boots", "flips", "admin_ops", "deletes", "rebuilds", "faults", "invalid_requests")
+    }
+    return _consistent(structs.replace(plan, **early))
+
+
+def _only_admin_ops(plan: Plan) -> Plan:
+    """The administrators alone may be enough."""
+    return _consistent(structs.replace(plan, boots=(), faults=(), disabled_hosts=()))
+
+
+def _without_admin_ops(plan: Plan) -> Plan:
+    """The failure may not need the administrators."""
+    faults = tuple(each for each in plan.faults if each.process not in ADMINS)
+    return structs.replace(plan, admin_ops=(), faults=faults)
+
+
+def _without_boots(plan: Plan) -> Plan:
+    """What happens to the nodes may not need any boot."""
+    return _consistent(structs.replace(plan, boots=())) if plan.nodes else plan
+
+
+def _without_flips(plan: Plan) -> Plan:
+    return structs.replace(plan, flips=())
+
+
+def _without_deletes(plan: Plan) -> Plan:
+    return structs.replace(plan, deletes=(), rebuilds=(), disabled_hosts=(), invalid_requests=())
+
+
+def _without_intruders(plan: Plan) -> Plan:
+    return structs.replace(plan, faults=tuple(each for each in plan.faults if not isinstance(each, Hostile)))
+
+
+def _only_named(plan: Plan, how: str) -> Plan:
+    """The requests that the failure names may be enough."""
+    named = set(re.findall(r"\bb\d+\b", how))
+    return _consistent(structs.replace(plan, boots=tuple(boot for boot in plan.boots if boot.name in named)))
+
+
+def size_of(plan: Plan) -> int:
+    return sum(len(_elements(plan, part)) for part in PARTS)
+
+
+def _end_s(outcome: Outcome) -> float | None:
+    """A smaller plan that still fails does so soon after the first failure. A plan that never settles fails only at the
+    end.
+    """
+    is_late = outcome.ended_s > outcome.plan.faults_end_s
+    return None if is_late else outcome.ended_s + EXTRA_S
+
+
+class _StillBreaks:
+    """Does a plan still break the promise? Another promise counts too, if the plan keeps it without the bug.
+
+    `latest` is the outcome of the last plan that failed; shrinking continues from that plan.
+    """
+
+    def __init__(self, bug: str, promise: str, first: Outcome) -> None:
+        self.latest = first
+        self._bug = bug
+        self._promise = promise
+        self._end_s = _end_s(first)
+
+    def __call__(self, plan: Plan) -> bool:
+        outcome = _run(self._bug, plan, self._end_s)
+        broken = outcome.broken
+        does = broken is not None and (
+            not self._bug or broken.promise == self._promise or run(plan, self._end_s).broken is None
+        )
+        if does:
+            self.latest = outcome
+        return does
+
+
+def _elements(plan: Plan, part: str) -> tuple[Any, ...]:
+    things: tuple[Any, ...] = getattr(plan, part).faults if part in SCRIPTS else getattr(plan, part)
+    return things
+
+
+def _without(plan: Plan, part: str, start: int, end: int) -> Plan:
+    things = _elements(plan, part)
+    left = (*things[:start], *things[end:])
+    if part in SCRIPTS:
+        return structs.replace(plan, **{part: structs.replace(getattr(plan, part), faults=left)})
+    return _consistent(structs.replace(plan, **{part: left}))
+
+
+def _consistent(plan: Plan) -> Plan:
+    """Remove what refers to removed requests: without them it may mean something else."""
+    ids = {boot.id for boot in plan.boots}
+    return structs.replace(
+        plan,
+        deletes=tuple(each for each in plan.deletes if each.request in ids),
+        rebuilds=tuple(each for each in plan.rebuilds if each.request in ids),
+        invalid_requests=tuple(
+            each for each in plan.invalid_requests if each.id_of is None or each.id_of in ids
+        ),
+    )
+
+
+def _story_of(outcome: Outcome) -> Iterator[str]:
+    yield from plan_lines(outcome.plan)
+    lines = [line for line in lines_of(outcome) if "starts" not in line]
+    yield from lines[-LINES_MAX:]

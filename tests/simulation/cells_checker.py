@@ -1,0 +1,98 @@
+"""Follows the rows of the cells: states only advance, no attempt is used again, and no claim is released while a silent
+host may still have the instance.
+"""
+
+from collections.abc import Sequence
+
+from bus.messages.build import InstanceId, Rebuild
+from cell_conductor.core.instance import Instance
+from tests.simulation.findings import Findings
+from tests.simulation.host_history import short_id
+from tests.simulation.real_instances import RealInstances
+
+NEXT = {
+    "": {"building", "error", "deleting", "deleted"},
+    "building": {"swapping", "active", "error", "deleting", "deleted"},
+    "swapping": {"building", "error", "deleting", "deleted"},
+    "active": {"rebuilding", "deleting", "deleted"},
+    "rebuilding": {"active", "broken", "deleting", "deleted"},
+    # A rebuild that ran into its timeout may still succeed.
+    "broken": {"rebuilding", "active", "deleting", "deleted"},
+    "error": {"deleting", "deleted"},
+    "deleting": {"deleted"},
+    "deleted": set(),
+}
+
+
+class CellsChecker:
+    def __init__(self, findings: Findings, real_instances: RealInstances) -> None:
+        self._findings = findings
+        self._real_instances = real_instances
+        self.rows: dict[InstanceId, Instance] = {}
+
+    def written(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None:
+        for row in rows:
+            before = self.rows.get(row.id)
+            if before is None or before is not row:
+                self._follow(before, row)
+            self.rows[row.id] = row
+        for each in forgotten:
+            before = self.rows.pop(each, None)
+            if before is not None and before.cleanups:
+                self._findings.breaks(
+                    "silence is not failure", f"{short_id(each)} is forgotten with {before.cleanups}"
+                )
+
+    def _follow(self, before: Instance | None, row: Instance) -> None:
+        was = "" if before is None else before.state
+        if was != row.state or (before is not None and before.attempt != row.attempt):
+            host = "" if row.host is None else row.host.name
+            self._findings.log("cell", "{}: {}, attempt {} on {}", row.id, row.state, row.attempt, host)
+        if was != row.state and row.state not in NEXT[was] and not _in_one_batch(was, row.state):
+            self._findings.breaks(
+                "nothing is done twice", f"{short_id(row.id)} went from {was!r} to {row.state!r} in its cell"
+            )
+        if row.state == "active" and was != "active":
+            self._check_built(row)
+        if row.state == "active" and row.rebuild is not None and was != "active":
+            self._check_rebuilt(row, row.rebuild)
+        if before is None:
+            return
+        if row.attempt < before.attempt:
+            self._findings.breaks(
+                "nothing is done twice",
+                f"{short_id(row.id)} went from attempt {before.attempt} back to {row.attempt}",
+            )
+        if row.attempt == before.attempt and row.host != before.host and before.host is not None:
+            self._findings.breaks(
+                "nothing is done twice",
+                f"attempt {row.attempt} of {short_id(row.id)} moved from {before.host.name} to "
+                f"{row.host.name if row.host else 'nowhere'}",
+            )
+        if row.sequence < before.sequence:
+            self._findings.breaks(
+                "sequences of events only grow", f"{short_id(row.id)} went back to sequence {row.sequence}"
+            )
+
+    def _check_built(self, row: Instance) -> None:
+        """An instance that is active in its row was built on its host (the host may have lost it since)."""
+        assert row.host is not None, "an active instance has a host"
+        if not self._real_instances.has_built(row.id, row.host.share.host, row.attempt):
+            self._findings.breaks(
+                "nothing is built twice",
+                f"{short_id(row.id)} is active by attempt {row.attempt}, which {row.host.name} has not built",
+            )
+
+    def _check_rebuilt(self, row: Instance, rebuild: Rebuild) -> None:
+        assert row.host is not None, "an active instance has a host"
+        host = row.host.share.host
+        if not rebuild.failure and not self._real_instances.has_image(row.id, host, rebuild.image.source):
+            self._findings.breaks(
+                "an instance that is rebuilt has its image",
+                f"{short_id(row.id)} is active by rebuild {rebuild.number}, and {row.host.name} has another image",
+            )
+
+
+def _in_one_batch(was: str, now: str) -> bool:
+    """A batch may contain several messages about one instance; they are one commit."""
+    return now in {later for next_ in NEXT[was] for later in NEXT[next_]}

@@ -1,0 +1,252 @@
+"""Clients that boot, repeat, ask, rebuild and delete, and an operator. They carry out the plan."""
+
+import asyncio
+from typing import Any
+
+from msgspec import structs
+
+from bus.broker import Broker
+from bus.errors import Failure
+from bus.listening import listen
+from bus.message import Message
+from bus.messages.applications import AskApplications, SetApplication
+from bus.messages.build import (
+    AskInstances,
+    BuildAccepted,
+    BuildInstance,
+    BuildRejected,
+    DeleteInstance,
+    Flavor,
+    Image,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceId,
+    InstancePlaced,
+    InstancesFound,
+    InstanceState,
+    RebuildInstance,
+    RequestId,
+)
+from bus.messages.hosts import AskHosts, SetHost
+from bus.station import Station
+from bus.topology import EVENTS, FEED, Grant
+from scheduler_worker.instances import instance_id_of
+from tests.simulation.findings import Findings
+from tests.simulation.host_history import short_id
+from tests.simulation.loop import until_s
+from tests.simulation.nodes_checker import name_of
+from tests.simulation.plan import GOLD, Boot, Delete, DisabledHost, InvalidRequest, Plan, Rebuild
+from tests.simulation.process import SimProcess
+from tests.simulation.workers import BUS
+
+# The project of all instances.
+PROJECT = "shop"
+ALL_FEEDS = (Grant(FEED, ("*",)),)
+EVENT_GRANTS = (Grant(EVENTS, ("instance.*.*", "build.*")),)
+IMAGE = Image(source="http://images/debian", checksum="0a1b")
+ENDS = (InstanceActive, InstanceFailed, InstanceDeleted)
+# How often and how long a client checks whether an instance that it wants to rebuild is active.
+REBUILD_LOOK_S, REBUILD_UNTIL_S = 0.5, 40.0
+REBUILD_DEADLINE_S = 20
+
+
+class Client:
+    def __init__(self, plan: Plan, findings: Findings) -> None:
+        self._plan = plan
+        self._findings = findings
+        self.heard: dict[InstanceId, InstanceState] = {}
+        self.accepted: set[RequestId] = set()
+
+    async def run(self, process: SimProcess, broker: Broker) -> None:
+        station = Station(
+            broker, "client", settings=BUS, asks=True, clock=process.clock, chance=process.chance
+        )
+        plan = self._plan
+        tasks_of_plan = [
+            *(self._boot(station, boot) for boot in plan.boots),
+            *(self._delete(station, delete) for delete in plan.deletes),
+            *(self._rebuild(station, rebuild) for rebuild in plan.rebuilds),
+            *(self._send_invalid(station, each) for each in plan.invalid_requests),
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            for work in (
+                station.run(),
+                self._listen(station),
+                self._compare_answers(station),
+                *tasks_of_plan,
+            ):
+                tasks.create_task(work)
+
+    async def _boot(self, station: Station, boot: Boot) -> None:
+        for at_s in (boot.at_s, *boot.repeated_at_s):
+            await until_s(at_s)
+            self._findings.log("client", "boots {} of {}, {} CPUs each", boot.count, boot.name, boot.vcpus)
+            await _send_until_taken(station, build_of(boot))
+
+    async def _delete(self, station: Station, delete: Delete) -> None:
+        await until_s(delete.at_s)
+        instance = instance_id_of(RequestId(delete.request), delete.index)
+        self._findings.log("client", "deletes {}", instance)
+        await _send_until_taken(station, DeleteInstance(instance=instance))
+
+    async def _rebuild(self, station: Station, rebuild: Rebuild) -> None:
+        """Rebuild once the instance is active, or its last rebuild has failed. An instance that gets to neither is not
+        rebuilt.
+        """
+        await until_s(rebuild.at_s)
+        instance = instance_id_of(RequestId(rebuild.request), rebuild.index)
+        loop = asyncio.get_running_loop()
+        while not _may_be_rebuilt(self.heard.get(instance)):
+            if loop.time() > REBUILD_UNTIL_S:
+                return
+            await asyncio.sleep(REBUILD_LOOK_S)
+        order = RebuildInstance(
+            request_id=RequestId(rebuild.id),
+            instance=instance,
+            image=Image(source=rebuild.image),
+            project=PROJECT,
+            deadline_s=REBUILD_DEADLINE_S,
+        )
+        for at_s in (loop.time(), *rebuild.repeated_at_s):
+            await until_s(at_s)
+            self._findings.log("client", "rebuilds {} with {}", instance, rebuild.image)
+            answer = await _ask_until_answered(station, order)
+            if not isinstance(answer, InstancesFound | BuildRejected):
+                self._findings.breaks("a question gets its answer", f"a rebuild is answered by {answer!r}")
+
+    async def _send_invalid(self, station: Station, invalid: InvalidRequest) -> None:
+        """Such a request is rejected, with the reason in the answer."""
+        await until_s(invalid.at_s)
+        request = None if invalid.id_of is None else RequestId(invalid.id_of)
+        flavor = None if invalid.id_of is None else Flavor(vcpus=3)
+        asked = await _ask_until_answered(
+            station, BuildInstance(request_id=request, flavor=flavor, name="invalid")
+        )
+        if not isinstance(asked, BuildRejected):
+            self._findings.breaks("an invalid request is rejected", f"answered by {asked!r}")
+
+    async def _compare_answers(self, station: Station) -> None:
+        """The answer to a question is never older than an event that was heard before."""
+        while True:
+            await asyncio.sleep(5)
+            heard = dict(list(self.heard.items())[-20:])
+            answer = await _ask_until_answered(station, AskInstances(instances=tuple(heard)))
+            await _ask_until_answered(station, AskHosts(limit=3))
+            if not isinstance(answer, InstancesFound):
+                continue
+            for found in answer.instances:
+                if found.id in heard and found.state == "accepted":
+                    self._findings.breaks(
+                        "every request ends once",
+                        f"{short_id(found.id)} was {heard[found.id].state} in an event, and is {found.state} in a later answer",
+                    )
+
+    async def _listen(self, station: Station) -> None:
+        feed = listen(station.consuming, EVENT_GRANTS, process="client", settings=BUS, codec=station.codec)
+        async for batch in feed:
+            for each in batch:
+                self._hear(each.message)
+
+    def _hear(self, message: Message) -> None:
+        if isinstance(message, BuildAccepted):
+            self.accepted.add(message.request_id)
+        if not isinstance(message, (InstancePlaced, *ENDS)):
+            return
+        now = message.instance
+        before = self.heard.get(now.id)
+        if before is None or before.sequence < now.sequence:
+            self.heard[now.id] = now
+        elif before.sequence == now.sequence and before.state != now.state:
+            self._findings.breaks(
+                "every request ends once",
+                f"{short_id(now.id)} is {before.state} and {now.state} in two events with the same sequence {now.sequence}",
+            )
+
+
+class Operator:
+    """Disables hosts and enables them again; registers an application, and listens to its feed."""
+
+    def __init__(self, plan: Plan, findings: Findings) -> None:
+        self._plan = plan
+        self._findings = findings
+
+    async def run(self, process: SimProcess, broker: Broker) -> None:
+        station = Station(
+            broker, "operator", settings=BUS, asks=True, clock=process.clock, chance=process.chance
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(station.run())
+            tasks.create_task(self._register(station))
+            tasks.create_task(self._listen(station))
+            for switch in self._plan.disabled_hosts:
+                tasks.create_task(self._switch(station, switch))
+
+    async def _register(self, station: Station) -> None:
+        await _ask_until_answered(station, SetApplication(name="shop", projects=(PROJECT,)))
+        await _ask_until_answered(station, AskApplications())
+
+    async def _listen(self, station: Station) -> None:
+        feed = listen(station.consuming, ALL_FEEDS, process="feeds", settings=BUS, codec=station.codec)
+        async for batch in feed:
+            for each in batch:
+                said: Any = each.message
+                project = said.instance.project if isinstance(said, (InstancePlaced, *ENDS)) else said.project
+                if project != PROJECT:
+                    self._findings.breaks("an application hears of its own projects", f"it heard {said!r}")
+
+    async def _switch(self, station: Station, switch: DisabledHost) -> None:
+        await until_s(switch.at_s)
+        self._findings.log("operator", "disables {}", switch.host)
+        await _ask_until_answered(station, SetHost(host=switch.host, enabled=False, reason="maintenance"))
+        await until_s(switch.until_s)
+        self._findings.log("operator", "enables {}", switch.host)
+        await _ask_until_answered(station, SetHost(host=switch.host, enabled=True))
+
+
+def build_of(boot: Boot) -> BuildInstance:
+    if boot.node_class:
+        return BuildInstance(
+            request_id=RequestId(boot.id),
+            flavor=Flavor(
+                name="metal", root_gb=0, extra_specs={f"resources:{name_of(boot.node_class)}": "1"}
+            ),
+            count=boot.count,
+            name=boot.name,
+            project=PROJECT,
+            deadline_s=boot.deadline_s,
+            image=IMAGE,
+        )
+    specs = {f"trait:{GOLD}": "required"} if boot.needs_gold else {}
+    return BuildInstance(
+        request_id=RequestId(boot.id),
+        flavor=Flavor(name="f", vcpus=boot.vcpus, ram_mb=boot.ram_mb, root_gb=1, extra_specs=specs),
+        count=boot.count,
+        name=boot.name,
+        project=PROJECT,
+        hosts=(boot.host,) if boot.host else (),
+        deadline_s=boot.deadline_s,
+    )
+
+
+def _may_be_rebuilt(state: InstanceState | None) -> bool:
+    if state is None:
+        return False
+    return state.state == "active" or (state.state == "error" and state.rebuild is not None)
+
+
+async def _send_until_taken(station: Station, order: Message) -> None:
+    """Repeat until a queue takes it."""
+    while True:
+        try:
+            return await station.publisher.send(order)
+        except Failure:
+            await asyncio.sleep(0.5)
+
+
+async def _ask_until_answered(station: Station, question: Message) -> Message:
+    while True:
+        try:
+            return await station.ask(structs.replace(question))
+        except Failure:
+            await asyncio.sleep(1)

@@ -1,0 +1,116 @@
+"""Counts which message found a row in which state, and placement's verdicts, by wrapping the functions that decide."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import cell_conductor.core.decide as of_cells
+import placement_worker.handlers as of_placement
+from bus.messages.administration import Write, WriteVerdict
+from placement_worker import writing
+from scheduler_worker import building, handlers, rebuilding, store_memory, timers
+from scheduler_worker.instances import PLACED
+from scheduler_worker.store import Known
+from tests.simulation.faulty_scheduler_store import RequestsTransaction
+from tests.simulation.replacing import replaced
+
+See = Callable[[str, str], None]
+Judged = Callable[[Sequence[Write], Sequence[WriteVerdict]], None]
+# The kinds of pairs that are counted.
+CELL_PAIR, REQUEST_PAIR, VERDICT = "in a cell", "of a request", "verdict"
+
+
+@contextmanager
+def watched_decisions(see: See, judged: Judged) -> Iterator[None]:
+    """`see` receives the kind and a pair of state and message; `judged` receives administrators' writes with their
+    verdicts.
+    """
+    with ExitStack() as stack:
+        for name in ("decide_provider_writes", "decide_allocations", "decide_names"):
+            stack.enter_context(replaced(writing, name, lambda real: _written(real, judged)))
+        stack.enter_context(replaced(writing, "decide_reshape", lambda real: _reshaped(real, judged)))
+        stack.enter_context(replaced(of_cells, "_judge", lambda real: _in_a_cell(real, see)))
+        stack.enter_context(replaced(of_placement, "_claim_answered", lambda real: _judgement(real, see)))
+        stack.enter_context(replaced(building, "_judged", lambda real: _asked(real, see)))
+        for owner, name, event in (
+            (handlers, "deleted", "DeleteInstance"),
+            (handlers, "deleted_unseen", "DeleteInstance"),
+            (handlers, "heard", ""),
+            (rebuilding, "rebuilt", "RebuildInstance"),
+            (store_memory, "heard", ""),
+            (building, "placed", "a host was found"),
+            (building, "failed", "no host was found"),
+            (timers, "overdue", "the deadline"),
+        ):
+            stack.enter_context(replaced(owner, name, _of_a_request(see, event)))
+        stack.enter_context(replaced(RequestsTransaction, "decide", lambda real: _decided(real, see)))
+        yield
+
+
+def _written(real: Callable[..., Any], judged: Judged) -> Callable[..., Any]:
+    def decide(stored: Any, writes: Any, *others: Any) -> Any:
+        decision = real(stored, writes, *others)
+        judged(writes, decision.verdicts)
+        return decision
+
+    return decide
+
+
+def _reshaped(real: Callable[..., Any], judged: Judged) -> Callable[..., Any]:
+    def decide(ledger: Any, forest: Any, reshape: Any, *others: Any) -> Any:
+        decision = real(ledger, forest, reshape, *others)
+        judged((reshape,), (decision.verdict,))
+        return decision
+
+    return decide
+
+
+def _decided(real: Callable[..., Any], see: See) -> Callable[..., Any]:
+    """When a worker writes the host that it found, another worker may have decided the row already."""
+
+    async def decide(self: Any, rows: Any) -> Any:
+        others = await real(self, rows)
+        for row in rows:
+            if row.id in others:
+                found = "a host was found" if row.told.state == PLACED else "no host was found"
+                see(REQUEST_PAIR, f"{others[row.id].told.state} / {found}")
+        return others
+
+    return decide
+
+
+def _in_a_cell(real: Callable[..., Any], see: See) -> Callable[..., Any]:
+    def judge(turn: Any, each: Any) -> Any:
+        see(CELL_PAIR, f"{turn.row.state} / {type(each).__name__}")
+        return real(turn, each)
+
+    return judge
+
+
+def _judgement(real: Callable[..., Any], see: See) -> Callable[..., Any]:
+    def claim_answered(ask: Any, judgement: Any, *others: Any) -> Any:
+        see(VERDICT, type(judgement).__name__)
+        return real(ask, judgement, *others)
+
+    return claim_answered
+
+
+def _asked(real: Callable[..., Any], see: See) -> Callable[..., Any]:
+    def judged(ask: Any, request: Any, acceptance: Any) -> Any:
+        for row in acceptance.rows if isinstance(acceptance, Known) else ():
+            see(REQUEST_PAIR, f"{row.told.state} / BuildInstance")
+        return real(ask, request, acceptance)
+
+    return judged
+
+
+def _of_a_request(see: See, event: str) -> Callable[[Any], Any]:
+    def watched(real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(row: Any, *others: Any, **named: Any) -> Any:
+            state = row.told.state if hasattr(row, "told") else "unknown"
+            see(REQUEST_PAIR, f"{state} / {event or type(others[0]).__name__}")
+            return real(row, *others, **named)
+
+        return step
+
+    return watched

@@ -1,0 +1,183 @@
+"""A placement worker's store that injects faults."""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from uuid import UUID
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
+from bus.messages.placement import LogPosition, ProviderState, RevisionsPage, SnapshotPage
+from placement_worker.core.ledger import (
+    ClaimChanges,
+    ClaimOrder,
+    Forest,
+    Ledger,
+    NameChanges,
+    Named,
+    NamedNames,
+    NamedShares,
+    Names,
+    TreeChanges,
+)
+from placement_worker.store import (
+    FEED_ENTRIES,
+    ChangeFeed,
+    KeptPage,
+    PlacementStore,
+    PlacementTransaction,
+    Unpublished,
+)
+from tests.simulation.process import SimProcess
+from tests.simulation.store_faults import (
+    CommitObserver,
+    after_commit,
+    before_commit,
+    fail_if_armed,
+    reach_database,
+)
+
+
+class FaultyPlacementStore:
+    def __init__(self, store: PlacementStore, process: SimProcess, observer: CommitObserver) -> None:
+        self._store = store
+        self._process = process
+        self._observer = observer
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["_BooksTransaction"]:
+        await reach_database(self._process)
+        async with self._store.transaction() as inner:
+            self._observer.books_opened()
+            tx = _BooksTransaction(inner, self._process, self._observer)
+            yield tx
+            await before_commit(self._process)
+        self._observer.books_written(tx.orders, tx.written)
+        await after_commit(self._process)
+
+    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
+        await reach_database(self._process)
+        return await self._store.snapshot_page(after, limit)
+
+    async def changes_since(self, since: str) -> Unpublished | None:
+        await reach_database(self._process)
+        return await self._store.changes_since(since)
+
+    async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
+        await reach_database(self._process)
+        return await self._store.changes_page(since, after, limit)
+
+    async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
+        await reach_database(self._process)
+        return await self._store.revisions_page(after, limit)
+
+    async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
+        await reach_database(self._process)
+        return await self._store.consumer(consumer)
+
+    async def holders_of(
+        self, provider: ProviderId, after: ConsumerId | None, limit: int
+    ) -> tuple[ConsumerState, ...]:
+        await reach_database(self._process)
+        return await self._store.holders_of(provider, after, limit)
+
+    async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
+        await reach_database(self._process)
+        return await self._store.usages(project, user)
+
+    async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
+        await reach_database(self._process)
+        return await self._store.custom_names(of, after, limit)
+
+    async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
+        await reach_database(self._process)
+        await self._store.keep_answer(answer, pages)
+
+    async def kept_page(self, answer: UUID, page: int) -> KeptPage | None:
+        await reach_database(self._process)
+        return await self._store.kept_page(answer, page)
+
+    @asynccontextmanager
+    async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
+        await reach_database(self._process)
+        async with self._store.lead_feed() as feed:
+            yield None if feed is None else _Feed(feed, self._process)
+
+    async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
+        await reach_database(self._process)
+        return await self._store.prune(ended_before, logged_before)
+
+    async def audit(self) -> tuple[str, ...]:
+        return await self._store.audit()
+
+    async def close(self) -> None: ...
+
+
+class _BooksTransaction:
+    def __init__(self, inner: PlacementTransaction, process: SimProcess, observer: CommitObserver) -> None:
+        self._inner = inner
+        self._process = process
+        self._observer = observer
+        # The ids of the locked rows, by kind of row.
+        self._locked: dict[str, set[object]] = {}
+        self.orders: Sequence[ClaimOrder] = ()
+        self.written: list[ClaimChanges | TreeChanges] = []
+
+    def _lock(self, kind: str, ids: Iterable[object]) -> None:
+        """Rows that this transaction has locked before do not count again."""
+        fail_if_armed(self._process, "deadlock")
+        if new := set(ids) - self._locked.get(kind, set()):
+            self._observer.locks(kind, after=tuple(self._locked))
+            self._locked.setdefault(kind, set()).update(new)
+
+    async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
+        self._lock("consumers", [order.consumer for order in orders])
+        self.orders = orders
+        return await self._inner.lock_claims(orders)
+
+    async def write_claims(self, changes: ClaimChanges) -> None:
+        self.written.append(changes)
+        await self._inner.write_claims(changes)
+
+    async def lock_shares(self, named: NamedShares) -> Ledger:
+        self._lock("consumers", named.consumers)
+        return await self._inner.lock_shares(named)
+
+    async def lock_trees(self, named: Named) -> Forest:
+        self._lock("trees", named.trees)
+        return await self._inner.lock_trees(named)
+
+    async def lock_names(self, named: NamedNames) -> Names:
+        self._lock("names", named.classes | named.traits)
+        return await self._inner.lock_names(named)
+
+    async def write_names(self, changes: NameChanges) -> None:
+        await self._inner.write_names(changes)
+
+    async def write_trees(self, changes: TreeChanges) -> None:
+        self.written.append(changes)
+        await self._inner.write_trees(changes)
+
+    async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:
+        return await self._inner.read_trees(roots)
+
+
+class _Feed:
+    def __init__(self, inner: ChangeFeed, process: SimProcess) -> None:
+        self._inner = inner
+        self._process = process
+
+    @property
+    def published(self) -> LogPosition:
+        return self._inner.published
+
+    async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
+        await reach_database(self._process)
+        return await self._inner.read(entries_max)
+
+    async def mark(self, position: int, cursor: str) -> None:
+        await self._process.point("in_timer")
+        await reach_database(self._process)
+        fail_if_armed(self._process, "lost_before_commit")
+        await self._inner.mark(position, cursor)
+        fail_if_armed(self._process, "lost_after_commit")

@@ -1,0 +1,184 @@
+"""A scheduler's store that injects faults."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+from bus.errors import Transient
+from bus.handling import Kept
+from bus.message import ProviderId
+from bus.messages.applications import KnownApplication
+from bus.messages.build import InstanceId
+from bus.messages.hosts import HostState
+from scheduler_worker.instances import CellsWord, InstanceRow
+from scheduler_worker.store import (
+    Acceptance,
+    InstanceQuery,
+    Known,
+    NewRequest,
+    Noted,
+    SchedulerStore,
+    SchedulerTransaction,
+)
+from tests.simulation.faults import CURSED, CURSED_IDS
+from tests.simulation.process import SimProcess
+from tests.simulation.store_faults import (
+    CommitObserver,
+    after_commit,
+    before_commit,
+    fail_if_armed,
+    reach_database,
+)
+
+
+class FaultySchedulerStore:
+    def __init__(self, store: SchedulerStore, process: SimProcess, observer: CommitObserver) -> None:
+        self._store = store
+        self._process = process
+        self._observer = observer
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["RequestsTransaction"]:
+        await reach_database(self._process)
+        async with self._store.transaction() as inner:
+            tx = RequestsTransaction(inner, self._process)
+            yield tx
+            assert tx.unsaid <= tx.noted, (
+                "a transaction writes an outbox note for everything it has to publish"
+            )
+            await before_commit(self._process)
+        if tx.rows or tx.hosts:
+            self._observer.requests_written(tx.rows.values(), tx.hosts)
+        await after_commit(self._process)
+
+    async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]:
+        await reach_database(self._process)
+        return await self._store.instances(query)
+
+    async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
+        await reach_database(self._process)
+        late = await self._store.overdue(now, limit)
+        if late:
+            await self._process.point("in_timer")
+        return late
+
+    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Noted]:
+        await reach_database(self._process)
+        notes = await self._store.unsaid(before, after, limit)
+        if notes:
+            await self._process.point("in_timer")
+        return notes
+
+    async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
+        await reach_database(self._process)
+        return await self._store.hosts(name, after, limit)
+
+    async def prune(self, ended_before: datetime, limit: int) -> int:
+        await reach_database(self._process)
+        return await self._store.prune(ended_before, limit)
+
+    async def hosts_of(self, ids: Sequence[ProviderId]) -> Sequence[HostState]:
+        await reach_database(self._process)
+        return await self._store.hosts_of(ids)
+
+    async def hosts_changed(self, since: datetime) -> Sequence[HostState]:
+        await reach_database(self._process)
+        return await self._store.hosts_changed(since)
+
+    async def applications(self) -> Sequence[KnownApplication]:
+        return await self._store.applications()
+
+    async def close(self) -> None: ...
+
+
+class RequestsTransaction:
+    def __init__(self, inner: SchedulerTransaction, process: SimProcess) -> None:
+        self._inner = inner
+        self._process = process
+        self.rows: dict[InstanceId, InstanceRow] = {}
+        self.hosts: list[HostState] = []
+        # Instances that get something to publish by this transaction, and had nothing before.
+        self.unsaid: set[InstanceId] = set()
+        self.noted: set[InstanceId] = set()
+        self._unsaid_before: set[InstanceId] = set()
+
+    async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
+        fail_if_armed(self._process, "deadlock")
+        if any(_is_cursed(row) for request in requests for row in request.rows):
+            raise Transient("database: this row is always refused")
+        acceptances = await self._inner.accept(requests)
+        for request, each in zip(requests, acceptances, strict=True):
+            if isinstance(each, Known):
+                self.rows |= {row.id: row for row in each.rows}
+                self._written([row for row in request.rows if row in each.rows])
+        return acceptances
+
+    async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
+        fail_if_armed(self._process, "deadlock")
+        found = await self._inner.lock(instances)
+        self._unsaid_before |= {row.id for row in found.values() if row.unsaid}
+        return found
+
+    async def decide(self, rows: Sequence[InstanceRow]) -> Mapping[InstanceId, InstanceRow]:
+        others = await self._inner.decide(rows)
+        self.rows |= {row.id: row for row in rows if row.id not in others}
+        self._written([row for row in rows if row.id not in others])
+        return others
+
+    async def save(self, rows: Sequence[InstanceRow]) -> None:
+        self.rows |= {row.id: row for row in rows}
+        await self._inner.save(rows)
+        self._written(rows)
+
+    def _written(self, rows: Sequence[InstanceRow]) -> None:
+        self.unsaid |= {row.id for row in rows if row.has_to_say} - self._unsaid_before
+
+    async def hear(self, words: Sequence[CellsWord]) -> int:
+        fail_if_armed(self._process, "deadlock")
+        spoken_of = [word.instance.id for word in words]
+        before = await self._inner.lock(spoken_of)
+        heard_of = await self._inner.hear(words)
+        after = await self._inner.lock(spoken_of)
+        self.rows |= {id_: row for id_, row in after.items() if row != before[id_]}
+        return heard_of
+
+    async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
+        fail_if_armed(self._process, "deadlock")
+        return await self._inner.lock_hosts(ids, names)
+
+    async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
+        await self._inner.forget_hosts(hosts)
+
+    async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
+        self.hosts += hosts
+        await self._inner.save_hosts(hosts, at)
+
+    async def hear_of_application(self, name: str, sent_at: datetime) -> bool:
+        return await self._inner.hear_of_application(name, sent_at)
+
+    async def application(self, name: str) -> KnownApplication | None:
+        return await self._inner.application(name)
+
+    async def save_application(self, application: KnownApplication) -> None:
+        await self._inner.save_application(application)
+
+    async def remove_application(self, name: str) -> None:
+        await self._inner.remove_application(name)
+
+    async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[Kept]:
+        self.noted |= {row.id for rows in groups for row in rows}
+        return await self._inner.note(groups)
+
+    async def confirm(self, said: Sequence[Kept]) -> None:
+        await self._inner.confirm(said)
+
+    async def drop_notes(self, names: Sequence[Kept]) -> None:
+        await self._inner.drop_notes(names)
+
+
+def _is_cursed(row: InstanceRow) -> bool:
+    """Half of the intruders' requests are refused at their first write, because of their name; the others at every
+    write.
+    """
+    request = row.told.request_id.int
+    return row.told.name.startswith(CURSED) or (request in CURSED_IDS and request % 2 == 1)

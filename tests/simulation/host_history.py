@@ -1,0 +1,150 @@
+"""The state of each host over time, so that a refusal is judged by the whole time during which it was considered."""
+
+from uuid import UUID
+
+from msgspec import Struct
+
+from bus.message import ProviderId
+from bus.messages.hosts import HostState
+from compute_sim.core.faults import WELL, Fault, FaultScript, condition_of, faults_of
+from tests.simulation.findings import Findings
+from tests.simulation.plan import CELLS
+
+# The entry in `free` for the number of further instances that the host may take; only where there is a limit.
+INSTANCE_SLOTS = "places"
+
+
+class HostMoment(Struct, frozen=True):
+    """The state of a host from `at_s` on."""
+
+    at_s: float
+    free: dict[str, int]
+    traits: frozenset[str]
+    is_enabled: bool
+
+
+class HostHistory:
+    def __init__(self, name: str, cell: str, faults: tuple[Fault, ...]) -> None:
+        self.name = name
+        self.cell = cell
+        # All cells that it has been in.
+        self.cells = {cell}
+        self.faults = faults
+        self.registered_s: float | None = None
+        self.history: list[HostMoment] = []
+
+
+class HostHistories:
+    def __init__(self, findings: Findings, script: FaultScript) -> None:
+        self._findings = findings
+        self._script = script
+        self._hosts: dict[ProviderId, HostHistory] = {}
+        # The times when the computes of a cell were down: from, and until.
+        self.away: dict[str, list[tuple[float, float]]] = {cell: [] for cell in CELLS}
+
+    def name(self, host: ProviderId) -> str:
+        seen = self._hosts.get(host)
+        return str(host)[:8] if seen is None else seen.name
+
+    def cell(self, host: ProviderId) -> str:
+        return self._hosts[host].cell
+
+    def was_in(self, host: ProviderId, cell: str) -> bool:
+        return cell in self._hosts[host].cells
+
+    def is_dead(self, host: ProviderId) -> bool:
+        """Dead or silent now."""
+        return condition_of(self._hosts[host].faults, self._findings.now_s) != WELL
+
+    def tree_written(self, host: ProviderId, name: str, cell: str, traits: frozenset[str]) -> None:
+        seen = self._history_of(host, name, cell)
+        # A node may have moved to another cell.
+        seen.cell = cell
+        seen.cells.add(cell)
+        self._append(seen, traits=traits)
+
+    def free_changed(self, host: ProviderId, free: dict[str, int]) -> None:
+        if (seen := self._hosts.get(host)) is not None:
+            self._append(seen, free=free)
+
+    def registered(self, host: HostState) -> None:
+        seen = self._history_of(host.id, host.name, host.cell)
+        if seen.registered_s is None:
+            seen.registered_s = self._findings.now_s
+        self._append(seen, is_enabled=host.enabled)
+
+    def fitting(
+        self,
+        amounts: dict[str, int],
+        required: frozenset[str],
+        names: tuple[str, ...],
+        since_s: float,
+        down_s: float,
+    ) -> list[str]:
+        """Hosts that were registered, up and enabled, and had room for this, during the whole time since then."""
+        return [
+            seen.name
+            for seen in self._hosts.values()
+            if (not names or seen.name in names)
+            and seen.registered_s is not None
+            and seen.registered_s < since_s
+            and self._was_up(seen, since_s - down_s)
+            and all(_fits(was, amounts, required) for was in _during(seen.history, since_s))
+            # The scheduler also counts the host's own report, which is as old as a heartbeat may be.
+            and all(was.free.get(INSTANCE_SLOTS, 1) > 0 for was in _during(seen.history, since_s - down_s))
+        ]
+
+    def _history_of(self, host: ProviderId, name: str, cell: str) -> HostHistory:
+        if host not in self._hosts:
+            self._hosts[host] = HostHistory(name, cell, faults_of(self._script, name))
+        return self._hosts[host]
+
+    def _append(
+        self,
+        seen: HostHistory,
+        *,
+        free: dict[str, int] | None = None,
+        traits: frozenset[str] | None = None,
+        is_enabled: bool | None = None,
+    ) -> None:
+        last = seen.history[-1] if seen.history else HostMoment(0.0, {}, frozenset(), is_enabled=True)
+        seen.history.append(
+            HostMoment(
+                self._findings.now_s,
+                last.free if free is None else free,
+                last.traits if traits is None else traits,
+                last.is_enabled if is_enabled is None else is_enabled,
+            )
+        )
+
+    def _was_up(self, seen: HostHistory, since_s: float) -> bool:
+        """True if the host's script had no fault since then, and its cell's computes were up."""
+        now_s = self._findings.now_s
+        if any(until_s >= since_s for _, until_s in self.away[seen.cell]):
+            return False
+        turns = [since_s, now_s]
+        for fault in seen.faults:
+            turns += [turn for turn in (fault.after_s, fault.after_s + fault.for_s) if since_s < turn < now_s]
+        return all(
+            condition_of(seen.faults, at_s) == WELL for turn in turns for at_s in (turn - 1e-6, turn + 1e-6)
+        )
+
+
+def _fits(was: HostMoment, amounts: dict[str, int], required: frozenset[str]) -> bool:
+    return (
+        was.is_enabled
+        and required <= was.traits
+        and all(was.free.get(resource, 0) >= amount for resource, amount in amounts.items())
+    )
+
+
+def _during(history: list[HostMoment], since_s: float) -> list[HostMoment]:
+    """The state at `since_s`, and all later ones."""
+    later = len(history)
+    while later and history[later - 1].at_s >= since_s:
+        later -= 1
+    return history[max(later - 1, 0) :]
+
+
+def short_id(id_: UUID) -> str:
+    return str(id_)[:8]

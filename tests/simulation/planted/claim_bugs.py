@@ -1,0 +1,134 @@
+"""Planted bugs in placement's rules for claims."""
+
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+from msgspec import structs
+
+from bus.messages.placement import INTEGER_MAX, Released
+from placement_worker import administering, handlers
+from placement_worker.core import capacity, claims, shares
+from tests.simulation.replacing import replaced
+
+NO_HORIZON = timedelta(days=36_500)
+
+
+def release_twice() -> AbstractContextManager[None]:
+    """A release leaves the amounts on the consumer's row, so a second release frees them again."""
+
+    def planted(real: Any) -> Any:
+        def release(draft: Any, life: Any, *order: Any) -> Any:
+            held = life.held
+            verdict = real(draft, life, *order)
+            if held and isinstance(verdict, Released):
+                life.become(life.row, held)
+            return verdict
+
+        return release
+
+    return replaced(claims, "_release", planted)
+
+
+def claim_without_capacity_check() -> AbstractContextManager[None]:
+    """Every claim fits: placement relies on the scheduler's check."""
+    return replaced(shares, "shortfall_of", lambda _real: lambda _stock, _asked, _held: None)
+
+
+def claim_after_its_own_release() -> AbstractContextManager[None]:
+    """A release of an unknown consumer leaves no tombstone, so a claim that arrives after it is granted."""
+
+    def planted(real: Any) -> Any:
+        def release(draft: Any, life: Any, *order: Any) -> Any:
+            return Released(freed=False) if life.is_new else real(draft, life, *order)
+
+        return release
+
+    return replaced(claims, "_release", planted)
+
+
+def ratio_applied_to_the_reserve() -> AbstractContextManager[None]:
+    """The ratio multiplies the total, and the reserve is subtracted afterwards."""
+
+    def capacity_of(stock: Any) -> int:
+        return int(stock.total * stock.allocation_ratio) - int(stock.reserved)
+
+    return replaced(capacity, "capacity_of", lambda _real: capacity_of)
+
+
+def ratio_ignored() -> AbstractContextManager[None]:
+    """The ratio is not applied."""
+    return replaced(capacity, "capacity_of", lambda _real: lambda stock: max(0, stock.total - stock.reserved))
+
+
+def reserve_not_subtracted() -> AbstractContextManager[None]:
+    """The reserve is not subtracted."""
+    return replaced(
+        capacity, "capacity_of", lambda _real: lambda stock: int(stock.total * stock.allocation_ratio)
+    )
+
+
+def step_not_checked() -> AbstractContextManager[None]:
+    return _bound_not_checked("step_size", 1)
+
+
+def min_unit_not_checked() -> AbstractContextManager[None]:
+    return _bound_not_checked("min_unit", 1)
+
+
+def max_unit_not_checked() -> AbstractContextManager[None]:
+    return _bound_not_checked("max_unit", INTEGER_MAX)
+
+
+def _bound_not_checked(bound: str, harmless: int) -> AbstractContextManager[None]:
+    """Every amount passes this bound of its inventory."""
+
+    def planted(real: Any) -> Any:
+        return lambda stock: structs.replace(real(stock), **{bound: harmless})
+
+    return replaced(capacity, "_terms_of", planted)
+
+
+def horizon_not_checked() -> AbstractContextManager[None]:
+    """A claim older than the horizon is judged as if no tombstone had been pruned."""
+
+    def planted(real: Any) -> Any:
+        return lambda ledger, asked, now, _horizon: real(ledger, asked, now, NO_HORIZON)
+
+    return replaced(handlers, "decide_claims", planted)
+
+
+def limit_of_a_host_not_checked() -> AbstractContextManager[None]:
+    """A host accepts every claim that fits, however many instances it has."""
+    return replaced(shares, "_full", lambda _real: lambda *_: None)
+
+
+def changed_shape_granted() -> AbstractContextManager[None]:
+    """A claim is granted if it fits, whatever shape its sender saw."""
+    return replaced(shares, "_moved", lambda _real: lambda *_: [])
+
+
+def foreign_consumer_released() -> AbstractContextManager[None]:
+    """A cell may release a consumer of another cell."""
+
+    def planted(real: Any) -> Any:
+        def judge(draft: Any, asked: Any, *others: Any) -> Any:
+            life = draft.life(asked.order.consumer)
+            life.row = structs.replace(life.row, cell=asked.order.cell)
+            return real(draft, asked, *others)
+
+        return judge
+
+    return replaced(claims, "_judge", planted)
+
+
+def trees_locked_before_consumers() -> AbstractContextManager[None]:
+    """Each reshape of a batch locks its rows in turn, after the trees of the earlier ones are locked."""
+
+    def planted(_real: Any) -> Any:
+        async def lock_nothing(_tx: Any, _reshapes: Any) -> None:
+            return
+
+        return lock_nothing
+
+    return replaced(administering, "lock_reshapes", planted)

@@ -1,0 +1,97 @@
+"""Planted bugs in a conductor's rules and rows."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from msgspec import structs
+
+from bus.messages.build import BuildInstance
+from cell_conductor import store_memory
+from cell_conductor.core import decide
+from cell_conductor.core.turn import Turn
+from tests.simulation.replacing import replaced
+
+
+def redelivered_order_carried_out_again() -> AbstractContextManager[None]:
+    """A conductor obeys the order to place an instance each time it arrives."""
+
+    def planted(real: Any) -> Any:
+        def on_place(turn: Any, order: Any) -> None:
+            turn.become(order=None)
+            real(turn, order)
+
+        return on_place
+
+    return replaced(decide, "_on_place", planted)
+
+
+def conductor_calls_up() -> AbstractContextManager[None]:
+    """A conductor without alternates asks the API level for another host, as Nova's cells once did."""
+
+    def planted(real: Any) -> Any:
+        def end_in_error(turn: Any, reason: str) -> None:
+            real(turn, reason)
+            turn.say(BuildInstance(request_id=turn.row.request_id, flavor=turn.row.order.flavor))
+
+        return end_in_error
+
+    return replaced(Turn, "end_in_error", planted)
+
+
+def removal_forgotten() -> AbstractContextManager[None]:
+    """A removal of an instance that the cell does not know leaves no row, so a later order to place it is obeyed."""
+
+    def planted(real: Any) -> Any:
+        def on_remove(turn: Any) -> None:
+            if turn.row.state == "unknown":
+                turn.end_deleted()
+                turn.is_over = True
+            else:
+                real(turn)
+
+        return on_remove
+
+    return replaced(decide, "_on_remove", planted)
+
+
+def late_success_accepted() -> AbstractContextManager[None]:
+    """The success of any attempt is believed, also of an earlier one."""
+    return replaced(
+        decide, "_is_current", lambda _real: lambda row, _word: row.state in ("building", "active")
+    )
+
+
+def unconfirmed_messages_not_loaded() -> AbstractContextManager[None]:
+    """Unconfirmed messages of a row are not loaded with it, so the next write drops them."""
+
+    def planted(real: Any) -> Any:
+        async def load(self: Any, instances: Any) -> Any:
+            rows = await real(self, instances)
+            return {id_: structs.replace(row, outbox=()) for id_, row in rows.items()}
+
+        return load
+
+    return replaced(store_memory._Transaction, "load", planted)  # noqa: SLF001 - it is this piece that is replaced
+
+
+def lease_without_end() -> AbstractContextManager[None]:
+    """The lease of a swap has no end: if its conductor dies over the question, no other asks again."""
+
+    def planted(real: Any) -> Any:
+        def next_swap(turn: Any) -> Any:
+            swap = real(turn)
+            turn.become(state_ends_at=None)
+            return swap
+
+        return next_swap
+
+    return replaced(decide, "next_swap", planted)
+
+
+def silent_host_treated_as_failed() -> AbstractContextManager[None]:
+    """A host that did not answer in time is treated as one that has cleaned up."""
+
+    def planted(real: Any) -> Any:
+        return lambda turn, reason, *, was_silent: real(turn, reason, was_silent=was_silent and False)
+
+    return replaced(decide, "leave_host", planted)

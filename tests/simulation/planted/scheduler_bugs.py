@@ -1,0 +1,62 @@
+"""Planted bugs in a scheduler's picture."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from msgspec import structs
+
+from bus.handling import Kept
+from scheduler_worker import handlers
+from scheduler_worker.core.progress import Progress
+from scheduler_worker.late import LateTransaction, Names
+from scheduler_worker.own_choices import OwnChoices
+from scheduler_worker.replica import Replica
+from tests.simulation.replacing import replaced
+
+
+def gap_in_the_feed_ignored() -> AbstractContextManager[None]:
+    """A gap in the feed's positions is ignored."""
+
+    def planted(real: Any) -> Any:
+        def heard(self: Any, at: Any, cursor: str) -> bool:
+            real(self, at, cursor)
+            return False
+
+        return heard
+
+    return replaced(Progress, "heard", planted)
+
+
+def choices_never_dropped() -> AbstractContextManager[None]:
+    """A choice of this scheduler counts for ever, whatever its verdict was."""
+    return replaced(OwnChoices, "drop", lambda _real: lambda _self, _keys: None)
+
+
+def foreign_event_believed() -> AbstractContextManager[None]:
+    """A cell's report about an instance of another cell is believed."""
+
+    def planted(real: Any) -> Any:
+        return lambda row, word, now: real(row, structs.replace(word, cell=row.told.cell), now)
+
+    return replaced(handlers, "heard", planted)
+
+
+def no_notes_written() -> AbstractContextManager[None]:
+    """No outbox note is written: after a crash only a repeated request makes the scheduler publish its decision."""
+
+    def planted(_real: Any) -> Any:
+        async def note(_self: Any, _rows: Any) -> Names:
+            return Names(Kept("note", 0))
+
+        return note
+
+    return replaced(LateTransaction, "note", planted)
+
+
+def usage_ignored() -> AbstractContextManager[None]:
+    """Changes of usage in the feed are ignored."""
+
+    def planted(real: Any) -> Any:
+        return lambda self, changed: real(self, structs.replace(changed, usage=()))
+
+    return replaced(Replica, "_merge", planted)

@@ -1,0 +1,84 @@
+"""The attempts that really are on the hosts: begun, and neither failed nor destroyed. Only the hypervisors know this."""
+
+from collections.abc import Sequence
+
+from bus.message import ProviderId
+from bus.messages.build import InstanceId
+from compute_sim.core.attempts import Attempted, AttemptKey, State
+from tests.simulation.findings import Findings
+from tests.simulation.nodes_checker import NodesChecker
+
+# Longer than any build without a slow fault.
+SLOW_S = 1.5
+HostAttempt = tuple[ProviderId, int]
+
+
+class RealInstances:
+    def __init__(self, findings: Findings, nodes: NodesChecker | None = None) -> None:
+        self._findings = findings
+        self._nodes = nodes
+        self.running: dict[InstanceId, dict[HostAttempt, State]] = {}
+        # Attempts that have ended. If a late order builds one of them again, it will be destroyed again.
+        self._ended: set[tuple[InstanceId, ProviderId, int]] = set()
+        self._begun_s: dict[AttemptKey, float] = {}
+        self._cells: dict[tuple[InstanceId, HostAttempt], str] = {}
+
+    def attempts_changed(self, attempts: Sequence[Attempted]) -> None:
+        for each in attempts:
+            place = (each.host, each.attempt)
+            there = self.running.setdefault(each.instance, {})
+            before = there.get(place)
+            if each.state.is_over:
+                self._ended.add((each.instance, *place))
+                there.pop(place, None)
+            else:
+                there[place] = each.state
+                self._cells[each.instance, place] = each.cell
+            if before is not each.state:
+                self._note_fate(each)
+                self._findings.log(
+                    "hosts", "attempt {} of {}: {}", each.attempt, each.instance, each.state.value
+                )
+
+    def _note_fate(self, attempt: Attempted) -> None:
+        """Count the faults of hosts that this attempt shows."""
+        now_s = self._findings.now_s
+        match attempt.state:
+            case State.BUILDING:
+                self._begun_s[attempt.key] = now_s
+            case State.FAILED:
+                self._findings.count("host", "fails_to_build")
+            case State.BUILT if now_s - self._begun_s[attempt.key] > SLOW_S:
+                self._findings.count("host", "builds_slowly")
+            case _:
+                pass
+
+    def power_lost(self, cell: str) -> None:
+        """All computes of a cell die, and everything on their hosts is lost."""
+        for instance, there in self.running.items():
+            for place in [each for each in there if self._cells[instance, each] == cell]:
+                del there[place]
+                # If the order comes again it is built again, which is no error.
+                self._ended.add((instance, *place))
+
+    def has_built(self, instance: InstanceId, host: ProviderId, attempt: int) -> bool:
+        """True if the host has the instance, or once had it."""
+        if self._nodes is not None and self._nodes.has_built(instance, host):
+            return True
+        is_there = self.running.get(instance, {}).get((host, attempt)) is State.BUILT
+        return is_there or (instance, host, attempt) in self._ended
+
+    def has_image(self, instance: InstanceId, host: ProviderId, image: str) -> bool:
+        return self._nodes is None or self._nodes.has_image(instance, host, image)
+
+    def still_there(self, instance: InstanceId, host: ProviderId) -> list[int]:
+        """Attempts on this host that are not known to have ended. Ironic does not know the number of an attempt: 0
+        stands for it.
+        """
+        if self._nodes is not None and self._nodes.still_there(instance, host):
+            return [0]
+        return [
+            attempt
+            for (where, attempt) in self.running.get(instance, {})
+            if where == host and (instance, where, attempt) not in self._ended
+        ]

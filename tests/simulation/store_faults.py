@@ -1,0 +1,85 @@
+"""Faults that all simulated stores share: points where the process may die, and errors of databases. Each commit is
+reported to the observer.
+
+Rows outlive processes. If a process dies before its commit, cancellation undoes the transaction.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import NoReturn, Protocol
+
+from bus.errors import Transient, Unavailable
+from bus.messages.build import InstanceId
+from bus.messages.hosts import HostState
+from cell_conductor.core.instance import Instance
+from compute_sim.core.attempts import Attempted
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
+from scheduler_worker.instances import InstanceRow
+from tests.simulation.process import SimProcess
+
+
+class CommitObserver(Protocol):
+    """Is told what was committed."""
+
+    def books_opened(self) -> None:
+        """A transaction on the books begins; only one is open at a time."""
+
+    def locks(self, kind: str, *, after: Sequence[str]) -> None:
+        """A transaction locks rows of `kind`, after it has locked rows of the kinds in `after`."""
+
+    def books_written(
+        self, orders: Sequence[ClaimOrder], written: Sequence[ClaimChanges | TreeChanges]
+    ) -> None: ...
+
+    def requests_written(self, rows: Iterable[InstanceRow], hosts: Sequence[HostState]) -> None: ...
+
+    def cell_written(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None: ...
+
+    def attempts_changed(self, attempts: Sequence[Attempted]) -> None: ...
+
+
+# The errors that bus/sql/errors.py makes of a database's errors.
+_PROBLEMS: dict[str, tuple[type[Transient], str]] = {
+    "deadlock": (Transient, "deadlock detected"),
+    "serialisation_failure": (Transient, "could not serialize access due to concurrent update"),
+    "lost_before_commit": (Unavailable, "connection was closed in the middle of operation"),
+    "lost_after_commit": (Unavailable, "connection was closed in the middle of operation"),
+    "database_away": (Unavailable, "cannot connect"),
+}
+
+
+async def reach_database(process: SimProcess) -> None:
+    """Wait until the database answers, or raise if it cannot be reached. A dead process never gets there."""
+    if process.is_dead:
+        await asyncio.Event().wait()
+    await process.until_awake()
+    if slow_s := process.slow_s():
+        await asyncio.sleep(slow_s)
+    if asyncio.get_running_loop().time() < process.database_away_until_s:
+        _raise(process, "database_away")
+
+
+def fail_if_armed(process: SimProcess, *problems: str) -> None:
+    """Raise the error of the first of these faults that is armed on the process."""
+    for problem in problems:
+        if process.take_armed(problem):
+            _raise(process, problem)
+
+
+def _raise(process: SimProcess, problem: str) -> NoReturn:
+    process.fired(problem)
+    kind, words = _PROBLEMS[problem]
+    raise kind(f"database: {words}")
+
+
+async def before_commit(process: SimProcess) -> None:
+    """Called last before a commit."""
+    await process.point("before_commit")
+    fail_if_armed(process, "serialisation_failure", "lost_before_commit")
+
+
+async def after_commit(process: SimProcess) -> None:
+    """Called first after a commit, when the checkers have been told."""
+    await process.until_awake()
+    await process.point("after_commit")
+    fail_if_armed(process, "lost_after_commit")

@@ -1,0 +1,237 @@
+"""Applies every administrator's write a second time, in the order of the commits, by simpler rules, and compares.
+
+Each verdict is judged by the state before it: an applied write must have been allowed, and a refusal must give a true
+reason. After each commit the rows equal the expected ones. After any commit trees are valid, `used` equals what is
+held, and a shape number always stands for the same set of qualities.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import Done, ProviderWritten, Write, WriteVerdict
+from bus.messages.placement import ResourceAmount
+from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, TreeChanges
+from placement_worker.store_memory import MemoryPlacementStore
+from placement_worker.store_memory.books import Books, ProviderEntry
+from tests.simulation.expected_books import (
+    ExpectedBooks,
+    HoldingRecord,
+    ProviderRecord,
+    holding_of,
+    record_of,
+)
+from tests.simulation.findings import Findings
+from tests.simulation.host_history import short_id
+from tests.simulation.refusal_oracle import is_refusal_true
+from tests.simulation.write_rules import apply_write
+
+WRITE = "admin write"
+# Counts of writes sent before with identical content, and of writes that were judged in one batch.
+AGAIN, TOGETHER = "admin write repeated", "admin writes in one batch"
+Held = tuple[ResourceAmount, ...]
+# What one tree offers to claims: of each provider its parent, inventories, traits and aggregates.
+Qualities = frozenset[object]
+
+
+class InspectableStore(MemoryPlacementStore):
+    """The memory store, with access to its rows for the checkers."""
+
+    @property
+    def rows(self) -> Books:
+        """During a transaction the rows include its writes; between transactions they are the committed ones."""
+        return self._books
+
+    @asynccontextmanager
+    async def committed(self) -> AsyncIterator[Books]:
+        """The rows while no transaction is open. The block must not await anything."""
+        async with self._lock:
+            yield self._books
+
+
+class WriteOracle:
+    def __init__(self, findings: Findings, books: InspectableStore) -> None:
+        self._findings = findings
+        self._books = books
+        self.expected = ExpectedBooks()
+        self._judged: list[tuple[Write, WriteVerdict]] = []
+        self._asked: set[bytes] = set()
+        # The rows at the last comparison: an unchanged object is not compared again.
+        self._compared_providers: dict[ProviderId, tuple[ProviderEntry, ProviderRecord]] = {}
+        self._compared_holdings: dict[ConsumerId, tuple[Consumer, Held, HoldingRecord]] = {}
+        # The qualities that each shape of a tree stood for when it was first seen.
+        self._qualities: dict[tuple[ProviderId, int], Qualities] = {}
+
+    # Called by the stores
+
+    def opened(self) -> None:
+        """A transaction begins: verdicts of a transaction that was rolled back do not count."""
+        self._judged.clear()
+
+    def judged(self, writes: Sequence[Write], verdicts: Sequence[WriteVerdict]) -> None:
+        self._judged += zip(writes, verdicts, strict=True)
+        if len(writes) > 1:
+            self._findings.count(TOGETHER, type(writes[0]).__name__)
+
+    def written(self, written: Sequence[TreeChanges | ClaimChanges]) -> None:
+        """The transaction has committed."""
+        for write, verdict in self._judged:
+            self._count(write, f"{type(write).__name__} / {type(verdict).__name__}")
+            self._check_verdict(write, verdict)
+        if self._judged:
+            self._compare()
+        else:
+            self._copy_rows()
+        self._judged.clear()
+        for changes in written:
+            if isinstance(changes, TreeChanges):
+                self._check_trees(changes)
+
+    def differences(self) -> list[str]:
+        """Where the books differ from the expected ones."""
+        return [*self._provider_differences(), *self._consumer_differences(), *self._name_differences()]
+
+    def _count(self, write: Write, pair: str) -> None:
+        self._findings.count(WRITE, pair)
+        words = msgspec.json.encode(write)
+        if words in self._asked:
+            self._findings.count(AGAIN, pair)
+        self._asked.add(words)
+
+    def _check_verdict(self, write: Write, verdict: WriteVerdict) -> None:
+        if not isinstance(verdict, Done | ProviderWritten):
+            self._findings.log("books", "{} is refused: {}", write, verdict)
+            if not is_refusal_true(self.expected, write, verdict):
+                self._findings.breaks("every no has its reasons", f"{write!r} was refused with {verdict!r}")
+            return
+        self._findings.log("books", "{} is done", write)
+        for promise, how in apply_write(self.expected, write):
+            self._findings.breaks(promise, f"{write!r} was done, and {how}")
+
+    # Comparison with the books
+
+    def _copy_rows(self) -> None:
+        """Other checkers judge reports and claims: take over their rows."""
+        rows, expected = self._books.rows, self.expected
+        for provider in self._compared_providers.keys() - rows.providers.keys():
+            del expected.providers[provider], self._compared_providers[provider]
+        for provider, entry in rows.providers.items():
+            known = self._compared_providers.get(provider)
+            if known is None or known[0] is not entry:
+                record = expected.providers[provider] = record_of(entry.book)
+                self._compared_providers[provider] = (entry, record)
+        for consumer in self._compared_holdings.keys() - rows.held.keys():
+            del expected.holdings[consumer], self._compared_holdings[consumer]
+        for consumer, held in rows.held.items():
+            row, compared = rows.consumers[consumer], self._compared_holdings.get(consumer)
+            if compared is None or compared[0] is not row or compared[1] is not held:
+                holding = expected.holdings[consumer] = holding_of(row, held)
+                self._compared_holdings[consumer] = (row, held, holding)
+        if len(rows.classes) + len(rows.traits) != len(expected.classes) + len(expected.traits):
+            expected.classes, expected.traits = set(rows.classes), set(rows.traits)
+
+    def _compare(self) -> None:
+        if wrong := self.differences():
+            self._findings.breaks("the books are what was written", "; ".join(wrong[:3]))
+            return
+        for provider, entry in self._books.rows.providers.items():
+            self._compared_providers[provider] = (entry, self.expected.providers[provider])
+        for provider in self._compared_providers.keys() - self.expected.providers.keys():
+            del self._compared_providers[provider]
+        rows = self._books.rows
+        self._compared_holdings = {
+            consumer: (rows.consumers[consumer], held, self.expected.holdings[consumer])
+            for consumer, held in rows.held.items()
+        }
+
+    def _provider_differences(self) -> Iterator[str]:
+        rows, providers = self._books.rows, self.expected.providers
+        for provider in sorted(rows.providers.keys() ^ providers.keys()):
+            yield f"provider {short_id(provider)} is {'there' if provider in rows.providers else 'gone'}"
+        for provider, record in providers.items():
+            entry = rows.providers.get(provider)
+            known = self._compared_providers.get(provider)
+            if entry is None or (known is not None and known[0] is entry and known[1] is record):
+                continue
+            if (found := record_of(entry.book)) != record:
+                yield f"provider {short_id(provider)} is {found!r}, and should be {record!r}"
+        sums = self.expected.sums()
+        for provider, entry in rows.providers.items():
+            for resource, inventory in entry.book.inventories.items():
+                if inventory.used != (held := sums.pop((provider, resource), 0)):
+                    yield f"{resource} of {short_id(provider)}: used is {inventory.used}, and {held} is held"
+        for provider, resource in sums:
+            yield f"{resource} of {short_id(provider)} is held, but there is no such inventory"
+
+    def _consumer_differences(self) -> Iterator[str]:
+        rows, holdings = self._books.rows, self.expected.holdings
+        for consumer in sorted(rows.held.keys() ^ holdings.keys()):
+            yield f"consumer {short_id(consumer)} holds {rows.held.get(consumer, 'nothing')}"
+        for consumer, holding in holdings.items():
+            if consumer not in rows.held:
+                continue
+            row, held = rows.consumers[consumer], rows.held[consumer]
+            compared = self._compared_holdings.get(consumer)
+            if compared is not None and compared[0] is row and compared[1] is held and compared[2] is holding:
+                continue
+            if (found := holding_of(row, held)) != holding:
+                yield f"consumer {short_id(consumer)} is {found!r}, and should be {holding!r}"
+
+    def _name_differences(self) -> Iterator[str]:
+        rows = self._books.rows
+        if strange := (rows.classes.keys() ^ self.expected.classes) | (
+            rows.traits.keys() ^ self.expected.traits
+        ):
+            yield f"only one side has the names {sorted(strange)}"
+
+    # Trees
+
+    def _check_trees(self, changes: TreeChanges) -> None:
+        rows = self._books.rows
+        roots = {tree.root for tree in changes.trees}
+        for provider, entry in rows.providers.items():
+            if entry.root in roots or entry.book.parent in changes.removed:
+                self._check_place(rows, provider, entry)
+        for root in roots & rows.trees.keys():
+            self._check_qualities(rows, root)
+        for known in [
+            each for each in self._qualities if each[0] not in rows.trees and each[0] not in rows.stumps
+        ]:
+            # The shapes of a tree are forgotten together with its tombstone.
+            del self._qualities[known]
+
+    def _check_place(self, rows: Books, provider: ProviderId, entry: ProviderEntry) -> None:
+        ancestry = [provider]
+        while (parent := rows.providers[ancestry[-1]].book.parent) is not None:
+            if parent not in rows.providers or parent in ancestry:
+                lost = "does not exist" if parent not in rows.providers else "is also below it"
+                self._findings.breaks(
+                    "trees stay trees", f"{short_id(parent)}, above {entry.book.name}, {lost}"
+                )
+                return
+            ancestry.append(parent)
+        if entry.root != ancestry[-1] or provider not in rows.trees[ancestry[-1]].members:
+            self._findings.breaks(
+                "trees stay trees",
+                f"{entry.book.name} is in the tree of {short_id(entry.root)} in its row, but is below "
+                f"{rows.providers[ancestry[-1]].book.name}",
+            )
+
+    def _check_qualities(self, rows: Books, root: ProviderId) -> None:
+        tree = rows.trees[root]
+        members = [rows.providers[each].book for each in tree.members if each in rows.providers]
+        now: Qualities = frozenset((book.id, *_offered(book)) for book in members)
+        first_seen = self._qualities.setdefault((root, tree.shape), now)
+        if first_seen != now:
+            differing = sorted({str(each[0])[:8] for each in first_seen ^ now if isinstance(each, tuple)})
+            self._findings.breaks(
+                "qualities are law",
+                f"shape {tree.shape} of {rows.providers[root].book.name} stood for other qualities before: {differing} differ",
+            )
+
+
+def _offered(book: ProviderBook) -> tuple[object, ...]:
+    record = record_of(book)
+    return record.parent, frozenset(record.inventories.items()), record.traits, record.aggregates
