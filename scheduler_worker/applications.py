@@ -30,9 +30,9 @@ from bus.messages.build import (
 from bus.parts import Periodic
 from bus.publisher import Publisher
 from bus.topology import CELL0
-from scheduler_worker.answering import SENT_AT
-from scheduler_worker.instances import CellsWord
-from scheduler_worker.late import LateTransaction
+from scheduler_worker.core.instances.lifecycle import CellsWord
+from scheduler_worker.outbox.lazy_transaction import LateTransaction
+from scheduler_worker.requests.answering import SENT_AT
 from scheduler_worker.store import SchedulerStore, SchedulerTransaction
 
 # How far an operator's clock may be ahead of ours: an order from later than that would outdate all that come after it.

@@ -26,10 +26,7 @@ from bus.messages.build import (
 from bus.messages.hosts import AskHosts, HostSet, HostsFound, HostsReported, HostState, SetHost
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
-from scheduler_worker.answering import rejected
-from scheduler_worker.building import Builder
-from scheduler_worker.hosts import HostRegistry, is_news, reported
-from scheduler_worker.instances import (
+from scheduler_worker.core.instances.lifecycle import (
     NO_REQUEST,
     CellsWord,
     InstanceRow,
@@ -39,7 +36,10 @@ from scheduler_worker.instances import (
     is_of,
     is_whole,
 )
-from scheduler_worker.late import LateTransaction
+from scheduler_worker.hosts.registry import HostRegistry, is_news, reported
+from scheduler_worker.outbox.lazy_transaction import LateTransaction
+from scheduler_worker.requests.answering import rejected
+from scheduler_worker.requests.building import Builder
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
-from scheduler_worker.instances import (
+from scheduler_worker.core.instances.lifecycle import (
     DELETED,
     NO_REQUEST,
     PLACED,

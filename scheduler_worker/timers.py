@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from bus.message import ProviderId
 from bus.parts import Periodic
 from bus.publisher import Outgoing, Publisher
-from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.instances import messages_of, overdue
+from scheduler_worker.core.instances.lifecycle import messages_of, overdue
+from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 

@@ -13,20 +13,20 @@ from bus.process import Part
 from bus.station import Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.applications import Applications
-from scheduler_worker.building import Builder
-from scheduler_worker.claiming import Claimer
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.plugins import standard_plugins
-from scheduler_worker.downward import Parting, WayDown
+from scheduler_worker.claiming.claimer import Claimer
+from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.handlers import on_events, on_questions, on_requests
-from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.late import LateTransactions, Unswept
-from scheduler_worker.rebuilding import on_rebuild_requests
-from scheduler_worker.replica import Replica
+from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.outbox.cell_dispatch import Parting, WayDown
+from scheduler_worker.outbox.cell_relay import CellEars, relayed, without_relayed
+from scheduler_worker.outbox.lazy_transaction import LateTransactions, Unswept
+from scheduler_worker.replica.replica import Replica
+from scheduler_worker.requests.building import Builder
+from scheduler_worker.requests.rebuilding import on_rebuild_requests
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 from scheduler_worker.timers import Deadlines, Forgetting, HostWatch
-from scheduler_worker.upward import CellEars, relayed, without_relayed
 
 STANDARD = Vocabulary(
     classes=frozenset(os_resource_classes.STANDARDS), traits=frozenset(os_traits.get_traits())

@@ -30,7 +30,7 @@ from bus.publisher import Outgoing
 from bus.station import Station
 from bus.topology import EVENTS, Grant
 from moor.request_ids import new_request_ids
-from scheduler_worker.instances import instance_id_of
+from scheduler_worker.requests.instance_ids import instance_id_of
 
 FLAVOR = Flavor(name="load", vcpus=1, ram_mb=1024, root_gb=8)
 PROJECT = "moor-load"

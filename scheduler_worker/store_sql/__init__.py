@@ -23,7 +23,7 @@ from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
-from scheduler_worker.instances import NO_REQUEST, CellsWord, InstanceRow
+from scheduler_worker.core.instances.lifecycle import NO_REQUEST, CellsWord, InstanceRow
 from scheduler_worker.store import Acceptance, InstanceQuery, NewRequest, Noted, SchedulerTransaction
 from scheduler_worker.store_sql import reading
 from scheduler_worker.store_sql.accepting import Rows, accept

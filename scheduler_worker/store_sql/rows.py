@@ -23,7 +23,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import PlaceInCell
-from scheduler_worker.instances import DELETED, NO_REQUEST, PLACED, CellsWord, InstanceRow
+from scheduler_worker.core.instances.lifecycle import DELETED, NO_REQUEST, PLACED, CellsWord, InstanceRow
 
 _CHANGING = (
     *("state", "sequence", "heard", "cell", "host", "attempt", "changed_at", "due_at", "ended_at", "unsaid"),

@@ -37,7 +37,7 @@ from compute_sim.ironic import (
 )
 from compute_sim.ironic.core.script import Loses, WorkFails
 from ironic_sync.core.rows import NodeRow
-from scheduler_worker.instances import instance_id_of
+from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.adversity.real_cloud import RealCloud, real_cloud, until_so
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]

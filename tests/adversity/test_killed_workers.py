@@ -13,7 +13,7 @@ from bus.errors import Transient
 from bus.message import Message
 from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId, RequestId
 from bus.messages.hosts import HostState
-from scheduler_worker.instances import instance_id_of
+from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.adversity.real_cloud import RealCloud, real_cloud, until_so
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]

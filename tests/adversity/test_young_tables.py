@@ -12,7 +12,7 @@ from cell_conductor.store_sql import SqlConductorStore
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.store_sql import SqlIronicStore
 from placement_worker.store_sql import SqlPlacementStore
-from scheduler_worker.instances import deleted
+from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.store_sql import SqlSchedulerStore
 from tests.contracts import placement_orders as placement
 from tests.contracts import test_conductor_store as conductor

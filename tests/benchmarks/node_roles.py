@@ -30,7 +30,7 @@ from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
 from ironic_sync.wiring import ironic_parts
-from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 from scheduler_worker.wiring import scheduler_parts

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from bus.messages.hosts import HostState
-from scheduler_worker.core.choosing import Chosen, choose
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.plugins import standard_plugins
+from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Wish
 from tests.benchmarks.clouds import Cloud, hosts_alone, trees
 from tests.benchmarks.cpu import OneProcess

@@ -28,7 +28,7 @@ from bus.messages.cell import Choice, PlaceInCell
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import ResourceAmount, Share
 from bus.topology import CELL0
-from scheduler_worker.instances import (
+from scheduler_worker.core.instances.lifecycle import (
     ACCEPTED,
     ACTIVE,
     DELETED,
@@ -42,7 +42,7 @@ from scheduler_worker.instances import (
     is_whole,
     placed,
 )
-from scheduler_worker.rebuilds import rebuilt
+from scheduler_worker.core.instances.rebuilds import rebuilt
 from scheduler_worker.store import (
     Acceptance,
     InstanceQuery,

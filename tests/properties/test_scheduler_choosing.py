@@ -16,12 +16,12 @@ from bus.message import ProviderId
 from bus.messages.build import NoValidHost
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import InventoryState, ProviderState
-from scheduler_worker.core.choosing import Chosen, choose
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.plugins import Plugins, standard_plugins
-from scheduler_worker.core.ranking import BAND
+from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.plugins import Plugins, standard_plugins
+from scheduler_worker.core.choosing.ranking import BAND
+from scheduler_worker.core.choosing.weighers import FreeAmount
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Wish
-from scheduler_worker.core.weighers import FreeAmount
 from tests.contracts.placement_orders import provider
 from tests.properties.bounds import THOROUGH
 

@@ -17,10 +17,10 @@ from placement_worker.core.candidates.found import Candidate
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import find_candidates
 from placement_worker.core.candidates.woods import Woods
-from scheduler_worker.core.choosing import Chosen, choose
-from scheduler_worker.core.explaining import why_not
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.plugins import standard_plugins
+from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.explaining import why_not
+from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Wish
 from tests.contracts.placement_orders import consumer
 from tests.properties.bounds import THOROUGH

@@ -31,7 +31,7 @@ from bus.messages.build import (
 from bus.messages.hosts import AskHosts, SetHost
 from bus.station import Station
 from bus.topology import EVENTS, FEED, Grant
-from scheduler_worker.instances import instance_id_of
+from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id
 from tests.simulation.loop import until_s

@@ -8,8 +8,9 @@ import cell_conductor.core.decide as of_cells
 import placement_worker.handlers as of_placement
 from bus.messages.administration import Write, WriteVerdict
 from placement_worker import writing
-from scheduler_worker import building, handlers, rebuilding, store_memory, timers
-from scheduler_worker.instances import PLACED
+from scheduler_worker import handlers, store_memory, timers
+from scheduler_worker.core.instances.lifecycle import PLACED
+from scheduler_worker.requests import building, rebuilding
 from scheduler_worker.store import Known
 from tests.simulation.faulty_scheduler_store import RequestsTransaction
 from tests.simulation.replacing import replaced

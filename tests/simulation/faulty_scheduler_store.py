@@ -10,7 +10,7 @@ from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
-from scheduler_worker.instances import CellsWord, InstanceRow
+from scheduler_worker.core.instances.lifecycle import CellsWord, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
     InstanceQuery,

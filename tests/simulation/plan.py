@@ -11,7 +11,7 @@ from bus.messages.build import RequestId
 from compute_sim.core.faults import FaultScript
 from compute_sim.core.hosts import Host
 from compute_sim.ironic import IronicScript, Node
-from scheduler_worker.instances import instance_id_of
+from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.simulation.faults import Fault
 
 CELLS = ("c1", "c2")

@@ -9,7 +9,7 @@ from bus.message import ProviderId
 from bus.messages.build import InstanceId, RequestId
 from bus.topology import IRONIC_EVENTS
 from ironic_sync.core.ring import names_alive
-from scheduler_worker.instances import instance_id_of
+from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.simulation.cloud import Cloud
 from tests.simulation.fixtures import CONSUMERS
 from tests.simulation.host_history import short_id

@@ -22,7 +22,7 @@ from ironic_sync.store_memory import MemoryIronicStore
 from ironic_sync.wiring import ironic_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
-from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import scheduler_parts

@@ -51,8 +51,8 @@ from bus.topology import EVENTS, Grant
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.instances import instance_id_of
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.requests.instance_ids import instance_id_of
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 from scheduler_worker.wiring import scheduler_parts

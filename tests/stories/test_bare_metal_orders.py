@@ -33,7 +33,7 @@ from cell_conductor.core.instance import Instance
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
-from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of, until_so

@@ -36,7 +36,7 @@ from ironic_sync.rest_http import HttpIronicApi, RestSettings
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
 from ironic_sync.wiring import ironic_parts
-from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS

@@ -45,7 +45,7 @@ from compute_sim.wiring import compute_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.wiring import placement_parts
-from scheduler_worker.instances import accepted
+from scheduler_worker.core.instances.lifecycle import accepted
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import NewRequest
 from scheduler_worker.store_memory import MemorySchedulerStore

@@ -15,7 +15,7 @@ import pytest
 
 from bus.messages.applications import SetApplication
 from bus.messages.build import InstanceId, RequestId
-from scheduler_worker.instances import instance_id_of
+from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.adversity.real_cloud import PATIENCE_S, RealCloud, real_cloud, until_so
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.stage import dead_letters, until

@@ -32,10 +32,10 @@ from placement_worker.store import (
     PlacementTransaction,
     Unpublished,
 )
-from scheduler_worker.catching_up import CatchingUp
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.progress import Progress
-from scheduler_worker.own_choices import OwnChoices
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.picture.progress import Progress
+from scheduler_worker.replica.catching_up import CatchingUp
+from scheduler_worker.replica.own_choices import OwnChoices
 from tests.contracts.stage import SETTINGS, until
 from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, a_host, cloud, instance_of, until_so
 

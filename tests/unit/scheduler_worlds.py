@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from bus.message import AggregateId, ProviderId
 from bus.messages.hosts import HostState
 from bus.messages.placement import InventoryState, ProviderState, ProviderUsage
-from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Wish
 from tests.contracts.placement_orders import provider
 

@@ -20,7 +20,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import RebuildInCell, RemoveFromCell
-from scheduler_worker.instances import (
+from scheduler_worker.core.instances.lifecycle import (
     ACTIVE,
     ERROR,
     REBUILDING,
@@ -32,7 +32,7 @@ from scheduler_worker.instances import (
     is_whole,
     messages_of,
 )
-from scheduler_worker.rebuilds import REBUILDS_MAX, rebuilt
+from scheduler_worker.core.instances.rebuilds import REBUILDS_MAX, rebuilt
 from tests.contracts.placement_orders import an_id
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)

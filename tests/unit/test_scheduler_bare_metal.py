@@ -14,15 +14,15 @@ from bus.messages.build import BuildInstance, BuildRejected, Flavor, Image, NoVa
 from bus.messages.cell import PlaceInCell
 from bus.messages.hosts import NODE, HostFacts, HostsReported
 from bus.messages.placement import InventoryState, ProviderGone, ProviderState
-from scheduler_worker.building import Builder
-from scheduler_worker.core.choosing import Chosen, choose
-from scheduler_worker.core.explaining import why_not
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.plugins import standard_plugins
+from scheduler_worker.claiming.searching import Holds, Search
+from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.explaining import why_not
+from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Wish, read_request
-from scheduler_worker.hosts import HostRegistry, reported
-from scheduler_worker.late import LateTransactions
-from scheduler_worker.searching import Holds, Search
+from scheduler_worker.hosts.registry import HostRegistry, reported
+from scheduler_worker.outbox.lazy_transaction import LateTransactions
+from scheduler_worker.requests.building import Builder
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_memory import MemorySchedulerStore
 from tests.contracts.placement_orders import VOCABULARY, an_id, provider

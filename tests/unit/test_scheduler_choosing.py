@@ -11,13 +11,13 @@ from msgspec import structs
 from bus.messages.build import FunnelStep, Miss, NoValidHost
 from bus.messages.placement import InventoryState
 from placement_worker.core.candidates.columns import Flags, Floats
-from scheduler_worker.core.choosing import Chosen, choose
-from scheduler_worker.core.explaining import why_not
-from scheduler_worker.core.hosts import Hosts
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.plugins import Plugins, standard_plugins
+from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.explaining import why_not
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Plugins, standard_plugins
+from scheduler_worker.core.choosing.weighers import FreeAmount
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Wish
-from scheduler_worker.core.weighers import FreeAmount
 from tests.contracts.placement_orders import an_id, consumer, provider
 from tests.unit.scheduler_worlds import ROOMY, a_host, a_picture, a_state, a_wish, usage_of, vcpus
 

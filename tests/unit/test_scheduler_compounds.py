@@ -11,16 +11,16 @@ from bus.messages.placement import InventoryState, ProviderGone, ProviderState, 
 from placement_worker.core.candidates.budget import SharedBudget
 from placement_worker.core.candidates.fitting import Scope
 from placement_worker.core.candidates.search import CutInTrees, InTrees, find_one_in_each_tree
-from scheduler_worker.core.choosing import Chosen, choose, stand_ins
-from scheduler_worker.core.compounds import (
+from scheduler_worker.core.choosing.choosing import Chosen, choose, stand_ins
+from scheduler_worker.core.choosing.compounds import (
     BYTES_PER_TREE,
     STEPS_PER_BATCH,
     STEPS_PER_TREE,
     needs_of,
     query_of,
 )
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.plugins import standard_plugins
+from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Wish
 from tests.contracts.placement_orders import DB, WEB, aggregate, provider
 from tests.unit.scheduler_worlds import a_host, a_picture, a_state, a_wish, usage_of

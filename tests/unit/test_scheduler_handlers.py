@@ -22,13 +22,14 @@ from bus.messages.build import (
 from bus.messages.hosts import AskHosts, HostFacts, HostsReported, HostState, SetHost
 from bus.messages.placement import ReleaseClaim
 from bus.unreadable import Unreadable
-from scheduler_worker.building import BURIED, Builder
-from scheduler_worker.core.picture import Picture
+from scheduler_worker.claiming.searching import Search
+from scheduler_worker.core.instances.lifecycle import accepted
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.handlers import on_events, on_questions, on_requests
-from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.instances import accepted, instance_id_of
-from scheduler_worker.late import LateTransactions
-from scheduler_worker.searching import Search
+from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.outbox.lazy_transaction import LateTransactions
+from scheduler_worker.requests.building import BURIED, Builder
+from scheduler_worker.requests.instance_ids import instance_id_of
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest
 from scheduler_worker.store_memory import MemorySchedulerStore

@@ -8,8 +8,8 @@ from msgspec import structs
 
 from bus.handling import Kept
 from bus.messages.build import BuildInstance, InstanceId, RequestId
-from scheduler_worker.instances import PLACED, accepted, deleted
-from scheduler_worker.late import LateTransactions
+from scheduler_worker.core.instances.lifecycle import PLACED, accepted, deleted
+from scheduler_worker.outbox.lazy_transaction import LateTransactions
 from scheduler_worker.store import NewRequest
 from scheduler_worker.store_memory import MemorySchedulerStore
 

@@ -11,11 +11,11 @@ from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.messages.build import BuildInstance, Flavor
 from bus.station import Station
-from scheduler_worker.claiming import Claimer
-from scheduler_worker.core.plugins import standard_plugins
-from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.replica import Replica
-from scheduler_worker.searching import Search
+from scheduler_worker.claiming.claimer import Claimer
+from scheduler_worker.claiming.searching import Search
+from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.replica.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
 from tests.unit.scheduler_worlds import a_picture, a_state, a_wish
 from tests.unit.test_scheduler_shell import a_row

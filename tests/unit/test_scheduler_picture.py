@@ -9,10 +9,10 @@ from msgspec import structs
 from bus.messages.build import NoValidHost
 from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, Share
 from bus.messages.qualities import qualities_of
-from scheduler_worker.core.choosing import Chosen, choose
-from scheduler_worker.core.hosts import Draft, Hosts
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.plugins import standard_plugins
+from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.placement_orders import DB, WEB, amounts, provider
 from tests.unit.scheduler_worlds import ROOMY, a_host, a_picture, a_state, a_wish, usage_of, vcpus
 

@@ -21,8 +21,7 @@ from bus.messages.build import (
 from bus.messages.cell import Choice, PlaceInCell, RemoveFromCell
 from bus.messages.hosts import HostFacts, HostsReported, HostState
 from bus.messages.placement import ReleaseClaim, ResourceAmount, Share
-from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.instances import (
+from scheduler_worker.core.instances.lifecycle import (
     InstanceRow,
     accepted,
     deleted,
@@ -32,6 +31,7 @@ from scheduler_worker.instances import (
     overdue,
     placed,
 )
+from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.timers import Forgetting

@@ -16,9 +16,9 @@ from bus.messages.cell import RemoveFromCell
 from bus.publisher import Outgoing
 from bus.station import Station
 from bus.topology import Site, objects_of
-from scheduler_worker.downward import Parting, Row, WayDown
-from scheduler_worker.instances import DELETING, accepted
-from scheduler_worker.late import LateTransactions
+from scheduler_worker.core.instances.lifecycle import DELETING, accepted
+from scheduler_worker.outbox.cell_dispatch import Parting, Row, WayDown
+from scheduler_worker.outbox.lazy_transaction import LateTransactions
 from scheduler_worker.store import NewRequest, SchedulerStore
 from scheduler_worker.store_memory import MemorySchedulerStore
 from tests.contracts.memory_under_test import MemoryUnderTest

@@ -7,10 +7,10 @@ from msgspec import structs
 
 from bus.handling import Kept
 from scheduler_worker import handlers
-from scheduler_worker.core.progress import Progress
-from scheduler_worker.late import LateTransaction, Names
-from scheduler_worker.own_choices import OwnChoices
-from scheduler_worker.replica import Replica
+from scheduler_worker.core.picture.progress import Progress
+from scheduler_worker.outbox.lazy_transaction import LateTransaction, Names
+from scheduler_worker.replica.own_choices import OwnChoices
+from scheduler_worker.replica.replica import Replica
 from tests.simulation.replacing import replaced
 
 

@@ -23,14 +23,14 @@ from bus.messages.placement import (
     Superseded,
     TooOld,
 )
-from scheduler_worker.core.choosing import choose
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.plugins import Plugins
-from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.instances import FIRST_ATTEMPT
-from scheduler_worker.judging import RELEASED, Judge
-from scheduler_worker.replica import Replica
-from scheduler_worker.searching import Over, Search, claim_of, probe_of
+from scheduler_worker.claiming.judging import RELEASED, Judge
+from scheduler_worker.claiming.searching import Over, Search, claim_of, probe_of
+from scheduler_worker.core.choosing.choosing import choose
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.instances.lifecycle import FIRST_ATTEMPT
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.replica.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
 
 AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]

@@ -14,7 +14,6 @@ What is to be said of a step follows from the row alone, so a row keeps no messa
 
 from collections.abc import Sequence
 from datetime import datetime
-from hashlib import sha1
 from uuid import UUID
 
 from msgspec import Struct, structs
@@ -36,10 +35,6 @@ from bus.messages.cell import PlaceInCell, RebuildInCell, RemoveFromCell
 from bus.messages.placement import ReleaseClaim
 from bus.topology import CELL0
 
-# Of a uuid5: its last 80 bits, without those that name its version and its variant, and these.
-_OWN_BITS = (1 << 80) - 1
-_DERIVED_BITS = _OWN_BITS & ~(0xF << 76 | 3 << 62)
-_UUID5_BITS = 5 << 76 | 2 << 62
 FIRST_ATTEMPT = 1
 # That of a delete which came before its request: no client's uuid is all zeros.
 NO_REQUEST = RequestId(UUID(int=0))
@@ -100,16 +95,6 @@ class InstanceRow(Struct, frozen=True):
         if self.told.state in (DELETED, ERROR) or not (self.is_open or self.is_in_cell):
             return is_new or not self.told.keeps_share
         return False
-
-
-def instance_id_of(request: RequestId, index: int) -> InstanceId:
-    """Derived, so that a client can tell it, and a replay finds it. Its first 48 bits are the request's: if these are a
-    time, as in a uuid7, then rows that are written together lie together, in every index of every room.
-    """
-    # The same as `uuid5(request, str(index))`, which takes three times as long as this.
-    digest = sha1(request.int.to_bytes(16) + str(index).encode(), usedforsecurity=False).digest()
-    own = int.from_bytes(digest[6:16]) & _DERIVED_BITS | _UUID5_BITS
-    return InstanceId(UUID(int=request.int & ~_OWN_BITS | own))
 
 
 def accepted(

@@ -16,11 +16,11 @@ from bus.messages.placement import ProvidersChanged, ShapeMoved
 from bus.parts import Periodic, Supervised, Together
 from bus.station import Station
 from bus.topology import EVENTS, Grant
-from scheduler_worker.catching_up import CatchingUp
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.progress import Progress
-from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.own_choices import OwnChoices
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.picture.progress import Progress
+from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.replica.catching_up import CatchingUp
+from scheduler_worker.replica.own_choices import OwnChoices
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from bus.handling import Kept
 from bus.message import Message
-from scheduler_worker.instances import InstanceRow, messages_of
+from scheduler_worker.core.instances.lifecycle import InstanceRow, messages_of
 from scheduler_worker.store import Noted, SchedulerStore, SchedulerTransaction
 
 # How many rows are read at once: those of as few notes as have so many.

@@ -29,21 +29,21 @@ from bus.messages.build import (
 from bus.messages.cell import PlaceInCell
 from bus.messages.hosts import NODE
 from placement_worker.core.vocabulary import Vocabulary
-from scheduler_worker.answering import SENT_AT, other_content, rejected, taken, too_old
-from scheduler_worker.claiming import Claimer
-from scheduler_worker.core.requests import Wish, instances_of, read_request
-from scheduler_worker.instances import (
+from scheduler_worker.claiming.claimer import Claimer
+from scheduler_worker.claiming.searching import Holds, Over, Refused, Search
+from scheduler_worker.core.instances.lifecycle import (
     InstanceRow,
     accepted,
     deleted,
     failed,
-    instance_id_of,
     placed,
     release_of,
     released,
 )
-from scheduler_worker.late import LateTransaction, Names
-from scheduler_worker.searching import Holds, Over, Refused, Search
+from scheduler_worker.core.requests import Wish, instances_of, read_request
+from scheduler_worker.outbox.lazy_transaction import LateTransaction, Names
+from scheduler_worker.requests.answering import SENT_AT, other_content, rejected, taken, too_old
+from scheduler_worker.requests.instance_ids import instance_id_of
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import (
     Acceptance,

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placement_worker.core.candidates.columns import Cell, Flags, Ints, Rows
-from scheduler_worker.core.compounds import Compounds, Filling, Giver, Needs
-from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.choosing.compounds import Compounds, Filling, Giver, Needs
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Wish
 
 

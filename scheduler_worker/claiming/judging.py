@@ -22,13 +22,13 @@ from bus.messages.placement import (
     Superseded,
     TooOld,
 )
-from scheduler_worker.core.choosing import Chosen, stand_ins
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.plugins import Plugins
-from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.instances import FIRST_ATTEMPT
-from scheduler_worker.replica import Replica
-from scheduler_worker.searching import Holds, Outcome, Over, Refused, Search
+from scheduler_worker.claiming.searching import Holds, Outcome, Over, Refused, Search
+from scheduler_worker.core.choosing.choosing import Chosen, stand_ins
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.instances.lifecycle import FIRST_ATTEMPT
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.replica.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
 
 RELEASED = "its claim had been released before it was granted"

@@ -34,13 +34,13 @@ from msgspec import Struct
 from bus.messages.build import NoValidHost
 from bus.messages.cell import Choice
 from placement_worker.core.candidates.columns import Flags, Rows
-from scheduler_worker.core.benches import BENCH, Benches, Choices, Ranked, the_best
-from scheduler_worker.core.compounds import Filling, Gift
-from scheduler_worker.core.explaining import explain
-from scheduler_worker.core.hosts import Draft, Hosts
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.plugins import Plugins
-from scheduler_worker.core.ranking import FULL, Ladders, Order
+from scheduler_worker.core.choosing.alternates import BENCH, Benches, Choices, Ranked, the_best
+from scheduler_worker.core.choosing.compounds import Filling, Gift
+from scheduler_worker.core.choosing.explaining import explain
+from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.ranking import FULL, Ladders, Order
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Wish
 
 ALTERNATES = 2

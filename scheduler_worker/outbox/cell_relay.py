@@ -18,9 +18,9 @@ from bus.messages.hosts import HostsAlive, HostsReported
 from bus.parts import Supervised
 from bus.station import Station
 from bus.topology import EVENTS, Grant
-from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.instances import CellsWord
-from scheduler_worker.late import LateTransaction
+from scheduler_worker.core.instances.lifecycle import CellsWord
+from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.outbox.lazy_transaction import LateTransaction
 
 log = logging.getLogger(__name__)
 

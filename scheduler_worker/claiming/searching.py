@@ -9,9 +9,9 @@ from bus.messages.build import BuildInstance, ClaimRefused, NoValidHost
 from bus.messages.cell import Choice
 from bus.messages.placement import ClaimResources, ResourceAmount, Share
 from bus.topology import CELL0
-from scheduler_worker.core.choosing import Chosen  # noqa: TC001 - like every other import, whoever uses it
+from scheduler_worker.core.choosing.choosing import Chosen  # noqa: TC001 - like every other import, whoever uses it
+from scheduler_worker.core.instances.lifecycle import FIRST_ATTEMPT, InstanceRow
 from scheduler_worker.core.requests import Wish
-from scheduler_worker.instances import FIRST_ATTEMPT, InstanceRow
 
 # No provider: a claim on it is never granted, and its answer tells what is held already.
 _NOWHERE = ProviderId(UUID(int=0))

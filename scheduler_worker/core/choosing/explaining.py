@@ -6,9 +6,9 @@ import numpy as np
 
 from bus.messages.build import FunnelStep, Miss, NoValidHost
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
-from scheduler_worker.core.hosts import Draft, Hosts
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.plugins import Filter, Plugins
+from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.plugins import Filter, Plugins
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Wish
 
 NEAREST = 3

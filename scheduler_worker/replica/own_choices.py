@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from bus.message import ConsumerId
 from bus.messages.placement import Share
-from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.picture.picture import Picture
 
 Key = tuple[ConsumerId, int]
 

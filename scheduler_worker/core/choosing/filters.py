@@ -9,8 +9,8 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags
 from placement_worker.core.capacity import capacity_of
-from scheduler_worker.core.compounds import Needs, needs_of
-from scheduler_worker.core.hosts import Hosts
+from scheduler_worker.core.choosing.compounds import Needs, needs_of
+from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.requests import Wish
 
 IO_OPS_PER_HOST_MAX = 8

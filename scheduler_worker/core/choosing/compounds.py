@@ -23,7 +23,7 @@ from placement_worker.core.candidates.fitting import Scope
 from placement_worker.core.candidates.found import Block
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import CutInTrees, find_one_in_each_tree
-from scheduler_worker.core.picture import Picture
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Wish
 
 # About a tenth of a millisecond for each tree, whatever else is asked; and a tenth of a second for a batch, for the

@@ -5,10 +5,10 @@ from datetime import datetime
 
 from bus.handling import Answer, Handlers, Received, Said, Tell
 from bus.messages.build import BuildRejected, InstanceId, InstancesFound, RebuildInstance
-from scheduler_worker.answering import rejected
-from scheduler_worker.instances import InstanceRow
-from scheduler_worker.late import LateTransaction
-from scheduler_worker.rebuilds import rebuilt
+from scheduler_worker.core.instances.lifecycle import InstanceRow
+from scheduler_worker.core.instances.rebuilds import rebuilt
+from scheduler_worker.outbox.lazy_transaction import LateTransaction
+from scheduler_worker.requests.answering import rejected
 
 
 def on_rebuild_requests(clock: Callable[[], datetime], *, timeout_s: int) -> Handlers:

@@ -8,8 +8,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from placement_worker.core.candidates.columns import Flags, Floats, Ints
-from scheduler_worker.core import filters, weighers
-from scheduler_worker.core.hosts import Hosts
+from scheduler_worker.core.choosing import filters, weighers
+from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.requests import Wish
 
 # All multipliers together. What hosts are worth has to fit into half a word, beside what tells equals apart.

@@ -8,8 +8,8 @@ import numpy as np
 from bus.messages.cell import Choice
 from bus.messages.placement import ResourceAmount, ShapeSeen, Share
 from placement_worker.core.candidates.columns import Ints, Rows
-from scheduler_worker.core.compounds import Filling, Gift
-from scheduler_worker.core.hosts import Draft
+from scheduler_worker.core.choosing.compounds import Filling, Gift
+from scheduler_worker.core.choosing.host_columns import Draft
 from scheduler_worker.core.requests import Wish
 
 # Enough that no host is everyone's alternate; to write down more of them would cost more than it helps.

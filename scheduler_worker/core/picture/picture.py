@@ -14,8 +14,8 @@ from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, S
 from bus.messages.qualities import qualities_of
 from placement_worker.core.candidates.columns import Flags, Gathered, Words
 from placement_worker.core.candidates.woods import Woods
-from scheduler_worker.core.columns import Columns, Stock
-from scheduler_worker.core.trees import Tree, Trees
+from scheduler_worker.core.picture.columns import Columns, Stock
+from scheduler_worker.core.picture.trees import Tree, Trees
 
 _WORD = 2**64 - 1
 

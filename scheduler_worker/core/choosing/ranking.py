@@ -3,8 +3,8 @@
 import numpy as np
 
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Words
-from scheduler_worker.core.hosts import Draft, Hosts
-from scheduler_worker.core.plugins import Filter, Weigher
+from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.plugins import Filter, Weigher
 from scheduler_worker.core.requests import Wish
 
 # Of what one weigher with a multiplier of 1 tells between the worst host and the best: less is no difference.

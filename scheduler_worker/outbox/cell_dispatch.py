@@ -20,8 +20,8 @@ from bus.parts import Periodic
 from bus.publisher import Outgoing, Publisher
 from bus.station import Station
 from bus.topology import CELL, address_of, in_cell
-from scheduler_worker.instances import InstanceRow
-from scheduler_worker.late import LateTransaction, LateTransactions, Names, said_by
+from scheduler_worker.core.instances.lifecycle import InstanceRow
+from scheduler_worker.outbox.lazy_transaction import LateTransaction, LateTransactions, Names, said_by
 from scheduler_worker.store import Noted, SchedulerStore
 
 log = logging.getLogger(__name__)

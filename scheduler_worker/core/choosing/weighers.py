@@ -1,7 +1,7 @@
 """Which of the hosts that qualify are better? More room is, unless a multiplier turns it around."""
 
 from placement_worker.core.candidates.columns import Ints
-from scheduler_worker.core.hosts import Hosts
+from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.requests import Wish
 
 

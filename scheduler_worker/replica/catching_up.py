@@ -16,9 +16,9 @@ from bus.errors import WrongAnswer
 from bus.messages.placement import AskRevisions, AskSnapshot, RevisionsPage, SnapshotPage
 from bus.parts import SingleFlight
 from bus.station import Station
-from scheduler_worker.core.picture import Picture
-from scheduler_worker.core.progress import Progress
-from scheduler_worker.own_choices import OwnChoices
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.picture.progress import Progress
+from scheduler_worker.replica.own_choices import OwnChoices
 
 log = logging.getLogger(__name__)
 
