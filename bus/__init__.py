@@ -1,1 +1,1 @@
-"""How everything talks: messages, topology, the broker port and its brokers, the publisher and the worker loop."""
+"""Messages, topology, the broker port with its three brokers, the publisher and the worker loop."""

@@ -1,12 +1,14 @@
-"""Short questions, asked and awaited: the asker repeats itself until it is answered or out of time.
+"""Asks questions over the bus and waits for the answers. The asker repeats a question until it is answered or
+its time is up.
 
-Answers come to one exclusive queue of this process. It dies with its connection; the next has another name, and what is
-still unanswered is asked again from there. An answer is matched by the id of its question, which nobody can guess who was
-not asked, and counts only if it is of the question's type and from a user who may answer it.
+Answers arrive in one exclusive queue of this process. The queue is deleted with its connection. The next
+queue has another name, and the asker sends its open questions again from there. An answer is matched by the
+id of its question; a process that did not receive the question cannot guess that id. The answer counts only
+if it has the type that answers this question and comes from a user that may answer it.
 
-A broker with an alarm takes no questions, and nobody is helped if they pile up here. So there is one copy of a question on
-its way: one that has not left is not asked again, while the broker takes nothing none is, and one whose asker gave up is
-withdrawn.
+A broker with an alarm takes no questions, and it would not help if they piled up here. So at most one copy of
+a question is on its way. The asker does not repeat a question that has not left yet, or while the broker
+takes nothing, and it withdraws a question when the caller gives up.
 """
 
 import asyncio
@@ -37,16 +39,16 @@ ASK_AGAIN_DOUBLINGS_MAX = 3
 
 
 class NoAnswer(Unavailable):
-    """Asked again and again, and nobody answered in time."""
+    """The question was asked repeatedly, and no answer came in time."""
 
 
 class _Batch(Struct, eq=False):
-    """Questions that were asked together, their answers so far, and how many are missing."""
+    """Questions asked in one call, the answers so far, and how many are missing."""
 
     answers: list[Message | None]
     missing: int
     done: asyncio.Future[None]
-    # Their last copy: done when the broker has it, which it has since then.
+    # The future of the last copy, done when the broker has it, and when that was.
     sent: asyncio.Future[None] | None = None
     left_at_s: float | None = None
 
@@ -75,7 +77,7 @@ class Asker:
         self._queues = itertools.count(1)
         self._reply_to = ""
         self._open = asyncio.Event()
-        # Question id to its message, its batch, and its place there.
+        # Per question id: the question, its batch, and its index in the batch.
         self._asked: dict[str, tuple[Message, _Batch, int]] = {}
         self._on_refusal: Callable[[Refusal], None] | None = None
         self.asked_again = 0
@@ -85,11 +87,13 @@ class Asker:
         )
 
     def on_refusal(self, tell: Callable[[Refusal], None]) -> None:
-        """Tell this, for those who have no right to ask: a worker goes on asking until it is given one, a person does not."""
+        """Set a function that is told when the broker refuses a question. A worker goes on asking until it
+        has the right to; a command for people must not wait that long.
+        """
         self._on_refusal = tell
 
     async def run(self) -> None:
-        """Take in answers, over as many connections as it needs, until cancelled."""
+        """Receive answers, and reconnect when the connection breaks, until cancelled."""
         await self.taking_answers.run()
 
     async def _take_answers(self) -> None:
@@ -123,7 +127,7 @@ class Asker:
         return (await self.ask_all((question,)))[0]
 
     async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
-        """The answers, in the order of the questions; `NoAnswer` if one of them is missing when time is up."""
+        """The answers, in the order of the questions. Raises `NoAnswer` if one is missing when the time is up."""
         if not questions:
             return []
         batch = _Batch([None] * len(questions), len(questions), asyncio.get_running_loop().create_future())
@@ -146,7 +150,7 @@ class Asker:
 
     async def _until_answered(self, batch: _Batch, ids: Sequence[str]) -> None:
         if self._open.is_set():
-            self._ask(batch, ids)  # else it is asked when the queue opens
+            self._ask(batch, ids)  # otherwise it is asked when the queue opens
         tries = 0
         wait_s = self._pause_s(tries)
         while not (await asyncio.wait((batch.done,), timeout=wait_s))[0]:
@@ -159,20 +163,20 @@ class Asker:
                 wait_s = self._pause_s(tries)
 
     def _pause_s(self, tries: int) -> float:
-        """Longer each time: a worker that is slow to answer is not helped by more questions."""
+        """The pause doubles with each try: more questions do not help a slow worker."""
         return self._settings.ask_again_ms * 2.0 ** min(tries, ASK_AGAIN_DOUBLINGS_MAX) / 1000
 
     def _due_in_s(self, batch: _Batch, tries: int) -> float:
-        """When these are to be asked again; or to be looked at again, if their last copy is still here."""
+        """Seconds until the questions are repeated; or until the next check, if their last copy has not left yet."""
         pause_s = self._pause_s(tries)
         if batch.left_at_s is None or self._publisher.is_held or not self._open.is_set():
             return pause_s
-        # Workers could not answer before the alarm ended either.
+        # No worker could answer before the alarm ended.
         since_s = max(batch.left_at_s, self._publisher.free_since_s)
         return since_s + pause_s - asyncio.get_running_loop().time()
 
     def _ask_all_again(self) -> None:
-        """From a new queue: a copy that has not left yet names the old one."""
+        """Ask from the new queue. Copies that have not left yet still name the old one, so they are withdrawn first."""
         open_ids: dict[int, tuple[_Batch, list[str]]] = {}
         for id_, (_, batch, _) in self._asked.items():
             open_ids.setdefault(id(batch), (batch, []))[1].append(id_)
@@ -182,7 +186,7 @@ class Asker:
     def _ask(self, batch: _Batch, ids: Sequence[str]) -> None:
         self._withdraw(batch)
         questions = [Outgoing(self._asked[id_][0], id=id_, reply_to=self._reply_to) for id_ in ids]
-        # Whether a question arrived shows in its answer; its confirm only says that it has left.
+        # The answer shows whether the question arrived. The confirm only says that it has left.
         batch.sent = self._publisher.send_all(questions)
         batch.sent.add_done_callback(partial(self._left, batch))
 
@@ -201,18 +205,18 @@ class Asker:
             if isinstance(problem, Refusal) and self._on_refusal is not None:
                 self._on_refusal(problem)
             else:
-                log.warning("a question did not reach anyone, it will be asked again: %s", problem)
+                log.warning("a question was not delivered, it will be asked again: %s", problem)
 
     def _take(self, envelope: Envelope[Message], origin: Origin) -> None:
         asked = self._asked.get(envelope.cause)
         if asked is None:
-            return  # answered before: the question was asked twice
+            return  # already answered: the question was asked twice
         question, batch, place = asked
         answer = envelope.message
         refused = judge_answer(question, answer, origin, self._link.post)
         if refused is not None:
             self.answers_refused += 1
-            log.warning("not believed: %s", refused.reason)
+            log.warning("answer ignored: %s", refused.reason)
             return
         del self._asked[envelope.cause]
         batch.answers[place] = answer

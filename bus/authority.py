@@ -1,10 +1,11 @@
-"""May this message count? One function judges every message that arrives: intake, asking and listening call it.
+"""Decides whether a message counts. The intake, the asker and the listener call this for every message that arrives.
 
-A message counts only under the key of its type and of the cell or project that it names, from a user whose role may say
-it. The broker enforces what it can of this; it does not judge the keys in a CC header, a queue's dead letters, or what is
-inside of a parcel. All of it follows from the one table, bus/topology.py.
+A message counts only if two things hold. It arrived under the routing key of its own type, and of the cell or project
+that it names. Its sender is a user whose role may send it. The broker checks part of this. It does not check the keys
+in a CC header, the key under which a queue forwards its dead letters, or the contents of a parcel. All rules follow
+from one table, bus/topology.py.
 
-Pure: what is known of the broker is a value (`Post`), and so is the verdict.
+Pure: the facts about the broker are a value (`BrokerFacts`), and so is the verdict.
 """
 
 import functools
@@ -38,15 +39,16 @@ from bus.topology import (
 )
 
 REPLY_TO_LENGTH_MAX = 255
-# Two words after `answers`: the user, and whatever tells that user's processes apart.
+# Two words follow `answers`: the user, and a name that tells the processes of that user apart.
 _REPLY_TO = re.compile(r"answers\.(?P<user>[A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
 
 
 class Post(Struct, frozen=True):
-    """The facts that a process has about the broker that it reads from.
+    """Facts about the broker that a process reads from.
 
-    Where `has_users`, each role has its user, the broker verifies who sends what, and nobody else is listened to. `cells`
-    are those that a cell's own broker serves, for which alone it speaks; None on the broker of the API level.
+    With `has_users`, each role has its own user, the broker verifies every sender, and other users are
+    ignored. `cells` are the cells that a cell's own broker serves: senders there may speak for these cells
+    only. It is None on the API level's broker.
     """
 
     has_users: bool = False
@@ -54,7 +56,7 @@ class Post(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """The message does not count. `is_told` says whether its sender may hear of it: not one whom nobody knows."""
+    """The message does not count. `is_told` says whether the sender may be told; an unknown sender may not."""
 
     reason: str
     field: str = ""
@@ -63,17 +65,23 @@ class Refused(Struct, frozen=True):
 
 
 def post_of(user: str, cells: Iterable[str] | None = None) -> Post:
-    """Where a process of ours has its own user, everybody has one."""
+    """Facts for a process that is connected as this user. If it has a user of the topology, all roles have one."""
     return Post(speaker_of(user) is not None, None if cells is None else frozenset(cells))
 
 
 def judge_parcel(origin: Origin, post: Post) -> Refused | None:
-    """Refuse a parcel as a whole, for its way, its sender or its reply address; None if its messages may be judged."""
+    """Refuse the whole parcel for its route, its sender or its reply address. None if its messages are to be
+    judged one by one.
+    """
     if origin.astray:
-        return Refused(f"it came here as a dead letter of the queue {origin.astray!r}")
+        return Refused(
+            f"it arrived as a dead letter of the queue {origin.astray!r}, which is not a way to send it"
+        )
     if post.has_users and speaker_of(origin.sender) is None:
         who = (
-            f"by {origin.sender!r}, who is no user of the topology" if origin.sender else "without a user_id"
+            f"by the user {origin.sender!r}, which the topology does not have"
+            if origin.sender
+            else "without a user_id"
         )
         return Refused(f"sent {who}: set AMQP's user_id to the name of your user", "user_id", origin.sender)
     if origin.reply_to and (wrong := wrong_reply_to(origin.reply_to, origin.sender, post)):
@@ -82,7 +90,7 @@ def judge_parcel(origin: Origin, post: Post) -> Refused | None:
 
 
 def judge(message: Message, origin: Origin, post: Post) -> Refused | None:
-    """Refuse one message of a parcel that was not refused as a whole; None if the message counts."""
+    """Refuse one message of a parcel that was not refused as a whole. None if the message counts."""
     address = address_of(message)
     if address.kind is Kind.EVENT and origin.exchange == FEED:
         if not _is_of_feed(message, origin):
@@ -94,15 +102,13 @@ def judge(message: Message, origin: Origin, post: Post) -> Refused | None:
 
 
 def judged_by(message: Message) -> tuple[type[Message], object]:
-    """The parts of a message that decide its verdict: two messages of one parcel that agree in these both count, or
-    neither does.
-    """
+    """The fields that decide the verdict. Two messages of one parcel with equal fields get the same verdict."""
     kind = type(message)
     return kind, names_in(kind)(message)
 
 
 def judge_answer(question: Message, answer: Message, origin: Origin, post: Post) -> Refused | None:
-    """Refuse an answer to this question; None if the answer counts."""
+    """Refuse an answer to this question. None if the answer counts."""
     return _may_answer(type_of(question), type_of(answer), origin.exchange, origin.sender, post)
 
 
@@ -110,7 +116,7 @@ def judge_answer(question: Message, answer: Message, origin: Origin, post: Post)
 def _may_answer(asked: str, answered: str, exchange: str, sender: str, post: Post) -> Refused | None:
     route = ROUTES[asked]
     if answered not in (route.answer, REJECTION) or exchange != REPLY:
-        return Refused(f"{answered!r} on {exchange!r} is no answer to {asked!r}, which {route.answer!r} is")
+        return Refused(f"{answered!r} on {exchange!r} does not answer {asked!r}: that takes {route.answer!r}")
     if post.has_users:
         speaker = speaker_of(sender)
         if speaker is None or speaker.role not in answering(asked):
@@ -120,7 +126,7 @@ def _may_answer(asked: str, answered: str, exchange: str, sender: str, post: Pos
 
 @functools.lru_cache(maxsize=10_000)
 def speaks_for(sender: str, post: Post) -> str | None:
-    """The one cell that a sender may speak for; None if it stands above cells."""
+    """The only cell that this sender may speak for. None for a sender of the API level."""
     if post.cells is not None and len(post.cells) == 1:
         return next(iter(post.cells))
     speaker = speaker_of(sender)
@@ -129,7 +135,7 @@ def speaks_for(sender: str, post: Post) -> str | None:
 
 @functools.lru_cache(maxsize=10_000)
 def wrong_reply_to(reply_to: str, sender: str, post: Post) -> str:
-    """Why nobody can be answered there; empty if somebody can."""
+    """Why no answer can be sent to this address. Empty if one can."""
     found = _REPLY_TO.fullmatch(reply_to)
     if found is None or len(reply_to) > REPLY_TO_LENGTH_MAX:
         shown = reply_to[:REPLY_TO_LENGTH_MAX]
@@ -141,8 +147,8 @@ def wrong_reply_to(reply_to: str, sender: str, post: Post) -> str:
 
 @functools.cache
 def answering(question: str) -> frozenset[str]:
-    """The roles that read the queues in which this type of question arrives, and answer. A type's name begins its key, so
-    its key alone tells the queues.
+    """The roles that read the queues in which questions of this type arrive, and may answer them. The key
+    begins with the type, so the key alone decides which queues.
     """
     key = question if ROUTES[question].scope is Scope.NONE else f"{question}.x"
     queues = {
@@ -156,7 +162,7 @@ def answering(question: str) -> frozenset[str]:
 
 @functools.cache
 def names_in(kind: type[Message]) -> Callable[[Message], object]:
-    """Reads the cells and projects that a message of this type names."""
+    """Returns a function that reads the cells and projects that a message of this type names."""
     fields: list[str] = [name for name in ("cell", "project") if name in kind.__struct_fields__]
     if "instance" in kind.__struct_fields__ and "project" in getattr(
         typing.get_type_hints(kind)["instance"], "__struct_fields__", ()
@@ -169,22 +175,26 @@ def names_in(kind: type[Message]) -> Callable[[Message], object]:
 def _may_say(sender: str, exchange: str, key: str, cell: str, post: Post) -> Refused | None:
     if cell and post.cells is not None and cell not in post.cells:
         return Refused(
-            f"nobody speaks for cell {cell!r} on the broker of {', '.join(sorted(post.cells))}", "cell", cell
+            f"cell {cell!r} cannot be named on this broker, which serves {', '.join(sorted(post.cells))}",
+            "cell",
+            cell,
         )
     if not post.has_users:
         return None
     speaker = speaker_of(sender)
-    assert speaker is not None, "a parcel by a stranger is refused as a whole"
+    assert speaker is not None, "a parcel from an unknown user is refused as a whole"
     for grant in _grants(speaker):
-        # On the exchange of a cell the key, too, ends with the cell: it is enough to compare that.
+        # A key on a cell's exchange ends with the cell's name too, so comparing the key is enough.
         is_there = key_pattern(Grant(exchange, (grant.exchange,))).fullmatch(exchange)
         if is_there and key_pattern(grant, speaker.cell).fullmatch(key):
             return None
-    return Refused(f"{sender!r} has no right to say {key!r} on {exchange!r}", "user_id", sender, is_told=True)
+    return Refused(
+        f"{sender!r} has no right to send {key!r} to {exchange!r}", "user_id", sender, is_told=True
+    )
 
 
 def _grants(speaker: Speaker) -> tuple[Grant, ...]:
-    """Which projects an application may speak for the broker has judged, by its rights to the key."""
+    """The rights of a sender. The broker has already checked the projects of an application, by its rights to the key."""
     if not speaker.application:
         return ROLES_BY_NAME[speaker.role].writes
     any_project = (

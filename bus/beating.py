@@ -1,4 +1,4 @@
-"""Heartbeats of hosts: a worker vouches for those that are alive, many in one message."""
+"""Sends heartbeats for hosts: one worker reports many hosts in one message."""
 
 import asyncio
 import random
@@ -14,8 +14,8 @@ BEATS_PER_MESSAGE = 5000
 
 
 class HostBeats(Periodic):
-    """A part. `alive` names the hosts of each cell that are alive now. A beat that has not left before the next one is
-    withdrawn: it would say of the past that it is now.
+    """A periodic part. `alive` returns the hosts of each cell that are alive now. A heartbeat that has not
+    left when the next is due is withdrawn: it would report an old state as the current one.
     """
 
     def __init__(

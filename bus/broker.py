@@ -1,9 +1,9 @@
-"""The broker port: the little that a message broker must be able to do.
+"""The broker port: the small set of operations that a message broker must offer.
 
-It is honest rather than comfortable: connections break, confirms get lost, consumers are cancelled, and all of that is
-said. What makes it comfortable (reconnecting, batching, settling per item) is written once, above it, for every broker.
+The port hides no failure: connections break, confirms get lost, consumers are cancelled, and callers are
+told. Reconnecting, batching and settling per message are written once above the port, for every broker.
 
-What it may say instead of doing it stands in the tree of bus/errors.py: `Refusal` and `Interrupted`.
+Failures are raised as the errors `Refusal` and `Interrupted` of bus/errors.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,17 +51,17 @@ PLAIN = "application/json"  # one message
 LINES = "application/x-ndjson"  # one message a line
 PARCEL_BYTES_MAX = 256 * 1024
 PARCEL_ITEMS_MAX = 200
-# AMQP's short strings: keys, addresses and names.
+# The limit of AMQP's short strings, such as routing keys, reply addresses and names.
 NAME_BYTES_MAX = 255
 
 
 class HandsOver(Enum):
-    """What a broker gives a parcel's reader, if that is in its writer's process."""
+    """The form in which a broker passes parcels to a reader in the same process as the writer."""
 
     BYTES = "bytes"
-    # The messages as they were written, too, which so need not be read again.
+    # Also the message objects as they were written, so that the reader need not decode them.
     MESSAGES_TOO = "messages too"
-    # Nothing else: nobody wants bytes, so none are made.
+    # Only the message objects; no bytes are made, because no one reads them.
     MESSAGES = "messages"
 
 
@@ -76,39 +76,40 @@ class Parcel(Struct, frozen=True):
     mandatory: bool = False
     reply_to: str = ""
     headers: Mapping[str, str | int] = {}
-    # What the body says, or would say, for a reader in the writer's own process. No wire carries this.
+    # The messages in the body, for a reader in the writer's process. These are never sent over a wire.
     envelopes: tuple[Envelope[Message], ...] = ()
 
 
 class Delivery(Struct, frozen=True):
-    """A parcel as it reached a consumer. `returns` counts how often it came back unacknowledged before."""
+    """A parcel as delivered to a consumer. `returns` counts how often it was returned unacknowledged before."""
 
     tag: int
     queue: str
     parcel: Parcel
     returns: int = 0
-    # The user it was published as, as verified by the broker; empty if the publisher did not say.
+    # The publishing user, verified by the broker. Empty if the publisher did not name it.
     sender: str = ""
 
 
 class Receipt(Enum):
-    """What the broker made of a parcel."""
+    """The broker's answer to a published parcel."""
 
     CONFIRMED = "confirmed"
-    # Taken by no queue; only said of mandatory parcels.
+    # No queue takes it. Only reported for mandatory parcels.
     UNROUTABLE = "unroutable"
-    # A queue is full: nothing was stored, try again later.
+    # A queue is full and stored nothing; try again later.
     REFUSED = "refused"
-    # The channel broke first, so nobody knows; only a publisher says so, of its own channels.
+    # The channel broke before the answer, so the outcome is unknown. Only a publisher reports this, about its
+    # own channels.
     LOST = "lost"
 
 
 class Publishing(Protocol):
-    """A channel to publish on. Many publishes may be under way; they reach the broker in the order of their calls."""
+    """A channel to publish on. Many parcels may be under way; they reach the broker in the order of the calls."""
 
     async def publish(self, parcel: Parcel) -> Receipt:
-        """Hand over one parcel and wait for the broker's word on it; waits as long as the broker is blocked. A `Refusal` is
-        of this very parcel, and may have ended the channel.
+        """Publish one parcel and wait for the broker's answer, as long as the broker is blocked. A `Refusal`
+        is about this parcel and may have closed the channel.
         """
 
     async def close(self) -> None: ...
@@ -118,46 +119,48 @@ class Consuming(Protocol):
     """A channel on which one queue is consumed."""
 
     async def receive(self) -> Sequence[Delivery]:
-        """All deliveries that wait, at least one, in order. Raises `Interrupted` when there will be no more."""
+        """All waiting deliveries, at least one, in order. Raises `Interrupted` when no more will come."""
 
     async def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
-        """Done with this delivery; with `multiple`, with all up to it."""
+        """Acknowledge this delivery; with `multiple`, all deliveries up to it."""
 
     async def give_back(self, tag: int) -> None:
-        """Not done: to be delivered again, and counted as a return."""
+        """Return this delivery to its queue; it is delivered again and counted as a return."""
 
     async def close(self) -> None:
-        """Stop; what was not acknowledged is delivered to someone else."""
+        """Stop consuming. The broker delivers what was not acknowledged to another consumer."""
 
 
 class Connection(Protocol):
-    """One connection, as one user. Broken means `ConnectionLost` from everything that is opened on it."""
+    """One connection of one user. When it breaks, everything opened on it raises `ConnectionLost`."""
 
     @property
     def blocked(self) -> str:
-        """Why the broker takes nothing from publishers now; empty if it does."""
+        """Why the broker takes nothing from publishers now. Empty if it does."""
 
     async def until_unblocked(self) -> None:
         """Wait until the broker takes parcels again, or this connection is lost."""
 
     async def declare(self, objects: Objects) -> None:
-        """Make these stand. Declaring what stands already, alike, changes nothing."""
+        """Declare exchanges and queues. Declaring an existing object with equal properties changes nothing."""
 
     async def bind(self, queue: str, bindings: Sequence[Binding]) -> None:
-        """Bind a queue that stands to exchanges that stand; `NotFound` if one of them does not. It may be bound already."""
+        """Bind an existing queue to existing exchanges. Raises `NotFound` if one does not exist. A binding
+        that exists is kept.
+        """
 
     async def open_publishing(self) -> Publishing: ...
 
     async def open_consuming(self, queue: str, prefetch: int) -> Consuming: ...
 
     async def depth(self, queue: str) -> int:
-        """How many parcels wait in a queue."""
+        """The number of parcels that wait in a queue."""
 
     async def close(self) -> None: ...
 
 
 class Broker(Protocol):
-    """Where to connect, and as whom."""
+    """A broker's address and the user to connect as."""
 
     @property
     def user(self) -> str: ...
@@ -166,4 +169,6 @@ class Broker(Protocol):
     def hands_over(self) -> HandsOver: ...
 
     async def connect(self) -> Connection:
-        """A new connection; `ConnectionLost` if there is nobody, `AccessRefused` if not for this user."""
+        """A new connection. Raises `ConnectionLost` if the broker does not answer, `AccessRefused` if it
+        rejects the user.
+        """

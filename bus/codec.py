@@ -1,8 +1,8 @@
-"""Messages to bytes and back.
+"""Encodes messages to bytes and decodes them.
 
-On the wire a message is one JSON object, its envelope. A parcel of several is one such object a line, so that a line
-that is broken says nothing about its neighbours. A line that cannot be read is a value with a reason, not an exception:
-what becomes of it is the worker loop's to decide, once.
+On the wire a message is one JSON object, its envelope. A parcel of several messages has one such object per
+line, so that a broken line does not affect its neighbours. A line that cannot be read becomes a value with a
+reason, not an exception; the worker loop alone decides what happens to it.
 """
 
 import functools
@@ -34,7 +34,7 @@ Upgrade = Callable[[Json], Json]
 
 
 class FromNewer(Struct, frozen=True):
-    """A message of a higher version than ours: for a worker of a later release, not for us."""
+    """A message of a higher version than this release reads. A worker of a later release can read it."""
 
     line: bytes
     type: str
@@ -42,7 +42,7 @@ class FromNewer(Struct, frozen=True):
 
 
 class _Wrapped(Struct, frozen=True, omit_defaults=True):
-    """An envelope whose message is not looked into, so that it can be judged by its type or put back unchanged."""
+    """An envelope whose message stays encoded. It is enough to look at the type, or to put the message back unchanged."""
 
     message: msgspec.Raw
     id: str = ""
@@ -55,7 +55,7 @@ class _Wrapped(Struct, frozen=True, omit_defaults=True):
 
 class _Typed(Struct, frozen=True):
     type: str
-    # Not looked into: it may be what is wrong.
+    # Not decoded: it may be the invalid part.
     request_id: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -67,7 +67,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class Codec:
-    """Reads a set of messages: each in its version, and in the one before by an upgrade of its JSON."""
+    """Decodes a set of message types: the current version of each, and older ones that have an upgrade of their JSON."""
 
     def __init__(
         self,
@@ -82,16 +82,17 @@ class Codec:
         self._moments = {kind: finder for kind in self._kinds.values() if (finder := finder_of(kind))}
 
     def decode(self, line: bytes) -> Envelope[Message] | Unreadable | FromNewer:
-        """The message in a line, or why there is none. Whatever bytes these are, it does not raise."""
+        """The message in a line, or the reason why there is none. Does not raise, whatever the bytes are."""
         try:
             envelope: Envelope[Message] = self._decoder.decode(line)
         except NOT_JSON as problem:
             return self._decode_carefully(line, culprit_of(problem, line))
         message = envelope.message
-        # What is written as we write it has no key that nobody reads: to write it is a fifth of the work of looking.
+        # If re-encoding gives the same bytes, the message has no unknown keys. Encoding costs a fifth of
+        # searching for them.
         is_ours = not message.IS_STRICT or encode(envelope) == line
-        # One byte is found many times faster than six, and hardly any line has it; and as a number four times faster than as
-        # bytes of length one.
+        # Only a line with a backslash can contain an escaped NUL. Searching for this one byte is many times faster than
+        # searching for the six of the escape, and four times faster as a number than as bytes of length one.
         wrong = nul_in(line) if _BACKSLASH in line else None
         sent_at = envelope.sent_at
         finder = self._moments.get(type(message))
@@ -108,7 +109,7 @@ class Codec:
     def _decode_carefully(
         self, line: bytes, wrong: Culprit | None
     ) -> Envelope[Message] | Unreadable | FromNewer:
-        """Not what the fast path took for granted: find out whether it is old, new, unknown or broken."""
+        """The fast path failed: find out whether the message is old, new, unknown or broken."""
         try:
             wrapped = _wrapped.decode(line)
             typed = _typed.decode(wrapped.message)
@@ -123,8 +124,8 @@ class Codec:
         if wrapped.version > kind.VERSION:
             return FromNewer(line, name, wrapped.version)
         if wrapped.version == kind.VERSION:
-            # With nothing wrong in it, it was read as a message of another type.
-            twice = Culprit(f"two types are named, {name!r} is the last of them", "type", name)
+            # Nothing is wrong in it, so the fast path decoded it as another type.
+            twice = Culprit(f"the message names two types, the last is {name!r}: name one", "type", name)
             return _unreadable(line, wrong or twice, wrapped, typed)
         upgrade = self._upgrades.get((name, wrapped.version))
         if upgrade is None:
@@ -150,7 +151,7 @@ class Codec:
         return upgraded if wrong is None else _unreadable(line, wrong, wrapped, typed)
 
     def _too_far_in(self, envelope: Envelope[Message]) -> Culprit | None:
-        """A point in time with which nobody could count."""
+        """The first timestamp that is too far away to calculate with."""
         if (sent_at := envelope.sent_at) is not None and not YEAR_MIN <= sent_at.year <= YEAR_MAX:
             return too_far((".sent_at", sent_at))
         finder = self._moments.get(type(envelope.message))
@@ -163,17 +164,17 @@ CODEC = Codec()
 
 
 def encode(envelope: Envelope[Message]) -> bytes:
-    """One line."""
+    """One message as one line."""
     return _encoder.encode(envelope)
 
 
 def encode_lines(envelopes: Sequence[Envelope[Message]]) -> bytes:
-    """Several, one a line."""
+    """Several messages, one per line."""
     return _encoder.encode_lines(envelopes)[:-1]
 
 
 def put_back(line: bytes) -> bytes:
-    """The same message, tried once more; whatever we do not know of it stays in it."""
+    """The line with one more attempt counted; fields that this release does not know are kept."""
     try:
         wrapped = _wrapped.decode(line)
     except NOT_JSON:
@@ -182,7 +183,7 @@ def put_back(line: bytes) -> bytes:
 
 
 def revived(line: bytes) -> bytes:
-    """The same message as if it had never been tried; a line that cannot be read stays as it is."""
+    """The line with no attempts counted; a line that cannot be read stays as it is."""
     try:
         return _encoder.encode(structs.replace(_wrapped.decode(line), attempts=0))
     except NOT_JSON:
@@ -190,7 +191,7 @@ def revived(line: bytes) -> bytes:
 
 
 def attempts_of(line: bytes) -> int:
-    """How often the message in this line was put back; 0 if the line cannot be read."""
+    """The attempts counted in this line; 0 if the line cannot be read."""
     try:
         return _wrapped.decode(line).attempts
     except NOT_JSON:
@@ -198,31 +199,31 @@ def attempts_of(line: bytes) -> int:
 
 
 def in_bytes(parcel: Parcel) -> Parcel:
-    """The parcel as a wire carries it."""
+    """The parcel as it is sent over a wire: encoded, without message objects."""
     if not parcel.envelopes:
         return parcel
     return structs.replace(parcel, body=parcel.body or encode_lines(parcel.envelopes), envelopes=())
 
 
 def lines_of(parcel: Parcel) -> Sequence[bytes] | Unreadable:
-    """The messages in a parcel, as bytes; or why the parcel as a whole will not be looked into."""
+    """The encoded messages in a parcel; or the reason why the parcel as a whole is not decoded."""
     if parcel.envelopes:
         return [encode(each) for each in parcel.envelopes]
     size = len(parcel.body)
     if size > PARCEL_BYTES_MAX:
-        return Unreadable(parcel.body, f"oversized: {size} bytes, at most {PARCEL_BYTES_MAX} are taken")
+        return Unreadable(parcel.body, f"oversized: {size} bytes, at most {PARCEL_BYTES_MAX} are allowed")
     if parcel.content_type != LINES:
         return (parcel.body,)
     lines = [line for line in parcel.body.split(b"\n") if line]
     if len(lines) > PARCEL_ITEMS_MAX:
         return Unreadable(
-            parcel.body, f"oversized: {len(lines)} messages, at most {PARCEL_ITEMS_MAX} are taken"
+            parcel.body, f"oversized: {len(lines)} messages, at most {PARCEL_ITEMS_MAX} are allowed"
         )
     return lines
 
 
 def known_messages(parcel: Parcel, codec: Codec) -> list[Envelope[Message]]:
-    """The messages that can be read, for readers to whom the others do not matter: of answers and feeds."""
+    """The messages that can be read. For readers of answers and feeds, which skip the others."""
     if parcel.envelopes:
         return [*parcel.envelopes]
     lines = lines_of(parcel)

@@ -1,4 +1,4 @@
-"""How long a database may keep us waiting. Relations between the limits are asserted here."""
+"""Limits on the time that a worker waits for a database. Relations between the limits are checked here."""
 
 from itertools import pairwise
 
@@ -6,34 +6,34 @@ from msgspec import Struct
 
 from bus.tuning import Section
 
-# RabbitMQ takes a delivery away from a consumer that holds it for longer than this.
+# RabbitMQ cancels a consumer that holds a delivery for longer than this.
 CONSUMER_TIMEOUT_S = 1800.0
 
 
 class DatabaseSettings(Struct, frozen=True):
-    """Each wait for a server has a limit. Beyond it the work is tried again: the server, or the network, may be gone
-    without a word, and somebody else's lock may be held for ever.
+    """Every wait for a server has a limit. When it passes, the work is tried again: the server or the network
+    may have failed silently, and another session may hold a lock for ever.
     """
 
-    # Until a session is open: the address, logging in, and its first statements. A session that stays silent for as long
-    # when a transaction begins or is rolled back is given up.
+    # Opening a session: connect, log in, first statements. A session that does not answer for as long when a
+    # transaction begins or rolls back is discarded.
     connect_s: float = 10.0
-    # Until one of the few sessions is free; on SQLite, until this process's other writers are done.
+    # Waiting for a free session of the pool; on SQLite, for the other writers of this process.
     pool_wait_s: float = 30.0
-    # The server's limits: for a row or table that somebody else has locked, for one statement, and for a transaction in
-    # which nothing is asked.
+    # The server's own limits: for a lock that another session holds, for one statement, and for a transaction
+    # that sends no statement.
     lock_s: float = 10.0
     statement_s: float = 60.0
     idle_in_transaction_s: float = 60.0
-    # Ours, for a whole transaction, whatever the server does. Then the connection is cut.
+    # The worker's limit for a whole transaction, whatever the server does. Then it cuts the connection.
     transaction_s: float = 120.0
-    # For what is known to take long: migrations, audits, pruning. It replaces the limits on statement and transaction.
+    # For work that takes long: migrations, audits, pruning. It replaces the limits on statements and transactions.
     long_s: float = 3600.0
-    # How soon the server notices that we are gone, with all that we have locked.
+    # How soon the server notices that a worker is gone, and releases its locks.
     keepalive_idle_s: int = 30
     keepalive_every_s: int = 10
     keepalive_tries: int = 3
-    # SQLite: how long one process waits for another that writes to the same file.
+    # SQLite: how long a process waits for another process that writes to the same file.
     busy_s: float = 5.0
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class DatabaseSettings(Struct, frozen=True):
 
     @property
     def of_sessions(self) -> dict[str, str]:
-        """What PostgreSQL is told when a session opens. Over a Unix socket it ignores what is about TCP."""
+        """The settings of a new PostgreSQL session. Over a Unix socket PostgreSQL ignores the TCP keepalives."""
         silent_s = self.keepalive_idle_s + self.keepalive_every_s * self.keepalive_tries
         return {
             "lock_timeout": milliseconds(self.lock_s),
@@ -72,7 +72,7 @@ SECTION = Section("db", DatabaseSettings, others=("url",))
 
 
 def milliseconds(seconds: float) -> str:
-    """At least one: for PostgreSQL 0 is no limit."""
+    """At least 1: PostgreSQL takes 0 as no limit."""
     return str(max(1, round(seconds * 1000)))
 
 

@@ -1,7 +1,8 @@
-"""What could not be handled, kept with its reason until a person decides: `moor dead list|show|replay|drop`.
+"""Dead letters: messages that could not be handled, kept with the reason until a person decides what to do
+with them (`moor dead list|show|replay|drop`).
 
-A worker buries an item by itself, with headers that say why, how often it was tried, and where. The broker buries a
-whole parcel when it has come back too often; it only says from which queue.
+A worker buries (dead-letters) a single message, with headers that say why, where, and after how many
+attempts. The broker dead-letters a whole parcel that came back too often, and records only its queue.
 """
 
 import asyncio
@@ -25,16 +26,16 @@ from bus.unreadable import Unreadable
 REASON_BYTES_MAX = 2_000
 PATIENCE_S = 3.0
 LOOK_S = 0.01
-# Half of what a channel of RabbitMQ tells a quorum queue before it waits for that to catch up.
+# RabbitMQ limits how much one channel may send to a quorum queue before that queue catches up. This is half of it.
 WORDS_AT_ONCE = 16
 
 
 class NotReplayed(Failure):
-    """The queue that a dead letter came from did not take it; the letter stays."""
+    """The queue of a dead letter did not accept it again. The dead letter stays."""
 
 
 class DeadLetter(Struct, frozen=True):
-    """One dead letter as a person sees it. No two that are there at the same time have the same handle."""
+    """One dead letter as it is shown to a person. No two letters present at the same time have the same handle."""
 
     handle: str
     queue: str
@@ -49,7 +50,7 @@ class DeadLetter(Struct, frozen=True):
 def burial(
     line: bytes, queue: str, origin: Origin, *, reason: str, attempts: int, where: str, letter: str = ""
 ) -> Parcel:
-    """The parcel that brings one item to the dead letters; `letter` is a name that no other has."""
+    """The parcel that carries one message to the dead letters. `letter` is a unique name for it."""
     return Parcel(
         exchange=DEAD,
         routing_key=queue,
@@ -68,13 +69,13 @@ def burial(
 
 
 def returned(lines: Sequence[bytes], queue: str, origin: Origin, *, waits: int = 0) -> Parcel:
-    """The parcel that brings items back to their queue, by themselves; `waits` says how often they did so to wait for a
-    newer worker.
+    """The parcel that returns messages to their own queue, for a retry. `waits` counts how often they were
+    returned to wait for a worker of a newer release.
     """
     return Parcel(
         exchange=retry_exchange_of(queue),
         routing_key=queue,
-        # A line of a client's own may be written over several, so by itself it is not one of many.
+        # A client may have written one JSON message over several lines, so a single message is not sent as lines.
         body=b"\n".join(lines),
         content_type=PLAIN if len(lines) == 1 else LINES,
         mandatory=True,
@@ -88,14 +89,15 @@ def _said(origin: Origin) -> dict[str, str | int]:
 
 
 def waits_of(parcel: Parcel) -> int:
-    """How often this was returned to wait for a newer worker, as the worker that returned it says."""
+    """How often the message was returned to wait for a newer worker, according to the worker that returned it."""
     return _number(parcel, headers.WAITS) if is_retry_exchange(parcel.exchange) else 0
 
 
 def read(delivery: Delivery) -> DeadLetter:
-    """Whatever bytes and headers it has: a letter that cannot be read could not be dropped."""
+    """Reads any bytes and headers: a letter that cannot be read could not be dropped either."""
     said = delivery.parcel.headers
-    # The key, which the broker has judged, and not a header, which may say anything: it is where a replay goes.
+    # A replay goes to this queue. It is taken from the key, which the broker has checked, and not from a
+    # header, which may say anything.
     queue = delivery.parcel.routing_key
     body = delivery.parcel.body
     return DeadLetter(
@@ -111,7 +113,7 @@ def read(delivery: Delivery) -> DeadLetter:
 
 
 class Grave(Struct):
-    """The dead letters, held for as long as a person looks at them; what is not decided on goes back."""
+    """The dead letters, held while a person looks at them. Letters that are neither dropped nor replayed go back."""
 
     connection: Connection
     consuming: Consuming
@@ -120,8 +122,8 @@ class Grave(Struct):
     gone: set[int]
 
     async def drop(self, tags: Sequence[int]) -> None:
-        """All up to the first that stays in one word, the others a few at a time: of hundreds of words at once, RabbitMQ
-        forgets those that it has not passed on to the queue when the consumer leaves, and their letters come back.
+        """Acknowledge the longest prefix at once, and the others a few at a time. RabbitMQ forgets some of hundreds of
+        single acknowledgements if the consumer leaves before the queue has them, and then these letters come back.
         """
         dropped = set(tags)
         self.gone |= dropped
@@ -134,7 +136,9 @@ class Grave(Struct):
                 await self.connection.depth(DEAD_QUEUE)
 
     async def replay(self, connection: Connection, tags: Sequence[int]) -> None:
-        """Back to the queues they came from, as if never tried; gone from here only when confirmed there."""
+        """Send letters to their own queues again, with no attempts counted. A letter is removed here only
+        when that is confirmed.
+        """
         publishing = await connection.open_publishing()
         try:
             for tag in tags:
@@ -144,7 +148,7 @@ class Grave(Struct):
                     if receipt is not Receipt.CONFIRMED:
                         raise NotReplayed(
                             f"dead letter {letter.handle} was not replayed: queue {letter.queue!r} is "
-                            f"{receipt.value}; it stays here, and so do those after it"
+                            f"{receipt.value}; it and the letters after it stay here"
                         )
                 await self.consuming.acknowledge(tag)
                 self.gone.add(tag)
@@ -154,9 +158,9 @@ class Grave(Struct):
 
 @asynccontextmanager
 async def opened(connection: Connection, letters_max: int) -> AsyncIterator[Grave]:
-    """The dead letters that are there now, oldest first, taken from the queue and given back at the end.
+    """The dead letters that are in the queue now, oldest first. They are returned at the end.
 
-    Somebody else may be looking at some of them: those are not waited for.
+    Letters that another reader holds are not waited for.
     """
     count = min(await connection.depth(DEAD_QUEUE), letters_max)
     consuming = await connection.open_consuming(DEAD_QUEUE, prefetch=max(count, 1))
@@ -180,8 +184,8 @@ async def opened(connection: Connection, letters_max: int) -> AsyncIterator[Grav
 
 
 async def _given_back(connection: Connection, count: int) -> None:
-    """RabbitMQ takes letters back some time after their reader left; until then, the next reader would not see them. If
-    another reader has taken them meanwhile, the wait ends by its limit.
+    """RabbitMQ returns the letters some time after their reader left, and the next reader does not see them
+    before. If another reader takes them in between, the wait ends at its limit.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
@@ -190,14 +194,14 @@ async def _given_back(connection: Connection, count: int) -> None:
 
 
 def _handle(parcel: Parcel) -> str:
-    """Of everything that a person can tell it from others by, and of the name that it was given with its burial."""
+    """A hash over everything that tells the letter from others, and the unique name that a worker gave it."""
     said = sorted((key, str(value)) for key, value in parcel.headers.items())
     about = repr((parcel.routing_key, parcel.reply_to, said)).encode(errors="backslashreplace")
     return hashlib.sha256(about + b"\0" + parcel.body).hexdigest()[:12]
 
 
 def _told_apart(letters: Mapping[int, DeadLetter]) -> dict[int, DeadLetter]:
-    """What the broker buried has no name of its own. Of those that are alike in everything, each has a number more."""
+    """Letters that the broker dead-lettered have no unique name: number those that are equal in everything."""
     seen: Counter[str] = Counter()
     apart = {}
     for tag, letter in letters.items():
@@ -208,7 +212,7 @@ def _told_apart(letters: Mapping[int, DeadLetter]) -> dict[int, DeadLetter]:
 
 
 def _number(parcel: Parcel, header: str) -> int:
-    """A count in a header; 0 if it is none, since anybody may have written it."""
+    """A count in a header; 0 if the header is not a count, since any sender may have written it."""
     value = parcel.headers.get(header, 0)
     return value if isinstance(value, int) and value > 0 else 0
 
@@ -222,7 +226,7 @@ def _replayed(letter: DeadLetter, line: bytes) -> Parcel:
         return returned((revived(line),), letter.queue, letter.origin)
     except ValueError as unknown:
         raise NotReplayed(
-            f"dead letter {letter.handle} was not replayed: {unknown}; it stays here, and so do those after it"
+            f"dead letter {letter.handle} was not replayed: {unknown}; it and the letters after it stay here"
         ) from unknown
 
 

@@ -1,8 +1,8 @@
-"""The topology in RabbitMQ's own terms: users and permissions as `rabbitmqctl import_definitions` takes them, and queues
-as the arguments that make one of RabbitMQ 3.10 what its kind promises.
+"""The topology in RabbitMQ's format: users and permissions as `rabbitmqctl import_definitions` reads them,
+and the arguments that give each kind of queue its properties on RabbitMQ 3.10.
 
-Pure: the passwords and the salt are given, nothing is asked for and nothing is sent. The rights are those of
-bus/permissions.py, which the memory broker enforces too.
+Pure: passwords and salt are arguments, and nothing is sent. The rights come from bus/permissions.py; the
+memory broker enforces the same ones.
 """
 
 import base64
@@ -29,7 +29,7 @@ from bus.topology import (
     user_of,
 )
 
-# As much as RabbitMQ keeps in front of the hash.
+# The length of the salt that RabbitMQ stores in front of the hash.
 SALT_BYTES = 4
 
 
@@ -43,7 +43,7 @@ def definitions_of(
     sites: Iterable[Site] = EVERY_SITE,
     applications: Iterable[Application] = (),
 ) -> dict[str, list[dict[str, Any]]]:
-    """The users that have a password here, with their rights on a broker with these exchanges, for these cells."""
+    """The definitions of the users that have a password here, on a broker with these exchanges and cells."""
     rights = rights_by_user(exchanges, cells, sites, applications)
     strangers = sorted(passwords.keys() - rights.keys())
     if strangers:
@@ -59,7 +59,7 @@ def definitions_of(
 
 
 class UserLimits(Struct, frozen=True):
-    """How much of the broker one user may take up."""
+    """Limits on what one user may take of the broker."""
 
     connections_max: int
     channels_max: int
@@ -74,7 +74,7 @@ def definitions_of_application(
     virtual_host: str,
     limits: UserLimits,
 ) -> dict[str, list[dict[str, Any]]]:
-    """An application's user, its rights on a broker with these exchanges, and its limits."""
+    """The definitions of an application's user on a broker with these exchanges: the user, its rights and its limits."""
     definitions = definitions_of(
         exchanges,
         (),
@@ -94,8 +94,8 @@ def rights_by_user(
     sites: Iterable[Site] = EVERY_SITE,
     applications: Iterable[Application] = (),
 ) -> dict[str, Rights]:
-    """Every user that a broker with these exchanges may have: one a role, and one a cell of those roles that are a cell's;
-    where not everything stands on it, of those roles that belong there; and these applications.
+    """All users of a broker with these exchanges: one for each role, or one for each cell where the role belongs to a
+    cell. A broker that does not serve all sites has only the roles that belong to its sites. Applications come on top.
     """
     names, cell_names = tuple(exchange.name for exchange in exchanges), tuple(cells)
     there = {*sites}
@@ -109,7 +109,7 @@ def rights_by_user(
 
 
 def _has_user(role: Role, sites: set[Site]) -> bool:
-    """Where the role belongs; on a broker of Ironic's own, where it reads a queue."""
+    """A role has a user on the sites that it belongs to; on a broker of Ironic's own, if it reads a queue there."""
     if role.site in sites or (role.site is Site.BOTH and sites & {Site.API, Site.CELL}):
         return True
     return any(
@@ -118,16 +118,17 @@ def _has_user(role: Role, sites: set[Site]) -> bool:
 
 
 def password_hash(user: str, password: str, salt: bytes) -> str:
-    """As RabbitMQ stores it: each user has a salt of its own, drawn from the one that is given."""
+    """The hash as RabbitMQ stores it. Each user has its own salt, derived from the given one."""
     own_salt = hashlib.sha256(salt + user.encode()).digest()[:SALT_BYTES]
     return base64.b64encode(own_salt + hashlib.sha256(own_salt + password.encode()).digest()).decode()
 
 
 def arguments_of(queue: Queue, limits: Limits) -> dict[str, str | int]:  # noqa: PLR0911 - one for each kind
-    """What makes a queue of RabbitMQ the kind that the topology wants."""
+    """The RabbitMQ arguments of a queue of this kind."""
     match queue.kind:
         case QueueKind.WORK:
-            # At least once needs all three: the strategy, an overflow that refuses, and so a length.
+            # At-least-once dead-lettering needs all three: the strategy, an overflow that rejects, and
+            # therefore a length limit.
             return {
                 "x-queue-type": "quorum",
                 "x-delivery-limit": limits.deliveries_max,
@@ -151,7 +152,7 @@ def arguments_of(queue: Queue, limits: Limits) -> dict[str, str | int]:  # noqa:
                 "x-expires": limits.unused_expires_ms,
             }
         case QueueKind.INBOX:
-            # Not a quorum queue: one that has lost its quorum confirms nothing, and so would hold up whoever publishes.
+            # Not a quorum queue: one without its quorum confirms nothing and would block its publishers.
             return {
                 "x-queue-type": "classic",
                 "x-overflow": "drop-head",

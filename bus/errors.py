@@ -1,60 +1,60 @@
-"""What may go wrong that the caller could not have asked about, and so is raised.
+"""Errors that are raised: failures that the caller could not have checked for in advance.
 
 Failure
-├── Operational             what a broker, a database or a network may do: logged, counted, tried again
-│   ├── Transient               try again: a deadlock, a serialisation failure, a server that is short of something
-│   │   ├── Unavailable             a server is away, or lets us not in: try again for as long as it takes
-│   │   │   ├── NoAnswer                nobody answered a question in time (bus/asking.py)
-│   │   │   └── Overfull                too much waits for the broker already (bus/publisher.py)
-│   │   ├── Locked                  somebody else holds what is needed: no attempt is counted
-│   │   └── TookTooLong             beyond our limit: an attempt is counted if other work gets through
-│   ├── Refusal                 the broker says no to a request
+├── Operational             a broker, a database or a network failed: logged, counted, tried again
+│   ├── Transient               try again: a deadlock, a serialisation failure, a server short of resources
+│   │   ├── Unavailable             a server is down or rejects our login: try again for as long as it takes
+│   │   │   ├── NoAnswer                no answer to a question in time (bus/asking.py)
+│   │   │   └── Overfull                too many messages wait for the broker already (bus/publisher.py)
+│   │   ├── Locked                  another session holds the lock: no attempt is counted
+│   │   └── TookTooLong             over our time limit: an attempt is counted if other batches succeed
+│   ├── Refusal                 the broker refused a request
 │   │   ├── AccessRefused           the user has no right to it
 │   │   └── NotFound                no such exchange or queue
-│   ├── Interrupted             what worked no longer does; open it anew
-│   │   ├── ConnectionLost          and with it what was not confirmed or acknowledged
-│   │   ├── OneWasRefused           one of several parcels under way, and the broker does not say which
+│   ├── Interrupted             a connection or channel broke; open it again
+│   │   ├── ConnectionLost          the outcome of unconfirmed or unacknowledged work is unknown
+│   │   ├── OneWasRefused           one of several parcels under way was refused; the broker does not say which
 │   │   └── ConsumerCancelled       the broker stopped delivering: queue deleted, or a delivery held too long
-│   ├── CredentialsRefused      Ironic does not accept who we are (ironic_sync/rest.py)
+│   ├── CredentialsRefused      Ironic rejects our user or password (ironic_sync/rest.py)
 │   ├── VersionNotOffered       Ironic's API is older than what is needed (ironic_sync/rest.py)
 │   ├── NoLongerOurs            a bare-metal node belongs to another daemon by now (ironic_sync/rest.py)
 │   ├── Undeliverable           no queue takes this order or question
 │   ├── NotTaken                a queue for this parcel is full
-│   └── WrongAnswer             a question was answered by something that is no answer to it
-├── Poison                  never will work: this item, by itself, with its reason
-└── Bug                     ours: stop, let it be delivered again, dead-lettered at the limit
+│   └── WrongAnswer             the answer has a type that does not answer the question
+├── Poison                  this message can never be handled: it is dead-lettered with the reason
+└── Bug                     our own fault: stop; the message is delivered again, and dead-lettered at the limit
 
-An operational error never ends a process (bus/parts.py); a bug does, and so does every exception that is not in this
-tree. What becomes of a message whose handler raised one of them, bus/handling.py decides.
+An operational error never ends a process (bus/parts.py). A bug does, and so does every exception outside this tree.
+bus/handling.py decides what happens to a message whose handler raised one of these errors.
 """
 
 
 class Failure(Exception):  # noqa: N818 - the tree is named for what happened
-    """Something that a worker could not do."""
+    """A worker could not do something."""
 
 
 class Operational(Failure):
-    """What a broker, a database or a network may do; the program is right, and goes on when it is mended."""
+    """A broker, a database or a network failed. The program is correct and continues when the failure is repaired."""
 
 
 class Transient(Operational):
-    """Try again; nothing was done."""
+    """Nothing was done; try again."""
 
 
 class Unavailable(Transient):
-    """A server that we need is away; try again for as long as it takes."""
+    """A server that we need is down; try again for as long as it takes."""
 
 
 class Locked(Transient):
-    """Somebody else holds a lock that this needs. That is not the fault of this work, however often it happens."""
+    """Another session holds a lock that this work needs. The work is not to blame, however often this happens."""
 
 
 class TookTooLong(Transient):
-    """A server was not done within our limit: it is overloaded, or this work is too much for it."""
+    """The server took longer than our limit: it is overloaded, or this work is too large."""
 
 
 class Refusal(Operational):
-    """The broker said no; asking again changes nothing until somebody mends it."""
+    """The broker refused. Trying again has no effect until an operator repairs it."""
 
 
 class AccessRefused(Refusal):
@@ -66,16 +66,16 @@ class NotFound(Refusal):
 
 
 class Interrupted(Operational):
-    """What was open is open no more."""
+    """A connection or a channel that was open has ended."""
 
 
 class ConnectionLost(Interrupted):
-    """Whatever was neither confirmed nor acknowledged may or may not have happened."""
+    """Work that was neither confirmed nor acknowledged may or may not have been done."""
 
 
 class OneWasRefused(Interrupted):
-    """One of the parcels that were under way on this channel was refused, maybe this one: published with no other beside
-    it, each is told its own fate.
+    """One of the parcels under way on this channel was refused, maybe this one. The publisher sends each
+    again alone, to learn which.
     """
 
 
@@ -84,7 +84,7 @@ class ConsumerCancelled(Interrupted):
 
 
 class Undeliverable(Operational):
-    """No queue takes this order or question: the topology was not declared there, or the cell does not exist."""
+    """No queue takes this order or question: the topology is not declared there, or the cell does not exist."""
 
 
 class NotTaken(Operational):
@@ -92,12 +92,12 @@ class NotTaken(Operational):
 
 
 class WrongAnswer(Operational):
-    """A question was answered by something that is no answer to it."""
+    """The answer has a type that does not answer the question."""
 
 
 class Poison(Failure):
-    """It never will work."""
+    """This message can never be handled."""
 
 
 class Bug(Failure):
-    """The program is wrong: going on would do harm."""
+    """The program is wrong; continuing would do harm."""

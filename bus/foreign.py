@@ -1,11 +1,11 @@
-"""Reads what a program of somebody else's publishes, such as Ironic: raw bodies, over a link and a queue of our own there.
+"""Reads the messages of another program, such as Ironic: raw bytes, over a connection and from a queue of our own.
 
-That program's broker is often not ours: it has no exchanges of ours for retries and dead letters, and does not verify
-senders. Whoever may write to the exchange is believed, and nothing is judged here. The queue, an inbox (bus/topology.py),
-is shared by all processes that read it. It never holds up the program: it drops its oldest when it is full.
+The broker often belongs to that program. It then has no retry or dead-letter exchanges of ours and does not verify
+senders. Nothing is judged here: every user that may write to the exchange is trusted. All processes that read share one
+queue, an inbox (bus/topology.py). A full inbox drops its oldest messages, so it never blocks the program.
 
-Messages can be missed: while nothing was bound, or because the inbox was full. So the reader is told of each gap, and must
-then learn by other means what it missed.
+Messages can be missed: while the queue is not bound, or because it was full. The reader is told of each such gap and
+must then read the missed state in another way.
 """
 
 import asyncio
@@ -40,18 +40,18 @@ from bus.topology import (
 
 log = logging.getLogger(__name__)
 
-# How often the bindings are made again, and how often while the exchange does not exist.
+# How often the queue is bound again, and how often while the exchange does not exist.
 LOOK_S = 5.0
 LOOK_S_ABSENT = 0.5
-# A name or a topic must be no pattern: `#` would bring Ironic's RPC as well.
+# A name or topic must not be a pattern: `#` would also match Ironic's RPC.
 _WILDCARDS = frozenset("#*")
 
 
 class Inbox(Struct, frozen=True):
-    """Which topics of which exchange are read, by which queue.
+    """Which topics of which exchange are read, from which queue.
 
-    The exchange belongs to the other program. With `creates_exchange` a reader creates it where it is missing, as Ironic
-    would (not durable): only for a broker on which no Ironic ever speaks.
+    The exchange belongs to the other program. With `creates_exchange` the reader creates a missing exchange as Ironic
+    would (not durable). That is only for a broker that no Ironic uses.
     """
 
     exchange: str = IRONIC
@@ -68,7 +68,7 @@ class Inbox(Struct, frozen=True):
         ):
             wrong = [name for name in names if not name or _WILDCARDS & {*name}]
             if wrong or not names:
-                raise ValueError(f"{field} must be names without '*' and '#', at least one; got {names!r}")
+                raise ValueError(f"{field} is {names!r}, must be at least one name without '*' and '#'")
 
     @property
     def queues(self) -> tuple[Queue, Queue]:
@@ -80,7 +80,7 @@ class Inbox(Struct, frozen=True):
 
 
 class Heard(Struct, frozen=True):
-    """One message as it was published. `came_back` says that a reader had it before and did not acknowledge it."""
+    """One message as it was published. `came_back` says that an earlier reader received it and did not acknowledge it."""
 
     body: bytes
     exchange: str
@@ -89,7 +89,7 @@ class Heard(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """Messages in the order of their arrival; or, without any, why messages before this point may have been missed."""
+    """Messages in the order of their arrival; or no messages and the reason why earlier ones may be missing (a gap)."""
 
     heard: tuple[Heard, ...] = ()
     gap: str = ""
@@ -104,14 +104,14 @@ async def hear(
     look_s: float = LOOK_S,
     look_s_absent: float = LOOK_S_ABSENT,
 ) -> AsyncGenerator[Batch, None]:
-    """Batches, until the caller stops asking. A batch is acknowledged when the caller asks for the next one: a caller that
-    dies before has not handled it, and it is delivered again, to this process or to another.
+    """Yields batches until the caller stops. A batch is acknowledged when the caller asks for the next one. If the
+    caller dies before, the batch is delivered again, to this process or another.
 
-    The first batch is a gap. A gap is also told after each interruption, when the exchange has come back, and when the
-    inbox dropped messages; the last of these is told to one reader of all, and acknowledged like a batch.
-    No operational error is raised: it is counted at `status`, that of the part that hears, and tried again.
+    The first batch is a gap. A gap also follows each interruption, the return of the exchange, and a full inbox. Only
+    one of the readers receives the gap of a full inbox, and acknowledges it like a batch. Operational errors are not
+    raised: they are counted at `status`, the status of the reading part, and retried.
 
-    Close it (`contextlib.aclosing`) as soon as it is left, so that what was not acknowledged goes back at once.
+    Close the generator as soon as it is left (`contextlib.aclosing`), so that unacknowledged messages go back at once.
     """
     status = status or Status(f"inbox {inbox.queue}", pauses=pauses_of(settings))
     gap = "reading begins: earlier messages may have been missed"
@@ -150,13 +150,13 @@ async def hear(
 
 
 def buried(heard: Heard, *, reason: str, where: str, letter: str) -> Parcel:
-    """The parcel that brings a message that cannot be read to the dead letters of the API level's broker, by
-    `Publisher.offer`. `where` is the process, `letter` a name that no other letter has.
+    """The parcel that carries an unreadable message to the dead letters of the API level's broker. Send it by
+    `Publisher.offer`. `where` names the process; `letter` is a unique name.
 
-    The dead letter can be looked at and dropped; it is never replayed.
+    An operator can look at the dead letter and drop it; it is never replayed.
     """
     origin = Origin(exchange=heard.exchange, key=heard.key)
-    # By the name in the table, whatever this queue is called: the role may bury under that name alone.
+    # The queue's name in the topology, whatever the inbox is called: the role may only dead-letter under that name.
     return burial(heard.body, IRONIC_EVENTS, origin, reason=reason, attempts=1, where=where, letter=letter)
 
 
@@ -167,7 +167,7 @@ class _Event(Enum):
 
 
 class _Reading:
-    """Both queues, consumed over one connection, and the clock: what happens next, one thing at a time."""
+    """Consumes both queues over one connection, and watches the clock: returns one event at a time."""
 
     def __init__(self, heard: Consuming, missed: Consuming) -> None:
         self._consuming = {_Event.HEARD: heard, _Event.MISSED: missed}
@@ -198,7 +198,7 @@ class _Reading:
             await self._consuming[event].acknowledge(deliveries[-1].tag, multiple=True)
 
     async def close(self) -> None:
-        """What was delivered and not acknowledged goes back to its queue."""
+        """Unacknowledged deliveries return to their queue."""
         for waiting in self._waiting.values():
             waiting.cancel()
         await asyncio.gather(*self._waiting.values(), return_exceptions=True)
@@ -217,7 +217,7 @@ async def _after(seconds: float) -> Sequence[Delivery]:
 
 
 async def _stands(connection: Connection, inbox: Inbox) -> bool:
-    """Asked before anything is declared: where an operator declares, a reader has no right to."""
+    """Checked before declaring: where an operator declares the queues, a reader has no right to."""
     try:
         for queue in inbox.queues:
             await connection.depth(queue.name)
@@ -227,12 +227,12 @@ async def _stands(connection: Connection, inbox: Inbox) -> bool:
 
 
 def _unbound(queue: Queue, inbox: Inbox) -> Queue:
-    """The inbox is bound by itself, since its exchange may not exist."""
+    """The inbox is bound separately, since its exchange may not exist."""
     return Queue(queue.name, queue.kind, () if queue.name == inbox.queue else queue.bindings, queue.site)
 
 
 async def _is_bound(connection: Connection, inbox: Inbox) -> bool:
-    """Bind the inbox, again and again: an exchange that was gone and has come back has none of its bindings. False if there
+    """Bind the inbox, repeatedly: an exchange that was deleted and created again has lost its bindings. False if there
     is no such exchange.
     """
     if inbox.creates_exchange:
@@ -249,7 +249,7 @@ def _tell_of_exchange(inbox: Inbox, *, is_bound: bool) -> None:
         log.info("the queue %r is bound to the exchange %r", inbox.queue, inbox.exchange)
     else:
         log.warning(
-            "there is no exchange %r yet: the queue %r is bound as soon as it exists",
+            "exchange %r does not exist yet: queue %r is bound as soon as it does",
             inbox.exchange,
             inbox.queue,
         )

@@ -1,4 +1,4 @@
-"""What handlers get and give, and the one place that decides what becomes of a message that could not be handled."""
+"""The input and output of handlers, and the one function that decides what happens to a message whose handler failed."""
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,9 +16,9 @@ Tx = TypeVar("Tx")
 
 
 class Received(Struct, Generic[M_co], frozen=True, eq=False, gc=False):
-    """A message as a handler gets it. `sender` is the user the broker verified, empty if the sender did not say; `cell` is
-    the one cell that the sender may speak for, None if it stands above cells; `sent_at` is the sender's own word, None if it
-    did not say.
+    """A message as a handler receives it. `sender` is the user verified by the broker, empty if the sender did not name
+    it. `cell` is the only cell that the sender may speak for, None for a sender of the API level. `sent_at` is the
+    sender's clock, None if it was not sent along.
     """
 
     message: M_co
@@ -47,32 +47,34 @@ def received(
 
 
 class Answer(Struct, frozen=True, gc=False):
-    """Said to whoever asked; to nobody if the question named no one to answer to."""
+    """An answer to a question. It is dropped if the question names no reply address."""
 
     question: Received[Message]
     message: Message
 
 
 class Tell(Struct, frozen=True, gc=False):
-    """Said to whom it concerns. With `kept`, it stays on its entity's row until the broker has confirmed it."""
+    """A message that is published to its own address. With `kept`, its entity's row keeps it until the broker confirms
+    it.
+    """
 
     message: Message
     cause: Received[Message] | None = None
     kept: "Kept | None" = None
-    # The project on whose feed it is said, and nowhere else.
+    # Publish it on this project's feed and nowhere else.
     feed: str = ""
 
 
 class Bury(Struct, frozen=True):
-    """This item never will work; its neighbours are done."""
+    """This message can never be handled: dead-letter it. The others of its batch are done."""
 
     item: Received[Message]
     reason: str
 
 
 class Kept(Struct, frozen=True):
-    """Where a message is kept until it is confirmed: an entity's row and its sequence number there, or whatever else its
-    store keeps it by.
+    """Where a message is kept until it is confirmed: an entity's row and the message's sequence number there, or any
+    other key of the store.
     """
 
     entity: str
@@ -84,29 +86,29 @@ Handler = Callable[[Sequence[Received[Any]], Any], Awaitable[Sequence[Said]]]
 
 
 class Reading(Struct, frozen=True):
-    """A handler that saves nothing, and so is not given a transaction."""
+    """A handler that saves nothing and gets no transaction."""
 
     handle: Callable[[Sequence[Received[Any]]], Awaitable[Sequence[Said]]]
 
 
-# Which handler takes which message. Neighbours in a queue that share a handler are given to it together, in order.
-# Who handles `Unreadable` answers what cannot be read; where nobody does, it becomes a dead letter.
+# Which handler takes which message. Consecutive messages of a queue with the same handler go to it together, in order.
+# A handler of `Unreadable` answers messages that cannot be read; without one, they become dead letters.
 Handlers = Mapping[type[Message], Handler | Reading]
 
 
 class OneByOne(Struct, frozen=True):
-    """Each item by itself, so that the one to blame is found."""
+    """Handle each message alone, to find the one that fails."""
 
 
 class PutBack(Struct, frozen=True):
-    """The item goes back to its queue after a pause; one attempt older, if that was its own."""
+    """Return the message to its queue after a pause. With `counts`, one more attempt is counted."""
 
     delay_ms: float
     counts: bool = True
 
 
 class GiveUp(Struct, frozen=True):
-    """To the dead letters."""
+    """Dead-letter the message."""
 
     reason: str
 
@@ -114,10 +116,10 @@ class GiveUp(Struct, frozen=True):
 def after_failure(
     problem: Exception, *, items: int, attempts: int, settings: BusSettings, others_succeed: bool = True
 ) -> OneByOne | PutBack | GiveUp:
-    """What becomes of a batch of so many items that failed, or of one item after so many attempts.
+    """What to do with a failed batch of this many messages, or with one message after this many attempts.
 
-    What was transient has been tried where it was before this is asked. An attempt that failed by what the item cannot
-    help is not counted: else a server that does not answer would make dead letters of innocent messages.
+    The worker has already retried transient errors in place. An attempt is not counted if the message is not to blame:
+    otherwise a server that does not answer would turn good messages into dead letters.
     """
     if items > 1:
         return OneByOne()
@@ -135,10 +137,10 @@ def backoff_ms(tries: int, settings: BusSettings) -> float:
 
 
 def jittered_ms(delay_ms: float, chance: random.Random) -> float:
-    """Somewhere in the upper half, so that those who failed together do not come back together."""
+    """A random delay in the upper half, so that messages that failed together do not return together."""
     return delay_ms * chance.uniform(0.5, 1.0)
 
 
 def describe(problem: Exception) -> str:
-    """A failure of ours speaks for itself; of anything else, its type is half of the message."""
+    """The text of our own errors is enough. For other exceptions the type is half of the information."""
     return str(problem) if isinstance(problem, Failure) else f"{type(problem).__name__}: {problem}"

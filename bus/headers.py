@@ -1,14 +1,16 @@
-"""The headers of a parcel: ours, on what a worker puts back or buries, and the broker's on what came back too often."""
+"""The headers of a parcel: ours, on messages that a worker returned or buried; the broker's, on parcels that it
+dead-lettered.
+"""
 
 REASON = "moor-reason"
 QUEUE = "moor-queue"
 ATTEMPTS = "moor-attempts"
 WHERE = "moor-where"
 SENDER = "moor-sender"
-# Where it was said first.
+# The exchange and key that the message was first published to.
 EXCHANGE = "moor-exchange"
 KEY = "moor-key"
-# What no two dead letters have alike, and how often a message of a newer version was offered to a newer worker.
+# A unique name of a dead letter, and how often a message of a newer version was returned to wait for a newer worker.
 LETTER = "moor-letter"
 WAITS = "moor-newer-waits"
 
@@ -16,7 +18,7 @@ WAITS = "moor-newer-waits"
 BROKER_REASON = "x-first-death-reason"
 BROKER_QUEUE = "x-first-death-queue"
 BROKER_EXCHANGE = "x-first-death-exchange"
-# RabbitMQ tells the key as well, in a list of tables; bus/rabbit/frames.py takes it from there.
+# RabbitMQ gives the key in a list of tables; bus/rabbit/frames.py reads it from there.
 BROKER_KEY = "x-first-death-key"
 DELIVERY_LIMIT = "delivery_limit"
 MAXLEN = "maxlen"

@@ -1,6 +1,6 @@
-"""What is told of a worker: whether it is well, whether it is ready, and what it waits for if not.
+"""A worker's health and readiness, and what it waits for if it is not ready.
 
-Read from its parts when it is asked for; nothing is kept here.
+Computed from its parts on each request; nothing is stored here.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ LOOK_EVERY_S = 0.2
 
 
 class About(Struct, frozen=True):
-    """What a worker says of itself; no URL here has a password."""
+    """The facts that a worker publishes about itself. No URL here contains a password."""
 
     role: str
     version: str
@@ -27,7 +27,7 @@ class About(Struct, frozen=True):
 
 
 class Health:
-    """What can be told of some parts, and of whatever they are made of."""
+    """Health and readiness of parts, and of the parts inside them."""
 
     def __init__(self, about: About, parts: Sequence[object]) -> None:
         self.about = about
@@ -50,11 +50,11 @@ class Health:
 
     @property
     def is_well(self) -> bool:
-        """Failing is not unhealthy: what fails is tried again, and a restart would mend nothing."""
+        """A failing part does not make the worker unhealthy: it retries, and a restart would not help."""
         return not any(self._has_ended(each.state) for each in statuses(self.parts))
 
     def awaits(self) -> Mapping[str, str]:
-        """What keeps the worker from being ready, by the parts' names."""
+        """Per part, why the worker is not ready yet."""
         if self.is_stopping:
             return {"process": "it is stopping"}
         return {each.name: why for each in statuses(self.parts) if (why := each.awaits)}
@@ -64,7 +64,7 @@ class Health:
 
 
 class ReadyTeller(Periodic):
-    """Logs when the worker becomes ready, and when it is ready no longer."""
+    """Logs when the worker becomes ready, and when it stops being ready."""
 
     def __init__(self, health: Health) -> None:
         super().__init__("look whether it is ready", self._look, LOOK_EVERY_S)
@@ -80,4 +80,4 @@ class ReadyTeller(Periodic):
             log.info("%s is ready", self._health.about.role)
         else:
             what = "; ".join(f"{name}: {why}" for name, why in awaited.items())
-            log.warning("%s is not ready any more: %s", self._health.about.role, what)
+            log.warning("%s is no longer ready: %s", self._health.about.role, what)

@@ -1,8 +1,8 @@
-"""A worker's health, readiness and metrics over HTTP, for programs that watch processes.
+"""A worker's health, readiness and metrics over HTTP, for supervisors and monitoring.
 
-    /healthz    200 while the loop turns and no part has ended; 503 otherwise. The body names the parts that fail.
-    /readyz     200 when the worker is connected, subscribed and has what it needs; else 503, and what is awaited
-    /metrics    counters for Prometheus, read from the parts when they are asked for
+    /healthz    200 while the event loop runs and no part has ended; 503 otherwise. The body names the failing parts.
+    /readyz     200 when the worker is connected, consumes and has what it needs; else 503, and what it waits for
+    /metrics    counters for Prometheus, read from the parts on each request
 
 It decides nothing. The server's libraries are loaded only where an address is given.
 """
@@ -25,11 +25,11 @@ PORT_MAX = 65_535
 
 
 class BadAddressError(ValueError):
-    """An address that cannot be listened on."""
+    """The worker cannot listen on this address."""
 
 
 class HealthServer:
-    """A part. Its address is taken when it is made: raises BadAddressError if it cannot be."""
+    """A part. The constructor binds the address, and raises BadAddressError if that fails."""
 
     def __init__(self, address: str, health: Health) -> None:
         self._socket = _bound(*read_address(address))
@@ -45,7 +45,7 @@ class HealthServer:
 
 
 def read_address(text: str) -> tuple[str, int]:
-    """`9100` and `:9100` are on loopback; `0.0.0.0:9100` and `[::]:9100` are for everybody."""
+    """`9100` and `:9100` listen on loopback; `0.0.0.0:9100` and `[::]:9100` on all interfaces."""
     host, _, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or LOOPBACK
     if not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
@@ -71,7 +71,7 @@ def _server(app: "Starlette") -> "uvicorn.Server":
     import uvicorn  # noqa: PLC0415 - only where an address is given
 
     class Server(uvicorn.Server):
-        """Signals are the process's, which has more parts than this one."""
+        """The process handles signals itself, since it has other parts too."""
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -82,7 +82,7 @@ def _server(app: "Starlette") -> "uvicorn.Server":
         ws="none",
         lifespan="off",
         log_config=None,
-        # A watcher asks every few seconds: its requests are no news.
+        # Monitoring asks every few seconds: its requests are not worth a log line.
         log_level=logging.WARNING,
         server_header=False,
         timeout_keep_alive=30,

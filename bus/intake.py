@@ -1,10 +1,11 @@
-"""What reaches a worker: parcels taken apart into messages, and acknowledged when each of their messages is done.
+"""Receives parcels for a worker and splits them into messages. A parcel is acknowledged when all its messages are done.
 
-A parcel that came back is suspect, since whoever had it died or was cut off with it in hand. It is halved: each half
-goes back to the queue by itself; and parcels of messages that were tried before are handled one at a time, each settled
-before the next, in no particular order. So a message that kills workers takes different neighbours with it each time,
-these are soon through, and after a few deaths it is alone and reaches the limit by itself. Halves, and not single
-messages, since nearly always nobody is to blame: a worker was stopped, and what it had in hand is handled as fast as ever.
+A parcel that came back is suspect: the worker that had it died or lost its connection. The intake halves it, and each
+half goes back to the queue by itself. Parcels with messages that were tried before are handled one at a time, each
+settled before the next, in random order. So a message that kills workers takes other neighbours down each time, these
+are soon done, and after a few deaths the message is alone and reaches its limit of attempts. Halves instead of single
+messages, because a message is rarely to blame: mostly a worker was stopped, and its parcels should be handled at full
+speed.
 """
 
 import asyncio
@@ -42,10 +43,10 @@ class Held(Struct, eq=False):
     delivery: Delivery
     left: int
     origin: Origin
-    # The one cell that its sender may speak for; None if for all.
+    # The only cell that its sender may speak for; None for any cell.
     cell: str | None = None
-    # The deciding parts (bus/authority.py) of a message of it that counts, its type and the names in it: others that agree
-    # in them count, too.
+    # The last message of it that counted, by the fields that decide (bus/authority.py): its type and the names in it.
+    # Messages with equal fields count too and need no check.
     kind: type[Message] | None = None
     names_in: Callable[[Message], object] = type
     counts: object = None
@@ -56,7 +57,7 @@ class Held(Struct, eq=False):
 
 
 class Item(Struct, frozen=True, eq=False):
-    """One message as it was read, and where in its parcel it stands as it came."""
+    """One received message and its index in its parcel."""
 
     place: int
     parcel: Held
@@ -65,21 +66,21 @@ class Item(Struct, frozen=True, eq=False):
     @property
     def line(self) -> bytes:
         lines = lines_of(self.parcel.delivery.parcel)
-        assert not isinstance(lines, Unreadable), "a parcel that is not looked into has no items"
+        assert not isinstance(lines, Unreadable), "a parcel that is not decoded has no items"
         return lines[self.place]
 
 
-# How often an item that has used up its attempts is still read, to let go of what was taken for it.
+# A message that has used up its attempts is decoded this many more times, to release what was claimed for it.
 SPENT_READS_MAX = 3
-# Queues whose broker only says that a parcel came back, and not how often.
+# Queues for which the broker reports that a parcel came back, but not how often.
 UNCOUNTED = frozenset(queue.name for queue in QUEUES if queue.kind is QueueKind.QUESTIONS)
 
-# What stands for the content of a message that we could not read.
+# Stands for a message that could not be read.
 NOTHING_READ: Received[Any] = Received(message=None, id="", trace="", sender="", reply_to="", attempts=0)
 
 
 class Intake:
-    """One queue's messages, for one worker."""
+    """Receives one queue's messages for one worker."""
 
     def __init__(
         self,
@@ -100,23 +101,25 @@ class Intake:
         self._codec = codec
         self._name = name
         self._chance = chance
-        # As they came: opened when a batch wants more, since thousands of messages that wait cost more than their bytes.
+        # Parcels as received. They are decoded when a batch needs them, since thousands of waiting messages cost more
+        # memory than their bytes.
         self._unopened: deque[tuple[Consuming, Delivery]] = deque()
         self._ready: deque[Item] = deque()
-        # Whole parcels, since each is handled by itself.
+        # Whole parcels, since each is handled alone.
         self._suspects: list[Sequence[Item]] = []
         self._arrived = asyncio.Event()
         self._stopping = asyncio.Event()
         self._consuming: Consuming | None = None
-        # Tags that were not acknowledged, in the order of their delivery.
+        # Unacknowledged parcels by tag, in the order of their delivery.
         self._open: dict[int, Held] = {}
         self._aside: set[asyncio.Task[None]] = set()
         self._last_batch = 1
         self.on_subscribed: Callable[[], None] = lambda: None
-        # Awaited before a message is buried, where something may have been taken for it: that is given back first.
+        # Awaited before a message is buried, to release resources that were claimed for it.
         self.before_burial: Callable[[Received[Any]], Awaitable[None]] | None = None
         pauses = pauses_of(settings)
-        # They fail while the dead letters, or the queue itself, take nothing: because these are full, or not there.
+        # These fail while the dead-letter queue or the worker's own queue accepts nothing, because it is full or
+        # missing.
         self.burying = Status(f"{queue}: bury", pauses=pauses, chance=chance)
         self.putting_back = Status(f"{queue}: put back", pauses=pauses, chance=chance)
         self.burials_waiting = 0
@@ -127,12 +130,12 @@ class Intake:
 
     @property
     def in_hand(self) -> int:
-        """How many parcels are not acknowledged."""
+        """The number of unacknowledged parcels."""
         return len(self._open) + len(self._unopened)
 
     async def receive(self) -> None:
-        """Take what the queue gives, over one connection, until that breaks or the broker refuses: then it is raised, and
-        the worker begins again. The queue may be declared, or the right granted, while it waits.
+        """Consume the queue over one connection, until it breaks or the broker refuses. The error is raised, and the
+        worker starts again: meanwhile the queue may be declared, or the right granted.
         """
         connection = await self._link.connection()
         try:
@@ -146,10 +149,10 @@ class Intake:
             raise
 
     async def batch(self) -> Sequence[Item]:
-        """The next messages to handle, at least one; none when stopping."""
+        """The next messages to handle, at least one; none when the worker stops."""
         self._open_some()
         if self._last_batch > 1 and len(self._ready) * 2 < self._last_batch:
-            # The last batch was large, so more is on its way: a full one is worth a moment.
+            # After a large batch more messages are on their way: waiting a moment for a full batch pays.
             await asyncio.sleep(self._settings.linger_ms / 1000)
         while not self._stopping.is_set():
             self._open_some()
@@ -167,7 +170,7 @@ class Intake:
         return ()
 
     async def _until_all_suspects_have_arrived(self) -> None:
-        """Those that came back together arrive one after the other: drawn too early, it would always be the first."""
+        """Parcels that come back together arrive one after the other. Choosing earlier would always choose the first."""
         arrived = 0
         while self._last_batch and arrived < len(self._suspects):
             arrived = len(self._suspects)
@@ -175,11 +178,11 @@ class Intake:
             self._open_some()
 
     def holds(self, item: Item) -> bool:
-        """Whether this item is still ours to settle."""
+        """Whether this worker may still settle the message."""
         return self._open.get(item.parcel.tag) is item.parcel
 
     async def done(self, items: Iterable[Item]) -> None:
-        """These need nothing more: acknowledge the parcels that are complete now."""
+        """These messages are done: acknowledge the parcels that are complete now."""
         complete: dict[int, Held] = {}
         for item in items:
             held = item.parcel
@@ -189,21 +192,25 @@ class Intake:
         await self._acknowledge(complete)
 
     def put_back_later(self, item: Item, delay_ms: float, *, counts: bool = True) -> None:
-        """To its queue again by itself, one attempt older if it counts; its neighbours do not wait for it."""
+        """Return one message to its queue, with one more attempt if `counts`. The others of its parcel do not wait for
+        it.
+        """
         self.put_back += 1
         self._set_aside(self._send_back(item, delay_ms, put_back(item.line) if counts else item.line))
 
     def bury(self, item: Item, reason: str) -> None:
-        """To the dead letters, and done, as soon as they take it; its neighbours do not wait for that."""
+        """Dead-letter one message; it is done when the dead-letter queue accepted it. The others of its parcel do not
+        wait.
+        """
         self._set_aside(self._bury(item, reason))
 
     def stop(self) -> None:
-        """No more batches; what is set aside does not wait any longer."""
+        """Return no more batches, and end the pauses of background work."""
         self._stopping.set()
         self._arrived.set()
 
     async def close(self) -> None:
-        """Finish what is set aside, and give back to the queue what was not handled."""
+        """Finish the background work, and return unhandled messages to the queue."""
         if self._aside:
             await asyncio.wait(self._aside, timeout=self._settings.drain_ms_max / 1000)
         for task in tuple(self._aside):
@@ -211,7 +218,7 @@ class Intake:
         if self._consuming is not None:
             await self._consuming.close()
 
-    # Parcels in
+    # Receiving
 
     async def _receive_from(self, consuming: Consuming) -> None:
         self._consuming = consuming
@@ -221,7 +228,7 @@ class Intake:
             self._arrived.set()
 
     def _open_some(self) -> None:
-        """As many as one batch takes: what waits as bytes costs next to nothing."""
+        """Decode as many as one batch takes: parcels that wait as bytes cost almost nothing."""
         while self._unopened and len(self._ready) < self._settings.batch_items_max:
             self._take(*self._unopened.popleft())
 
@@ -251,7 +258,7 @@ class Intake:
                 self._ready.extend(items)
 
     def _lines_of(self, delivery: Delivery, origin: Origin) -> Sequence[bytes] | Unreadable:
-        """The lines of a parcel; or why it is not looked into."""
+        """The lines of a parcel; or the reason why it is not decoded."""
         refused = judge_parcel(origin, self._post)
         if refused is not None:
             return Unreadable(delivery.parcel.body, refused.reason)
@@ -267,7 +274,9 @@ class Intake:
     def _judged(
         self, place: int, envelope: Envelope[Message], held: Held, returns: int
     ) -> Received[Any] | None:
-        """The message, if it counts; what stands for it, if its sender may be told why not; else it is buried here."""
+        """The message if it counts. If it does not, and its sender may be told why, a stand-in with the reason;
+        otherwise the message is buried here.
+        """
         message = envelope.message
         if type(message) is held.kind and held.names_in(message) == held.counts:
             return received(envelope, held.origin, returns, held.cell)
@@ -287,8 +296,9 @@ class Intake:
         return None
 
     def _read(self, place: int, line: bytes, held: Held, returns: int) -> Received[Any] | None:
-        """The message in this line, or what stands for one that cannot be read; None if it is for a newer worker, or came
-        back too often. What came back is counted before it is decoded: that may be what kills.
+        """The message in this line, or a stand-in if it cannot be read. None if it is left to a newer worker, or came
+        back too often. Returned messages are counted before they are decoded, since decoding may be what kills the
+        worker.
         """
         if returns and (attempts := attempts_of(line) + returns) >= self._settings.attempts_max:
             self._bury_spent(place, line, held, returns, attempts)
@@ -306,10 +316,11 @@ class Intake:
         return self._judged(place, read, held, returns)
 
     def _bury_spent(self, place: int, line: bytes, held: Held, returns: int, attempts: int) -> None:
-        """It has used up its attempts. Decoding it may be what kills, so it is decoded only where a claim may have been taken
-        for it. That is tried a few times: something else may have killed the worker. Then it is buried unread.
+        """The message has used up its attempts. Decoding it may be what kills the worker, so it is decoded only where a
+        claim may have been taken for it. That is tried a few times, since the cause may be something else. Then it is
+        buried unread.
         """
-        why = f"came back {attempts} times: whoever had it in hand died or was cut off"
+        why = f"came back {attempts} times: the worker that had it died or lost its connection"
         is_read = self.before_burial is not None and attempts < self._settings.attempts_max + SPENT_READS_MAX
         read = self._codec.decode(line) if is_read else None
         if isinstance(read, Envelope):
@@ -320,13 +331,13 @@ class Intake:
             self._bury_unread(held, Unreadable(line, why))
 
     def _leave_for_newer(self, newer: FromNewer, place: int, held: Held) -> None:
-        """A worker of a later release will read it, or this one when it is upgraded. Only workers are waited for, and not
-        for ever; anybody else's is refused.
+        """Return a message of a newer version to the queue: a worker of a later release will read it. Only messages
+        from workers wait, and not for ever; messages of other senders are buried.
         """
         what = f"version {newer.version} of {newer.type!r} is newer than what this worker reads"
         waits = dead_letters.waits_of(held.delivery.parcel)
         if waits >= self._settings.newer_waits_max:
-            what = f"{what}; it waited {waits} times for a newer one, and none came"
+            what = f"{what}; it was returned {waits} times to wait for a newer one, and none came"
         elif self._is_from_a_worker(held.origin.sender):
             log.error("%s: left for a newer worker on %s", what, self.queue)
             item = Item(place, held, NOTHING_READ)
@@ -335,12 +346,12 @@ class Intake:
         self._bury_unread(held, Unreadable(newer.line, what))
 
     def _is_from_a_worker(self, sender: str) -> bool:
-        """Where the broker has no users of the topology, whoever is the same user as we are may be one."""
+        """Where the broker has no users of the topology, a sender with our own user may be a worker."""
         speaker = speaker_of(sender)
         return sender == self._link.broker.user if speaker is None else speaker.is_worker
 
     def _lost(self) -> None:
-        """The broker will deliver everything unacknowledged again, to us or to another."""
+        """The connection is lost. The broker delivers everything unacknowledged again, to this worker or another."""
         self.interruptions += 1
         self._consuming = None
         self._open.clear()
@@ -348,10 +359,10 @@ class Intake:
         self._ready.clear()
         self._suspects.clear()
 
-    # Messages out, one at a time
+    # Settling single messages
 
     async def _halve(self, held: Held, lines: Sequence[bytes]) -> None:
-        """The parcel is gone only when both of its halves are in the queue."""
+        """The parcel is acknowledged only when the queue has both halves."""
         older = [put_back(line) for line in lines]
         middle = len(older) // 2
         waits = dead_letters.waits_of(held.delivery.parcel)
@@ -408,7 +419,9 @@ class Intake:
         return await self._until_done(lambda: self._publisher.offer(parcel), held, status)
 
     async def _until_done(self, work: Callable[[], Awaitable[None]], held: Held, status: Status) -> bool:
-        """Tried until it succeeds. False if the broker will deliver the parcel again: its connection broke, or we stop."""
+        """Retry until it succeeds. False if the broker will deliver the parcel again: the connection broke, or the
+        worker stops.
+        """
         while self._open.get(held.tag) is held:
             try:
                 await work()
@@ -428,7 +441,7 @@ class Intake:
             await self._acknowledge({held.tag: held})
 
     async def _acknowledge(self, complete: Mapping[int, Held]) -> None:
-        """All up to the first that is not complete in one word, the rest by themselves."""
+        """Acknowledge the longest complete prefix at once, and the others one by one."""
         up_to: Held | None = None
         for tag, held in self._open.items():
             if tag not in complete:
@@ -437,7 +450,7 @@ class Intake:
         single = [held for tag, held in complete.items() if up_to is None or tag > up_to.tag]
         for tag in complete:
             del self._open[tag]
-        # An acknowledgement that is lost with its connection leads to a redelivery, which handlers expect.
+        # If an acknowledgement is lost with its connection, the message is delivered again, which handlers expect.
         with suppress(Interrupted):
             if up_to is not None:
                 await up_to.consuming.acknowledge(up_to.tag, multiple=True)
@@ -452,8 +465,8 @@ class Intake:
     def _aside_done(self, task: asyncio.Task[None]) -> None:
         self._aside.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            # Unacknowledged, so not lost: it comes back when this consumer closes.
-            log.error("could not be put back or buried, and stays unacknowledged: %s", problem)
+            # It is unacknowledged and so not lost: the broker delivers it again when this consumer closes.
+            log.error("a message could not be put back or buried, and stays unacknowledged: %s", problem)
 
 
 def _told(message: Message, refused: Refused, id_: str, key: str) -> Unreadable:

@@ -1,7 +1,7 @@
-"""A connection that is made again whenever it breaks, and with it every channel that was opened on it.
+"""A connection that is made again when it breaks. Channels on it must then be opened again.
 
-The client libraries' own recovery is not used: it is known to come back without its consumers. Here a break is an
-exception in whoever was using the connection, and each of them opens what it needs anew.
+The recovery of the client libraries is not used: it is known to lose consumers. Here every user of a broken connection
+gets an exception, and opens what it needs again.
 """
 
 import asyncio
@@ -16,10 +16,9 @@ from bus.settings import BusSettings
 
 
 class Link:
-    """One connection to a broker, healed on demand: publishers and consumers each have one of their own.
-
-    They are apart because a broker that is short of memory stops reading from whoever publishes, acknowledgements
-    included: on one connection a full broker could never be emptied.
+    """One connection to a broker, opened again on demand. Publishers and consumers have separate ones: a broker short
+    of memory stops reading from connections that publish, acknowledgements included. With one connection, consumers
+    could never empty a full broker.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class Link:
         self.connections_made = 0
 
     async def connection(self) -> Connection:
-        """The connection as it stands, or a new one; waits as long as there is no broker."""
+        """The open connection, or a new one. Waits as long as the broker is unreachable."""
         async with self._connecting:
             if self._closed:
                 raise ConnectionLost("this end was closed")
@@ -49,7 +48,7 @@ class Link:
             return self._connection
 
     async def broken(self, connection: Connection) -> None:
-        """Told by whoever noticed; who comes later gets a new connection."""
+        """Report a broken connection; the next caller gets a new one."""
         if self._connection is connection:
             self._connection = None
             await connection.close()
@@ -61,7 +60,7 @@ class Link:
             await connection.close()
 
     async def _connect(self) -> Connection:
-        """Whatever keeps us out, a wrong password too, may be mended while we wait."""
+        """Retry every failure, a wrong password too: an operator may correct it meanwhile."""
         while True:
             self.status.began()
             try:
@@ -75,15 +74,15 @@ class Link:
 
 
 def pauses_of(settings: BusSettings) -> Pauses:
-    """Between two tries of whatever needs a broker."""
+    """The pauses between two tries of work that needs a broker."""
     return Pauses(settings.connect_delay_ms_first / 1000, settings.connect_delay_ms_max / 1000)
 
 
 class WayOut:
-    """A channel to publish on, over a link: opened when it is needed, and again when it broke.
+    """A channel to publish on, opened on demand over a link, and again after it broke.
 
-    `connection` is the one that the channel is open on; None while there is no channel. `opened` is called each time there is
-    one again.
+    `connection` is the connection of the open channel, None while there is no channel. `opened` is called whenever a
+    channel was opened.
     """
 
     def __init__(self, link: Link, opened: Callable[[], object] | None = None) -> None:
@@ -108,7 +107,7 @@ class WayOut:
             return self._publishing
 
     async def forget(self, broken: Publishing | None) -> None:
-        """The next parcel opens a new channel; unless another parcel's failure has led to one already."""
+        """Drop a broken channel, so that the next parcel opens a new one. Does nothing if that has already happened."""
         if broken is not None and self._publishing is broken:
             await self.close()
 

@@ -1,7 +1,7 @@
-"""Facts as they are said: a feed of one process, over as many connections as it needs.
+"""Reads events from a feed queue of this process, and reconnects when the connection breaks.
 
-A feed drops its oldest when its reader is slow, and misses what is said while there is no queue: whoever must not miss
-anything watches the positions in what it reads, and catches up when they jump.
+A feed drops its oldest messages when its reader is slow, and misses events while the queue does not exist. A reader
+that must not miss any watches the positions in the events and catches up when they jump.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ async def listen(
     codec: Codec,
     status: Status | None = None,
 ) -> AsyncGenerator[Sequence[Received[Message]], None]:
-    """Batches of what is said with these keys, until the caller stops asking. The first batch is empty: it tells that
-    the queue stands, so that what is said from then on is heard.
+    """Yields batches of the events under these keys until the caller stops. The first batch is empty: it says that the
+    queue exists, and that later events will arrive.
 
-    Messages that do not count (bus/authority.py) are left out. `status` is that of the part that listens: interruptions
-    are counted there.
+    Messages that do not count (bus/authority.py) are left out. `status` is the status of the listening part and counts
+    interruptions.
     """
     queue = feed_queue(link.broker.user or "anyone", process, grants)
     status = status or Status(f"feed {queue.name}", pauses=pauses_of(settings))
@@ -62,12 +62,12 @@ async def listen(
 def _believed(delivery: Delivery, codec: Codec, post: Post) -> list[Received[Message]]:
     origin = origin_of(delivery)
     if (refused := judge_parcel(origin, post)) is not None:
-        log.warning("not believed, on key %s: %s", origin.key, refused.reason)
+        log.warning("parcel ignored, key %s: %s", origin.key, refused.reason)
         return []
     believed = []
     for envelope in known_messages(delivery.parcel, codec):
         if (refused := judge(envelope.message, origin, post)) is not None:
-            log.warning("not believed: %s", refused.reason)
+            log.warning("message ignored: %s", refused.reason)
         else:
             believed.append(received(envelope, origin, delivery.returns))
     return believed

@@ -1,4 +1,4 @@
-"""What a worker logs, as text for people or as JSON, one object a line, for machines."""
+"""Log formats: text for people, or JSON with one object per line for programs."""
 
 import logging
 from collections.abc import Mapping
@@ -11,16 +11,16 @@ TEXT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 FORMATS = ("text", "json")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
-# What every record has; the rest was given as `extra`.
+# Fields that every log record has; others were given as `extra`.
 _USUAL = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
 
 
 class BadLogSettingError(ValueError):
-    """A level or a format that does not exist; says which do."""
+    """An unknown log level or format; the message names the known ones."""
 
 
 class JsonFormatter(logging.Formatter):
-    """Fields that were given as `extra` keep their names and their types."""
+    """Fields given as `extra` keep their names and types."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -36,7 +36,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def begin_to_log(environment: Mapping[str, str], *, level: str = "INFO") -> None:
-    """As MOOR_LOG_LEVEL and MOOR_LOG_FORMAT say; `level` is what counts if the first is not set."""
+    """Configure logging from MOOR_LOG_LEVEL and MOOR_LOG_FORMAT. `level` is the default of the first."""
     level = _one_of("MOOR_LOG_LEVEL", environment.get("MOOR_LOG_LEVEL") or level, LEVELS, str.upper)
     form = _one_of("MOOR_LOG_FORMAT", environment.get("MOOR_LOG_FORMAT") or "text", FORMATS, str.lower)
     handler = logging.StreamHandler()

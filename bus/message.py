@@ -1,7 +1,7 @@
-"""What every message is, and what the bus adds to it on its way.
+"""The base of all messages, and the envelope that the bus puts around them.
 
-A message is a frozen value with a type, which is its tag on the wire. What the bus must know beside it (an id to
-trace it by, when it was sent and because of what, how often it was tried) is in the envelope around it.
+A message is a frozen value with a type, its tag on the wire. The envelope has what the bus needs beside it: an id for
+tracing, when it was sent and because of which message, and how often it was tried.
 """
 
 from datetime import datetime
@@ -11,9 +11,9 @@ from uuid import UUID
 from msgspec import Meta, Struct
 
 CellName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}\Z")]
-# Part of a routing key, where `-` stands for none.
+# Part of a routing key, in which `-` stands for no project.
 Project = Annotated[str, Meta(pattern=r"^(?!-\Z)[a-z0-9_-]{0,64}\Z")]
-# What fits both PostgreSQL's integers and AMQP's.
+# In the range of PostgreSQL's and AMQP's integers.
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 ProviderId = NewType("ProviderId", UUID)
 ConsumerId = NewType("ConsumerId", UUID)
@@ -24,16 +24,16 @@ AggregateId = NewType("AggregateId", UUID)
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", gc=False):
     """An order, a question, an answer or an event.
 
-    A frozen value leads to no cycle, so the garbage collector need not follow it, nor anything it is made of: with
-    thousands of messages in hand it would do little else.
+    Frozen values cannot form cycles, so the garbage collector skips them and their parts (`gc=False`). With thousands
+    of messages in memory it would do little else.
 
-    `VERSION` rises when the meaning of a message changes. A new optional field, or a new value of an open
-    vocabulary (a trait, a resource class), does not raise it: older readers carry on.
+    `VERSION` rises when the meaning of a message changes. A new optional field, or a new value of an open vocabulary (a
+    trait, a resource class), does not raise it: older readers still understand the message.
     """
 
     VERSION: ClassVar[int] = 1
-    # What people and their programs write: a key that nobody reads is refused, since it would be an order that is
-    # obeyed in part. Between workers such a key is a later release's, and is skipped.
+    # Strict messages come from people and their programs: an unknown key is an error, otherwise the order would be
+    # obeyed only in part. Between workers an unknown key comes from a later release and is skipped.
     IS_STRICT: ClassVar[bool] = False
 
 
@@ -41,10 +41,10 @@ M_co = TypeVar("M_co", bound=Message, covariant=True)
 
 
 class Envelope(Struct, Generic[M_co], frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A message and what the bus says about it; one line of an AMQP message.
+    """A message and the bus's data about it; one line of an AMQP message.
 
-    `id` is for tracing and for matching an answer to its question, never an identity: a request that was sent
-    twice has two. `attempts` counts the times the message was put back to be tried again.
+    `id` is for tracing and for matching an answer to its question. It is not an identity: a request that was sent twice
+    has two ids. `attempts` counts how often the message was returned to be tried again.
     """
 
     message: M_co
@@ -57,7 +57,7 @@ class Envelope(Struct, Generic[M_co], frozen=True, kw_only=True, omit_defaults=T
 
 
 def type_of(message: Message | type[Message]) -> str:
-    """The name of this kind of message on the wire."""
+    """The name of this message type on the wire."""
     tag = message.__struct_config__.tag
     if not isinstance(tag, str):
         raise TypeError(f"{message!r} has no type: every message names one in its class line, tag='...'")

@@ -1,5 +1,5 @@
-"""A worker's counters for Prometheus. They are read from its parts when the page is asked for, and kept nowhere: the hot
-path pays nothing.
+"""A worker's counters for Prometheus. They are read from its parts when the page is requested, so the hot path does no
+extra work.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from bus.worker import Worker
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-# Of each queue that is consumed. Workers on one queue are counted together.
+# Per consumed queue. Several workers on one queue are summed.
 _OF_QUEUES: tuple[tuple[str, str, Callable[["Worker[object]"], int]], ...] = (
     ("moor_messages_handled", "Messages that were handled and saved.", lambda worker: worker.handled),
     ("moor_batches", "Batches they were handled in.", lambda worker: worker.batches),
@@ -40,7 +40,7 @@ _WAITING_OF_QUEUES: tuple[tuple[str, str, Callable[["Worker[object]"], int]], ..
 )
 _OF_STATIONS: tuple[tuple[str, str, Callable[[Station], int]], ...] = (
     ("moor_connections_made", "Connections made to brokers.", lambda station: station.connections_made),
-    ("moor_parcels_sent", "Parcels that brokers have answered for.", lambda s: s.publisher.parcels_sent),
+    ("moor_parcels_sent", "Parcels that brokers have answered.", lambda s: s.publisher.parcels_sent),
     ("moor_parcels_held_back", "Times that a parcel had to be sent again.", lambda s: s.publisher.held_back),
     ("moor_answers_dropped", "Answers whose asker was gone.", lambda s: s.publisher.answers_dropped),
     ("moor_questions_asked_again", "Questions that were asked again.", lambda station: station.asked_again),
@@ -62,7 +62,7 @@ class _Parts(Collector):
         self._health = health
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: names are not compared before there is a loop to read by."""
+        """Nothing: names need not be checked before an event loop exists to read the parts in."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -88,7 +88,9 @@ class _Parts(Collector):
 
     def _about(self) -> Iterator[Metric]:
         about = self._health.about
-        info = GaugeMetricFamily("moor_worker_info", "What this is.", labels=("role", "version", "cell"))
+        info = GaugeMetricFamily(
+            "moor_worker_info", "This worker's role, version and cell.", labels=("role", "version", "cell")
+        )
         info.add_metric((about.role, about.version, about.cell), 1)
         yield info
         yield GaugeMetricFamily(

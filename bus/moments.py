@@ -1,7 +1,7 @@
-"""Which points in time does a message name, and are they near enough to be counted with?
+"""Finds timestamps in messages that are too far in the past or future.
 
-JSON may name any of the years from 1 to 9999. At the ends of that, a step of a day or a change of the time zone leaves
-what Python, and a database, can count with.
+JSON allows the years from 1 to 9999. Near these limits, adding a day or changing the time zone leaves the range of
+Python and of the database.
 """
 
 import operator
@@ -15,13 +15,13 @@ from bus.unreadable import Culprit
 
 YEAR_MIN, YEAR_MAX = 1970, 8999
 
-# The first that is too far away: its path, and when it is.
+# The first timestamp that is too far away: its path and its value.
 TooFar = tuple[str, datetime]
 Finder = Callable[[Any], TooFar | None]
 
 
 def finder_of(kind: type) -> Finder | None:
-    """What looks at every point in time in a value of this type; None if such a value has none."""
+    """A function that checks every timestamp in a value of this type; None if the type has none."""
     return _of(inspect.type_info(kind))
 
 
@@ -56,14 +56,14 @@ def _look_at(moment: datetime | None) -> TooFar | None:
 
 
 def _of_union(types: tuple[inspect.Type, ...]) -> Finder | None:
-    """Of structs each by its class; of anything else there is one type at most, beside none at all."""
+    """One finder for a union: structs by their class, and at most one other type beside None."""
     by_class = {
         each.cls: finder for each in types if isinstance(each, inspect.StructType) and (finder := _of(each))
     }
     others = [finder for each in types if not isinstance(each, inspect.StructType) and (finder := _of(each))]
     if not by_class and not others:
         return None
-    assert len(others) <= 1, "a value tells by its class which of several it is"
+    assert len(others) <= 1, "a union may have several structs, told apart by class, and one other type"
     if others == [_look_at] and not by_class:
         return _look_at
 
@@ -93,7 +93,7 @@ def _of_fields(fields: list[tuple[str, Finder | None]]) -> Finder | None:
 
 
 def _of_field(name: str, finder: Finder) -> Finder:
-    """Most messages have one point in time, and every message is looked at: it is worth its own way."""
+    """Most messages have one timestamp, and every message is checked: this case gets a fast path."""
     value_of = operator.attrgetter(name)
     if finder is not _look_at:
 

@@ -1,9 +1,9 @@
-"""Who said a message first, where, and who waits for its answer: kept through every detour the message takes.
+"""The origin of a message: its first sender, exchange and key, and where its answer goes. It is kept on every detour.
 
-A message that goes back to its queue, or to the dead letters, is published anew by the worker that had it in hand, so the
-broker's word on its sender is about that worker. The first sender, exchange and key travel in headers beside it. They are
-believed only on retry exchanges and among dead letters, where a user can write for its own queues alone; what a user
-publishes elsewhere is judged by what the broker says of it, whatever its headers say.
+A worker that returns a message to its queue, or buries it, publishes it again as itself, so the broker then verifies
+that worker. The first sender, exchange and key travel in headers. These headers are trusted only on retry exchanges and
+among dead letters, where a user can write for its own queues alone. Elsewhere only the broker's data counts, whatever
+the headers say.
 """
 
 from msgspec import Struct
@@ -14,9 +14,9 @@ from bus.topology import DEAD, is_retry_exchange
 
 
 class Origin(Struct, frozen=True):
-    """`sender` is a user, empty if the message did not say; `reply_to` an answer queue, empty if nobody waits; `exchange` and
-    `key` are where the message was published first. `astray` is the queue that it was dead-lettered from, if that is not
-    how the message should have come here.
+    """`sender` is a user, empty if the message named none. `reply_to` is an answer queue, empty if no answer is wanted.
+    `exchange` and `key` are where the message was first published. `astray` is the queue that the message was
+    dead-lettered from, if that is not a valid way to arrive here.
     """
 
     sender: str = ""
@@ -37,7 +37,7 @@ def origin_of(delivery: Delivery) -> Origin:
 
 
 def _origin_of_letter(delivery: Delivery) -> Origin:
-    """What the broker itself buries still has the properties, and any headers, that its sender gave it."""
+    """A parcel that the broker dead-lettered still has the properties and headers of its sender."""
     parcel = delivery.parcel
     if not _was_dead_lettered(parcel):
         return _said_by_a_worker(parcel, "")

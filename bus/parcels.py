@@ -1,4 +1,4 @@
-"""Messages for one address gathered, and put into as few parcels as may be; who waits for each of them is known."""
+"""Collects messages for one destination into few parcels, and knows which callers wait for each message."""
 
 import asyncio
 from collections import Counter
@@ -13,21 +13,21 @@ from bus.topology import Address, Kind
 
 
 class Outgoing(Struct, frozen=True, gc=False):
-    """A message on its way out. An answer has the asker's queue in `to`; a question has where its answer goes."""
+    """A message to be sent. An answer has the asker's queue in `to`; a question has its reply address in `reply_to`."""
 
     message: Message
     cause: str = ""
     trace: str = ""
     to: str = ""
     reply_to: str = ""
-    # Given by who must recognise the answer; else the publisher makes one up.
+    # Set by a caller that must recognise the answer; otherwise the publisher creates one.
     id: str = ""
-    # The project on whose feed it is said, and nowhere else.
+    # Publish it on this project's feed and nowhere else.
     feed: str = ""
 
 
 class Waiter:
-    """One call's messages: its future is done when the last of them is confirmed."""
+    """The messages of one call. The future is done when the last of them is confirmed."""
 
     __slots__ = ("done", "is_withdrawn", "left")
 
@@ -46,12 +46,13 @@ class Waiter:
             self.done.set_result(None)
 
 
-# Messages of one key share parcels: their type or exchange, what ends the routing key, and where answers go.
+# Messages with equal keys share parcels. A key is the type or exchange, the end of the routing key, and the reply
+# address.
 Key = tuple[type[Message] | str, str, str]
 
 
 class Bucket:
-    """Messages for one address that have not left yet, all of one kind or answers, and who waits for each of them."""
+    """Messages for one destination that have not left yet, and the caller that waits for each."""
 
     __slots__ = ("address", "envelopes", "key", "reply_to", "waiters")
 
@@ -63,7 +64,7 @@ class Bucket:
         self.waiters: list[Waiter] = []
 
     def drop(self, sent: asyncio.Future[None]) -> int:
-        """Forget the messages of the call that returned this future; returns how many they were."""
+        """Drop the messages of the call that returned this future. Returns their number."""
         kept = [n for n, each in enumerate(self.waiters) if each.done is not sent]
         dropped = len(self.waiters) - len(kept)
         if dropped:
@@ -72,9 +73,9 @@ class Bucket:
         return dropped
 
     def parcels(self, bytes_max: int, hands_over: HandsOver) -> Iterator[tuple[Parcel, Mapping[Waiter, int]]]:
-        """As few as may be, and who waits for how much of each."""
+        """As few parcels as possible; with each, how many messages of each waiting call it has."""
         if self.envelopes[0].message.IS_STRICT:
-            # What people may write is looked at by whoever reads it.
+            # Readers check messages of strict types by their bytes.
             hands_over = HandsOver.BYTES
         body = b"" if hands_over is HandsOver.MESSAGES else encode_lines(self.envelopes)
         is_handed_over = hands_over is not HandsOver.BYTES
@@ -104,7 +105,7 @@ class Bucket:
 
 
 def _chunks(lines: Sequence[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
-    """From where to where the lines share a parcel; one that is too long has one to itself."""
+    """The ranges of lines that share a parcel. A line that is too long gets its own."""
     first = size = 0
     for n, line in enumerate(lines):
         size += len(line) + 1

@@ -1,12 +1,12 @@
-"""What runs in a worker: supervised parts, periodic parts and single flights, each with a name and counters.
+"""The parts of a worker process: supervised parts, periodic parts and single flights, each with a name and counters.
 
-One rule for all of them: an operational error (bus/errors.py) is logged once per change, counted, and tried again after
-growing pauses; every other exception is a bug, and ends the process with its traceback. Pauses are asyncio's time, and
-their jitter comes from a random generator that is given, so that a simulation may replay them.
+One rule for all: an operational error (bus/errors.py) is logged once per change, counted, and retried after growing
+pauses. Every other exception is a bug and ends the process with its traceback. Pauses use asyncio's clock, and their
+jitter a given random generator, so that a simulation can replay them.
 
     Supervised     runs one coroutine for as long as the process runs
-    Periodic       calls a function every so often, and at once when it is woken; never two at a time
-    SingleFlight   a caller that comes while one run is under way shares the next one
+    Periodic       calls a function at an interval, and at once when woken; never two at a time
+    SingleFlight   a caller that comes during a run shares the next run
 """
 
 import asyncio
@@ -29,7 +29,7 @@ Work = Callable[[], Awaitable[object]]
 
 
 class Pauses(Struct, frozen=True):
-    """How long to wait after a failure: the first time, then twice that, and so on."""
+    """The pause after a failure: it doubles each time, up to a maximum."""
 
     first_s: float = 0.05
     max_s: float = 5.0
@@ -43,7 +43,7 @@ class State(Enum):
 
 
 class Status:
-    """One part's name, state and counters. Health and metrics read them; nothing is computed until they ask."""
+    """One part's name, state and counters, for health and metrics. Nothing is computed until these ask."""
 
     def __init__(
         self,
@@ -54,24 +54,24 @@ class Status:
         chance: random.Random | None = None,
     ) -> None:
         self.name = name
-        # A worker is not ready before each part that is needed is well.
+        # A worker is ready only when all its needed parts are well.
         self.is_needed = is_needed
         self.state = State.STARTING
         self.is_bug = False
         self.runs = 0
         self.failures = 0
         self.last_error = ""
-        # When the state began, as the loop's clock has it.
+        # When the state began, by the event loop's clock.
         self.since_s = 0.0
         self._pauses = pauses or Pauses()
-        # By its name, which differs from process to process wherever no generator is given: a simulation can replay it.
+        # The default seed is the part's name: it differs between processes, and a simulation can replay it.
         self._chance = chance or random.Random(name)
         self._in_a_row = 0
         self._told = ""
 
     @property
     def awaits(self) -> str:
-        """Why the worker is not ready, as far as this part goes; empty if it is."""
+        """Why this part keeps the worker from being ready; empty if it does not."""
         if self.state is State.FAILING:
             return self.last_error
         return "not yet" if self.is_needed and self.state is State.STARTING else ""
@@ -80,7 +80,7 @@ class Status:
         self.runs += 1
 
     def well(self) -> None:
-        """It works: said as often as one likes."""
+        """Report that the part works; may be called any number of times."""
         if self._told:
             log.info("part %r works again; it has failed %d times so far", self.name, self.failures)
             self._in_a_row, self._told = 0, ""
@@ -88,20 +88,20 @@ class Status:
             self._enter(State.WELL)
 
     def failed(self, problem: Operational) -> float:
-        """Counted, and logged if it is news; how long to wait before the next try."""
+        """Count the failure and log it if it is new. Returns the pause before the next try."""
         self.left(problem)
         if self.state is not State.FAILING:
             self._enter(State.FAILING)
         pause_s = min(self._pauses.first_s * 2.0 ** min(self._in_a_row, 20), self._pauses.max_s)
         self._in_a_row += 1
-        # In the upper half, so that those that failed together do not come back together.
+        # In the upper half of the range, so that parts that failed together do not retry together.
         return pause_s * self._chance.uniform(0.5, 1.0)
 
     def left(self, problem: Operational) -> None:
-        """Counted and logged likewise, and left to another part that will try it again."""
+        """Count and log the failure; another part will retry the work."""
         self.failures += 1
         self.last_error = f"{type(problem).__name__}: {problem}{_advice(problem)}"
-        # Ids and numbers in a message differ from try to try, and are no news.
+        # Ids and numbers differ between tries and do not make an error new.
         kind = _IDS_AND_NUMBERS.sub("", self.last_error)
         level = logging.DEBUG if kind == self._told else logging.WARNING
         self._told = kind
@@ -128,7 +128,7 @@ class Status:
 
 
 def _advice(problem: Operational) -> str:
-    """What an operator can do about a refusal."""
+    """How an operator can repair a refusal."""
     match problem:
         case NotFound():
             return "; `moor broker declare` makes what the topology has"
@@ -139,9 +139,10 @@ def _advice(problem: Operational) -> str:
 
 
 class Supervised:
-    """A part that runs one coroutine, again whenever it fails. The coroutine says `status.well()` when it has got going.
+    """A part that runs one coroutine, again after each failure. The coroutine calls `status.well()` when it has started
+    up.
 
-    `stop` cancels it; without `is_cut_short`, the coroutine sees for itself that `stopping` is set, and returns.
+    `stop` cancels the coroutine. Without `is_cut_short`, the coroutine itself checks `stopping` and returns.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class Supervised:
             await happens_within(self.stopping, pause_s)
 
     async def _tried(self) -> float | None:
-        """Run once: None if it returned, else how long to wait before the next try."""
+        """Run once. None if it returned, else the pause before the next try."""
         self.status.began()
         try:
             await self._work()
@@ -202,7 +203,7 @@ class Supervised:
 
 
 class Periodic(Supervised):
-    """A part that calls a function every so often, and at once when woken. A run under way is finished before it ends,
+    """A part that calls a function at an interval, and at once when woken. It finishes the current run before it stops,
     unless it `is_cut_short`.
     """
 
@@ -226,7 +227,7 @@ class Periodic(Supervised):
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """There is something to do: no need to wait for the next time."""
+        """There is work to do: run now."""
         self._woken.set()
 
     async def stop(self) -> None:
@@ -237,7 +238,7 @@ class Periodic(Supervised):
         if self._rests_first:
             await self._rest()
         while not self.stopping.is_set():
-            # Cleared before the run: whoever wakes it meanwhile is served by the next one.
+            # Cleared before the run: a wake-up during the run causes another run.
             self._woken.clear()
             pause_s = await self._tried()
             if pause_s is None:
@@ -253,7 +254,7 @@ class Periodic(Supervised):
 
 
 class Once(Supervised):
-    """A part that must succeed once, such as bringing tables up to date."""
+    """A part that must succeed once, such as migrating the tables."""
 
     def __init__(self, name: str, work: Work, *, chance: random.Random | None = None) -> None:
         super().__init__(name, work, is_needed=True, chance=chance)
@@ -265,9 +266,9 @@ class Once(Supervised):
 
 
 class SingleFlight:
-    """One run at a time; a caller that comes while one is under way shares the next one, which begins after its call.
+    """One run at a time. A caller that comes during a run shares the next run, which begins after the call.
 
-    A run is tried until it succeeds, so that nobody needs to wait for it. As a part, it ends the process of its bugs.
+    A run is retried until it succeeds, so no caller needs to wait for it. As a part of a process it raises its bugs.
     """
 
     def __init__(
@@ -292,7 +293,7 @@ class SingleFlight:
         return self._next
 
     async def done(self) -> None:
-        """On return, a run that began after the call has succeeded."""
+        """Returns when a run that began after the call has succeeded."""
         await asyncio.shield(self.soon())
 
     async def run(self) -> None:
@@ -316,7 +317,7 @@ class SingleFlight:
     async def _run_after(self, earlier: "asyncio.Task[None] | None") -> None:
         if earlier is not None:
             await asyncio.wait((earlier,))
-        # From here on, a caller needs another run.
+        # Callers that come from here on need another run.
         self._running, self._next = self._next, None
         try:
             await self._until_done()
@@ -341,7 +342,7 @@ class SingleFlight:
 
 
 class Together:
-    """Parts that run as one part. A bug in one of them ends all."""
+    """Several parts as one. A bug in one of them ends all."""
 
     def __init__(self, *parts: Part) -> None:
         self.parts: Sequence[Part] = parts
@@ -357,7 +358,7 @@ class Together:
 
 
 def every_part(parts: Iterable[object]) -> Iterator[object]:
-    """These, and whatever they are made of (`parts` of their own), each once."""
+    """These parts and the parts inside them (`parts`), each once."""
     seen: dict[int, object] = {}
 
     def walk(some: Iterable[object]) -> Iterator[object]:
@@ -371,7 +372,7 @@ def every_part(parts: Iterable[object]) -> Iterator[object]:
 
 
 def statuses(parts: Iterable[object]) -> list[Status]:
-    # Not by a protocol: isinstance against one costs more than all else here, and health looks several times a second.
+    # `isinstance` with a protocol would cost more than everything else here, and health asks several times a second.
     found = [
         part if isinstance(part, Status) else getattr(part, "status", None) for part in every_part(parts)
     ]
@@ -379,7 +380,7 @@ def statuses(parts: Iterable[object]) -> list[Status]:
 
 
 def operational(error: BaseException) -> Operational | None:
-    """The operational error that this is; of a group, the first, if all of them are. None for a bug."""
+    """The operational error in an exception; of a group the first, if all are operational. None for a bug."""
     if isinstance(error, Operational):
         return error
     if isinstance(error, BaseExceptionGroup):
@@ -389,7 +390,7 @@ def operational(error: BaseException) -> Operational | None:
 
 
 async def happens_within(event: asyncio.Event, seconds: float) -> None:
-    """Wait until it happens, or for so long."""
+    """Wait for the event, at most so many seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,7 +1,8 @@
-"""What each user may do on a broker, worked out from the topology: the promise of no up-calls, as regular expressions.
+"""The rights of each user on a broker, derived from the topology. As regular expressions they ensure that cells never
+send to the API level.
 
-The same rights are given to RabbitMQ (`moor broker declare --users`) and enforced by the memory broker, so that a
-simulation sees a cell refused just as the real broker would refuse it.
+RabbitMQ gets these rights (`moor broker declare --users`), and the memory broker enforces the same ones. So a
+simulation refuses a cell exactly where the real broker would.
 """
 
 import re
@@ -30,7 +31,7 @@ NAMED_BY_RABBITMQ = r"amq\.gen-.*"
 
 
 class TopicRights(Struct, frozen=True):
-    """Which routing keys a user may write to, and bind its own queues to, on one exchange."""
+    """The routing keys that a user may write, and bind its queues to, on one exchange."""
 
     exchange: str
     write: str = NOTHING
@@ -38,13 +39,14 @@ class TopicRights(Struct, frozen=True):
 
 
 class Rights(Struct, frozen=True):
-    """What a user may configure, write and read, by name; on topic exchanges, with which keys.
+    """The names that a user may configure, write and read; on topic exchanges also the keys.
 
-    An exchange without topic rights is one where the names alone decide.
+    An exchange without topic rights is checked by name only.
 
-    `own_queues` are the names of its queues of answers and feeds. RabbitMQ has no such right, and a right to configure
-    these names would be a right to make exchanges of these names and to bind them to whatever the user may write to, past
-    all topic rights. So there it may configure only what RabbitMQ itself names: queues can have such names, exchanges cannot.
+    `own_queues` matches the user's queues of answers and feeds. RabbitMQ has no such right. The right to configure
+    these names would also allow exchanges of these names, bound to whatever the user may write to, past all topic
+    rights. So on RabbitMQ a user may only configure names that RabbitMQ itself generates: queues can have these,
+    exchanges cannot.
     """
 
     user: str
@@ -83,12 +85,12 @@ ALL_RIGHTS = Rights("", EVERYTHING, EVERYTHING, EVERYTHING)
 
 
 def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
-    """The rights of a role's user on a broker with these exchanges; a role per cell has one user per cell."""
+    """The rights of a role's user on a broker with these exchanges. A role of cells has one user per cell."""
     return _rights(user_of(role.name, cell), role, tuple(exchanges), cell)
 
 
 def rights_of_application(application: Application, exchanges: Iterable[str]) -> Rights:
-    """The rights of an application's user on a broker with these exchanges, its projects named one by one."""
+    """The rights of an application's user on a broker with these exchanges, with its projects listed."""
     return _rights(application.user, application.role, tuple(exchanges), "")
 
 
@@ -114,7 +116,7 @@ def _rights(user: str, role: Role, names: tuple[str, ...], cell: str) -> Rights:
     return Rights(
         user,
         configure=_any_of(named),
-        # To bind a queue is to write to it.
+        # Binding a queue needs the right to write to it.
         write=_any_of(
             [*map(re.escape, sorted(write_keys)), *(re.escape(inbox.name) for inbox in inboxes), *named]
         ),
@@ -128,7 +130,7 @@ def _rights(user: str, role: Role, names: tuple[str, ...], cell: str) -> Rights:
 
 
 def key_pattern(grant: Grant, cell: str = "") -> re.Pattern[str]:
-    """The keys of a grant, of this cell or of any."""
+    """The keys of a grant, for this cell or for any."""
     return re.compile(_any_of(_pattern(in_cell(each, cell or "*")) for each in grant.patterns))
 
 
@@ -137,8 +139,8 @@ def _retries(role: Role) -> tuple[Grant, ...]:
 
 
 def _inboxes(role: Role, exchanges: tuple[str, ...]) -> tuple[Queue, ...]:
-    """The inboxes of a role on a broker with these exchanges. Its processes bind them again whenever the exchange of the
-    program that they hear has come back.
+    """The inboxes of a role on a broker with these exchanges. Its processes bind an inbox again when the exchange of
+    the other program was deleted and created again.
     """
     return tuple(
         queue
@@ -150,7 +152,9 @@ def _inboxes(role: Role, exchanges: tuple[str, ...]) -> tuple[Queue, ...]:
 
 
 def _keys_by_exchange(grants: Iterable[Grant], exchanges: tuple[str, ...], cell: str) -> dict[str, list[str]]:
-    """A grant on every cell's exchange, given to a role that stands above cells, counts for each of them."""
+    """The keys that these grants allow, by exchange. For a role of the API level, a grant on the exchange of a cell
+    covers all cells.
+    """
     keys: dict[str, list[str]] = {}
     for grant in grants:
         of_grant = re.compile(_pattern(in_cell(grant.exchange, cell or "*")))
@@ -162,13 +166,13 @@ def _keys_by_exchange(grants: Iterable[Grant], exchanges: tuple[str, ...], cell:
 
 
 def _pattern(topic: str) -> str:
-    """An AMQP topic pattern as a regular expression, without anchors."""
+    """An AMQP topic pattern as a regular expression without anchors."""
     if topic == "#":
         return ".*"
     words = (
         r"[^.]+" if word == "*" else ".*" if word == "#" else re.escape(word) for word in topic.split(".")
     )
-    # `#` stands for no word, too: its dot goes with it.
+    # `#` also matches no word: then its dot is missing too.
     return r"\.".join(words).replace(r"\..*", r"(\..*)?")
 
 

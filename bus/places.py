@@ -1,7 +1,7 @@
-"""Where the brokers and the databases are: what is stated in an environment, or elsewhere, read and checked.
+"""The addresses of brokers and databases, and the cells, read from settings and checked.
 
-Every key has one name, `bus_url` in a file and `MOOR_BUS_URL` in an environment. What is wrong is said with its key, its
-value (never a password) and where it was stated.
+Each key has one name: `bus_url` in a file is `MOOR_BUS_URL` in the environment. An error names the key, the value
+(never a password) and where it was set.
 """
 
 import re
@@ -18,7 +18,7 @@ Value = str | tuple[str, ...] | dict[str, str]
 
 
 class BadSetting(ValueError):  # noqa: N818 - named for what it is
-    """A setting that cannot be: which, what it says, where it says so, and what it may say."""
+    """An invalid setting: its key, its value, where it was set, and what is allowed."""
 
     def __init__(self, key: str, value: object, where: str, why: str) -> None:
         super().__init__(f"{key} is {without_password(repr(value))} ({where}): {why}")
@@ -26,32 +26,32 @@ class BadSetting(ValueError):  # noqa: N818 - named for what it is
 
 
 class Stated(Struct, frozen=True):
-    """A value, and where it was stated: a flag, a variable, a file."""
+    """A value and where it was set: a flag, a variable, a file."""
 
     value: Value
     where: str
 
 
 class Places(Struct, frozen=True, kw_only=True):
-    """The API level's broker and database, and those of the cells that have their own. Empty is not stated."""
+    """The addresses of the API level's broker and database, and of the cells that have their own. Empty means not set."""
 
     bus_url: str = ""
     db_url: str = ""
-    # Placement's tables, where they have a database of their own.
+    # The database of placement's tables, if they have their own.
     placement_db_url: str = ""
-    # The rows of the daemons that keep bare-metal nodes, where they have a database of their own.
+    # The database of the daemons for bare-metal nodes, if they have their own.
     ironic_db_url: str = ""
-    # The broker on which Ironic publishes its notifications, where that is another.
+    # The broker on which Ironic publishes its notifications, if it is another one.
     ironic_bus_url: str = ""
-    # Ironic's REST API; empty where notifications alone decide.
+    # Ironic's REST API; empty if only notifications are used.
     ironic_url: str = ""
-    # Which cell a bare-metal node is in: by its shard, else by its conductor group, else the first.
+    # The cell of a bare-metal node: by its shard, else by its conductor group, else `ironic_cell`.
     ironic_cell: str = ""
     ironic_groups: dict[str, str] = {}
     ironic_shards: dict[str, str] = {}
     cell_bus_urls: dict[str, str] = {}
     cell_db_urls: dict[str, str] = {}
-    # In the order in which they were stated; who has a broker or a database of its own is among them.
+    # In the order in which they were set. A cell with a broker or database of its own is in this list.
     cells: tuple[str, ...] = ()
 
     def bus_of(self, cell: str) -> str:
@@ -74,13 +74,13 @@ class Places(Struct, frozen=True, kw_only=True):
 
 
 def places_in(environment: Mapping[str, str]) -> Places:
-    """By the variables alone."""
+    """From the environment variables alone."""
     return places_of(stated_in(environment))
 
 
 def places_told(environment: Mapping[str, str], *needed: str) -> Places | None:
-    """The same for a worker's main, which begins to log here. None if something that it needs is not there or cannot be;
-    what it is, is said on stderr.
+    """Starts logging and reads the addresses, for a worker's main. If a needed variable is missing or invalid, it
+    prints the reason to stderr and returns None.
     """
     if not is_ready(environment, *needed):
         return None
@@ -92,7 +92,7 @@ def places_told(environment: Mapping[str, str], *needed: str) -> Places | None:
 
 
 def stated_in(environment: Mapping[str, str]) -> dict[str, Stated]:
-    """What the variables state; an empty one states nothing."""
+    """The values of the environment variables; an empty variable counts as not set."""
     return {
         key: from_text(key, text, variable)
         for key in READERS
@@ -105,7 +105,7 @@ def from_text(key: str, text: str, where: str) -> Stated:
 
 
 def places_of(stated: Mapping[str, Stated]) -> Places:
-    """The places, checked; keys that are not about places are left alone."""
+    """The addresses, checked. Other keys are ignored."""
     buses = {cell: _bus_url(url) for cell, url in _by_cell(stated, "cell_bus_urls").items()}
     databases = {cell: _db_url(url) for cell, url in _by_cell(stated, "cell_db_urls").items()}
     named = stated.get("cells", Stated((), ""))
@@ -130,7 +130,7 @@ def places_of(stated: Mapping[str, Stated]) -> Places:
 
 
 def without_password(url: str) -> str:
-    """A URL as it may be shown."""
+    """A URL without its password, for display."""
     return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
 
 
@@ -150,7 +150,7 @@ def _by_cell(stated: Mapping[str, Stated], key: str) -> dict[str, "_Url"]:
 
 
 class _Url(Struct, frozen=True):
-    """A URL that is to be checked, with what an error says of it."""
+    """A URL to check, and the data for an error about it."""
 
     key: str
     text: str
@@ -174,7 +174,7 @@ def _bus_url(url: _Url) -> str:
 
 
 def _db_url(url: _Url) -> str:
-    """As SQLAlchemy has it, with the driver; `sqlite:///path` and `postgresql://...` are taken for that, too."""
+    """Completes the URL with SQLAlchemy's driver: `sqlite:///path` and `postgresql://...` are accepted without it."""
     scheme, _, rest = url.text.partition("://")
     match scheme:
         case "sqlite" | "sqlite+aiosqlite":
@@ -204,7 +204,7 @@ def _cell(name: _Url) -> str:
 
 
 def _cells_by_name(stated: Mapping[str, Stated], key: str) -> dict[str, str]:
-    """The cell of each conductor group or shard."""
+    """The cell for each conductor group or shard."""
     found = stated.get(key)
     if found is None:
         return {}
@@ -220,18 +220,20 @@ def _check_cell(key: str, cell: str, where: str) -> None:
             key, cell, where, "a cell's name is a-z, 0-9, - and _, begins with a letter or digit, at most 40"
         )
     if cell == CELL0:
-        raise BadSetting(key, cell, where, "instances that no cell has are said to be there")
+        raise BadSetting(
+            key, cell, where, "this name is reserved for instances without a cell: choose another"
+        )
 
 
 def _check_are_named(stated: Mapping[str, Stated], key: str, cells: Iterable[str]) -> None:
-    """Where all cells are named, another is a slip of the pen."""
+    """If the setting `cells` lists all cells, a cell outside the list is a typing error."""
     named = stated.get("cells")
     if named is None or not named.value:
         return
     for cell in cells:
         if cell not in named.value:
             raise BadSetting(
-                key, cell, stated[key].where, f"the cells that there are: {', '.join(named.value)}"
+                key, cell, stated[key].where, f"there is no such cell; the cells are {', '.join(named.value)}"
             )
 
 
@@ -244,7 +246,7 @@ def _names(text: str, _key: str, _where: str) -> tuple[str, ...]:
 
 
 def _pairs(text: str, key: str, where: str) -> dict[str, str]:
-    """`cell=url` pairs, apart by commas or white space (so a comma in a URL is %2C)."""
+    """`cell=url` pairs, separated by commas or white space (so write a comma in a URL as %2C)."""
     pairs: dict[str, str] = {}
     for pair in re.split(r"[,\s]+", text.strip(", \t\n")):
         cell, equals, url = pair.partition("=")
@@ -262,7 +264,7 @@ _AS_PAIRS = {
     "ironic_groups": "group=cell",
     "ironic_shards": "shard=cell",
 }
-# How each key is read from a text, as variables and flags have it.
+# How the text of each variable or flag is parsed.
 READERS: dict[str, Callable[[str, str, str], Value]] = {
     "bus_url": _text,
     "db_url": _text,

@@ -1,7 +1,7 @@
-"""A worker process: its parts run together until the process is told to stop, and stop in order.
+"""Runs the parts of a worker process until it is told to stop, and then stops them in order.
 
-The first SIGTERM or SIGINT drains: no new work is taken, what is in hand is finished, said and acknowledged. A second
-one does not wait.
+The first SIGTERM or SIGINT drains: the worker takes no new work, finishes what it has, publishes and acknowledges it. A
+second signal ends the process at once.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 GARBAGE_MIN = 100_000
-# What every worker takes from its environment.
+# Variables that workers need, and what each is for.
 MEANINGS = {
     "MOOR_BUS_URL": "where the broker is",
     "MOOR_DB_URL": "where the database is",
@@ -33,7 +33,7 @@ MEANINGS = {
 
 
 class Part(Protocol):
-    """Something that runs until it is told to stop."""
+    """A component that runs until it is stopped."""
 
     async def run(self) -> None: ...
 
@@ -41,16 +41,15 @@ class Part(Protocol):
 
 
 def run_process(work: Coroutine[Any, Any, T]) -> T:
-    """The whole of a process. On uvloop, where a word to a database and back costs a third of what it costs on the
-    standard loop, and of a collector that seldom looks: what messages are made of leads to no cycles, so it has little to
-    find, and need not look after every few hundred of them.
+    """Run a whole process. It uses uvloop, on which a database round trip costs a third of the standard loop's time.
+    The garbage collector runs seldom: messages form no cycles, so it finds little.
     """
     gc.set_threshold(GARBAGE_MIN, 50, 100)
     return uvloop.run(work)
 
 
 def is_ready(environment: Mapping[str, str], *needed: str) -> bool:
-    """Begin to log; and if the environment lacks something, say on stderr what it is."""
+    """Start logging. If the environment lacks a needed variable, print which one to stderr."""
     try:
         begin_to_log(environment)
     except BadLogSettingError as wrong:
@@ -65,7 +64,7 @@ def is_ready(environment: Mapping[str, str], *needed: str) -> bool:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[asyncio.Event]:
-    """What the first SIGTERM or SIGINT sets; the second ends the process."""
+    """An event that the first SIGTERM or SIGINT sets; the second signal ends the process."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -78,15 +77,15 @@ def stopped_by_signals() -> Iterator[asyncio.Event]:
 
 
 async def run_until_told(parts: Sequence[Part], drain_s_max: float) -> None:
-    """Run all parts; a part that fails brings the others down, and its exception out."""
-    # What was made to start with lives as long as the process.
+    """Run all parts until a signal. A part that fails stops the others, and its exception is raised."""
+    # Objects made at start live as long as the process: the garbage collector can skip them.
     gc.freeze()
     with stopped_by_signals() as told:
         await run_until(told, parts, drain_s_max)
 
 
 async def run_until(told: asyncio.Event, parts: Sequence[Part], drain_s_max: float) -> None:
-    """The same, told by an event: for parts that share a process with others."""
+    """Run all parts until the event is set; for parts that share a process with others."""
     running = [asyncio.create_task(part.run()) for part in parts]
     waiting = asyncio.create_task(told.wait())
     try:
@@ -97,7 +96,7 @@ async def run_until(told: asyncio.Event, parts: Sequence[Part], drain_s_max: flo
                 await part.stop()
             await asyncio.wait(running)
     except TimeoutError:
-        log.warning("not drained within %.0f s: what is left will be delivered again", drain_s_max)
+        log.warning("not drained within %.0f s: unfinished messages will be delivered again", drain_s_max)
     finally:
         for task in (*running, waiting):
             task.cancel()

@@ -1,13 +1,13 @@
-"""The batching publisher: messages go in one by one, parcels come out.
+"""The batching publisher: callers send single messages, and it publishes parcels.
 
-A parcel costs the client and the broker forty times what a message in it costs, so messages with the same address share
-one: a message alone on an idle bus goes at once, and while others are under way it waits a millisecond or two for
-company. Confirms are never awaited one at a time: a window of parcels is unconfirmed, and each message's future is done
-when its parcel is confirmed.
+A parcel costs client and broker forty times as much as a message in it, so messages for one destination share parcels.
+A message alone on an idle bus leaves at once; while parcels are under way, messages wait a millisecond or two for
+others. Confirms are not awaited one by one: a window of parcels may be unconfirmed, and a message's future is done when
+its parcel is confirmed.
 
 A broker with an alarm takes nothing for minutes. Meanwhile messages wait here as messages, not as parcels: those for
-one address still fill up one parcel, and the caller may withdraw them. Their number is bounded. A caller that awaits its
-future is slowed down by that alone; one that does not is refused at the bound (`Overfull`).
+one destination still fill one parcel, and the caller may withdraw them. Their number is limited. A caller that awaits
+its future is slowed down by that; for others, sending fails at the limit (`Overfull`).
 """
 
 import asyncio
@@ -50,15 +50,15 @@ def now() -> datetime:
 
 
 class Overfull(Unavailable):
-    """Too many messages wait for the broker already: none of these was taken."""
+    """Too many messages wait for the broker: none of these was accepted."""
 
 
-# The project on whose feed an event is said again; empty if it is on none.
+# Returns the project on whose feed an event is repeated; empty for none.
 ProjectOf = Callable[[Message], str]
 
 
 def _with_copies(outgoing: Sequence[Outgoing], project_of: ProjectOf) -> Sequence[Outgoing]:
-    """These, and the copies of events for the feeds of their projects."""
+    """These messages, and copies of events for the feeds of their projects."""
     copies = [
         structs.replace(each, feed=project, id="")
         for each in outgoing
@@ -68,8 +68,8 @@ def _with_copies(outgoing: Sequence[Outgoing], project_of: ProjectOf) -> Sequenc
 
 
 class Publisher:
-    """One role's way out, on a channel of its own. It reconnects, repeats what was not confirmed, and slows its callers
-    down when the broker does: nothing that was accepted by `send` is given up until the publisher is closed or the
+    """Publishes for one process, on its own channel. It reconnects, repeats what was not confirmed, and slows its
+    callers down when the broker is slow. A message accepted by `send` is kept until the publisher is closed or the
     caller withdraws it.
     """
 
@@ -83,25 +83,25 @@ class Publisher:
         self._ids = itertools.count(1)
         self._buckets: dict[Key, Bucket] = {}
         self._full: deque[Bucket] = deque()
-        # Messages in buckets, which are not parcels yet.
+        # The number of messages in buckets, not yet in parcels.
         self._waiting = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
-        # Each parcel's task, and which callers wait for it.
+        # The task of each parcel under way, and the callers that wait for it.
         self._under_way: dict[asyncio.Task[None], Mapping[Waiter, int]] = {}
         self._timer: asyncio.Handle | None = None
-        # The linger time of what waits is over, but no parcel may start.
+        # Messages have waited for their linger time, but no parcel may start.
         self._is_late = False
-        # What had to wait for the channel leaves in the turn after it is there.
+        # Messages that waited for the channel leave in the loop turn after it opened.
         self._way = WayOut(link, lambda: asyncio.get_running_loop().call_soon(self._flush))
         self._alarm: asyncio.Task[None] | None = None
         self._is_closed = False
-        # What callers keep on rows until the broker has it, by the future of their call.
+        # Keys of messages that callers keep on rows until the broker has them, by the future of their call.
         self._kept: dict[asyncio.Future[None], Sequence[Hashable]] = {}
-        # When the last alarm ended, by the loop's clock.
+        # When the last alarm ended, by the event loop's clock.
         self.free_since_s = 0.0
         self._project_of: ProjectOf | None = None
-        # For parcels of which one was refused: each goes with no other beside it.
+        # A second channel for parcels of which one was refused: each is sent there alone.
         self._aside = WayOut(link)
         self._alone = asyncio.Lock()
         self.answers_dropped = 0
@@ -109,11 +109,11 @@ class Publisher:
         self.parcels_sent = 0
 
     def send(self, message: Message, cause: str = "") -> asyncio.Future[None]:
-        """Say one thing; the future is done when the broker has it, or raises `Undeliverable`."""
+        """Send one message. The future is done when the broker has it, or raises `Undeliverable`."""
         return self.send_all((Outgoing(message, cause),))
 
     def send_all(self, outgoing: Sequence[Outgoing], kept: Sequence[Hashable] = ()) -> asyncio.Future[None]:
-        """Say many things; one future for all. `kept` names the rows that keep them: `is_on_the_way` knows of these."""
+        """Send many messages; one future for all. `kept` has the keys of their rows, which `on_the_way` returns."""
         if self._project_of is not None:
             outgoing = _with_copies(outgoing, self._project_of)
         waiter = Waiter(len(outgoing), asyncio.get_running_loop().create_future())
@@ -148,12 +148,12 @@ class Publisher:
         return waiter.done
 
     def feed_by(self, project_of: ProjectOf | None) -> None:
-        """From now on, say events again on the feed of their project, where this names one."""
+        """From now on, repeat events on the feed of the project that this function returns."""
         self._project_of = project_of
 
     async def offer(self, parcel: Parcel) -> None:
-        """Send something as it is, by itself: an item that goes back to its queue, or to the dead letters. Raises `NotTaken`
-        if a queue is full: a parcel that waited for room here would hold up everything else.
+        """Send one finished parcel by itself, to a retry exchange or to the dead letters. Raises `NotTaken` if a queue
+        is full: waiting for room here would hold up all other parcels.
         """
         receipt = await self._publish_until_told(parcel, _never, (*_FINAL, Receipt.REFUSED))
         unroutable = receipt is Receipt.UNROUTABLE
@@ -161,11 +161,13 @@ class Publisher:
             raise problem
         if receipt is Receipt.REFUSED:
             raise NotTaken(
-                f"a queue for {parcel.routing_key!r} on {parcel.exchange!r} is full, and took nothing"
+                f"a queue for {parcel.routing_key!r} on {parcel.exchange!r} is full and rejected a parcel"
             )
 
     def withdraw(self, sent: asyncio.Future[None]) -> None:
-        """Take back the messages of the call that returned this future, as far as they have not left; cancels it."""
+        """Withdraw the messages of the call that returned this future, if they have not left yet, and cancel the
+        future.
+        """
         if sent.done():
             return
         if self._waiting:
@@ -174,38 +176,38 @@ class Publisher:
             for waiter in waiting:
                 waiter.is_withdrawn |= waiter.done is sent
             if self._way.connection is None and _is_withdrawn(waiting):
-                # No channel is open: it waits for one, or to try again.
+                # No channel is open: the task waits for one, or for its next try.
                 task.cancel()
         sent.cancel()
 
     @property
     def is_held(self) -> bool:
-        """The broker has an alarm, and takes nothing from publishers."""
+        """The broker has an alarm and accepts nothing from publishers."""
         connection = self._way.connection
         return connection is not None and bool(connection.blocked)
 
     @property
     def waiting(self) -> int:
-        """How many messages have not left yet, and wait for their parcel."""
+        """The number of messages that wait to be put into a parcel."""
         return self._waiting
 
     @property
     def parcels_under_way(self) -> int:
-        """How many parcels are made and not confirmed."""
+        """The number of unconfirmed parcels."""
         return len(self._under_way)
 
     def on_the_way(self) -> set[Hashable]:
-        """What is kept on rows and was handed over here, and is not confirmed yet."""
+        """The keys of messages that are kept on rows, were passed to this publisher, and are not confirmed yet."""
         return {each for kept in self._kept.values() for each in kept}
 
     async def until_room(self) -> None:
-        """Wait while so many messages wait that a large batch more might not be taken."""
+        """Wait until there is room for another large batch."""
         while self._waiting > self._settings.messages_waiting_max // 2 and not self._is_closed:
             self._has_room.clear()
             await self._has_room.wait()
 
     async def close(self) -> None:
-        """Let go of what the broker takes now; whoever still waits is told that the connection is lost."""
+        """Send what the broker accepts within the drain time. Callers that still wait get `ConnectionLost`."""
         self._flush()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_ms_max / 1000):
@@ -221,13 +223,13 @@ class Publisher:
         await self._aside.close()
         await self._way.close()
 
-    # Into parcels
+    # Building parcels
 
     def _bucket_for(self, outgoing: Outgoing) -> Bucket:
         message = outgoing.message
         key: Key
         if outgoing.feed:
-            # Events of all types share a parcel here.
+            # Events of all types share parcels on a feed.
             key = (FEED, outgoing.feed, "")
         elif outgoing.to:
             key = (REPLY, outgoing.to, outgoing.reply_to)
@@ -244,12 +246,12 @@ class Publisher:
         if self._waiting >= self._settings.messages_waiting_max:
             return Overfull(
                 f"{self._waiting} messages wait for the broker, at most {self._settings.messages_waiting_max} may: "
-                f"{count} more were not taken"
+                f"{count} more were not accepted; try again later"
             )
         return None
 
     def _schedule(self) -> None:
-        """Full parcels leave now; the others at the end of this turn of the loop, or when they have lingered."""
+        """Full parcels leave now; others at the end of this loop turn, or when they have lingered."""
         while self._full and self._may_start():
             self._dispatch(self._full.popleft())
         if self._timer is None and not self._is_late and (self._buckets or self._full):
@@ -260,7 +262,7 @@ class Publisher:
                 self._timer = loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """What may not leave yet stays in its bucket, which goes on filling up."""
+        """Messages that may not leave yet stay in their bucket, which can fill up further."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -271,7 +273,7 @@ class Publisher:
 
     def _may_start(self) -> bool:
         if self._way.connection is None:
-            # One is enough to open the channel. What has not left may still be withdrawn.
+            # One parcel is enough to open the channel; the other messages can still be withdrawn.
             return not (self._under_way or self._is_closed)
         if len(self._under_way) >= self._settings.parcels_unconfirmed_max:
             return False
@@ -284,7 +286,7 @@ class Publisher:
         connection = self._way.connection
         if self._alarm is None and connection is not None:
             self.held_back += 1
-            log.warning("the broker takes nothing: %s; holding back", connection.blocked)
+            log.warning("the broker accepts nothing: %s; messages wait here", connection.blocked)
             self._alarm = asyncio.get_running_loop().create_task(connection.until_unblocked())
             self._alarm.add_done_callback(self._alarm_ended)
 
@@ -330,7 +332,7 @@ class Publisher:
         for parcel, waiting in parcels:
             self._start(parcel, waiting, bucket.address.kind)
 
-    # Out to the broker
+    # Sending
 
     def _start(self, parcel: Parcel, waiting: Mapping[Waiter, int], kind: Kind) -> None:
         task = asyncio.get_running_loop().create_task(self._deliver(parcel, waiting, kind))
@@ -345,7 +347,7 @@ class Publisher:
             self._schedule()
 
     async def _deliver(self, parcel: Parcel, waiting: Mapping[Waiter, int], kind: Kind) -> None:
-        """Publish one parcel until the broker has said what became of it, and tell those who wait."""
+        """Publish one parcel until its outcome is known, and tell the waiting callers."""
         problem: Exception | None = ConnectionLost("closed before the broker confirmed")
         try:
             receipt = await self._publish_until_told(parcel, lambda: _is_withdrawn(waiting), _FINAL)
@@ -360,7 +362,9 @@ class Publisher:
     async def _publish_until_told(
         self, parcel: Parcel, is_withdrawn: Callable[[], bool], final: Sequence[Receipt]
     ) -> Receipt:
-        """Once, as almost always; or as often as it takes, with growing pauses. `REFUSED` if all was withdrawn."""
+        """Publish once, which nearly always is enough; otherwise retry with growing pauses. `REFUSED` if all was
+        withdrawn.
+        """
         receipt = await self._publish_once(parcel)
         if receipt in final:
             return receipt
@@ -380,7 +384,7 @@ class Publisher:
         return told
 
     async def _publish_once(self, parcel: Parcel) -> Receipt:
-        """On a channel that broke, the parcel may or may not have arrived: it is `LOST`, and goes again."""
+        """Publish once. On a channel that broke, the outcome is unknown: `LOST`, and the parcel is sent again."""
         publishing: Publishing | None = None
         try:
             publishing = await self._way.channel()
@@ -395,7 +399,7 @@ class Publisher:
         return receipt
 
     async def _publish_alone(self, parcel: Parcel) -> Receipt:
-        """With no other beside it, so that a refusal is its own."""
+        """Publish with no other parcel under way, so that a refusal is certainly about this one."""
         async with self._alone:
             publishing: Publishing | None = None
             try:
@@ -412,7 +416,10 @@ class Publisher:
 
     def _tell_of_back_pressure(self, state: tenacity.RetryCallState) -> None:
         self.held_back += 1
-        log.info("a queue is full or the broker is away: holding back", extra={"tries": state.attempt_number})
+        log.info(
+            "a queue is full or the broker is unreachable: trying again",
+            extra={"tries": state.attempt_number},
+        )
 
     def _unroutable(self, parcel: Parcel, kind: Kind, count: int) -> Exception | None:
         if kind is Kind.ANSWER:

@@ -1,7 +1,7 @@
-"""A worker as a process: what must be so before it starts, its parts, its health; from the first line to the last.
+"""Runs a worker as a process: the steps before it starts, its parts, its health, its end.
 
-A server that is away, a wrong password or tables that cannot be made do not end it: it says what it waits for, keeps
-trying, is not ready, and becomes ready when that is mended.
+A server that is down, a wrong password or a failed migration does not end the process. It logs what it waits for, keeps
+trying, reports that it is not ready, and becomes ready when the fault is repaired.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from bus.process import Part, run_process, run_until, stopped_by_signals
 
 log = logging.getLogger(__name__)
 
-# The settings of a database, of which nothing is known here.
+# The type of a database's settings, which is not known here.
 D = TypeVar("D")
 
 
@@ -48,8 +48,8 @@ async def run_worker(
     stations: Sequence[object] = (),
     health_at: str = "",
 ) -> None:
-    """Until the process is told to stop, or a bug ends one of the parts. `first` must succeed before the parts run;
-    `stations` are those that count beside the parts.
+    """Run until the process is told to stop, or a bug ends a part. `first` must succeed before the parts run.
+    `stations` are included in health and metrics beside the parts.
     """
     health = Health(about, (*first, *parts, *stations))
     watchers: list[Part] = [ReadyTeller(health)]
@@ -66,7 +66,7 @@ async def run_worker(
             for once in first:
                 await once.run()
             if not told.is_set():
-                # What was made to start with lives as long as the process.
+                # Objects made at start live as long as the process: the garbage collector can skip them.
                 gc.freeze()
                 await run_until(told, parts, drain_s_max)
         finally:
@@ -80,7 +80,7 @@ async def run_worker(
 
 
 async def _watch(part: Part, told: asyncio.Event) -> None:
-    """A watcher that fails, which is a bug, ends the process, too."""
+    """A watcher that fails has a bug, and ends the process too."""
     try:
         await part.run()
     finally:
@@ -110,7 +110,7 @@ def _introduce(about: About, health_url: str) -> None:
 def tables_first(
     upgrade: Callable[[str, str, D], Coroutine[Any, Any, object]], url: str, package: str, settings: D
 ) -> tuple[Once, ...]:
-    """The tables, brought up to date before anything else; as often as that takes."""
+    """A part that migrates the tables before anything else, retrying as long as needed."""
 
     async def bring_up() -> None:
         try:
@@ -122,7 +122,7 @@ def tables_first(
 
 
 def with_flags(environment: Mapping[str, str], arguments: Sequence[str], room: str) -> Mapping[str, str]:
-    """The environment of `python -m <room>`, with what its flags say instead; ends the process if one is wrong."""
+    """The environment of `python -m <room>` with its flags applied. Ends the process if a flag is invalid."""
     parser = argparse.ArgumentParser(prog=f"python -m {room}", description="Settings are MOOR_* variables.")
     parser.add_argument(
         "--health-listen", metavar="ADDRESS:PORT", help=f"/healthz, /readyz, /metrics [{VARIABLE}]"
@@ -134,7 +134,7 @@ def with_flags(environment: Mapping[str, str], arguments: Sequence[str], room: s
 
 
 def run_main(work: Coroutine[Any, Any, None]) -> int:
-    """The exit code of a worker's main."""
+    """Run a worker's main. Returns the exit code."""
     try:
         run_process(work)
     except BadAddressError as wrong:

@@ -1,4 +1,4 @@
-"""How patient, how greedy and how stubborn the bus is. Relations between the limits are asserted here."""
+"""The settings of the bus: batch sizes, limits and timeouts. Relations between them are checked here."""
 
 from msgspec import Struct
 
@@ -6,48 +6,48 @@ from bus.broker import PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX
 
 
 class BusSettings(Struct, frozen=True):
-    """The defaults come from measurements: docs/architecture.md says which."""
+    """The defaults come from measurements (docs/architecture.md)."""
 
-    # Publishing: how long a lone message waits for company while others are under way, and how many parcels may be
-    # unconfirmed. The client walks all of them at each confirm: more makes it slower, not faster.
+    # Publishing: how long a message waits for others while parcels are under way, and how many parcels may be
+    # unconfirmed. The client walks all of them at each confirm, so more makes it slower, not faster.
     linger_ms: float = 2.0
     parcels_unconfirmed_max: int = 64
     parcel_items_max: int = PARCEL_ITEMS_MAX
     parcel_bytes_max: int = PARCEL_BYTES_MAX
-    # Messages that wait because the broker takes nothing: at half of it workers take no more batches, and at all of it
-    # nothing more is taken.
+    # Messages that wait because the broker accepts nothing: at half of this number workers take no more batches, at all
+    # of it nothing more is accepted.
     messages_waiting_max: int = 50_000
-    # Consuming: parcels on their way to a worker, messages it takes at once, and how many batches it may have saved
-    # but not yet said.
+    # Consuming: the parcels prefetched by a worker, the messages in a batch, and the batches that may be saved but not
+    # yet confirmed.
     prefetch: int = 200
     batch_items_max: int = 500
     batches_unsaid_max: int = 2
-    # Messages kept on their rows are said again at start, and this often.
+    # Unconfirmed messages on rows are sent again at start, and at this interval.
     sweep_s: float = 30.0
-    # Trying again: within a worker at once and for what is transient, and by way of the queue.
+    # Retries: transient failures in place, within the worker, and then by way of the queue.
     tries_in_place_max: int = 4
     retry_delay_ms_first: float = 20.0
     retry_delay_ms_max: float = 30_000.0
-    # Less than the broker's own limit of deliveries, so that a dead letter carries our reason and not just its.
+    # Less than the broker's delivery limit, so that a dead letter carries our reason.
     attempts_max: int = 20
-    # What failed by no fault of its own, such as another's lock, waits this long before it is tried again.
+    # The pause after a failure for which the message is not to blame, such as another session's lock.
     blameless_delay_ms: float = 2_000.0
-    # A message of a newer version waits this long before it is offered to another worker; and, as a rolling upgrade takes
-    # minutes, about so long until it is a dead letter.
+    # A message of a newer version is returned to its queue after this pause. After about this total time, as a rolling
+    # upgrade takes minutes, it becomes a dead letter.
     newer_delay_ms: float = 5_000.0
     newer_wait_s_max: float = 3_600.0
-    # Asking: how long until a question is asked again, and until it has no answer.
+    # Asking: the time until a question is repeated, and until it fails.
     ask_again_ms: float = 2_000.0
     answer_timeout_ms: float = 30_000.0
     # Connecting.
     connect_delay_ms_first: float = 50.0
     connect_delay_ms_max: float = 5_000.0
-    # Stopping: how long work in hand may take before it is given back unfinished.
+    # Stopping: how long unfinished work may take before it is returned to the queue.
     drain_ms_max: float = 20_000.0
 
     @property
     def newer_waits_max(self) -> int:
-        """How often a message of a newer version is offered to another worker."""
+        """How often a message of a newer version is returned to wait for a newer worker."""
         return int(self.newer_wait_s_max * 1000 / self.newer_delay_ms)
 
     def __post_init__(self) -> None:

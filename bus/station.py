@@ -1,7 +1,7 @@
-"""One process's place on one broker: its connections, its way out, and its way to ask.
+"""A station: everything that one process has on one broker, namely its connections, its publisher and its asker.
 
-Consuming and publishing have a connection each (bus/link.py says why). A process that serves several brokers, such as a
-placement worker that answers every cell on the cell's own broker, has a station on each.
+Consuming and publishing have a connection each (bus/link.py says why). A process that serves several brokers has a
+station on each: a placement worker, for example, answers every cell on the cell's own broker.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from bus.settings import BusSettings
 from bus.urls import broker_at
 from bus.worker import Outbox, Transactions, Worker
 
-# For a station on a cell's broker. What is not confirmed there by the end is on a row, or comes again from a queue: a
-# broker that is away need not hold up the end.
+# For a station on a cell's broker. A message that is unconfirmed there at the end is kept on a row or comes again from
+# a queue, so a broker that is down need not delay the end.
 DRAIN_BELOW_MS_MAX = 2_000.0
 
 
 class Station:
-    """A part of a process (bus/process.py): run it to have answers delivered, close it last."""
+    """A part of a process (bus/process.py). Run it to receive answers; close it last."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Station:
         chance: random.Random | None = None,
         cells: Iterable[str] | None = None,
     ) -> None:
-        """`cells` are those that a cell's own broker serves; without, it is the API level's."""
+        """`cells` are the cells served by a cell's own broker; None for the API level's broker."""
         self.name = name
         self.settings = settings or BusSettings()
         self.codec = codec
@@ -84,8 +84,9 @@ class Station:
         says_by: Publisher | None = None,
         before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
     ) -> Worker[Tx]:
-        """A loop over one queue of this broker; what its handlers say leaves by this station, or by another's publisher.
-        `before_burial`: what gives back what was taken for a message that will be buried; the first that succeeds does.
+        """A worker loop for one queue of this broker. Its messages are published by this station, or by another's
+        publisher (`says_by`). `before_burial` has handlers that release what was claimed for a message that will be
+        buried; the first that succeeds is enough.
         """
         return Worker(
             queue,
@@ -103,13 +104,13 @@ class Station:
         )
 
     def on_refusal(self, tell: Callable[[Refusal], None]) -> None:
-        """Tell this, when the broker refuses to take a question."""
+        """Set a function that is told when the broker refuses a question."""
         if self._asker is not None:
             self._asker.on_refusal(tell)
 
     async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
         if self._asker is None:
-            raise TypeError(f"{self.name} was not made to ask: Station(..., asks=True)")
+            raise TypeError(f"{self.name} cannot ask questions: create it by Station(..., asks=True)")
         return await self._asker.ask_all(questions)
 
     async def ask(self, question: Message) -> Message:
@@ -120,7 +121,7 @@ class Station:
         return self._asker.asked_again if self._asker else 0
 
     async def run(self) -> None:
-        """Take in answers until stopped; a station that does not ask only waits."""
+        """Receive answers until stopped; a station that does not ask only waits."""
         await (self._asker.run() if self._asker else self._stopping.wait())
 
     async def stop(self) -> None:
@@ -130,7 +131,7 @@ class Station:
 
     @property
     def parts(self) -> Sequence[object]:
-        """For health and metrics (bus/parts.py)."""
+        """Status-bearing parts, for health and metrics (bus/parts.py)."""
         asking = (self._asker.taking_answers,) if self._asker else ()
         return (self.consuming, self._publishing, *asking)
 
@@ -139,7 +140,7 @@ class Station:
         return self.consuming.connections_made + self._publishing.connections_made
 
     async def close(self) -> None:
-        """Let go of what was said, then of the broker."""
+        """Send what is left, then close the connections."""
         await self.publisher.close()
         await self.consuming.close()
         await self._publishing.close()
@@ -148,7 +149,9 @@ class Station:
 def stations_at(
     places: Places, role: str, *, asks: bool = False, settings: BusSettings | None = None
 ) -> tuple[Station, dict[str, Station]]:
-    """One on the API level's broker, and one on each other broker that has cells; a cell that is not named is on the first."""
+    """A station on the API level's broker, and one on each other broker that has cells. A cell that is not in the
+    mapping is on the API level's broker.
+    """
     name = process_name(role)
     api = Station(broker_at(places.bus_url), name, asks=asks, settings=settings)
     drain_ms_max = min(api.settings.drain_ms_max, DRAIN_BELOW_MS_MAX)
@@ -162,12 +165,14 @@ def stations_at(
 
 
 async def close_all(stations: Iterable[Station]) -> None:
-    """Together: one whose broker is away does not keep the others."""
+    """Close all at once: a broker that is down does not delay the others."""
     await asyncio.gather(*[station.close() for station in dict.fromkeys(stations)])
 
 
 def by_station(cells: Mapping[str, Station]) -> dict[Station, tuple[str, ...]]:
-    """The cells at each station: several may share a broker. A station there must have been made for them."""
+    """The cells of each station; several cells may share a broker. Each station must have been created with these
+    cells.
+    """
     found = {
         station: tuple(cell for cell, there in cells.items() if there is station)
         for station in dict.fromkeys(cells.values())
@@ -175,11 +180,11 @@ def by_station(cells: Mapping[str, Station]) -> dict[Station, tuple[str, ...]]:
     for station, here in found.items():
         if station.consuming.post.cells != frozenset(here):
             raise ValueError(
-                f"the station {station.name} is to serve the cells {here}: make it with cells={here}"
+                f"the station {station.name} serves the cells {here}: create it with cells={here}"
             )
     return found
 
 
 def process_name(role: str) -> str:
-    """Who this process is in logs, message ids and dead letters: the role, where, and a suffix that no other has."""
+    """The name of this process in logs, message ids and dead letters: role, host name, process id and a random suffix."""
     return f"{role}-{socket.gethostname().replace('.', '-')}-{os.getpid()}-{secrets.token_hex(2)}"

@@ -1,11 +1,11 @@
-"""Who may say what to whom, as data: exchanges, queues, routes of messages, roles and their rights.
+"""The topology as data: exchanges, queues, routes of messages, roles and their rights.
 
-From this one table the objects are declared, users and permissions are generated (bus/permissions.py), messages find
-their way, each message is judged when it arrives (bus/authority.py), and the promise that cells never call up is checked:
-statically, in simulation, and by the broker.
+This one table has several uses. Objects are declared and users and permissions generated from it (bus/permissions.py);
+messages are routed by it; and each arriving message is judged by it (bus/authority.py). Tests, the simulation and the
+broker check its promise that cells never send to the API level.
 
-A pattern is an AMQP topic pattern; `{cell}` in a pattern or name stands for the cell's name. Some keys, roles and queues
-are for messages that do not exist yet (moves, groups, aggregates), so that rights need not change with them.
+A pattern is an AMQP topic pattern; `{cell}` in a pattern or name is replaced by the cell's name. Some keys, roles and
+queues are for messages that do not exist yet (moves, groups, aggregates), so that rights need not change with them.
 """
 
 import functools
@@ -24,15 +24,15 @@ PLACEMENT = "moor.placement"
 CELL = "moor.cell.{cell}"
 EVENTS = "moor.events"
 REPLY = "moor.reply"
-# What applications hear: events of their own projects, by the project as the key.
+# The feed of applications: events of their own projects, with the project as the key.
 FEED = "moor.feed"
-# An item that must be tried again goes back to its queue, and one that cannot be handled goes to the dead letters, by
-# the name of its queue: so nobody needs the default exchange, which is a back door into every queue.
-# Each role has an exchange of its own for retries, in each cell: RabbitMQ judges a parcel by its routing key, but also
-# routes it by those in its CC header, so a user who may write to an exchange reaches every queue that is bound to it.
+# A message that must be retried returns to its queue, and one that cannot be handled goes to the dead letters, each
+# under the name of its queue. So no user needs the default exchange, which reaches every queue. Each role has its own
+# retry exchange, in each cell. The reason: RabbitMQ checks only the routing key of a parcel, but also routes it by the
+# keys in its CC header. So a user that may write to an exchange reaches every queue bound to it.
 RETRY = "moor.retry."
 DEAD = "moor.dead"
-# Brings what an inbox dropped to its second queue, by the inbox's name.
+# Carries messages that an inbox dropped to its second queue, under the inbox's name.
 MISSED = "moor.missed"
 IRONIC = "ironic"
 IRONIC_TOPIC = "ironic_versioned_notifications"
@@ -40,20 +40,21 @@ IRONIC_EVENTS = "ironic.events"
 
 DEAD_QUEUE = "dead"
 CELL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
-# Where instances are that no cell has: no cell may be called so.
+# Stands for the cell of instances without a cell: no cell may have this name.
 CELL0 = "cell0"
 APPLICATION_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 APPLICATION_USER = "moor-app-"
 PROJECT_NAME = re.compile(r"[a-z0-9_-]{1,64}")
-# In a key, where a message names no project: such a message is for the instances of all projects.
+# In the key of a message that names no project: it is for the instances of all projects.
 NO_PROJECT = "-"
 DELIVERIES_MAX_LEAST = 20
 
 
 class Site(Enum):
-    """On which broker an object stands. By default all are one broker, and hold everything once.
+    """The broker on which an object exists. By default there is one broker with all objects, each once.
 
-    IRONIC is the broker on which Ironic publishes its notifications, often one of its own; nothing else of ours is there.
+    IRONIC is the broker on which Ironic publishes its notifications. It is often a separate one, with nothing else of
+    ours.
     """
 
     API = "api"
@@ -66,14 +67,14 @@ EVERY_SITE = (Site.API, Site.CELL, Site.IRONIC)
 
 
 class QueueKind(Enum):
-    """What a queue promises. WORK loses nothing; QUESTIONS and ANSWERS may, since whoever asks repeats (the queue of
-    questions itself outlives a restart of the broker, since who answers has no right to declare it); a FEED drops
-    its oldest, and its reader sees the gap; DEAD keeps what could not be handled until a person decides, and takes no
-    more when it is full.
+    """The kinds of queues. WORK loses nothing. QUESTIONS and ANSWERS may lose messages, since askers repeat; the queue
+    of questions itself outlives a restart of the broker, since the workers that answer have no right to declare it. A
+    FEED drops its oldest, and its reader sees the gap. DEAD keeps messages that could not be handled until a person
+    decides, and rejects more when it is full.
 
-    An INBOX takes what a program of somebody else's publishes, such as Ironic. Unread, it drops its oldest, so that it never
-    holds up that program; what it drops goes to a MISSED queue, which holds one message: the reader of the inbox learns
-    from it that something was dropped.
+    An INBOX takes the messages of another program, such as Ironic. When nobody reads, it drops its oldest, so that it
+    never blocks that program. Dropped messages go to a MISSED queue, which holds one message: from it the reader of the
+    inbox learns of the gap.
     """
 
     WORK = "work"
@@ -86,7 +87,7 @@ class QueueKind(Enum):
 
 
 class Kind(Enum):
-    """What a message is. Orders and questions must find a queue; an event may have no listener."""
+    """The kinds of messages. Orders and questions must reach a queue; an event may have no listener."""
 
     ORDER = "order"
     QUESTION = "question"
@@ -99,7 +100,7 @@ class Kind(Enum):
 
     @property
     def is_kept(self) -> bool:
-        """Written to disk by the broker; questions and answers are asked again instead."""
+        """Stored on disk by the broker; questions and answers are repeated instead."""
         return self in (Kind.ORDER, Kind.EVENT)
 
 
@@ -107,7 +108,7 @@ class Exchange(Struct, frozen=True):
     name: str
     site: Site = Site.BOTH
     durable: bool = True
-    # Not ours: bound to where it exists, and created only when a person asks for it.
+    # Another program's: queues are bound to it where it exists, and it is created only on request.
     foreign: bool = False
 
 
@@ -128,10 +129,10 @@ def missed_queue(inbox: str) -> str:
 
 
 def inbox_queues(name: str, exchange: str, topics: Iterable[str]) -> tuple[Queue, Queue]:
-    """An inbox for these topics of a foreign exchange, and the queue that tells what it dropped.
+    """An inbox for these topics of another program's exchange, and the queue that reports dropped messages.
 
-    oslo.messaging's keys are `<topic>.<level>`. `*` takes every level: there are more than Ironic uses, and `warning` is
-    `warn` in a key. Never `#`: the same exchange carries Ironic's RPC.
+    oslo.messaging's keys are `<topic>.<level>`. `*` matches every level: there are more than Ironic uses, and `warning`
+    is `warn` in a key. Never `#`: the same exchange carries Ironic's RPC.
     """
     return (
         Queue(name, QueueKind.INBOX, tuple(Binding(exchange, f"{topic}.*") for topic in topics), Site.IRONIC),
@@ -140,40 +141,41 @@ def inbox_queues(name: str, exchange: str, topics: Iterable[str]) -> tuple[Queue
 
 
 class Limits(Struct, frozen=True):
-    """How much a queue may hold, how often it delivers one message, how long an unread one of a process lives."""
+    """Limits of queues: their length, the number of deliveries of a message, and the lifetime of an unread feed."""
 
     work_length_max: int = 100_000
     questions_length_max: int = 20_000
     feed_length_max: int = 10_000
-    # A full queue of dead letters takes no more: what is to be buried stays unacknowledged in its own queue until then.
+    # A full dead-letter queue rejects more: messages to be buried then stay unacknowledged in their own queues.
     dead_length_max: int = 100_000
-    # An inbox: about an hour of a busy Ironic. It keeps to the smaller of the two.
+    # An inbox holds about an hour of a busy Ironic. The smaller of the two limits applies.
     inbox_length_max: int = 50_000
     inbox_bytes_max: int = 256 * 1024 * 1024
-    # The last resort, for what kills every worker: one that lives has buried it at half of that, with a better reason.
+    # The last resort, for messages that kill every worker. A worker that lives buries a message at half of this, with a
+    # better reason.
     deliveries_max: int = 40
     unused_expires_ms: int = 60_000
 
     def __post_init__(self) -> None:
         if self.deliveries_max < DELIVERIES_MAX_LEAST:
             raise ValueError(
-                f"deliveries_max is {self.deliveries_max}, must be at least {DELIVERIES_MAX_LEAST}: a consumer that dies takes a delivery "
-                "from everything it had prefetched, innocent or not"
+                f"deliveries_max is {self.deliveries_max}, must be at least {DELIVERIES_MAX_LEAST}: a consumer that "
+                "dies uses up one delivery of every message that it had prefetched"
             )
 
 
 class Grant(Struct, frozen=True):
-    """May use these keys on that exchange."""
+    """The right to use these keys on an exchange."""
 
     exchange: str
     patterns: tuple[str, ...]
 
 
 class Role(Struct, frozen=True):
-    """Who a process is to the broker. Its rights are these and what follows from them, nothing else.
+    """A role of processes. It has these rights and what follows from them, nothing else.
 
-    It reads its queues, may put their items back or bury them, and may bind its inboxes again to what they hear; with `asks`
-    it has an answer queue per process, with `listens` feeds of its own; only who `answers` may write to answer queues.
+    A role reads its queues, may return or bury their messages, and may bind its inboxes again. With `asks` it has one
+    answer queue per process, with `listens` its own feeds; with `answers` it may write to answer queues.
     """
 
     name: str
@@ -183,24 +185,24 @@ class Role(Struct, frozen=True):
     asks: bool = False
     answers: bool = False
     per_cell: bool = False
-    # Where it has a user: who is of the API level has none on a cell's own broker.
+    # Where the role has a user: roles of the API level have none on a cell's own broker.
     site: Site = Site.BOTH
-    # May declare, and look into and move dead letters: a person's, or the deployment's.
+    # May declare objects, and read and move dead letters: for operators and deployment tools.
     operates: bool = False
 
 
 class Scope(Enum):
-    """What ends the routing key of a message, after its type."""
+    """What follows the type in the routing key of a message."""
 
     NONE = "none"
     CELL = "cell"
-    # The project that the message names; `-` if it names none.
+    # The project named by the message; `-` if it names none.
     PROJECT = "project"
 
 
 class Route(Struct, frozen=True):
-    """Where messages of a type go: the exchange, and a key that is the type, ended by what its scope says. A question, or
-    an order whose sender may wait for its outcome, is answered by messages of the type `answer`.
+    """The route of a message type: the exchange, and a key that is the type, followed by what its scope says. Questions
+    are answered by messages of type `answer`; so are orders whose sender may wait for the outcome.
     """
 
     exchange: str
@@ -209,7 +211,7 @@ class Route(Struct, frozen=True):
     answer: str = ""
 
 
-# What is written into placement's books by name, and asked of them beside providers: for the API level, not for cells.
+# Writes by name to placement's books, and questions about more than providers: for the API level, not for cells.
 BOOK_WRITES = (
     *("provider.create", "provider.update", "provider.delete"),
     *("inventory.set", "inventory.put", "inventory.drop", "traits.set", "aggregates.set"),
@@ -286,7 +288,7 @@ ROUTES: dict[str, Route] = {
     "names.query": Route(PLACEMENT, Kind.QUESTION, answer="names.found"),
     "names.found": _ANSWER,
 }
-# A request that makes no sense is answered by this instead, whatever was asked.
+# An invalid request is answered by this type, whatever was asked.
 REJECTION = "build.rejected"
 
 EXCHANGES: tuple[Exchange, ...] = (
@@ -303,7 +305,7 @@ EXCHANGES: tuple[Exchange, ...] = (
     Exchange(f"{RETRY}compute.{{cell}}", Site.CELL),
     Exchange(DEAD),
     Exchange(MISSED, Site.IRONIC),
-    # As Ironic itself declares it.
+    # Declared exactly as Ironic does.
     Exchange(IRONIC, Site.IRONIC, durable=False, foreign=True),
 )
 
@@ -332,7 +334,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(API, "application.query"),
         ),
     ),
-    # What schedulers must not miss, however long they are away: how instances end, and what hosts are.
+    # Events that schedulers must not miss, however long they are down: how instances end, and facts about hosts.
     Queue(
         "scheduler.events",
         QueueKind.WORK,
@@ -354,7 +356,7 @@ QUEUES: tuple[Queue, ...] = (
         ),
         Site.BOTH,
     ),
-    # Claims, searches and the rest apart: a queue full of searches is not in the way of claims.
+    # Separate queues for claims, searches and other questions: many searches do not delay claims.
     Queue(
         "placement.claims",
         QueueKind.QUESTIONS,
@@ -406,7 +408,8 @@ QUEUES: tuple[Queue, ...] = (
     Queue(DEAD_QUEUE, QueueKind.DEAD, (Binding(DEAD, "#"),), Site.BOTH),
 )
 
-# Everything that is a fact, by name: a cell can lead the answers to it to the events, but under no such key.
+# All events, listed by name instead of `#`: a cell can forward answers meant for it to the events exchange, but not
+# under these keys.
 FACTS = (
     "build.#",
     "instance.#",
@@ -415,7 +418,8 @@ FACTS = (
     "providers.changed",
     "inventory.refused.*",
 )
-# What an application says for a project, by what precedes the project in the key; and what one asks that serves all.
+# What an application may send for its projects, by the part of the key before the project; and what only admin
+# applications may ask.
 OF_PROJECTS = (
     *(
         Grant(API, (f"{key}.{{project}}",))
@@ -429,7 +433,7 @@ OF_ADMINS = (
     Grant(PLACEMENT, (*BOOK_SEARCHES, "consumer.query", "holders.query", "names.query")),
 )
 
-# Nothing is put back into these: not by a worker that tries it again, and not from the dead letters.
+# Nothing is returned to these queues, neither by a worker's retry nor from the dead letters.
 INBOXES = frozenset(queue.name for queue in QUEUES if queue.kind in (QueueKind.INBOX, QueueKind.MISSED))
 
 ROLES: tuple[Role, ...] = (
@@ -489,7 +493,7 @@ ROLES: tuple[Role, ...] = (
         reads=(IRONIC_EVENTS, missed_queue(IRONIC_EVENTS), "ironic.{cell}.work"),
         asks=True,
     ),
-    # A broker lets it do everything; what counts of what it says is this.
+    # The broker allows an operator everything; but only these messages of an operator count.
     Role(
         "operator",
         writes=(
@@ -511,7 +515,7 @@ ROLES_BY_NAME = {role.name: role for role in ROLES}
 
 
 class Application(Struct, frozen=True):
-    """A program of somebody's, with a user of its own: it speaks for its projects, or as an admin for all."""
+    """A client program with its own user: it speaks for its projects, or as an admin for all."""
 
     name: str
     projects: tuple[str, ...] = ()
@@ -519,12 +523,12 @@ class Application(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not APPLICATION_NAME.fullmatch(self.name):
-            raise ValueError(f"an application's name is {APPLICATION_NAME.pattern}, not {self.name!r}")
+            raise ValueError(f"application name {self.name!r}: must match {APPLICATION_NAME.pattern}")
         for project in self.projects:
             if project == NO_PROJECT or not PROJECT_NAME.fullmatch(project):
-                raise ValueError(f"a project's name is {PROJECT_NAME.pattern} and not '-': {project!r}")
+                raise ValueError(f"project {project!r}: must match {PROJECT_NAME.pattern} and not be '-'")
         if self.admin == bool(self.projects):
-            raise ValueError(f"application {self.name!r} is either an admin or has projects")
+            raise ValueError(f"application {self.name!r} must either be an admin or have projects, not both")
 
     @property
     def user(self) -> str:
@@ -532,7 +536,7 @@ class Application(Struct, frozen=True):
 
     @property
     def role(self) -> Role:
-        """Its rights, as those of a role: keys that name its projects."""
+        """The application's rights as a role, with keys that name its projects."""
         if self.admin:
             words: tuple[str, ...] = ("*",)
             heard = (Grant(EVENTS, ("build.#", "instance.#")),)
@@ -556,7 +560,7 @@ class Application(Struct, frozen=True):
 
 
 class Objects(Struct, frozen=True):
-    """What is to stand on one broker."""
+    """The objects that one broker has."""
 
     exchanges: tuple[Exchange, ...] = ()
     queues: tuple[Queue, ...] = ()
@@ -564,7 +568,7 @@ class Objects(Struct, frozen=True):
 
 
 class Address(Struct, frozen=True):
-    """Where one message goes."""
+    """The destination of one message."""
 
     exchange: str
     routing_key: str
@@ -578,9 +582,10 @@ def objects_of(
     create_foreign: bool = False,
     limits: Limits | None = None,
 ) -> Objects:
-    """All that stands on a broker that serves these sites and cells.
+    """All objects on a broker that serves these sites and cells.
 
-    Foreign exchanges are bound to where they exist, and only made here if `create_foreign` says that nobody else will.
+    Queues are bound to exchanges of other programs where these exist; the exchanges are created only with
+    `create_foreign`.
     """
     wanted, names = {*sites}, tuple(cells)
     if wanted & {Site.API, Site.CELL}:
@@ -601,12 +606,14 @@ def objects_of(
 
 
 def address_of(message: Message) -> Address:
-    """Where a message goes; an answer goes to its asker instead, whom the bus knows."""
+    """The destination of a message. An answer goes to its asker instead, which the bus knows."""
     return _address(type(message), end_of(message))
 
 
 def end_of(message: Message) -> str:
-    """The cell or project that ends the key of a message: messages of one type and end have one address."""
+    """The cell or project that ends the routing key of a message. Messages of equal type and end have the same
+    destination.
+    """
     kind = type(message)
     end_in = _ENDS.get(kind)
     if end_in is None:
@@ -615,7 +622,7 @@ def end_of(message: Message) -> str:
 
 
 def _end_by(scope: Scope) -> Callable[[Any], str]:
-    """A test sees that each message has the field of its scope."""
+    """A test checks that each message has the field of its scope."""
     match scope:
         case Scope.CELL:
             return operator.attrgetter("cell")
@@ -635,13 +642,13 @@ def _no_end(_message: object) -> str:
 
 
 def project_of_key(routing_key: str) -> str:
-    """The project that ends a key; empty if it names none."""
+    """The project that ends a routing key; empty if it names none."""
     name, _, end = routing_key.rpartition(".")
     route = ROUTES.get(name)
     return end if route is not None and route.scope is Scope.PROJECT and end != NO_PROJECT else ""
 
 
-# Looking a message's type up by its name at each message would cost as much as all else here.
+# A cache by class: looking up the type's name for each message would cost as much as everything else here.
 _ENDS: dict[type[Message], Callable[[Any], str]] = {}
 
 
@@ -658,22 +665,22 @@ def in_cell(text: str, cell: str) -> str:
 
 
 def answers_queue(user: str, process: str) -> Queue:
-    """Where the answers to one process arrive, under its user's name so that no other user can read them."""
+    """The queue for answers to one process, under its user's name so that no other user can read them."""
     name = f"answers.{user}.{process}"
     return Queue(name, QueueKind.ANSWERS, (Binding(REPLY, name),), Site.BOTH)
 
 
 def feed_queue(user: str, process: str, grants: Iterable[Grant]) -> Queue:
-    """What one process listens to; it survives a short absence, and drops its oldest when nobody reads."""
+    """The feed queue of one process. It outlives a short absence of its reader, and drops its oldest when it is full."""
     bindings = tuple(Binding(grant.exchange, pattern) for grant in grants for pattern in grant.patterns)
     return Queue(f"feed.{user}.{process}", QueueKind.FEED, bindings, Site.BOTH)
 
 
 @functools.lru_cache(maxsize=10_000)
 def retry_exchange_of(queue: str) -> str:
-    """The exchange that brings an item back to this queue: that of the role that reads it."""
+    """The retry exchange that returns a message to this queue: the exchange of the role that reads the queue."""
     if queue in INBOXES:
-        raise ValueError(f"the queue {queue!r} holds what others say, which nobody here says again")
+        raise ValueError(f"queue {queue!r} is an inbox: messages of other programs are not sent again")
     for role in ROLES:
         for read in role.reads:
             before, of_a_cell, after = read.partition("{cell}")
@@ -690,12 +697,12 @@ def is_retry_exchange(name: str) -> bool:
 
 
 def user_of(role: str, cell: str = "") -> str:
-    """The broker's user for a role; a cell's has the cell in its name."""
+    """The broker's user for a role; a cell's user has the cell in its name."""
     return f"moor-{role}-{cell}" if cell else f"moor-{role}"
 
 
 class Speaker(Struct, frozen=True):
-    """Who a user of the broker is: a role of the table, in a cell if it is a cell's; or an application."""
+    """The meaning of a broker's user name: a role, with the cell if the role belongs to one; or an application."""
 
     role: str
     cell: str = ""
@@ -708,7 +715,7 @@ class Speaker(Struct, frozen=True):
 
 @functools.lru_cache(maxsize=10_000)
 def speaker_of(user: str) -> Speaker | None:
-    """None for a user that the table does not know."""
+    """The role or application of a user; None for an unknown user."""
     if user.startswith(APPLICATION_USER):
         name = user.removeprefix(APPLICATION_USER)
         return Speaker("", application=name) if APPLICATION_NAME.fullmatch(name) else None
@@ -724,7 +731,7 @@ def speaker_of(user: str) -> Speaker | None:
 
 
 def cell_of_user(user: str) -> str | None:
-    """The one cell that a user may speak for; None if the user is not a cell's."""
+    """The only cell that a user may speak for; None for a user that belongs to no cell."""
     speaker = speaker_of(user)
     return speaker.cell or None if speaker else None
 

@@ -1,10 +1,10 @@
-"""Reads the settings of workers from variables and from tables of a file.
+"""Reads the settings of workers from environment variables and from tables of a file.
 
     MOOR_SCHEDULER_CLAIMS_MAX=20            [scheduler]
                                             claims_max = 20
 
-The fields of the settings' struct are the keys: there is no second list of them. A key that does not exist, a value of
-another type and a broken relation between two limits are errors that name the key, the value and where it was stated.
+The fields of the settings' struct are the keys; there is no second list. An unknown key, a value of a wrong type and
+limits that contradict each other are errors that name the key, the value and where it was set.
 """
 
 import re
@@ -27,13 +27,13 @@ _TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 class Section(Struct, Generic[S], frozen=True):
-    """One struct of settings, and the name of its table in a file."""
+    """A settings struct and the name of its table in a file."""
 
     name: str
     kind: type[S]
-    # Fields that are stated in another way.
+    # Fields that are set in another way.
     omitted: tuple[str, ...] = ()
-    # Variables that begin as those of this section do and belong to something else, by what follows.
+    # Endings of variables that have this section's prefix but belong to something else.
     others: tuple[str, ...] = ()
     # Variables that set several fields at once.
     aliases: Mapping[str, tuple[str, ...]] = {}
@@ -48,7 +48,7 @@ class Section(Struct, Generic[S], frozen=True):
 
 
 class Tuned(Struct, frozen=True):
-    """A value of one field, and where it was stated: a flag, a variable, a file."""
+    """The value of one field, and where it was set: a flag, a variable, a file."""
 
     value: object
     where: str
@@ -58,7 +58,7 @@ BUS = Section("bus", BusSettings, others=("url",))
 
 
 def tuned_in(section: Section[Any], environment: Mapping[str, str]) -> dict[str, Tuned]:
-    """The fields that the variables state; an empty variable states nothing."""
+    """The fields that the environment variables set; an empty variable counts as not set."""
     said = {name: text for name, each in environment.items() if (text := each.strip())}
     stated = {
         field: tuned_from(section, field, said[variable], variable)
@@ -75,7 +75,7 @@ def tuned_in(section: Section[Any], environment: Mapping[str, str]) -> dict[str,
 
 
 def tuned_by(section: Section[Any], table: Mapping[str, object], where: str) -> dict[str, Tuned]:
-    """The fields that a table of a file states."""
+    """The fields that a table of a file sets."""
     return {field: Tuned(_checked(section, field, value, where), where) for field, value in table.items()}
 
 
@@ -84,7 +84,7 @@ def tuned_from(section: Section[Any], field: str, text: str, where: str) -> Tune
 
 
 def settings_of(base: S, section: Section[S], stated: Mapping[str, Tuned]) -> S:
-    """The base with what is stated in its place; limits that contradict each other are an error."""
+    """The settings with these values in place of the defaults. Contradicting limits are an error."""
     try:
         return structs.replace(base, **{field: each.value for field, each in stated.items()})
     except ValueError as broken:
@@ -92,15 +92,15 @@ def settings_of(base: S, section: Section[S], stated: Mapping[str, Tuned]) -> S:
 
 
 def settings_in(environment: Mapping[str, str], section: Section[S]) -> S:
-    """By the variables alone."""
+    """From the environment variables alone."""
     return settings_of(section.kind(), section, tuned_in(section, environment))
 
 
 def settings_told(
     environment: Mapping[str, str], section: Section[S], database: Section[D]
 ) -> tuple[S, BusSettings, D] | None:
-    """The settings of a worker, of its way to the bus and of its way to the database, for a worker's main. None if one of
-    them cannot be; stderr has the reason.
+    """The settings of a worker, its bus and its database, for a worker's main. If one is invalid, it prints the reason
+    to stderr and returns None.
     """
     try:
         return (
@@ -130,20 +130,20 @@ def _checked(section: Section[Any], field: str, value: object, where: str, *, st
         read = msgspec.convert(value, types[field], strict=strict)
     except msgspec.ValidationError:
         raise BadSetting(key, value, where, f"must be {_named(types[field])}") from None
-    # Every number here is a duration, a size or a count.
+    # Every number in the settings is a duration, a size or a count.
     if isinstance(read, int | float) and not (isfinite(read) and read >= 0):
         raise BadSetting(key, value, where, "must be at least 0, and finite")
     return read
 
 
 def _named(kind: Any) -> str:
-    """A type, as it is told to people."""
+    """The name of a type for error messages."""
     words: tuple[object, ...] = get_args(kind)
     return " or ".join(map(str, words)) if words else _TYPES[kind]
 
 
 def _contradiction(section: Section[Any], stated: Mapping[str, Tuned], broken: str) -> BadSetting:
-    """Of what was stated, name what the sentence is about; if it is about none of it, all."""
+    """The error names those set values that the text mentions; if it mentions none, all of them."""
     named = [field for field in dict.fromkeys(re.findall(r"\w+", broken)) if field in stated] or [*stated]
     first, *others = named
     beside = "".join(

@@ -1,4 +1,4 @@
-"""What stands for a line that is no message, and what is wrong with it: the field and its value, for whoever wrote it."""
+"""The stand-in for a line that is not a valid message, with the wrong field and its value, for its sender."""
 
 import functools
 import re
@@ -15,22 +15,22 @@ VALUE_SHOWN_MAX = 200
 REASON_SHOWN_MAX = 1_000
 NUL = "\0"
 
-# As msgspec says where it found something: "... - at `$.message.flavor.vcpus`", and which key is missing there.
+# msgspec's error text says where the error is, "... - at `$.message.flavor.vcpus`", and which key is missing there.
 _PATH = re.compile(r"`\$(?P<path>[^`]*)`")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _MISSING = re.compile(r"missing required field `(?P<key>[^`]+)`")
 
-# All that decoding a line may raise: it is no JSON, no UTF-8, nested too deep, or not what its type says.
+# Everything that decoding a line may raise: no JSON, no UTF-8, nested too deep, or not of the expected type.
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
-# And all that a look into its JSON may raise, where that has not the form that an upgrade, or a path, expects.
+# Also what reading parts of its JSON may raise, if it lacks the form that an upgrade or a path expects.
 NOT_AS_EXPECTED = (*NOT_JSON, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
 class Unreadable(Message, frozen=True, kw_only=False, tag="unreadable"):
-    """Not a message that we know, and it will not become one.
+    """A line that is not a valid message of a known type.
 
-    It stands where the message would, so that a handler may answer it; it is never sent. `kind`, `id` and `request_id`
-    are what it says of itself, `field` and `value` what is wrong in it, each as far as that can be told.
+    It takes the message's place, so that a handler can answer it; it is never sent. `kind`, `id` and `request_id` are
+    what it says about itself; `field` and `value` are what is wrong. Each is set as far as it can be found.
     """
 
     line: bytes
@@ -40,12 +40,12 @@ class Unreadable(Message, frozen=True, kw_only=False, tag="unreadable"):
     request_id: UUID | None = None
     field: str = ""
     value: str = ""
-    # The project of the key that it came under, which is one that its sender may speak for.
+    # The project of its routing key. The broker has checked that the sender may speak for it.
     project: str = ""
 
 
 class Culprit(NamedTuple):
-    """What is wrong, in which field, with which value; a field that is missing has none."""
+    """The reason, the field and its value; a missing field has no value."""
 
     reason: str
     field: str = ""
@@ -53,7 +53,7 @@ class Culprit(NamedTuple):
 
 
 def culprit_of(problem: Exception, line: bytes) -> Culprit:
-    """What the decoder complains about."""
+    """The problem that a decoder's exception describes."""
     if isinstance(problem, UnicodeDecodeError):
         return _no_utf8_in(line)
     if isinstance(problem, RecursionError):
@@ -75,22 +75,22 @@ def culprit_of(problem: Exception, line: bytes) -> Culprit:
 
 
 def unread_key(line: bytes, kind: type[Message]) -> Culprit | None:
-    """The first key in this message that nobody reads; None if all are."""
+    """The first unknown key in this message; None if all are known."""
     try:
         message = msgspec.json.decode(line)["message"]
         for at, key, value in _unread(message, _type(kind), ""):
-            # Parts of a message never bear the name of its tag, so this is about the same level.
+            # The name of its tag never occurs inside a message, so this error is about the same level.
             known = ", ".join(sorted(_fields(at[1])))
             field = _field(f"{at[0]}.{key}")
-            return Culprit(f"nothing here reads {field!r}: known are {known}", field, _shown(value))
+            return Culprit(f"unknown field {field!r}: known are {known}", field, _shown(value))
     except NOT_AS_EXPECTED as problem:
-        # What the typed decoder skips need not be UTF-8, nor a number that there is.
+        # The parts that the typed decoder skips may be invalid UTF-8 or invalid numbers.
         return culprit_of(problem, line)
     return None
 
 
 def nul_in(line: bytes) -> Culprit | None:
-    """A NUL in a text: JSON may have it, no text in PostgreSQL may."""
+    """A NUL character in a text: JSON allows it, PostgreSQL does not."""
     if b"\\u0000" not in line:
         return None
     try:
@@ -101,11 +101,11 @@ def nul_in(line: bytes) -> Culprit | None:
         return None
     path, text = found
     field = _field(path)
-    return Culprit(f"{field!r} has the character NUL in it, which no text may have", field, _shown(text))
+    return Culprit(f"{field!r} contains the character NUL, which is not allowed", field, _shown(text))
 
 
 def _no_utf8_in(line: bytes) -> Culprit:
-    """What is no UTF-8, and in which field; the whole line is looked at, since the decoder skips what it does not need."""
+    """The first byte that is not UTF-8, and its field. The whole line is checked, since the decoder skips parts of it."""
     try:
         line.decode()
     except UnicodeDecodeError as wrong:
@@ -120,8 +120,8 @@ def _no_utf8_in(line: bytes) -> Culprit:
 
 
 def _text_with(mark: str, value: Any) -> tuple[str, str] | None:
-    """The first text in here with this in it, a key or a value, and the path to it. Without recursion: JSON may be as
-    deep as the decoder lets it.
+    """The first text with this character, a key or a value, and its path. Not recursive: JSON may be nested as deep as
+    the decoder allows.
     """
     waiting = [("", value)]
     while waiting:
@@ -138,7 +138,7 @@ def _text_with(mark: str, value: Any) -> tuple[str, str] | None:
 
 
 def _field(path: str) -> str:
-    """As its writer calls it: from the message on."""
+    """The path as its sender knows it, from the message on."""
     return path.removeprefix(".message").lstrip(".")[:VALUE_SHOWN_MAX]
 
 
@@ -150,7 +150,7 @@ def request_id_in(raw: msgspec.Raw) -> UUID | None:
 
 
 def _unread(value: Any, kind: inspect.Type, at: str) -> Iterator[tuple[tuple[str, type], str, Any]]:
-    """Every key that is no field, with the path to its object and what that object is."""
+    """Every key that is not a field, with its path and the type of its object."""
     match kind:
         case inspect.StructType(cls=struct) if isinstance(value, dict):
             fields = _fields(struct)
@@ -176,7 +176,7 @@ def _type(kind: type[Message]) -> inspect.Type:
 
 @functools.cache
 def _fields(struct: type) -> dict[str, inspect.Type]:
-    """What may stand in this object, its tag included."""
+    """The fields that this object may have, its tag included."""
     known = inspect.type_info(struct)
     assert isinstance(known, inspect.StructType)
     tag = {known.tag_field: inspect.StrType()} if known.tag_field else {}

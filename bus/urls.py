@@ -1,4 +1,4 @@
-"""From a URL to a broker, so that only wiring knows which kind it is."""
+"""From a URL to a broker, so that only wiring code knows its kind."""
 
 from urllib.parse import urlsplit
 
@@ -6,7 +6,9 @@ from bus.broker import Broker
 
 
 def broker_at(url: str) -> Broker:
-    """`amqp://`, `amqps://` or `unix:///path`; a memory broker has no address, it is handed over by who made it."""
+    """The broker of an `amqp://`, `amqps://` or `unix:///path` URL. A memory broker has no URL: its creator passes it
+    on.
+    """
     scheme = urlsplit(url).scheme
     match scheme:
         case "amqp" | "amqps":

@@ -1,11 +1,11 @@
-"""The worker loop: a queue's messages in batches to handlers, and what they say back out, so that nothing is lost.
+"""The worker loop: gives a queue's messages in batches to handlers, and publishes their results, without losing any.
 
-For each batch: open a transaction, let the handler decide and save, commit, publish what it said, wait for the
-confirms, and only then acknowledge. A crash anywhere replays the batch; that effects are not doubled is the handlers'
-part: they find what they did in their rows, and say it again.
+For each batch it opens a transaction, lets the handler decide and save, commits, publishes the results, waits for the
+confirms, and only then acknowledges the messages. A crash at any point replays the batch. Handlers prevent double
+effects: they find their earlier work in their rows, and publish the same results again.
 
-Batches are adaptive: what has arrived is taken, up to a few hundred, and a message alone on an idle system is handled at
-once. While one batch waits for its confirms, the next is already being decided.
+Batches adapt to the load: a batch takes what has arrived, up to a few hundred messages, and a single message on an idle
+system is handled at once. While one batch waits for its confirms, the next is already handled.
 """
 
 import asyncio
@@ -58,17 +58,17 @@ class Transactions(Protocol[Tx_co]):
 
 
 class Outbox(Protocol[Tx_contra]):
-    """A store whose entities keep on their rows what they have said, until the broker has confirmed it."""
+    """A store that keeps published messages on the rows of their entities until the broker has confirmed them."""
 
     async def clear(self, tx: Tx_contra, said: Sequence[Kept]) -> None:
-        """These are confirmed, their rows need not keep them: part of a batch's write, never a write of its own."""
+        """These are confirmed and can be dropped. Part of a batch's transaction, never a transaction of its own."""
 
     async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
-        """A page of what is still kept behind this, each entity's in the order of its sequence; empty at the end."""
+        """A page of unconfirmed messages after this key, in order of sequence within each entity; empty at the end."""
 
 
 class Worker(Generic[Tx]):
-    """One queue's loop. A process runs one for each queue of its role."""
+    """The loop of one queue. A process runs one for each queue of its role."""
 
     def __init__(
         self,
@@ -88,7 +88,8 @@ class Worker(Generic[Tx]):
     ) -> None:
         self._handlers = handlers
         self._store = store
-        # Another broker's, where what is heard on one is to be said on another; what goes back or is buried stays here.
+        # `says_by`: results go to another broker than the one they were received on. Returned and buried messages stay
+        # on the first.
         self._publisher = says_by or publisher
         self._settings = settings
         self._outbox = outbox
@@ -96,7 +97,7 @@ class Worker(Generic[Tx]):
         self.intake = Intake(
             queue, link=link, publisher=publisher, settings=settings, codec=codec, name=name, chance=chance
         )
-        # Confirmed, and still on their rows: cleared in the next batch's write.
+        # Confirmed, but still on their rows: cleared with the next batch's transaction.
         self._confirmed: list[Kept] = []
         self._unsaid: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -120,11 +121,11 @@ class Worker(Generic[Tx]):
         self.parts = (self._receiving, self._sweep, *settling) if outbox else (self._receiving, *settling)
         self.handled = 0
         self.batches = 0
-        # How many there were when something last took too long.
+        # The number of batches when a statement last took too long.
         self._batches_when_slow = 0
 
     async def run(self) -> None:
-        """Until `stop`; then finish what is in hand, and give the rest back to the queue."""
+        """Run until `stop`; then finish the current work and return the rest to the queue."""
         async with asyncio.TaskGroup() as tasks:
             beside = [tasks.create_task(self._receiving.run())]
             if self._outbox is not None:
@@ -133,7 +134,7 @@ class Worker(Generic[Tx]):
                 while batch := await self.intake.batch():
                     await self._publisher.until_room()
                     await self._take(batch)
-                    # One that came back is settled before the next is touched: that may be the one that kills.
+                    # A message that came back is settled before the next is handled: the next one may kill the worker.
                     came_back = batch[0].received.attempts > 0
                     await self._until_unsaid_below(1 if came_back else self._settings.batches_unsaid_max)
                 await self._until_unsaid_below(1)
@@ -149,7 +150,7 @@ class Worker(Generic[Tx]):
         self.intake.stop()
 
     async def _take(self, batch: Sequence[Item]) -> None:
-        """Neighbours that share a handler go to it together; the order of the queue is kept."""
+        """Give consecutive messages with the same handler to it together, in the order of the queue."""
         for handler, items in self._runs(batch):
             if handler is None:
                 for item in items:
@@ -167,13 +168,13 @@ class Worker(Generic[Tx]):
     def _why_nobody(self, message: Message) -> str:
         if isinstance(message, Unreadable):
             return message.reason
-        return f"nobody handles {type_of(message)!r} on {self.intake.queue}"
+        return f"no handler for {type_of(message)!r} on {self.intake.queue}"
 
     async def _handle(self, handler: Handler | Reading, items: Sequence[Item]) -> None:
-        """Decide and save; saying it and settling go on beside the next batch."""
+        """Decide and save. Publishing and settling continue beside the next batch."""
         try:
             said = await self._decided_and_saved(handler, items)
-        except Exception as problem:  # noqa: BLE001 - the one place where any failure of a handler ends up
+        except Exception as problem:  # noqa: BLE001 - the only place that handles failures of handlers
             await self._failed(handler, items, problem)
             return
         self.batches += 1
@@ -185,7 +186,7 @@ class Worker(Generic[Tx]):
         task.add_done_callback(self._settled)
 
     async def _decided_and_saved(self, handler: Handler | Reading, items: Sequence[Item]) -> Sequence[Said]:
-        """By the first try, as almost always, or by others: to be ready for these costs as much as some items do."""
+        """Try once, and set up retries only after a failure: setting them up costs as much as several messages."""
         try:
             return await self._decide_and_save(handler, items)
         except Transient as problem:
@@ -214,7 +215,7 @@ class Worker(Generic[Tx]):
     ) -> None:
         try:
             await confirmed
-        except Exception as problem:  # noqa: BLE001 - as in _handle: what was saved is said again on the next try
+        except Exception as problem:  # noqa: BLE001 - as in _handle: the next try publishes the saved results again
             await self._failed(handler, items, problem)
             return
         self._confirmed.extend(leaving.kept)
@@ -230,8 +231,8 @@ class Worker(Generic[Tx]):
         self._unsaid.discard(task)
         if task.cancelled() or (problem := task.exception()) is None:
             return
-        # Unacknowledged, so not lost: it comes back when this consumer closes.
-        log.error("could not be settled, and stays unacknowledged: %s", problem, exc_info=problem)
+        # It is unacknowledged and so not lost: the broker delivers it again when this consumer closes.
+        log.error("a batch could not be settled, and stays unacknowledged: %s", problem, exc_info=problem)
         if operational(problem) is None:
             self._bug = problem
             self.intake.stop()
@@ -269,15 +270,15 @@ class Worker(Generic[Tx]):
                 self.intake.bury(items[0], reason)
 
     async def _give_back(self, buried: Received[Any]) -> None:
-        """What was taken for a message that will be buried: by the first of its handlers that succeeds."""
+        """Release what was claimed for a message that will be buried, by the first of its handlers that succeeds."""
         for handler in self._before_burial.get(type(buried.message), ()):
             try:
                 leaving = _Leaving(await self._saved_in_tries(handler, buried))
             except (Unavailable, Locked):
                 raise
             except Exception:
-                # It may fail by what the message itself failed by.
-                log.exception("%s: nothing was given back for a message that is buried", self.intake.queue)
+                # The handler may fail for the same reason as the message itself.
+                log.exception("%s: nothing was released for a message that is buried", self.intake.queue)
                 continue
             await self._publisher.send_all(leaving.outgoing, leaving.kept)
             self._confirmed.extend(leaving.kept)
@@ -291,7 +292,7 @@ class Worker(Generic[Tx]):
         return await self._retrying()(once)
 
     def _retrying(self) -> tenacity.AsyncRetrying:
-        """Around a batch, never around an item, and after its first try."""
+        """The retries of a batch after its first try; single messages are retried by way of the queue."""
         return tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(Transient),
             stop=lambda state: self._gives_up(
@@ -307,13 +308,13 @@ class Worker(Generic[Tx]):
     def _gives_up(self, problem: BaseException | None, tries: int) -> bool:
         if self._stopping or not isinstance(problem, Unavailable):
             return self._stopping or tries >= self._settings.tries_in_place_max
-        log.warning("waiting for what we need: %s", problem, extra={"tries": tries})
+        log.warning("waiting for a server: %s", problem, extra={"tries": tries})
         return False
 
     async def _say_what_is_kept(self) -> None:
-        """Say again what is still kept on rows: at start, and now and then."""
-        assert self._outbox is not None, "nobody sweeps without an outbox"
-        # A page at a time, each confirmed before the next is read; what is on its way already is not said again.
+        """Publish again the unconfirmed messages on rows: at start, and at intervals."""
+        assert self._outbox is not None, "only a worker with an outbox sweeps"
+        # One page at a time, confirmed before the next is read. Messages already on their way are skipped.
         after: Kept | None = None
         while page := await self._outbox.pending(after):
             said_already = self._publisher.on_the_way().union(self._confirmed)
@@ -325,8 +326,8 @@ class Worker(Generic[Tx]):
 
 
 class _Leaving:
-    """What a handler said, sorted: what leaves by the publisher, what is kept until that is confirmed, and why which
-    items are buried. An answer that nobody asked for goes nowhere.
+    """A handler's results, sorted: messages to publish, keys of those kept on rows, and messages to bury with the
+    reasons. An answer without a reply address is dropped.
     """
 
     __slots__ = ("buried", "kept", "outgoing")
@@ -342,7 +343,7 @@ class _Leaving:
                 if each.feed:
                     out = structs.replace(out, feed=each.feed)
                 self.outgoing.append(out)
-                # What is kept in one place is mostly said in a row.
+                # Messages with the same key mostly follow each other.
                 if each.kept and not (self.kept and self.kept[-1] is each.kept):
                     self.kept.append(each.kept)
             elif isinstance(each, Bury):

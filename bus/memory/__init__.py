@@ -1,16 +1,16 @@
-"""A message broker in this process: what the embedded product and the simulation run on.
+"""A message broker inside this process, for the embedded mode and the simulation.
 
-It promises what RabbitMQ promises and breaks as RabbitMQ breaks, so that what was built on it holds on the real one: one
-contract suite runs against both. It stores parcels as they are published, and it is deterministic: no threads, no clock
-but the running loop's, no chance, and nothing is ever delivered inside the call that published it.
+It makes RabbitMQ's promises and fails in RabbitMQ's ways, so that code that works on it works on RabbitMQ: one contract
+suite runs against both. It stores parcels as they are published. It is deterministic: no threads, no clock but the
+event loop's, no random numbers. A parcel is never delivered inside the call that published it.
 
     exchange.py      which queues a routing key reaches
-    queue.py         what each kind of queue promises, and whose turn it is
-    host.py          the objects that stand, and dead-lettering: all that outlives a connection
-    journal.py       what a broker still knows after its process was killed, if it has one
-    journal_file.py  the file of that
-    connection.py    rights, channels, confirms, deliveries, and what happens when they break
-    broker.py        who may connect, and what may befall a broker: restarts, cuts, alarms
+    queue.py         the properties of each kind of queue, and the order of its consumers
+    virtual_host.py  exchanges, queues and dead-lettering: everything that outlives a connection
+    journal.py       what a broker with a journal still has after its process was killed
+    journal_file.py  the journal's file
+    connection.py    rights, channels, confirms, deliveries, and what happens when a connection breaks
+    broker.py        who may connect; and failures for tests: restarts, cut connections, alarms
 """
 
 from bus.memory.broker import MemoryAccess, MemoryBroker, kept_broker

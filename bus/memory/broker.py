@@ -1,4 +1,4 @@
-"""The memory broker: who may connect, and what may befall it."""
+"""The memory broker. It checks which users may connect, and causes the failures that tests and the simulation ask for."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -14,27 +14,28 @@ OUT_OF_MEMORY = "low on memory"
 
 
 class MemoryBroker:
-    """One broker, for all connections of one loop.
+    """One broker for all connections of one event loop.
 
-    As long as no users are known, everybody may do everything. Once some are, each has its rights and strangers are
-    turned away; only who gives no name at all, which is the process that owns the broker, may still do everything.
+    Without users, every connection may do everything. With users, each has its rights and unknown users are rejected. A
+    connection without a user name belongs to the process that owns the broker, and may still do everything.
 
-    With `alone`, nobody outside this process has to do with it, and what is said is handed over without being put into
-    bytes.
+    With `alone`, only this process uses the broker, and messages are handed over as objects, without encoding.
     """
 
     def __init__(
         self, users: Iterable[Rights] = (), journal: Journal | None = None, *, alone: bool = False
     ) -> None:
         if alone and journal is not None:
-            raise ValueError("alone: a broker that keeps a journal puts what is said into bytes")
+            raise ValueError(
+                "alone: a broker with a journal cannot have it, since a journal stores encoded parcels"
+            )
         self.hands_over = HandsOver.MESSAGES if alone else HandsOver.MESSAGES_TOO
         self._host = MemoryHost(journal)
         if journal is not None:
             journal.on_trouble = self._tell_blocked
         self._stopped = False
         self._users = {rights.user: rights for rights in users}
-        # In the order in which they came, so that whatever befalls all of them does so in that order.
+        # In the order of connecting, so that a failure of all of them hits them in that order.
         self._connections: dict[MemoryConnection, None] = {}
 
     def as_user(self, user: str = "") -> "MemoryAccess":
@@ -45,30 +46,30 @@ class MemoryBroker:
             raise ConnectionLost("the broker was stopped")
         rights = self._users.get(user, ALL_RIGHTS)
         if self._users and user and user not in self._users:
-            raise AccessRefused(f"user {user!r} is not known here")
+            raise AccessRefused(f"user {user!r} is unknown to this broker")
         connection = MemoryConnection(self._host, user, rights, self._forget, watcher)
         self._connections[connection] = None
         return connection
 
     def add_user(self, rights: Rights) -> None:
-        """From the next connection on, this user has these rights."""
+        """Give this user these rights, from its next connection on."""
         self._users[rights.user] = rights
 
     def stop(self) -> None:
-        """For good. What a journal keeps is in its file then, and the file is free."""
+        """Stop for good. The journal's content is then in its file, and the file is released."""
         self._stopped = True
         self.cut_connections("the broker was stopped")
         if self._host.journal is not None:
             self._host.journal.close()
 
-    # What may befall it
+    # Failures
 
     def cut_connections(self, why: str = "the connection was cut") -> None:
-        """As a failing network would: nobody knows what of the last moments has arrived."""
+        """Break all connections as a network failure does: what was sent last may or may not have arrived."""
         end_connections([*self._connections], why)
 
     def restart(self) -> None:
-        """Durable queues keep their persistent parcels; everything else is gone."""
+        """Restart: durable queues keep their persistent parcels, everything else is lost."""
         self.cut_connections("the broker was restarted")
         self._host.restart()
 
@@ -86,11 +87,13 @@ class MemoryBroker:
         self._host.delete_queue(name)
 
     def set_consumer_timeout_s(self, seconds: float) -> None:
-        """How long a delivery may be held, for consumers that are opened from now on."""
+        """Limit how long consumers that are opened from now on may hold a delivery."""
         self._host.consumer_timeout_s = seconds
 
     def on_stored(self, hook: Hook) -> None:
-        """Call this each time a parcel was stored and its publisher does not know yet; cutting there loses the confirm."""
+        """Call `hook` each time a parcel was stored and its publisher does not know yet. Cutting the connection there
+        loses the confirm.
+        """
         self._host.on_stored = hook
 
     def _tell_blocked(self, why: str) -> None:
@@ -104,7 +107,7 @@ class MemoryBroker:
 
 @contextmanager
 def kept_broker(path: str | os.PathLike[str], users: Iterable[Rights] = ()) -> Iterator[MemoryBroker]:
-    """A memory broker that finds in this file what it knew when it, or its process, last ended."""
+    """A memory broker with a journal file: it has again what it had when it, or its process, last ended."""
     with ExitStack() as undo:
         journal = Journal(path)
         undo.callback(journal.close)
@@ -117,7 +120,7 @@ def kept_broker(path: str | os.PathLike[str], users: Iterable[Rights] = ()) -> I
 
 
 class MemoryAccess:
-    """The way in to a memory broker as one user; a `Broker`."""
+    """Access to a memory broker as one user; a `Broker`."""
 
     def __init__(self, broker: MemoryBroker, user: str) -> None:
         self._broker = broker

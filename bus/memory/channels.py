@@ -1,8 +1,8 @@
-"""The two kinds of channel of a memory connection: one to publish on, one to consume from.
+"""The two kinds of channel on a memory connection: for publishing and for consuming.
 
-Nothing is answered or delivered within the call that caused it. A confirm comes in a later turn of the loop, so that
-there is a moment in which the parcel is stored and its publisher does not know, and connections can be cut in it; and
-a consumer passes through the loop even when deliveries wait, so that none can starve the others.
+No answer and no delivery comes within the call that caused it. A confirm comes in a later turn of the event loop. So
+there is a moment in which the parcel is stored, its publisher does not know, and the connection can be cut. A consumer
+yields to the loop even while deliveries wait, so that it cannot starve others.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class MemoryPublishing:
 
     async def publish(self, parcel: Parcel) -> Receipt:
         receipt = await self._wire.tell(partial(self._store, parcel), publishing=True)
-        # The moment between storing and confirming.
+        # The moment between storing and confirming the parcel.
         journal = self._wire.host.journal
         if journal is not None and parcel.persistent:
             await journal.written()
@@ -46,7 +46,7 @@ class MemoryPublishing:
             self._require_right(parcel.exchange, parcel.routing_key)
             receipt = self._wire.host.store(parcel, self._user)
         except Refusal as refusal:
-            # As AMQP has it: an error ends the channel, not the connection.
+            # As in AMQP, an error closes the channel, not the connection.
             self._over = str(refusal)
             raise
         self._wire.host.on_stored(parcel)
@@ -81,7 +81,7 @@ class MemoryConsuming:
         self._timeout_s = wire.host.consumer_timeout_s
         self._timer: asyncio.TimerHandle | None = None
         self._tag = 0
-        # Delivered and neither acknowledged nor given back, by tag, in order; of these, not yet received.
+        # Unacknowledged deliveries by tag, in order; and those of them that were not received yet.
         self._held: dict[int, Stored] = {}
         self._arrived: list[Delivery] = []
         self._arrival: asyncio.Future[None] | None = None
@@ -106,7 +106,7 @@ class MemoryConsuming:
         if self._over is None:
             self.finish(ConsumerCancelled("closed by its user"))
 
-    # What its queue calls
+    # Called by the queue
 
     def take(self, stored: Stored) -> bool:
         self._tag += 1
@@ -123,17 +123,19 @@ class MemoryConsuming:
     def cancel(self, why: ConsumerCancelled) -> None:
         self.finish(why)
 
-    # Its end
+    # Ending
 
     def finish(self, why: Interrupted) -> None:
-        """No more deliveries; what it held goes back."""
+        """End deliveries, and return the unacknowledged ones."""
         returned = self.let_go(why)
         self._wire.host.take_back(self.queue, returned)
         self._wire.host.left(self.queue)
         self._finished(self)
 
     def let_go(self, why: Interrupted) -> list[Stored]:
-        """The first half of an end: with several consumers ending at once, none may be handed what another held."""
+        """First half of ending: stop, and hand out what was held. When several consumers end at once, none may receive
+        what another one held.
+        """
         self._over = why
         self.queue.detach(self)
         if self._timer is not None:
@@ -178,7 +180,7 @@ class MemoryConsuming:
             raise Refusal(problem)
 
     def _look_at_the_clock(self) -> None:
-        """One timer for all deliveries: it looks at the oldest, and comes back when that would be due."""
+        """One timer for all deliveries: it checks the oldest, and is set again to when that one is due."""
         self._timer = None
         oldest = next(iter(self._held.values()), None)
         if oldest is None:

@@ -1,4 +1,4 @@
-"""A connection to the memory broker, as one user: what it may do, and what goes with it when it ends."""
+"""A connection to the memory broker as one user: its rights, and what ends with it."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -13,12 +13,12 @@ from bus.memory.wire import Wire
 from bus.permissions import Rights
 from bus.topology import DEAD, MISSED, Binding, Exchange, Limits, Objects, Queue, QueueKind
 
-# Where the broker itself puts what leaves a queue of this kind unread.
+# The exchange to which the broker sends what leaves a queue of this kind unhandled.
 _DEAD_LETTERS = {QueueKind.WORK: DEAD, QueueKind.INBOX: MISSED}
 
 
 class Watcher(Protocol):
-    """Whoever must be told what happens to a connection, without asking: the server that passes it on."""
+    """Is told what happens to a connection: the server that relays it to another process."""
 
     def blocked_changed(self, why: str) -> None: ...
 
@@ -79,7 +79,7 @@ class MemoryConnection:
     def end(self, why: str) -> None:
         end_connections((self,), why)
 
-    # What the broker calls
+    # Called by the broker
 
     def alarm_changed(self) -> None:
         if not self._host.blocked:
@@ -89,7 +89,7 @@ class MemoryConnection:
             self._watcher.blocked_changed(self._host.blocked)
 
     def let_go(self, why: str) -> list[tuple[MemoryQueue, list[Stored]]]:
-        """The first half of an end: everything stops, and what was held is handed over to be taken back."""
+        """First half of ending: stop everything, and hand out the unacknowledged parcels, to be requeued."""
         if self._wire.is_cut:
             return []
         self._wire.cut(why)
@@ -102,13 +102,13 @@ class MemoryConnection:
         return held
 
     def take_back(self, held: Iterable[tuple[MemoryQueue, list[Stored]]]) -> None:
-        """The second half: others may have it now."""
+        """Second half of ending: requeue them; other consumers may have them now."""
         self._host.delete_queues_of(self)
         for queue, returned in held:
             self._host.take_back(queue, returned)
             self._host.left(queue)
 
-    # What it may do
+    # Operations and rights
 
     async def _written(self) -> None:
         if self._host.journal is not None:
@@ -134,7 +134,7 @@ class MemoryConnection:
         may_declare = rights.may_declare_queue(name) if is_own else rights.may_configure(name)
         self._require(may_declare, f"declare queue {name!r}")
         if (dead_letters := _DEAD_LETTERS.get(queue.kind)) is not None:
-            # Otherwise dead letters would be a way to write where one may not.
+            # Otherwise a user could write to the exchange by way of dead letters, without the right to it.
             may_bury = rights.may_read(name) and rights.may_write(dead_letters)
             self._require(may_bury, f"let queue {name!r} have its dead letters in {dead_letters!r}")
         declared = self._host.declare_queue(name, terms_of(queue.kind, limits), self)
@@ -173,7 +173,7 @@ class MemoryConnection:
 
 
 def end_connections(connections: Iterable[MemoryConnection], why: str) -> None:
-    """All at once: none of them may be handed what another of them held."""
+    """End all of these at once: none of them may receive what another one held."""
     held = [(connection, connection.let_go(why)) for connection in connections]
     for connection, returned in held:
         connection.take_back(returned)

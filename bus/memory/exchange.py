@@ -1,4 +1,4 @@
-"""Which queues does a routing key reach? Topic routing, as AMQP has it."""
+"""Topic routing as in AMQP: which queues a routing key reaches."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,7 +8,7 @@ ROUTES_REMEMBERED_MAX = 10_000
 
 
 class MemoryExchange:
-    """Bindings of one exchange. A parcel goes once to each queue, however many of its bindings match."""
+    """The bindings of one exchange. A queue gets a parcel once, however many of its bindings match."""
 
     def __init__(self, name: str, *, durable: bool) -> None:
         self.name = name
@@ -21,7 +21,7 @@ class MemoryExchange:
         return self._bindings
 
     def bind(self, pattern: str, queue: MemoryQueue) -> bool:
-        """Is that new?"""
+        """Bind a queue. True if the binding is new."""
         if (pattern, queue) in self._bindings:
             return False
         self._bindings[pattern, queue] = words_of(pattern)
@@ -47,15 +47,15 @@ class MemoryExchange:
 
 
 def words_of(key: str) -> tuple[str, ...]:
-    """An empty key has no words, not one that is empty."""
+    """The words of a key. An empty key has none, not one empty word."""
     return tuple(key.split(".")) if key else ()
 
 
 def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
-    """`*` stands for one word, `#` for any number of them, none included.
+    """Does the pattern match? `*` stands for one word, `#` for any number of words, none included.
 
-    `reached[n]` says whether the pattern so far can have used up exactly the first n words; so several `#` cost no
-    more than one.
+    `reached[n]` says whether the pattern so far can match exactly the first n words. So several `#` cost no more than
+    one.
     """
     reached = [True] + [False] * len(words)
     for part in pattern:

@@ -1,6 +1,6 @@
-"""The objects that stand on a memory broker, and the parcels in them: all that outlives a connection.
+"""The exchanges and queues of a memory broker, and the parcels in them: everything that outlives a connection.
 
-Who may do what is decided before (connection.py); here everything asked for is done, or impossible.
+Rights are checked before (connection.py). Here an operation is carried out, or is impossible.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,17 +16,18 @@ from bus.memory.journal import Journal
 from bus.memory.queue import MemoryQueue, Stored, Terms
 from bus.topology import DEAD, INBOXES, MISSED, Binding, Exchange, QueueKind
 
-# The default exchange reaches every queue by its name.
+# The default exchange routes to each queue by its name.
 DEFAULT = ""
 RESERVED = "amq."
-# In the place of the one connection that owns a queue.
+# The owner of a queue that all connections may use.
 EVERYBODY = None
-# As RabbitMQ has a largest message. Far above what we send: what others send too large must still arrive to be buried.
+# RabbitMQ limits the size of messages too. The limit is far above what we send: a larger parcel of another program must
+# still arrive, to be buried.
 BODY_BYTES_MAX = 16 * 1024 * 1024
 HEADERS_LENGTH_MAX = 32 * 1024
 PLAINLY_SHORT = NAME_BYTES_MAX // 4
 
-# RabbitMQ's default: who holds a delivery longer is taken for dead.
+# RabbitMQ's default: a consumer that holds a delivery for longer is cancelled.
 CONSUMER_TIMEOUT_S = 1800.0
 
 Hook = Callable[[Parcel], None]
@@ -35,7 +36,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StandingQueue(Struct, frozen=True):
-    """A durable queue, and what is bound to it, as the journal keeps it."""
+    """A durable queue and its bindings, as the journal stores it."""
 
     name: str
     terms: Terms
@@ -43,7 +44,7 @@ class StandingQueue(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """All durable objects."""
+    """All durable exchanges and queues, as the journal stores them."""
 
     exchanges: tuple[str, ...] = ()
     queues: tuple[StandingQueue, ...] = ()
@@ -56,13 +57,14 @@ class MemoryHost:
     def __init__(self, journal: Journal | None = None) -> None:
         self.journal = journal
         self.exchanges: dict[str, MemoryExchange] = {}
-        # By name; before that, by the one connection that has it, if it is one's alone. Such names are as private as the
-        # queues: two connections may each have a queue of answers by the same name, and the default exchange knows none.
+        # By owner and name. An exclusive queue belongs to one connection, and its name is private to it. Two
+        # connections may each have an answer queue of the same name, and the default exchange does not route to either.
         self._queues: dict[tuple[object, str], MemoryQueue] = {}
-        # Why nothing is taken from publishers; empty when it is.
+        # Why the broker accepts nothing from publishers; empty when it does.
         self.blocked = ""
         self.consumer_timeout_s = CONSUMER_TIMEOUT_S
-        # Called when a parcel was stored and its publisher does not know yet: the place for a simulation to cut.
+        # Called when a parcel was stored and its publisher does not know yet. A simulation can cut the connection
+        # there.
         self.on_stored: Hook = _nothing
         if journal is not None:
             self._restore(journal)
@@ -75,7 +77,7 @@ class MemoryHost:
             self._note_standing(durable=exchange.durable)
         elif standing.durable != exchange.durable:
             raise Refusal(
-                f"exchange {exchange.name!r} stands as durable={standing.durable}, declared as durable={exchange.durable}"
+                f"exchange {exchange.name!r} exists with durable={standing.durable}, declared with durable={exchange.durable}"
             )
 
     def declare_queue(self, name: str, terms: Terms, who: object) -> MemoryQueue:
@@ -86,11 +88,11 @@ class MemoryHost:
             queue = self._queues[place] = MemoryQueue(name, terms, place[0], self.journal)
             self._note_standing(durable=terms.durable)
         elif terms.kind is QueueKind.DEAD and queue.terms == structs.replace(terms, length_max=None):
-            # An earlier release declared it without a limit; what is in it stays.
+            # An earlier release declared it without a limit; its content stays.
             queue.terms = terms
             self._note_standing(durable=terms.durable)
         elif queue.terms != terms:
-            raise Refusal(f"queue {name!r} stands as {queue.terms}, declared as {terms}")
+            raise Refusal(f"queue {name!r} exists with {queue.terms}, declared with {terms}")
         queue.expire_unless_used(self._expire)
         return queue
 
@@ -100,7 +102,7 @@ class MemoryHost:
             self._note_standing(durable=standing.durable and queue.terms.durable)
 
     def queue_for(self, name: str, who: object) -> MemoryQueue:
-        """A queue by its name: one's own, or everybody's."""
+        """The queue of this name: the caller's own, or one that all may use."""
         queue = self._queues.get((who, name)) or self._queues.get((EVERYBODY, name))
         if queue is None:
             raise NotFound(f"no queue {name!r}")
@@ -108,12 +110,12 @@ class MemoryHost:
 
     def depth(self, name: str, who: object) -> int:
         queue = self.queue_for(name, who)
-        # As in RabbitMQ, to look is to use.
+        # As in RabbitMQ, reading the depth counts as use.
         queue.expire_unless_used(self._expire)
         return queue.depth
 
     def delete_exchange(self, name: str) -> None:
-        """And with it what was bound to it."""
+        """Delete an exchange and its bindings."""
         exchange = self.exchanges.pop(name, None)
         if exchange is not None:
             self._note_standing(durable=exchange.durable)
@@ -129,12 +131,15 @@ class MemoryHost:
                 self._delete(queue)
 
     def store(self, parcel: Parcel, sender: str) -> Receipt:
-        """Into every queue that the parcel is for. One of them full is a refusal, though the others have it then."""
+        """Store the parcel in every queue that it is routed to. If one of them is full the answer is a refusal, though
+        the others have it.
+        """
         _check_bounds(parcel)
         queues = self._route(parcel.exchange, parcel.routing_key)
         if not queues:
             return Receipt.UNROUTABLE if parcel.mandatory else Receipt.CONFIRMED
-        # What the publisher asked of us is not for the reader; and the headers must not stay the publisher's to change.
+        # `mandatory` is for the broker, not for the reader; and the publisher must not be able to change the headers
+        # later.
         arriving = (
             structs.replace(parcel, mandatory=False, headers=dict(parcel.headers))
             if parcel.mandatory or parcel.headers
@@ -152,17 +157,17 @@ class MemoryHost:
             self._bury_discarded(queue)
 
     def left(self, queue: MemoryQueue) -> None:
-        """A consumer has gone, maybe the last."""
+        """A consumer has left, maybe the last one."""
         if self._stands(queue):
             queue.expire_unless_used(self._expire)
 
     def bury_all_discarded(self) -> None:
-        """Try again what found no way to the dead letters; there may be one now."""
+        """Dead-letter again the parcels that found no dead-letter exchange before; it may exist now."""
         for queue in [*self._queues.values()]:
             self._bury_discarded(queue)
 
     def restart(self) -> None:
-        """What was not durable is gone. To be called when no connection is left."""
+        """Delete what is not durable. Called when no connection is left."""
         for queue in [*self._queues.values()]:
             if queue.terms.durable:
                 queue.forget_transient()
@@ -184,7 +189,7 @@ class MemoryHost:
         return self._exchange(exchange).route(routing_key)
 
     def _bury_discarded(self, queue: MemoryQueue) -> None:
-        """At least once: a letter leaves its queue when another one has it, and not before."""
+        """At-least-once dead-lettering: a parcel leaves its queue only when the dead-letter queue has it."""
         while queue.discarded and DEAD in self.exchanges:
             stored = queue.discarded[0]
             letter = _dead_letter(queue.name, stored, DEAD, headers.DELIVERY_LIMIT)
@@ -193,7 +198,7 @@ class MemoryHost:
             queue.bury_first_discarded()
 
     def _tell_of_drops(self, queue: MemoryQueue) -> None:
-        """At most once, as RabbitMQ's classic queues do it."""
+        """At-most-once dead-lettering of dropped parcels, as RabbitMQ's classic queues do it."""
         untold, queue.untold = queue.untold, []
         for stored in untold if MISSED in self.exchanges else ():
             self.store(_dead_letter(queue.name, stored, MISSED, headers.MAXLEN), stored.sender)
@@ -212,14 +217,14 @@ class MemoryHost:
         queue.delete()
         self._note_standing(durable=queue.terms.durable)
 
-    # What outlives the process
+    # The journal
 
     def _restore(self, journal: Journal) -> None:
         written = journal.objects()
         standing = _decode_standing(written) if written else Standing()
         for name in standing.exchanges:
             self.exchanges[name] = MemoryExchange(name, durable=True)
-        # An earlier release declared an inbox so. It is declared anew.
+        # An earlier release declared an inbox as a work queue. It is declared again.
         outdated = {
             each.name
             for each in standing.queues
@@ -254,7 +259,9 @@ class MemoryHost:
 
 def _check_name(name: str) -> None:
     if name.startswith(RESERVED):
-        raise AccessRefused(f"{name!r} is not a name to be declared: the broker gives those itself")
+        raise AccessRefused(
+            f"{name!r} cannot be declared: names that begin with {RESERVED!r} are the broker's own"
+        )
 
 
 def _dead_letter(queue: str, stored: Stored, exchange: str, reason: str) -> Parcel:
@@ -269,7 +276,7 @@ def _dead_letter(queue: str, stored: Stored, exchange: str, reason: str) -> Parc
         exchange=exchange,
         routing_key=queue,
         mandatory=True,
-        # Only the first death is told.
+        # Headers of an earlier dead-lettering stay: only the first is recorded.
         headers=first_death | dict(stored.parcel.headers),
     )
 
@@ -279,9 +286,9 @@ def _check_bounds(parcel: Parcel) -> None:
     if type(body) is not bytes:
         raise TypeError(f"a parcel's body must be bytes, got {type(body).__name__}")
     if len(body) > BODY_BYTES_MAX:
-        raise Refusal(f"a parcel of {len(body)} bytes: at most {BODY_BYTES_MAX} are taken")
+        raise Refusal(f"a parcel has {len(body)} bytes, at most {BODY_BYTES_MAX} are allowed")
     names = (parcel.routing_key, parcel.reply_to, parcel.content_type)
-    # What is this short needs no counting of its bytes.
+    # Names this short cannot exceed the limit in bytes.
     if sum(map(len, names)) > PLAINLY_SHORT or not all(map(str.isascii, names)):
         for field in ("routing_key", "reply_to", "content_type"):
             _check_name_of(field, getattr(parcel, field))
@@ -290,14 +297,14 @@ def _check_bounds(parcel: Parcel) -> None:
         length = sum(len(name) + len(str(value)) for name, value in headers_of_it.items())
         if length > HEADERS_LENGTH_MAX:
             raise Refusal(
-                f"a parcel with {length} characters of headers: at most {HEADERS_LENGTH_MAX} are taken"
+                f"a parcel has {length} characters of headers, at most {HEADERS_LENGTH_MAX} are allowed"
             )
 
 
 def _check_name_of(field: str, name: str) -> None:
     size = len(_bytes_of(field, name))
     if size > NAME_BYTES_MAX:
-        raise Refusal(f"{field} has {size} bytes, at most {NAME_BYTES_MAX} are taken: {name[:40]!r}...")
+        raise Refusal(f"{field} has {size} bytes, at most {NAME_BYTES_MAX} are allowed: {name[:40]!r}...")
 
 
 def _check_headers(headers_of_it: Mapping[str, str | int]) -> None:
@@ -306,15 +313,15 @@ def _check_headers(headers_of_it: Mapping[str, str | int]) -> None:
         if isinstance(value, str):
             _bytes_of(f"header {name!r}", value)
         elif type(value) is not int or not -(2**63) <= value < 2**63:
-            raise Refusal(f"header {name!r} is {value!r}: neither text nor a number of 64 bits")
+            raise Refusal(f"header {name!r} is {value!r}, must be a text or a 64-bit integer")
 
 
 def _bytes_of(field: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as problem:
-        raise Refusal(f"{field} has no bytes: {problem}") from problem
+        raise Refusal(f"{field} cannot be encoded: {problem}") from problem
 
 
 def _nothing(_: Parcel) -> None:
-    """Nobody is watching."""
+    """The default hook: does nothing."""

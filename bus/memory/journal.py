@@ -1,14 +1,15 @@
-"""What a memory broker must still know after `kill -9`: its durable objects, and every kept parcel that waits in them.
+"""The journal of a memory broker. It keeps durable exchanges and queues, and every persistent parcel in them, beyond
+`kill -9`.
 
-What happens is noted, and the notes of a turn of the loop are written together. A publisher has its confirm when its
-parcel is on the disk: synced, so that it survives a power failure too. While a sync runs, in a thread, notes gather for
-the next write, so that a slow disk makes writes larger and not more frequent.
+Events are noted, and the notes of one turn of the event loop are written together. A publisher gets its confirm when
+its parcel is synced to the disk, so that it survives a power failure too. While a sync runs, in a thread, notes gather
+for the next write: a slow disk makes writes larger, not more frequent.
 
-An acknowledgement is confirmed to nobody. It is written no later than any confirm that is given after it; what the last
-moments before a kill acknowledged may be delivered again.
+An acknowledgement has no confirm. It is written no later than any confirm that is given after it. Messages that were
+acknowledged just before a kill may be delivered again.
 
-Deliveries cost almost nothing: a queue hands out in order, so that how far it was read tells what was delivered once;
-only what is delivered again is noted by itself.
+Deliveries cost almost nothing. A queue delivers in order, so one number per queue (how far it was read) says which
+parcels were delivered once. Only repeated deliveries are noted one by one.
 """
 
 import asyncio
@@ -23,26 +24,26 @@ from bus.memory.journal_file import Arrived, JournalFile, JournalWriteError, Kep
 
 log = logging.getLogger(__name__)
 
-# Acknowledgements alone, for whose writing nobody waits, wait for company.
+# Nothing waits for acknowledgements to be written, so they wait this long for other notes.
 LINGER_S = 0.005
 RETRY_S = 0.5
 
 
 class Journal:
-    """One file, opened by one process at a time, for one memory broker."""
+    """One journal file for one memory broker, opened by one process at a time."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = JournalFile(Path(path))
         self._syncing = ThreadPoolExecutor(1, "journal")
         self._row = self._file.last_row()
-        # The notes.
+        # Notes that are not written yet.
         self._objects: Callable[[], bytes] | None = None
         self._emptied: list[str] = []
         self._arrived: dict[int, Arrived] = {}
         self._returns: dict[int, int] = {}
         self._read: dict[str, int] = {}
         self._done: list[int] = []
-        # When they are written, and who waits for it.
+        # When they will be written, and the callers that wait for it.
         self._timer: asyncio.Handle | None = None
         self._hurried = False
         self._waiting: list[asyncio.Future[None]] = []
@@ -58,21 +59,21 @@ class Journal:
     def parcels(self) -> Iterator[Kept]:
         return self._file.parcels()
 
-    # What happens
+    # Events
 
     def declared(self, objects: Callable[[], bytes]) -> None:
-        """The durable objects are others now: this tells which, and is asked once for many of them."""
+        """The durable objects have changed. `objects` returns them; it is called once for many changes."""
         self._objects = objects
         self._write_later()
 
     def deleted(self, queue: str) -> None:
-        """And with it all that waited in it."""
+        """A queue was deleted, with its parcels."""
         self._emptied.append(queue)
         self._arrived = {row: each for row, each in self._arrived.items() if each.queue != queue}
         self._write_later()
 
     def arrived(self, queue: str, parcel: Parcel, sender: str) -> int:
-        """The number by which this parcel in this queue is known from now on."""
+        """Returns the row number of this parcel in this queue."""
         self._row += 1
         self._arrived[self._row] = Arrived(queue, parcel, sender)
         self._write_later()
@@ -80,7 +81,8 @@ class Journal:
 
     def delivered(self, queue: str, row: int, returns: int) -> None:
         if returns:
-            # That it was delivered once is known; so this is one more than will be read from it.
+            # The journal knows of the first delivery by how far the queue was read; so the stored count is one less
+            # than the deliveries.
             self._returns[row] = returns
         else:
             self._read[queue] = row
@@ -92,10 +94,10 @@ class Journal:
             self._done.append(row)
         self._write_later()
 
-    # To the disk
+    # Writing
 
     async def written(self) -> None:
-        """Wait until everything up to now is on the disk."""
+        """Wait until all events up to now are on the disk."""
         loop = asyncio.get_running_loop()
         if self._sync is None:
             if self._timer is None:
@@ -109,7 +111,7 @@ class Journal:
         await waiting
 
     def close(self) -> None:
-        """Write what was noted, and let go of the file. Nothing may happen at the broker any more."""
+        """Write the notes and release the file. The broker must not change any more."""
         if self._timer is not None:
             self._timer.cancel()
         self._closed = True
@@ -119,7 +121,7 @@ class Journal:
             self._file.sync()
         finally:
             self._file.close()
-            # Their connections were cut, and that is what they will say.
+            # Their connections are cut: the callers find that out when they continue.
             _tell(self._synced_for)
             _tell(self._waiting)
 
@@ -143,7 +145,7 @@ class Journal:
             self._synced_for, self._waiting = self._waiting, []
 
     def _write_notes(self) -> None:
-        """Forget them only when they are written."""
+        """Write the notes, and delete them only when they are written."""
         self._file.write(
             objects=self._objects() if self._objects is not None else b"",
             emptied=self._emptied,
@@ -159,9 +161,9 @@ class Journal:
     def _synced(self, sync: asyncio.Future[None]) -> None:
         problem = sync.exception()
         if problem is not None:
-            # What a failed sync left on the disk is not known, and another one would not tell. As long as this one stands
-            # nothing is written or confirmed: only a restart can say what there is.
-            self._trouble(f"{problem}: it must be started anew")
+            # After a failed sync the content of the disk is unknown, and a second sync would not show it. So from now
+            # on nothing is written or confirmed; only a restart can tell what is there.
+            self._trouble(f"{problem}: restart the process")
             return
         self._sync = None
         _tell(self._synced_for)
@@ -185,7 +187,7 @@ class Journal:
         if why != self._failing:
             self._failing = why
             if why:
-                log.error("nothing is taken from publishers: %s", why)
+                log.error("publishers are blocked: %s", why)
             self.on_trouble(why)
 
 
@@ -197,4 +199,4 @@ def _tell(waiting: list[asyncio.Future[None]]) -> None:
 
 
 def _nothing(_: str) -> None:
-    """Nobody is listening."""
+    """The default callback: does nothing."""

@@ -1,8 +1,8 @@
-"""The journal's file: a SQLite database, one row for each kept parcel in each queue.
+"""The journal's file: a SQLite database with one row for each persistent parcel in each queue.
 
-SQLite rather than a log of our own. A log costs a third of it (measured, for a parcel of fifty messages, 15 KB: 12-20
-against 40-62 us of CPU), but a torn tail, checksums, and a file that stays small under constant traffic are SQLite's
-business here: the most that ever waited bounds the file, and the space of what was acknowledged is used again.
+SQLite is used instead of a log of our own. A log costs a third (measured for a parcel of fifty messages, 15 KB: 12-20
+against 40-62 us of CPU). But SQLite handles torn writes and checksums, and keeps the file small under constant traffic.
+The most that ever waited bounds its size, and the space of acknowledged parcels is used again.
 """
 
 import fcntl
@@ -18,12 +18,12 @@ from msgspec import Struct
 
 from bus.broker import Parcel
 
-# "Moor", so that no other program's database is taken for a journal.
+# "Moor": tells a journal from another program's database.
 APPLICATION_ID = 0x4D6F6F72
 VERSION = 1
-# A checkpoint at so many pages of 4 KiB: the write-ahead log is copied into the file and begun anew.
+# Checkpoint after this many pages of 4 KiB: the write-ahead log is copied into the file and begins again.
 CHECKPOINT_PAGES = 1_000
-# What one huge write may leave of the write-ahead log.
+# The most that a huge write may leave in the write-ahead log.
 LOG_BYTES_MAX = 16 * 1024 * 1024
 
 SCHEMA = f"""
@@ -40,19 +40,19 @@ COMMIT;
 
 
 class JournalTakenError(OSError):
-    """Another process keeps its journal in this file."""
+    """Another process uses this journal file."""
 
 
 class JournalUnreadableError(OSError):
-    """The file is something else than a journal, or the journal of another version."""
+    """The file is not a journal, or a journal of another version."""
 
 
 class JournalWriteError(OSError):
-    """The file takes nothing more: the disk is full, or broken. What was to be written can be written later."""
+    """The file cannot be written: the disk is full or broken. The write can be tried again later."""
 
 
 class About(Struct, frozen=True, array_like=True):
-    """A parcel without its body, and who sent it."""
+    """A parcel without its body, and its sender."""
 
     exchange: str
     routing_key: str
@@ -63,7 +63,7 @@ class About(Struct, frozen=True, array_like=True):
 
 
 class Arrived(Struct, frozen=True, gc=False):
-    """A parcel that was put into a queue."""
+    """A parcel that was stored in a queue."""
 
     queue: str
     parcel: Parcel
@@ -71,8 +71,8 @@ class Arrived(Struct, frozen=True, gc=False):
 
 
 class Kept(Struct, frozen=True):
-    """A parcel as it is found after a restart. Who held it when the process died has not acknowledged it: that is a
-    return.
+    """A parcel as restored after a restart. A consumer that held it when the process died has not acknowledged it: that
+    counts as a return.
     """
 
     row: int
@@ -87,7 +87,7 @@ _decode_about = msgspec.msgpack.Decoder(About).decode
 
 
 class JournalFile:
-    """One process's alone, which it may be as long as it lives: the lock ends with it, however it ends."""
+    """The open file. A file lock makes this process its only user; the lock ends with the process, however it ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -100,16 +100,16 @@ class JournalFile:
             opened.callback(os.close, self._log)
             self._opened = opened.pop_all()
 
-    # What is there
+    # Reading
 
     def objects(self) -> bytes:
-        """The objects that stood, as they were written; empty if none ever did."""
+        """The durable objects as last written; empty if there were never any."""
         with _readable(self.path):
             row = self._connection.execute("SELECT objects FROM standing").fetchone()
         return row[0] if row else b""
 
     def parcels(self) -> Iterator[Kept]:
-        """In the order in which they came."""
+        """All parcels, in the order of arrival."""
         with _readable(self.path):
             yield from starmap(
                 _kept,
@@ -120,7 +120,7 @@ class JournalFile:
             )
 
     def last_row(self) -> int:
-        """The highest number that was ever given to a row and may still be known."""
+        """The highest row number that was given out and may still be referred to."""
         with _readable(self.path):
             (last,) = self._connection.execute(
                 "SELECT max(coalesce((SELECT max(id) FROM parcel), 0), coalesce((SELECT max(up_to) FROM reading), 0))"
@@ -128,7 +128,7 @@ class JournalFile:
         assert isinstance(last, int)
         return last
 
-    # What is written
+    # Writing
 
     def write(
         self,
@@ -140,7 +140,7 @@ class JournalFile:
         read: Mapping[str, int],
         done: Sequence[int],
     ) -> None:
-        """All of it or nothing. It is safe from a kill of this process then, and from a power failure after `sync`."""
+        """Write all of this or nothing. It then survives a kill of this process; after `sync` also a power failure."""
         execute, executemany = self._connection.execute, self._connection.executemany
         try:
             execute("BEGIN IMMEDIATE")
@@ -168,7 +168,7 @@ class JournalFile:
             raise JournalWriteError(f"{self.path} cannot be written: {problem}") from problem
 
     def sync(self) -> None:
-        """To the disk itself. May be called by another thread, as long as nothing is written meanwhile."""
+        """Sync to the disk. Another thread may call this while nothing is written."""
         try:
             os.fsync(self._log)
         except OSError as problem:
@@ -179,7 +179,9 @@ class JournalFile:
 
 
 def _lock(path: Path) -> int:
-    """A file beside the journal: SQLite has its own locks on the journal itself, which a second look at it would end."""
+    """Lock a separate file. SQLite has its own locks on the journal itself, which end when this process opens and
+    closes it a second time.
+    """
     place = path.with_name(f"{path.name}.lock")
     descriptor = os.open(place, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -188,7 +190,7 @@ def _lock(path: Path) -> int:
         owner = os.read(descriptor, 20).decode(errors="replace") or "unknown"
         os.close(descriptor)
         raise JournalTakenError(
-            f"{path} is the journal of process {owner}, which runs: stop it first, or choose another path"
+            f"{path} is the journal of the running process {owner}: stop that first, or choose another path"
         ) from None
     os.truncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())
@@ -204,17 +206,17 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    # Parcels may hold what only their receivers may see.
+    # Private: parcels may contain secrets of their receivers.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     return sqlite3.connect(path, isolation_level=None)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     for pragma in (
-        # Nobody else looks into it, so the index of the write-ahead log need not be shared.
+        # No other process reads it, so the index of the write-ahead log need not be in shared memory.
         "locking_mode = EXCLUSIVE",
         "journal_mode = WAL",
-        # Syncing is ours, apart from the loop; SQLite itself syncs only around checkpoints.
+        # The journal syncs by itself, outside of the event loop; SQLite itself syncs only around checkpoints.
         "synchronous = NORMAL",
         f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
         f"journal_size_limit = {LOG_BYTES_MAX}",
@@ -227,14 +229,14 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != APPLICATION_ID:
         raise JournalUnreadableError(
-            f"{path} is a database of something else, not a journal: choose another path"
+            f"{path} is the database of another program, not a journal: choose another path"
         )
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != VERSION:
         raise JournalUnreadableError(
-            f"{path} is a journal of version {version}, this program reads {VERSION}"
+            f"{path} is a journal of version {version}, this program reads version {VERSION}: choose another path"
         )
-    # The write-ahead log is there from the first write on; this one changes nothing.
+    # The write-ahead log exists from the first write on. This write changes nothing.
     connection.execute(f"PRAGMA user_version = {VERSION}")
 
 

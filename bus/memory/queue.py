@@ -1,6 +1,7 @@
-"""A queue: what it promises by its kind, what waits in it, and whose turn it is.
+"""A queue: the properties of its kind, its parcels, and the order of its consumers.
 
-It knows nothing of connections: it hands parcels to takers in turn, as long as they have room, and is told what came back.
+It knows nothing of connections. It gives parcels to consumers in turn, as long as they have room, and takes back what
+they return.
 """
 
 import asyncio
@@ -17,21 +18,21 @@ from bus.topology import Limits, QueueKind
 
 
 class Terms(Struct, frozen=True):
-    """What a queue promises. Two declarations of a queue must agree on all of it."""
+    """The properties of a queue. Two declarations of a queue must agree in all of them."""
 
     kind: QueueKind
     durable: bool = False
-    # Gone with the connection that declared it, and nobody else's while that stands.
+    # Only the declaring connection may use it, and it is deleted with that connection.
     exclusive: bool = False
     length_max: int | None = None
     bytes_max: int | None = None
-    # What a full queue does: forget its oldest parcel, or take no more.
+    # A full queue drops its oldest parcel if set; otherwise it rejects new ones.
     drops_oldest: bool = False
-    # What it drops is published once more, for whoever must know that something was dropped.
+    # Each dropped parcel is dead-lettered, for readers that must know of gaps.
     tells_of_drops: bool = False
-    # RabbitMQ's quorum queues count how often a parcel came back; its classic ones only know that it did.
+    # RabbitMQ's quorum queues count the returns of a parcel; classic queues only know that there was one.
     counts_returns: bool = False
-    # A parcel that comes back once more than this is a dead letter.
+    # A parcel with more returns than this becomes a dead letter.
     deliveries_max: int | None = None
     expires_ms: int | None = None
 
@@ -49,8 +50,8 @@ def terms_of(kind: QueueKind, limits: Limits) -> Terms:  # noqa: PLR0911 - one f
         case QueueKind.DEAD:
             return Terms(kind, durable=True, length_max=limits.dead_length_max, counts_returns=True)
         case QueueKind.QUESTIONS:
-            # It stands after a restart, since who answers may not declare it; the questions in it do not. Full means
-            # refused, so that the asker learns of it.
+            # The queue outlives a restart, since the workers that answer may not declare it; its questions do not. A
+            # full queue rejects, so that the asker is told.
             return Terms(kind, durable=True, length_max=limits.questions_length_max)
         case QueueKind.INBOX:
             return Terms(
@@ -75,7 +76,7 @@ def terms_of(kind: QueueKind, limits: Limits) -> Terms:  # noqa: PLR0911 - one f
 
 
 class Stored:
-    """One parcel in one queue. Not a frozen value: it is the place where its fate is counted."""
+    """One parcel in one queue. Mutable: it counts the returns."""
 
     __slots__ = ("held_since", "parcel", "position", "returns", "row", "sender")
 
@@ -83,20 +84,20 @@ class Stored:
         self.parcel = parcel
         self.sender = sender
         self.position = position
-        # Its number in the journal; 0 if that does not know it.
+        # Its row number in the journal; 0 if it is not there.
         self.row = row
         self.returns = 0
         self.held_since = 0.0
 
 
 class Taker(Protocol):
-    """A consumer, as its queue sees it."""
+    """A consumer, as seen by its queue."""
 
     def take(self, stored: Stored) -> bool:
-        """Have this one; is there room for another?"""
+        """Deliver this parcel. True if the consumer has room for another."""
 
     def cancel(self, why: ConsumerCancelled) -> None:
-        """There will be no more."""
+        """No more deliveries will come."""
 
 
 class MemoryQueue:
@@ -108,17 +109,17 @@ class MemoryQueue:
         self.owner = owner
         self.dropped = 0
         self._journal = journal if terms.durable else None
-        # Came back too often, and not yet safe among the dead letters: these count against the length, as they do in
-        # RabbitMQ, so that a queue whose dead letters go nowhere fills up instead of losing them.
+        # Parcels that came back too often and are not in the dead-letter queue yet. They count against the length, as
+        # in RabbitMQ: a queue whose dead letters go nowhere fills up instead of losing them.
         self.discarded: deque[Stored] = deque()
-        # Of what is ready; counted only where that is bounded.
+        # The size of the ready parcels; counted only where it has a limit.
         self._counts_bytes = terms.bytes_max is not None
         self._bytes = 0
-        # Dropped, and to be told of.
+        # Dropped parcels that are still to be dead-lettered.
         self.untold: list[Stored] = []
         self._ready: deque[Stored] = deque()
         self._takers: dict[Taker, None] = {}
-        # Those with room, the next to be served first. While anyone is in here, nothing is ready.
+        # Consumers with room, the next one first. While there is one, no parcel is ready.
         self._waiting: deque[Taker] = deque()
         self._position = 0
         self._expiry: asyncio.TimerHandle | None = None
@@ -161,12 +162,12 @@ class MemoryQueue:
             self._waiting.remove(taker)
 
     def has_room(self, taker: Taker) -> None:
-        """This taker had none, and now it has."""
+        """A consumer that was full has room again."""
         self._waiting.append(taker)
         self._serve()
 
     def take_back(self, returned: Iterable[Stored]) -> None:
-        """These were not acknowledged: they go back to where they stood, and are counted."""
+        """Requeue unacknowledged parcels at their old positions, and count the return."""
         kept = []
         for stored in returned:
             stored.returns = stored.returns + 1 if self.terms.counts_returns else 1
@@ -178,7 +179,7 @@ class MemoryQueue:
         self._serve()
 
     def done_with(self, done: Iterable[Stored]) -> None:
-        """Nobody will ask for these again."""
+        """These are finished: delete them from the journal."""
         if self._journal is not None:
             for stored in done:
                 if stored.row:
@@ -188,7 +189,7 @@ class MemoryQueue:
         self.done_with((self.discarded.popleft(),))
 
     def restore(self, kept: Kept) -> None:
-        """As it was found in the journal, behind all that was restored before."""
+        """Restore a parcel from the journal, behind those restored before."""
         self._position += 1
         stored = Stored(kept.parcel, kept.sender, self._position, kept.row)
         stored.returns = kept.returns if self.terms.counts_returns else min(kept.returns, 1)
@@ -197,7 +198,7 @@ class MemoryQueue:
             self._bytes += len(stored.parcel.body)
 
     def forget_transient(self) -> None:
-        """What a restart leaves: only what was to be kept."""
+        """After a restart: keep persistent parcels only."""
         self._ready = deque(stored for stored in self._ready if stored.parcel.persistent)
         self.discarded = deque(stored for stored in self.discarded if stored.parcel.persistent)
         self._count_bytes()
@@ -213,7 +214,7 @@ class MemoryQueue:
             taker.cancel(ConsumerCancelled(f"queue {self.name!r} was deleted while it was consumed"))
 
     def expire_unless_used(self, expired: Callable[["MemoryQueue"], None]) -> None:
-        """The time to live of a queue that nobody consumes starts now."""
+        """Start the expiry of a queue without consumers."""
         if self.terms.expires_ms is None or self._takers:
             return
         self._stop_expiry()
@@ -254,7 +255,7 @@ class MemoryQueue:
         return self.terms.deliveries_max is not None and stored.returns > self.terms.deliveries_max
 
     def _put_in_order(self, returned: list[Stored]) -> None:
-        """Back near the head: before everything that came later, behind what came before and is back already."""
+        """Insert returned parcels by position: before later parcels, behind earlier ones that were requeued already."""
         if not returned:
             return
         returned.sort(key=_position)

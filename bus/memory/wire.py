@@ -1,4 +1,4 @@
-"""What lies between a client and the broker: it can be deaf for a while, and it can be cut."""
+"""The wire between a client and the broker: the broker may stop reading it for a while, and it can be cut."""
 
 import asyncio
 from collections import deque
@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 class Wire:
-    """One connection's. A blocked broker stops reading from who publishes: what else is said on the same connection,
-    acknowledgements included, is not heard either. Deliveries still come through.
+    """The wire of one connection. A blocked broker stops reading from a publishing connection, so it does not read that
+    connection's other requests either, acknowledgements included. Deliveries still arrive.
     """
 
     def __init__(self, host: MemoryHost) -> None:
@@ -30,7 +30,7 @@ class Wire:
             raise ConnectionLost(self._lost)
 
     async def tell(self, said: Callable[[], T], *, publishing: bool = False) -> T:
-        """Do this at the broker, now or when it listens again, in the order of the calls."""
+        """Carry out a request at the broker, now or when it reads again, in the order of the calls."""
         self.check()
         if not (self.host.blocked and (publishing or self._unheard)):
             return said()
@@ -39,7 +39,7 @@ class Wire:
         return await heard
 
     def hear(self) -> None:
-        """The broker listens again."""
+        """The broker reads again: carry out the waiting requests."""
         while self._unheard:
             heard, said = self._unheard.popleft()
             if heard.done():

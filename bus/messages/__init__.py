@@ -1,4 +1,4 @@
-"""The words on the bus, one file a subject; `ALL` is every kind of message there is."""
+"""The messages on the bus, one file per subject. `ALL` lists every message type."""
 
 from typing import get_args
 

@@ -1,11 +1,11 @@
-"""Whatever is written into placement's books by name, and asked of them: providers, inventories, traits, aggregates, the
-names of classes and traits, allocations.
+"""Writes to placement's books by name, and questions about them: providers, inventories, traits, aggregates, custom
+classes and traits, allocations.
 
-These are the words of Placement's API: whoever speaks HTTP to it is translated into them. A client or an operator sends
-them over the bus as well; a cell does not, it reports, claims and releases in the words of messages/placement.py.
+These messages follow Placement's HTTP API, and its HTTP server translates requests into them. Clients and operators may
+also send them over the bus. Cells may not: they report, claim and release with the messages of messages/placement.py.
 
-A write is judged by the generation that it names, where it names one; None is judged by none. Every write ends in a
-verdict: one of those that say that it is done, or one that says why nothing of it was.
+A write that names a generation is checked against it; None skips the check. Every write is answered by a verdict: done,
+or the reason why nothing was changed.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -32,14 +32,14 @@ CustomName = Annotated[str, Meta(pattern=r"^CUSTOM_[A-Z0-9_]+\Z", max_length=255
 Inventories = Annotated[dict[ResourceClass, ReportedInventory], Meta(max_length=200)]
 Traits = Annotated[tuple[Trait, ...], Meta(max_length=400)]
 Aggregates = Annotated[tuple[AggregateId, ...], Meta(max_length=400)]
-# What an HTTP client calls its consumers; empty if nobody ever said.
+# The consumer type given by an HTTP client; empty if none was ever given.
 TypeName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]*\Z", max_length=255)]
 KindOfNames = Literal["classes", "traits"]
 CellOrNone = Annotated[str, Meta(pattern=r"^([a-z0-9][a-z0-9_-]{0,39})?\Z")]
 
 
 class CreateProvider(Message, frozen=True, tag="provider.create"):
-    """A new provider, empty: a root of its own, or a child of `parent`, whose cell it then belongs to."""
+    """Creates an empty provider: a root, or a child of `parent`, which decides its cell."""
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -50,10 +50,10 @@ class CreateProvider(Message, frozen=True, tag="provider.create"):
 
 
 class UpdateProvider(Message, frozen=True, tag="provider.update"):
-    """The provider's name, and with `parent` its place: below that one, or with null at the root of its own tree. Where
-    `parent` is not named it stays where it is.
+    """Sets the provider's name, and with `parent` its place in the tree: below that provider, or with null as the root
+    of a tree of its own. Without `parent` it stays in place.
 
-    Without `reparents` only a root may be given a place, as Placement's API had it before 1.37.
+    Without `reparents` only a root may get a parent, as in Placement's API before 1.37.
     """
 
     IS_STRICT: ClassVar[bool] = True
@@ -65,7 +65,7 @@ class UpdateProvider(Message, frozen=True, tag="provider.update"):
 
 
 class DeleteProvider(Message, frozen=True, tag="provider.delete"):
-    """Refused as long as it has children, or something of it is held."""
+    """Refused while the provider has children or a consumer holds resources of it."""
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -73,7 +73,9 @@ class DeleteProvider(Message, frozen=True, tag="provider.delete"):
 
 
 class SetInventories(Message, frozen=True, tag="inventory.set"):
-    """These inventories and no others. What is held cannot be taken away; there may be less of it than is held."""
+    """Replaces all inventories of the provider. An inventory in use cannot be removed; its total may become less than
+    what is in use.
+    """
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -83,7 +85,9 @@ class SetInventories(Message, frozen=True, tag="inventory.set"):
 
 
 class PutInventory(Message, frozen=True, tag="inventory.put"):
-    """One inventory beside the others: with `is_new` there must be none of this class yet, without it there must."""
+    """Sets one inventory and leaves the others. With `is_new` there must be none of this class yet; without it there
+    must be one.
+    """
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -95,7 +99,7 @@ class PutInventory(Message, frozen=True, tag="inventory.put"):
 
 
 class DropInventory(Message, frozen=True, tag="inventory.drop"):
-    """One inventory less; refused while something of it is held."""
+    """Removes one inventory. Refused while it is in use."""
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -104,7 +108,9 @@ class DropInventory(Message, frozen=True, tag="inventory.drop"):
 
 
 class SetTraits(Message, frozen=True, tag="traits.set"):
-    """These traits and no others. Those that its reporter does not know stay when it reports."""
+    """Replaces all traits of the provider. A later report of its reporter keeps the traits that the reporter does not
+    know.
+    """
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -114,9 +120,9 @@ class SetTraits(Message, frozen=True, tag="traits.set"):
 
 
 class SetAggregates(Message, frozen=True, tag="aggregates.set"):
-    """A member of these aggregates and no others.
+    """Makes the provider a member of exactly these aggregates.
 
-    Before 1.19 Placement's API neither asked for a generation nor moved it: that is `moves_generation` left out.
+    Placement's API before 1.19 neither asked for a generation nor changed it: that is `moves_generation` set to false.
     """
 
     IS_STRICT: ClassVar[bool] = True
@@ -134,7 +140,7 @@ class CreateTrait(Message, frozen=True, tag="trait.create"):
 
 
 class DeleteTrait(Message, frozen=True, tag="trait.delete"):
-    """Refused while a provider has it; standard ones are not for deletion."""
+    """Refused while a provider has the trait. Standard traits cannot be deleted."""
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -148,7 +154,7 @@ class CreateClass(Message, frozen=True, tag="class.create"):
 
 
 class RenameClass(Message, frozen=True, tag="class.rename"):
-    """Refused while a provider has an inventory of it; standard ones keep their names."""
+    """Refused while a provider has an inventory of the class. Standard classes cannot be renamed."""
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -157,7 +163,7 @@ class RenameClass(Message, frozen=True, tag="class.rename"):
 
 
 class DeleteClass(Message, frozen=True, tag="class.delete"):
-    """Refused while a provider has an inventory of it; standard ones are not for deletion."""
+    """Refused while a provider has an inventory of the class. Standard classes cannot be deleted."""
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -165,10 +171,11 @@ class DeleteClass(Message, frozen=True, tag="class.delete"):
 
 
 class ConsumerAllocations(Value, frozen=True):
-    """All that one consumer is to hold from now on; with nothing, it is no more.
+    """Everything that one consumer holds from now on. Without amounts the consumer is deleted.
 
-    `generation` is the consumer's as it was last seen, null if there was none; before 1.28 Placement's API did not ask:
-    that is `judges_generation` set to false. Without `type` it stays what it is, unknown if nobody ever said.
+    `generation` is the consumer's last known one, null if there was no such consumer. Placement's API before 1.28 did
+    not ask for it: that is `judges_generation` set to false. Without `type` the type stays, unknown if none was ever
+    given.
     """
 
     consumer: ConsumerId
@@ -181,7 +188,7 @@ class ConsumerAllocations(Value, frozen=True):
 
 
 class SetAllocations(Message, frozen=True, tag="allocations.set"):
-    """What these consumers are to hold: all of it, or nothing is changed."""
+    """Sets what these consumers hold: all of it, or nothing is changed."""
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -189,7 +196,7 @@ class SetAllocations(Message, frozen=True, tag="allocations.set"):
 
 
 class DeleteAllocations(Message, frozen=True, tag="allocations.delete"):
-    """Free whatever this consumer holds, whatever its generation."""
+    """Frees everything that this consumer holds, whatever its generation."""
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -203,8 +210,8 @@ class ProviderInventories(Value, frozen=True):
 
 
 class Reshape(Message, frozen=True, tag="reshape"):
-    """Inventories of several providers, and what consumers hold of them, all at once: so what is held can move with the
-    inventory it is held of.
+    """Changes inventories of several providers, and the allocations on them, in one step. So allocations can move
+    together with the inventory that they use.
     """
 
     IS_STRICT: ClassVar[bool] = True
@@ -214,11 +221,11 @@ class Reshape(Message, frozen=True, tag="reshape"):
 
 
 class Done(Variant, frozen=True, tag="done"):
-    """Written, and there is nothing to say about it."""
+    """The write is done; there are no details."""
 
 
 class ProviderWritten(Variant, frozen=True, tag="written"):
-    """Where the provider stands after this write, and its generation."""
+    """The provider after this write: its place in the tree and its generation."""
 
     provider: ProviderId
     name: str
@@ -228,38 +235,38 @@ class ProviderWritten(Variant, frozen=True, tag="written"):
 
 
 class AlreadyThere(Variant, frozen=True, tag="already_there"):
-    """A class or trait of this name exists."""
+    """A class or trait of this name exists already."""
 
     name: str
 
 
 class UnknownProvider(Variant, frozen=True, tag="unknown_provider"):
-    """There is none. `field` is where the write names it: id, provider, parent, inventories or allocations."""
+    """No such provider. `field` is where the write names it: id, provider, parent, inventories or allocations."""
 
     provider: ProviderId
     field: str
 
 
 class UnknownClass(Variant, frozen=True, tag="unknown_class"):
-    """There are no resource classes of these names."""
+    """No resource classes of these names exist."""
 
     names: tuple[str, ...]
 
 
 class UnknownTrait(Variant, frozen=True, tag="unknown_trait"):
-    """There are no traits of these names."""
+    """No traits of these names exist."""
 
     names: tuple[str, ...]
 
 
 class UnknownConsumer(Variant, frozen=True, tag="unknown_consumer"):
-    """It holds nothing."""
+    """The consumer holds nothing."""
 
     consumer: ConsumerId
 
 
 class GenerationMoved(Variant, frozen=True, tag="generation_moved"):
-    """The provider has been written since: `current` is its generation."""
+    """The provider was changed since: `current` is its generation now."""
 
     provider: ProviderId
     seen: int
@@ -267,7 +274,7 @@ class GenerationMoved(Variant, frozen=True, tag="generation_moved"):
 
 
 class ConsumerMoved(Variant, frozen=True, tag="consumer_moved"):
-    """The consumer has been written since: `current` is its generation, null if there is no such consumer."""
+    """The consumer was changed since: `current` is its generation now, null if there is no such consumer."""
 
     consumer: ConsumerId
     seen: int | None
@@ -275,20 +282,20 @@ class ConsumerMoved(Variant, frozen=True, tag="consumer_moved"):
 
 
 class NameTaken(Variant, frozen=True, tag="name_taken"):
-    """Another provider bears it."""
+    """Another provider has this name."""
 
     name: str
     provider: ProviderId
 
 
 class IdTaken(Variant, frozen=True, tag="id_taken"):
-    """There is a provider of this id."""
+    """A provider with this id exists already."""
 
     provider: ProviderId
 
 
 class HasChildren(Variant, frozen=True, tag="has_children"):
-    """`child` is one of them."""
+    """The provider has children; `child` is one of them."""
 
     provider: ProviderId
     child: ProviderId
@@ -305,7 +312,7 @@ class InventoryAbsent(Variant, frozen=True, tag="inventory_absent"):
 
 
 class NameInUse(Variant, frozen=True, tag="name_in_use"):
-    """Of the providers that have this trait, or an inventory of this class, `provider` is one."""
+    """The trait or class is in use: `provider` is one of the providers that have it."""
 
     name: str
     provider: ProviderId
@@ -348,13 +355,15 @@ WriteVerdict = (
 
 
 class WriteAnswered(Message, frozen=True, tag="write.answered"):
-    """What became of a write."""
+    """The verdict on a write."""
 
     verdict: WriteVerdict
 
 
 class ConsumerState(Value, frozen=True):
-    """A consumer that holds something. `attempt` is 0 of who was made by allocations and not by a claim."""
+    """A consumer that holds resources. `attempt` is 0 for a consumer that was created by allocations and not by a
+    claim.
+    """
 
     id: ConsumerId
     project: str
@@ -366,7 +375,9 @@ class ConsumerState(Value, frozen=True):
 
 
 class TypeUsage(Value, frozen=True):
-    """What all consumers of one type hold, and how many they are; the type is empty of those of whom nobody said it."""
+    """What all consumers of one type hold, and how many they are. `type` is empty for consumers whose type was never
+    given.
+    """
 
     type: str
     consumers: int
@@ -380,13 +391,13 @@ class AskConsumer(Message, frozen=True, tag="consumer.query"):
 
 
 class ConsumerFound(Message, frozen=True, tag="consumer.found"):
-    """None if it holds nothing."""
+    """`consumer` is null if it holds nothing."""
 
     consumer: ConsumerState | None
 
 
 class AskHolders(Message, frozen=True, tag="holders.query"):
-    """Who holds something of this provider? By consumer id, those after `after`."""
+    """Asks which consumers hold resources of this provider, in the order of their ids, after `after`."""
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -396,8 +407,8 @@ class AskHolders(Message, frozen=True, tag="holders.query"):
 
 
 class HoldersFound(Message, frozen=True, tag="holders.found"):
-    """Consumers with all that they hold, of other providers too; `next` is where the next page starts, null on the
-    last one.
+    """Consumers with everything that they hold, of other providers too. `next` starts the next page, null on the last
+    one.
     """
 
     holders: tuple[ConsumerState, ...]
@@ -405,7 +416,7 @@ class HoldersFound(Message, frozen=True, tag="holders.found"):
 
 
 class AskUsages(Message, frozen=True, tag="usages.query"):
-    """What do the consumers of this project hold, or those of one of its users?"""
+    """Asks what the consumers of this project hold, or only those of one of its users."""
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -418,7 +429,7 @@ class UsagesFound(Message, frozen=True, tag="usages.found"):
 
 
 class AskNames(Message, frozen=True, tag="names.query"):
-    """Custom resource classes, or custom traits: those after `after`."""
+    """Asks for custom resource classes or custom traits, in the order of their names, after `after`."""
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -428,7 +439,7 @@ class AskNames(Message, frozen=True, tag="names.query"):
 
 
 class NamesFound(Message, frozen=True, tag="names.found"):
-    """In their order; `next` is where the next page starts, empty on the last one."""
+    """Names in order. `next` starts the next page, empty on the last one."""
 
     names: tuple[str, ...]
     next: str = ""

@@ -1,4 +1,4 @@
-"""Which applications there are: programs with a user of their own, and the projects that each speaks for."""
+"""Messages about applications: client programs with their own user, and the projects that each may speak for."""
 
 from typing import Annotated, ClassVar
 
@@ -12,7 +12,7 @@ ProjectName = Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,64}\Z")]
 
 
 class KnownApplication(Value, frozen=True):
-    """An application that is registered. An admin speaks for all projects, and names none."""
+    """A registered application. An admin application speaks for all projects and names none."""
 
     name: ApplicationName
     projects: tuple[ProjectName, ...] = ()
@@ -20,8 +20,9 @@ class KnownApplication(Value, frozen=True):
 
 
 class SetApplication(Message, frozen=True, tag="application.set"):
-    """An operator's word: there is this application, with these projects and no others; or it is `removed`. Orders about one
-    application count by the envelope's `sent_at`, which must be given: an older one that comes late changes nothing.
+    """An operator registers an application with exactly these projects, or `removed` it. Of several orders about one
+    application the one with the latest `sent_at` in its envelope counts, so that must be given; a late older order
+    changes nothing.
     """
 
     IS_STRICT: ClassVar[bool] = True
@@ -33,13 +34,13 @@ class SetApplication(Message, frozen=True, tag="application.set"):
 
 
 class ApplicationSet(Message, frozen=True, tag="application.was_set"):
-    """Done, and this is the application now; none if it was removed."""
+    """Done. `application` is its state now, null if it was removed."""
 
     application: KnownApplication | None
 
 
 class AskApplications(Message, frozen=True, tag="application.query"):
-    """All applications, in the order of their names."""
+    """Asks for all applications, in the order of their names."""
 
     IS_STRICT: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""What a client asks of the API level, and what it is told: builds, deletes, questions about instances."""
+"""Messages between clients and the API level: builds, rebuilds, deletes, and questions about instances."""
 
 from typing import Annotated, ClassVar, NewType
 from uuid import UUID
@@ -9,13 +9,13 @@ from bus.message import CellName, ConsumerId, Message, Project
 from bus.messages.placement import Counter, Label, Moment, Natural, ServerGroup, Value
 
 RequestId = NewType("RequestId", UUID)
-# An instance is a consumer of placement's from its first claim to its end.
+# In placement an instance is a consumer, from its first claim to its end.
 InstanceId = ConsumerId
 
 
 class Flavor(Value, frozen=True):
-    """How large an instance is, and what it needs of its host. Amounts are judged by who schedules, not here, so that
-    nonsense is answered with its field and value.
+    """The size of an instance and its demands on the host. The scheduler checks the amounts, not the decoder, so that a
+    wrong one is answered with its field and value.
     """
 
     name: Label = ""
@@ -27,13 +27,13 @@ class Flavor(Value, frozen=True):
     extra_specs: dict[str, str] = {}
 
 
-# Where something is to be fetched: an id in a service, or a URL.
+# Where to fetch a file: an id in a service, or a URL.
 Reference = Annotated[str, Meta(max_length=2048)]
 
 
 class Image(Value, frozen=True):
-    """What is written onto a bare-metal node. `source` is an id in the image service, or a URL; Ironic wants a `checksum`
-    of what it fetches by URL. An image of one partition needs a `kernel` and a `ramdisk` too.
+    """The image for a bare-metal node. `source` is an id in the image service, or a URL. Ironic needs a `checksum` for
+    a URL. A partition image also needs a `kernel` and a `ramdisk`.
     """
 
     source: Reference
@@ -42,17 +42,17 @@ class Image(Value, frozen=True):
     ramdisk: Reference = ""
 
 
-# A URL; or what Ironic takes instead, the base64 of a zipped ISO image: some KiB, unless user data is large.
+# A URL; or, as Ironic allows, the base64 of a gzipped ISO image: a few KiB, unless the user data is large.
 ConfigDrive = Annotated[str, Meta(max_length=64 * 1024)]
-# Ids of network ports that are attached to the instance.
+# Ids of network ports to attach to the instance.
 Ports = Annotated[tuple[Label, ...], Meta(max_length=32)]
 
 
 class BuildInstance(Message, frozen=True, tag="build.request"):
-    """Build one instance, or `count` alike. The client chooses `request_id`; asked again with the same content, the
-    answer is the same. Instance ids follow from it unless they are given.
+    """Build one instance, or `count` equal ones. The client chooses `request_id`. A repeated request with the same
+    content gets the same answer. Instance ids are derived from it unless they are given.
 
-    Only bare-metal nodes read `image`, `config_drive` and `ports`: a request that names one of them gets a node, or no
+    Only bare-metal nodes support `image`, `config_drive` and `ports`: a request with one of them gets a node, or no
     host.
     """
 
@@ -68,10 +68,10 @@ class BuildInstance(Message, frozen=True, tag="build.request"):
     image_properties: dict[str, str] = {}
     availability_zone: Label = ""
     group: ServerGroup | None = None
-    # Empty: any host that qualifies.
+    # Empty: any suitable host.
     hosts: tuple[str, ...] = ()
     ignore_hosts: tuple[str, ...] = ()
-    # From its acceptance to its end, whatever that is. None: as long as the scheduler gives to hosts of the chosen kind.
+    # The limit from acceptance to the end, active or error. None: the scheduler's default for this kind of host.
     deadline_s: int | None = None
     image: Image | None = None
     config_drive: ConfigDrive = ""
@@ -79,7 +79,7 @@ class BuildInstance(Message, frozen=True, tag="build.request"):
 
 
 class BuildRejected(Message, frozen=True, tag="build.rejected"):
-    """It makes no sense, or not to us: nothing was done. `field` and `value` say where."""
+    """The request is invalid: nothing was done. `field` and `value` say what is wrong."""
 
     request_id: RequestId | None
     field: str
@@ -89,7 +89,7 @@ class BuildRejected(Message, frozen=True, tag="build.rejected"):
 
 
 class BuildAccepted(Message, frozen=True, tag="build.accepted"):
-    """Written down: these instances will be active, in error or deleted by the deadline."""
+    """The request is stored: by the deadline these instances will be active, in error or deleted."""
 
     request_id: RequestId
     instances: tuple[InstanceId, ...]
@@ -97,10 +97,11 @@ class BuildAccepted(Message, frozen=True, tag="build.accepted"):
 
 
 class DeleteInstance(Message, frozen=True, tag="instance.delete"):
-    """Delete it, whatever state it is in. Asked again, it is gone still. Who waits for an answer is told what is known
-    of it now (`InstancesFound`): nothing, if its request was not seen yet, and then it will not be built.
+    """Delete an instance in any state. Repeating the request is harmless. A client that waits gets the instance's
+    current state (`InstancesFound`): none if its build request has not arrived yet, and then it will not be built.
 
-    With `project`, only an instance of that project; without, of whichever, which needs the right to all projects.
+    With `project`, only an instance of that project is deleted. Without it, one of any project, which needs the right
+    to all projects.
     """
 
     IS_STRICT: ClassVar[bool] = True
@@ -110,12 +111,13 @@ class DeleteInstance(Message, frozen=True, tag="instance.delete"):
 
 
 class RebuildInstance(Message, frozen=True, tag="instance.rebuild"):
-    """Write this image onto the node that has the instance, in place of what is there; its host and its share stay. Only an
-    active instance is rebuilt, or one whose last rebuild failed. The client chooses `request_id`; asked again with the
-    same content, it is not done again. The answer is what is known of the instance now (`InstancesFound`), or why not
-    (`BuildRejected`).
+    """Write this image onto the node of the instance, in place of the old one; host and share stay. Only an active
+    instance can be rebuilt, or one whose last rebuild failed. The client chooses `request_id`; a repeated request with
+    the same content is not done twice. The answer is the instance's current state (`InstancesFound`), or the reason of
+    a refusal (`BuildRejected`).
 
-    With `project`, only an instance of that project; without, of whichever, which needs the right to all projects.
+    With `project`, only an instance of that project is rebuilt. Without it, one of any project, which needs the right
+    to all projects.
     """
 
     IS_STRICT: ClassVar[bool] = True
@@ -124,12 +126,12 @@ class RebuildInstance(Message, frozen=True, tag="instance.rebuild"):
     instance: InstanceId
     image: Image
     project: Project = ""
-    # From its acceptance to its end, whatever that is. None: as long as the scheduler gives to bare-metal nodes.
+    # The limit from acceptance to the end. None: the scheduler's default for bare-metal nodes.
     deadline_s: int | None = None
 
 
 class FunnelStep(Value, frozen=True):
-    """How many hosts one step removed, and why one of them was."""
+    """How many hosts one filter step removed, and the reason for one of them."""
 
     step: str
     removed: Natural
@@ -137,15 +139,15 @@ class FunnelStep(Value, frozen=True):
 
 
 class Miss(Value, frozen=True):
-    """A host that nearly was it, and what it lacked."""
+    """A host that was nearly suitable, and what it lacked."""
 
     host: str
     reason: str
 
 
 class NoValidHost(Value, frozen=True):
-    """Why nowhere: `steps` together removed all `hosts`. `nearest` are the hosts that were asked for by name; where none
-    were, those that lacked the least.
+    """Why no host was found: the `steps` together removed all `hosts`. `nearest` are the hosts that the request named;
+    if it named none, the hosts that lacked least.
     """
 
     hosts: Natural
@@ -154,7 +156,7 @@ class NoValidHost(Value, frozen=True):
 
 
 class AttemptFailed(Value, frozen=True):
-    """One try to build on one host, and how it ended."""
+    """One failed try to build on one host."""
 
     attempt: Natural
     host: str
@@ -162,15 +164,15 @@ class AttemptFailed(Value, frozen=True):
 
 
 class ClaimRefused(Value, frozen=True):
-    """A host was chosen, and placement did not give its share: the picture it was chosen by was older than the host."""
+    """A host was chosen, but placement refused the claim: the scheduler's picture of the host was outdated."""
 
     host: str
     reason: str
 
 
 class Rebuild(Value, frozen=True):
-    """The last rebuild of an instance. A later one has a higher `number`. `failure` is why it failed; empty while it is
-    under way, and when it is done.
+    """The last rebuild of an instance. Later rebuilds have a higher `number`. `failure` says why it failed; it is empty
+    while the rebuild runs and after it succeeded.
     """
 
     request_id: RequestId
@@ -181,11 +183,11 @@ class Rebuild(Value, frozen=True):
 
 
 class InstanceState(Value, frozen=True):
-    """An instance, whole, as of `sequence`: what is older about it is no longer true.
+    """The full state of an instance as of `sequence`. A state with a lower sequence is outdated.
 
-    States: accepted, placed, building, active, rebuilding, error, deleting, deleted. `host` is empty while there is none.
-    `keeps_share`: it is deleted or in error, but its host has not confirmed that it is gone: its share stays held until
-    then. An instance in error with a `rebuild` keeps its host and its share, and may be rebuilt again.
+    States: accepted, placed, building, active, rebuilding, error, deleting, deleted. `host` is empty while there is
+    none. `keeps_share`: the instance is deleted or in error, but its host has not confirmed that it is gone; until then
+    its share stays held. An instance in error with a `rebuild` keeps its host and its share, and may be rebuilt again.
     """
 
     id: InstanceId
@@ -198,7 +200,7 @@ class InstanceState(Value, frozen=True):
     name: Label = ""
     project: Label = ""
     failures: tuple[AttemptFailed, ...] = ()
-    # Before it was placed, while it was still to be: claims that were tried again, there or elsewhere.
+    # Claims that were refused and tried again, there or elsewhere; only until the instance is placed.
     refusals: tuple[ClaimRefused, ...] = ()
     no_valid_host: NoValidHost | None = None
     reason: str = ""
@@ -208,7 +210,7 @@ class InstanceState(Value, frozen=True):
 
 
 class InstancePlaced(Message, frozen=True, tag="instance.placed"):
-    """A host holds its share for it, and its cell has the order."""
+    """The claim on a host is granted, and the cell has the order."""
 
     cell: CellName
     instance: InstanceState
@@ -220,7 +222,7 @@ class InstanceActive(Message, frozen=True, tag="instance.active"):
 
 
 class InstanceFailed(Message, frozen=True, tag="instance.error"):
-    """It ended in error; `failures` and `no_valid_host` say why. Its cell is `cell0` if it never had one."""
+    """The instance ended in error; `failures` and `no_valid_host` say why. `cell` is `cell0` if it never had a cell."""
 
     cell: CellName
     instance: InstanceState
@@ -232,9 +234,10 @@ class InstanceDeleted(Message, frozen=True, tag="instance.deleted"):
 
 
 class AskInstances(Message, frozen=True, tag="instance.query"):
-    """These instances; or those of a request; or a page of all, in the order of their ids, after `after`.
+    """Asks for these instances; or for those of a request; or for a page of all, in the order of their ids, after
+    `after`.
 
-    With `project`, of these only the instances of that project; without, of all, which needs the right to all projects.
+    With `project`, only instances of that project. Without it, of all projects, which needs the right to all of them.
     """
 
     IS_STRICT: ClassVar[bool] = True
@@ -248,7 +251,7 @@ class AskInstances(Message, frozen=True, tag="instance.query"):
 
 
 class InstancesFound(Message, frozen=True, tag="instance.found"):
-    """`next` is where the next page starts; None on the last one."""
+    """`next` starts the next page, null on the last one."""
 
     instances: tuple[InstanceState, ...]
     next: InstanceId | None = None

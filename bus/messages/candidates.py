@@ -1,6 +1,6 @@
-"""Who could give what is asked for, and how: asked of placement by anyone who does not keep a picture of its own.
+"""Asks placement which providers could satisfy a request, for programs without a picture of their own.
 
-An answer is what a claim is made of. That it was given holds nothing: only the claim decides.
+A claim can be built from an answer. The answer reserves nothing: only the claim decides.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -23,11 +23,11 @@ Weight = Annotated[float, Meta(ge=-1e9, le=1e9)]
 
 
 class RequestGroup(Value, frozen=True):
-    """What one group asks for; of each list in `required` and in `member_of` any one will do.
+    """One group of a request. Each inner list of `required` and `member_of` needs only one of its elements.
 
-    The group without a suffix may take each class from another provider of one tree, or from one that shares with that
-    tree. A group with a suffix takes everything from one provider. `preferred` says what a trait is worth that need not
-    be there: those that are worth more come first.
+    The group without a suffix may take each class from another provider of one tree, or from a provider that shares
+    with that tree. A group with a suffix takes everything from one provider. `preferred` gives weights to optional
+    traits: candidates with a higher sum come first.
     """
 
     suffix: Suffix = ""
@@ -41,10 +41,12 @@ class RequestGroup(Value, frozen=True):
 
 
 class AskCandidates(Message, frozen=True, tag="candidates"):
-    """Who could give all of this together? At most `limit` answers, told a page at a time.
+    """Asks which providers could satisfy all groups together. At most `limit` candidates are found, and returned in
+    pages.
 
-    With `isolate` no two groups with suffixes are given the same provider. What is given to the groups of each list in
-    `same_subtree` stands under one of them. `root_required` and `root_forbidden` are about the root of the tree.
+    With `isolate`, no two groups with suffixes use the same provider. The providers for the groups of each list in
+    `same_subtree` are in the subtree of one of them. `root_required` and `root_forbidden` are about the root of the
+    tree.
     """
 
     IS_STRICT: ClassVar[bool] = True
@@ -60,7 +62,7 @@ class AskCandidates(Message, frozen=True, tag="candidates"):
 
 
 class AskMoreCandidates(Message, frozen=True, tag="candidates.more"):
-    """The next page of an answer, all of which is of the moment when it was first asked for."""
+    """Asks for the next page of an answer. All pages show the state at the time of the first one."""
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -69,15 +71,15 @@ class AskMoreCandidates(Message, frozen=True, tag="candidates.more"):
 
 
 class NextPage(Value, frozen=True):
-    """Where an answer goes on: to be asked for by `candidates.more`."""
+    """The next page of an answer, for `candidates.more`."""
 
     answer: UUID
     page: int
 
 
 class Candidate(Value, frozen=True):
-    """A share as a claim names it, with the shapes as they are; by group, who gives to it; what the preferred traits that
-    are met are worth.
+    """A share as a claim needs it, with the current shapes; the providers used by each group; and the sum of the
+    weights of the preferred traits that are met.
     """
 
     share: Share
@@ -86,19 +88,19 @@ class Candidate(Value, frozen=True):
 
 
 class Candidates(Variant, frozen=True, tag="candidates"):
-    """Some of them; `next` leads to more of the same answer, and is null at its end."""
+    """One page of candidates. `next` is the next page of the same answer, null at the end."""
 
     candidates: tuple[Candidate, ...]
     next: NextPage | None = None
 
 
 class StartAgain(Variant, frozen=True, tag="start_again"):
-    """That answer is not kept any more: ask anew."""
+    """The answer is no longer stored: ask again from the start."""
 
 
 class TooCostly(Variant, frozen=True, tag="too_costly"):
-    """The search was cut: it had come to `spent` of what is counted, and `budget` is the most. Nothing is known of whether
-    there are candidates, so a smaller question, or a smaller limit, may have an answer.
+    """The search was cut off: it had used `spent` units of `what`, and `budget` is the limit. Whether there are
+    candidates is unknown; a smaller question, or a smaller limit, may succeed.
     """
 
     what: Literal["steps", "bytes", "answer_bytes"]

@@ -1,6 +1,6 @@
-"""What is said inside one cell: the order to place an instance, and the talk of its conductor with its hosts.
+"""Messages inside one cell: orders of the API level to the conductor, and messages between the conductor and its hosts.
 
-A hypervisor spawns and destroys, a bare-metal node is deployed and undeployed; the answers are the same. Only a node is
+Hypervisors spawn and destroy, bare-metal nodes are deployed and undeployed; the answers are the same. Only nodes can be
 rebuilt.
 """
 
@@ -14,10 +14,11 @@ from bus.messages.placement import Attempt, Counter, Label, Moment, ServerGroup,
 
 
 class Choice(Value, frozen=True, array_like=True):
-    """A host that qualifies, and the share it would give. Only the chosen one holds it; alternates were only looked at.
+    """A suitable host and the share to take from it. Only the chosen one holds the share; alternates hold nothing.
 
-    `qualities` says what the host's tree was when it was chosen (qualities.py): who finds its shape moved can tell whether
-    it was only its inventories. Empty: nobody can. `kind` is the host's (hosts.py).
+    `fingerprint` identifies the host's tree as it was when the host was chosen (tree_fingerprint.py). When the shape
+    has moved, an equal fingerprint shows that only inventories changed. Empty: unknown. `kind` is the host's
+    (hosts.py).
     """
 
     name: Label
@@ -49,7 +50,7 @@ class PlaceInCell(Message, frozen=True, tag="place"):
 
 
 class RemoveFromCell(Message, frozen=True, tag="remove"):
-    """The instance is to be deleted, whatever has become of it here."""
+    """Delete the instance, whatever its state in the cell."""
 
     cell: CellName
     instance: InstanceId
@@ -58,7 +59,9 @@ class RemoveFromCell(Message, frozen=True, tag="remove"):
 
 
 class RebuildInCell(Message, frozen=True, tag="rebuild"):
-    """Write another image onto the host of this instance, in place. Its cell goes on counting from the rebuild's number."""
+    """Write another image onto the host of this instance, in place. The cell continues its sequence from the rebuild's
+    number.
+    """
 
     cell: CellName
     instance: InstanceId
@@ -66,7 +69,7 @@ class RebuildInCell(Message, frozen=True, tag="rebuild"):
 
 
 class SpawnInstance(Message, frozen=True, tag="spawn"):
-    """To the host: make it. `attempt` names this try in everything that is said of it."""
+    """Order to a host: create the instance. `attempt` identifies this try in all messages about it."""
 
     cell: CellName
     instance: InstanceId
@@ -78,7 +81,7 @@ class SpawnInstance(Message, frozen=True, tag="spawn"):
 
 
 class DestroyInstance(Message, frozen=True, tag="destroy"):
-    """To the host: nothing of this attempt is to be left. Done even where nothing is."""
+    """Order to a host: remove everything of this attempt. Also confirmed where there is nothing."""
 
     cell: CellName
     instance: InstanceId
@@ -87,8 +90,8 @@ class DestroyInstance(Message, frozen=True, tag="destroy"):
 
 
 class DeployInstance(Message, frozen=True, tag="deploy"):
-    """To the daemons that look after bare-metal nodes: make this node the instance. `attempt` names this try in everything
-    that is said of it.
+    """Order to the daemons for bare-metal nodes: deploy the instance on this node. `attempt` identifies this try in all
+    messages about it.
     """
 
     cell: CellName
@@ -107,8 +110,8 @@ class DeployInstance(Message, frozen=True, tag="deploy"):
 
 
 class UndeployInstance(Message, frozen=True, tag="undeploy"):
-    """To the daemons that look after bare-metal nodes: nothing of this attempt is to be left on the node. Done even where
-    nothing is.
+    """Order to the daemons for bare-metal nodes: remove everything of this attempt from the node. Also confirmed where
+    there is nothing.
     """
 
     cell: CellName
@@ -118,8 +121,8 @@ class UndeployInstance(Message, frozen=True, tag="undeploy"):
 
 
 class RedeployInstance(Message, frozen=True, tag="redeploy"):
-    """To the daemons that look after bare-metal nodes: write this image onto the node, which has the attempt of the
-    instance. `number` tells this rebuild of it from others; a higher one is later.
+    """Order to the daemons for bare-metal nodes: write this image onto the node that has this attempt. `number` tells
+    this rebuild from others; later ones have higher numbers.
     """
 
     cell: CellName
@@ -135,7 +138,7 @@ class RedeployInstance(Message, frozen=True, tag="redeploy"):
 
 
 class DeployProgressed(Message, frozen=True, tag="deploy.progress"):
-    """The node still works on this attempt: its deadline begins anew. `words` say what the node does, for people."""
+    """The node still works on this attempt: its timeout starts again. `words` describe the work, for people."""
 
     cell: CellName
     instance: InstanceId
@@ -145,7 +148,9 @@ class DeployProgressed(Message, frozen=True, tag="deploy.progress"):
 
 
 class InstanceSpawned(Message, frozen=True, tag="spawned"):
-    """It runs there. `kind` is the host's: whoever knows nothing of the instance tells by it how to get rid of it."""
+    """The instance runs on the host. `kind` is the host's: a conductor that has no row of the instance needs it to
+    order its removal.
+    """
 
     cell: CellName
     instance: InstanceId
@@ -155,7 +160,7 @@ class InstanceSpawned(Message, frozen=True, tag="spawned"):
 
 
 class SpawnFailed(Message, frozen=True, tag="spawn.failed"):
-    """The host could not, and has cleaned up after itself."""
+    """The host could not create the instance, and has cleaned up."""
 
     cell: CellName
     instance: InstanceId
@@ -174,8 +179,8 @@ class InstanceDestroyed(Message, frozen=True, tag="destroyed"):
 
 
 class InstanceRedeployed(Message, frozen=True, tag="redeployed"):
-    """How the rebuild of that number ended: done, or `failure` says why not. `is_active`: the instance runs on the node; after
-    a failure, what ran there before.
+    """The result of the rebuild with this number; `failure` is empty if it succeeded. `is_active`: an instance runs on
+    the node; after a failure, the old one.
     """
 
     cell: CellName

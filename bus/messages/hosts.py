@@ -1,4 +1,4 @@
-"""What is known of hosts beside their providers: are they up, may they be used, how busy are they."""
+"""Messages about hosts beside their providers: are they up, may they be used, how busy are they."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
@@ -9,26 +9,26 @@ from msgspec import Meta
 from bus.message import CellName, Message, ProviderId
 from bus.messages.placement import Counter, Label, Moment, Natural, Value
 
-# Kinds of hosts. The empty one is a hypervisor, on which instances are virtual machines.
+# Kinds of hosts. The empty kind is a hypervisor that runs virtual machines.
 NODE = "ironic"
 
 HOSTS_PER_MESSAGE_MAX = 1000
 # A message and its envelope must fit into a parcel.
 HOSTS_BYTES_MAX = 250_000
 
-# A node may be bound to these projects, its owner and its lessee: nobody else may use it. Empty: everybody may.
+# The projects that may use a node: its owner's and its lessee's. Empty: all projects.
 Projects = Annotated[tuple[Label, ...], Meta(max_length=10)]
 
 
 class HostFacts(Value, frozen=True):
-    """A host as it sees itself; `id` is its root provider. Of hosts that are reported together, each may have an `epoch` and a
-    `sequence` of its own, which count instead of the report's.
+    """A host as it reports itself. `id` is its root provider. Each host of a report may have its own `epoch` and
+    `sequence`, which count instead of the report's.
     """
 
     id: ProviderId
     name: Label
     instances: Natural = 0
-    # Builds, migrations and the like that are under way.
+    # Builds, migrations and similar work in progress.
     io_ops: Natural = 0
     availability_zone: Label = ""
     hypervisor_type: Label = ""
@@ -40,10 +40,10 @@ class HostFacts(Value, frozen=True):
 
 
 class HostsReported(Message, frozen=True, tag="host.state"):
-    """These hosts are up, and this is what they are: at their start, and when it changes.
+    """These hosts are up, with these facts. Sent when they start and when the facts change.
 
-    `epoch` is the reporter's term where several share the work (0 where there is no ring); `sequence` orders the reports
-    of one term (0: in the order they come). Of each host the latest counts, whenever it comes.
+    `epoch` is the reporter's term where several share the work (0 where there is no ring). `sequence` orders the
+    reports of one term (0: in the order of arrival). The latest report of each host counts, whenever it arrives.
     """
 
     cell: CellName
@@ -53,14 +53,14 @@ class HostsReported(Message, frozen=True, tag="host.state"):
 
 
 class HostsAlive(Message, frozen=True, tag="host.beat"):
-    """Heartbeats of a cell's hosts, many in one. Who is not heard of for a while is down."""
+    """Heartbeats of many hosts of a cell. A host that is not heard of for a while is down."""
 
     cell: CellName
     hosts: Annotated[tuple[ProviderId, ...], Meta(max_length=5000)]
 
 
 class SetHost(Message, frozen=True, tag="host.set"):
-    """An operator's word: use this host, or do not."""
+    """An operator allows or forbids new instances on this host."""
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -70,8 +70,8 @@ class SetHost(Message, frozen=True, tag="host.set"):
 
 
 class HostState(Value, frozen=True):
-    """A host as the registry has it. `sequence` counts what the registry wrote of it; `report_epoch` and
-    `report_sequence` say which report of its own was the last.
+    """A host in the registry. `sequence` counts the registry's writes. `report_epoch` and `report_sequence` identify
+    the host's last report.
     """
 
     id: ProviderId
@@ -94,7 +94,7 @@ class HostState(Value, frozen=True):
 
 
 class AskHosts(Message, frozen=True, tag="host.query"):
-    """Hosts in the order of their names, after `after`; or the one called `name`."""
+    """Asks for hosts in the order of their names, after `after`; or for the one called `name`."""
 
     IS_STRICT: ClassVar[bool] = True
 
@@ -104,20 +104,20 @@ class AskHosts(Message, frozen=True, tag="host.query"):
 
 
 class HostsFound(Message, frozen=True, tag="host.found"):
-    """`next` is where the next page starts; empty on the last one."""
+    """`next` starts the next page, empty on the last one."""
 
     hosts: tuple[HostState, ...]
     next: Label = ""
 
 
 class HostSet(Message, frozen=True, tag="host.was_set"):
-    """Done, and this is the host now; none if there is no such host."""
+    """Done. `host` is its state now, null if there is no such host."""
 
     host: HostState | None
 
 
 def in_messages(facts: Sequence[HostFacts]) -> list[tuple[HostFacts, ...]]:
-    """As few messages as these fit into."""
+    """Splits the facts into as few messages as possible."""
     messages: list[tuple[HostFacts, ...]] = []
     current: list[HostFacts] = []
     size = 0

@@ -1,7 +1,6 @@
-"""What anyone may say to placement, and what placement says: claims, reports, snapshots, changes.
+"""Messages to and from placement: claims, reports, snapshots, changes.
 
-The values that the messages are made of (amounts, inventories, verdicts) are placement's vocabulary, and so the
-vocabulary of everyone who talks to it.
+The values inside the messages (amounts, inventories, verdicts) are placement's vocabulary, which all its clients share.
 """
 
 from datetime import datetime
@@ -23,29 +22,29 @@ Ratio = Annotated[float, Meta(gt=0, le=1e6)]
 ResourceClass = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
 Trait = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
 ProviderName = Annotated[str, Meta(min_length=1, max_length=200)]
-# How far the books had come, in the words of whatever keeps them: to be handed back, not to be read.
+# How far the books had come, encoded by the store. Clients return it and do not read it.
 Cursor = Annotated[str, Meta(pattern=r"^[0-9:,]*\Z")]
-# A name to be looked up: on the hot path a wrong one is not found, which needs no pattern.
+# A name that is looked up. It has no pattern to check on the hot path: a wrong name is just not found.
 Label = Annotated[str, Meta(max_length=255)]
-# An open vocabulary, spelled as the HTTP API takes it: INSTANCE and MIGRATION as Nova says them, CLEANUP, or another.
+# An open vocabulary with the spelling of the HTTP API: INSTANCE and MIGRATION as in Nova, CLEANUP, or another.
 ConsumerType = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
-# The project and the user of a consumer whose request named none. Placement's HTTP API has the same for consumers that
-# were made before it asked for them; it takes no empty ones.
+# The project and user of a consumer whose request named none. Placement's HTTP API shows the same for consumers from
+# before it asked for them; it allows no empty names.
 NO_OWNER = "00000000-0000-0000-0000-000000000000"
 
 
 class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A part of a message."""
+    """A value inside a message."""
 
 
 class Variant(Value, frozen=True, kw_only=True, omit_defaults=True, tag_field="is"):
-    """One of several things a part of a message may be, told apart by its tag."""
+    """One of several variants of a value, told apart by its tag."""
 
 
-# What messages are full of, here and in cell.py, is on the wire as an array of its fields: ["...", "VCPU", 4]. A later
+# The values that occur most, here and in cell.py, are encoded as arrays of their fields: ["...", "VCPU", 4]. A later
 # release may add fields at the end.
 class ResourceAmount(Value, frozen=True, array_like=True):
-    """So much of one class from one provider."""
+    """An amount of one class from one provider."""
 
     provider: ProviderId
     resource: Label
@@ -53,14 +52,14 @@ class ResourceAmount(Value, frozen=True, array_like=True):
 
 
 class ShapeSeen(Value, frozen=True, array_like=True):
-    """The shape of one tree, as the asker saw it when it chose."""
+    """The shape of one tree, as the sender saw it when it chose."""
 
     root: ProviderId
     shape: Counter
 
 
 class ServerGroup(Value, frozen=True):
-    """The group whose members the consumer must keep apart from, or together with."""
+    """The server group whose members the consumer must be kept apart from, or together with."""
 
     id: GroupId
     policy: Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
@@ -68,12 +67,11 @@ class ServerGroup(Value, frozen=True):
 
 
 class Share(Value, frozen=True, array_like=True):
-    """What a consumer is to hold: where, of which shapes, how much.
+    """The resources that a consumer holds or claims: on which host, how much, and from trees of which shapes.
 
-    `host` is the root provider of the tree the consumer lives on; amounts may come from any provider of that tree
-    and from sharing providers outside it. `shapes` names all trees that it takes from, or none: without any, they are not
-    looked at. A claim or a swap is refused if the host has `instances_max` consumers
-    already; 0: any number.
+    `host` is the root provider of the tree the consumer lives on. Amounts may come from any provider of that tree and
+    from sharing providers outside it. `shapes` names all trees that it takes from, or is empty: then shapes are not
+    checked. A claim or a swap is refused if the host already has `instances_max` consumers; 0 means no limit.
     """
 
     host: ProviderId
@@ -83,10 +81,10 @@ class Share(Value, frozen=True, array_like=True):
 
 
 class ClaimResources(Message, frozen=True, tag="claim"):
-    """May this consumer have this share? Asked again with the same attempt, the answer is what it really holds.
+    """Claim this share for this consumer. A repeated claim with the same attempt is answered with what it really holds.
 
-    `issued_at` is when the attempt was first made: it stays the same however often the question is repeated. Without
-    `project` or `user` the consumer has `00000000-0000-0000-0000-000000000000` as its own.
+    `issued_at` is when the attempt was first made; it stays the same in repeats. Without `project` or `user` the
+    consumer has `00000000-0000-0000-0000-000000000000` instead.
     """
 
     cell: Label
@@ -101,11 +99,10 @@ class ClaimResources(Message, frozen=True, tag="claim"):
 
 
 class SwapClaim(Message, frozen=True, tag="swap"):
-    """Move what the consumer holds at one attempt to another share, as a later attempt: all, or nothing.
+    """Move the consumer from the share of one attempt to another share, as a later attempt: completely, or not at all.
 
-    With `cleanup`, what was held is not freed but handed to that consumer, which holds it until the host that
-    went silent has confirmed that nothing of the attempt is left on it. That consumer is a CLEANUP, of the same project and
-    user.
+    With `cleanup`, the old share is not freed but handed to that consumer. It holds the share until the silent host has
+    confirmed that nothing of the attempt is left. It is of type CLEANUP, with the same project and user.
     """
 
     cell: Label
@@ -119,7 +116,7 @@ class SwapClaim(Message, frozen=True, tag="swap"):
 
 
 class ReleaseClaim(Message, frozen=True, tag="release"):
-    """The consumer's life ends with this attempt: free what it holds, and refuse what was sent before."""
+    """End the consumer at this attempt: free what it holds, and refuse claims that were sent before."""
 
     cell: Label
     consumer: ConsumerId
@@ -128,9 +125,9 @@ class ReleaseClaim(Message, frozen=True, tag="release"):
 
 
 class Shortfall(Value, frozen=True):
-    """Why an amount was not to be had from a provider, in numbers.
+    """Why a provider could not give an amount, in numbers.
 
-    `rule` says what was broken: capacity, or one of the inventory's own bounds, whose value is `bound`.
+    `rule` is the limit that was broken: the capacity, or a bound of the inventory, whose value is `bound`.
     """
 
     provider: ProviderId
@@ -142,7 +139,7 @@ class Shortfall(Value, frozen=True):
 
 
 class InventoryState(Value, frozen=True):
-    """One class of one provider: what there is, what may be asked, what is in use."""
+    """One inventory: the total, the limits of a request, and what is in use."""
 
     total: Natural
     reserved: Natural = 0
@@ -154,10 +151,10 @@ class InventoryState(Value, frozen=True):
 
 
 class ProviderState(Value, frozen=True):
-    """One provider, whole. `internal` is never reused; `revision` orders what is known about it.
+    """The full state of one provider. `internal` is never reused. `revision` orders the states of a provider.
 
-    `shape` is that of its tree, kept on the root and repeated on each of the tree's providers. `consumers` is how many
-    live on it: they hold something, and their claims named it as their host.
+    `shape` is that of its tree, stored on the root and repeated on each provider of the tree. `consumers` counts those
+    that live on it: they hold resources, and their claims named it as their host.
     """
 
     internal: int
@@ -176,8 +173,8 @@ class ProviderState(Value, frozen=True):
 
 
 class ProviderUsage(Value, frozen=True):
-    """What claims change of a provider, and nothing else: it stands at `revision`, so many consumers live on it, and of
-    each of its classes so much is used. All else of it is as it was told with revision `base`: who has not heard that has missed something.
+    """The part of a provider that claims change: how many consumers live on it, and how much of each class is in use,
+    as of `revision`. Everything else is as in revision `base`: a reader without that revision has missed a message.
     """
 
     internal: int
@@ -190,25 +187,25 @@ class ProviderUsage(Value, frozen=True):
 
 
 class Holder(Value, frozen=True, array_like=True):
-    """A claim that a write took or ended, so that a picture can drop its own copy of it."""
+    """A claim that a write granted or ended. A picture can then drop its own optimistic copy of it."""
 
     consumer: ConsumerId
     attempt: int
 
 
 class Claimed(Variant, frozen=True, tag="claimed"):
-    """Granted, and written."""
+    """The claim is granted and stored."""
 
 
 class AlreadyClaimed(Variant, frozen=True, tag="already_claimed"):
-    """The consumer holds a claim already; this is what it really holds, and the attempt it holds it by."""
+    """The consumer already holds a claim: this is the share that it really holds, and its attempt."""
 
     attempt: int
     share: Share
 
 
 class HostFull(Value, frozen=True):
-    """As many consumers live on this host as the claim allows, or more."""
+    """The host has reached the maximum number of consumers that the claim allows."""
 
     host: ProviderId
     instances: int
@@ -221,10 +218,9 @@ class DoesNotFit(Variant, frozen=True, tag="does_not_fit"):
 
 
 class ShapeMoved(Variant, frozen=True, tag="shape_moved"):
-    """Trees are not what the asker saw: those of `roots` have moved, those of `gone` are no more.
+    """The trees are not as the sender saw them: those of `roots` have moved, those of `gone` no longer exist.
 
-    `trees` holds all providers of the trees that moved, as they are now; of very large ones nothing, they are to be
-    read by themselves.
+    `trees` has all providers of the moved trees as they are now. Very large trees are left out; read them separately.
     """
 
     roots: tuple[ProviderId, ...] = ()
@@ -233,31 +229,31 @@ class ShapeMoved(Variant, frozen=True, tag="shape_moved"):
 
 
 class Superseded(Variant, frozen=True, tag="superseded"):
-    """A later attempt was seen, or this one has ended. `attempt` is the highest seen; 0 if none is known."""
+    """A later attempt was seen, or this one has ended. `attempt` is the highest one seen, 0 if none is known."""
 
     attempt: int
     ended: bool
 
 
 class TooOld(Variant, frozen=True, tag="too_old"):
-    """So long ago that it is no longer known whether this attempt has ended."""
+    """The attempt is so old that placement no longer knows whether it has ended."""
 
     horizon_s: int
 
 
 class Released(Variant, frozen=True, tag="released"):
-    """Whatever the consumer held is free, and nothing up to this attempt will be granted again."""
+    """Everything that the consumer held is free, and no claim up to this attempt will be granted."""
 
     freed: bool
 
 
-# What NotAllowed names if a provider of a claim's share is of another cell: a bare-metal node may go to another one between
-# the choice and the claim.
+# The field named by NotAllowed if a provider of the share is in another cell: a bare-metal node may change its cell
+# between the choice and the claim.
 SHARE_CELL = "share.cell"
 
 
 class NotAllowed(Variant, frozen=True, tag="not_allowed"):
-    """It makes no sense, or the sender has no right to it; it will not be granted however often it is asked."""
+    """The request is invalid, or the sender has no right to it. Repeating it will not help."""
 
     field: str
     reason: str
@@ -269,7 +265,7 @@ ClaimVerdict = (
 
 
 class ClaimAnswered(Message, frozen=True, tag="claim.answered"):
-    """What became of a claim, a swap or a release."""
+    """The verdict on a claim, a swap or a release."""
 
     consumer: ConsumerId
     attempt: int
@@ -286,9 +282,9 @@ class ReportedInventory(Value, frozen=True):
 
 
 class ReportedProvider(Value, frozen=True):
-    """One provider as its reporter sees it: these inventories, traits and aggregates, and no others.
+    """One provider as its reporter sees it, with exactly these inventories, traits and aggregates.
 
-    What is None is not the reporter's to say, and stays as it is. Traits that an operator set stay too.
+    The reporter does not manage a field that is None: it stays as it is. Traits that an operator set stay too.
     """
 
     id: ProviderId
@@ -300,14 +296,15 @@ class ReportedProvider(Value, frozen=True):
 
 
 class ReportInventory(Message, frozen=True, tag="inventory.report"):
-    """A reporter says what a tree is. Providers that it does not name stay as they are, unless in `removed`.
+    """Reports the state of a tree. Providers that are not named stay as they are, unless they are in `removed`.
 
-    `epoch` is the reporter's term where several share the work (0 where there is no ring); `sequence` orders the
-    reports of one term (0: in the order they come). An older one than what was taken before is refused.
-    The whole report is taken, or nothing of it.
+    `epoch` is the reporter's term where several share the work (0 where there is no ring). `sequence` orders the
+    reports of one term (0: in the order of arrival). A report older than an accepted one is refused. The whole report
+    is accepted, or nothing of it.
 
-    `foreign` asks whether something else keeps the tree: it was written by name and never reported, or it stands in another
-    cell. `leave` and `take` are answered by `TreeKept` then; but `take` takes a tree of no cell, or of this one.
+    `foreign` asks whether something else keeps the tree: it was written by name and never reported, or it is in another
+    cell. In that case both `leave` and `take` are answered by `TreeKept`; but `take` takes over a tree of no cell, or
+    of this one.
     """
 
     cell: CellName
@@ -320,21 +317,21 @@ class ReportInventory(Message, frozen=True, tag="inventory.report"):
 
 
 class ReportAccepted(Variant, frozen=True, tag="accepted"):
-    """Taken. `shape_moved` says whether it really changed anything that claims name."""
+    """The report is accepted. `shape_moved` says whether it changed anything that claims depend on."""
 
     shape: int
     shape_moved: bool
 
 
 class ReportOutdated(Variant, frozen=True, tag="outdated"):
-    """A later report was taken before: this one would undo it."""
+    """A later report was accepted before; this one would undo it."""
 
     epoch: int
     sequence: int
 
 
 class InventoryInUse(Variant, frozen=True, tag="in_use"):
-    """What the report takes away is held by someone; `used` says how much."""
+    """The report removes an inventory that is in use; `used` says how much."""
 
     provider: ProviderId
     resource: str
@@ -342,8 +339,8 @@ class InventoryInUse(Variant, frozen=True, tag="in_use"):
 
 
 class TreeKept(Variant, frozen=True, tag="kept"):
-    """Something else keeps this tree, in this cell (empty: in none), with these numbers of its last report (0: it was never
-    reported). Said to reports that ask, by `foreign`.
+    """Something else keeps this tree, in this cell (empty: in none); `epoch` and `sequence` are those of its last
+    report (0: it was never reported). Sent to reports that ask with `foreign`.
     """
 
     cell: str
@@ -360,7 +357,7 @@ class ReportAnswered(Message, frozen=True, tag="report.answered"):
 
 
 class InventoryRefused(Message, frozen=True, tag="inventory.refused"):
-    """A report was not taken: told to whoever listens, since most reporters do not wait for an answer."""
+    """A report was refused. Published as an event, since most reporters do not wait for an answer."""
 
     cell: CellName
     root: ProviderId
@@ -368,14 +365,14 @@ class InventoryRefused(Message, frozen=True, tag="inventory.refused"):
 
 
 class LogPosition(Value, frozen=True, order=True):
-    """A place in the stream of changes. A new term starts when another process takes over the publishing."""
+    """A position in the stream of changes. A new term begins when another process takes over publishing."""
 
     term: int
     position: int
 
 
 class ProviderGone(Value, frozen=True):
-    """A provider was deleted at this revision: what is older about it is no longer true."""
+    """A provider was deleted at this revision: older states of it are outdated."""
 
     internal: int
     id: ProviderId
@@ -383,7 +380,7 @@ class ProviderGone(Value, frozen=True):
 
 
 class AskSnapshot(Message, frozen=True, tag="snapshot"):
-    """A page of all providers, in the order of their internal ids, those after `after`; or, with `since`, of those
+    """Asks for a page of all providers, in the order of their internal ids, after `after`. With `since`, only those
     that changed since that cursor.
     """
 
@@ -393,12 +390,12 @@ class AskSnapshot(Message, frozen=True, tag="snapshot"):
 
 
 class SnapshotPage(Message, frozen=True, tag="snapshot.page"):
-    """Some providers as they are now; `next` is where the next page starts, None on the last one.
+    """One page of providers as they are now. `next` starts the next page, null on the last one.
 
-    `published` is how far the stream of changes had come when the page was read, and `cursor` how far the books had:
-    the page holds what was committed by then, published or not. `since` repeats the question's if these are only the
-    changes since, with the providers that are `gone`. It is empty if the log does not reach back so far: then this is a
-    page of everything.
+    `published` is how far the stream of changes had come when the page was read; `cursor` how far the books had: the
+    page has everything committed by then, published or not. `since` repeats the question's cursor if these are only the
+    changes, with deleted providers in `gone`. It is empty if the log does not reach back so far: then this is a page of
+    everything.
     """
 
     providers: tuple[ProviderState, ...]
@@ -410,15 +407,15 @@ class SnapshotPage(Message, frozen=True, tag="snapshot.page"):
 
 
 class AskRevisions(Message, frozen=True, tag="revisions"):
-    """How late is what placement knows of providers? A page, in the order of their internal ids, after `after`."""
+    """Asks for the current revisions of providers: a page in the order of their internal ids, after `after`."""
 
     after: Counter = 0
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 5_000
 
 
 class RevisionsPage(Message, frozen=True, tag="revisions.page"):
-    """Providers by internal id, each with its revision at the same place of the other list; no others are between
-    these. `next` is where the next page starts, None on the last one.
+    """Internal ids of providers, and their revisions in a second list of the same order. There are no others between
+    these ids. `next` starts the next page, null on the last one.
     """
 
     internals: tuple[int, ...]
@@ -427,11 +424,11 @@ class RevisionsPage(Message, frozen=True, tag="revisions.page"):
 
 
 class ProvidersChanged(Message, frozen=True, tag="providers.changed"):
-    """Providers that changed: each with its whole state, or in `usage`, with what claims have changed of it; and the
-    claims that the changes took or ended.
+    """Providers that changed, each with its whole state, or in `usage` with what claims changed of it; and the claims
+    that these changes granted or ended.
 
-    Merge by revision. A jump in `at` (or another term) means that something was missed: catch up. Where a telling is
-    complete, `cursor` says how far the books had come: whoever missed nothing knows all that was committed by then.
+    Merge them by revision. A jump in `at`, or another term, means that a message was missed: catch up. `cursor` is set
+    when the changes are complete up to it: a reader that missed nothing then knows everything committed by that point.
     """
 
     at: LogPosition

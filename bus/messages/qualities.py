@@ -1,4 +1,4 @@
-"""What a tree is, beside how much there is of it: whether it is still what it was when somebody chose it."""
+"""A fingerprint of a provider tree without its inventories: is it still what it was when it was chosen?"""
 
 import hashlib
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def qualities_of(tree: Iterable[ProviderState]) -> str:
-    """Equal for two states of a tree if its providers, their places in it, their traits and their aggregates are the
-    same. Inventories may differ: whether a share still fits there placement judges by itself.
+    """A hash of the tree's providers, their parents, traits and aggregates. Inventories are left out: placement itself
+    checks whether a share still fits.
     """
     parts = [
         (state.id, state.parent, state.traits, state.aggregates)

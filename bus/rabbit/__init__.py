@@ -1,21 +1,21 @@
-"""RabbitMQ behind the broker port: the one package that speaks AMQP.
+"""RabbitMQ behind the broker port. Only this package speaks AMQP.
 
-aio-pika connects: addresses, TLS, logging in, heartbeats, frames. The channels on that connection are our own. One of
-the library's costs a task, several futures and a lock for every message, looks at all unconfirmed parcels at every
-confirm, and answers a broken connection with a cancellation that nobody asked for. Ours hands each frame on as it is
-read, and lets what many callers write leave in one piece, which is what the broker's own costs depend on most.
+aio-pika makes the connection: addresses, TLS, login, heartbeats, frames. The channels on it are our own. A channel of
+the library costs a task, several futures and a lock per message, walks all unconfirmed parcels at each confirm, and
+reports a broken connection as a cancellation that no caller asked for. Ours pass each frame on as it is read, and send
+the frames of many callers in one write, which lowers the broker's cost most.
 
-Nothing here connects again or repeats anything: see bus/link.py for that.
+Nothing here reconnects or retries: bus/link.py does.
 
-    broker.py       an address, who connects there, and why that failed
-    connection.py   what the port wants of a connection: objects declared, channels opened
-    publishing.py   parcels out, and what the broker says of each
-    consuming.py    deliveries in, and how they are settled
-    wire.py         the one stream of frames out to the broker, and the channels that share it
-    channel.py      one AMQP channel: questions and answers, frames put together, its end
+    broker.py       an address, connecting to it, and the reasons of failures
+    connection.py   the connection of the broker port: declares objects, opens channels
+    publishing.py   publishes parcels and reads their confirms
+    consuming.py    receives deliveries and settles them
+    wire.py         the stream of frames to the broker, shared by all channels
+    channel.py      one AMQP channel: requests and replies, message assembly, its end
     frames.py       parcels and the topology as frames, and back
-    decoding.py     what others write into a frame, read without complaint
-    endings.py      how what has ended is told to each who waits
+    decoding.py     lenient decoders for fields that other senders write
+    endings.py      tells all waiting callers that a channel or connection has ended
 """
 
 from bus.rabbit.broker import RabbitBroker

@@ -1,4 +1,4 @@
-"""An address, who connects there, and why that failed. The one file that imports aio-pika."""
+"""Connects to RabbitMQ, and explains failures. Only this file imports aio-pika."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from bus.rabbit.decoding import decode_leniently
 from bus.rabbit.endings import bounded
 from bus.rabbit.wire import Wire
 
-# Whatever it complains of is raised here as well; it would do so with tracebacks, at every reconnect.
+# aiormq raises what it logs; its log would repeat that with tracebacks at every reconnect.
 logging.getLogger("aiormq").setLevel(logging.CRITICAL)
 decode_leniently()
 
@@ -24,14 +24,14 @@ CONNECT_S_MAX = 15.0
 
 
 class RabbitBroker:
-    """A broker by its address: `amqp://user:password@host:port/vhost`, or `amqps://` with the CA's file in `?cafile=`."""
+    """A broker at an address: `amqp://user:password@host:port/vhost`, or `amqps://` with the CA's file in `?cafile=`."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._url = url if "heartbeat=" in parts.query else str(make_url(url, heartbeat=HEARTBEAT_S))
         self._user = unquote(parts.username or "guest")
         self._feeds: dict[str, str] = {}
-        # What may be shown: without the password.
+        # For messages, without the password.
         host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
         self._name = f"RabbitMQ at {host}{parts.path} as {self._user!r}"
 
@@ -47,12 +47,12 @@ class RabbitBroker:
         connection = aio_pika.Connection(make_url(self._url))
         try:
             await asyncio.wait_for(connection.connect(), CONNECT_S_MAX)
-        except BaseException as problem:  # noqa: BLE001 - it is raised on
-            # Else its destructor would, at some other time.
+        except BaseException as problem:  # noqa: BLE001 - raised again below
+            # Close it now; otherwise the destructor closes it later.
             await bounded(connection.close())
             raise self._explained(problem) from None
         if connection.transport is None:
-            raise ConnectionLost(f"{self._name} went away at once")
+            raise ConnectionLost(f"{self._name}: closed the connection at once")
         wire = Wire(
             cast("aiormq.Connection", connection.transport.connection), self._name, hang_up=connection.close
         )
@@ -65,14 +65,14 @@ class RabbitBroker:
                     f"{self._name}: wrong password, or no such user; correct MOOR_BUS_URL, or the user on the broker (`moor broker declare`)"
                 )
             case aiormq.exceptions.InvalidFrameError() if "Connection.OpenOk" in str(problem):
-                # The client does not tell a wrong virtual host from a broker that is just stopping, or a limit on connections.
+                # The client cannot tell a wrong virtual host from a broker that is stopping or a limit on connections.
                 return ConnectionLost(
-                    f"{self._name}: closed on entering the virtual host; does it exist, may this user enter it, "
-                    "or has this user as many connections as it may have?"
+                    f"{self._name}: closed while opening the virtual host; does it exist, has this user access to it, "
+                    "and is the user's limit of connections not reached?"
                 )
             case StopAsyncIteration():
-                # So the client says that there was nothing more to read.
-                return ConnectionLost(f"{self._name}: hung up before a word was said")
+                # This is how the client reports an end of the stream.
+                return ConnectionLost(f"{self._name}: closed the connection before it answered")
             case TimeoutError():
                 return ConnectionLost(f"{self._name} did not answer within {CONNECT_S_MAX:.0f} s")
             case aiormq.exceptions.AMQPError() | OSError() | EOFError():

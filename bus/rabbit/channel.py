@@ -1,6 +1,6 @@
-"""One AMQP channel: questions and their answers, frames put together to messages, and its end.
+"""One AMQP channel: requests and replies, assembling messages from frames, and the end of the channel.
 
-What is asked is answered in order, so that many questions may be under way. Nobody here knows what they are about.
+The broker replies in order, so many requests may be under way. Their meaning is not known here.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from bus.rabbit.endings import again, bounded, fail, refusal_of
 
 
 class Listener:
-    """Who uses a channel, and is told what arrives on it beside the answers to questions; nothing, if it only asks."""
+    """The user of a channel. It is told what arrives beside replies; this base class ignores it."""
 
     def on_content(self, method: Frame, header: ContentHeader, body: bytes) -> None: ...
 
@@ -30,7 +30,7 @@ class Listener:
 
 
 class Carrier(Protocol):
-    """What a channel needs of the wire that it shares with others."""
+    """The part of the wire that a channel uses."""
 
     @property
     def blocked(self) -> str: ...
@@ -41,7 +41,9 @@ class Carrier(Protocol):
 
 
 class Channel:
-    """One AMQP channel. The client calls `frames.put` with what it reads; a refusal by the broker ends it."""
+    """One AMQP channel. The client library calls `frames.put` with each frame it reads. A refusal by the broker ends
+    it.
+    """
 
     def __init__(self, wire: Carrier, number: int, listener: Listener) -> None:
         self.number = number
@@ -58,7 +60,7 @@ class Channel:
         self._missing = 0
 
     def ask(self, question: Frame) -> asyncio.Future[FrameTypes]:
-        """The answer to come; it may be left unread."""
+        """The future reply; it may be ignored."""
         answer: asyncio.Future[FrameTypes] = asyncio.get_running_loop().create_future()
         try:
             self.tell(question)
@@ -72,7 +74,7 @@ class Channel:
         self.send(marshal(frame, self.number))
 
     def send(self, frames: bytes) -> None:
-        """What is sent on a channel that is closed would cost us the whole connection."""
+        """Sending on a closed channel would make the broker close the whole connection."""
         if self.ended is not None:
             raise again(self.ended)
         if self._leaving:
@@ -80,14 +82,14 @@ class Channel:
         self._wire.send(frames)
 
     def leave(self) -> None:
-        """Close it without waiting: the broker stops delivering, and its number is free when it says so."""
+        """Start to close the channel. The broker stops delivering; the number is free when the broker confirms."""
         if self.ended is None and not self._leaving:
             self.tell(commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
             self._leaving = True
 
     async def close(self) -> None:
         self.leave()
-        # A broker that blocks us does not read either; it finds the farewell when it reads again.
+        # A broker that blocks us does not read; it gets the close frame when it reads again.
         if not self._wire.blocked:
             await bounded(self._closed.wait())
 
@@ -102,7 +104,7 @@ class Channel:
         self._listener.on_end(why)
 
     async def put(self, item: tuple[int, FrameTypes]) -> None:
-        """A frame has been read. Nothing here waits: the connection's other channels would wait with it."""
+        """Handle a frame that was read. Nothing here waits: the other channels of the connection would wait too."""
         frame = item[1]
         match frame:
             case ContentBody():

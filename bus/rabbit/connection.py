@@ -1,4 +1,4 @@
-"""What the broker port wants of a connection: objects declared, channels opened, questions asked."""
+"""The connection of the broker port on RabbitMQ: declares objects, opens channels, asks questions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class RabbitConnection:
     """One connection, as one user."""
 
     def __init__(self, wire: Wire, user: str, feeds: dict[str, str]) -> None:
-        """`feeds` are what RabbitMQ has named the feeds of this process, which outlive a connection."""
+        """`feeds` maps this process's feeds to the names that RabbitMQ gave them; they outlive a connection."""
         self._wire = wire
         self.user = user
         self._feeds = feeds
@@ -104,7 +104,7 @@ class RabbitConnection:
         await self._wire.close()
 
     async def _ask_aside(self, *questions: Frame) -> Sequence[FrameTypes]:
-        """On a channel of their own, since a refusal closes it."""
+        """Ask on a separate channel, since a refusal closes the channel."""
         channel = await self._wire.open(Listener())
         try:
             return [await answer for answer in [channel.ask(question) for question in questions]]
@@ -122,8 +122,9 @@ class RabbitConnection:
         return self._answers.get(queue) or self._feeds.get(queue, queue)
 
     async def _named(self, queue: Queue, limits: Limits) -> str:
-        """RabbitMQ names queues of answers and feeds itself, so that nobody needs the right to (bus/permissions.py says
-        why). Answers are this connection's alone; a feed waits for its process for a while.
+        """RabbitMQ itself names queues of answers and feeds, so that no user needs the right to such names
+        (bus/permissions.py says why). An answer queue belongs to its connection alone; a feed is kept for a while
+        without one.
         """
         if queue.kind not in NAMED_BY_RABBITMQ:
             return queue.name

@@ -1,4 +1,4 @@
-"""A channel to consume on: what arrives, and how it is settled."""
+"""A channel for consuming: receives deliveries and settles them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from bus.rabbit.frames import delivery_of
 
 
 class RabbitConsuming(Listener):
-    """One queue's deliveries, gathered until someone comes for them."""
+    """The deliveries of one queue, collected until the caller takes them."""
 
     channel: Channel
 
@@ -44,7 +44,7 @@ class RabbitConsuming(Listener):
         await self.channel.close()
 
     def _tell(self, frame: Frame) -> None:
-        # A consumer that was cancelled may still settle what it has, as long as its channel stands.
+        # A cancelled consumer may still settle its deliveries while its channel is open.
         if self.channel.ended is not None and self._why_no_more is not None:
             raise again(self._why_no_more)
         self.channel.tell(frame)
@@ -54,13 +54,13 @@ class RabbitConsuming(Listener):
         self._arrived.set()
 
     def on_cancel(self) -> None:
-        """What was delivered before may still be acknowledged; nothing more will come."""
+        """The broker cancelled the consumer. Earlier deliveries may still be acknowledged; no more will come."""
         self._stop(
             ConsumerCancelled(f"the broker cancelled the consumer of {self._queue!r}: was the queue deleted?")
         )
 
     def on_end(self, why: Exception) -> None:
-        """What waits is not ours any more: the broker delivers it to someone else."""
+        """The channel has ended. The broker will deliver the waiting messages to another consumer."""
         self._waiting.clear()
         self._stop(why if isinstance(why, ConnectionLost) else ConsumerCancelled(str(why)))
 

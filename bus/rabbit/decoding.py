@@ -1,9 +1,9 @@
-"""AMQP's fields as RabbitMQ lets them through. It takes any bytes for a name, any number for a time and tables in tables
-to any depth, from whoever may publish; the library's own decoders raise at those, and with them the connection that
-would have delivered the parcel ends: again at each delivery, for whoever looks at the queue, dead letters included.
+"""Decoders for AMQP fields that accept everything that RabbitMQ accepts. RabbitMQ lets any publisher send any bytes as
+a name, any number as a time, and tables nested to any depth. The library's decoders raise at these and the connection
+ends: at each delivery again, for every reader of the queue, dead letters included.
 
-The library looks its decoders up in a table, by type; ours take the places of three of them. They read what is used
-here, skip the rest, and take time in proportion to the bytes.
+The library looks up its decoders by type in a table; ours replace three of them. They read the fields that are used
+here, skip the rest, and take time proportional to the bytes.
 """
 
 import struct
@@ -12,11 +12,11 @@ from typing import Any
 
 from pamqp import decode
 
-# What a dead letter's deaths say is a list in a table in a list in a table; nothing that is used here is deeper.
+# The deaths of a dead letter are a list in a table in a list in a table; nothing used here is deeper.
 DEPTH_MAX = 5
 
 _LENGTH = struct.Struct(">I")
-# The letter that says what follows, and its layout. Times stay numbers, and of decimals only the length matters.
+# Type letter and layout of each type. Times stay numbers, and for decimals only the length matters.
 _FIXED = {
     each[0]: struct.Struct(f">{each[1:]}")
     for each in ("t?", "bb", "BB", "sh", "uH", "Ii", "iI", "lq", "Lq", "ff", "dd", "TQ", "D5s", "V", "\0")
@@ -24,7 +24,7 @@ _FIXED = {
 
 
 def decode_leniently() -> None:
-    """From now on, for all connections of this process."""
+    """Install the decoders for all connections of this process."""
     decode.METHODS.update(shortstr=short_string, table=table, timestamp=timestamp)
 
 
@@ -36,7 +36,7 @@ def short_string(value: bytes) -> tuple[int, str]:
 
 
 def timestamp(_: bytes) -> tuple[int, int]:
-    """Nobody asks for it."""
+    """No caller uses timestamps."""
     return 8, 0
 
 
@@ -48,7 +48,7 @@ def table(value: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def _table(data: bytes, start: int, depth: int) -> tuple[int, dict[str, Any]]:
-    """Where the table ends that starts here, and what is in it."""
+    """The end of the table that starts here, and its content."""
     at = start + _LENGTH.size
     end = at + _LENGTH.unpack_from(data, start)[0]
     if end > len(data):
@@ -97,5 +97,5 @@ def _text(value: bytes) -> str | bytes:
         return value
 
 
-# Tables and lists that are too deep stay as they are.
+# Tables and lists that are nested too deep stay undecoded.
 _LONG: dict[str, Callable[[bytes], str | bytes]] = {"S": _text, "x": bytes, "A": bytes, "F": bytes}

@@ -1,4 +1,4 @@
-"""How what has ended is told: to each who waits, once, and without waiting long for a farewell."""
+"""Tells each waiting caller once that a channel or connection has ended, and limits the wait for a clean close."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from bus.broker import AccessRefused, NotFound, Refusal
 
 log = logging.getLogger(__name__)
 
-# A broker that does not say goodbye by then is left without.
+# The longest wait for the broker's part of a close.
 CLOSE_S_MAX = 5.0
 
 _T = TypeVar("_T")
@@ -29,19 +29,19 @@ def refusal_of(frame: commands.Channel.Close) -> Refusal:
 
 
 def again(why: Exception) -> Exception:
-    """One for each who is told: an exception that is raised twice grows its traceback."""
+    """A new exception for each caller: one that is raised twice grows its traceback."""
     return type(why)(*why.args)
 
 
 def fail(future: asyncio.Future[Any], why: Exception) -> None:
     if not future.done():
         future.set_exception(again(why))
-        # Whoever asked may have gone: that is nothing to complain about later.
+        # The caller may have been cancelled: mark the exception as retrieved, so that asyncio does not log it.
         future.exception()
 
 
 async def bounded(closing: Coroutine[Any, Any, _T] | asyncio.Future[_T]) -> None:
-    """Wait for an end, for so long and no longer, whatever it ends with."""
+    """Wait for a close for a limited time, whatever its outcome."""
     task = asyncio.ensure_future(closing)
     try:
         await asyncio.wait((task,), timeout=CLOSE_S_MAX)

@@ -15,7 +15,7 @@ from bus.definitions import arguments_of
 from bus.headers import BROKER_KEY
 from bus.topology import Exchange, Limits, Queue, QueueKind
 
-# Around the payload of an AMQP frame: kind, channel and length before it, one byte after.
+# The parts of an AMQP frame around its payload: kind, channel and length before it, one byte after it.
 _FRAME_HEAD = struct.Struct(">BHI")
 _FRAME_END = b"\xce"
 FRAME_OVERHEAD = _FRAME_HEAD.size + len(_FRAME_END)
@@ -23,14 +23,14 @@ _HEADER_FRAME = 2
 _BODY_FRAME = 3
 _CONTENT_HEAD = struct.Struct(">HHQ")
 _TRANSIENT, _PERSISTENT = 1, 2
-# AMQP's own limit, which the library keeps to.
+# AMQP's limit, which the library enforces.
 EXCHANGE_BYTES_MAX = 127
-# How often a quorum queue has had it back, among the headers of what it delivers.
+# A quorum queue counts the returns of a message in this header.
 _RETURNS = "x-delivery-count"
 
 
 def frames_of(parcel: Parcel, number: int, channel: int, user: str, content_size_max: int) -> bytes:
-    """A method frame, a header frame, and as many body frames as it takes."""
+    """A method frame, a header frame, and as many body frames as needed."""
     body = parcel.body
     properties = _CONTENT_HEAD.pack(60, 0, len(body)) + _properties_of(parcel, number, user)
     return b"".join(
@@ -57,7 +57,7 @@ def _publish_frame(exchange: str, routing_key: str, mandatory: bool, channel: in
 
 
 def _properties_of(parcel: Parcel, number: int, user: str) -> bytes:
-    """The message id is the parcel's number: by it one that comes back is known again."""
+    """The message id is the parcel's number: it identifies a parcel that comes back as unroutable."""
     mode = _PERSISTENT if parcel.persistent else _TRANSIENT
     if parcel.headers:
         return commands.Basic.Properties(
@@ -75,7 +75,7 @@ def _properties_of(parcel: Parcel, number: int, user: str) -> bytes:
 
 @lru_cache(maxsize=256)
 def _properties_around_name(content_type: str, mode: int, reply_to: str, user: str) -> tuple[bytes, bytes]:
-    """Nothing but the name differs from one parcel to the next, and the rest is dear to encode."""
+    """Only the name differs between parcels, and the rest is expensive to encode."""
     name = "the number comes here"
     whole = commands.Basic.Properties(
         content_type=content_type, delivery_mode=mode, reply_to=reply_to, message_id=name, user_id=user
@@ -85,7 +85,7 @@ def _properties_around_name(content_type: str, mode: int, reply_to: str, user: s
 
 
 def why_unfit(parcel: Parcel) -> str:
-    """Which field no AMQP frame can hold, if it is the length that forbids it."""
+    """Which field is too long for an AMQP frame; empty if none is."""
     names = (
         ("exchange", parcel.exchange, EXCHANGE_BYTES_MAX),
         ("routing_key", parcel.routing_key, NAME_BYTES_MAX),
@@ -100,7 +100,7 @@ def why_unfit(parcel: Parcel) -> str:
 
 
 def delivery_of(queue: str, method: commands.Basic.Deliver, header: ContentHeader, body: bytes) -> Delivery:
-    """Whatever properties and headers its sender gave it."""
+    """The delivery in these frames, whatever properties and headers its sender set."""
     properties = header.properties
     headers = properties.headers or {}
     parcel = Parcel(
@@ -129,7 +129,7 @@ def delivery_of(queue: str, method: commands.Basic.Deliver, header: ContentHeade
 
 
 def _first_death_key(headers: Mapping[str, Any]) -> dict[str, str]:
-    """The key that a dead letter had before its first death: the last of its deaths is told last."""
+    """The routing key of a dead letter before its first death: the first death is the last in the list."""
     match headers.get("x-death"):
         case [*_, {"routing-keys": [str(key), *_]}]:
             return {BROKER_KEY: key}
@@ -137,7 +137,7 @@ def _first_death_key(headers: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _returns(headers: Mapping[str, Any]) -> int:
-    """How often it came back, of a parcel that did. A classic queue does not count, and then a count is its sender's."""
+    """How often a redelivered parcel came back. A classic queue does not count, so a count there would be the sender's."""
     count = headers.get(_RETURNS)
     return count if isinstance(count, int) and count > 0 else 1
 

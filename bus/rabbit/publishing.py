@@ -1,4 +1,4 @@
-"""A channel to publish on: what leaves, and what the broker says of each parcel."""
+"""A channel for publishing: sends parcels and reads the broker's confirms."""
 
 import asyncio
 import itertools
@@ -15,14 +15,14 @@ from bus.rabbit.wire import Wire
 
 
 class RabbitPublishing(Listener):
-    """Parcels out, numbered by us and by the broker alike; its confirms name the numbers."""
+    """Publishes parcels. Broker and publisher number them alike, and confirms name these numbers."""
 
     channel: Channel
 
     def __init__(self, wire: Wire, user: str) -> None:
         self._wire = wire
         self._user = user
-        # Whoever comes while the broker is blocked gets in line; without this, whoever comes next would be first.
+        # Keeps callers in order while the broker is blocked; otherwise a later caller could be first.
         self._turn = asyncio.Lock()
         self._published = 0
         self._unconfirmed: dict[int, asyncio.Future[Receipt]] = {}
@@ -47,14 +47,14 @@ class RabbitPublishing(Listener):
             self.channel.send(frames)
         except (Refusal, Interrupted) as why:
             raise ConnectionLost(f"this channel has ended: {why}") from None
-        # Only what was sent is counted: the broker does not count what it does not see.
+        # Count only what was sent, as the broker does.
         self._published = number
         told: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._unconfirmed[number] = told
         return told
 
     def on_content(self, method: Frame, header: ContentHeader, body: bytes) -> None:  # noqa: ARG002 - as the port has it
-        """A mandatory parcel came back: no queue takes it. Its confirm follows."""
+        """A mandatory parcel was returned: no queue takes it. Its confirm follows."""
         self._returned.add(int(header.properties.message_id or 0))
 
     def on_confirm(self, frame: commands.Basic.Ack | commands.Basic.Nack) -> None:
@@ -71,8 +71,8 @@ class RabbitPublishing(Listener):
         self._returned.difference_update(numbers)
 
     def on_end(self, why: Exception) -> None:
-        """A refusal is of one parcel. Its text is not to be relied on, since the broker cuts it off; so it is only told
-        whose it is if one parcel alone was under way.
+        """The channel has ended. A refusal is about one parcel; its text is cut off by the broker and cannot say which.
+        So it is only reported as such if a single parcel was under way.
         """
         if not isinstance(why, Refusal):
             why = ConnectionLost(f"not confirmed before the channel ended: {why}")

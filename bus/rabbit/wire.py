@@ -1,6 +1,6 @@
-"""The one stream of frames out to the broker, and the channels that share it.
+"""The stream of frames to the broker, shared by all channels of a connection.
 
-Speaks through aiormq, the client beneath aio-pika: it reads and writes the socket, and hands each channel its frames.
+It uses aiormq, the client below aio-pika, which reads and writes the socket and passes each channel its frames.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from bus.rabbit.frames import FRAME_OVERHEAD
 
 
 class Wire:
-    """One connection's. It ends once, and with it each channel."""
+    """The wire of one connection. It ends once, and ends all channels."""
 
     def __init__(
         self, client: aiormq.Connection, name: str, *, hang_up: Callable[[], Coroutine[Any, Any, None]]
@@ -44,7 +44,7 @@ class Wire:
     def blocked(self) -> str:
         if self._lost.done():
             return ""
-        # The client's `ready()` waits exactly while the broker blocks us, and has no other way of being asked.
+        # The client's `ready()` waits exactly while the broker blocks us. It offers no other way to ask.
         waiting: Coroutine[Any, Any, None] = self._client.ready()
         try:
             waiting.send(None)
@@ -68,7 +68,7 @@ class Wire:
         number = next(number for number in self._numbers if number not in self._client.channels)
         channel = Channel(self, number, listener)
         self._channels[number] = channel
-        # From here on the client hands us the frames of this channel.
+        # From here on the client passes us the frames of this channel.
         self._client.channels[number] = cast("Any", channel)
         try:
             await channel.ask(commands.Channel.Open())
@@ -78,19 +78,19 @@ class Wire:
         return channel
 
     def send(self, frames: bytes) -> None:
-        """Frames leave in the order of the calls, as many at once as have gathered."""
+        """Send frames in the order of the calls, as many in one write as have gathered."""
         self._outbox.append(frames)
         self._something_to_send.set()
         self._all_sent.clear()
 
     def forget(self, number: int) -> None:
-        """The broker is done with this channel: its number may be given out again."""
+        """The broker has closed this channel: its number may be used again."""
         self._channels.pop(number, None)
         self._client.channels.pop(number, None)
 
     async def close(self) -> None:
         if not self._lost.done():
-            # Acknowledgements that were handed over leave before we do.
+            # Acknowledgements that were passed on are sent before the connection closes.
             await bounded(self._all_sent.wait())
             self._end(ConnectionLost(f"the connection to {self._name} was closed by this end"))
         if self._farewell is not None:
@@ -101,7 +101,7 @@ class Wire:
             await self._something_to_send.wait()
             payload = b"".join(self._outbox)
             self._outbox.clear()
-            # To wait until it is on its way is what lets the next frames gather.
+            # Wait until it is written: meanwhile the next frames gather.
             gone = self._loop.create_future()
             await self._client.write_queue.put(ChannelFrame(payload, should_close=False, drain_future=gone))
             await gone

@@ -1,17 +1,17 @@
-"""How workers speak to their databases: PostgreSQL by asyncpg, SQLite in a thread of its own.
+"""Access to the workers' databases: PostgreSQL by asyncpg, SQLite in the event loop and a thread.
 
-Most work is a plain function of a SQLAlchemy connection, written once for both: `await transaction.run(work, ...)`
-takes it to where the driver is. A driver's own connection is at hand for the few statements that are hot. What goes
-wrong in a way that trying again may mend is raised as `Transient`. No table of any worker is known here. How long a
-database may keep a worker waiting stands in bus/database_settings.py: a command that speaks to no database loads no driver.
+Most work is a plain function of a SQLAlchemy connection, written once for both databases: `await transaction.run(work,
+...)` calls it where the driver runs. Hot statements use the driver's own connection. Failures that a retry may cure are
+raised as `Transient`. This package knows no table of any worker. The time limits are in bus/database_settings.py, so
+that commands without a database load no driver.
 
-    database.py     what a worker may ask of either, and which of the two a URL means
-    postgresql.py   sessions kept open, transactions in words of our own
-    sqlite.py       one thread that writes, one that reads
-    migrations.py   tables brought up to date, under a lock
-    statements.py   what the two dialects say differently
-    types.py        what columns are, beside the ordinary
-    errors.py       what may be tried again, and whether the server is away
+    database.py     the interface of both databases, and choosing one by its URL
+    postgresql.py   pooled sessions, and transactions begun by our own statements
+    sqlite.py       one connection that writes, one that reads
+    migrations.py   table migrations, under a lock
+    statements.py   differences between the two SQL dialects
+    types.py        column types
+    errors.py       which errors are transient, and whether the server is down
 """
 
 from bus.database_settings import SECTION as DATABASE

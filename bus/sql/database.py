@@ -1,4 +1,4 @@
-"""The two databases by what they have in common, and from a URL to one of them. Speaks to neither."""
+"""The interface of both databases, and a function from a URL to one of them. Connects to neither."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 class Transaction(Protocol):
-    """All or nothing, ended by the context manager it came from."""
+    """A transaction. The context manager that it came from commits it or rolls it back."""
 
     async def run(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Do this piece of work with the database, wherever its driver wants it done."""
+        """Call this function with a connection, in the thread that the driver needs."""
 
 
 class Database(Protocol):
@@ -32,14 +32,15 @@ class Database(Protocol):
     def writing(
         self, *, takes_long: bool = False, is_lazy: bool = False
     ) -> AbstractAsyncContextManager[Transaction]:
-        """Each statement sees what was committed before it (SQLite: there is no other writer).
+        """A writing transaction. Each statement sees what was committed before it (SQLite: there is no other writer).
 
-        A lazy commit does not wait for the disk. The process may end after it, and nothing is lost; but a power cut, or a
-        crash of the database server, may undo the last of them. A later commit that is not lazy keeps those before it.
+        A lazy commit does not wait for the disk. If the process ends afterwards nothing is lost. A power cut or a crash
+        of the database server may undo the last lazy commits. A later commit that is not lazy makes the earlier ones
+        durable.
         """
 
     def reading(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[Transaction]:
-        """All statements see the same: what was committed before the first one."""
+        """A reading transaction. All statements see what was committed before the first one."""
 
     async def close(self) -> None: ...
 
@@ -47,7 +48,7 @@ class Database(Protocol):
 def open_database(
     url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
 ) -> PostgresDatabase | SqliteDatabase:
-    """The database at a SQLAlchemy URL; nothing is connected yet."""
+    """The database at a SQLAlchemy URL. Does not connect yet."""
     parsed = make_url(url)
     match parsed.get_backend_name():
         case "postgresql":
@@ -55,4 +56,4 @@ def open_database(
         case "sqlite":
             return SqliteDatabase(parsed, settings=settings)
         case other:
-            raise ValueError(f"database URL names {other!r}: moorage runs on postgresql and sqlite")
+            raise ValueError(f"the database URL names {other!r}, must be postgresql or sqlite")

@@ -1,6 +1,6 @@
-"""What the databases' errors mean: may the same be tried again, is the server away, was a name taken?
+"""Classifies database errors: may the work be retried, is the server down, was a unique name taken?
 
-Speaks to no database; knows how asyncpg, sqlite3 and SQLAlchemy, which wraps what the two raise, put it.
+Connects to no database. It knows the errors of asyncpg and sqlite3, also as wrapped by SQLAlchemy.
 """
 
 import sqlite3
@@ -11,18 +11,18 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from bus.errors import Locked, TookTooLong, Transient, Unavailable
 
-# Classes of SQLSTATE: a deadlock or serialisation failure, out of resources, or trouble with the server's files; a
-# connection broke, the server stops, it has no session left for us, or it ended a transaction in which we asked nothing.
+# Classes of SQLSTATE. Transient: a deadlock or serialisation failure, out of resources, trouble with the server's
+# files. Away: a broken connection, a stopping server, no free session, or a transaction ended for being idle.
 _TRANSIENT_CLASSES = ("40", "53", "58")
 _AWAY_CLASSES = ("08", "57", "53300", "25P03")
 _LOCK_NOT_AVAILABLE = "55P03"
-# A statement beyond its limit; also one that an operator cancelled.
+# A statement over its time limit, or cancelled by an operator.
 _CANCELED = "57014"
-# And: a right is missing, and may be granted; a standby may become a primary.
+# Also transient: a missing right, which may be granted; and a standby, which may become a primary.
 _TRANSIENT_STATES = (_LOCK_NOT_AVAILABLE, _CANCELED, "42501", "25006")
-# Class 28 is a wrong password or no such role; then, no such database, and no right to connect.
+# Login refused: a wrong password or unknown role (class 28), no such database, no right to connect.
 _TURNED_AWAY = ("28", "3D000", "42501")
-# A statement of ours makes no sense.
+# The class of errors in our own statements.
 _OURS = "42"
 _SQLITE_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _SQLITE_TRANSIENT = (*_SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
@@ -31,7 +31,7 @@ _UNIQUE_VIOLATION = "23505"
 
 @contextmanager
 def transients() -> Iterator[None]:
-    """Inside, what trying again may mend is raised as `Transient`."""
+    """Inside, errors that a retry may cure are raised as `Transient`."""
     try:
         yield
     except Exception as error:
@@ -53,8 +53,8 @@ def _kind_of(error: BaseException) -> type[Transient]:
 
 @contextmanager
 def connecting() -> Iterator[None]:
-    """Inside, there is nothing but the way to the server: whatever the operating system says is about that (no route,
-    no such name, no answer in time, no socket at this path), and so is what the server says: it does not let us in.
+    """For code that only connects. Every error of the operating system is then about the way to the server (no route,
+    no such name, a timeout, no socket at this path), and every error of the server is a refused login.
     """
     try:
         yield
@@ -64,7 +64,7 @@ def connecting() -> Iterator[None]:
         state = _sqlstate(_original(error)) or _OURS
         if state.startswith(_OURS) and state not in _TURNED_AWAY:
             raise
-        why = f"database: it lets us not in: {_original(error)}"
+        why = f"database: login refused: {_original(error)}"
         if state.startswith(_TURNED_AWAY):
             why += "; correct the role, its password, its rights or the database's name (MOOR_DB_URL)"
         raise Unavailable(why) from error
@@ -72,7 +72,7 @@ def connecting() -> Iterator[None]:
 
 @contextmanager
 def opening(file: str) -> Iterator[None]:
-    """Inside, there is nothing but the file of SQLite: whatever is said is about that."""
+    """For code that only opens the SQLite file: every error is about that file."""
     try:
         yield
     except DBAPIError as error:
@@ -80,7 +80,7 @@ def opening(file: str) -> Iterator[None]:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Was this nobody's fault, so that the same may work when it is tried again?"""
+    """Is the error temporary, so that the same work may succeed later?"""
     error = _original(error)
     if (state := _sqlstate(error)) is not None:
         return is_away(error) or state.startswith(_TRANSIENT_CLASSES) or state in _TRANSIENT_STATES
@@ -90,10 +90,10 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_away(error: BaseException) -> bool:
-    """Is there no server to be reached, or is it leaving?
+    """Is the server unreachable or shutting down?
 
-    Of what the operating system says, only a broken connection counts. A time-out or a missing file may be anybody's
-    who worked inside the transaction, and would be waited out for ever as if a server had to come back.
+    Of the operating system's errors only a broken connection counts. A timeout or a missing file may come from any code
+    in the transaction, and would be retried for ever as if a server had to come back.
     """
     error = _original(error)
     state = _sqlstate(error)
@@ -103,7 +103,7 @@ def is_away(error: BaseException) -> bool:
 
 
 def is_duplicate(error: IntegrityError) -> bool:
-    """Was a unique name or id taken already?"""
+    """Was a unique name or id already taken?"""
     if isinstance(error.orig, sqlite3.Error):
         return _sqlite_code(error.orig) in {
             sqlite3.SQLITE_CONSTRAINT_UNIQUE,

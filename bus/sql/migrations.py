@@ -1,4 +1,4 @@
-"""Tables brought up to date. Speaks to Alembic, which finds a worker's migrations beside its tables."""
+"""Migrates tables with Alembic, which finds a worker's migrations in its package."""
 
 import asyncio
 import threading
@@ -15,17 +15,17 @@ from bus.sql.errors import connecting, opening, transients
 from bus.sql.postgresql import connect_arguments, cut_after
 from bus.sql.sqlite import sqlite_engine
 
-# How long a migration waits for others: for those who write to a file, or to the tables that it changes. Whoever comes
-# to these tables meanwhile waits behind it, so this is not long.
+# How long a migration waits for other writers of the file, or of the tables that it changes. Other sessions wait behind
+# it meanwhile, so this is short.
 MIGRATION_TIMEOUT_S = 60.0
-# Alembic keeps what it works on in global variables.
+# Alembic keeps its state in global variables.
 _alembic = threading.Lock()
 
 
 async def upgrade(url: str, package: str, settings: DatabaseSettings | None = None) -> tuple[str, str]:
-    """Bring this worker's tables up to date; from which revision ("" if there were no tables) to which.
+    """Migrate this worker's tables. Returns the revision before ("" if there were no tables) and after.
 
-    Any number of processes may do so at once: one does it while the others wait, and find it done.
+    Several processes may do this at once: one migrates, the others wait and find nothing to do.
     """
     with transients():
         return await asyncio.to_thread(_upgrade, make_url(url), package, settings or DatabaseSettings())
@@ -41,7 +41,7 @@ def _upgrade(url: URL, package: str, settings: DatabaseSettings) -> tuple[str, s
 async def _upgrade_postgres(url: URL, package: str, settings: DatabaseSettings) -> tuple[str, str]:
     from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - as bus/sql/postgresql.py has it
 
-    # Another migration may take as long as this one.
+    # Waiting for another process's migration may take as long as this one.
     long = dict.fromkeys(("lock_timeout", "statement_timeout"), milliseconds(settings.long_s))
     engine = create_async_engine(
         url.set(drivername="postgresql+asyncpg"),
@@ -85,11 +85,11 @@ def _upgrade_sqlite(url: URL, package: str) -> tuple[str, str]:
 
 
 def migrate(connection: Connection, package: str) -> tuple[str, str]:
-    """Run the migrations that are missing, in the transaction that is open."""
+    """Run the missing migrations in the open transaction."""
     before = _revision(connection, package)
     if before == newest_revision(package):
         return before, before
-    # Alembic takes as long to load as all else of a worker: only a process that changes tables waits for it.
+    # Loading Alembic takes as long as loading the rest of a worker, so only a process that migrates loads it.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
 
@@ -102,12 +102,12 @@ def migrate(connection: Connection, package: str) -> tuple[str, str]:
 
 
 def version_table(package: str) -> str:
-    """Workers may share a database: each has its own record of where its tables stand."""
+    """The table with this worker's revision. Workers that share a database each have their own."""
     return f"{package.removesuffix('_worker')}_version"
 
 
 def newest_revision(package: str) -> str:
-    """A migration's file begins with its revision, and revisions are counted up."""
+    """The newest revision. A migration's file name begins with its revision, and revisions are numbered upwards."""
     names = (file.name for file in (files(package) / "migrations" / "versions").iterdir())
     return max(name.partition("_")[0] for name in names if name[:1].isdigit())
 

@@ -1,4 +1,4 @@
-"""Speaks to PostgreSQL, by asyncpg and by SQLAlchemy on the same connections."""
+"""PostgreSQL by asyncpg and by SQLAlchemy, on the same connections."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -30,15 +30,15 @@ T = TypeVar("T")
 
 POOL_SIZE = 6
 
-# Writers find their rows by keys. A plan that was made while a table was small would scan it, and be kept for long after
-# the table has grown (measured: 12 ms a claim in place of 0.7). And as no better plan is to be found for other parameters,
-# each is made once (measured: else a twentieth of the server's work is planning). Readers, who look at everything, scan as
-# they like.
+# Writers find their rows by keys. A plan made while a table was small would scan it, and PostgreSQL keeps that plan
+# long after the table has grown (measured: 12 ms a claim instead of 0.7). Other parameters need no other plan, so each
+# plan is made once (measured: otherwise planning is a twentieth of the server's work). Readers, which read whole
+# tables, may scan.
 #
-# These settings forbid to scan tables. PostgreSQL may still walk a whole index: to sort by it, to merge by it, or because a
-# partial index holds all rows that can match. Hot statements prevent all three: they sort by an expression such as `id + 0`,
-# they find each row by `id = ANY (ARRAY[new.id])`, and they compare the column of a partial index inside `coalesce`.
-# tests/adversity/test_young_tables.py counts the rows that are read.
+# These settings forbid table scans. PostgreSQL may still walk a whole index: to sort by it, to merge by it, or because
+# a partial index holds all rows that can match. Hot statements prevent all three. They sort by an expression such as
+# `id + 0`. They find each row by `id = ANY (ARRAY[new.id])`. They compare the column of a partial index inside
+# `coalesce`. tests/adversity/test_young_tables.py counts the rows that are read.
 _BY_KEYS = """
 SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off;
 SET plan_cache_mode = force_generic_plan
@@ -50,12 +50,12 @@ BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on;
 SET LOCAL plan_cache_mode = auto;
 """
-# What asyncpg may raise when the connection is lost.
+# The exceptions of asyncpg for a lost connection.
 _CONNECTION_ERRORS = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 
 class PostgresSession:
-    """One connection, kept for many transactions one after the other, as SQLAlchemy has it and as asyncpg has it."""
+    """One connection for many transactions in turn, both as SQLAlchemy's connection and as asyncpg's."""
 
     def __init__(self, connection: "AsyncConnection", driver: Any, settings: DatabaseSettings) -> None:
         self.connection = connection
@@ -64,7 +64,7 @@ class PostgresSession:
 
     @property
     def is_usable(self) -> bool:
-        # asyncpg knows without asking when the server has hung up.
+        # asyncpg knows without a round trip that the server has closed the connection.
         return not (self.driver.is_closed() or self.driver.is_in_transaction() or self.connection.invalidated)
 
     def writing(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
@@ -74,7 +74,7 @@ class PostgresSession:
         return _transaction(self._itself, _READ, self.settings.transaction_s)
 
     async def alone(self, statement: str, *arguments: object) -> Any:
-        """The rows of one statement that is a transaction by itself: one trip to the server, where others take three."""
+        """Run one statement as a transaction of its own: one round trip to the server instead of three."""
         with transients():
             try:
                 with cut_after(self.driver, self.settings.transaction_s):
@@ -98,14 +98,14 @@ class PostgresSession:
             await self.connection.close()
 
     async def discard(self) -> None:
-        """Without a word to a server that may be gone."""
+        """Drop the connection without talking to the server, which may be gone."""
         if not self.connection.closed:
             await self.connection.invalidate()
             await self.connection.close()
 
 
 class PostgresTransaction:
-    """Takes a session and begins with its first statement: whoever asks nothing holds nothing."""
+    """A transaction that takes a session and begins with its first statement; without statements it holds nothing."""
 
     def __init__(self, take: "TakeSession", begin: str, limit_s: float) -> None:
         self._take = take
@@ -115,7 +115,7 @@ class PostgresTransaction:
         self._end: asyncio.TimerHandle | None = None
 
     async def driver(self) -> Any:
-        """The connection as asyncpg has it, in this transaction."""
+        """The connection object of asyncpg, in this transaction."""
         return (await self._begun()).driver
 
     async def run(
@@ -127,7 +127,7 @@ class PostgresTransaction:
     async def _begun(self) -> PostgresSession:
         if self._session is None:
             self._session = await self._take(self._begin)
-            # The server has limits of its own; this is for a server, or a network, that says nothing any more.
+            # The server has its own limits. This one is for a server or network that no longer answers.
             loop = asyncio.get_running_loop()
             self._end = loop.call_later(self._limit_s, self._session.driver.terminate)
         return self._session
@@ -139,12 +139,13 @@ class PostgresTransaction:
     async def commit(self) -> None:
         if self._session is None:
             return
-        # After an error that somebody kept to himself, PostgreSQL rolls back and calls it no error.
+        # If code inside the transaction caught a database error, PostgreSQL answers COMMIT by rolling back, without an
+        # error.
         if (done := await self._session.driver.execute("COMMIT")) != "COMMIT":
-            raise Bug(f"database: COMMIT became {done}: an error inside the transaction was not let through")
+            raise Bug(f"database: COMMIT became {done}: code inside the transaction caught a database error")
 
     async def abandon(self, error: BaseException) -> None:
-        """Leave the session clean, or not usable."""
+        """Roll back, or make the session unusable."""
         if self._session is None:
             return
         driver = self._session.driver
@@ -156,16 +157,18 @@ class PostgresTransaction:
                 ):
                     await driver.execute("ROLLBACK")
             except asyncpg.InternalClientError:
-                # The server ended the session while we asked nothing; asyncpg has read that, and not yet the end of
-                # the connection. It asks no more here, and never closes by itself.
+                # The server ended the session while no statement ran. asyncpg has read that, but not the end of the
+                # connection: it no longer sends anything and never closes by itself.
                 driver.terminate()
-        # What asyncpg says of a connection that has gone depends on the moment; that it has gone does not.
+        # asyncpg's error for a lost connection depends on the moment, but the connection is closed in any case.
         if driver.is_closed() and (_is_about_the_connection(error) or isinstance(error, DBAPIError)):
             raise Unavailable(f"database: connection lost: {error}") from error
 
 
 def _is_about_the_connection(error: BaseException) -> bool:
-    """A session that ends between two steps of one statement leaves asyncpg with nobody to take the second one."""
+    """Is the connection lost? If it ends between two steps of one statement, asyncpg fails with an AttributeError on
+    None.
+    """
     found_nobody = isinstance(error, AttributeError) and error.obj is None
     return isinstance(error, _CONNECTION_ERRORS) or (found_nobody and _is_of_asyncpg(error.__traceback__))
 
@@ -180,7 +183,7 @@ def _writing(*, is_lazy: bool) -> str:
     return _WRITE + _LAZILY if is_lazy else _WRITE
 
 
-# A session in which a transaction has begun, by these words.
+# Returns a session in which a transaction was begun by this statement.
 TakeSession = Callable[[str], Awaitable[PostgresSession]]
 
 
@@ -200,7 +203,7 @@ async def _transaction(take: TakeSession, begin: str, limit_s: float) -> AsyncIt
 
 @contextmanager
 def cut_after(driver: Any, seconds: float) -> Iterator[None]:
-    """Whoever waits for an answer on this connection for longer is told that it is lost."""
+    """Close the connection after this time: a caller that still waits for an answer gets an error."""
     cut = asyncio.get_running_loop().call_later(seconds, driver.terminate)
     try:
         yield
@@ -209,7 +212,7 @@ def cut_after(driver: Any, seconds: float) -> Iterator[None]:
 
 
 async def _begin(session: PostgresSession, words: str) -> PostgresSession:
-    """A session that does not even begin is of no use any more."""
+    """Begin a transaction on this session. A session on which that fails is discarded."""
     try:
         with cut_after(session.driver, session.settings.connect_s):
             await session.driver.execute(words)
@@ -222,9 +225,9 @@ async def _begin(session: PostgresSession, words: str) -> PostgresSession:
 
 
 class PostgresDatabase:
-    """A few sessions, taken in turn. Transactions are begun and ended by our own words, so that both SQLAlchemy's
-    statements and asyncpg's are in them; and the sessions are kept here, since taking one from SQLAlchemy's pool
-    costs as much as two statements.
+    """A pool of a few sessions. Transactions are begun and ended by our own statements, so that SQLAlchemy's and
+    asyncpg's statements share them. The sessions are kept here, since taking one from SQLAlchemy's pool costs as much
+    as two statements.
     """
 
     dialect = "postgresql"
@@ -232,7 +235,7 @@ class PostgresDatabase:
     def __init__(
         self, url: URL, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
     ) -> None:
-        # It brings SQLAlchemy's whole ORM: a process with SQLite alone need not load that.
+        # This import loads SQLAlchemy's whole ORM; a process with only SQLite need not load it.
         from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
 
         self.settings = settings or DatabaseSettings()
@@ -296,7 +299,7 @@ class PostgresDatabase:
             ) from None
 
     async def _begun(self, begin: str) -> PostgresSession:
-        """One in which the transaction has begun. Those that broke while they were idle are found out by that."""
+        """A session in which the transaction has begun. Idle sessions that broke fail here, and the next one is tried."""
         while self._idle:
             with suppress(Unavailable, asyncpg.PostgresError, OSError):
                 return await _begin(self._idle.pop(), begin)
@@ -304,7 +307,7 @@ class PostgresDatabase:
 
     async def _connect(self) -> PostgresSession:
         with connecting():
-            # Also for what SQLAlchemy asks a new server, when asyncpg has connected.
+            # Includes SQLAlchemy's own first statements on a new connection.
             async with asyncio.timeout(self.settings.connect_s):
                 connection = await self._engine.connect()
                 raw = await connection.get_raw_connection()
@@ -313,7 +316,7 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def dedicated(self) -> AsyncIterator[PostgresSession]:
-        """A session of its own, not one of the few; closed at the end, and with it ends whatever it held."""
+        """A session outside the pool. It is closed at the end, and its locks end with it."""
         with transients():
             session = await self._connect()
             try:
@@ -322,12 +325,12 @@ class PostgresDatabase:
                 await session.close()
 
     async def close(self) -> None:
-        """When nobody is in a transaction any more."""
+        """Close the pool; no transaction may be open."""
         while self._idle:
             await self._idle.pop().close()
         await self._engine.dispose()
 
 
 def connect_arguments(of_session: Mapping[str, str]) -> dict[str, Any]:
-    """What SQLAlchemy hands on to asyncpg."""
+    """Arguments that SQLAlchemy passes to asyncpg."""
     return {"server_settings": dict(of_session)}

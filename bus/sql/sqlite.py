@@ -1,8 +1,8 @@
-"""Speaks to SQLite, by sqlite3 behind SQLAlchemy, so that the event loop never waits for a disk.
+"""SQLite by sqlite3 behind SQLAlchemy, without blocking the event loop on the disk.
 
-Who reads does so in a thread. Who writes works where it is, in the loop's own thread, and only the commit goes to
-another: the statements of a batch take some hundred microseconds, and to hand them over and take the outcome back, with
-two processors' caches between, takes as long again.
+Reads run in a thread. Writes run in the event loop's own thread, and only the commit goes to another. The statements of
+a batch take some hundred microseconds. Moving them to another thread and back, with two processors' caches in between,
+takes as long again.
 """
 
 import asyncio
@@ -27,18 +27,18 @@ from bus.sql.errors import transients
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Where those who write to a file queue up, for as long as there are any. Several rooms of one process may share a file.
+# Per file, the lock for which writers queue up; several workers of one process may share a file.
 _queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
 PAGE_BYTES = 16_384
 
-# What has no adapter of its own is asked for one by every means there is, each time that it is bound.
+# Without an adapter, sqlite3 searches for one in several ways each time that a value is bound.
 sqlite3.register_adapter(bytes, bytes)
 sqlite3.register_adapter(type(None), lambda nothing: nothing)
 
 
 class _Session:
-    """One connection, and a thread for what may take long."""
+    """One connection, and a thread for work that may take long."""
 
     def __init__(self, engine: Engine, busy_s: float) -> None:
         self._engine = engine
@@ -48,19 +48,19 @@ class _Session:
         self._is_lazy = False
 
     def be_lazy(self, *, is_lazy: bool) -> None:
-        """Whether the commits from here on do not wait for the disk; between two transactions."""
+        """Set whether later commits wait for the disk; only between two transactions."""
         if is_lazy is not self._is_lazy:
             self.here(partial(_be_lazy, is_lazy=is_lazy))
             self._is_lazy = is_lazy
 
     def here(self, work: Callable[[Connection], T]) -> T:
-        """In this thread: only while nothing is under way in the other."""
+        """Run in the caller's thread; only while nothing runs in the session's thread."""
         if self._connection is None:
             self._connection = self._engine.connect()
         return work(self._connection)
 
     async def aside(self, work: Callable[[Connection], T]) -> T:
-        """In the other thread, one after the other."""
+        """Run in the session's thread, one call after the other."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self.here, work)
 
     async def close(self) -> None:
@@ -74,7 +74,7 @@ class _Session:
 
 
 class SqliteTransaction:
-    """Begun with its first piece of work."""
+    """A transaction that begins with its first call of `run`."""
 
     def __init__(self, session: _Session, *, writes: bool, is_lazy: bool = False) -> None:
         self._session = session
@@ -103,7 +103,7 @@ class SqliteTransaction:
         self._is_begun = True
         self._session.be_lazy(is_lazy=self._is_lazy)
         if not self._session.here(_has_begun_at_once):
-            # Another process writes to the file.
+            # Another process is writing to the file.
             await self._session.aside(partial(_begin_immediate, self._session.busy_s))
         self._written_before = self._session.here(_changes)
 
@@ -123,11 +123,11 @@ class SqliteTransaction:
         return work(connection, *args, **kwargs)
 
     def later(self, work: Callable[[Connection], object]) -> None:
-        """Do this before what comes next, if only the commit; it fails only then."""
+        """Do this before the next work or the commit; errors appear only then."""
         self._later.append(work)
 
     def has_written(self, connection: Connection) -> bool:
-        """Is what it reads no longer only what was committed?"""
+        """Has this transaction written anything, so that its reads see more than committed data?"""
         return _changes(connection) != self._written_before
 
     async def commit(self) -> None:
@@ -138,7 +138,7 @@ class SqliteTransaction:
                 await self._session.aside(_commit)
 
     async def roll_back(self) -> None:
-        """Behind a commit that is under way for somebody who was cancelled."""
+        """Roll back, after any commit that still runs for a cancelled caller."""
         self._later.clear()
         if self._is_begun:
             with transients():
@@ -171,7 +171,7 @@ def _changes(connection: Connection) -> int:
 
 
 def _nothing(_: Connection) -> None:
-    """What waits is done before it."""
+    """Does nothing; work that was deferred by `later` runs before it."""
 
 
 def _commit(connection: Connection) -> None:
@@ -184,23 +184,22 @@ def _roll_back(connection: Connection) -> None:
 
 def _end(connection: Connection, statement: str) -> None:
     driver = driver_of(connection)
-    # A failed BEGIN leaves nothing to end, and some failures end the transaction by themselves.
+    # After a failed BEGIN no transaction is open, and some errors end it by themselves.
     if driver.in_transaction:
         driver.execute(statement)
 
 
 def driver_of(connection: Connection) -> sqlite3.Connection:
-    """SQLite's own connection behind SQLAlchemy's."""
+    """sqlite3's connection behind SQLAlchemy's."""
     driver = connection.connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
     return driver
 
 
 class SqliteDatabase:
-    """A file in WAL mode: one connection that writes, one that reads beside it.
+    """A file in WAL mode with two connections: one that writes, one that reads beside it.
 
-    Transactions of this process queue up before they ask for the file's lock: asking, SQLite can only look again and
-    again.
+    Transactions of this process queue up before they ask for the file's lock, for which SQLite can only poll.
     """
 
     dialect = "sqlite"
@@ -219,7 +218,7 @@ class SqliteDatabase:
     def writing(
         self,
         *,
-        takes_long: bool = False,  # noqa: ARG002 - no statement has a limit here
+        takes_long: bool = False,  # noqa: ARG002 - SQLite has no limit on statements
         is_lazy: bool = False,
     ) -> AbstractAsyncContextManager[SqliteTransaction]:
         return self._transaction(self._writer, self._writers, writes=True, is_lazy=is_lazy)
@@ -237,7 +236,7 @@ class SqliteDatabase:
                 yield transaction
                 await transaction.commit()
             except BaseException:
-                # Whoever is cancelled here must still not leave the lock to the next with a transaction open.
+                # Shielded: a cancelled caller must not pass the lock on with an open transaction.
                 await asyncio.shield(transaction.roll_back())
                 raise
 
@@ -272,10 +271,10 @@ def sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _: object) -> None:
-        # Of a new file. A commit costs by the page, and rows with random keys touch as many small pages as they are.
+        # For new files. A commit costs per page, and rows with random keys each touch another small page.
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
-        # What was confirmed survives a power cut: one sync for each commit, shared by the batch.
+        # A confirmed commit survives a power cut: one sync for each commit, shared by the batch.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL and SQLite say differently, for statements that are otherwise written once. Speaks to neither."""
+"""Differences between PostgreSQL and SQLite, for statements that are otherwise written once. Connects to neither."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -13,7 +13,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 def among(
     connection: Connection, column: sa.ColumnElement[Any], values: Collection[Any]
 ) -> sa.ColumnElement[bool]:
-    """Is the column one of these? One parameter however many there are, so that the statement stays the same."""
+    """The column is one of these values. They are one parameter, however many there are, so the statement stays the
+    same.
+    """
     if connection.dialect.name == "postgresql":
         return column == sa.any_(sa.literal(list(values), postgresql.ARRAY(column.type)))
     texts = [value.hex if isinstance(value, UUID) else value for value in values]
@@ -22,13 +24,13 @@ def among(
 
 
 def insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """An INSERT that can be told what to do on conflict."""
+    """An INSERT that supports ON CONFLICT."""
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
 def columns_of(rows: Sequence[Sequence[Any]], plain: int, *, ids: int = 0) -> tuple[Any, ...]:
-    """Rows as PostgreSQL's `unnest` takes them, a parameter for each column: first so many of ids, then so many that go
-    as text, then the others.
+    """Rows as columns for PostgreSQL's `unnest`, one parameter per column: first the columns of ids, then `plain` ones
+    that are sent as text, then the others.
     """
     columns = list(zip(*rows, strict=True))
     plain += ids
@@ -36,8 +38,8 @@ def columns_of(rows: Sequence[Sequence[Any]], plain: int, *, ids: int = 0) -> tu
 
 
 def array_of(column: Sequence[Any]) -> str:
-    """An array of numbers, times or plain words as text, for `$1::text::bigint[]`. Of a list asyncpg looks at each element
-    in Python, several times as long as msgspec takes to write it. Ids are better left to it, `$1::uuid[]`: PostgreSQL
-    reads one out of text for 1.5 µs, four times as long as all else that is done with it.
+    """A text for `$1::text::bigint[]` from numbers, times or plain words. asyncpg would handle each element of a list
+    in Python, which takes several times as long as msgspec. Ids are better sent as `$1::uuid[]`: PostgreSQL needs 1.5
+    µs to parse one from text, four times as long as everything else it does with it.
     """
     return "{" + msgspec.json.encode(column)[1:-1].decode() + "}"

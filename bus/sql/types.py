@@ -1,4 +1,4 @@
-"""What the tables of several workers are made of."""
+"""Column types for the tables of all workers."""
 
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -8,12 +8,12 @@ from sqlalchemy import BigInteger, DateTime, Dialect, Integer, String, Uuid
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 Id = Uuid(as_uuid=True)
-# SQLite numbers its rows only where the type is spelt INTEGER, which there has 64 bits too.
+# SQLite numbers rows only for the type INTEGER, which has 64 bits there too.
 InternalId = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Moment(TypeDecorator[datetime]):
-    """A point in time. SQLite has no such type: there it is text in UTC, of one length, so that it sorts."""
+    """A timestamp. SQLite has no such type: there it is a text in UTC of fixed length, so that it sorts."""
 
     impl = String
     cache_ok = True
@@ -30,7 +30,7 @@ class Moment(TypeDecorator[datetime]):
         return value if value is None or dialect.name == "postgresql" else datetime.fromisoformat(value)
 
 
-# A batch's rows are mostly of one moment.
+# Most rows of a batch have the same timestamp.
 @lru_cache(maxsize=64)
 def moment_text(value: datetime) -> str:
     return value.astimezone(UTC).isoformat(timespec="microseconds")

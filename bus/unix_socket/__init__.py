@@ -1,12 +1,12 @@
-"""A memory broker, shared with other processes of this machine over a Unix socket: `moor up` serves it.
+"""Shares a memory broker with other processes of this machine over a Unix socket; `moor up` serves it.
 
-    frames.py   what is said over the socket, and how it is cut into frames
-    server.py   the socket itself, which must be nobody else's
-    session.py  one client, passed on to the memory broker
-    client.py   the broker port over it
+    frames.py   the messages of the socket protocol, and their framing
+    server.py   opens the socket, and makes sure that no other process uses its path
+    session.py  one client, relayed to the memory broker
+    client.py   the broker port over the socket
 
-Who may open the socket's file may be any user of the broker: the file's permissions are the guard, the user's name is
-trusted as it is given, and its rights are then enforced as everywhere.
+A process that may open the socket's file may act as any user of the broker: the file's permissions are the protection.
+The client's user name is trusted; its rights are then enforced as on every broker.
 """
 
 from bus.unix_socket.client import UnixBroker

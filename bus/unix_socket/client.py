@@ -49,15 +49,15 @@ from bus.unix_socket.frames import (
 )
 
 T = TypeVar("T")
-# The answer to `Hello` has this id, and no request.
+# The id of the answer to `Hello`; no request has it.
 HELLO = 0
-# A broker that answers nothing for so long, and has no alarm, hangs: a socket alone would never tell.
+# A broker without an alarm that does not answer for so long hangs; the socket alone would not show that.
 ANSWER_S_MAX = 30.0
 CLOSE_S_MAX = 5.0
 
 
 class UnixBroker:
-    """A memory broker that another process serves at this path; a `Broker`."""
+    """A memory broker served by another process at this path; a `Broker`."""
 
     def __init__(
         self, path: str | os.PathLike[str], user: str = "", *, answer_s_max: float = ANSWER_S_MAX
@@ -79,9 +79,9 @@ class UnixBroker:
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: connection.frames, self._path)
         except PermissionError as problem:
-            raise AccessRefused(f"{self._path} may not be opened: {problem}") from problem
+            raise AccessRefused(f"no permission to open the socket {self._path}: {problem}") from problem
         except OSError as problem:
-            raise ConnectionLost(f"nobody serves a bus at {self._path}: {problem}") from problem
+            raise ConnectionLost(f"no process serves a bus at {self._path}: {problem}") from problem
         try:
             await connection.greet(self._user)
         except BaseException:
@@ -135,7 +135,7 @@ class UnixConnection:
                 f"prefetch is {prefetch}, must be at least 1: without a bound one consumer holds all"
             )
         request, channel = next(self._ids), next(self._channels)
-        # Deliveries may be right behind the answer, before whoever asked has read it.
+        # Register the consumer first: deliveries may follow the answer before the caller has read it.
         consuming = self._consumings[channel] = UnixConsuming(self, channel)
         try:
             await self.ask(OpenConsuming(request, channel, queue, prefetch), request, type(None))
@@ -156,21 +156,21 @@ class UnixConnection:
                     await self._ended.wait()
             self.frames.cut("closed by this end")
 
-    # What its channels need
+    # Used by its channels
 
     def check(self) -> None:
         if self._lost:
             raise ConnectionLost(self._lost)
 
     def tell(self, request: Request) -> None:
-        """Said in the order of the calls."""
+        """Send a request; requests arrive in the order of the calls."""
         self.check()
         try:
             frame = encode(request)
         except (ValueError, TypeError, OverflowError) as problem:
-            raise Refusal(f"a request that has no bytes: {problem}") from problem
+            raise Refusal(f"the request cannot be encoded: {problem}") from problem
         if len(frame) > FRAME_BYTES_MAX:
-            raise Refusal(f"a request of {len(frame)} bytes: at most {FRAME_BYTES_MAX} are taken")
+            raise Refusal(f"the request has {len(frame)} bytes, at most {FRAME_BYTES_MAX} are allowed")
         self.frames.send(frame)
 
     async def ask(self, request: Request, number: int, _: type[T]) -> T:
@@ -186,7 +186,7 @@ class UnixConnection:
         return answer
 
     async def publish(self, channel: int, parcel: Parcel) -> Receipt:
-        """Waits for as long as the broker has an alarm."""
+        """Waits as long as the broker has an alarm."""
         request = next(self._ids)
         receipt: Receipt = await self._ask(Publish(request, channel, parcel), request)
         return receipt
@@ -200,7 +200,7 @@ class UnixConnection:
             except ConnectionLost:
                 return
 
-    # What the broker says
+    # Received from the broker
 
     def _received(self, frame: bytearray) -> None:
         reply = decode_reply(frame)
@@ -303,7 +303,7 @@ class UnixConsuming:
         self._wake()
 
     def end(self, why: Exception) -> None:
-        """What arrived and was not taken has gone back already."""
+        """Unread deliveries have already returned to their queue."""
         self._over = why
         self._arrived.clear()
         self._wake()

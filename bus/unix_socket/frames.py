@@ -1,6 +1,7 @@
-"""What is said over the socket: requests with an id, answers with the same id, and what the broker says unasked.
+"""The protocol on the socket: requests with an id, answers with the same id, and messages that the broker sends by
+itself.
 
-Each is a msgpack array behind four bytes of length. What is said within one turn of the loop is written at once.
+Each message is a msgpack array after four bytes of length. Messages of one event loop turn are written at once.
 """
 
 import asyncio
@@ -25,15 +26,15 @@ from bus.broker import (
 from bus.memory.host import BODY_BYTES_MAX
 from bus.topology import Binding, Objects
 
-# A parcel may be much larger than what we send, so that it can travel to its dead-lettering; beside it there are
-# names and headers, which the memory broker bounds.
+# A parcel of another program may be much larger than ours and must still arrive, to be dead-lettered. Names and headers
+# come on top; the memory broker limits them.
 FRAME_BYTES_MAX = BODY_BYTES_MAX + 256 * 1024
 
 _LENGTH = struct.Struct(">I")
 
 
 class Hello(Struct, frozen=True, array_like=True, tag="hello"):
-    """First of all, and answered by `Welcome` or `Failed` with the id 0."""
+    """The first request, answered by `Welcome` or by `Failed` with the id 0."""
 
     user: str
 
@@ -50,7 +51,7 @@ class Bind(Struct, frozen=True, array_like=True, tag="bind"):
 
 
 class OpenPublishing(Struct, frozen=True, array_like=True, tag="publishing"):
-    """Channels are numbered by the client."""
+    """The client numbers its channels."""
 
     id: int
     channel: int
@@ -70,7 +71,7 @@ class Publish(Struct, frozen=True, array_like=True, tag="publish"):
 
 
 class Acknowledge(Struct, frozen=True, array_like=True, tag="ack"):
-    """Not answered; a wrong tag ends the consumer."""
+    """Has no answer; a wrong tag ends the consumer."""
 
     channel: int
     tag: int
@@ -78,7 +79,7 @@ class Acknowledge(Struct, frozen=True, array_like=True, tag="ack"):
 
 
 class GiveBack(Struct, frozen=True, array_like=True, tag="back"):
-    """Not answered either."""
+    """Has no answer."""
 
     channel: int
     tag: int
@@ -95,7 +96,7 @@ class CloseChannel(Struct, frozen=True, array_like=True, tag="close"):
 
 
 class Goodbye(Struct, frozen=True, array_like=True, tag="goodbye"):
-    """Answered by the end of the stream, when everything before it is done."""
+    """The server closes the stream when everything before it is done."""
 
 
 Question = Declare | Bind | OpenPublishing | OpenConsuming | Publish | AskDepth | CloseChannel
@@ -133,7 +134,7 @@ class Delivered(Struct, frozen=True, array_like=True, tag="delivered"):
 
 
 class Cancelled(Struct, frozen=True, array_like=True, tag="cancelled"):
-    """There will be no more deliveries on this channel."""
+    """No more deliveries will come on this channel."""
 
     channel: int
     problem: str
@@ -157,12 +158,12 @@ _PROBLEMS: dict[str, type[Exception]] = {
 
 
 def problem_named(name: str, text: str) -> Exception:
-    """The exception that the broker raised, raised again at the other end."""
+    """The broker's exception, to be raised again by the client."""
     return _PROBLEMS[name](text)
 
 
 class Frames(asyncio.Protocol):
-    """One end of the socket: bytes to frames and back. It ends once, and says so once."""
+    """One end of the socket: splits bytes into frames and writes frames. It ends once, and reports that once."""
 
     def __init__(self, received: Callable[[bytearray], None], ended: Callable[[str], None]) -> None:
         self._received = received
@@ -182,18 +183,18 @@ class Frames(asyncio.Protocol):
         self._outgoing.append(frame)
 
     async def drained(self) -> None:
-        """Wait until the other end reads what was sent."""
+        """Wait until the other end has read enough to send more."""
         await self._writable.wait()
 
     def close(self, why: str) -> None:
-        """Write what was said, then end."""
+        """Write what is pending, then close."""
         if self._transport is not None and not self._transport.is_closing():
             self._flush()
             self._why = why
             self._transport.close()
 
     def cut(self, why: str) -> None:
-        """End now: the other end does not read, so nothing more can be written."""
+        """Close at once: the other end does not read, so nothing more can be written."""
         if self._transport is not None:
             self._why = why
             self._transport.abort()
@@ -206,10 +207,10 @@ class Frames(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    # What the loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's stream transports are, but do not descend from asyncio's.
+        # uvloop's stream transports have this interface, but do not inherit from asyncio's class.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -219,7 +220,7 @@ class Frames(asyncio.Protocol):
         while len(incoming) - start >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(incoming, start)
             if size > FRAME_BYTES_MAX:
-                self.close(f"a frame of {size} bytes was announced: at most {FRAME_BYTES_MAX} are taken")
+                self.close(f"a frame has {size} bytes, at most {FRAME_BYTES_MAX} are allowed")
                 return
             end = start + _LENGTH.size + size
             if end > len(incoming):

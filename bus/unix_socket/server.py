@@ -1,4 +1,4 @@
-"""Serves a memory broker to the other processes of this machine."""
+"""Serves a memory broker to other processes of this machine."""
 
 import asyncio
 import os
@@ -12,20 +12,20 @@ from bus.broker import HandsOver
 from bus.memory import MemoryBroker
 from bus.unix_socket.session import Session
 
-# The system's own bound of a socket's path, less the zero that ends it.
+# The system's limit on a socket's path, without the final zero byte.
 PATH_BYTES_MAX = 107
 BACKLOG = 128
 
 
 class SocketTakenError(OSError):
-    """The path cannot be served: another process serves it, or it is not ours to replace."""
+    """The path cannot be served: another process serves it, or its file must not be replaced."""
 
 
 @asynccontextmanager
 async def serve_unix(broker: MemoryBroker, path: str | os.PathLike[str]) -> AsyncIterator[None]:
-    """Serve the broker at this path, to this user of the machine alone, until the context is left."""
+    """Serve the broker at this path, for this user of the machine only, until the context ends."""
     if broker.hands_over is HandsOver.MESSAGES:
-        raise ValueError("alone: what is said on this broker is never put into bytes")
+        raise ValueError("alone: a broker with this option never encodes messages, so it cannot be served")
     place = Path(path)
     listening = _listen(place)
     inode = _inode(place)
@@ -41,18 +41,20 @@ async def serve_unix(broker: MemoryBroker, path: str | os.PathLike[str]) -> Asyn
             session.end("the broker is served no more")
         await asyncio.gather(*(session.ended.wait() for session in [*sessions]))
         if _inode(place) == inode:
-            # Somebody else may serve there by now.
+            # Otherwise another process serves there by now.
             _remove(place)
 
 
 def _listen(place: Path) -> socket.socket:
     if len(os.fsencode(place)) > PATH_BYTES_MAX:
-        raise SocketTakenError(f"{place} is too long for a socket: at most {PATH_BYTES_MAX} bytes")
+        raise SocketTakenError(
+            f"{place} is too long for a socket, at most {PATH_BYTES_MAX} bytes: choose another path"
+        )
     _make_way(place)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(os.fspath(place))
-        # Nobody can connect before we listen, so nobody gets in before the file is private.
+        # No client can connect before we listen, so the file is private before the first one does.
         place.chmod(0o600)
         listening.setblocking(False)
     except OSError:
@@ -62,13 +64,13 @@ def _listen(place: Path) -> socket.socket:
 
 
 def _make_way(place: Path) -> None:
-    """A socket that nobody answers was left behind by a process that died, and may go."""
+    """Remove a socket that no process answers: a process that died left it behind."""
     try:
         mode = place.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise SocketTakenError(f"{place} is there and is not a socket: it is left alone, choose another path")
+        raise SocketTakenError(f"{place} exists and is not a socket: it was not changed, choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(os.fspath(place))

@@ -1,4 +1,4 @@
-"""One client of a served memory broker: its requests passed on, its deliveries pushed."""
+"""One client of a served memory broker: relays its requests and pushes its deliveries."""
 
 import asyncio
 import logging
@@ -42,12 +42,12 @@ from bus.unreadable import NOT_JSON
 
 log = logging.getLogger(__name__)
 
-# A client with so many requests under way is not listened to for a while. It will be when half of them are done.
+# The session stops reading from a client with this many open requests, until half of them are done.
 REQUESTS_UNDER_WAY_MAX = 2_000
 
 
 class Session:
-    """One client. Requests are begun in the order in which they came, and answered as they are done."""
+    """One client. Requests start in the order of arrival, and each is answered when it is done."""
 
     def __init__(self, broker: MemoryBroker, sessions: "dict[Session, None]") -> None:
         self.frames = Frames(self._received, self._connection_lost)
@@ -65,7 +65,7 @@ class Session:
     def end(self, why: str) -> None:
         self.frames.close(why)
 
-    # What happens to its connection
+    # Its connection
 
     def blocked_changed(self, why: str) -> None:
         self._say(BlockedChanged(why))
@@ -74,7 +74,7 @@ class Session:
         self.frames.close(why)
 
     def _connection_lost(self, _: str) -> None:
-        """What was said before the end has begun by now, acknowledgements too: each was in line before this was."""
+        """All earlier requests have started by now, acknowledgements too, since they were queued before this call."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.end("the client has gone")
@@ -87,13 +87,13 @@ class Session:
         try:
             request = decode_request(frame)
         except NOT_JSON as problem:
-            log.warning("a client of the bus is cut off, it sent what is no request: %s", problem)
+            log.warning("disconnecting a client that sent an invalid request: %s", problem)
             self.frames.close("not a request")
             return
         if isinstance(request, Hello):
             self._welcome(request)
         elif self._connection is None:
-            self.frames.close("nobody said hello")
+            self.frames.close("the first request must be hello")
         else:
             self._begin(request, self._connection)
 
@@ -124,11 +124,11 @@ class Session:
             self._listening = True
             self.frames.resume_reading()
         if not task.cancelled() and task.exception() is not None:
-            log.error("a client of the bus is cut off, its request failed", exc_info=task.exception())
+            log.error("disconnecting a client whose request failed", exc_info=task.exception())
             self.frames.close("its request failed")
 
     async def _heed(self, request: Unanswered, connection: MemoryConnection) -> None:
-        """What is not answered. A settling that is wrong, or too late, ends its consumer, and that is said."""
+        """Requests without an answer. A wrong or late acknowledgement ends its consumer, and the client is told that."""
         with suppress(Refusal, Interrupted):
             match request:
                 case Acknowledge(channel=channel, tag=tag, multiple=multiple) if channel in self._consumings:
@@ -142,7 +142,7 @@ class Session:
         try:
             match request:
                 case Publish(channel=channel, parcel=parcel):
-                    # Messages in the place of bytes are for one process; here anybody could have made them up.
+                    # Message objects are only for readers in one process; a client could send false ones, so drop them.
                     as_bytes = structs.replace(parcel, envelopes=()) if parcel.envelopes else parcel
                     reply: Reply = Told(request.id, await self._publishings[channel].publish(as_bytes))
                 case AskDepth(queue=queue):
@@ -187,7 +187,7 @@ class Session:
         task.add_done_callback(self._pushing.discard)
 
     async def _push(self, channel: int, consuming: MemoryConsuming) -> None:
-        """The client holds as much as its prefetch allows: that is the credit, and the broker keeps it."""
+        """Push deliveries. The memory broker limits them by the client's prefetch."""
         try:
             while True:
                 for delivery in await consuming.receive():
