@@ -523,10 +523,10 @@ class Application(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not APPLICATION_NAME.fullmatch(self.name):
-            raise ValueError(f"application name {self.name!r}: must match {APPLICATION_NAME.pattern}")
+            raise ValueError(f"an application's name is {APPLICATION_NAME.pattern}, not {self.name!r}")
         for project in self.projects:
             if project == NO_PROJECT or not PROJECT_NAME.fullmatch(project):
-                raise ValueError(f"project {project!r}: must match {PROJECT_NAME.pattern} and not be '-'")
+                raise ValueError(f"a project's name is {PROJECT_NAME.pattern} and not '-': {project!r}")
         if self.admin == bool(self.projects):
             raise ValueError(f"application {self.name!r} must either be an admin or have projects, not both")
 

@@ -43,10 +43,10 @@ async def run(
 
 
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
-    """MOOR_CELL, MOOR_BUS_URL and MOOR_DB_URL must be set; where MOOR_CELL_BUS_URLS or MOOR_CELL_DB_URLS name this cell, it
-    has these instead. MOOR_CONDUCTOR_*, MOOR_BUS_* and MOOR_DB_* are the settings. MOOR_ATTEMPT_TIMEOUT_S sets two of
-    them: how long a host may build without a word before the next one is tried, and how often the host is told again what it has to
-    clean up.
+    """MOOR_CELL, MOOR_BUS_URL and MOOR_DB_URL must be set. If MOOR_CELL_BUS_URLS or MOOR_CELL_DB_URLS name this cell,
+    the conductor uses those instead. MOOR_CONDUCTOR_*, MOOR_BUS_* and MOOR_DB_* are the settings.
+    MOOR_ATTEMPT_TIMEOUT_S sets two of them. One is how long a host may build without a message before the next one is
+    tried. The other is how often a host is reminded of what it must clean up.
     """
     environment = with_flags(environment, arguments, "cell_conductor")
     if (places := places_told(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")) is None:

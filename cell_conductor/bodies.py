@@ -1,8 +1,8 @@
-"""An instance as its row keeps it: in pieces, by how often they change, and nothing twice.
+"""Encodes and decodes the rows of instances: in pieces by how often they change, and nothing twice.
 
-The order to place it never changes, and is most of what is known; so it is a piece of its own, written once. The host
-that has the instance, and the alternates that are left, are choices of the order, nearly always; and an order to spawn
-that is still to be heard says what these say. So elsewhere stands only which choice, and that there is such an order.
+The order to place the instance never changes and is the largest piece, so it is stored separately, once. The host of
+the instance and its remaining alternates are nearly always choices of that order, and an unconfirmed spawn order
+follows from the row. So the rest of the row only stores the index of a choice, and that there is a spawn order.
 """
 
 from datetime import datetime
@@ -13,12 +13,12 @@ from msgspec import Struct, structs
 from bus.messages.cell import Choice, PlaceInCell
 from cell_conductor.core.instance import SPAWNS, Instance, Pending, Word, spawning
 
-# A choice of the order by its number, the chosen one being the first; or what is none of them.
+# The index of a choice in the order, the chosen host first; or a choice that is not in the order.
 Place = int | Choice
 
 
 class Kept(Struct, array_like=True, gc=False):
-    """A word that is not confirmed. Without a message: the order to spawn what the row says."""
+    """A stored message that is not confirmed. Without a message it is the spawn order that follows from the row."""
 
     sequence: int
     at: datetime
@@ -26,8 +26,8 @@ class Kept(Struct, array_like=True, gc=False):
 
 
 class Body(Struct, array_like=True, gc=False):
-    """`placed_at` is when the order was issued: which tells it from another for the same instance. Without alternates:
-    those of the order, all of them.
+    """The part of a row that changes. `placed_at` is when its order was issued, which identifies the order. Without
+    `alternates` these are all alternates of the order.
     """
 
     instance: Instance
@@ -73,7 +73,7 @@ def decoded(body: Body, order: PlaceInCell | None) -> Instance:
 
 
 def _unless_clear(row: Instance, message: Word) -> Word | None:
-    """The message, if it does not follow from the row."""
+    """The message, or None if it follows from the row."""
     if not isinstance(message, SPAWNS) or row.order is None or row.host is None:
         return message
     return None if message == spawning(row, row.order, row.host) else message
@@ -82,7 +82,7 @@ def _unless_clear(row: Instance, message: Word) -> Word | None:
 def _pending(row: Instance, kept: Kept) -> Pending:
     message = kept.message
     if message is None:
-        assert row.order is not None, "who is to be spawned was placed"
+        assert row.order is not None, "an instance to be spawned was placed"
         assert row.host is not None, "an attempt has a host"
         message = spawning(row, row.order, row.host)
     return Pending(kept.sequence, kept.at, message)
@@ -98,7 +98,7 @@ def _choices(order: PlaceInCell | None) -> tuple[Choice, ...]:
 
 def _place(choices: tuple[Choice, ...], choice: Choice) -> Place:
     for number, each in enumerate(choices):
-        # Taken from there, so nearly always the very same.
+        # It was taken from the order, so it is nearly always the same object.
         if each is choice or each == choice:
             return number
     return choice
@@ -108,13 +108,13 @@ def _choice(choices: tuple[Choice, ...], place: Place) -> Choice:
     return choices[place] if isinstance(place, int) else place
 
 
-# How many rows are remembered: of these, a cell may be building as many at once before it reads some a second time.
+# How many rows are cached. If a cell builds more at the same time, some are read from the database a second time.
 REMEMBERED_MAX = 10_000
 
 
 class Remembered:
-    """The rows of what is being built, by the bodies that were written of them: who reads such a body back has the row,
-    and need not read its order.
+    """A cache of the rows of instances that are being built, by their encoded bodies. A transaction that reads such a
+    body back has the row without decoding it or reading its order.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Remembered:
         return self._rows.get(body)
 
     def replace(self, before: bytes | None, body: bytes, row: Instance) -> None:
-        """It is written so now, committed; and what it was read as is no more."""
+        """The row was committed with this body; the body that was read before no longer exists."""
         if before is not None:
             self._rows.pop(before, None)
         if row.order is not None and row.state in ("building", "swapping"):

@@ -1,4 +1,4 @@
-"""Orders of the API level, and what hosts say: load, decide, save, say. The rules live in core/."""
+"""Handles orders of the API level and messages of hosts: load, decide, save, send. The rules are in core/."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -22,7 +22,7 @@ from cell_conductor.store import ConductorTransaction
 def handlers(
     rules: Rules, clock: Callable[[], datetime], expect: Callable[[Sequence[Instance]], None]
 ) -> Handlers:
-    """Which handler takes which message. `expect` hears of the rows that time will have to do with once this is saved."""
+    """Which handler takes which message. `expect` is told of rows that are about to be saved and may have timeouts."""
 
     async def on_messages(received: Sequence[Received[CellMessage]], tx: ConductorTransaction) -> list[Said]:
         ours = [each for each in received if each.message.cell == rules.cell]
@@ -48,4 +48,4 @@ def handlers(
 
 
 def _buried(item: Received[CellMessage], cell: str) -> Bury:
-    return Bury(item, f"cell: it speaks of cell {item.message.cell!r}, and this is the conductor of {cell!r}")
+    return Bury(item, f"cell is {item.message.cell!r}, but this is the conductor of cell {cell!r}")

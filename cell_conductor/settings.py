@@ -1,4 +1,4 @@
-"""What an operator may tune of a conductor."""
+"""The settings of a conductor."""
 
 from msgspec import Struct
 
@@ -6,25 +6,26 @@ from bus.tuning import Section
 
 
 class ConductorSettings(Struct, frozen=True):
-    # How long a host may build without a word before the next one is tried.
+    # How long a host may build without a message before the next one is tried.
     attempt_timeout_s: float = 300.0
-    # How long a delete waits for the host; what the host may still have stays held for as long as it takes.
+    # How long a delete waits for the host; a share that the host may still have stays held for longer.
     destroy_timeout_s: float = 300.0
-    # The same two for bare-metal nodes, whose deploys take half an hour. A word of the deploy's progress begins the first
-    # anew. A rebuild has the first, too.
+    # These are the first two for bare-metal nodes, whose deploys take half an hour. A progress message starts the first
+    # again. Rebuilds use the first, too.
     deploy_timeout_s: float = 2_700.0
     undeploy_timeout_s: float = 1_800.0
-    # How often a host is told again what it has to clean up.
+    # How often a host is reminded of what it must clean up.
     remind_every_s: float = 300.0
-    # A swap that nobody answered is asked again after this, then twice that, and so on.
+    # A swap without an answer is asked again after this, then after twice that, and so on.
     retry_delay_s_first: float = 0.5
     retry_delay_s_max: float = 30.0
-    # How long a question to placement belongs to who asked it; then another process may ask it again.
+    # How long a question to placement belongs to the process that asked it; then another may ask it again.
     ask_lease_s: float = 60.0
-    # Ended instances are known for so long, so that a message that comes late finds them.
+    # How long the rows of ended instances stay, to recognise late messages.
     kept_after_end_s: float = 48 * 3600
-    # Rows that this process has saved are looked at when they are due, by a clock that is read so often; those that others
-    # have left are found so often. How long what falls due after a look waits for company, and how many are taken at once.
+    # Every `poll_ms` the timers check whether a row that this process saved is due. Every `look_s` they read the due
+    # rows of all processes. Rows that fall due within `rest_ms` after a read are handled together, at most
+    # `due_rows_max` at once.
     poll_ms: float = 500.0
     rest_ms: float = 250.0
     look_s: float = 5.0

@@ -1,10 +1,11 @@
-"""What a conductor asks of its database. Two implementations, one contract suite: store_memory.py and store_sql.py.
+"""The conductor's interface to its database. Two implementations, one contract suite: store_memory.py and store_sql.
 
 Cells may share a database: each store sees the rows of one cell only.
 
-An instance's words stay on its row. Which of them are confirmed is not written there: most rows are not written again for
-a long time, and to do so for this alone would be a third of all writes. What a transaction says is noted beside the rows,
-all of it in one note, which is gone when it is confirmed; and a word without a note counts as confirmed.
+The messages of an instance stay on its row. The row does not record which are confirmed: most rows are not written
+again for long, and writing them for this alone would be a third of all writes. Instead each transaction that sends
+messages writes one note with their keys, which is deleted when they are confirmed. A message without a note counts as
+confirmed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,12 +20,12 @@ from bus.message import Message
 from bus.messages.build import InstanceId
 from cell_conductor.core.instance import Instance
 
-# A word: the bytes of its instance's id, and its number there.
+# The key of a message: the bytes of its instance's id, and its sequence there.
 Spoken = tuple[bytes, int]
 
-# What was said more recently may be on its way in this very moment: it need not be said again yet.
+# Messages sent more recently may still be under way and need not be sent again yet.
 JUST_SAID = timedelta(seconds=5)
-# How many names, each with the words of a batch, are read at once.
+# How many notes, each with the messages of a batch, are read at once.
 NAMES_PAGE = 20
 
 
@@ -32,35 +33,35 @@ class ConductorTransaction(Protocol):
     """All or nothing."""
 
     async def load(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Instance]:
-        """Those of these that there are, locked."""
+        """The existing rows of these, locked."""
 
     async def take_due(self, now: datetime, limit: int) -> Mapping[InstanceId, Instance]:
-        """Those that have been due for longest, locked; what another process has locked is its own to look after."""
+        """The rows that have been due for longest, locked. Rows locked by another process are skipped."""
 
     async def save(
         self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken]
     ) -> Kept | None:
-        """Rows that were loaded here are replaced, others are new: `Transient` if another process was faster. What is
-        said with them is kept under this name until it is confirmed; there is none if nothing is.
+        """Save rows: loaded ones are replaced, others are new (`Transient` if another process created them first).
+        Returns the key under which the messages in `said` are kept until they are confirmed; None if there are none.
         """
 
 
 class ConductorStore(Protocol):
-    """Also what keeps the conductor's words until they are confirmed."""
+    """The rows of one cell; also the outbox of its worker."""
 
     def transaction(self) -> AbstractAsyncContextManager[ConductorTransaction]:
-        """Commits when left in peace, rolls back on any exception. May raise `Transient` at any step: try again."""
+        """A transaction: commits at the end, rolls back on an exception. Any step may raise `Transient`: try again."""
 
     async def clear(self, tx: ConductorTransaction, said: Sequence[Kept]) -> None:
-        """All that is kept under these names is confirmed: part of the transaction, and the last of it."""
+        """The messages under these keys are confirmed. Part of the transaction, and its last step."""
 
     async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
-        """A page of what is kept behind this name; empty at the end. A process that starts reads everything, to the end;
-        then only what was not said just now.
+        """A page of unconfirmed messages after this key; empty at the end. A process that starts reads all of them;
+        later it skips those that were sent just now.
         """
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
-        """Those of these that there are, in the order of their ids, not locked."""
+        """The existing rows of these, in the order of their ids, not locked."""
 
     async def close(self) -> None: ...
 
@@ -70,7 +71,7 @@ def now() -> datetime:
 
 
 def left_of(row: Instance, unsaid: Collection[Spoken]) -> Instance:
-    """The row without those of its words that are confirmed."""
+    """The row without its confirmed messages."""
     if not row.outbox:
         return row
     id_ = row.id.bytes

@@ -1,6 +1,6 @@
-"""A cell's instances in the memory of one process, for the embedded mode, tests and simulation.
+"""A cell's instances in memory, for the embedded mode, tests and the simulation.
 
-One transaction runs at a time; what it writes is kept aside until it commits.
+One transaction runs at a time; its writes are applied when it commits.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ class _Note(Struct, frozen=True):
 
 
 class _Cell:
-    """Shared by all who work on it."""
+    """The data of a cell, shared by all stores of it."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.rows: dict[InstanceId, Instance] = {}
-        # Who is due when: so that looking for them costs what there is to be found.
+        # The due rows, so that searching costs only as much as it finds.
         self.due: dict[InstanceId, datetime] = {}
         self.notes: dict[int, _Note] = {}
         self.numbers = count(1)
@@ -95,7 +95,7 @@ class MemoryConductorStore:
         self._has_started = False
 
     def of_another_process(self, clock: Callable[[], datetime]) -> "MemoryConductorStore":
-        """The same rows, for a process that starts now."""
+        """A store of the same rows, as for a process that starts now."""
         return MemoryConductorStore(clock, self._cell)
 
     @asynccontextmanager
@@ -136,10 +136,10 @@ class MemoryConductorStore:
             return tuple(left_of(rows[each], unsaid) for each in sorted(set(instances)) if each in rows)
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
     def _left_of(self, note: _Note) -> list[Message]:
-        """What is still to be said of it: that of which its row knows no more was taken back."""
+        """The unconfirmed messages of this note. Messages that are no longer on their rows were withdrawn."""
         rows = self._cell.rows
         ids = sorted({id_ for id_, _ in note.said})
         found = [row for id_ in ids if (row := rows.get(InstanceId(UUID(bytes=id_)))) is not None]

@@ -1,11 +1,11 @@
-"""A cell's instances as a table, alike on PostgreSQL and SQLite.
+"""The tables for a cell's instances, alike on PostgreSQL and SQLite.
 
-What is asked for by stands in columns, and the state, which a person looks for first. The rest is in two pieces, by how
-often they change: `placed`, the order, never; `body`, all else that the cell knows, at each step, with the words that it
-has said. Which of these nobody has confirmed stands in notes, one for each transaction that said something. Cells may share
-a database, with each other and with the API level.
+Values that are searched have columns; so does the state, which operators look for first. The rest is in two pieces, by
+how often they change: `placed`, the order, never; `body`, everything else with the messages sent, at each step. The
+notes list messages that are not confirmed, one note for each transaction that sent some. Cells may share a database,
+with each other and with the API level.
 
-Change it in two steps, each with its migration: first expand, and only a release later contract.
+Change the tables in two steps, each with its migration: first expand, and only a release later contract.
 """
 
 from sqlalchemy import BigInteger, Column, Identity, Index, LargeBinary, MetaData, String, Table
@@ -19,7 +19,7 @@ metadata = MetaData(
 cell_instances = Table(
     "cell_instances",
     metadata,
-    # The key is looked up several times a boot, and ids tell rows apart at the first look.
+    # The key is looked up several times a boot. The id comes first, since it tells rows apart at once.
     Column("id", Id, primary_key=True),
     Column("cell", String(40), primary_key=True),
     Column("state", String(16), nullable=False),
@@ -27,8 +27,9 @@ cell_instances = Table(
     Column("due_us", BigInteger),
     Column("body", LargeBinary, nullable=False),
     Column("placed", LargeBinary),
-    # A boot writes its row a few times: room on the page keeps the new one beside the old, of which PostgreSQL logs then
-    # only what is different. On SQLite rows lie in the order in which they came, and so do those that are written together.
+    # A boot writes its row a few times. Free space on the page keeps the new version beside the old one, and PostgreSQL
+    # then logs only the difference. On SQLite rows lie in the order of insertion, so rows written together are
+    # neighbours.
     postgresql_with={"fillfactor": 50},
 )
 _due = cell_instances.c.due_us.is_not(None)
@@ -43,7 +44,7 @@ Index(
 cell_notes = Table(
     "cell_notes",
     metadata,
-    # Never used again: a late word that a note's words are confirmed must not find another's.
+    # Numbers are never reused: a late deletion of a confirmed note must not hit another note.
     Column("number", InternalId, Identity(), primary_key=True),
     Column("cell", String(40), nullable=False),
     Column("at_us", BigInteger, nullable=False),

@@ -1,8 +1,7 @@
-"""What time drives: attempts whose host is silent, requests whose time is up, claims to be swapped.
+"""Timers: attempts with a silent host, requests over their deadline, claims to be swapped.
 
-It works from rows that are due. What is decided of a row is saved with it, so that it is due again when it must be; a
-question to placement is asked beside everything else, and whoever dies over it leaves a row that is due when the
-question's lease is over.
+They work on rows that are due. A decision is saved with the row, which sets the next due time. Questions to placement
+run in the background; if the process dies meanwhile, the row is due again when the question's lease ends.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 
 SAVING_TRIES_MAX = 5
-# How many looks' words and questions may be under way beside the next look.
+# How many background tasks of earlier checks may run beside the next check.
 BESIDE_MAX = 16
 
 Ask = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
@@ -54,14 +53,15 @@ class Timers:
         self._clock = clock
         self._look_every = timedelta(seconds=settings.look_s)
         self._due = asyncio.Event()
-        # When rows are due that are being saved, and that were saved: those before the next look for everybody's.
+        # Due times of rows that are being saved, and of rows saved; those before the next check of all rows.
         self._expected: list[datetime] = []
         self._soon: list[datetime] = []
-        # Looked for by the rows' clock, and by one that nobody sets: when the first is set back, its time may not come.
+        # The next check by the rows' clock, and by the event loop's clock: if the first is set back, it would come too
+        # late.
         self._look_at: datetime | None = None
         self._look_by_s = 0.0
         self._rests_until_s = 0.0
-        # Confirmed, and still noted: told with the next look.
+        # Confirmed, but the notes still exist: deleted with the next check.
         self._confirmed: list[Kept] = []
         self._looking = Supervised(
             "do what is due", self._look_until_stopped, is_cut_short=False, chance=chance
@@ -73,11 +73,11 @@ class Timers:
         self._group = asyncio.TaskGroup()
 
     def expect(self, rows: Sequence[Instance]) -> None:
-        """These are being saved just now."""
+        """These rows are about to be saved."""
         self._expected += self._due_soon(rows)
 
     def saved(self) -> None:
-        """They are saved: what is due at once need not wait for the next look."""
+        """The expected rows are saved: those that are due now need not wait for the next check."""
         if self._expected:
             self._soon += self._expected
             self._expected.clear()
@@ -95,12 +95,12 @@ class Timers:
         return any(at <= now for at in self._soon)
 
     async def run(self) -> None:
-        # A bug in what goes on beside ends the whole.
+        # A bug in a background task ends the whole part.
         async with asyncio.TaskGroup() as self._group:
             try:
                 await self._looking.run()
             finally:
-                # Questions are not waited for: their rows are due again when the lease is over.
+                # Questions are not awaited: their rows are due again when the lease ends.
                 for task in self._beside:
                     task.cancel()
 
@@ -108,7 +108,7 @@ class Timers:
         while not self._looking.stopping.is_set():
             await self._until_rested()
             await self._until_room()
-            # Cleared before it is read: what is due meanwhile is found next time.
+            # Cleared before the check: rows that fall due meanwhile are found next time.
             self._due.clear()
             if self._has_to_look():
                 has_more = await self._look()
@@ -122,15 +122,15 @@ class Timers:
         self._due.set()
 
     async def _until_rested(self) -> None:
-        """Rows fall due one by one, and a look at one costs nearly what a look at many costs, here and at placement: so
-        who falls due soon after a look waits for company. One alone is looked at at once.
+        """Pause after a check. Rows fall due one by one, and checking one costs nearly as much as checking many, here
+        and in placement; so rows that fall due soon after a check are collected. A single one is handled at once.
         """
         rest_s = self._rests_until_s - asyncio.get_running_loop().time()
         if rest_s > 0:
             await happens_within(self._looking.stopping, rest_s)
 
     async def _until_room(self) -> None:
-        """What earlier looks said or asked may be waiting for the broker: rows stay due until some of it is done."""
+        """Messages and questions of earlier checks may wait for the broker: rows stay due until some are done."""
         while len(self._beside) >= BESIDE_MAX and not self._looking.stopping.is_set():
             stopping = asyncio.ensure_future(self._looking.stopping.wait())
             await asyncio.wait((*self._beside, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -147,7 +147,7 @@ class Timers:
         )
 
     async def _look(self) -> bool:
-        """Do what is due. Is there more of it?"""
+        """Handle due rows. True if there are more."""
         confirmed = tuple(self._confirmed)
         now, known = self._clock(), len(self._soon)
         async with self._store.transaction() as tx:
@@ -161,7 +161,7 @@ class Timers:
         now_s = asyncio.get_running_loop().time()
         self._look_by_s = now_s + self._settings.look_s
         self._rests_until_s = now_s + self._settings.rest_ms / 1000 if is_all else now_s
-        # What was saved while we looked may not have been seen.
+        # Rows saved during the check may have been missed.
         self._soon[:known] = [at for at in self._soon[:known] if at > now]
         self._soon += self._due_soon(decision.rows)
         if decision.said:
@@ -172,7 +172,7 @@ class Timers:
 
     async def _swap(self, swaps: Sequence[SwapClaim]) -> None:
         answered, problem = await self._answers_to(swaps)
-        # What cannot be saved even so is asked again when the lease is over.
+        # If saving still fails, the question is asked again when the lease ends.
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(Transient),
             stop=tenacity.stop_after_attempt(SAVING_TRIES_MAX),
@@ -182,7 +182,7 @@ class Timers:
         decision: Decision
         kept: Kept | None
         decision, kept = await retrying(self._save, answered)
-        # One that was refused has the next alternate, at once.
+        # A refused swap tries the next alternate at once.
         self._soon += self._due_soon(decision.rows)
         self._wake_if_due()
         await self._say(decision.said, kept)
@@ -199,7 +199,7 @@ class Timers:
     async def _answers_to(
         self, swaps: Sequence[SwapClaim]
     ) -> tuple[Sequence[SwapAnswered], Operational | None]:
-        """What became of each, as far as it is known; and why it is not, if it is not."""
+        """The verdict on each swap as far as it is known, and the error if one is not."""
         try:
             answers = await self._ask(swaps)
         except Operational as nobody:
@@ -214,7 +214,7 @@ class Timers:
         return answered, problem
 
     async def _say(self, said: Sequence[Saying], kept: Kept | None) -> None:
-        # What the broker does not take stays noted, and the worker's sweep says it again.
+        # Messages that the broker does not accept stay noted, and the worker's sweep sends them again.
         keys = () if kept is None else (kept,)
         await self._publisher.send_all([Outgoing(each.message) for each in said], keys)
         self._confirmed.extend(keys)
@@ -226,7 +226,7 @@ class Timers:
 
 
 async def _counted(status: Status, work: Callable[[], Awaitable[None]]) -> None:
-    """What fails is left for later: its row knows, and so do the sweep and the next look."""
+    """A failure is left for later: the row, the sweep and the next check will retry it."""
     try:
         await work()
     except Operational as problem:

@@ -1,4 +1,4 @@
-"""The parts of a cell's conductor, put together; __main__.py runs them alone, `moor` beside others."""
+"""Creates the parts of a cell's conductor. __main__.py runs them alone, `moor` beside other workers."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -25,13 +25,13 @@ def conductor_parts(
     *,
     clock: Callable[[], datetime] = now,
 ) -> tuple[Part, ...]:
-    """All that a conductor runs: orders and answers from its cell's broker, and what time drives. `ask` puts questions
-    to placement, by a station that is run with these parts.
+    """All parts of a conductor: the worker for orders and answers, and the timers. `ask` sends questions to placement,
+    by a station that runs with these parts.
     """
     if settings.ask_lease_s * 1000 <= station.settings.answer_timeout_ms:
         raise ValueError(
-            f"ask_lease_s is {settings.ask_lease_s}, must be more than the {station.settings.answer_timeout_ms} ms that "
-            "a question may go unanswered: else others ask it meanwhile"
+            f"ask_lease_s is {settings.ask_lease_s}, must be more than the answer timeout of "
+            f"{station.settings.answer_timeout_ms} ms: otherwise another process asks again too early"
         )
     rules = rules_of(settings, cell)
     timers = Timers(
@@ -69,12 +69,12 @@ def rules_of(settings: ConductorSettings, cell: str) -> Rules:
 
 
 def cleanup_consumer(instance: InstanceId, attempt: int) -> ConsumerId:
-    """Who holds what a silent host may still have of this attempt; always the same, however often it is asked."""
+    """The consumer that holds the share which a silent host may still have. Always the same id for the same attempt."""
     return ConsumerId(uuid5(instance, str(attempt)))
 
 
 class _Told:
-    """A store's transactions, with a word to the timers after each commit."""
+    """A store's transactions, which notify the timers after each commit."""
 
     def __init__(self, store: ConductorStore, saved: Callable[[], None]) -> None:
         self._store = store

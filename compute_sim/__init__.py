@@ -1,1 +1,1 @@
-"""Pretends to be many hypervisors, honest and bad ones, behind the update_provider_tree contract."""
+"""Simulates many hypervisors, reliable and faulty ones, behind the update_provider_tree contract."""

@@ -1,4 +1,4 @@
-"""`python -m compute_sim`: a cell's pretended hosts, on the broker that the environment names."""
+"""`python -m compute_sim`: the simulated hosts of a cell, on the broker that the environment names."""
 
 import os
 import sys
@@ -46,16 +46,16 @@ async def run(
 
 
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
-    """MOOR_BUS_URL and MOOR_CELL must be set; where MOOR_CELL_BUS_URLS names this cell, it has that instead.
-    MOOR_COMPUTE_HOSTS says how many, MOOR_COMPUTE_FAULTS names a script, and the other
-    MOOR_COMPUTE_* and MOOR_BUS_* are the settings.
+    """MOOR_BUS_URL and MOOR_CELL must be set. If MOOR_CELL_BUS_URLS names this cell, the simulator uses that broker
+    instead. MOOR_COMPUTE_HOSTS is the number of hosts, MOOR_COMPUTE_FAULTS the path of a fault script. The other
+    MOOR_COMPUTE_* and MOOR_BUS_* variables are the settings.
     """
     environment = with_flags(environment, arguments, "compute_sim")
     if (places := places_told(environment, "MOOR_BUS_URL", "MOOR_CELL")) is None:
         return 2
     count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
     if not count.isdecimal():
-        sys.stderr.write(f"MOOR_COMPUTE_HOSTS is {count!r}, must be a number\n")
+        sys.stderr.write(f"MOOR_COMPUTE_HOSTS is {count!r}, must be a whole number, 0 or more\n")
         return 2
     cell, script = environment["MOOR_CELL"], environment.get("MOOR_COMPUTE_FAULTS")
     try:

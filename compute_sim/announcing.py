@@ -1,6 +1,6 @@
-"""Tells whoever listens which hosts are up and how busy they are: when it changes, and by heartbeats, many in one.
+"""Publishes facts about the hosts when they change, and heartbeats of all hosts, many in one message.
 
-The sequence numbers are the clock's, so that they go on rising after a restart without being kept anywhere.
+Sequence numbers are taken from the clock, so that they keep rising after a restart without being stored.
 """
 
 import random
@@ -46,12 +46,12 @@ class Announcer(Together):
         self._touched: dict[ProviderId, None] = dict.fromkeys(fleet)
 
     def touch(self, hosts: Iterable[ProviderId]) -> None:
-        """Of these it is to be told what they are."""
+        """Publish the facts of these hosts."""
         self._touched.update(dict.fromkeys(hosts))
 
     async def _announce(self) -> None:
         self.touch(await self._store.take_changed())
-        # A host that is not heard now is touched again when it comes back.
+        # A host that is silent now is touched again when it comes back.
         hosts = self._fleet.well(self._touched, self._fleet.clock_s())
         self._touched.clear()
         try:
@@ -64,7 +64,7 @@ class Announcer(Together):
         return {self._settings.cell: self._fleet.well(self._fleet, self._fleet.clock_s())}
 
     async def _facts(self, hosts: Sequence[ProviderId]) -> list[HostsReported]:
-        # Taken before the loads are: what is later has the higher number.
+        # Taken before the loads are read, so that later facts have a higher number.
         sequence = self._next_sequence()
         loads = await self._store.loads(hosts)
         facts = [facts_of(id_, self._fleet[id_].driver.host, loads[id_]) for id_ in hosts]

@@ -1,8 +1,9 @@
-"""The test kit of the `update_provider_tree` contract: give it a way to make a driver, and it says what is broken.
+"""A test kit for the `update_provider_tree` contract. Given a function that creates a driver, it lists what the driver
+breaks.
 
     assert breaches(lambda: MyDriver(...)) == ()
 
-Each rule is there because placement, or whoever shares the tree, relies on it.
+Placement, or another provider of the tree, relies on each rule.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ OPERATORS_TRAIT = "CUSTOM_SET_BY_AN_OPERATOR"
 
 
 def breaches(make: Callable[[], Driver], at_s: float = 0.0) -> tuple[str, ...]:
-    """Every rule that a driver made so breaks, as a sentence; none if it may be trusted."""
+    """Every rule that this driver breaks, as a sentence; empty for a correct driver."""
     return tuple(_breaches(make, at_s))
 
 
@@ -35,21 +36,21 @@ def _breaches(make: Callable[[], Driver], at_s: float) -> Iterator[str]:
     driver = make()
     first = driver.update_provider_tree(ProviderTree(driver.root), at_s)
     if driver.root not in first.own:
-        yield f"asked for the first time it does not make its root {driver.root}"
+        yield f"the first call does not create the root {driver.root}"
         return
     yield from _flaws(ProviderTree(driver.root), first, "on an empty tree")
     yield from _nonsense(first)
     if driver.update_provider_tree(first, at_s) != first:
-        yield "asked again with what it returned it returns something else, though nothing changed"
+        yield "a call with its own result returns something else, though nothing changed"
     again = make()
     if again.root != driver.root or again.update_provider_tree(ProviderTree(again.root), at_s) != first:
-        yield "made anew, as after a restart, it makes another tree: its ids must follow from what it drives"
+        yield "a new driver, as after a restart, creates another tree: derive the ids from the hardware"
     yield from _breaches_beside_others(driver, first, at_s)
     yield from _breaches_after_loss(driver, first, at_s)
 
 
 def _breaches_beside_others(driver: Driver, first: ProviderTree, at_s: float) -> Iterator[str]:
-    """A provider that shares with the host, and an operator who has set a trait on every provider of it."""
+    """Rules beside a provider that shares with the host, and an operator's trait on every provider of the host."""
     marked = {
         id_: structs.replace(each, foreign_traits=frozenset({OPERATORS_TRAIT}))
         for id_, each in first.providers.items()
@@ -58,17 +59,17 @@ def _breaches_beside_others(driver: Driver, first: ProviderTree, at_s: float) ->
     edited = driver.update_provider_tree(given, at_s)
     yield from _flaws(given, edited, "beside foreign providers and traits")
     if any(OPERATORS_TRAIT in each.traits for each in edited.own.values()):
-        yield f"it takes the operator's trait {OPERATORS_TRAIT} for its own: it could never be unset again"
+        yield f"it claims the operator's trait {OPERATORS_TRAIT} as its own: nobody could unset it again"
 
 
 def _breaches_after_loss(driver: Driver, first: ProviderTree, at_s: float) -> Iterator[str]:
-    """A provider of its own that is there no more, and one that was changed behind its back."""
+    """Rules for a provider that no longer exists, and one that was changed by another program."""
     stale = TreeProvider(id=ProviderId(uuid5(_OURS, "stale")), name="unplugged", parent=first.root)
     if stale.id in driver.update_provider_tree(_with(first, stale), at_s).providers:
-        yield "a provider of its own that is not there any more stays in the tree"
+        yield "its own provider stays in the tree after it no longer exists"
     bare = TreeProvider(id=first.root, name=first.providers[first.root].name)
     if driver.update_provider_tree(_with(first, bare), at_s) != first:
-        yield "inventories and traits of its root that got lost are not put back"
+        yield "it does not restore lost inventories and traits of its root"
 
 
 def _with(tree: ProviderTree, provider: TreeProvider) -> ProviderTree:
@@ -81,7 +82,7 @@ def _flaws(given: ProviderTree, edited: ProviderTree, where: str) -> Iterator[st
 
 
 def _nonsense(tree: ProviderTree) -> Iterator[str]:
-    """What placement would refuse whoever asked."""
+    """Inventories and names that placement would refuse from any reporter."""
     for name, bearers in groupby(sorted(each.name for each in tree.own.values())):
         if len(list(bearers)) > 1:
             yield f"several providers are called {name!r}"

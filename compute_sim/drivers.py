@@ -1,7 +1,7 @@
-"""The contract between a compute and what it drives: `update_provider_tree`, as Nova's drivers have it, over values.
+"""The contract between a compute and its drivers: `update_provider_tree`, as in Nova's drivers, over values.
 
-A driver is given the tree as it is known and returns its edited copy; the difference is reported. contract.py is the
-test kit that every driver must pass.
+A driver gets the known tree and returns an edited copy; the diff is reported. Every driver must pass the test kit in
+contract.py.
 """
 
 from collections.abc import Sequence
@@ -14,29 +14,29 @@ from compute_sim.core.faults import Fault
 from compute_sim.core.hosts import Host, HostSize, size_at
 from compute_sim.core.tree import ProviderTree, TreeProvider, with_only, with_provider
 
-# From a host's name follows its root provider, and from that its NUMA nodes: after a restart they are the same.
+# The root provider's id is derived from the host's name, and the NUMA nodes' ids from that: they survive a restart.
 HOSTS = UUID("7f6a1f0e-6c3c-4b0e-8a64-5d3a0c1b9e02")
 
 
 class Driver(Protocol):
-    """What is behind one host."""
+    """Controls one host."""
 
     @property
     def root(self) -> ProviderId:
-        """The host's root provider; always the same."""
+        """The id of the host's root provider; it never changes."""
 
     @property
     def host(self) -> Host:
-        """What the host is called, and what runs on it."""
+        """The host's description."""
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:
-        """The tree as this host is now. What is foreign in it comes back as it was; asked again with what it
-        returned, a driver whose host has not changed returns the same.
+        """The tree as this host is now, with foreign parts unchanged. If the host has not changed, a call with an
+        earlier result returns an equal tree.
         """
 
 
 class SimulatedDriver:
-    """A host that is what its description says, and what its faults make of that."""
+    """A simulated host: its description, changed by its faults."""
 
     def __init__(self, host: Host, faults: Sequence[Fault] = ()) -> None:
         self.host = host
@@ -77,7 +77,7 @@ def root_of(host: str) -> ProviderId:
 
 
 def alike(cell: str, count: int, size: HostSize | None = None) -> tuple[Host, ...]:
-    """So many hosts of one size, named after their cell and in three availability zones."""
+    """Hosts of one size, named after their cell, in three availability zones."""
     return tuple(
         Host(
             name=f"{cell}-host-{number:05d}",
@@ -100,15 +100,15 @@ def _cpus_and_memory(size: HostSize, number: int = 0, parts: int = 1) -> dict[st
 
 
 def _part(whole: int, number: int, parts: int) -> int:
-    """The first ones get what does not divide."""
+    """The remainder goes to the first ones."""
     return whole // parts + (number < whole % parts)
 
 
 def _inventory(total: int, reserved: int, ratio: float) -> ReportedInventory:
-    # More cannot be kept back than there is, which matters when a host shrinks.
+    # The reserve cannot be more than the total, which matters when a host shrinks.
     return ReportedInventory(total=total, reserved=min(reserved, total), allocation_ratio=ratio)
 
 
 def _that_are(inventories: dict[str, ReportedInventory]) -> dict[str, ReportedInventory]:
-    """What a host has none of it does not report."""
+    """Inventories without anything in them are not reported."""
     return {resource: each for resource, each in inventories.items() if each.total}

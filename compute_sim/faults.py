@@ -1,13 +1,13 @@
-"""Reads a fault script from a TOML or JSON file. What it means is in core/faults.py.
+"""Reads a fault script from a TOML or JSON file. core/faults.py says what it means.
 
     seed = 7
     spawn_ms = 50.0
 
-    [[faults]]                  # one build in twenty fails, anywhere
+    [[faults]]                  # one build in twenty fails, on any host
     is = "fails_to_build"
     probability = 0.05
 
-    [[faults]]                  # a tenth of the hosts is silent for a minute, every ten
+    [[faults]]                  # a tenth of the hosts is silent for a minute, every ten minutes
     is = "falls_silent"
     share = 0.1
     after_s = 60
@@ -31,7 +31,7 @@ from compute_sim.core.faults import FaultScript
 
 
 class BadScript(ValueError):  # noqa: N818 - named for what it is
-    """The file is no fault script; the message says which field is wrong."""
+    """The file is not a valid fault script; the message names the wrong field."""
 
 
 def load_faults(path: Path) -> FaultScript:

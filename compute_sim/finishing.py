@@ -1,8 +1,8 @@
-"""What time drives: attempts that are due end, and what became of them is said, many at once.
+"""Ends attempts that are due, and sends their answers, many at once.
 
-An attempt stays due until the broker has confirmed its answer: a process that is killed in between leaves it due for the
-one after it, and one that could not say it says it a little later. There is one timer for all attempts, and no task for
-each.
+An attempt stays due until the broker has confirmed its answer. A process that is killed before leaves it due for its
+successor, and a process that cannot send retries a little later. One timer serves all attempts; there is no task per
+attempt.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from compute_sim.fleet import Fleet
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
 
-# How many batches of answers may wait for their confirm.
+# The number of batches of answers that may wait for their confirms.
 SAYING_MAX = 16
-# An attempt that has ended and is still due, and as it is once its answer is confirmed.
+# An ended attempt: while its answer is due, and after that was confirmed.
 Ended = tuple[Attempted, Attempted]
 
 
 class Finisher:
-    """A part of a compute: run it beside the worker that takes its orders."""
+    """A part of a compute; it runs beside the worker that takes the orders."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Finisher:
         store.wake_with(self._woken.set)
 
     async def run(self) -> None:
-        # What is being said when it ends is waited for; a bug in it ends the whole.
+        # Waits for answers that are being sent; a bug in sending ends the part.
         async with asyncio.TaskGroup() as self._group:
             await self._finishing.run()
 
@@ -62,12 +62,12 @@ class Finisher:
             self._finishing.status.well()
             await self._until(next_s)
             if len(self._saying) >= SAYING_MAX:
-                # The broker takes nothing: attempts stay due until it does.
+                # The broker accepts nothing: attempts stay due until it does.
                 await asyncio.wait(self._saying, return_when=asyncio.FIRST_COMPLETED)
             await self._finish()
 
     async def stop(self) -> None:
-        """What ends soon is still told."""
+        """Stop, after sending the answers that are due soon."""
         self._stop_by_s = self._fleet.clock_s() + self._settings.drain_s
         self._woken.set()
 
@@ -75,7 +75,7 @@ class Finisher:
         return self._stop_by_s is not None and (next_s is None or next_s > self._stop_by_s)
 
     async def _until(self, next_s: float | None) -> None:
-        """Until something is due, or may be due sooner than thought."""
+        """Wait until an attempt is due, or may be due earlier than expected."""
         wait_s = None if next_s is None else max(0.0, next_s - self._fleet.clock_s())
         try:
             async with asyncio.timeout(wait_s):
@@ -108,11 +108,11 @@ class Finisher:
             await self._store.forget(at_s - self._settings.over_kept_s)
 
     async def _say(self, ended: Sequence[Ended], answers: Sequence[Outgoing]) -> None:
-        """An attempt is noted as over after its answer was confirmed, never before."""
+        """Send the answers, and only when they are confirmed, save that they were sent."""
         try:
             await self._publisher.send_all(answers)
             async with self._store.transaction() as tx:
-                # Of an attempt that was ordered otherwise meanwhile, something else is to be said.
+                # An attempt that got another order meanwhile has another answer due.
                 await tx.replace(ended)
         except Operational as problem:
             self._telling.failed(problem)

@@ -1,4 +1,4 @@
-"""The pretended hosts of one process: what each is, what is wrong with it, and what time it is for them."""
+"""The simulated hosts of one process, their faults, and their clock."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ from compute_sim.drivers import Driver, SimulatedDriver
 
 
 class Elapsed:
-    """Seconds of the loop since this was first asked: a simulation's loop jumps, and so do these."""
+    """Seconds on the event loop's clock since the first call; in a simulation the clock jumps."""
 
     def __init__(self) -> None:
         self._began_s: float | None = None
@@ -39,7 +39,7 @@ class Elapsed:
 
 
 class PretendedHost:
-    """A host, by its driver, with what is wrong with it."""
+    """One host: its driver and its faults."""
 
     __slots__ = ("_building", "_hearing", "_script", "_usual", "driver", "faults", "id")
 
@@ -47,7 +47,7 @@ class PretendedHost:
         self.faults = faults_of(script, host.name)
         self.driver: Driver = SimulatedDriver(host, self.faults)
         self.id = self.driver.root
-        # Asked with every order: most hosts have none of these.
+        # Checked at every order; most hosts have none of these faults.
         self._building = tuple(
             [each for each in self.faults if isinstance(each, FailsToBuild | BuildsSlowly)]
         )
@@ -70,10 +70,10 @@ class Fleet:
         self._script = script
         usual = Fate(script.spawn_ms)
         pretended = [PretendedHost(host, script, usual) for host in hosts]
-        # By ids as whole numbers, since a UUID is hashed in Python each time it is looked up.
+        # By ids as integers, since Python computes the hash of a UUID at each lookup.
         self._hosts = {each.id.int: each for each in pretended}
         if len(self._hosts) != len(hosts):
-            raise ValueError(f"{len(hosts)} hosts have only {len(self._hosts)} names among them")
+            raise ValueError(f"{len(hosts)} hosts have only {len(self._hosts)} different names")
 
     def __iter__(self) -> Iterator[ProviderId]:
         return iter([each.id for each in self._hosts.values()])
@@ -85,16 +85,16 @@ class Fleet:
         return self._hosts.get(host.int)
 
     def well(self, hosts: Iterable[ProviderId], at_s: float) -> list[ProviderId]:
-        """Those of them that can be heard."""
+        """Those of these hosts that can send."""
         return [host for host in hosts if self._hosts[host.int].condition(at_s) == WELL]
 
     def next_turn_s(self, at_s: float) -> float | None:
-        """When the script changes something next that hosts must tell of."""
+        """When the script next changes something that hosts must report."""
         turns = [turn for fault in self._told() if (turn := next_turn_s(fault, at_s)) is not None]
         return min(turns, default=None)
 
     def turning(self, since_s: float, at_s: float) -> list[ProviderId]:
-        """The hosts for which something began or ended after `since_s`, and by now."""
+        """The hosts for which a fault began or ended after `since_s`, up to `at_s`."""
         turned = {fault for fault in self._told() if _turned(fault, since_s, at_s)}
         return [each.id for each in self._hosts.values() if any(fault in turned for fault in each.faults)]
 

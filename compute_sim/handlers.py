@@ -1,10 +1,10 @@
-"""Orders to hosts: load, decide, save, say. The rules live in core/attempts.py.
+"""Handles orders to hosts: load, decide, save, send. The rules are in core/attempts.py.
 
-A spawn is acknowledged when it is written down, not when it is built. Kept unacknowledged it would fill the prefetch for
-minutes, be delivered to nobody else (its host is here), and take a parcel's neighbours with it. Where it is written down
-in memory, what is being built is lost with this process, as it is with a hypervisor that loses power; its conductor,
-whose attempt has a deadline, treats the host as silent, and may order the same attempt again before that, which does no
-harm.
+A spawn order is acknowledged when it is saved, not when the instance is built. Unacknowledged, it would fill the
+prefetch for minutes, could not be delivered to another process (its host is here), and would hold back the other
+messages of its parcel. With the store in memory, builds are lost with this process, as on a hypervisor that loses
+power. The conductor's attempt then times out and it treats the host as silent. It may order the same attempt again
+before that, which does no harm.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def handlers(fleet: Fleet) -> Handlers:
             order = item.message
             host = fleet.get(order.host)
             if host is None:
-                said.append(Bury(item, f"host: cell {order.cell!r} has no host {order.host} here"))
+                said.append(Bury(item, f"host is {order.host}, which cell {order.cell!r} does not have here"))
                 continue
             condition = host.condition(at_s)
             if isinstance(condition, Dead):

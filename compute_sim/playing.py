@@ -1,4 +1,4 @@
-"""Follows the fault script: when it changes a host, or lets it be heard again, the host tells what it is."""
+"""Follows the fault script: when it changes a host, or ends a host's silence, the host reports and publishes its facts."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -15,11 +15,11 @@ class Player:
         self._touches = touches
 
     async def run(self) -> None:
-        """To the script's end."""
+        """Run to the script's end."""
         at_s = self._fleet.clock_s()
         while (turn_s := self._fleet.next_turn_s(at_s)) is not None:
             await asyncio.sleep(max(0.0, turn_s - self._fleet.clock_s()))
-            # Timers may be early by the clock's resolution.
+            # A timer may be early by the clock's resolution.
             since_s, at_s = at_s, max(turn_s, self._fleet.clock_s())
             hosts = self._fleet.turning(since_s, at_s)
             for touch in self._touches:

@@ -1,6 +1,6 @@
-"""Tells placement what the hosts are: once whole, then only what differs, until placement has answered.
+"""Reports the hosts to placement: completely at first, then only differences, until placement has answered.
 
-The sequence numbers are the clock's, so that they go on rising after a restart without being kept anywhere.
+Sequence numbers are taken from the clock, so that they keep rising after a restart without being stored.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class TreeReporter:
         self._next_sequence = next_sequence
         self._reporting: dict[ProviderId, Reporting] = {}
         self._touched: dict[ProviderId, None] = {}
-        # Reported by themselves, and not answered yet.
+        # Hosts with a single report that is not answered yet.
         self._alone: set[ProviderId] = set()
         self._group = asyncio.TaskGroup()
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -49,12 +49,12 @@ class TreeReporter:
         self.touch(fleet)
 
     def touch(self, hosts: Iterable[ProviderId]) -> None:
-        """These may have changed."""
+        """Check these hosts for changes."""
         self._touched.update(dict.fromkeys(hosts))
         self._woken.set()
 
     async def run(self) -> None:
-        # A bug in what goes on beside ends the whole.
+        # A bug in a background task ends the whole part.
         async with asyncio.TaskGroup() as self._group:
             try:
                 await self._reports.run()
@@ -77,7 +77,7 @@ class TreeReporter:
             self._reports.status.well()
 
     async def _report(self, asked: Sequence[Asked]) -> None:
-        """All at once; if some stay without an answer, each by itself, so that one alone holds nobody up."""
+        """Send all reports at once. If some get no answer, send each alone, so that one does not delay the others."""
         try:
             answers = await self._station.ask_all([report for report, _ in asked])
         except Operational as problem:
@@ -92,7 +92,7 @@ class TreeReporter:
             self._answered(report, tree, answer)
 
     async def _until_answered(self, report: ReportInventory, tree: ProviderTree) -> None:
-        """The same report for as long as it takes: perhaps it was taken, and only its answer is missing."""
+        """Repeat the same report until it is answered: perhaps it was accepted and only the answer was lost."""
         answer: Message | None = None
         while answer is None:
             await asyncio.sleep(self._settings.again_s)
@@ -102,18 +102,20 @@ class TreeReporter:
                 self._asking.failed(problem)
         self._alone.discard(report.root)
         self._answered(report, tree, answer)
-        # It may have changed meanwhile.
+        # The host may have changed meanwhile.
         self.touch((report.root,))
 
     def _different(self, hosts: Sequence[ProviderId]) -> list[Asked]:
-        """What is to be said of those that can be heard. The others are touched again when they come back."""
+        """The reports of changed hosts that can send. Silent hosts are touched again when they come back."""
         at_s, sequence = self._fleet.clock_s(), self._next_sequence()
         asked = []
         for host in self._fleet.well((host for host in hosts if host not in self._alone), at_s):
             reporting = self._reporting.setdefault(host, Reporting(ProviderTree(host), 0))
             tree = self._fleet[host].driver.update_provider_tree(reporting.taken, at_s)
             if flaw := flaw_of(reporting.taken, tree):
-                log.error("the driver of host %s breaks its contract, not reported: %s", host, flaw)
+                log.error(
+                    "the driver of host %s breaks its contract, the host is not reported: %s", host, flaw
+                )
             elif report := difference(reporting, tree, self._settings.cell, sequence):
                 asked.append((report, tree))
         return asked
@@ -129,8 +131,10 @@ class TreeReporter:
             case Taken(reporting):
                 self._reporting[report.root] = reporting
             case Unknown(reporting):
-                log.warning("somebody else reports host %s, too: telling it whole", report.root)
+                log.warning("another reporter has reported host %s: reporting it completely", report.root)
                 self._reporting[report.root] = reporting
                 loop.call_later(self._settings.again_s, self.touch, (report.root,))
             case Refused(reason):
-                log.error("report of host %s refused, kept for its next change: %s", report.root, reason)
+                log.error(
+                    "report of host %s refused, sent again with its next change: %s", report.root, reason
+                )

@@ -1,4 +1,4 @@
-"""What an operator may tune of a compute simulator."""
+"""The settings of a compute simulator."""
 
 import msgspec
 from msgspec import Struct
@@ -8,20 +8,21 @@ from bus.tuning import Section
 
 
 class ComputeSettings(Struct, frozen=True):
-    # One process pretends all hosts of its cell: what they have built is in its memory, and their queue is the cell's.
+    # One process simulates all hosts of its cell: it keeps their instances in memory and consumes the cell's queue
+    # alone.
     cell: CellName = "c1"
-    # Who is to notice that a host is down must wait for several of these.
+    # The interval of heartbeats. A host counts as down only after several missing ones.
     beat_s: float = 5.0
-    # How often hosts whose load or facts changed are told.
+    # How often changed loads and facts of hosts are published.
     facts_every_s: float = 5.0
-    # How many trees are reported at once, and when what was not answered, or not confirmed, is said again.
+    # How many trees are reported at once; and the pause before an unanswered or unconfirmed message is repeated.
     reports_at_once_max: int = 400
     again_s: float = 1.0
-    # How many attempts end in one turn of the loop.
+    # How many attempts end at once.
     due_at_once_max: int = 1000
-    # How long it is remembered that an attempt is over, so that it is not built after its destroy.
+    # How long a finished attempt is remembered, so that it is not built after its destroy.
     over_kept_s: float = 3600.0
-    # When stopping, builds that end within this time are waited for; others are as lost as on a host that is cut off.
+    # When stopping, the process waits for builds that end within this time; others are lost.
     drain_s: float = 5.0
 
     def __post_init__(self) -> None:

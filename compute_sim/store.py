@@ -1,7 +1,7 @@
-"""What a compute asks of where it keeps its hosts' attempts; store_memory.py and store_sql.py implement it.
+"""The interface to the store of attempts; store_memory.py and store_sql.py implement it.
 
-A simulator may forget: core/attempts.py says what is right to answer about an attempt that is not known. But hosts that
-outlive their process, as those of `moor up` do, must have on them what they had.
+A simulator may forget attempts: core/attempts.py says how it answers about unknown ones. But hosts that outlive their
+process, as in `moor up`, must keep what is on them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,43 +15,41 @@ from compute_sim.core.hosts import Load
 
 class ComputeTransaction(Protocol):
     async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, Attempted]:
-        """Those that are known."""
+        """The known attempts of these."""
 
     async def due(self, at_s: float, limit: int) -> Sequence[Attempted]:
-        """Attempts of which something is to be said by now, the earliest first. This process is not given them again
-        until they are saved with another time or `due_again` names them; to the process after it they are due.
+        """Attempts whose answers are due by now, the earliest first. This process does not get them again until they
+        are saved with another time or named by `due_again`. For its successor they are still due.
         """
 
     async def save(self, attempts: Iterable[Attempted]) -> None: ...
 
     async def remember(self, attempts: Iterable[Attempted]) -> None:
-        """Attempts that have ended, and whose answer is still to be confirmed: this process knows and counts them as they
-        are now. A process after this one finds them as they were saved before, and so due.
+        """Ended attempts whose answers are not confirmed yet. This process sees their new state; its successor finds
+        the old one, and so finds them due.
         """
 
     async def replace(self, pairs: Iterable[tuple[Attempted, Attempted]]) -> None:
-        """Save the second of each pair where the first, as this store gave or took it, is still what is known."""
+        """Save the second of each pair, if the first, the same object, is still the known state."""
 
 
 class ComputeStore(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[ComputeTransaction]:
-        """All or nothing, and nothing of others in between."""
+        """A transaction; no other runs at the same time."""
 
     def wake_with(self, sooner: Callable[[], None]) -> None:
-        """To be called when something is due sooner than what was due before."""
+        """Set a function that is called when something is due earlier than before."""
 
     async def next_due_s(self) -> float | None: ...
 
     def due_again(self, keys: Iterable[AttemptKey], at_s: float) -> None:
-        """What became of these attempts could not be said: they are due again at this time, if they still are as they
-        were.
-        """
+        """The answers to these attempts could not be sent: make them due again at this time, if they have not changed."""
 
     async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
-        """What these hosts have on them."""
+        """The load of these hosts."""
 
     async def take_changed(self) -> Sequence[ProviderId]:
-        """The hosts whose load has changed since this was last asked."""
+        """The hosts whose load has changed since the last call."""
 
     async def forget(self, over_before_s: float) -> Sequence[AttemptKey]:
-        """Drop attempts that were over before this time; which these were."""
+        """Delete attempts that were over before this time, and return their keys."""

@@ -1,4 +1,4 @@
-"""A compute's attempts in memory: whoever restarts has forgotten them."""
+"""A compute's attempts in memory; a restart loses them."""
 
 import heapq
 from collections import deque
@@ -11,7 +11,7 @@ from compute_sim.core.hosts import Load
 
 
 class _Tally:
-    """What is on one host, and whether that is news."""
+    """The load of one host, and whether it has changed."""
 
     __slots__ = ("changed", "host", "instances", "io_ops")
 
@@ -23,19 +23,19 @@ class _Tally:
 
 
 class MemoryComputeStore:
-    """Nothing in here awaits, and a batch saves once and last: so each transaction is whole, and alone."""
+    """Nothing here awaits, and a batch saves once at its end: so each transaction is atomic and isolated."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
         self._attempts: dict[AttemptKey, Attempted] = {}
-        # What is due when; the number keeps equals in their order, and keys from being compared.
+        # A heap of due times. The number keeps entries with equal times in order, and keys from being compared.
         self._due: list[tuple[float, int, AttemptKey]] = []
         self._numbers = 0
         self._taken: list[tuple[float, int, AttemptKey]] = []
-        # Those that are due at another time than their own, since what became of them could not be said then.
+        # Attempts that are due at another time than their own, since their answer could not be sent then.
         self._again: dict[AttemptKey, float] = {}
         self._over: deque[tuple[float, AttemptKey, State]] = deque()
-        # By hosts as whole numbers, as in the keys.
+        # By hosts as integers, as in the keys.
         self._tallies: dict[int, _Tally] = {}
         self._changed: list[_Tally] = []
         self._sooner: Callable[[], None] = lambda: None
@@ -78,7 +78,7 @@ class MemoryComputeStore:
             self._again.pop(key, None)
             if known is None or known.state is not attempt.state:
                 self._count(key, attempt, known.state if known else None)
-            # At the same time as before it is in there already, or taken.
+            # With the same time as before it is in the heap already, or taken from it.
             if attempt.due_s is not None and (known is None or known.due_s != attempt.due_s):
                 self._push(attempt.due_s, key)
         if self._due and (first_s is None or self._due[0][0] < first_s):
@@ -108,7 +108,7 @@ class MemoryComputeStore:
         return None
 
     def _is_due_at(self, attempt: Attempted, at_s: float) -> bool:
-        """If not, it was saved since, with another time or none."""
+        """If not, it was saved again, with another time or none."""
         return attempt.due_s == at_s or self._again.get(attempt.key) == at_s
 
     def _push(self, at_s: float, key: AttemptKey) -> None:
@@ -133,7 +133,7 @@ class MemoryComputeStore:
         while self._over and self._over[0][0] < over_before_s:
             _, key, state = self._over.popleft()
             known = self._attempts.get(key)
-            # Else it was destroyed after it had failed, and is over since then.
+            # Otherwise it was destroyed after it had failed, and is over since then.
             if known is not None and known.state is state:
                 del self._attempts[key]
                 self._again.pop(key, None)
@@ -141,7 +141,7 @@ class MemoryComputeStore:
         return forgotten
 
     def _count(self, key: AttemptKey, attempt: Attempted, before: State | None) -> None:
-        """Keep count of what the host has, and of what may be forgotten."""
+        """Update the host's load and the list of finished attempts."""
         state, number = attempt.state, key[0]
         tally = self._tallies.get(number)
         if tally is None:

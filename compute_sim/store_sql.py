@@ -1,7 +1,7 @@
-"""A compute's attempts in SQL, for pretended hosts that are to have what they had after a restart of the process.
+"""A compute's attempts in SQL, for simulated hosts that keep their instances over a restart of the process.
 
-On tables that stand: `bus.sql.upgrade(url, "compute_sim")` makes them. One process pretends the hosts of a cell, so all
-that is read is read from memory: the table is written before the memory is, and read once, when the store is opened.
+The tables must exist: `bus.sql.upgrade(url, "compute_sim")` creates them. One process simulates the hosts of a cell, so
+all reads use memory. Writes go to the table before they go to memory; the table is read once, when the store is opened.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from compute_sim.core.hosts import Load
 from compute_sim.store_memory import MemoryComputeStore
 from compute_sim.tables import compute_attempts as table
 
-# One process, one transaction at a time.
+# There is one process, with one transaction at a time.
 POOL_SIZE = 1
 
 _encode = msgspec.json.Encoder().encode
@@ -30,7 +30,7 @@ _attempt = msgspec.json.Decoder(Attempted).decode
 
 
 class _Transaction:
-    """Reads what was committed, and remembers what is to be."""
+    """Reads committed data and collects changes."""
 
     def __init__(self, memory: MemoryComputeStore) -> None:
         self._memory = memory
@@ -47,7 +47,7 @@ class _Transaction:
         self.saved |= {attempt.key: attempt for attempt in attempts}
 
     async def remember(self, attempts: Iterable[Attempted]) -> None:
-        # In the table they are still due, which is what a process after this one must find.
+        # In the table they stay due, which is what a successor of this process must find.
         self.remembered += attempts
 
     async def replace(self, pairs: Iterable[tuple[Attempted, Attempted]]) -> None:
@@ -57,7 +57,7 @@ class _Transaction:
 
 
 class SqlComputeStore:
-    """Made by `open_compute_store`, which reads what is there."""
+    """Created by `open_compute_store`, which reads the table."""
 
     def __init__(self, database: Database, cell: str, memory: MemoryComputeStore) -> None:
         self._database = database
@@ -67,7 +67,7 @@ class SqlComputeStore:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[_Transaction]:
-        # What is due stays so if the table cannot be written: the memory's transaction sees to that.
+        # If the table cannot be written, the memory's transaction keeps the attempts due.
         async with self._alone, self._memory.transaction() as memory:
             transaction = _Transaction(memory)
             yield transaction
@@ -85,7 +85,7 @@ class SqlComputeStore:
         return await self._memory.next_due_s()
 
     def due_again(self, keys: Iterable[AttemptKey], at_s: float) -> None:
-        # In memory alone: to the process after this one they are due as they stand in the table.
+        # Only in memory: for a successor of this process they are due as in the table.
         self._memory.due_again(keys, at_s)
 
     async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
@@ -109,8 +109,8 @@ class SqlComputeStore:
 async def open_compute_store(
     url: str, cell: str, clock_s: Callable[[], float], settings: DatabaseSettings | None = None
 ) -> SqlComputeStore:
-    """The store of a cell's hosts, with what they had. What was to be said later is due at once: the time it would have
-    been at was that of a process which is gone.
+    """Open the store of a cell's hosts with its content. Answers that were due later are due at once, since their time
+    was measured by the clock of a process that no longer runs.
     """
     database, memory = open_database(url, pool_size=POOL_SIZE, settings=settings), MemoryComputeStore(clock_s)
     try:

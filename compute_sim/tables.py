@@ -1,4 +1,4 @@
-"""What is on a cell's pretended hosts as a table, alike on PostgreSQL and SQLite. Cells may share a database.
+"""The table of attempts on a cell's simulated hosts, alike on PostgreSQL and SQLite. Cells may share a database.
 
 Change it in two steps, each with its migration: first expand, and only a release later contract.
 """
@@ -16,7 +16,7 @@ compute_attempts = Table(
     Column("host", Id, primary_key=True),
     Column("instance", Id, primary_key=True),
     Column("attempt", BigInteger, primary_key=True, autoincrement=False),
-    # JSON: the attempt, whole.
+    # The attempt as JSON.
     Column("body", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
 )

@@ -1,4 +1,4 @@
-"""The parts of a compute simulator, put together; __main__.py runs them alone, `moor` beside others."""
+"""Creates the parts of a compute simulator. __main__.py runs them alone, `moor` beside other workers."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -33,9 +33,9 @@ def compute_parts(
     clock_s: Callable[[], float] | None = None,
     store: ComputeStore | None = None,
 ) -> tuple[Part, ...]:
-    """All that pretends to be these hosts. The station must be one that asks; it is among the parts, and closed by who
-    made it. Only one process may pretend the hosts of a cell: it has their instances in its memory. `clock_s` is the
-    time of the fault script, which else begins with the process.
+    """All parts that simulate these hosts. The station must be able to ask; it is one of the parts, and its creator
+    closes it. Only one process may simulate the hosts of a cell, since it has their instances in memory. `clock_s` is
+    the clock of the fault script; by default it begins with the process.
     """
     clock_s = clock_s or Elapsed()
     fleet = Fleet(hosts, faults or FaultScript(), clock_s)

@@ -95,7 +95,7 @@ def why_unfit(parcel: Parcel) -> str:
     for field, name, bytes_max in names:
         size = len(name.encode(errors="replace"))
         if size > bytes_max:
-            return f"{field} has {size} bytes, at most {bytes_max} are taken: {name[:40]!r}..."
+            return f"{field} has {size} bytes, at most {bytes_max} are allowed: {name[:40]!r}..."
     return ""
 
 

@@ -1,1 +1,1 @@
-"""What a conductor decides, and the rows it decides on. No clock, no chance, no input and no output."""
+"""The conductor's decisions and the rows that they are about. No clock, no random numbers, no input, no output."""

@@ -1,10 +1,10 @@
-"""What becomes of the instances that these messages, and the time, speak of?
+"""Decides what happens to instances because of messages, or because time has passed.
 
-A fold over the batch in its order. Each row goes through its states once, so that delivery at least once and in any
-order has effects exactly once: what a message says of an attempt that is over changes nothing, and a message that
-changes nothing has what is still pending said again, not more.
+It folds over a batch in order. A row passes each of its states once, so with at-least-once delivery in any order each
+message has its effect exactly once. A message about an attempt that is over changes nothing. A message that changes
+nothing causes only the messages that are still unconfirmed to be sent again.
 
-A host that was given up is never taken back. What it says later of its attempt is answered by an order to destroy it.
+A host that was given up is never taken back. If it later reports its attempt, it is ordered to destroy it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,12 +31,12 @@ from cell_conductor.core.rebuilding import on_rebuild, on_rebuild_time_up, on_re
 from cell_conductor.core.swapping import SwapAnswered, leave_host, next_swap, on_swap_answered
 from cell_conductor.core.turn import Turn, destroying
 
-# What is claimed for an instance before its cell has heard of it.
+# The attempt that the scheduler claims before the cell has heard of the instance.
 FIRST_ATTEMPT = 1
 
 
 class Due(Struct, frozen=True):
-    """It is time to look at this row."""
+    """A timeout of this row has passed."""
 
     instance: InstanceId
 
@@ -55,7 +55,7 @@ Input = CellMessage | Due | SwapAnswered
 
 
 class Saying(Struct, frozen=True, gc=False):
-    """To be said now, because of the input with this index. With a sequence it is kept on the instance's row."""
+    """A message to send now, caused by the input with this index. With a sequence it is kept on the instance's row."""
 
     instance: InstanceId
     sequence: int | None
@@ -64,7 +64,7 @@ class Saying(Struct, frozen=True, gc=False):
 
 
 class Decision(Struct, frozen=True):
-    """Rows as they are now, those to be forgotten, what to say, and what to ask of placement once this is saved."""
+    """The changed rows, the rows to delete, the messages to send, and the swaps to ask placement for after saving."""
 
     rows: tuple[Instance, ...]
     forgotten: tuple[InstanceId, ...]
@@ -73,18 +73,18 @@ class Decision(Struct, frozen=True):
 
     @property
     def kept(self) -> list[tuple[bytes, int]]:
-        """What of that is kept on its row, by the bytes of the instance's id and its number there."""
+        """The messages that are kept on rows, by the bytes of the instance's id and the sequence."""
         return [(each.instance.bytes, each.sequence) for each in self.said if each.sequence is not None]
 
 
 def decide(
     rows: Mapping[InstanceId, Instance], inputs: Sequence[Input], now: datetime, rules: Rules
 ) -> Decision:
-    """`rows` has every row that the inputs speak of, as far as there is one."""
-    # By ids as whole numbers, since a UUID is hashed in Python each time it is looked up.
+    """`rows` has all existing rows of the instances that the inputs name."""
+    # By ids as integers, since Python computes the hash of a UUID at each lookup.
     changed: dict[int, Instance] = {}
     over: dict[int, InstanceId] = {}
-    # What a batch says it says once, however often the batch repeats itself.
+    # A message is sent once, however often the batch repeats it.
     said: dict[tuple[int, int], Saying] = {}
     swaps: list[SwapClaim] = []
     for cause, each in enumerate(inputs):
@@ -100,7 +100,7 @@ def decide(
             changed[number] = row
         if turn.is_over:
             over[number] = row.id
-        # Who says the same again is told what is still pending, not more.
+        # A repeated message has only the unconfirmed messages sent again.
         is_repeated = row is before and not isinstance(each, (Due, SwapAnswered))
         for pending in row.outbox if is_repeated else turn.said:
             said.setdefault(
@@ -117,7 +117,7 @@ def decide(
 
 
 def _newcomer(each: Input, now: datetime) -> Instance | None:
-    """The row of an instance that nothing is known of yet, for those who may be the first to speak of it."""
+    """A new row, for messages that may be the first about an instance."""
     match each:
         case PlaceInCell() | RemoveFromCell():
             return Instance(id=each.instance, request_id=each.request_id, state="unknown", changed_at=now)
@@ -126,7 +126,7 @@ def _newcomer(each: Input, now: datetime) -> Instance | None:
 
 
 def _answers_of_nobody(each: Input, cause: int, rules: Rules) -> dict[tuple[int, int], Saying]:
-    """Where no row is, none has been for long: what was built there is nobody's."""
+    """There has been no row for long: nothing waits for what was built there, so order its removal."""
     match each:
         case InstanceSpawned():
             kind = each.kind
@@ -171,13 +171,13 @@ def _on_place(turn: Turn, order: PlaceInCell) -> None:
         return
     turn.become(order=order, attempt=order.attempt, host=order.chosen, alternates=order.alternates)
     if row.state in ("deleting", "deleted"):
-        # The removal overtook it. Nothing was built, but the claim is held.
+        # The delete overtook the order. Nothing was built, but the claim is held.
         turn.release((Held(row.id, order.attempt),))
         if row.state == "deleting":
             turn.end_deleted()
     elif turn.now >= order.ends_by:
         turn.release((Held(row.id, order.attempt),))
-        turn.end_in_error("it came to its cell after its deadline")
+        turn.end_in_error("the order reached its cell after the deadline")
     else:
         turn.spawn(order)
 
@@ -185,7 +185,7 @@ def _on_place(turn: Turn, order: PlaceInCell) -> None:
 def _on_remove(turn: Turn) -> None:
     match turn.row.state:
         case "unknown":
-            # The order to place it is still to come, and will be told that it is too late.
+            # The order to place it has not arrived yet, and will be answered as too late.
             turn.wait_for_destroy()
         case "building" | "active" | "swapping" | "rebuilding" | "broken" | "error":
             if turn.let_go():
@@ -206,17 +206,17 @@ def _on_spawned(turn: Turn, spawned: InstanceSpawned) -> None:
 
 
 def _on_progressed(turn: Turn, progressed: DeployProgressed) -> None:
-    """Only a node says so. One that works on what nobody waits for is stopped: what it does takes long."""
+    """Only bare-metal nodes report progress. If nothing waits for the node's work it is stopped, since it takes long."""
     row = turn.row
     if not _is_current(row, progressed):
         turn.answer_by_destroy(progressed.attempt, progressed.host, NODE)
     elif row.state == "building":
-        assert row.order is not None, "who is built was placed"
+        assert row.order is not None, "an instance that is built was placed"
         turn.no_longer_say(SPAWNS, attempt=progressed.attempt)
         turn.wait_longer(row.order.ends_by)
     elif row.state == "rebuilding":
-        assert row.rebuild is not None, "who is rebuilt has a rebuild"
-        # It may be a word of an earlier rebuild, so it does not say that the order has arrived.
+        assert row.rebuild is not None, "an instance that is rebuilt has a rebuild"
+        # It may be about an earlier rebuild, so it does not prove that this order has arrived.
         turn.wait_longer(row.rebuild.ends_by)
 
 
@@ -227,7 +227,7 @@ def _on_spawn_failed(turn: Turn, failed: SpawnFailed) -> None:
 
 
 def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgressed) -> bool:
-    """Does it speak of the attempt that we wait for, or of the one that we have?"""
+    """Is this about the row's current attempt, on its current host?"""
     return (
         row.state in ("building", "active", "rebuilding", "broken")
         and row.attempt == word.attempt
@@ -258,7 +258,7 @@ def _on_due(turn: Turn) -> tuple[SwapClaim, ...]:
     row, now = turn.row, turn.now
     if row.remind_at is not None and row.remind_at <= now:
         for cleanup in row.cleanups:
-            # What the row still keeps may have arrived long ago, at a host that was silent then: it is said anew.
+            # The unconfirmed order may have arrived long ago at a host that was silent then: send a new one.
             turn.no_longer_say(DESTROYS, attempt=cleanup.attempt)
             turn.destroy(cleanup.attempt, cleanup.host)
         turn.become(remind_at=now + turn.rules.remind_every)
@@ -272,7 +272,7 @@ def _on_due(turn: Turn) -> tuple[SwapClaim, ...]:
         case "deleting":
             _on_delete_unanswered(turn)
         case "deleted":
-            # Who is still to be cleaned up, or has not been heard, must be found by the answer.
+            # A host that must still clean up, or an unconfirmed message, needs the row when the answer comes.
             turn.is_over = not (row.cleanups or row.outbox)
             turn.become(state_ends_at=now + turn.rules.kept_after_end)
         case "active" | "broken" | "error" | "unknown":
@@ -281,20 +281,20 @@ def _on_due(turn: Turn) -> tuple[SwapClaim, ...]:
 
 
 def _on_delete_unanswered(turn: Turn) -> None:
-    """Who deleted it is not kept waiting; what a host may still have stays held by it."""
+    """The delete ends now. The share of a host that may still have the instance stays held."""
     host = turn.row.host
     if host is not None:
         turn.end_deleted(f"{host.name} has not confirmed that it is gone, and keeps its share until it does")
         return
-    # Whoever placed it may have died before it said so. If the order comes after all, what it claimed is released then.
+    # The scheduler may have died before it sent the order. If the order still comes, its claim is released then.
     turn.release((Held(turn.row.id, FIRST_ATTEMPT),))
     turn.end_deleted("it never came to its cell")
 
 
 def _on_time_up(turn: Turn) -> tuple[SwapClaim, ...]:
     row, order = turn.row, turn.row.order
-    assert order is not None, "who is built was placed"
-    assert row.host is not None, "who is built has a host"
+    assert order is not None, "an instance that is built was placed"
+    assert row.host is not None, "an instance that is built has a host"
     if turn.now >= order.ends_by:
         if row.state == "building":
             turn.failed(row.host.name, "not built by the deadline of the request", attempt=row.attempt)
@@ -303,5 +303,5 @@ def _on_time_up(turn: Turn) -> tuple[SwapClaim, ...]:
         return ()
     if row.state == "building":
         seconds = turn.rules.time_to_build(row.host).total_seconds()
-        leave_host(turn, f"no word of it within {seconds:g} s", was_silent=True)
+        leave_host(turn, f"no message from the host within {seconds:g} s", was_silent=True)
     return (next_swap(turn),) if turn.row.state == "swapping" else ()

@@ -1,16 +1,16 @@
-"""An instance as its cell knows it: one frozen row, with what it has said and nobody has confirmed yet.
+"""An instance in its cell: one frozen row, with its unconfirmed messages.
 
-    unknown    nothing is known yet; no row is stored so
-    building   an attempt is with a host; it ends with the host's word, or by its deadline
+    unknown    no order has arrived yet; no row is stored in this state
+    building   an attempt is with a host; it ends with the host's answer, or by a timeout
     swapping   the host failed or fell silent; placement is asked to move the claim to the next alternate
     active     built
-    rebuilding the host writes another image; it ends with the host's word, or by its deadline
-    broken     a rebuild failed: its host still has it, but it does not run; the API level is told an error
-    error      given up, with every attempt's reason
-    deleting   to be deleted; the host has the order, or the order to place it is still to come
-    deleted    gone; the row stays for a while, so that what is late is known as late
+    rebuilding the host writes another image; it ends with the host's answer, or by a timeout
+    broken     a rebuild failed: the host still has the instance, but it does not run; the API level sees an error
+    error      given up, with the reason of every attempt
+    deleting   to be deleted; the host has the order, or the order to place it has not arrived yet
+    deleted    gone; the row stays for a while, to recognise late messages
 
-Its ends are active and broken (until it is rebuilt or deleted), error, or deleted.
+An instance ends as active or broken (until it is rebuilt or deleted), error, or deleted.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ State = Literal[
     "deleting",
     "deleted",
 ]
-# The orders to a host, a hypervisor or a bare-metal node.
+# The orders to a host, which is a hypervisor or a bare-metal node.
 Spawn = SpawnInstance | DeployInstance
 Destroy = DestroyInstance | UndeployInstance
 HostOrder = Spawn | Destroy | RedeployInstance
@@ -62,13 +62,13 @@ DESTROYS = (DestroyInstance, UndeployInstance)
 REBUILDS = (RedeployInstance,)
 ORDERS = (*SPAWNS, *DESTROYS, *REBUILDS)
 
-# The API level counts what it says of an instance before its cell has it; we go on from here, so that readers, who
-# drop what is older, never take our first word for one of its last.
+# The API level numbers its messages about an instance up to here. The cell's numbers continue above, since readers drop
+# messages with lower numbers.
 SEQUENCE_BEFORE_CELL = 100
 
 
 class Pending(Struct, frozen=True, gc=False):
-    """Said, and not known to be confirmed."""
+    """A message that was sent and may not be confirmed."""
 
     sequence: int
     at: datetime
@@ -76,14 +76,16 @@ class Pending(Struct, frozen=True, gc=False):
 
 
 class Held(Struct, frozen=True, gc=False):
-    """What a consumer holds by this attempt, and no later one."""
+    """The claim of a consumer by one attempt, and by no later one."""
 
     consumer: ConsumerId
     attempt: int
 
 
 class Cleanup(Struct, frozen=True, gc=False):
-    """A host that may still have something of an attempt: until it confirms that it has not, what it gave stays held."""
+    """A host that may still have something of an attempt. The claims in `release` stay held until it confirms the
+    removal.
+    """
 
     attempt: int
     host: ProviderId
@@ -91,11 +93,12 @@ class Cleanup(Struct, frozen=True, gc=False):
 
 
 class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
-    """`attempt` is the one whose share the instance holds, as far as we know; while we swap, the next may hold already.
+    """A row. `attempt` is the one whose share the instance holds, as far as the cell knows; during a swap the next may
+    already hold it.
 
-    `order` is None if the instance was removed before it was placed. `alternates` are those not yet tried. The host of
-    the attempt `was_silent` if nobody knows what it has; `is_clean` if it said that it has nothing. `rebuild` is the last
-    that was ordered, if any was.
+    `order` is None if the instance was removed before it was placed. `alternates` are those not tried yet.
+    `was_silent`: the host of the attempt did not answer, so it is unknown what it has. `is_clean`: it confirmed that it
+    has nothing. `rebuild` is the last one that was ordered.
     """
 
     id: InstanceId
@@ -113,7 +116,7 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     failures: tuple[AttemptFailed, ...] = ()
     reason: str = ""
     cleanups: tuple[Cleanup, ...] = ()
-    # When the state has lasted long enough, and when hosts are reminded of what they have to clean up.
+    # When the state times out, and when hosts are reminded of what they must clean up.
     state_ends_at: datetime | None = None
     remind_at: datetime | None = None
     rebuild: Rebuild | None = None
@@ -122,7 +125,7 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def due_at(self) -> datetime | None:
-        """When time has something to do here."""
+        """When the next timeout of this row is due."""
         ends_at, remind_at = self.state_ends_at, self.remind_at
         if ends_at is None or remind_at is None:
             return ends_at or remind_at
@@ -130,12 +133,12 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def last_attempt(self) -> int:
-        """The highest that placement may have granted."""
+        """The highest attempt that placement may have granted."""
         return self.attempt + 1 if self.state == "swapping" else self.attempt
 
 
 def spawning(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
-    """To the host of the attempt: build what was ordered."""
+    """The order to the host of the attempt to build the instance."""
     if host.kind == NODE:
         return _deploying(row, order, host)
     return SpawnInstance(
@@ -168,7 +171,7 @@ def _deploying(row: Instance, order: PlaceInCell, node: Choice) -> DeployInstanc
 
 
 def redeploying(row: Instance, order: PlaceInCell, node: Choice, rebuild: Rebuild) -> RedeployInstance:
-    """To the node that has the attempt: write this image, and all else as it was ordered when it was placed."""
+    """The order to the node of the attempt to write this image; everything else is as in the order to place it."""
     return RedeployInstance(
         cell=order.cell,
         instance=row.id,
@@ -185,7 +188,7 @@ def redeploying(row: Instance, order: PlaceInCell, node: Choice, rebuild: Rebuil
 
 def kind_of(row: Instance, host: ProviderId) -> str:
     """The kind of a host of this instance. Every host of an instance is a choice of its order."""
-    # Nearly always the one that it has. To compare two UUIDs costs more than all else here.
+    # It is nearly always the current host. Comparing UUIDs by value costs more than everything else here.
     if row.host is not None and row.host.share.host is host:
         return row.host.kind
     order = row.order
@@ -194,16 +197,16 @@ def kind_of(row: Instance, host: ProviderId) -> str:
 
 
 class Rules(Struct, frozen=True):
-    """What an operator tuned, and how the consumer is called that holds what a silent host may still have."""
+    """The operator's settings, and a function that names the consumer which holds the share of a silent host."""
 
     cell: str
     attempt_timeout: timedelta
     destroy_timeout: timedelta
-    # The same two where the host is a bare-metal node.
+    # The first two for bare-metal nodes.
     deploy_timeout: timedelta
     undeploy_timeout: timedelta
     remind_every: timedelta
-    # Longer than a question may go unanswered: until then it is with whoever asked it.
+    # Longer than a question may stay unanswered: until then it belongs to the process that asked it.
     ask_lease: timedelta
     retry_delay_first: timedelta
     retry_delay_max: timedelta
@@ -211,7 +214,7 @@ class Rules(Struct, frozen=True):
     cleanup_consumer: Callable[[InstanceId, int], ConsumerId]
 
     def time_to_build(self, host: Choice) -> timedelta:
-        """How long an attempt on this host may last without a word of it."""
+        """How long an attempt on this host may last without a message about it."""
         return self.deploy_timeout if host.kind == NODE else self.attempt_timeout
 
     def time_to_destroy(self, host: Choice | None) -> timedelta:

@@ -1,11 +1,11 @@
-"""An active instance gets another image, on the host that it has: its attempt, its host and its share stay.
+"""Rebuilds: an active instance gets another image on its host. Attempt, host and share stay.
 
-    active, broken ──▶ rebuilding ──▶ active   done; or it failed, and what ran before still runs
-                                 └──▶ broken   it failed, and nothing runs there; or its time is up
+    active, broken ──▶ rebuilding ──▶ active   done; or it failed, and the old instance still runs
+                                 └──▶ broken   it failed, and nothing runs there; or it timed out
 
-Rebuilds of an instance are numbered. The API level orders the next one only when it knows how the last one ended; so a
-later number counts, and what is said of an earlier one changes nothing. A rebuild whose time was up may still be done,
-or be found never to have begun: then the instance is active after all. A delete ends a rebuild at any time.
+Rebuilds of an instance are numbered. The API level orders the next one only when it knows the result of the last one.
+So a later number counts, and messages about an earlier rebuild change nothing. A rebuild that timed out may still be
+done, or turn out never to have begun: then the instance is active after all. A delete ends a rebuild at any time.
 """
 
 from msgspec import structs
@@ -28,12 +28,12 @@ def on_rebuild(turn: Turn, order: RebuildInCell) -> None:
     assert row.host is not None, "an active instance has a host"
     was_active = row.state == "active"
     turn.no_longer_say(REBUILDS, attempt=row.attempt)
-    # The API level has counted on, and its readers drop what has a lower sequence than they know.
+    # The API level has raised the sequence meanwhile, and its readers drop messages with lower ones.
     turn.become(rebuild=rebuild, sequence=max(row.sequence, rebuild.number), reason="")
     if row.host.kind != NODE:
         _end_failed(turn, NOT_YET, is_active=True)
     elif turn.now >= rebuild.ends_by:
-        _end_failed(turn, "it came to its cell after its deadline", is_active=was_active)
+        _end_failed(turn, "the order reached its cell after the deadline", is_active=was_active)
     else:
         turn.say(redeploying(row, row.order, row.host, rebuild), state="rebuilding")
         turn.wait_longer(rebuild.ends_by)
@@ -54,18 +54,18 @@ def on_redeployed(turn: Turn, word: InstanceRedeployed) -> None:
 
 def on_rebuild_time_up(turn: Turn) -> None:
     row = turn.row
-    assert row.rebuild is not None, "who is rebuilt has a rebuild"
-    assert row.host is not None, "who is rebuilt has a host"
+    assert row.rebuild is not None, "an instance that is rebuilt has a rebuild"
+    assert row.host is not None, "an instance that is rebuilt has a host"
     if turn.now >= row.rebuild.ends_by:
         reason = "not rebuilt by its deadline"
     else:
-        reason = f"no word of it within {turn.rules.time_to_build(row.host).total_seconds():g} s"
+        reason = f"no message from the host within {turn.rules.time_to_build(row.host).total_seconds():g} s"
     _end_failed(turn, reason, is_active=False)
 
 
 def _end_failed(turn: Turn, failure: str, *, is_active: bool) -> None:
     rebuild = turn.row.rebuild
-    assert rebuild is not None, "who is rebuilt has a rebuild"
+    assert rebuild is not None, "an instance that is rebuilt has a rebuild"
     turn.no_longer_say(REBUILDS, attempt=turn.row.attempt)
     turn.become(rebuild=structs.replace(rebuild, failure=failure), reason="")
     if is_active:

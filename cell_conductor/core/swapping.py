@@ -1,7 +1,8 @@
-"""From a host that failed to the next alternate: the claim moves first, in one transaction of placement's.
+"""Moves an instance from a failed host to the next alternate. The claim moves first, in one transaction of placement's.
 
-Every try to leave one attempt is the same next attempt, whichever alternate it names: of two that were asked, one late
-and one repeated, placement grants one, and tells the other what is really held, which we adopt.
+Every try to leave an attempt asks for the same next attempt, whichever alternate it names. If two questions arrive, one
+late and one repeated, placement grants one of them. It answers the other with the share that is really held, which the
+conductor then uses.
 """
 
 from typing import assert_never
@@ -32,7 +33,7 @@ from cell_conductor.core.turn import Turn
 
 
 class SwapAnswered(Struct, frozen=True):
-    """What placement made of a swap; no verdict if it could not be asked, or did not answer."""
+    """Placement's verdict on a swap; None if placement could not be asked or did not answer."""
 
     instance: InstanceId
     swap: SwapClaim
@@ -40,7 +41,7 @@ class SwapAnswered(Struct, frozen=True):
 
 
 def leave_host(turn: Turn, reason: str, *, was_silent: bool) -> None:
-    """The attempt is given up: try the next alternate, or end in error."""
+    """Give up the attempt: try the next alternate, or end in error."""
     row = turn.row
     assert row.host is not None, "an attempt has a host"
     turn.failed(row.host.name, reason, attempt=row.attempt)
@@ -60,9 +61,9 @@ def leave_host(turn: Turn, reason: str, *, was_silent: bool) -> None:
 
 
 def next_swap(turn: Turn) -> SwapClaim:
-    """The question, which stays the same however often it is asked; it is ours until the lease ends."""
+    """The question to placement. It is equal in every repeat, and belongs to this process until its lease ends."""
     row, order = turn.row, turn.row.order
-    assert order is not None, "who swaps was placed"
+    assert order is not None, "an instance that swaps was placed"
     turn.become(tries=row.tries + 1, state_ends_at=min(turn.now + turn.rules.ask_lease, order.ends_by))
     return SwapClaim(
         cell=turn.rules.cell,
@@ -88,21 +89,22 @@ def on_swap_answered(turn: Turn, answered: SwapAnswered) -> None:
         case AlreadyClaimed():
             _go_on(turn, _choice_of(row, verdict.share))
         case Superseded() if verdict.ended:
-            # Somebody released the claim, which is done to what is deleted.
+            # The claim was released, which happens only to deleted instances.
             turn.end_deleted("its claim was released")
         case ShapeMoved() if (renewed := _renewed(row.alternates[0], verdict)) is not None:
-            # Those that nothing has happened to come first, and then this one as it is now.
+            # Try the unchanged alternates first, and then this one with its new shape.
             turn.become(alternates=(*row.alternates[1:], renewed), tries=0, state_ends_at=turn.now)
         case _:
             _try_next(turn, why_not(verdict))
 
 
 def _renewed(alternate: Choice, moved: ShapeMoved) -> Choice | None:
-    """The alternate with the shape that its host has now, if it still is what it was chosen for; None if not, or if
-    that cannot be told.
+    """The alternate with the current shape of its host, if the host still is what it was chosen for. None if it is not,
+    or if that is unknown.
 
-    A cell knows no flavours' wishes and no filters, so it cannot choose anew. But what the scheduler went by is either
-    a quality, and those are the same as then, or an amount, which placement judges by what is there now.
+    A cell knows neither the flavor's extra specs nor filters, so it cannot choose again. But the scheduler's reasons
+    were either properties of the tree, which the fingerprint shows to be unchanged, or amounts, which placement checks
+    itself.
     """
     share = alternate.share
     if not alternate.qualities or moved.gone or moved.roots != (share.host,) or not moved.trees:
@@ -110,13 +112,13 @@ def _renewed(alternate: Choice, moved: ShapeMoved) -> Choice | None:
     if qualities_of(moved.trees) != alternate.qualities:
         return None
     seen = ShapeSeen(root=share.host, shape=max(state.shape for state in moved.trees))
-    # Who shares with its tree is still to be as it was.
+    # Providers that share with the tree must still be as they were.
     others = [other for other in share.shapes if other.root != share.host]
     return structs.replace(alternate, share=structs.replace(share, shapes=(seen, *others)))
 
 
 def _is_asked(row: Instance, swap: SwapClaim) -> bool:
-    """Is this what the row waits for? Another process may have asked too, and been faster."""
+    """Does the row wait for this swap? Another process may have asked it too, and been faster."""
     return (
         row.state == "swapping" and row.attempt == swap.held_attempt and row.alternates[0].share == swap.share
     )
@@ -124,15 +126,15 @@ def _is_asked(row: Instance, swap: SwapClaim) -> bool:
 
 def _wait(turn: Turn) -> None:
     row, order, rules = turn.row, turn.row.order, turn.rules
-    assert order is not None, "who swaps was placed"
-    # The exponent is bounded: a request that waits for days must not overflow what a delay can be.
+    assert order is not None, "an instance that swaps was placed"
+    # The exponent is limited: for a request that waits for days the delay must not overflow.
     delay = min(rules.retry_delay_first * 2 ** min(row.tries - 1, 30), rules.retry_delay_max)
     turn.become(state_ends_at=min(turn.now + delay, order.ends_by))
 
 
 def _go_on(turn: Turn, host: Choice) -> None:
     row, order = turn.row, turn.row.order
-    assert order is not None, "who swaps was placed"
+    assert order is not None, "an instance that swaps was placed"
     turn.become(
         attempt=row.attempt + 1,
         host=host,
@@ -155,7 +157,7 @@ def _try_next(turn: Turn, reason: str) -> None:
 
 
 def _choice_of(row: Instance, held: Share) -> Choice:
-    """What is really held, which may be an alternate that was refused before."""
+    """The host of the share that is really held. It may be an alternate that was refused before."""
     known = row.order.alternates if row.order else ()
     name = next((each.name for each in known if each.share.host == held.host), str(held.host))
     return Choice(name=name, share=held, kind=kind_of(row, held.host))
@@ -164,14 +166,14 @@ def _choice_of(row: Instance, held: Share) -> Choice:
 def why_not(
     verdict: DoesNotFit | ShapeMoved | Superseded | TooOld | Released | NotAllowed,
 ) -> str:
-    """The refusal as one line for who reads why the instance failed."""
+    """The refusal as one line, for the instance's list of failures."""
     match verdict:
         case DoesNotFit():
             full = [verdict.full] if verdict.full else []
             return "does not fit: " + "; ".join([*map(_short, verdict.shortfalls), *map(_full, full)])
         case ShapeMoved():
             moved = ", ".join(str(each) for each in (*verdict.roots, *verdict.gone))
-            return f"no longer what it was when it was chosen: {moved}"
+            return f"the host has changed since it was chosen: {moved}"
         case Superseded():
             return f"placement knows a later attempt, {verdict.attempt}"
         case TooOld():

@@ -1,5 +1,5 @@
-"""One step of one instance: a row that changes in place while it is decided on, private to the fold, and what is said
-meanwhile. What is said goes onto the row with a number of its own, and stays there until the broker has it.
+"""One step of one instance: the row is replaced while the step is decided, and messages are collected. A kept message
+goes onto the row with a sequence of its own, and stays there until the broker confirms it.
 """
 
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ class Turn:
         self.now = now
         self.rules = rules
         self.said: list[Pending] = []
-        # Not kept: whoever made us say it makes us say it again if it comes again.
+        # Not kept on the row: the message that caused it will cause it again when repeated.
         self.answers: list[Destroy] = []
         self.is_over = False
 
@@ -53,13 +53,13 @@ class Turn:
         self.row = structs.replace(self.row, **changes)
 
     def say(self, message: Word, **changes: Any) -> None:
-        """And with that become what it says."""
+        """Send a message and keep it on the row, together with these changes of the row."""
         pending = Pending(self.row.sequence + 1, self.now, message)
         self.said.append(pending)
         self.become(sequence=pending.sequence, outbox=(*self.row.outbox, pending), **changes)
 
     def no_longer_say(self, orders: tuple[type[HostOrder], ...], *, attempt: int) -> None:
-        """They were answered, so they have arrived, whatever the broker knows of it; or they are taken back."""
+        """Drop these orders: they were answered, so they have arrived, whether confirmed or not; or they are withdrawn."""
         outbox = self.row.outbox
         kept = [
             each
@@ -72,14 +72,14 @@ class Turn:
     # Orders
 
     def spawn(self, order: PlaceInCell) -> None:
-        """Give the attempt that is held to its host, until the attempt's time or the request's is up."""
+        """Order the host to build, until the timeout of the attempt or the deadline of the request."""
         row = self.row
         assert row.host is not None, "an attempt has a host"
         ends_at = min(self.now + self.rules.time_to_build(row.host), order.ends_by)
         self.say(spawning(row, order, row.host), state="building", state_ends_at=ends_at)
 
     def wait_longer(self, ends_by: datetime) -> None:
-        """The attempt's host still builds: its time begins anew, and ends with the request's at the latest."""
+        """The host still builds: start the timeout again, at most until the deadline of the request."""
         assert self.row.host is not None, "an attempt has a host"
         self.become(state_ends_at=min(self.now + self.rules.time_to_build(self.row.host), ends_by))
 
@@ -89,13 +89,13 @@ class Turn:
             self.say(order)
 
     def answer_by_destroy(self, attempt: int, host: ProviderId, kind: str) -> None:
-        """To a host of this kind that has something which nobody waits for."""
+        """Order a host of this kind to destroy what nothing waits for."""
         order = self._destroying(attempt, host, kind)
         if not self._is_on_its_way(order):
             self.answers.append(order)
 
     def wait_for_destroy(self) -> None:
-        """Deleting, until the host says that nothing is left there, or has had its time."""
+        """Go to `deleting`, until the host confirms the removal or times out."""
         ends_at = self.now + self.rules.time_to_destroy(self.row.host)
         self.become(state="deleting", state_ends_at=ends_at)
 
@@ -116,10 +116,10 @@ class Turn:
                 )
             )
 
-    # Hosts that may still have something
+    # Cleaning up hosts
 
     def clean_up(self, *release: Held) -> None:
-        """Have the attempt's host destroy what it may have of it; only when it has, these are released."""
+        """Order the host of the attempt to destroy it, and release these claims only when it has."""
         row, host = self.row, self.row.host
         assert host is not None, "an attempt has a host"
         others = tuple(each for each in row.cleanups if each.attempt != row.attempt)
@@ -132,12 +132,11 @@ class Turn:
             self.destroy(row.attempt, host.share.host)
 
     def let_go(self) -> bool:
-        """Free what the instance holds: now if its host has nothing of it, or else when it has not any more. Is it
-        done?
+        """Free the instance's share: now if its host has nothing of it, otherwise when the host has cleaned up. Returns
+        whether it is done.
 
-        A swap that was asked may have been granted without our knowing. So it is the next attempt that is ended, which
-        covers both; and while the host that fell silent may still have the old share, neither who may have inherited
-        it nor the instance itself is freed of it.
+        A swap may have been granted without the cell knowing. So the next attempt is ended, which covers both. While a
+        silent host may still have the old share, neither the cleanup consumer nor the instance releases it.
         """
         row = self.row
         own = Held(row.id, row.last_attempt)
@@ -164,7 +163,7 @@ class Turn:
         self.say(InstanceActive(cell=self.rules.cell, instance=self._as_told()))
 
     def end_broken(self, reason: str) -> None:
-        """To the API level it is in error, and keeps its host and its share."""
+        """The API level sees an error; the instance keeps its host and its share."""
         self.become(state="broken", reason=reason)
         self.say(InstanceFailed(cell=self.rules.cell, instance=self._as_told()))
 
@@ -182,7 +181,7 @@ class Turn:
         self.say(InstanceDeleted(cell=self.rules.cell, instance=self._as_told()))
 
     def _as_told(self) -> InstanceState:
-        """The whole of it, as of the word that is said next."""
+        """The full state of the instance, as of the message that is sent next."""
         row, order = self.row, self.row.order
         is_broken = row.state == "broken"
         return InstanceState(
@@ -208,7 +207,7 @@ class Turn:
 
 
 def destroying(cell: str, instance: InstanceId, attempt: int, host: ProviderId, kind: str) -> Destroy:
-    """To a host of this kind: nothing of the attempt is to be left."""
+    """The order to a host of this kind to remove everything of the attempt."""
     if kind == NODE:
         return UndeployInstance(cell=cell, instance=instance, attempt=attempt, host=host)
     return DestroyInstance(cell=cell, instance=instance, attempt=attempt, host=host)

@@ -8,7 +8,7 @@ context.configure(
     connection=context.config.attributes["connection"],
     version_table=context.config.attributes["version_table"],
     target_metadata=metadata,
-    # SQLite too can take back what it did to its tables.
+    # SQLite can roll back changes of tables too.
     transactional_ddl=True,
 )
 with context.begin_transaction():

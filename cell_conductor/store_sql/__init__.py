@@ -1,10 +1,11 @@
-"""A cell's instances in SQL: on PostgreSQL for many conductors, on SQLite for everything in one process.
+"""A cell's instances in SQL: on PostgreSQL for several conductors, on SQLite for a single process.
 
-On tables that stand: `bus.sql.upgrade(url, "cell_conductor")` makes them. A batch is a constant number of statements.
+The tables must exist: `bus.sql.upgrade(url, "cell_conductor")` creates them. A batch takes a constant number of
+statements.
 
-    postgresql.py   the hot statements there, and sqlite.py there
-    rows.py         an instance between columns and value
-    reading.py      what is rare, once for both
+    postgresql.py   the hot statements for PostgreSQL; sqlite.py those for SQLite
+    rows.py         converts an instance to columns and back
+    reading.py      rare statements, once for both databases
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
@@ -51,7 +52,7 @@ class Loaded(Struct, frozen=True, gc=False):
 
 
 class SqlConductorTransaction:
-    """What is saved and cleared is written when the transaction ends, together and once."""
+    """Collects changes and writes them once, when the transaction ends."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class SqlConductorTransaction:
         self._cleared.update(numbers)
 
     async def write(self) -> None:
-        """All that was saved; the transaction is about to be committed."""
+        """Write everything that was saved, just before the commit."""
         if self._saved or self._forgotten:
             await self._write()
         if self._cleared:
@@ -118,7 +119,7 @@ class SqlConductorTransaction:
             for number, row in self._saved.items()
             if (before := self._loaded.get(number)) is not None
         ]
-        # In the order of their ids: two processes that meet the same newcomers wait for each other, not in a circle.
+        # In the order of ids: two processes that add the same new rows wait for each other, but cannot deadlock.
         new = [
             values(row, self._written[number], has_order=False)
             for number, row in sorted(self._saved.items())
@@ -132,7 +133,7 @@ class SqlConductorTransaction:
             await self._transaction.run(reading.forget, self._cell, self._forgotten)
 
     async def _as_rows(self, bodies: Sequence[bytes]) -> list[Instance]:
-        """Remembered from when they were written; or read, by a process that did not write them."""
+        """Rows from the cache; or decoded, if another process wrote them."""
         rows = [self._remembered.row_of(body) for body in bodies]
         unknown = [body for body, row in zip(bodies, rows, strict=True) if row is None]
         read = iter(await self._read(unknown) if unknown else ())
@@ -204,7 +205,7 @@ class SqlConductorStore:
             for pending in left_of(rows[id_], each).outbox
         ]
         if over := {number for number, _ in said} - {number for number, _ in found}:
-            # Their rows know no more of any of it: it was taken back.
+            # These messages are no longer on their rows: they were withdrawn.
             async with self.transaction() as tx:
                 await self.clear(tx, [_name_of(number) for number in over])
         return [(_name_of(number), message) for number, message in found]

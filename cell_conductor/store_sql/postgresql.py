@@ -1,7 +1,7 @@
-"""The hot statements on PostgreSQL, spoken to asyncpg: each takes a batch as arrays, a column an array.
+"""The hot statements on PostgreSQL, through asyncpg. Each takes a batch, one array per column.
 
-Each row is looked for by itself, by the id alone (bus/sql/postgresql.py): left the choice, PostgreSQL may decide, while the
-table is small, to walk all of the cell's rows, and keep to it (measured: 2 to 6 ms a boot).
+Each row is looked up by its id alone (bus/sql/postgresql.py). Otherwise PostgreSQL may choose, while the table is
+small, to walk all rows of the cell, and keep that plan (measured: 2 to 6 ms a boot).
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,7 @@ from uuid import UUID
 from bus.sql import PostgresTransaction, columns_of
 from cell_conductor.store_sql.rows import Values
 
-# In the order in which they are named, which is that of the ids and everybody's: who waits for a lock waits for nobody
-# who waits for him.
+# Locks are taken in the order of ids, as everywhere, so transactions cannot deadlock.
 _LOAD = """
 SELECT kept.body
 FROM unnest($2::uuid[]) AS named (id)
@@ -19,7 +18,7 @@ CROSS JOIN LATERAL (
     SELECT body FROM cell_instances WHERE cell = $1 AND id = named.id FOR UPDATE
 ) AS kept
 """
-# As columns of the select the arrays are read side by side; in its FROM each would be copied first, row by row.
+# As columns of a SELECT the arrays are read side by side; in FROM each would first be copied row by row.
 _ADD = """
 INSERT INTO cell_instances (cell, id, state, due_us, body, placed)
 SELECT $1, unnest($2::uuid[]), unnest($3::text::text[]), unnest($4::text::bigint[]), unnest($5::bytea[]),
@@ -35,7 +34,7 @@ WHERE cell_instances.id = ANY (ARRAY[new.id]) AND cell_instances.cell || '' = $1
 """
 _NOTE = "INSERT INTO cell_notes (cell, at_us, said) VALUES ($1, $2, $3) RETURNING number"
 _NOTES = "SELECT said FROM cell_notes WHERE cell = $1"
-# One that another process clears just now is cleared.
+# A note that another process is deleting now counts as deleted.
 _CLEAR = """
 DELETE FROM cell_notes WHERE number = ANY(
     ARRAY(SELECT number FROM cell_notes WHERE number = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED)
@@ -44,7 +43,7 @@ DELETE FROM cell_notes WHERE number = ANY(
 
 
 class PostgresRows:
-    """Of one transaction, and one cell. What changes rows says how many it changed."""
+    """The statements of one transaction for one cell. Statements that change rows return how many they changed."""
 
     def __init__(self, transaction: PostgresTransaction, cell: str) -> None:
         self._transaction = transaction
@@ -59,7 +58,7 @@ class PostgresRows:
         return await self._execute(_ADD, rows)
 
     async def replace(self, rows: Sequence[Values]) -> int:
-        """Rows that are locked."""
+        """Replace rows that are locked."""
         return await self._execute(_REPLACE, rows)
 
     async def note(self, at_us: int, said: bytes) -> int:
@@ -77,7 +76,7 @@ class PostgresRows:
 
     async def _execute(self, statement: str, rows: Sequence[Values]) -> int:
         driver = await self._transaction.driver()
-        # What it did, in words, and how many: UPDATE 5.
+        # The command tag: the statement and the number of rows, as in UPDATE 5.
         done: str = await driver.execute(statement, self._cell, *columns_of(rows, 2, ids=1))
         return int(done.rpartition(" ")[2])
 

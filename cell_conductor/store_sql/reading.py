@@ -1,4 +1,4 @@
-"""What is rare, or read by nobody in a hurry: written once for both databases."""
+"""Rare statements, written once for both databases."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def read(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> 
 def notes_of(
     connection: Connection, cell: str, before_us: int | None, after: int, limit: int
 ) -> list[tuple[int, bytes]]:
-    """The next of those that are older, or of all; each with its number, in their order."""
+    """The next notes, older than `before_us` if given; each with its number, in order."""
     query = sa.select(notes.c.number, notes.c.said).where(notes.c.cell == cell, notes.c.number > after)
     query = query.order_by(notes.c.number).limit(limit)
     if before_us is not None:

@@ -1,4 +1,4 @@
-"""Rows between their columns and their values, alike on both databases."""
+"""Converts rows to column values, the same for both databases."""
 
 import struct
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from cell_conductor.bodies import encoded_order
 from cell_conductor.core.instance import Instance
 from cell_conductor.store import Spoken
 
-# As each database takes them, one for each column.
+# The values of one row, one per column.
 Values = Sequence[Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -18,8 +18,8 @@ _SPOKEN = struct.Struct(">16sI")
 
 
 def values(row: Instance, body: bytes, *, has_order: bool) -> Values:
-    """In the order in which all statements have them, after the cell. The order is written once: not of a row that has
-    it already.
+    """The values in the order that all statements use, after the cell. The order to place is written only once, so it
+    is left out for a row that has it.
     """
     due_at = row.due_at
     return (

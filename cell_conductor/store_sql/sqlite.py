@@ -1,5 +1,5 @@
-"""The hot statements on SQLite. Whoever writes has the file to itself, so what is read is locked. An id is text there, as
-SQLAlchemy writes and reads it.
+"""The hot statements on SQLite. A writer has the file to itself, so rows that it reads are locked. Ids are texts, as
+SQLAlchemy writes and reads them.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ _encode = msgspec.json.Encoder(uuid_format="hex").encode
 
 
 class SqliteRows:
-    """Of one transaction, and one cell. What changes rows says how many it changed."""
+    """The statements of one transaction for one cell. Statements that change rows return how many they changed."""
 
     def __init__(self, transaction: SqliteTransaction, cell: str) -> None:
         self._transaction = transaction

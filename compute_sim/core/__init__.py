@@ -1,1 +1,1 @@
-"""Decides, for pretended hosts: what of a tree is to be reported, what becomes of an attempt, which fault is on."""
+"""Decisions for simulated hosts: what to report of a tree, how an attempt ends, which faults are active."""

@@ -1,9 +1,9 @@
-"""What becomes of an attempt to have an instance on a host: ordered, built or failed, destroyed, and what is said of it.
+"""The life of an attempt to build an instance on a host: ordered, built or failed, destroyed; and the answers.
 
-An attempt is known by its host, its instance and its number. Once known, the same order gets the same answer; once
-destroyed, it is never built. An attempt that is not known (a host that was restarted has forgotten everything, and so
-has one after a long time) is built when it is to be spawned, and confirmed gone when it is to be destroyed. A spawn that
-comes so late that its destroy is forgotten is built once more; its conductor has superseded it, and answers with another
+An attempt is identified by its host, instance and number. A repeated order gets the same answer. A destroyed attempt is
+never built. A host forgets attempts: all of them when it restarts, finished ones after a long time. It builds an
+unknown attempt when ordered to spawn it, and confirms that it is gone when ordered to destroy it. So a spawn order that
+arrives after its destroy was forgotten is built once more; the conductor, which has moved on, then orders another
 destroy.
 """
 
@@ -16,7 +16,7 @@ from bus.messages.build import InstanceId
 from bus.messages.cell import DestroyInstance, InstanceDestroyed, InstanceSpawned, SpawnFailed, SpawnInstance
 from compute_sim.core.faults import Condition, Dead, Fate, Silent
 
-# Host, instance and attempt: as whole numbers, since a UUID is hashed in Python each time it is looked up.
+# Host, instance and attempt, as integers, since Python computes the hash of a UUID at each lookup.
 AttemptKey = tuple[int, int, int]
 
 
@@ -32,9 +32,9 @@ class State(Enum):
 
 
 class Attempted(Struct, frozen=True, gc=False):
-    """An attempt on its host. At `due_s` it is to be said what became of it; None when that was said.
+    """An attempt on its host. Its answer is due at `due_s`; None after it was sent.
 
-    `cause` and `trace` are those of the order that the answer will be to.
+    `cause` and `trace` are those of the order that will be answered.
     """
 
     cell: str
@@ -65,7 +65,7 @@ def spawned(
     cause: str = "",
     trace: str = "",
 ) -> Attempted:
-    """The attempt after it was ordered, for the first time or again."""
+    """The attempt after a spawn order, new or repeated."""
     if known is None:
         return Attempted(
             cell=order.cell,
@@ -84,7 +84,7 @@ def spawned(
 
 
 def destroyed(order: DestroyInstance, at_s: float, *, cause: str = "", trace: str = "") -> Attempted:
-    """Nothing of it is left, whatever there was."""
+    """The attempt after a destroy order: nothing of it is left."""
     return Attempted(
         cell=order.cell,
         host=order.host,
@@ -98,9 +98,9 @@ def destroyed(order: DestroyInstance, at_s: float, *, cause: str = "", trace: st
 
 
 def due(attempt: Attempted, condition: Condition) -> tuple[Attempted, Message | None]:
-    """The attempt whose time has come, and what is said of it: nothing by a silent host, or nothing yet."""
+    """A due attempt after its change of state, and its answer. There is none from a silent host, or it is sent later."""
     if isinstance(condition, Dead):
-        # It went down with its host.
+        # It was lost with its host.
         return structs.replace(attempt, state=State.DESTROYED, due_s=None), None
     state = attempt.state
     if state is State.BUILDING:
@@ -122,4 +122,4 @@ def answer_of(attempt: Attempted) -> Message:
         case State.DESTROYED:
             return InstanceDestroyed(cell=cell, instance=instance, attempt=number, host=host)
         case State.BUILDING:
-            raise ValueError(f"attempt {number} of {instance} is being built: there is nothing to say yet")
+            raise ValueError(f"attempt {number} of {instance} is still being built and has no answer yet")

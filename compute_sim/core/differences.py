@@ -1,7 +1,7 @@
-"""What is to be told placement of a tree, and what to make of its answer.
+"""Diff between the tree that placement last accepted and the current one, and what placement's answer means.
 
-Only providers that differ from what placement last took are named. What it refused it did not take, and so it is in the
-next difference too, whenever the next change makes one.
+A report names only providers that differ from the accepted tree. A refused report was not accepted, so its changes are
+part of the next diff too, when something else changes.
 """
 
 from msgspec import Struct
@@ -17,32 +17,32 @@ from compute_sim.core.tree import ProviderTree, TreeProvider
 
 
 class Reporting(Struct, frozen=True):
-    """How far one host has come with its reports: what was taken, and the number of the last report that was sent."""
+    """The reporting state of one host: the accepted tree, and the sequence of the last report."""
 
     taken: ProviderTree
     sequence: int
 
 
 class Taken(Struct, frozen=True):
-    """Placement has it, and this is where the host stands now."""
+    """Placement has accepted the report; this is the new state."""
 
     reporting: Reporting
 
 
 class Unknown(Struct, frozen=True):
-    """Somebody else has reported this tree since: it must be told whole, under a higher number."""
+    """Another reporter has reported this tree since: report it completely, with a higher sequence."""
 
     reporting: Reporting
 
 
 class Refused(Struct, frozen=True):
-    """Not taken. It would be refused again until something changes."""
+    """Placement refused the report. A repeated report would be refused too, until something changes."""
 
     reason: str
 
 
 def difference(reporting: Reporting, tree: ProviderTree, cell: str, sequence: int) -> ReportInventory | None:
-    """The report that makes of what was taken what the tree is; None if that is the same."""
+    """The report that turns the accepted tree into the current one; None if they are equal."""
     before, after = reporting.taken.own, tree.own
     reported = {id_: _reported(each) for id_, each in before.items()}
     named = [_reported(each) for each in _from_the_root(tree)]
@@ -62,12 +62,12 @@ def difference(reporting: Reporting, tree: ProviderTree, cell: str, sequence: in
 def after_answer(
     report: ReportInventory, tree: ProviderTree, verdict: ReportVerdict
 ) -> Taken | Unknown | Refused:
-    """What the answer to a report of this tree means."""
+    """What placement's verdict on a report of this tree means."""
     match verdict:
         case ReportAccepted():
             return Taken(Reporting(tree, report.sequence))
         case ReportOutdated(epoch=0, sequence=sequence) if sequence <= report.sequence:
-            # Its own echo: it was taken, and the answer was lost.
+            # The report itself was accepted before, and that answer was lost.
             return Taken(Reporting(tree, report.sequence))
         case ReportOutdated(epoch=0, sequence=sequence):
             return Unknown(Reporting(ProviderTree(tree.root), sequence))
@@ -76,7 +76,7 @@ def after_answer(
 
 
 def _from_the_root(tree: ProviderTree) -> list[TreeProvider]:
-    """Parents before their children, whatever order the driver made them in."""
+    """The providers sorted so that parents come before their children."""
     own = tree.own
 
     def depth(provider: TreeProvider) -> int:

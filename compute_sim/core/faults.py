@@ -1,7 +1,7 @@
-"""The fault script: what goes wrong, on which hosts, when, and how likely; and what that means for one host now.
+"""The fault script: which faults happen, on which hosts, when, and how likely; and their effect on one host now.
 
-Chance is derived from the script's seed and from what it is about (the fault, the host, the attempt): whatever the order
-in which things happen, and after a restart too, the same hosts are bad and the same builds fail.
+Random choices are derived from the script's seed and their subject (fault, host, attempt). So the same hosts are bad
+and the same builds fail, whatever the order of events, and also after a restart.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from bus.messages.placement import Trait, Value, Variant
 
 
 class Timed(Protocol):
-    """What is on from `after_s` for `for_s`, and again every `every_s`; 0 is for ever, and once."""
+    """Active from `after_s` for `for_s`, and again every `every_s`. 0 means for ever, and only once."""
 
     @property
     def after_s(self) -> float: ...
@@ -30,15 +30,18 @@ def check_times(share: float, after_s: float, for_s: float, every_s: float) -> N
     if not 0 <= share <= 1:
         raise ValueError(f"share is {share}, must be 0..1")
     if after_s < 0 or for_s < 0 or every_s < 0:
-        raise ValueError("after_s, for_s and every_s must not be negative")
+        raise ValueError(
+            f"after_s, for_s and every_s are {after_s}, {for_s} and {every_s}, must not be negative"
+        )
     if every_s and not 0 < for_s < every_s:
-        raise ValueError(f"every_s is {every_s}: for_s must be less, and more than 0, not {for_s}")
+        raise ValueError(f"for_s is {for_s}, must be more than 0 and less than every_s ({every_s})")
 
 
 class Affliction(Variant, frozen=True):
-    """Which hosts have it: those whose name fits one of the patterns, and of these a share.
+    """A fault: which hosts have it, and when.
 
-    From `after_s` (since the process started) for `for_s`, and again every `every_s`; 0 is for ever, and once.
+    It affects hosts whose name matches one of the patterns, and of these a share. It is active from `after_s` (since
+    the process started) for `for_s`, and again every `every_s`. 0 means for ever, and only once.
     """
 
     hosts: tuple[str, ...] = ("*",)
@@ -52,43 +55,43 @@ class Affliction(Variant, frozen=True):
 
 
 class FailsToBuild(Affliction, frozen=True, tag="fails_to_build"):
-    """Builds end in failure, cleaned up, this often."""
+    """Builds fail with this probability, and are cleaned up."""
 
     probability: float = 1.0
     reason: str = "the hypervisor could not start it"
 
 
 class BuildsSlowly(Affliction, frozen=True, kw_only=True, tag="builds_slowly"):
-    """Builds that begin in this time take this long, this often."""
+    """Builds that begin while this is active take this long, with this probability."""
 
     spawn_ms: float
     probability: float = 1.0
 
 
 class FallsSilent(Affliction, frozen=True, tag="falls_silent"):
-    """It receives and works, and nobody hears of it: answers that fall into this time are lost, heartbeats stop."""
+    """The host receives orders and works, but cannot send: answers during this time are lost, and heartbeats stop."""
 
 
 class ComesBackLate(Affliction, frozen=True, tag="comes_back_late"):
-    """Silent too, but its answers are kept, and said when this time ends."""
+    """The host cannot send either, but its answers are kept and sent when this time ends."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.for_s:
-            raise ValueError("comes_back_late: for_s must be more than 0, else it falls silent")
+            raise ValueError("comes_back_late: for_s must be more than 0; for no end use falls_silent")
 
 
 class Dies(Affliction, frozen=True, tag="dies"):
-    """For good, with all that is on it."""
+    """The host is lost for good, with everything on it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.for_s or self.every_s:
-            raise ValueError("dies: for_s and every_s must be 0, it is for good")
+            raise ValueError("dies: for_s and every_s must be 0, since a dead host does not come back")
 
 
 class Changes(Affliction, frozen=True, tag="changes"):
-    """Its inventory or its traits are others for this time."""
+    """The host's inventory or traits differ during this time."""
 
     vcpus: int = 0
     ram_mb: int = 0
@@ -101,7 +104,7 @@ Fault = FailsToBuild | BuildsSlowly | FallsSilent | ComesBackLate | Dies | Chang
 
 
 class FaultScript(Value, frozen=True):
-    """How long a build takes where nothing is wrong, and what is wrong elsewhere."""
+    """How long a build takes without faults, and the faults."""
 
     seed: int = 0
     spawn_ms: float = 50.0
@@ -109,17 +112,17 @@ class FaultScript(Value, frozen=True):
 
 
 class Well(Struct, frozen=True):
-    """It hears, works and answers."""
+    """The host works normally."""
 
 
 class Silent(Struct, frozen=True):
-    """What it says is lost. With `until_s`, it is kept until then instead."""
+    """The host's messages are lost; with `until_s` they are kept until then."""
 
     until_s: float | None = None
 
 
 class Dead(Struct, frozen=True):
-    """There is no host."""
+    """The host no longer exists."""
 
 
 Condition = Well | Silent | Dead
@@ -127,14 +130,14 @@ WELL = Well()
 
 
 class Fate(Struct, frozen=True):
-    """How a build will end: after this time, and if it fails, why."""
+    """How a build will end: its duration, and the reason if it fails."""
 
     after_ms: float
     failure: str = ""
 
 
 def faults_of(script: FaultScript, host: str) -> tuple[Fault, ...]:
-    """What this host has in store."""
+    """The faults that affect this host."""
     return tuple(
         [
             fault
@@ -146,7 +149,7 @@ def faults_of(script: FaultScript, host: str) -> tuple[Fault, ...]:
 
 
 def condition_of(faults: Sequence[Fault], at_s: float) -> Condition:
-    """The worst of what is on."""
+    """The worst active condition of a host with these faults."""
     silent: Condition = WELL
     for fault in faults:
         match fault:
@@ -162,7 +165,7 @@ def condition_of(faults: Sequence[Fault], at_s: float) -> Condition:
 
 
 def fate_of(script: FaultScript, faults: Sequence[Fault], order: SpawnInstance, at_s: float) -> Fate:
-    """How this attempt will go on a host with these faults."""
+    """How this attempt will end on a host with these faults."""
     after_ms, failure = script.spawn_ms, ""
     for number, fault in enumerate(faults):
         about = f"build {number} {order.instance.int:x} {order.attempt}"
@@ -186,7 +189,7 @@ def is_on(fault: Timed, at_s: float) -> bool:
 
 
 def next_turn_s(fault: Timed, at_s: float) -> float | None:
-    """When it begins or ends next, later than now; None if it never does."""
+    """When the fault begins or ends next, after `at_s`; None if never."""
     after, for_, every = _us(fault.after_s), _us(fault.for_s), _us(fault.every_s)
     since = _us(at_s) - after
     if since < 0:
@@ -200,7 +203,9 @@ def next_turn_s(fault: Timed, at_s: float) -> float | None:
 
 
 def _us(seconds: float) -> int:
-    """Whole microseconds: at the very moment of a turn, fractions would round to before it, and it would never pass."""
+    """Whole microseconds: exactly at a change, fractions would round to just before it, and the change would never
+    pass.
+    """
     return round(seconds * 1e6)
 
 

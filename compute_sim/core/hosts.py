@@ -1,4 +1,4 @@
-"""How large a pretended host is, and how its faults change that."""
+"""The size of a simulated host, and how faults change it."""
 
 from collections.abc import Iterable
 
@@ -20,7 +20,7 @@ class HostSize(Struct, frozen=True):
     vcpu_ratio: Ratio = 4.0
     ram_ratio: Ratio = 1.0
     disk_ratio: Ratio = 1.0
-    # Each with its part of the CPUs and the memory; without any, these are the host's own.
+    # Each NUMA node has its part of the CPUs and memory; without NUMA nodes the host's root has them.
     numa_nodes: int = 0
     traits: frozenset[str] = frozenset({"COMPUTE_NODE", "HW_CPU_X86_AVX2"})
 
@@ -34,14 +34,14 @@ class Host(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """How many attempts a host has on it, and how many of them it is building."""
+    """The number of attempts on a host, and of those that are being built."""
 
     instances: int = 0
     io_ops: int = 0
 
 
 def size_at(size: HostSize, faults: Iterable[Fault], at_s: float) -> HostSize:
-    """What the host's size is now that these changes are on."""
+    """The host's size with the changes that are active."""
     for change in faults:
         if isinstance(change, Changes) and is_on(change, at_s):
             size = structs.replace(

@@ -1,8 +1,8 @@
-"""What a driver says its host is: a tree of providers, of which it edits its own and leaves alone the rest.
+"""The provider tree of a host, as its driver edits it.
 
-A driver gets the tree as it is known, and returns its edited copy. Providers in `foreign` are others' (those that share
-with the host), and so are the traits in a provider's `foreign_traits` (an operator's): a driver sees them, and gives
-them back as they were. Aggregates are not a driver's to say unless it makes them a set.
+A driver gets the known tree and returns an edited copy. Providers in `foreign` belong to others (those that share with
+the host), and `foreign_traits` of a provider to an operator: the driver sees them and returns them unchanged.
+Aggregates stay as they are unless the driver makes them a set.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class TreeProvider(Struct, frozen=True):
     inventories: Mapping[str, ReportedInventory] = {}
     traits: frozenset[str] = frozenset()
     foreign_traits: frozenset[str] = frozenset()
-    # None: whatever they are, they stay.
+    # None: they stay as they are.
     aggregates: frozenset[AggregateId] | None = None
 
 
@@ -35,20 +35,20 @@ class ProviderTree(Struct, frozen=True):
 
 
 def with_provider(tree: ProviderTree, provider: TreeProvider) -> ProviderTree:
-    """The tree with this provider as it is here; what others say of it stays."""
+    """The tree with this provider; foreign traits that were known stay."""
     known = tree.providers.get(provider.id)
     kept = structs.replace(provider, foreign_traits=known.foreign_traits) if known else provider
     return structs.replace(tree, providers={**tree.providers, provider.id: kept})
 
 
 def with_only(tree: ProviderTree, own: frozenset[ProviderId]) -> ProviderTree:
-    """The tree without the driver's providers that are not among these."""
+    """The tree without the driver's providers that are not in `own`."""
     kept = {id_: each for id_, each in tree.providers.items() if id_ in own or id_ in tree.foreign}
     return structs.replace(tree, providers=kept)
 
 
 def flaw_of(given: ProviderTree, edited: ProviderTree) -> str | None:
-    """What a driver has done to the tree that it must not do, as a sentence."""
+    """Finds a change that a driver must not make, and describes it as a sentence; None if there is none."""
     if (edited.root, edited.foreign) != (given.root, given.foreign):
         return f"the tree of {given.root} has another root or other foreign providers now"
     for id_ in sorted(given.foreign):
@@ -64,7 +64,7 @@ def flaw_of(given: ProviderTree, edited: ProviderTree) -> str | None:
 def _rootless(tree: ProviderTree) -> str | None:
     own = tree.own
     if own and tree.root not in own:
-        return f"the tree of {tree.root} has providers, and not its root"
+        return f"the tree of {tree.root} has providers, but not its root"
     for each in own.values():
         if (each.parent is None) != (each.id == tree.root):
             return (
@@ -75,7 +75,7 @@ def _rootless(tree: ProviderTree) -> str | None:
         above, seen = each.parent, {each.id}
         while above is not None:
             if above in seen or above not in own:
-                return f"provider {each.name!r} does not hang on the root"
+                return f"provider {each.name!r} is not connected to the root"
             seen.add(above)
             above = own[above].parent
     return None

@@ -1,55 +1,55 @@
 """A simulated Ironic: its state machine, its notifications and the part of its REST API that bare-metal clients use.
 
-What a consumer sees is byte-compatible with messages captured from Ironic 39 (tests/data/ironic_captures). The interface:
+Its messages are byte-compatible with messages captured from Ironic 39 (tests/data/ironic_captures). The interface:
 
     SimulatedIronic(nodes, clock_s, publish, settings, script=..., chance=...)
-        nodes      what exists at the start: `available_nodes(count)` makes some that are alike, `nodes_in_groups(count, groups)`
-                   deals them out to conductor groups, or `Node(...)` by hand
+        nodes      the nodes at the start: `available_nodes(count)` creates equal ones, `nodes_in_groups(count, groups)`
+                   distributes them over conductor groups; or `Node(...)` by hand
         clock_s    the time, in seconds since 1970: `time.time`, or a clock that a test moves
         publish    called as publish(routing_key, properties, body) for every notification; it must not block
         settings   IronicSimSettings: delays, automated cleaning, host names, users of the API
-        script     IronicScript: what goes wrong, when, on which nodes (core/script.py); `ironic.script = ...` replaces it
+        script     IronicScript: which faults happen, when, on which nodes (core/script.py); `ironic.script = ...` replaces it
       .advance()          do all work that is due by the clock; a test moves its clock and calls this
-      .run(), .stop()     do that while real time passes: SimulatedIronic is a part of a process
+      .run(), .stop()     do that in real time: SimulatedIronic is a part of a process
       .next_due_s         when the next work is due, None if there is none
       .node(name or uuid) the node as it is now, or None; .nodes: all of them
       .create, .patch, .set_maintenance, .set_traits, .provision, .set_power, .delete, .attach_vif, .allocate ...
-                          what the API does, without HTTP; each returns what Ironic answers or `Refused(status, text)`
+                          the operations of the API, without HTTP; each returns Ironic's answer or `Refused(status, text)`
       .change_power_out_of_band(uuid, power), .silence_bmc(uuid), .wake_bmc(uuid)
-                          what happens to the hardware itself
-      .take_up_work()     after a start on nodes of a process that was killed: what was under way goes on
+                          events of the hardware itself
+      .resume_work()      after a start with the nodes of a killed process: its unfinished work continues
       .go_away(for_s, refuses=...), .come_back()
                           the API answers 503, or takes no connections
-      .published, .lost   how many notifications were said and how many the script lost
+      .published, .lost   how many notifications were published, and how many the script lost
 
     ironic_app(ironic)         the REST API as an ASGI application
     IronicTransport(ironic)    an httpx transport to it inside this process; refuses connections while Ironic is away
     IronicServer(ironic)       the REST API on a loopback port, as a part of a process: `.url`, `.run()`, `.stop()`
     NotificationSender(broker) a part of a process whose `.publish` puts notifications on the exchange `ironic` of a
                                broker of bus/broker.py; like Ironic's own sender it loses what it cannot send
-    NodeFile(path)             keeps nodes in a file that outlives `kill -9`
+    NodeFile(path)             stores nodes in a file that survives `kill -9`
     simulated_ironic(broker, nodes, settings, ..., file=...)
-                               all of that put together: `.ironic`, `.url`, `.parts`
+                               creates all of these: `.ironic`, `.url`, `.parts`
 
 `python -m compute_sim.ironic` runs one alone: MOOR_IRONIC_BUS_URL, MOOR_IRONIC_SIM_NODES, MOOR_IRONIC_SIM_GROUPS,
 MOOR_IRONIC_SIM_LISTEN, MOOR_IRONIC_SIM_PACE, MOOR_IRONIC_SIM_SCRIPT.
 
     core/states.py        the table of states and verbs
     core/node.py          a node with all its fields
-    core/moves.py         a node before and after an event, and which notification says so
-    core/work.py          what the conductor does next with a node, and how that ends
+    core/node_events.py   a node before and after an event, and the notification of it
+    core/work.py          the conductor's jobs on a node, and how each ends
     core/changes.py       creating, patching and deleting: what is allowed
     core/json_patch.py    JSON Patch on a node's fields
     core/orders.py        provision and power orders: what is allowed, and how they begin
     core/allocations.py   Ironic's own allocation API
     core/payloads.py      the fields of each notification
-    core/script.py        what goes wrong
-    notifications.py      envelopes and bytes
-    announcing.py         publishes them, as the script has it
-    keeping.py            the file of nodes
-    node_table.py         the nodes and allocations as they are
+    core/script.py        the faults of a script
+    notifications.py      notifications as bytes
+    announcing.py         publishes them, or loses and delays them as the script says
+    node_file.py          the file of nodes
+    node_table.py         the current nodes and allocations
     conductor.py          jobs that end when they are due, and the power sync
-    allocating.py         allocations that get their node
+    allocating.py         finds nodes for allocations
     simulated.py          SimulatedIronic
     api/                  the REST API
 """

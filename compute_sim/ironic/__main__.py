@@ -1,4 +1,4 @@
-"""`python -m compute_sim.ironic`: a simulated Ironic alone, on the broker that the environment names."""
+"""`python -m compute_sim.ironic`: runs a simulated Ironic alone, on the broker that the environment names."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ INFINITY = float("inf")
 
 
 class Stated(Struct, frozen=True, kw_only=True):
-    """What the environment states. `groups` are conductor groups that the nodes are dealt out to."""
+    """The options set in the environment. The nodes are distributed over the conductor groups in `groups`."""
 
     nodes_count: int
     groups: tuple[str, ...]
@@ -51,9 +51,9 @@ async def run(broker: Broker, bus_url: str, stated: Stated, *, health_at: str) -
 
 
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
-    """MOOR_IRONIC_BUS_URL must be set. MOOR_IRONIC_SIM_NODES says how many nodes there are, MOOR_IRONIC_SIM_GROUPS in which
-    conductor groups, MOOR_IRONIC_SIM_LISTEN where the REST API is, MOOR_IRONIC_SIM_PACE how many times as long as usual all
-    work takes, and MOOR_IRONIC_SIM_SCRIPT names a script of what goes wrong.
+    """MOOR_IRONIC_BUS_URL must be set. MOOR_IRONIC_SIM_NODES is the number of nodes, MOOR_IRONIC_SIM_GROUPS their
+    conductor groups, MOOR_IRONIC_SIM_LISTEN the address of the REST API. MOOR_IRONIC_SIM_PACE multiplies the duration
+    of all work. MOOR_IRONIC_SIM_SCRIPT is the path of a fault script.
     """
     environment = with_flags(environment, arguments, "compute_sim.ironic")
     if not is_ready(environment, "MOOR_IRONIC_BUS_URL"):
@@ -69,7 +69,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
 
 
 def read_listen(text: str, variable: str = "MOOR_IRONIC_SIM_LISTEN") -> tuple[str, int]:
-    """Raises ValueError. `variable` is where it was stated."""
+    """Raises ValueError if the text is not host:port. `variable` is named in the error."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > PORT_MAX:
         raise ValueError(f"{variable} is {text!r}: write host:port, as {LISTEN}")

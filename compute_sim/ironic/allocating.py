@@ -1,4 +1,4 @@
-"""Ironic's own allocations: created by its API, given a node by its conductor a moment later."""
+"""Ironic's own allocations: the API creates them, and the conductor finds a node a moment later."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -46,13 +46,13 @@ class Allocator:
         return created
 
     def take_up(self, now_s: float) -> None:
-        """Those that had no node yet when their process was killed."""
+        """Resume allocations that had no node when their process was killed."""
         for allocation in self._table.allocations.values():
             if allocation.state == ALLOCATING:
                 self._plan(allocation, now_s)
 
     def patch(self, ident: str, operations: object, now_s: float, request: str) -> Refused | Allocation:
-        """What is announced lacks the node."""
+        """Change the allocation. The notification lacks the node, as Ironic's does."""
         allocation = self._table.find_allocation(ident)
         if allocation is None:
             return _no_such_allocation(ident)

@@ -1,4 +1,4 @@
-"""Publishes what is said of nodes and allocations, as the script has it: once, twice, late or never."""
+"""Publishes notifications of nodes and allocations: once, twice, late or never, as the script says."""
 
 import random
 from functools import partial
@@ -29,12 +29,12 @@ class Announcer:
         self._timers = timers
         self._chance = chance
         self._started_s = started_s
-        # How often the script was asked about a node.
+        # How often the script was asked about each node.
         self._counts: dict[str, int] = {}
         self._last_us = 0
 
     def since_s(self, at_s: float) -> float:
-        """The script's time."""
+        """The time since the script began."""
         return max(0.0, at_s - self._started_s)
 
     def about(self, what: Node | Allocation, at_s: float) -> About:
@@ -42,7 +42,7 @@ class Announcer:
         return About(what.name, what.uuid, self.since_s(at_s), count)
 
     def say(self, said: Said | AllocationWritten, at_s: float, request_id: str) -> None:
-        # No two notifications have the same time: consumers order those of one node by it.
+        # No two notifications have the same time, since consumers order the notifications of a node by it.
         self._last_us = max(int(at_s * 1e6), self._last_us + 1)
         payload = payload_of(said)
         key = routing_key(payload)
@@ -57,7 +57,7 @@ class Announcer:
                 self._send(key, body)
 
     def _times(self, event_type: str, said: Said | AllocationWritten, at_s: float) -> tuple[float, ...]:
-        """After how many seconds it is published, each time."""
+        """The delays after which it is published, one for each time."""
         if not self.script.faults:
             return (0.0,)
         return publishings(self.script, event_type, self.about(_subject(said), at_s))

@@ -13,12 +13,12 @@ from compute_sim.ironic.core.work import POWER_FAILURE, Going, Job, Rules
 from compute_sim.ironic.node_table import NodeTable
 from compute_sim.ironic.timers import Action
 
-# Work that needs the node's BMC to answer.
+# Jobs that need the node's BMC to answer.
 _NEEDS_BMC = frozenset({"verify", "power"})
 
 
 class Conductor:
-    """`at` plans an action; `periodic` is the request id of what the conductor does by itself, as long as it runs."""
+    """`at` schedules an action. `periodic` is the request id of the conductor's own periodic work."""
 
     def __init__(
         self,
@@ -33,13 +33,13 @@ class Conductor:
         self._rules = rules
         self._at = at
         self._periodic = periodic
-        # The job of a node that is under way, and the request that it is due to.
+        # The current job of each node, and the request that caused it.
         self._jobs: dict[str, tuple[Job, str]] = {}
         self._silenced: set[str] = set()
         self._is_sync_due = False
 
     def go(self, node: Node, went: Going, at_s: float, request: str) -> None:
-        """Keep the node, say what is to be said, and plan the job that follows; a former job is off."""
+        """Store the node, publish its notifications, and schedule its next job in place of a former one."""
         self._jobs.pop(node.uuid, None)
         self._table.replace(node, went.node)
         for said in went.said:
@@ -58,12 +58,12 @@ class Conductor:
         self._silenced.discard(node.uuid)
 
     def locked(self, node: Node, at_s: float) -> Node:
-        """With the lock that the script holds, if it does."""
+        """The node, with a lock if the script holds one."""
         script = self._announcer.script
         if not script.faults or node.reservation:
             return node
         since_s = self._announcer.since_s(at_s)
-        # Whether it is locked is drawn anew each second.
+        # The script decides again each second whether the node is locked.
         if is_locked(script, About(node.name, node.uuid, since_s, int(since_s))):
             return structs.replace(node, reservation=self._rules.host)
         return node
@@ -88,7 +88,7 @@ class Conductor:
         return is_bmc_silent(self._announcer.script, about)
 
     def watch_power(self, at_s: float) -> None:
-        """Sync the power of nodes as long as there may be something to find."""
+        """Schedule the power sync, as long as there may be a change to find."""
         if self._is_sync_due or not self._suspects():
             return
         self._is_sync_due = True

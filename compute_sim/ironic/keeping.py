@@ -1,8 +1,8 @@
-"""The nodes and allocations of a simulated Ironic in a file, so that they are as they were after their process was killed.
+"""Stores the nodes and allocations of a simulated Ironic in a file, so that they survive a kill of its process.
 
-Each change is a line: the uuid, and the node or allocation, or null for one that is gone. A line is handed to the kernel
-before the change is announced, and lines that belong together at once, so `kill -9` loses none; a line that was cut off is
-the last one, and does not count.
+Each change is one line: the uuid, and the node or allocation, or null if it was deleted. A line is passed to the kernel
+before the change is announced, and lines that belong together in one write. So `kill -9` loses no change. Only the last
+line can be cut off, and is then ignored.
 """
 
 import os
@@ -19,13 +19,13 @@ from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.node import Node
 from compute_sim.ironic.node_table import AllocationKept, Kept, NodeKept
 
-# With so many lines for each node, and not only a few, the file is written anew.
+# The file is written again when it has more lines than this per node, and in total.
 LINES_PER_NODE_MAX = 8
 LINES_LEAST = 1000
 
 
 class Line(Struct, frozen=True, array_like=True):
-    """An older file has nodes alone, and lines that end with the node."""
+    """One change. An older file has only nodes, and lines that end with the node."""
 
     uuid: str
     node: Node | None
@@ -34,7 +34,7 @@ class Line(Struct, frozen=True, array_like=True):
 
 
 class NodeFile:
-    """`keep` is to be called for each change, by one process at a time."""
+    """Call `keep` for each change. Only one process may use the file at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -47,7 +47,7 @@ class NodeFile:
         self._begin()
 
     def load(self) -> tuple[Node, ...]:
-        """In the order in which they were first kept."""
+        """The stored nodes, in the order in which they were first stored."""
         return tuple(self._nodes.values())
 
     def load_allocations(self) -> tuple[Allocation, ...]:
@@ -66,7 +66,7 @@ class NodeFile:
         os.close(self._descriptor)
 
     def _begin(self) -> None:
-        """A new file with one line for each node takes the place of the old one."""
+        """Replace the file by a new one, with one line for each node and allocation."""
         new = self._path.with_suffix(".new")
         lines = [Line(uuid, node) for uuid, node in self._nodes.items()]
         lines += [Line(uuid, None, "allocation", each) for uuid, each in self._allocations.items()]

@@ -1,4 +1,4 @@
-"""The nodes and allocations as they are now, found by uuid, by name and by instance."""
+"""The current nodes and allocations, indexed by uuid, name and instance."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -10,26 +10,26 @@ from compute_sim.ironic.core.node import Node
 
 
 class NodeKept(Struct, frozen=True):
-    """A node as it is now, None if it is gone."""
+    """A changed node; None if it was deleted."""
 
     uuid: str
     node: Node | None
 
 
 class AllocationKept(Struct, frozen=True):
-    """Likewise."""
+    """A changed allocation; None if it was deleted."""
 
     uuid: str
     allocation: Allocation | None
 
 
 Kept = NodeKept | AllocationKept
-# Told of each change. What is told at once is kept whole or not at all.
+# Called for each change. Changes in one call must be stored together or not at all.
 Keep = Callable[[Sequence[Kept]], None]
 
 
 class NodeTable:
-    """Begins with these allocations, and without nodes."""
+    """A table with these allocations, and no nodes at first."""
 
     def __init__(
         self, conductor_groups: Collection[str], keep: Keep, allocations: Iterable[Allocation] = ()
@@ -61,7 +61,9 @@ class NodeTable:
         self._keep((NodeKept(node.uuid, node),))
 
     def replace(self, old: Node, new: Node, allocation: Allocation | None = None) -> None:
-        """With the `allocation` that takes the node. One that the node no longer has is gone."""
+        """Replace a node, together with the `allocation` that takes it. An allocation that the node no longer has is
+        deleted.
+        """
         if old.name != new.name or old.instance_uuid != new.instance_uuid:
             self._unindex(old)
             self._index(new)

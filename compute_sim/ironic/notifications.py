@@ -1,4 +1,4 @@
-"""A notification as Ironic publishes it: an envelope of oslo.messaging, JSON inside JSON, byte for byte."""
+"""A notification exactly as Ironic publishes it: an envelope of oslo.messaging, JSON inside JSON."""
 
 import json
 import random
@@ -28,7 +28,7 @@ def routing_key(payload: Payload) -> str:
 
 
 def body_of(payload: Payload, at_us: int, host: str, request_id: str, chance: random.Random) -> bytes:
-    """The bytes of the message. Keys and their order are those of the captured ones."""
+    """The bytes of the message, with the keys and order of the captured ones."""
     message: dict[str, Any] = {
         "message_id": new_uuid(chance),
         "publisher_id": f"ironic-{payload.service}.{host}",

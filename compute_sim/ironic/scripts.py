@@ -1,4 +1,4 @@
-"""Reads a script of a simulated Ironic from a TOML or JSON file. What it means is in core/script.py.
+"""Reads a fault script of a simulated Ironic from a TOML or JSON file. core/script.py says what it means.
 
     seed = 7
 
@@ -7,7 +7,7 @@
     work = "deploy"
     probability = 0.05
 
-    [[faults]]                  # a fifth of the notifications that end something is never published
+    [[faults]]                  # a fifth of the `*.end` notifications is never published
     is = "loses"
     event_types = ["*.end"]
     probability = 0.2
@@ -24,7 +24,7 @@
     share = 0.01
     for_s = 300
 
-    [[faults]]                  # the API is away for a minute
+    [[faults]]                  # the API is down for a minute
     is = "away"
     after_s = 120
     for_s = 60

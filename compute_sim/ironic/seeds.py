@@ -1,4 +1,4 @@
-"""Nodes that a simulated Ironic may begin with."""
+"""Creates nodes for the start of a simulated Ironic."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,14 +19,14 @@ def available_nodes(
     name: str = "node",
     **fields: Any,
 ) -> tuple[Node, ...]:
-    """Nodes that are alike, available and off: `node-00000` and so on, each with a uuid that follows from its name."""
+    """Equal nodes, available and powered off: `node-00000` and so on, each with a uuid derived from its name."""
     made = []
     for number in range(count):
         own = f"{name}-{number:05}"
         values = {
             "provision_state": states.AVAILABLE,
             "power_state": states.POWER_OFF,
-            # As a real one a deploy leaves the node on; `fake`, the default of a node that is created, does not.
+            # With this interface a deploy leaves the node powered on, as real ones do; `fake`, the default, does not.
             "deploy_interface": "ramdisk",
             "properties": {"cpus": 8, "memory_mb": 65536, "local_gb": 480, "cpu_arch": "x86_64"},
             **fields,
@@ -36,7 +36,7 @@ def available_nodes(
 
 
 def nodes_in_groups(count: int, groups: Sequence[str], **fields: Any) -> tuple[Node, ...]:
-    """Available nodes, dealt out to these conductor groups in turn; to the default group if there are none."""
+    """Available nodes, distributed in turn over these conductor groups; all in the default group if there are none."""
     return tuple(
         structs.replace(node, conductor_group=groups[number % len(groups)]) if groups else node
         for number, node in enumerate(available_nodes(count, **fields))
@@ -44,7 +44,7 @@ def nodes_in_groups(count: int, groups: Sequence[str], **fields: Any) -> tuple[N
 
 
 def founded(node: Node, at_s: float) -> Node:
-    """A node of the start, with the times that it lacks."""
+    """A node at the start, with missing times filled in."""
     at = second(at_s)
     provisioned_at = None if node.provision_state == states.ENROLL else at
     return structs.replace(

@@ -1,7 +1,7 @@
-"""Puts notifications on the exchange `ironic` of a broker, at most once, as Ironic's own sender does.
+"""Publishes notifications to the exchange `ironic` of a broker, at most once, as Ironic's own sender does.
 
-RabbitMQ's messages carry a message_id and a user_id that Ironic's do not have, and neither content_encoding nor priority;
-the body, the exchange and the routing key are Ironic's.
+These messages have a message_id and a user_id, which Ironic's do not have, and lack content_encoding and priority. The
+body, the exchange and the routing key are as Ironic's.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from bus.parts import Supervised
 from bus.topology import IRONIC, Exchange, Objects
 from compute_sim.ironic.settings import IronicSimSettings
 
-# As Ironic declares it: what a broker forgets at a restart is declared again with the next connection.
+# Declared as Ironic does: it is not durable, so it is declared again with each connection.
 _EXCHANGE = Objects(exchanges=(Exchange(IRONIC, durable=False),))
 
 
 class NotificationSender(Supervised):
-    """`publish` never waits. What was under way when a connection broke is lost, and counted."""
+    """Sends notifications; `publish` never waits. Messages under way when a connection breaks are lost, and counted."""
 
     def __init__(
         self, broker: Broker, settings: IronicSimSettings | None = None, *, declares: bool = True

@@ -1,4 +1,4 @@
-"""What may be set of a simulated Ironic."""
+"""The settings of a simulated Ironic."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ __all__ = ["Delays", "IronicSimSettings", "paced"]
 
 
 def paced(delays: Delays, pace: float) -> Delays:
-    """Everything takes so many times as long. The power sync and the wait for an agent stay as they are."""
+    """The delays multiplied by `pace`, except the power sync and the wait for an agent."""
     shortened = {
         field: getattr(delays, field) * pace
         for field in delays.__struct_fields__
@@ -21,18 +21,18 @@ def paced(delays: Delays, pace: float) -> Delays:
 
 class IronicSimSettings(Struct, frozen=True, kw_only=True):
     delays: Delays = Delays()
-    # Whether a node is cleaned before it is available; a node's automated_clean overrules it.
+    # Whether a node is cleaned before it is available; a node's automated_clean overrides this.
     cleans: bool = True
-    # The host that API and conductor say they run on.
+    # The host name of the API and the conductor.
     host: str = "ironic-sim-1"
-    # The conductor groups that conductors serve; "" is the default group.
+    # The conductor groups that are served; "" is the default group.
     conductor_groups: tuple[str, ...] = ("", "rack1", "rack2", "rack3")
     ports_count: int = 2
-    # With users, the API asks for HTTP basic authentication: name to password. Without, it asks for nothing.
+    # Users of the API, name to password. With users it requires HTTP basic authentication; without, nothing.
     users: Mapping[str, str] = {}
     page_max: int = 1000
-    # How long each answer of the API is held back after it was made: what it says may then be outdated.
+    # How long each answer of the API is delayed after it was computed; its content may then be outdated.
     answer_after_s: float = 0.0
-    # Notifications that wait for the bus; the oldest is lost when there are more.
+    # The limit of notifications that wait for the bus; beyond it the oldest is lost.
     unsent_max: int = 100_000
     sends_at_once_max: int = 64

@@ -1,7 +1,7 @@
-"""The simulated Ironic: its nodes, the conductor's work on them, and what its API may ask of it.
+"""The simulated Ironic: its nodes, the conductor's work on them, and the operations of its API.
 
-All that is decided stands in core/. Nothing here awaits anything but the clock, so that each call sees the nodes as they
-are between two notifications.
+All decisions are in core/. Nothing here awaits anything but the clock, so each call sees the nodes between two
+notifications.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from compute_sim.ironic.timers import Action, Timers
 
 LATEST_MINOR = 115
 _STANDARD_TRAITS = frozenset(os_traits.get_traits())
-# How many actions run before other tasks of the process have their turn.
+# How many actions run before other tasks of the process get a turn.
 _ACTIONS_AT_ONCE = 200
 _VALIDATED = (
     "bios",
@@ -50,7 +50,7 @@ _VALIDATED = (
 
 
 class SimulatedIronic:
-    """See the package's docstring for what it offers."""
+    """A simulated Ironic. The package's docstring lists its interface."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class SimulatedIronic:
         return self._timers.next_due_s
 
     def advance(self, count_max: int | None = None) -> int:
-        """Do the work that is due by the clock; returns how many pieces there were."""
+        """Do the work that is due; returns the number of actions."""
         return self._timers.run_due(self._clock_s(), count_max)
 
     async def run(self) -> None:
@@ -109,10 +109,10 @@ class SimulatedIronic:
         self._is_stopped = True
         self._wake.set()
 
-    # What it is told by whoever runs it
+    # Control by its owner
 
     def take_up_work(self) -> None:
-        """Of nodes on which a conductor worked when its process was killed. A real conductor gives such work up as failed."""
+        """Resume work on nodes that was in progress when the process was killed. A real conductor lets such work fail."""
         for node in [*self._table.nodes.values()]:
             self._conductor.take_up(node, self._clock_s())
         self._allocator.take_up(self._clock_s())
@@ -135,14 +135,14 @@ class SimulatedIronic:
         return self._announcer.lost
 
     def silence_bmc(self, ident: str) -> None:
-        """From the next power sync on the node is in maintenance."""
+        """Stop the BMC's answers. The next power sync sets the node to maintenance."""
         self._conductor.silence_bmc(self._known(ident), self._clock_s())
 
     def wake_bmc(self, ident: str) -> None:
         self._conductor.wake_bmc(self._known(ident), self._clock_s())
 
     def change_power_out_of_band(self, ident: str, power: str) -> None:
-        """Somebody presses the button: the conductor sets the power back to what it has noted."""
+        """Change the power at the node itself; the conductor sets it back to its record."""
         node = self._known(ident)
         if power not in (states.POWER_ON, states.POWER_OFF):
             raise ValueError(f"power is {power!r}, must be {states.POWER_ON!r} or {states.POWER_OFF!r}")
@@ -150,7 +150,7 @@ class SimulatedIronic:
             self._conductor.keep_power(node, self._clock_s())
 
     def go_away(self, for_s: float, *, refuses: bool = False) -> None:
-        """The API answers 503 for this time, or takes no connections. Conductors go on working."""
+        """For this time the API answers 503, or takes no connections. Conductors continue."""
         self._away = (self._clock_s() + for_s, refuses)
 
     def come_back(self) -> None:
@@ -178,7 +178,7 @@ class SimulatedIronic:
         return self._table.nodes
 
     def node(self, ident: str) -> Node | None:
-        """With the lock that the script holds, if it does."""
+        """The node, with a lock if the script holds one."""
         self.advance()
         node = self._table.find(ident)
         return None if node is None else self._conductor.locked(node, self._clock_s())
@@ -242,7 +242,7 @@ class SimulatedIronic:
         return self._quietly(ident, lambda node: changes.detach_vif(node, vif))
 
     def why_not_deployable(self, ident: str) -> Refused | Mapping[str, str]:
-        """By interface why it does not validate; empty where it does."""
+        """Per interface, why it does not validate; empty if it does."""
         self.advance()
         node = self._table.find(ident)
         if node is None:
@@ -276,7 +276,7 @@ class SimulatedIronic:
     # Inside
 
     def _begin(self) -> tuple[float, str]:
-        """All that was due before a request is done before it."""
+        """Finish everything that was due before a request."""
         self.advance()
         return self._clock_s(), new_request_id(self._chance)
 
@@ -290,7 +290,7 @@ class SimulatedIronic:
     def _written(
         self, ident: str, action: str, change: Callable[[Node, float], Refused | changes.Written]
     ) -> Refused | Node:
-        """A change that is announced before and after."""
+        """A change with notifications before and after."""
         now_s, request = self._begin()
         node = self._table.find(ident)
         if node is None:
@@ -313,7 +313,7 @@ class SimulatedIronic:
             self._announcer.say(NodeWritten(node, action, status), at_s, request)
 
     def _ordered(self, ident: str, order: Callable[[Node, float], Refused | Going]) -> Refused | Node:
-        """An order that the conductor begins to carry out."""
+        """An order that the conductor begins to execute."""
         now_s, request = self._begin()
         node = self._table.find(ident)
         if node is None:
@@ -325,7 +325,7 @@ class SimulatedIronic:
         return went.node
 
     def _quietly(self, ident: str, change: Callable[[Node], Refused | Node]) -> Refused | Node:
-        """A change that no notification tells of."""
+        """A change without notifications."""
         now_s, _ = self._begin()
         node = self._table.find(ident)
         if node is None:
@@ -341,4 +341,4 @@ class SimulatedIronic:
 
 
 def _forget(_: Sequence[Kept]) -> None:
-    """Changes that are not kept."""
+    """Drops changes where no file stores them."""

@@ -1,4 +1,4 @@
-"""What is to be done when: actions ordered by time, run by whoever has the clock."""
+"""Actions ordered by time; the owner of the clock runs them."""
 
 import heapq
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class Timers:
         heapq.heappush(self._heap, (due_s, self._number, action))
 
     def run_due(self, now_s: float, count_max: int | None = None) -> int:
-        """Run what is due, and what becomes due by that; returns how many actions were run."""
+        """Run the actions that are due, and those that they schedule for now. Returns how many were run."""
         count = 0
         while self._heap and self._heap[0][0] <= now_s and (count_max is None or count < count_max):
             due_s, _, action = heapq.heappop(self._heap)

@@ -1,4 +1,4 @@
-"""A simulated Ironic with its sender and its API, put together; __main__.py runs it alone, `moor` beside others."""
+"""Creates a simulated Ironic with its sender and API. __main__.py runs it alone, `moor` beside other workers."""
 
 import random
 import time
@@ -18,7 +18,7 @@ from compute_sim.ironic.simulated import SimulatedIronic
 
 
 class IronicSimulation(Struct, frozen=True):
-    """`url` is where the REST API is; empty if it is not served."""
+    """`url` is the address of the REST API; empty if it is not served."""
 
     ironic: SimulatedIronic
     sender: NotificationSender
@@ -38,12 +38,13 @@ def simulated_ironic(
     declares: bool = True,
     file: NodeFile | None = None,
 ) -> IronicSimulation:
-    """The parts are to be run; the port is bound when this returns. Without `listen` there is no port:
-    `IronicTransport(simulation.ironic)` reaches the API inside this process.
+    """Create the parts; the caller runs them. The port is bound when this returns. Without `listen` there is no port,
+    and `IronicTransport(simulation.ironic)` reaches the API inside this process.
 
-    With a `file`, the nodes and allocations in it are there too, as they were, and all changes are kept in it; whoever made it closes it.
+    With a `file`, its nodes and allocations are restored and all changes are stored in it; its creator closes it.
 
-    The broker's user must be allowed to publish to the exchange `ironic`, and to declare it unless `declares` is off.
+    The broker's user must have the right to publish to the exchange `ironic`, and to declare it unless `declares` is
+    off.
     """
     settings = settings or IronicSimSettings()
     sender = NotificationSender(broker, settings, declares=declares)

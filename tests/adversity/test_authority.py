@@ -207,7 +207,7 @@ async def test_a_parcel_that_was_dead_lettered_on_its_way_has_no_senders_authori
     (letter,) = await cloud.letters(1)
     await connection.close()
 
-    assert letter.reason.startswith("it came here as a dead letter of the queue 'amq.gen-")
+    assert letter.reason.startswith("it arrived as a dead letter of the queue 'amq.gen-")
     await cloud.is_untouched()
 
 

@@ -143,7 +143,7 @@ async def test_a_name_that_is_too_long_is_refused_with_its_field(
 ) -> None:
     async with connected(under_test.broker(), world()) as connection:
         publishing = await connection.open_publishing()
-        with pytest.raises(Refusal, match=rf"{field} has 256 bytes, at most 255 are taken: "):
+        with pytest.raises(Refusal, match=rf"{field} has 256 bytes, at most 255 are allowed: "):
             await within_patience(publishing.publish(changed))
 
         longest = structs.replace(parcel(b"as long as may be"), reply_to="r" * 255, content_type="c" * 255)

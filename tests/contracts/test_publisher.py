@@ -329,7 +329,7 @@ async def test_an_answer_to_what_is_no_address_harms_nobody_else(under_test: Bro
         await client.publisher.send(order(2))
 
     assert [str(each).partition(" has ")[2] for each in told if each is not None] == [
-        f"{size} bytes, at most 255 are taken: {to[:40]!r}..."
+        f"{size} bytes, at most 255 are allowed: {to[:40]!r}..."
         for size, to in ((256, "a" * 40), (400, "\u00e4" * 40)) * 2
     ]
 

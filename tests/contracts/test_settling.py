@@ -190,8 +190,8 @@ async def test_malformed_unknown_and_oversized_messages_are_buried_with_reasons(
     assert reasons[0] == 'Expected `int`, got `str` - at `$.message.attempt`: got "one"'
     assert reasons[1] == "Input data was truncated"
     assert reasons[2] == "Input data was truncated"
-    assert reasons[3] == "oversized: 201 messages, at most 200 are taken"
-    assert reasons[4] == f"oversized: {PARCEL_BYTES_MAX + 1} bytes, at most {PARCEL_BYTES_MAX} are taken"
+    assert reasons[3] == "oversized: 201 messages, at most 200 are allowed"
+    assert reasons[4] == f"oversized: {PARCEL_BYTES_MAX + 1} bytes, at most {PARCEL_BYTES_MAX} are allowed"
     assert reasons[5] == "unknown message type 'make.coffee'"
     await until_empty(broker)
 
@@ -241,7 +241,7 @@ async def test_one_that_kills_its_worker_is_found_without_its_neighbours(under_t
         (letter,) = await dead_letters(broker, 1)
         await until(lambda: len(set(memory.handled)) == 29)
 
-    assert letter.reason == "came back 12 times: whoever had it in hand died or was cut off"
+    assert letter.reason == "came back 12 times: the worker that had it died or lost its connection"
     assert sorted(set(memory.handled)) == [n for n in range(30) if n != 13]
 
 
@@ -297,7 +297,7 @@ async def test_a_newer_version_is_offered_to_newer_workers_for_so_long_and_then_
         await until(lambda: memory.handled == [2])
 
     assert letter.reason == (
-        "version 2 of 'release' is newer than what this worker reads; it waited 10 times for a newer one, and none came"
+        "version 2 of 'release' is newer than what this worker reads; it was returned 10 times to wait for a newer one, and none came"
     )
     # Whoever reads it at last finds it as young as it was.
     assert letter.attempts == 3
@@ -326,7 +326,7 @@ async def test_a_newer_version_from_anybody_but_a_worker_is_buried_at_once(
 
     # Whom nobody knows is not heard at all.
     assert sorted(each.reason.partition(":")[0] for each in letters) == [
-        "sent by 'moor-cellar', who is no user of the topology",
+        "sent by the user 'moor-cellar', which the topology does not have",
         "sent without a user_id",
         *["version 2 of 'release' is newer than what this worker reads"] * 2,
     ]
@@ -362,7 +362,7 @@ async def test_a_question_that_kills_is_buried_though_its_queue_does_not_count(
         (letter,) = await dead_letters(broker, 1)
 
     assert len(deaths) == few.attempts_max
-    assert letter.reason == "came back 4 times: whoever had it in hand died or was cut off"
+    assert letter.reason == "came back 4 times: the worker that had it died or lost its connection"
 
 
 class Unlucky(Codec):
@@ -393,7 +393,7 @@ async def test_one_that_kills_by_being_decoded_is_buried_without_being_decoded(
         (letter,) = await dead_letters(broker, 1)
         await until(lambda: memory.handled == [2])
 
-    assert letter.reason == "came back 3 times: whoever had it in hand died or was cut off"
+    assert letter.reason == "came back 3 times: the worker that had it died or lost its connection"
 
 
 class Taken:
@@ -488,7 +488,7 @@ async def test_one_that_kills_by_being_decoded_is_decoded_a_few_times_more_for_w
     ):
         (letter,) = await dead_letters(broker, 1)
 
-    assert letter.reason == "came back 6 times: whoever had it in hand died or was cut off"
+    assert letter.reason == "came back 6 times: the worker that had it died or lost its connection"
 
 
 async def test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm(
@@ -611,7 +611,7 @@ async def test_nobody_handles_it_here_is_a_reason_too(under_test: BrokerUnderTes
         (letter,) = await dead_letters(broker, 1)
         await until(lambda: memory.handled == [1])
 
-    assert letter.reason == f"nobody handles 'trait.create' on {WORK}"
+    assert letter.reason == f"no handler for 'trait.create' on {WORK}"
 
 
 async def test_stopping_finishes_what_is_in_hand_and_gives_the_rest_back(under_test: BrokerUnderTest) -> None:

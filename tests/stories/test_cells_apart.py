@@ -137,7 +137,7 @@ async def test_on_its_own_broker_a_cell_speaks_for_itself_alone(bus: str, books:
         async with here.running((operator,), operator):
             await operator.publisher.send(a_host("h3", "c2"))
             (letter,) = await dead_letters(there, 1)
-            assert letter.reason == "nobody speaks for cell 'c2' on the broker of c1"
+            assert letter.reason == "cell 'c2' cannot be named on this broker, which serves c1"
             stranger = HostFacts(id=host_id("h3"), name="h3")
             await operator.publisher.send(HostsReported(cell="c2", hosts=(stranger,)))
             await here.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=(stranger,)))

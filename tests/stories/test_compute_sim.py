@@ -451,7 +451,7 @@ async def test_an_order_for_a_host_that_is_not_here_is_buried_with_its_reason(bu
         await until(lambda: here.answers == [spawned(2, "c1-host-00001")])
         (letter,) = await dead_letters(here.broker, 1)
 
-        assert letter.reason == f"host: cell 'c1' has no host {root_of('nowhere')} here"
+        assert letter.reason == f"host is {root_of('nowhere')}, which cell 'c1' does not have here"
 
 
 @BUSES

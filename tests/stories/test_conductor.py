@@ -419,7 +419,7 @@ async def test_an_alternate_that_only_grew_since_it_was_chosen_is_taken_and_one_
 
         assert (told.state, told.host) == ("active", "h3")
         reasons = [(each.host, each.reason.split(":")[0]) for each in told.failures]
-        assert reasons[1:] == [("h2", "no longer what it was when it was chosen")]
+        assert reasons[1:] == [("h2", "the host has changed since it was chosen")]
         await here.until_used(h1=0, h2=0, h3=1)
 
 
@@ -454,7 +454,7 @@ async def test_the_share_of_a_silent_host_is_held_until_it_has_destroyed(bus: st
 
         end = await here.told(order)
         assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
-        assert end.failures[0].reason == "no word of it within 60 s"
+        assert end.failures[0].reason == "no message from the host within 60 s"
         await until(lambda: len(here.computes.destroys) == 1)
         assert await here.used() == {"h1": 1, "h2": 1}
         # It was only slow: what it built is to be destroyed, and was told so already.

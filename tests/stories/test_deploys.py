@@ -329,7 +329,7 @@ async def test_a_conductor_that_gives_a_silent_deploy_up_has_it_taken_off_when_i
 
         ended = await there.here.until_state(instance, "active", "error")
 
-        assert any("no word of it" in each.reason for each in ended.failures)
+        assert any("no message from the host" in each.reason for each in ended.failures)
         await there.delete(instance)
         await there.here.until_state(instance, "deleted")
         await there.until_free(*nodes)

@@ -244,7 +244,7 @@ def test_readiness_is_logged_when_it_comes_and_when_it_goes(caplog: pytest.LogCa
     with caplog.at_level(logging.INFO):
         run_simulated(day())
 
-    gone = "placement is not ready any more: a part: ConnectionLost: gone"
+    gone = "placement is no longer ready: a part: ConnectionLost: gone"
     assert [each.message for each in caplog.records if each.name == "bus.health"] == [
         *("placement is ready", gone),
         *("placement is ready", gone),

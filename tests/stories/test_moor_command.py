@@ -175,7 +175,7 @@ async def test_whatever_lies_among_the_dead_letters_is_listed_shown_and_dropped(
     assert len(as_json) == 102
     assert "\x1b" not in listed.out + shown.out
     assert r"[/x] \x1b[31m \x00 \x9b" in shown.out
-    assert "was not replayed: no role reads the queue '[/red]'; it stays here" in nowhere.err
+    assert "was not replayed: no role reads the queue '[/red]'; it and the letters after it stay here" in nowhere.err
     assert (dropped.out.strip(), rest.out.strip()) == ("dropped 1", "dropped 101")
     assert (await moor("dead", "list", "--bus", url)).out.strip() == "no dead letters"
 
@@ -196,7 +196,7 @@ async def test_deciding_on_what_is_not_there_does_nothing_and_says_so(
 async def test_mistakes_are_said_in_a_line() -> None:
     nobody = await moor("dead", "list", "--bus", "unix:///nowhere/at/all.sock")
     assert nobody.code == 1
-    assert "nobody serves a bus at /nowhere/at/all.sock" in nobody.err.replace("\n", " ")
+    assert "no process serves a bus at /nowhere/at/all.sock" in nobody.err.replace("\n", " ")
     scheme = await moor("dead", "list", "--bus", "http://localhost")
     assert scheme.code == 2
     assert "amqp, amqps, unix or memory" in scheme.err

@@ -158,7 +158,7 @@ async def test_without_a_cloud_it_is_said_that_there_is_none(home: Path) -> None
     ran = await moor("list", XDG_STATE_HOME=str(home))
 
     assert ran.code == 1
-    assert f"nobody serves a bus at {home}/moorage/bus.sock" in ran.err
+    assert f"no process serves a bus at {home}/moorage/bus.sock" in ran.err
     assert "moor up" in ran.err
 
 

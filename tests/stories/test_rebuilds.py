@@ -209,7 +209,7 @@ async def test_a_rebuild_that_is_not_done_in_time_is_an_error_until_it_is_done(b
         active = await there.here.until_state(instance, "active")
 
         assert failed.rebuild is not None
-        assert failed.rebuild.failure == "no word of it within 0.5 s"
+        assert failed.rebuild.failure == "no message from the host within 0.5 s"
         assert active.rebuild is not None
         assert active.rebuild.failure == ""
         (node,) = there.with_instance(instance)

@@ -253,19 +253,19 @@ def test_anything_else_is_unreadable_and_never_an_exception(line: bytes) -> None
         (b'{"message":{"type":"host.query","\xff":1}}', "no UTF-8: byte 0xff at 33", "\ufffd", "\ufffd"),
         (
             b'{"message":{"type":"host.query","name":"a\\u0000b"}}',
-            "'name' has the character NUL in it, which no text may have",
+            "'name' contains the character NUL, which is not allowed",
             "name",
             "a\0b",
         ),
         (
             b'{"message":{"type":"snapshot"},"id":"\\u0000"}',
-            "'id' has the character NUL in it, which no text may have",
+            "'id' contains the character NUL, which is not allowed",
             "id",
             "\0",
         ),
         (
             b'{"message":{"type":"host.query","x":{"\\u0000":1}}}',
-            "'x.\\x00' has the character NUL in it, which no text may have",
+            "'x.\\x00' contains the character NUL, which is not allowed",
             "x.\0",
             "\0",
         ),

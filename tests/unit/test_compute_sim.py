@@ -185,7 +185,7 @@ SHARED = frozenset({STORAGE.id})
         ),
         (
             tree(MARKED, structs.replace(NUMA, parent=CHILD), STORAGE, foreign=SHARED),
-            "does not hang on the root",
+            "is not connected to the root",
         ),
         (tree(MARKED, NUMA, STORAGE, foreign=SHARED), "nothing"),
     ],
@@ -268,14 +268,14 @@ def _nothing_at_all(given: ProviderTree, _: ProviderTree) -> ProviderTree:
     ("wrong", "breach"),
     [
         (_only_own, "is foreign, and was changed"),
-        (_all_traits, "for its own: it could never be unset again"),
+        (_all_traits, "as its own: nobody could unset it again"),
         (_overwrites_traits, "that are foreign were changed"),
-        (_new_child_each_time, "asked again with what it returned"),
-        (_new_child_each_time, "made anew, as after a restart"),
-        (_never_removes, "that is not there any more stays"),
+        (_new_child_each_time, "a call with its own result"),
+        (_new_child_each_time, "a new driver, as after a restart"),
+        (_never_removes, "stays in the tree after it no longer exists"),
         (_reserves_too_much, "reserves 5 of 4 VCPU"),
-        (_only_once, "that got lost are not put back"),
-        (_nothing_at_all, "does not make its root"),
+        (_only_once, "does not restore lost inventories"),
+        (_nothing_at_all, "does not create the root"),
     ],
 )
 def test_the_kit_finds_each_kind_of_bad_driver(
@@ -455,7 +455,7 @@ def test_a_script_is_read_from_toml_and_from_json_alike(tmp_path: Path) -> None:
     ("text", "what"),
     [
         ("[[faults]]\nis = 'explodes'", "explodes"),
-        ("[[faults]]\nis = 'dies'\nfor_s = 3", "it is for good"),
+        ("[[faults]]\nis = 'dies'\nfor_s = 3", "a dead host does not come back"),
         ("[[faults]]\nis = 'falls_silent'\nshare = 1.5", "share is 1.5"),
         ("[[faults]]\nis = 'falls_silent'\nevery_s = 5", "every_s is 5"),
         ("[[faults]]\nis = 'comes_back_late'", "for_s must be more than 0"),
@@ -515,7 +515,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object], what:
         ({"MOOR_BUS_URL": "unix:///x"}, "MOOR_CELL must be set"),
         (
             {"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "c1", "MOOR_COMPUTE_HOSTS": "many"},
-            "MOOR_COMPUTE_HOSTS is 'many', must be a number",
+            "MOOR_COMPUTE_HOSTS is 'many', must be a whole number, 0 or more",
         ),
         (
             {"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "c1", "MOOR_COMPUTE_FAULTS": "/no/such.toml"},

@@ -210,7 +210,7 @@ def test_what_is_really_held_is_adopted() -> None:
     ("verdict", "reason"),
     [
         (FULL, f"does not fit: VCPU of {UUID(int=9)} asked 2, free 1"),
-        (ShapeMoved(roots=(host("h2"),)), f"no longer what it was when it was chosen: {host('h2')}"),
+        (ShapeMoved(roots=(host("h2"),)), f"the host has changed since it was chosen: {host('h2')}"),
         (NotAllowed(field="share", reason="nonsense"), "not allowed: share: nonsense"),
         (Superseded(attempt=7, ended=False), "placement knows a later attempt, 7"),
     ],

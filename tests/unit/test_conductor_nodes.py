@@ -134,7 +134,7 @@ def test_a_silent_node_is_left_with_its_share_until_it_says_that_it_is_clean() -
     said = cell.after_s(DEPLOY_S)
 
     assert said == [undeploy(1, "n1")]
-    assert cell.row.failures[-1].reason == f"no word of it within {DEPLOY_S} s"
+    assert cell.row.failures[-1].reason == f"no message from the host within {DEPLOY_S} s"
     (swap,) = cell.last.swaps
     assert swap.cleanup is not None
     cell.swap(CLAIMED)

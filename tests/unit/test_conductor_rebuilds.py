@@ -205,7 +205,7 @@ def test_a_node_that_says_no_word_in_time_is_an_error_until_it_says_that_it_is_d
     (said,) = cell.after_s(DEPLOY_S)
 
     assert isinstance(said, InstanceFailed)
-    assert state_in(said).reason == f"its rebuild failed: no word of it within {DEPLOY_S} s"
+    assert state_in(said).reason == f"its rebuild failed: no message from the host within {DEPLOY_S} s"
     assert cell.row.cleanups == ()
     told = state_in(cell.hear(redeployed())[-1])
     assert (told.state, told.reason) == ("active", "")
@@ -231,7 +231,7 @@ def test_a_rebuild_that_comes_to_its_cell_too_late_is_not_begun() -> None:
 
     assert isinstance(said, InstanceActive)
     assert state_in(said).rebuild == structs.replace(
-        rebuild(ends_in_s=100).rebuild, failure="it came to its cell after its deadline"
+        rebuild(ends_in_s=100).rebuild, failure="the order reached its cell after the deadline"
     )
 
 

@@ -157,7 +157,7 @@ async def test_limits_stand_as_they_were_declared(place: Path) -> None:
             with found_after_a_kill(place) as found:
                 async with connected(found.as_user(), world(limits=few)) as again:
                     assert await publish(again, parcel(3)) == [Receipt.REFUSED]
-                    with pytest.raises(Refusal, match="declared as"):
+                    with pytest.raises(Refusal, match="declared with"):
                         await again.declare(world(limits=Limits()))
 
 
@@ -353,7 +353,7 @@ async def test_a_second_process_is_refused_and_told_by_whom(place: Path) -> None
         assert holder.stdout is not None
         assert await within_patience(holder.stdout.readline()) == b"mine\n"
         with (
-            pytest.raises(JournalTakenError, match=f"{place} is the journal of process {holder.pid}"),
+            pytest.raises(JournalTakenError, match=f"{place} is the journal of the running process {holder.pid}"),
             kept_broker(place),
         ):
             pass
@@ -387,7 +387,7 @@ async def test_a_journal_of_another_version_is_refused_with_both_versions(place:
         newer.execute("PRAGMA user_version = 9")
     newer.close()
 
-    with pytest.raises(JournalUnreadableError, match="version 9, this program reads 1"), kept_broker(place):
+    with pytest.raises(JournalUnreadableError, match="version 9, this program reads version 1"), kept_broker(place):
         pass
 
 

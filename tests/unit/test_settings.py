@@ -113,7 +113,7 @@ def test_a_file_says_the_same_as_variables_do(tmp_path: Path) -> None:
 )
 def test_where_all_cells_are_named_the_place_of_another_is_refused(variable: str, url: str) -> None:
     with pytest.raises(
-        BadSetting, match=f"is 'reef' .{variable}.: the cells that there are: harbour, island"
+        BadSetting, match=f"is 'reef' .{variable}.: there is no such cell; the cells are harbour, island"
     ):
         places_in({"MOOR_CELLS": "harbour,island", variable: f"reef={url}"})
 
@@ -136,7 +136,7 @@ def test_nothing_stated_is_nothing_known() -> None:
         ("MOOR_IRONIC_DB_URL", "mysql://h/x", "ironic_db_url is 'mysql://h/x' .* sqlite or postgresql"),
         ("MOOR_DB_URL", "sqlite://", "db_url is 'sqlite://' .* names no file"),
         ("MOOR_DB_URL", "postgresql://h", "db_url is 'postgresql://h' .* names no database"),
-        ("MOOR_CELLS", "cell0", r"cells is 'cell0' \(MOOR_CELLS\): instances that no cell has"),
+        ("MOOR_CELLS", "cell0", r"cells is 'cell0' \(MOOR_CELLS\): this name is reserved"),
         ("MOOR_CELLS", "harbour,Über", r"cells is 'Über' \(MOOR_CELLS\): a cell's name"),
         (
             "MOOR_CELL_BUS_URLS",

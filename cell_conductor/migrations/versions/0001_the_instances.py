@@ -1,4 +1,4 @@
-"""The instances of a cell as they were first written down."""
+"""Creates the tables for the instances of a cell."""
 
 import sqlalchemy as sa
 from alembic import op

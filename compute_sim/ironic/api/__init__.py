@@ -1,1 +1,1 @@
-"""The part of Ironic's REST API that bare-metal clients use, over a SimulatedIronic."""
+"""The part of Ironic's REST API that bare-metal clients use, on top of a SimulatedIronic."""

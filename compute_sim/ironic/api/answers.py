@@ -1,4 +1,4 @@
-"""A request as endpoints see it, and what they answer."""
+"""The requests and answers of endpoints."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,14 +10,14 @@ class Asked(Struct, frozen=True, kw_only=True):
     minor: int
     path: Mapping[str, str]
     query: Mapping[str, str]
-    # The document of the body; None if there is none.
+    # The decoded body; None if there is none.
     body: Any
-    # Where this API is, without a slash at the end.
+    # The URL of this API, without a slash at the end.
     base: str
 
 
 class Answer(Struct, frozen=True):
-    """Without a body there is no content. `location` is below /v1/."""
+    """An answer. None as body means no content. `location` is relative to /v1/."""
 
     status: int
     body: Any = None

@@ -1,4 +1,4 @@
-"""The application: authentication, versions and errors as Ironic has them, and the routes."""
+"""The ASGI application: routes, authentication, versions and errors as in Ironic."""
 
 import asyncio
 import base64
@@ -129,7 +129,7 @@ def _asked(request: Request, minor: int, body: bytes) -> Asked | Refused:
 
 
 def _refusal(refused: Refused, headers: Mapping[str, str]) -> Response:
-    """JSON inside JSON, as Ironic's errors are."""
+    """An error as in Ironic: JSON inside JSON."""
     fault = {
         "faultcode": "Client" if refused.status < _SERVER_ERROR else "Server",
         "faultstring": refused.text,
@@ -140,7 +140,9 @@ def _refusal(refused: Refused, headers: Mapping[str, str]) -> Response:
 
 
 def _denied(header: str | None, users: Mapping[str, str]) -> Response | None:
-    """Why a request is not let in by HTTP basic authentication, in the shape of that layer."""
+    """The answer to a request that HTTP basic authentication rejects, in the format of that layer; None if it is
+    accepted.
+    """
     if header is None:
         return _not_let_in(401, "Authorization required")
     kind, _, token = header.partition(" ")

@@ -27,13 +27,13 @@ _EQUAL = (
 _SWITCHES = ("maintenance", "retired", "associated", "sharded", "detail")
 _OTHERS = ("shard", "project", "conductor", "marker", "limit", "fields", "sort_key", "sort_dir")
 _MINORS = {**FIELD_MINORS, "sharded": FIELD_MINORS["shard"], "detail": _DETAIL_MINOR}
-# Ironic's link to the next page forgets the other filters.
+# Ironic's link to the next page omits the other filters.
 _REMEMBERED = ("associated", "maintenance", "retired", "detail", "fields")
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 class Query(Struct, frozen=True):
-    """What to list: nodes that pass all tests, after the marker."""
+    """A query: nodes that pass all tests, after the marker."""
 
     tests: tuple[Callable[[Node], bool], ...]
     limit: int
@@ -63,7 +63,7 @@ def read_query(asked: Mapping[str, str], minor: int, page_max: int, conductor: s
 
 
 def _not_asked(asked: Mapping[str, str], minor: int) -> Refused | None:
-    """Why this is no query of this version."""
+    """Why this query is invalid in this version; None if it is valid."""
     for name in asked:
         if name not in (*_EQUAL, *_SWITCHES, *_OTHERS):
             return Refused(BAD_REQUEST, f"Unexpected argument: {name}")
@@ -126,7 +126,7 @@ def _equals(field: str, value: str | bool) -> Callable[[Node], bool]:  # noqa: F
 
 class Page(Struct, frozen=True):
     nodes: tuple[Node, ...]
-    # The query of the next page; empty if this is the last.
+    # The query of the next page; empty on the last one.
     next_query: str
 
 
@@ -142,7 +142,7 @@ def page_of(nodes: Mapping[str, Node], query: Query) -> Page | Refused:
         rest = after
     found = (node for node in rest if all(test(node) for test in query.tests))
     page = tuple(islice(found, query.limit))
-    # As in Ironic a full page has a next one, which may be empty.
+    # As in Ironic, a full page has a next page, which may be empty.
     if query.has_one or len(page) < query.limit:
         return Page(page, "")
     pairs = [("sort_key", "id"), ("sort_dir", "asc"), *query.remembered]

@@ -52,7 +52,7 @@ class NodesApi:
         shown = None if query.is_detailed else fields
         body: dict[str, Any] = {"nodes": [self._shown(node, asked, shown) for node in page.nodes]}
         if page.next_query:
-            # The link names the fields that are shown though they were not asked for.
+            # The link also names fields that are shown without being asked for.
             named = shown is not None and "fields" not in asked.query
             chosen = f"fields={','.join(shown or ())}&" if named else ""
             body["next"] = f"{asked.base}/v1/{path}?{chosen}{page.next_query}"
@@ -203,7 +203,7 @@ class NodesApi:
         return self._ironic.node(ident) or no_such_node(ident)
 
     def _node_since(self, asked: Asked, minor: int) -> Node | Refused:
-        """Before the microversion that brought a subresource, there is none."""
+        """The node, if the microversion has this subresource."""
         if asked.minor < minor:
             return Refused(NOT_FOUND, f"This is not there before API version 1.{minor}.")
         return self._node(asked)

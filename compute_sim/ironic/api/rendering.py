@@ -87,13 +87,13 @@ _ALL_FIELDS = (
     "allocation_uuid",
     "chassis_uuid",
 )
-# These cannot be asked for by name.
+# Fields that cannot be requested by name.
 _NOT_ASKED_FOR = frozenset({"created_at", "updated_at"})
 _SUBRESOURCES = ("ports", "states", "portgroups", "volume")
 
 
 def asked_fields(text: str, minor: int) -> tuple[str, ...] | Refused:
-    """What `?fields=` names."""
+    """The fields named in `?fields=`."""
     fields = tuple(each.strip() for each in text.split(",") if each.strip())
     for field in fields:
         if FIELD_MINORS.get(field, 1) > minor:
@@ -106,7 +106,7 @@ def asked_fields(text: str, minor: int) -> tuple[str, ...] | Refused:
 def node_shown(
     node: Node, minor: int, fields: Sequence[str] | None, base: str, conductor: str
 ) -> dict[str, Any]:
-    """All fields without `fields`."""
+    """A node as the API shows it: these fields, or all if None."""
     shown = {
         field: _value(node, field, minor, conductor)
         for field in (_ALL_FIELDS if fields is None else fields)

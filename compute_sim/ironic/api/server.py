@@ -16,7 +16,7 @@ _LOOKS_EVERY_S = 0.05
 
 
 class IronicServer:
-    """Listens from the moment it is made. While Ironic takes no connections, the port is closed, and then opened again."""
+    """Listens as soon as it is created. While Ironic takes no connections the port is closed; later it is opened again."""
 
     def __init__(self, ironic: SimulatedIronic, host: str = "127.0.0.1", port: int = 0) -> None:
         self._ironic = ironic
@@ -44,7 +44,7 @@ class IronicServer:
         self._is_stopped = True
 
     async def _serve(self) -> None:
-        """Until it is stopped, or Ironic takes no connections any more."""
+        """Serve until it is stopped, or Ironic takes no connections any more."""
         config = uvicorn.Config(
             self._app,
             ws="none",
@@ -66,7 +66,7 @@ class IronicServer:
 
 
 class _Server(uvicorn.Server):
-    """Signals are the process's, which has more parts than this one."""
+    """The process handles signals itself, since it has other parts too."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Microversions: which one a request asks for."""
+"""The microversion that a request asks for."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ MIN_MINOR = 1
 
 
 def asked_minor(headers: Mapping[str, str]) -> int | Refused:
-    """Without a header it is the oldest version."""
+    """The requested minor version; without a header the oldest one."""
     asked = headers.get(HEADER.lower()) or _common(headers.get(COMMON_HEADER.lower(), ""))
     if not asked:
         return MIN_MINOR
@@ -32,7 +32,7 @@ def asked_minor(headers: Mapping[str, str]) -> int | Refused:
 
 
 def _common(header: str) -> str:
-    """`baremetal 1.46`, among other services'."""
+    """The version in a header such as `baremetal 1.46`, which may name other services too."""
     for each in header.split(","):
         service, _, version = each.strip().partition(" ")
         if service == SERVICE:

@@ -1,1 +1,1 @@
-"""What the simulated Ironic decides: pure functions over frozen values, the time an argument."""
+"""The decisions of the simulated Ironic: pure functions over frozen values; the time is an argument."""

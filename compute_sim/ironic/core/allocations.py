@@ -1,6 +1,7 @@
-"""Ironic's own allocation API: a client asks for a node of a class, and the conductor picks one.
+"""Ironic's own allocation API: a client asks for a node of a resource class, and the conductor picks one.
 
-The node says nothing when it is taken or released: only the allocation does, and without its node until it is deleted.
+The node has no notification when it is taken or released. Only the allocation has, and without its node until it is
+deleted.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,9 @@ ALLOCATING, ACTIVE, FAILED = "allocating", "active", "error"
 
 
 class Allocation(Struct, frozen=True, kw_only=True):
-    """The fields in the order of the notifications. `traits` and `candidate_nodes` are null until it was read back."""
+    """The fields in the order of the notifications. `traits` and `candidate_nodes` are null until read from the
+    database.
+    """
 
     uuid: str
     name: str | None = None
@@ -39,7 +42,7 @@ class AllocationWritten(Struct, frozen=True):
 
 
 def stored(allocation: Allocation) -> Allocation:
-    """As it is once it was read back from the database."""
+    """The allocation as read from the database."""
     return structs.replace(
         allocation,
         traits=allocation.traits or (),
@@ -62,7 +65,7 @@ def fits(allocation: Allocation, node: Node) -> bool:
 
 
 def allocate(allocation: Allocation, nodes: Iterable[Node], at_s: float) -> tuple[Allocation, Node | None]:
-    """The allocation with the first node that fits, and that node; or with its error."""
+    """The allocation and the first suitable node; or the allocation with an error, and None."""
     allocation = structs.replace(stored(allocation), updated_at=second(at_s))
     node = next((each for each in nodes if fits(allocation, each)), None)
     if node is None:
@@ -77,7 +80,7 @@ def allocate(allocation: Allocation, nodes: Iterable[Node], at_s: float) -> tupl
 
 
 def why_kept(allocation: Allocation, node: Node) -> Refused | None:
-    """Why an allocation with this node is not deleted now."""
+    """Why an allocation with this node cannot be deleted now; None if it can."""
     if node.maintenance:
         return None
     state = node.provision_state

@@ -1,7 +1,7 @@
-"""Creating, patching, maintaining and deleting a node: what is allowed, and what is announced.
+"""Creating, patching and deleting a node and setting its maintenance: what is allowed, and the notifications.
 
-Ironic announces a change before its conductor has agreed: first what was asked for, then that it is so or that it failed.
-What its API refuses by itself is not announced at all.
+Ironic sends a notification before its conductor has agreed: first the requested change, then the result or the error. A
+change that the API itself refuses has no notification.
 """
 
 import re
@@ -53,7 +53,7 @@ CREATE_ALLOWED = (PATCH_ALLOWED | {"uuid"}) - {"protected", "protected_reason"}
 _UUIDS = ("uuid", "instance_uuid", "chassis_uuid")
 _LENGTHS_MAX = {"resource_class": 80, "description": 4096, "instance_name": 255, "parent_node": 36}
 _TRUE, _FALSE = ("true", "1", "yes", "on", "t", "y"), ("false", "0", "no", "off", "f", "n")
-# What Ironic's object of a node that is not stored yet leaves unsaid.
+# Fields that are null in Ironic's object of a node before it is stored.
 _UNSAID = {
     "console_enabled": None,
     "disable_power_off": None,
@@ -61,7 +61,7 @@ _UNSAID = {
     "protected": None,
     "retired": None,
 }
-# The microversion that brought a field; fields without one were there from the start.
+# The microversion that introduced a field; fields without one were always there.
 FIELD_MINORS: Mapping[str, int] = {
     "driver_internal_info": 3,
     "name": 5,
@@ -111,7 +111,7 @@ FIELD_MINORS: Mapping[str, int] = {
 
 
 class Written(Struct, frozen=True):
-    """A change that is announced: as it was asked for, and as it is; or why the conductor refused it."""
+    """A change with notifications: the node as requested, the node as it is then, and why the conductor refused."""
 
     start: Node
     after: Node
@@ -119,7 +119,7 @@ class Written(Struct, frozen=True):
 
 
 class Others(Struct, frozen=True):
-    """What else there is: uuids, names, instances and conductor groups that are in use."""
+    """Values in use by other nodes: uuids, names and instances; and the existing conductor groups."""
 
     uuids: Collection[str]
     names: Collection[str]
@@ -134,7 +134,7 @@ def is_uuid(text: str) -> bool:
 def create(
     fields: Mapping[str, Any], others: Others, at_s: float, minor: int, *, uuid: str
 ) -> Refused | Written:
-    """A new node in `enroll`; `uuid` is for one that names none."""
+    """A new node in state `enroll`; `uuid` is used if the fields have none."""
     for field in fields:
         if field not in CREATE_ALLOWED:
             return Refused(BAD_REQUEST, f"A node has no field {field!r} that can be set when it is created.")
@@ -147,7 +147,7 @@ def create(
     if (refused := _no_conductor(driver, group, others)) is not None:
         return refused
     uuid = values.pop("uuid", None) or uuid
-    # Before the first microversion that knows it there is no `enroll`.
+    # Microversions before this one have no state `enroll`.
     state = states.ENROLL if minor >= _ENROLL_MINOR else states.AVAILABLE
     start = Node(uuid=uuid, provision_state=state, **{**_UNSAID, **dict.fromkeys(INTERFACES), **values})
     after = structs.replace(
@@ -208,7 +208,7 @@ def _patched_fields(node: Node, operations: Sequence[Mapping[str, Any]]) -> dict
 
 
 def _in_transition(node: Node, operations: Sequence[Mapping[str, Any]], minor: int) -> Refused | None:
-    """A node that is on its way from one state to another is left alone, but may lose its instance in maintenance."""
+    """Why a node that changes its state cannot be patched. In maintenance its instance may still be removed."""
     if node.maintenance and [*operations] == [{"op": "remove", "path": "/instance_uuid"}]:
         return None
     state = node.provision_state
@@ -223,7 +223,7 @@ _INSPECT_WAIT_MINOR = 39
 
 
 def _values_of(fields: Mapping[str, Any], minor: int) -> dict[str, Any] | Refused:
-    """The fields as a node keeps them; null is the field's default."""
+    """The fields as stored in a node; null means the field's default."""
     values: dict[str, Any] = {}
     for field, value in fields.items():
         if FIELD_MINORS.get(field, 1) > minor:
@@ -327,7 +327,7 @@ def _wrong_state_for(node: Node, changed: Mapping[str, Any]) -> Refused | None:
 
 
 def _settled(start: Node, changed: Mapping[str, Any], at_s: float) -> Node:
-    """What follows from a change that was accepted."""
+    """The node with the consequences of an accepted change."""
     more: dict[str, Any] = {"updated_at": second(at_s)}
     if changed.get("maintenance") is False:
         more.update(maintenance_reason=None, fault=None)
@@ -344,7 +344,7 @@ def _settled(start: Node, changed: Mapping[str, Any], at_s: float) -> Node:
 
 
 def set_maintenance(node: Node, is_on: bool, reason: str | None, at_s: float) -> Written:  # noqa: FBT001 - the value set
-    """The same call twice is announced twice."""
+    """Sets or ends maintenance. A repeated call is notified again."""
     start = structs.replace(node, maintenance=is_on, maintenance_reason=reason if is_on else None)
     if node.reservation:
         return Written(start, node, locked(node.uuid, node.reservation))
@@ -369,7 +369,7 @@ def set_traits(
 
 
 def remove_traits(node: Node, name: str | None) -> Written:
-    """All of them without a name."""
+    """Removes one trait, or all if no name is given."""
     if name is None:
         return _with_traits(node, (), None)
     missing = None

@@ -1,4 +1,4 @@
-"""JSON Patch on one field of a node: add, replace and remove, on the field itself or inside it."""
+"""JSON Patch on one field of a node: add, replace and remove, on the field or inside it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ OPERATIONS = ("add", "replace", "remove")
 
 
 def flaw_of(operations: object) -> str:
-    """Why this is no patch; empty if it is one."""
+    """Why this is not a valid patch; empty if it is."""
     if not isinstance(operations, Sequence) or isinstance(operations, str):
         return "a patch is a list of operations"
     for each in operations:

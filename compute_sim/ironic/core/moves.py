@@ -1,4 +1,4 @@
-"""A node before and after an event of its state machine, and what the notification bus is told."""
+"""A node before and after an event of its state machine, and the notification of the event."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from compute_sim.ironic.core.node import Node, second
 
 
 class ProvisionSet(Struct, frozen=True):
-    """An event has moved the node."""
+    """An event has changed the node's provision state."""
 
     node: Node
     event: str
@@ -19,7 +19,7 @@ class ProvisionSet(Struct, frozen=True):
 
 
 class PowerSet(Struct, frozen=True):
-    """The power of a node is about to change, or has changed, or could not be changed."""
+    """The power of a node will change, has changed, or could not be changed."""
 
     node: Node
     to_power: str
@@ -27,14 +27,14 @@ class PowerSet(Struct, frozen=True):
 
 
 class PowerCorrected(Struct, frozen=True):
-    """The conductor found that the power of a node is not what it had noted."""
+    """The conductor found that a node's power differs from its record."""
 
     node: Node
     from_power: str | None
 
 
 class NodeWritten(Struct, frozen=True):
-    """The API has created, updated or deleted a node, or is about to, or could not."""
+    """The API creates, updates or deletes a node: before it, after it, or after it failed."""
 
     node: Node
     action: str
@@ -50,11 +50,11 @@ Said = ProvisionSet | PowerSet | PowerCorrected | NodeWritten | MaintenanceSet
 
 
 def moved(node: Node, event: str, at_s: float, **changes: Any) -> tuple[Node, ProvisionSet]:
-    """The node after an event that is possible in its state, with these other changes, and the notification of it."""
+    """The node after an event that is allowed in its state, with these other changes; and the notification."""
     state = node.provision_state
     after = states.state_after(state, event)
     if after is None:
-        raise ValueError(f"node {node.uuid} is {state!r}: the event {event!r} is not possible")
+        raise ValueError(f"node {node.uuid} is {state!r}, which does not allow the event {event!r}")
     at = second(at_s)
     if after == states.INSPECTING:
         changes["inspection_started_at"] = at

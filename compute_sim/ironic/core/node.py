@@ -1,4 +1,4 @@
-"""A node of the simulated Ironic with all its fields, in Ironic's words."""
+"""A node of the simulated Ironic with all its fields, under Ironic's names."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -47,10 +47,10 @@ INTERFACES = tuple(_DEFAULT_INTERFACES["fake-hardware"])
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """The first fields, as far as `uuid`, stand in each notification of a node, in this order; the others only in some.
+    """A node. The fields up to `uuid` are in every notification of a node, in this order; the others only in some.
 
-    Times are texts, as notifications have them. `bmc_power` is what the hardware would say of its power, None for a
-    driver that does not know.
+    Times are texts, as in notifications. `bmc_power` is the power that the hardware would report, None for a driver
+    that does not know.
     """
 
     clean_step: Json = {}
@@ -106,7 +106,7 @@ class Node(Struct, frozen=True, kw_only=True):
     instance_info: Json = {}
     driver_info: Json = {}
     driver_internal_info: Json = {}
-    # In none.
+    # In no notification.
     firmware_interface: str | None = "fake"
     shard: str | None = None
     reservation: str | None = None
@@ -126,7 +126,7 @@ class Node(Struct, frozen=True, kw_only=True):
         return self.deploy_interface in AGENT_INTERFACES
 
 
-# How many fields stand in each notification of a node.
+# The number of fields in every notification of a node.
 COMMON_COUNT = Node.__struct_fields__.index("uuid") + 1
 COMMON_FIELDS = Node.__struct_fields__[:COMMON_COUNT]
 
@@ -136,7 +136,7 @@ def default_interfaces(driver: str) -> Mapping[str, str]:
 
 
 def second(at_s: float) -> str:
-    """A time as notifications have it in their fields."""
+    """A time in the format of notifications' fields."""
     return _second(int(at_s))
 
 
@@ -146,5 +146,5 @@ def _second(at_s: int) -> str:
 
 
 def microsecond(at_s: float) -> str:
-    """A time as it stands in driver_internal_info: without a zone."""
+    """A time in the format of driver_internal_info: without a zone."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%S.%f}"

@@ -19,7 +19,7 @@ from compute_sim.ironic.core.refusals import (
 from compute_sim.ironic.core.work import Going, Job, JobName, Rules, begin_cleaning, boot_agent, going
 
 SERVER_ERROR = 500
-# The microversion that brought a verb.
+# The microversion that introduced a verb.
 _VERB_MINORS: Mapping[str, int] = {
     "manage": 4,
     "provide": 4,
@@ -149,7 +149,7 @@ def _begin(node: Node, order: ProvisionOrder, event: str, at_s: float, rules: Ru
 
 
 def _with_steps(node: Node, order: ProvisionOrder) -> Node:
-    """Manual cleaning notes its steps after it was announced."""
+    """Manual cleaning stores its steps after its notification."""
     if not order.clean_steps:
         return node
     steps = [{**step, "abortable": False, "priority": 0} for step in order.clean_steps]
@@ -204,7 +204,7 @@ def order_power(node: Node, target: str, at_s: float, rules: Rules) -> Refused |
 
 
 def keep_power(node: Node, at_s: float, rules: Rules) -> Going | None:
-    """Somebody changed the power at the node itself: the conductor sets it back to what it has noted."""
+    """The power was changed at the node itself: the conductor sets it back to its record."""
     if node.reservation or node.power_state is None:
         return None
     start = PowerSet(node, node.power_state, "start")

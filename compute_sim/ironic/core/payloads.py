@@ -1,4 +1,4 @@
-"""The payload of each notification: its name, its version and its fields, in the order in which Ironic writes them."""
+"""The payload of each notification: its name, its version and its fields in Ironic's order."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ _MASKED_IN_INSTANCE = ("image_url", "configdrive")
 
 class Payload(Struct, frozen=True):
     event_type: str
-    # By which service it is said: "api" or "conductor".
+    # The publishing service: "api" or "conductor".
     service: str
     is_error: bool
     name: str
@@ -81,7 +81,7 @@ def _payload(
 
 
 def masked(info: Json) -> Json:
-    """Without passwords and addresses that carry them."""
+    """The values without passwords, and without URLs that contain them."""
     if not info:
         return info
     return {key: MASKED if _is_secret(key) else _inner(value) for key, value in info.items()}

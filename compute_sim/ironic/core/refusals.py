@@ -1,10 +1,10 @@
-"""What the simulated Ironic answers to what it does not do."""
+"""The errors that the simulated Ironic returns."""
 
 from msgspec import Struct
 
 
 class Refused(Struct, frozen=True):
-    """The status of the answer, and its text."""
+    """An error: its HTTP status and its text."""
 
     status: int
     text: str

@@ -1,7 +1,7 @@
-"""The script of a simulated Ironic: what goes wrong, on which nodes, when, and how likely.
+"""The fault script of a simulated Ironic: which faults happen, on which nodes, when, and how likely.
 
-Chance is derived from the script's seed and from what it is about (the fault, the node, how often it was asked), so that
-the same nodes fail in each run, whatever the order in which things happen.
+Random choices are derived from the script's seed and their subject (fault, node, how often it was asked). So the same
+nodes fail in each run, whatever the order of events.
 """
 
 from fnmatch import fnmatchcase
@@ -29,10 +29,11 @@ Work = Literal[
 
 
 class NodeFault(Variant, frozen=True, kw_only=True):
-    """Which nodes have it: those whose name or uuid fits one of the patterns, and of these a share.
+    """A fault: which nodes have it, when, and how likely.
 
-    It is on from `after_s` (since the simulated Ironic began) for `for_s`, and again every `every_s`; 0 is for ever, and
-    once. While it is on, it happens with this probability each time.
+    It affects nodes whose name or uuid matches one of the patterns, and of these a share. It is active from `after_s`
+    (since the simulated Ironic began) for `for_s`, and again every `every_s`. 0 means for ever, and only once. While it
+    is active, it happens with this probability each time.
     """
 
     nodes: tuple[str, ...] = ("*",)
@@ -60,7 +61,7 @@ class BmcSilent(NodeFault, frozen=True, tag="bmc_silent"):
 
 
 class NodeLocked(NodeFault, frozen=True, tag="node_locked"):
-    """Orders for the node are answered 409, as while a periodic task of the conductor holds its lock."""
+    """Orders for the node are answered with 409, as while a periodic task of the conductor holds its lock."""
 
 
 class Loses(NodeFault, frozen=True, kw_only=True, tag="loses"):
@@ -74,13 +75,13 @@ class Doubles(NodeFault, frozen=True, tag="doubles"):
 
 
 class Delays(NodeFault, frozen=True, kw_only=True, tag="delays"):
-    """A notification is published so much later than it was said."""
+    """A notification is published this much later."""
 
     late_s: float
 
 
 class Away(Variant, frozen=True, kw_only=True, tag="away"):
-    """The API is away: it answers 503, or takes no connections."""
+    """The API is down: it answers 503, or takes no connections."""
 
     after_s: float = 0.0
     for_s: float = 0.0
@@ -100,7 +101,7 @@ class IronicScript(Value, frozen=True):
 
 
 class About(Struct, frozen=True):
-    """One question to the script: of which node, when, and how often it was asked before."""
+    """The subject of one random choice: the node, the time, and how often the script was asked about it before."""
 
     name: str | None
     uuid: str
@@ -133,7 +134,7 @@ def is_locked(script: IronicScript, about: About) -> bool:
 
 
 def publishings(script: IronicScript, event_type: str, about: About) -> tuple[float, ...]:
-    """After how many seconds a notification is published, each time that it is; empty if it is lost."""
+    """The delays after which a notification is published, one for each time; empty if it is lost."""
     late_s, times = 0.0, 1
     for number, fault in enumerate(script.faults):
         match fault:

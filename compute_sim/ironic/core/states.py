@@ -1,4 +1,4 @@
-"""Ironic's provision states: which event leads from which state to which, and which verb of the API is which event."""
+"""Ironic's provision states: which event leads from which state to which, and which event each verb of the API means."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -25,7 +25,7 @@ SERVICING, SERVICE_WAIT, SERVICE_FAILED, SERVICE_HOLD = (
 
 POWER_ON, POWER_OFF, REBOOTING, POWER_ERROR = "power on", "power off", "rebooting", "error"
 SOFT_REBOOTING, SOFT_POWER_OFF = "soft rebooting", "soft power off"
-# The power state that a power order leads to.
+# The power state that each power order leads to.
 POWER_TARGETS: Mapping[str, str] = MappingProxyType(
     {
         POWER_ON: POWER_ON,
@@ -36,7 +36,7 @@ POWER_TARGETS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# The target that the API is given, and the event that it is.
+# The API's target, and the event that it means.
 VERBS: Mapping[str, str] = MappingProxyType(
     {
         "active": "deploy",
@@ -126,9 +126,10 @@ _AFTER: Mapping[str, Mapping[str, str]] = {
 }
 ALL = tuple(_AFTER)
 
-# A node in one of these has no target.
+# States without a target.
 STABLE = frozenset({ENROLL, MANAGEABLE, AVAILABLE, ACTIVE, ERROR, RESCUE})
-# The conductor is at work, or waits for the node; which of two states is among these says how an event is announced.
+# The conductor works, or waits for the node. The notification of an event depends on which of its two states are among
+# these.
 UNSTABLE = frozenset(
     {
         DEPLOYING,
@@ -147,7 +148,7 @@ UNSTABLE = frozenset(
         SERVICE_WAIT,
     }
 )
-# A node with a target is patched only in these.
+# A node with a target can be patched only in these states.
 UPDATE_ALLOWED = frozenset(
     {
         DEPLOY_FAILED,
@@ -165,7 +166,7 @@ UPDATE_ALLOWED = frozenset(
         SERVICE_FAILED,
     }
 )
-# Its resource class and its interfaces change only in these.
+# Its resource class and interfaces can be changed only in these states.
 CLASS_CHANGE_ALLOWED = (ENROLL, INSPECTING, INSPECT_WAIT, MANAGEABLE, AVAILABLE)
 DELETE_ALLOWED = (MANAGEABLE, ENROLL, ADOPT_FAILED, AVAILABLE)
 
@@ -187,12 +188,12 @@ _CLEANS = frozenset({CLEANING, CLEAN_WAIT, CLEAN_FAILED, CLEAN_HOLD})
 
 
 def state_after(state: str, event: str) -> str | None:
-    """Where the event leads from this state; None if it is not possible there."""
+    """The state after this event; None if the event is not allowed in this state."""
     return _AFTER.get(state, {}).get(event)
 
 
 def target_after(state: str, target: str | None, event: str, after: str) -> str | None:
-    """The target of a node that the event has moved to `after`. Manual cleaning keeps its own target until it is over."""
+    """The target of a node after an event led to `after`. Manual cleaning keeps its own target until it is over."""
     if after in STABLE:
         return None
     if event == "clean" and state == MANAGEABLE:
@@ -203,7 +204,7 @@ def target_after(state: str, target: str | None, event: str, after: str) -> str 
 
 
 def status_of(state: str, event: str, after: str) -> str:
-    """As what Ironic announces an event: by the two states, unless it is a failure."""
+    """The status in the notification of an event: by the two states, or an error."""
     if event == "fail":
         return "error"
     match (state in UNSTABLE, after in UNSTABLE):

@@ -1,7 +1,7 @@
-"""What the conductor does with a node after an order: which job is under way, when it is due, and how it ends.
+"""The conductor's jobs on a node after an order: which job runs, when it is due, and how it ends.
 
-A node has at most one job. While a job runs the conductor holds the node's lock; while it waits for an agent's call it
-holds none, and the node's target alone keeps others from changing it.
+A node has at most one job. While a job runs the conductor holds the node's lock. While it waits for an agent's call it
+holds none, and only the node's target protects it from changes.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ JobName = Literal[
     "power kept",
     "power down",
 ]
-# In each state in which somebody is at work: the job that ends it, and the delay of that.
+# Per state with work in progress: the job that ends it, and its delay.
 _WORK_IN: Mapping[str, tuple[JobName, str]] = {
     states.VERIFYING: ("verify", "verify_s"),
     states.INSPECTING: ("inspect", "inspect_s"),
@@ -48,9 +48,9 @@ _WORK_IN: Mapping[str, tuple[JobName, str]] = {
     states.CLEANING: ("clean", "clean_s"),
     states.CLEAN_WAIT: ("clean wait", "agent_call_s"),
 }
-# The conductor waits for the node, and does not hold its lock.
+# Jobs in which the conductor waits for the node without its lock.
 WAITS = frozenset({"deploy wait", "deploy timeout", "clean wait", "clean timeout"})
-# Why this kind of job fails on the node now; empty if it does not.
+# Returns why this kind of job fails on the node now; empty if it succeeds.
 Fails = Callable[[str], str]
 
 CLEAN_FAILURE, POWER_FAILURE = "clean failure", "power failure"
@@ -68,30 +68,30 @@ _MANUAL_CLEANING_KEYS = ("cleaning_disable_ramdisk", "declarative_cleaning")
 
 
 class Delays(Struct, frozen=True, kw_only=True):
-    """How long the conductor needs, in seconds."""
+    """The durations of the conductor's work, in seconds."""
 
     verify_s: float = 1.0
     inspect_s: float = 1.0
     adopt_s: float = 1.0
     clean_s: float = 1.0
-    # From a node's end of cleaning to available where nothing is cleaned.
+    # From the end of a deploy to available, where nothing is cleaned.
     clean_skipped_s: float = 0.03
     deploy_s: float = 2.0
     tear_down_s: float = 2.0
     rescue_s: float = 2.0
     service_s: float = 1.0
     power_s: float = 1.0
-    # From an agent's boot to its first call, and how long the conductor waits for it.
+    # From an agent's boot to its first call; and how long the conductor waits for that call.
     agent_call_s: float = 1.0
     agent_timeout_s: float = 20.0
-    # From an allocation's creation to its node.
+    # From the creation of an allocation to its node.
     allocation_s: float = 0.1
-    # The conductor asks every BMC for its power so often.
+    # The interval of the power sync, which asks every BMC for its power.
     power_sync_s: float = 60.0
 
 
 class Rules(Struct, frozen=True):
-    """How this conductor works."""
+    """The settings of this conductor."""
 
     delays: Delays
     cleans: bool
@@ -105,7 +105,7 @@ class Job(Struct, frozen=True):
 
 
 class Going(Struct, frozen=True):
-    """The node as it is now, what is said of it, and the job that is under way."""
+    """One step of work: the node after it, its notifications, and the next job."""
 
     node: Node
     said: tuple[Said, ...]
@@ -113,13 +113,13 @@ class Going(Struct, frozen=True):
 
 
 def going(node: Node, said: tuple[Said, ...], job: Job | None, host: str) -> Going:
-    """With the lock held exactly if a job runs."""
+    """A step. The node is locked exactly while a job runs."""
     holder = host if job is not None and job.name not in WAITS else None
     return Going(structs.replace(node, reservation=holder), said, job)
 
 
 def begin_cleaning(node: Node, said: tuple[Said, ...], at_s: float, rules: Rules) -> Going:
-    """A node that has just begun to be `cleaning`."""
+    """Begin to clean a node that has just entered `cleaning`."""
     delays = rules.delays
     is_manual = node.target_provision_state == states.MANAGEABLE
     cleans = rules.cleans if node.automated_clean is None else node.automated_clean
@@ -131,7 +131,7 @@ def begin_cleaning(node: Node, said: tuple[Said, ...], at_s: float, rules: Rules
 
 
 def taken_up(node: Node, at_s: float, rules: Rules) -> Going | None:
-    """The work that the node's state tells of, begun again; None if nobody worked on it. Nothing is announced."""
+    """Restart the work that the node's state shows; None if there was none. There is no notification."""
     if node.target_power_state is not None:
         job = Job("power", at_s + rules.delays.power_s, node.target_power_state)
     elif (found := _WORK_IN.get(node.provision_state)) is not None:
@@ -154,7 +154,7 @@ def boot_agent(node: Node, said: tuple[Said, ...], job: JobName, at_s: float, ru
 def finish(  # noqa: PLR0911 - one for each kind of job
     node: Node, job: Job, fails: Fails, at_s: float, rules: Rules
 ) -> Going:
-    """The node after its job, which is due."""
+    """The step that ends a due job."""
     match job.name:
         case "power" | "power kept" | "power down":
             return _end_power(node, job, fails("power"), at_s, rules)
@@ -215,13 +215,13 @@ def _end_cleaning(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules)
             for key, value in internal(node, clean_steps=None).items()
             if key not in _MANUAL_CLEANING_KEYS
         }
-    # A retired node is not offered again.
+    # A retired node does not become available again.
     event = "manage" if is_manual or node.retired else "done"
     return _over(node, event, at_s, rules, driver_internal_info=info)
 
 
 def _end_boot(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> Going:
-    """The agent's ramdisk runs: the conductor waits for its call, which may never come."""
+    """The agent's ramdisk runs. The conductor waits for its call, which may never come."""
     delays, is_clean = rules.delays, job.name == "clean boot"
     failure = fails("power")
     if failure:
@@ -253,7 +253,7 @@ def _agent_called(node: Node, job: Job, at_s: float, rules: Rules) -> Going:
 
 
 def _clean_timed_out(node: Node, at_s: float, rules: Rules) -> Going:
-    """The conductor powers the node down before it announces the failure. Maintenance is not set."""
+    """The conductor powers the node off before it announces the failure. Maintenance is not set."""
     node, said = moved(node, "fail", at_s)
     start = PowerSet(node, states.POWER_OFF, "start")
     job = Job("power down", at_s + rules.delays.power_s, states.POWER_OFF)
@@ -284,14 +284,14 @@ def _end_power(node: Node, job: Job, failure: str, at_s: float, rules: Rules) ->
     )
     end = PowerSet(node, job.to_power, "end")
     if job.name == "power down":
-        # The reason is noted last, after the notifications.
+        # The reason is stored last, after the notifications.
         reason = f"Cleaning timed out: no agent called from node {node.uuid}."
         node = structs.replace(node, last_error=reason)
     return going(node, (end,), None, rules.host)
 
 
 def _end_tear_down(node: Node, failure: str, at_s: float, rules: Rules) -> Going:
-    """The instance leaves the node before `cleaning` is announced, or after `error` is."""
+    """The instance is removed before `cleaning` is announced, or after `error` is."""
     cleared: dict[str, Any] = {
         "instance_info": {},
         "instance_uuid": None,
@@ -308,8 +308,8 @@ def _end_tear_down(node: Node, failure: str, at_s: float, rules: Rules) -> Going
 
 
 def _powered(node: Node, power: str) -> dict[str, Any]:
-    """A deploy ends with the node on, and it is off when its instance leaves. Ironic's `fake` interface leaves the power as
-    it was, as the captures show.
+    """The power after a deploy is on, and after a removal off. Ironic's `fake` interface does not change the power, as
+    the captures show.
     """
     if node.power_state is None or node.deploy_interface == "fake":
         return {}
@@ -317,9 +317,9 @@ def _powered(node: Node, power: str) -> dict[str, Any]:
 
 
 def power_synced(node: Node, is_silent: bool, at_s: float) -> Going | None:  # noqa: FBT001 - what the BMC did
-    """What the conductor's power sync makes of a BMC that answers or does not; None if nothing changes.
+    """The step of the power sync for a BMC that answers or does not; None if nothing changes.
 
-    The sync leaves alone: nodes that are locked, in maintenance for another reason, or not yet managed.
+    The sync skips nodes that are locked, in maintenance for another reason, or not yet managed.
     """
     if node.reservation or node.provision_state in (states.ENROLL, states.VERIFYING, states.CLEAN_WAIT):
         return None

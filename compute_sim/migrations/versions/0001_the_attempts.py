@@ -1,4 +1,4 @@
-"""The attempts of a cell's hosts as they were first written down."""
+"""Creates the table of attempts on a cell's hosts."""
 
 import sqlalchemy as sa
 from alembic import op
