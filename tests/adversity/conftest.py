@@ -1,4 +1,4 @@
-"""What tests of attacks share."""
+"""Fixtures for tests of attacks."""
 
 import logging
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """No logs: of a hundred thousand dead letters, a line for each would be most of the work."""
+    """Without logs: a line for each of a hundred thousand dead letters would be most of the work."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

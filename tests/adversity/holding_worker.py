@@ -1,4 +1,6 @@
-"""A worker process that takes what it can get and never finishes: there to be killed. Says when it has enough."""
+"""A worker process that takes all messages that it can and never finishes them; tests kill it. It prints when it has
+enough.
+"""
 
 import asyncio
 import sys
@@ -21,7 +23,7 @@ async def main(url: str) -> None:
     worker = Station(broker, "holding", settings=SETTINGS).worker(WORK, {ReleaseClaim: hold}, Remembering())
     running = asyncio.create_task(worker.run())
     connection = await broker.connect()
-    # Taking a parcel apart may have been cut off by the last kill: then there are more messages than it can hold.
+    # The last kill may have interrupted the splitting of a parcel: then there are more messages than it can hold.
     while worker.intake.in_hand < SETTINGS.prefetch and await connection.depth(WORK):
         await asyncio.sleep(0.01)
     sys.stdout.write("holding\n")

@@ -1,6 +1,6 @@
-"""Parcels as somebody would send them who means harm, or whose program is broken: drawn by a seeded generator.
+"""Parcels as an attacker or a broken program would send them, drawn by a seeded generator.
 
-Most lines begin as a golden file, so that they get past the first look; then something in them is broken.
+Most lines start as a golden file, so that they pass the first checks; then a part of them is broken.
 """
 
 import pathlib
@@ -18,13 +18,13 @@ GOLDEN = tuple(
     msgspec.json.format(path.read_bytes(), indent=-1)
     for path in sorted((pathlib.Path(__file__).parents[1] / "golden").iterdir())
 )
-# The one of the issue: the decoder skips a key that it does not know, and with it bytes that are no UTF-8.
+# A known bug: the decoder skips an unknown key, and with it bytes that are not UTF-8.
 NO_UTF8 = (
     b'{"message":{"type":"instance.delete","instance":"0b6c3f9e-3c3c-4a0e-9d5e-2f1f6f0b7a11"},"x":"\xff"}'
 )
 DEEP = 1_200
 
-# Values as JSON has them, or nearly.
+# Values of JSON, or nearly.
 ODD_VALUES = (
     *(b"null", b"true", b"-1", b"0", b"1.5", b"1e400", b"-1e400", b"NaN", b"Infinity", b"-0", b"01"),
     *(b"9223372036854775807", b"9223372036854775808", b"-9223372036854775809", b"9" * 40, b"9" * 5_000),
@@ -75,7 +75,7 @@ def hostile_line(chance: random.Random) -> bytes:
 
 
 def hostile_parcel(chance: random.Random, exchange: str, routing_key: str) -> Parcel:
-    """One that is hostile in its body, or around it, or both."""
+    """A parcel that is hostile in its body, its properties, or both."""
     return Parcel(
         exchange,
         routing_key,
@@ -92,8 +92,8 @@ def hostile_parcel(chance: random.Random, exchange: str, routing_key: str) -> Pa
 def among(
     chance: random.Random, good: Sequence[bytes], parcel: Parcel, said: Mapping[str, str] | None = None
 ) -> Parcel:
-    """The same with good neighbours in it, a line each; what would have the parcel refused as a whole is left out. `said`
-    are the headers of a worker that put it back.
+    """A hostile parcel with good messages added, a line each. Properties for which the whole parcel would be refused
+    are left out. `said` are the headers of a worker that returned it.
     """
     lines = [*good, *(hostile_line(chance).replace(b"\n", b" ") for _ in range(chance.randint(1, 4)))]
     chance.shuffle(lines)
@@ -111,7 +111,7 @@ def _random_bytes(chance: random.Random) -> bytes:
 
 
 def _broken(chance: random.Random) -> bytes:
-    """A byte that is changed, put in, or missing; or an end that is."""
+    """A line with a byte changed, inserted or removed; or cut off."""
     line = bytearray(chance.choice(GOLDEN))
     at = chance.randrange(len(line))
     match chance.randrange(4):
@@ -129,7 +129,7 @@ def _broken(chance: random.Random) -> bytes:
 
 
 def _odd_value(chance: random.Random) -> bytes:
-    """One value somewhere in a message is another."""
+    """A message with one value replaced."""
     whole: Any = msgspec.json.decode(chance.choice(GOLDEN))
     place, keys = whole, [*whole]
     for _ in range(4):
@@ -145,7 +145,7 @@ def _odd_value(chance: random.Random) -> bytes:
 
 
 def _odd_key(chance: random.Random) -> bytes:
-    """A key more, which may be one that is there already, in the message or around it."""
+    """A message with one more key, possibly a duplicate, inside the message or around it."""
     line = chance.choice(GOLDEN)
     key = chance.choice(ENVELOPE_KEYS)
     more = b'"' + key + b'":' + chance.choice((*ODD_VALUES, b'"claim"', b'"build.request"'))
@@ -190,7 +190,7 @@ def _lines(chance: random.Random) -> bytes:
 
 
 def _size(chance: random.Random) -> bytes:
-    """Nothing, or far too much of it."""
+    """An empty body, or one that is far too large."""
     if chance.random() < 0.9:
         return chance.choice((b"", b"\n", b" ", b"\n\n\n", b"\0", b"{}"))
     return chance.choice(

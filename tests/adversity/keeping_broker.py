@@ -1,4 +1,4 @@
-"""A process that serves a memory broker with a journal: there to be killed. Says when it is to be reached."""
+"""A process that serves a memory broker with a journal; tests kill it. It prints when it can be reached."""
 
 import asyncio
 import sys
@@ -44,7 +44,7 @@ class BrokerProcess:
 
 @asynccontextmanager
 async def serving(directory: Path) -> AsyncIterator[BrokerProcess]:
-    """Until the block ends: then it is killed, as whenever a test says so."""
+    """Run it until the block ends, and then kill it; a test may also kill it earlier."""
     process = BrokerProcess(directory)
     try:
         await process.start()

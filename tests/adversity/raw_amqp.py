@@ -1,4 +1,4 @@
-"""AMQP as no library would send it: frames made by hand, around properties and tables of any bytes."""
+"""AMQP that no library would send: hand-made frames with arbitrary bytes in properties and tables."""
 
 import random
 import struct
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 HEADERS, REPLY_TO = 13, 9
 SHORT_NAMES = (b"", b"\xff" * 255, b"a" * 255, b"\0", b"\xed\xa0\x80", b"application/x-ndjson", b"\xc3")
-# No number that is none, or infinite: the broker itself closes the connection that brings one.
+# No NaN and no infinity: the broker closes a connection that sends one.
 KINDS = (
     *(b"t\xff", b"b\x80", b"B\xff", b"s\x80\0", b"u\xff\xff", b"I\x80\0\0\0", b"i\xff\xff\xff\xff"),
     *(b"l\x80" + b"\0" * 7, b"f\x7f\x7f\xff\xff", b"d\x7f\xef" + b"\xff" * 6),
@@ -30,7 +30,7 @@ class RawParcel(Struct, frozen=True):
 
 
 class RawChannel:
-    """A channel that sends whatever it is given, and waits for its confirms."""
+    """A channel that sends any bytes and waits for the confirms."""
 
     def __init__(self, connection: aio_pika.abc.AbstractConnection, number: int) -> None:
         assert connection.transport is not None
@@ -45,8 +45,8 @@ class RawChannel:
 def hostile_properties(
     chance: random.Random, *, content_type: bytes = b"", said: Mapping[bytes, bytes] | None = None
 ) -> bytes:
-    """The flags of some properties, and these. With `said`, the headers of a worker that put it back, there is nothing for
-    which the parcel would be refused as a whole.
+    """The flags of some properties, and the properties. With `said`, the headers of a worker that returned it, there is
+    no reason to refuse the parcel as a whole.
     """
     flags, parts = 0, []
     for bit, kind in _PROPERTIES:
@@ -97,7 +97,7 @@ def short(name: bytes) -> bytes:
     return bytes((len(name),)) + name
 
 
-# All but the user's name, which the broker compares, and the expiration, which it reads as a number.
+# All except the user's name, which the broker checks, and the expiration, which it reads as a number.
 _PROPERTIES = (
     *((15, "name"), (14, "name"), (13, "table"), (12, "number"), (11, "number"), (10, "name"), (9, "name")),
     *((7, "name"), (6, "time"), (5, "name"), (3, "name")),

@@ -1,4 +1,4 @@
-"""A whole cloud on the real broker and PostgreSQL: a process for each worker, there to be killed, restarted and asked."""
+"""A whole cloud on the real broker and PostgreSQL: one process per worker, which tests kill, restart and query."""
 
 import asyncio
 import os
@@ -26,13 +26,13 @@ from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import migrated_database
 
 PATIENCE_S = 100.0
-# Who each kind of worker is to the broker.
+# The broker role of each kind of worker.
 OF_CELLS = ("conductor", "compute")
 DATABASE_AWAY_S = 2.0
 
 
 class RealCloud:
-    """Workers by name, such as `scheduler-1` or `conductor-c1`: kind, and what tells it from its like or its cell."""
+    """Workers by name, such as `scheduler-1` or `conductor-c1`: the kind, and a number or the cell."""
 
     def __init__(
         self, under_test: RabbitMQUnderTest, database_url: str, cells: Sequence[str], sizes: dict[str, str]
@@ -41,11 +41,11 @@ class RealCloud:
         self.cells = tuple(cells)
         self.books = SqlPlacementStore(database_url)
         self._rows = SqlSchedulerStore(database_url)
-        # More patient than any worker: on a busy machine it takes a while until eight processes have begun.
+        # Longer than any worker's timeout: on a busy machine eight processes take a while to start.
         patient = structs.replace(BUS, answer_timeout_ms=PATIENCE_S * 1000)
         self.client = Station(under_test.broker(user_of("operator")), "client", settings=patient, asks=True)
         self._database_url = database_url
-        # What every worker that is started from now on finds in its environment.
+        # The environment of every worker that is started from now on.
         self.environment = dict(sizes)
         self._running: dict[str, asyncio.subprocess.Process] = {}
 
@@ -72,14 +72,14 @@ class RealCloud:
             )
 
     async def kill(self, name: str) -> None:
-        """As the kernel kills who takes too much memory: no word of farewell."""
+        """Kill it as the kernel does when memory runs out: without a clean end."""
         victim = self._running[name]
         assert victim.returncode is None, f"{name} died by itself, with {victim.returncode}"
         victim.kill()
         await victim.wait()
 
     async def restart_database(self) -> None:
-        """As far as its clients see: every session ends in the middle of what it does, and for a while nobody gets in."""
+        """Restart the database as its clients see it: every session is cut off, and for a while none can be opened."""
         url = make_url(self._database_url).set(drivername="postgresql")
         name = url.database
         admin = await asyncpg.connect(url.set(database="postgres").render_as_string(hide_password=False))
@@ -100,7 +100,7 @@ class RealCloud:
                 process.kill()
                 await process.wait()
 
-    # What is known
+    # Queries
 
     async def hosts(self) -> list[HostState]:
         found: list[HostState] = []
@@ -139,7 +139,7 @@ class RealCloud:
         return last[0]
 
     async def until_in_cell(self, instance: InstanceId, state: str) -> None:
-        """Until its cell has it so."""
+        """Wait until the instance's cell has this state."""
 
         async def is_so() -> bool:
             return (instance, state) in await self.rows("SELECT id, state FROM cell_instances")
@@ -147,7 +147,7 @@ class RealCloud:
         await until_so(is_so, f"{instance} is {state} in its cell")
 
     async def until_nothing_is_held(self) -> None:
-        """Neither in the books nor on any host."""
+        """Wait until nothing is held, neither in the books nor on any host."""
 
         async def is_so() -> bool:
             held = await self.rows("SELECT 1 FROM holders")
@@ -156,11 +156,11 @@ class RealCloud:
         await until_so(is_so, "nothing is held")
 
     async def instances(self) -> list[InstanceState]:
-        """All there are, as the API level's database has them."""
+        """All instances in the API level's database."""
         return [row.told for row in await self._rows.instances(InstanceQuery(limit=1_000_000))]
 
     async def until_trait(self, root: ProviderId, trait: str) -> None:
-        """Until placement has this trait of a host."""
+        """Wait until placement has this trait of a host."""
 
         async def is_so() -> bool:
             page = await self.books.snapshot_page(0, 1000)
@@ -169,7 +169,7 @@ class RealCloud:
         await until_so(is_so, f"{root} has {trait}")
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """What the database says, whoever wrote it."""
+        """The rows of a query on the database."""
         url = make_url(self._database_url).set(drivername="postgresql")
         connection = await asyncpg.connect(url.render_as_string(hide_password=False))
         try:
@@ -180,8 +180,8 @@ class RealCloud:
 
 @asynccontextmanager
 async def real_cloud(*cells: str, has_nodes: bool = False, **sizes: str) -> AsyncIterator[RealCloud]:
-    """A broker with its users and an empty database; the workers are started by the test. With `has_nodes`, also what
-    daemons of bare-metal nodes need.
+    """A broker with its users and an empty database; the test starts the workers. With `has_nodes`, also what daemons
+    for bare-metal nodes need.
     """
     async with AsyncExitStack() as stack:
         under_test = await RabbitMQUnderTest.start()
@@ -215,7 +215,7 @@ async def real_cloud(*cells: str, has_nodes: bool = False, **sizes: str) -> Asyn
 
 
 async def until_so(condition: Callable[[], Awaitable[bool]], what: str, seen: object = "") -> None:
-    """Wait for it to come true; not for a time."""
+    """Wait until the condition is true, without a fixed time."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             while not await condition():

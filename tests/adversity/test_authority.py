@@ -1,7 +1,7 @@
-"""Each user of the real broker, with its password and a bare AMQP client, tries to act with another's authority.
+"""Each user of the real broker, with its password and a bare AMQP client, tries to act with another user's authority.
 
-Real workers are at the other end. Nothing that is tried here may change anything, stop a worker, or be answered; and boots go
-on beside it.
+Real workers are at the other end. None of the attempts may change anything, stop a worker, or be answered; and boots
+continue meanwhile.
 """
 
 import json
@@ -40,7 +40,7 @@ CONDUCTOR, COMPUTE = user_of("conductor", CELL), user_of("compute", CELL)
 
 
 class Cloud:
-    """A cloud with one running instance of the project `bank`, which nobody here has any right to."""
+    """A cloud with one running instance of the project `bank`, to which no user here has a right."""
 
     def __init__(self, here: RealCloud) -> None:
         self.here = here
@@ -55,7 +55,7 @@ class Cloud:
         return instance
 
     async def is_untouched(self) -> None:
-        """Their instance runs and holds its share, all hosts are in use, and boots go on."""
+        """The bank's instance runs and holds its share, all hosts are in use, and boots still work."""
         (state,) = await self.here.rows(f"SELECT state FROM requested_instances WHERE id = '{self.theirs}'")  # noqa: S608
         assert state == ("active",)
         held = await self.here.rows(
@@ -70,13 +70,13 @@ class Cloud:
 
 
 async def has_providers(here: RealCloud, count: int) -> bool:
-    """A host may be heard of before placement has its first report."""
+    """A host's facts may arrive before placement has its first report."""
     return len((await here.books.snapshot_page(0, 100)).providers) >= count
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def workers() -> AsyncIterator[RealCloud]:
-    """All workers of two cells. The tests share them: nothing that is tried here may disturb them."""
+    """All workers of two cells. The tests share them: no test may disturb them."""
     async with real_cloud(CELL, OTHER, HOSTS_PER_CELL="2") as here:
         await here.under_test.add_user(SHOP.user, (CELL, OTHER))
         in_cells = [f"{kind}-{cell}" for kind in ("conductor", "compute") for cell in (CELL, OTHER)]
@@ -95,7 +95,7 @@ async def cloud(workers: RealCloud) -> Cloud:
 
 
 async def forget_letters(here: RealCloud) -> None:
-    """Drop the dead letters of the test before."""
+    """Drop the dead letters of the previous test."""
     async with (
         connected(here.under_test.broker()) as connection,
         opened(connection, letters_max=1000) as grave,
@@ -159,7 +159,7 @@ async def test_an_application_acts_under_none_of_its_keys_as_somebody_else(cloud
         (SHOP.user, API, "instance.delete.shop", DeleteInstance(instance=cloud.theirs, project="bank")),
     ):
         await say(cloud, user, exchange, key, message)
-    # Obeyed, and finds nothing that is its own.
+    # The order is accepted, but finds nothing of its own project.
     await say(
         cloud,
         SHOP.user,
@@ -174,7 +174,7 @@ async def test_an_application_acts_under_none_of_its_keys_as_somebody_else(cloud
 
 
 async def test_copies_are_judged_by_the_key_that_the_broker_judged(cloud: Cloud) -> None:
-    """RabbitMQ routes by the keys in CC and BCC, unasked."""
+    """RabbitMQ also routes by the keys in CC and BCC."""
     disable = SetHost(host=cloud.host, enabled=False, reason="mine")
     everywhere = ["host.set", "instance.delete.-", "build.request.bank", "release.cell0"]
     copies = {"CC": everywhere, "BCC": everywhere}
@@ -188,7 +188,7 @@ async def test_copies_are_judged_by_the_key_that_the_broker_judged(cloud: Cloud)
 
 
 async def test_a_parcel_that_was_dead_lettered_on_its_way_has_no_senders_authority(cloud: Cloud) -> None:
-    """A queue of one's own forwards what it hears under another key, with its first sender's verified name."""
+    """A user's own queue forwards messages under another key, with the verified name of the first sender."""
     connection = await aio_pika.connect(cloud.here.under_test.url(SHOP.user))
     channel = await connection.channel()
     forwarding = await channel.declare_queue(
@@ -201,7 +201,7 @@ async def test_a_parcel_that_was_dead_lettered_on_its_way_has_no_senders_authori
     )
     reply_to = f"answers.{SHOP.user}.p1"
     await forwarding.bind("moor.reply", reply_to)
-    # The scheduler's answer comes to it, and goes on as if the scheduler had asked for a build.
+    # The scheduler's answer arrives in it and is forwarded, as if the scheduler had requested a build.
     question = json.dumps({"id": "q", "message": {"type": "instance.query", "project": "shop"}}).encode()
     await say(cloud, SHOP.user, API, "instance.query.shop", question, reply_to=reply_to)
     (letter,) = await cloud.letters(1)
@@ -229,7 +229,7 @@ async def test_nobody_has_anybody_else_answered(cloud: Cloud) -> None:
 
 async def test_who_does_not_say_who_it_is_is_refused_and_not_answered(cloud: Cloud) -> None:
     await say(cloud, ADMIN.user, API, "instance.delete.-", DeleteInstance(instance=cloud.theirs), named=False)
-    # A user that somebody made by hand, with all rights, and a name that no role has.
+    # A user created by hand, with all rights, and a name that no role has.
     await say(cloud, "", API, "instance.delete.-", DeleteInstance(instance=cloud.theirs), named=False)
     letters = await cloud.letters(2)
 
@@ -241,7 +241,7 @@ async def test_headers_of_retries_are_believed_on_exchanges_for_retries_alone(cl
     forged = {"moor-sender": "moor-operator", "moor-exchange": API, "moor-key": "host.set"}
     disable = SetHost(host=cloud.host, enabled=False, reason="mine")
     await say(cloud, SHOP.user, API, "build.request.shop", disable, headers=forged)
-    # Its own retries reach its own queue, where nobody sets hosts.
+    # Its own retry exchange reaches only its own queue, which takes no orders about hosts.
     await say(cloud, COMPUTE, f"moor.retry.compute.{CELL}", f"compute.{CELL}.work", disable, headers=forged)
     letters = await cloud.letters(2)
 

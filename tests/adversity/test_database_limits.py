@@ -1,7 +1,8 @@
-"""A PostgreSQL that says nothing, or lets nobody through, holds nobody up for ever; and nothing is lost, doubled or buried.
+"""A PostgreSQL that does not answer, or accepts no connection, blocks no worker for ever; and no message is lost,
+handled twice or dead-lettered.
 
-Each trouble befalls a placement worker under way. Its limits are short, and so is the number of attempts that a message
-has: were those counted that fail by no fault of the message, all of them would be dead letters.
+Each fault hits a placement worker at work. Its limits are short, and so is the number of attempts for a message: if
+attempts were counted for which the message is not to blame, all messages would become dead letters.
 """
 
 import asyncio
@@ -71,13 +72,13 @@ class CountingStore(SqlPlacementStore):
 
 
 class Scene:
-    """A placement worker on this database, and who asks it."""
+    """A placement worker on this database, and a client that asks it."""
 
     def __init__(self, stack: AsyncExitStack, url: str) -> None:
         self._stack = stack
         self.store = CountingStore(url, settings=LIMITS)
         stack.push_async_callback(self.store.close)
-        # To prepare and to look: with the limits of deployments, which a busy machine keeps.
+        # For preparation and checks: with the limits of deployments, which a busy machine keeps.
         self.patient = SqlPlacementStore(url)
         stack.push_async_callback(self.patient.close)
 
@@ -99,7 +100,7 @@ class Scene:
         await self.client.publisher.send(a_release(consumer(f"web-{number}"), issued_at=now()))
 
     async def work_through(self, trouble: AbstractAsyncContextManager[None]) -> None:
-        """In the trouble nothing is done; after it, all of it, once."""
+        """During the fault nothing is done; after it everything is done, once."""
         async with trouble:
             begun = self.store.begun
             claiming = asyncio.create_task(self.claim(*range(1, CLAIMS)))
@@ -174,7 +175,7 @@ async def test_the_server_ends_what_takes_too_long_and_what_takes_long_by_its_na
                 await transaction.run(sleep, 3 * LIMITS.statement_s)
         async with database.reading(takes_long=True) as transaction:
             await transaction.run(sleep, 3 * LIMITS.statement_s)
-        # Of a session that is used again, the limits are as they were.
+        # A session that is used again has its limits as before.
         with pytest.raises(TookTooLong, match="statement timeout"):
             async with database.reading() as transaction:
                 await transaction.run(sleep, 3 * LIMITS.statement_s)
@@ -194,7 +195,7 @@ async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has
         async with database.writing() as transaction:
             await transaction.run(lock)
             async with a_session(url) as other, other.transaction():
-                # Waits for the lock, and has it when the transaction was ended.
+                # Waits for the lock, and gets it when the transaction was ended.
                 await other.execute("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE")
             await transaction.run(look)
 
@@ -208,7 +209,7 @@ async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has
 
 
 async def test_a_session_has_the_limits_that_it_was_opened_with(url: str) -> None:
-    # On a busy machine it may take long to open one, which is not looked at here.
+    # Opening a session may take long on a busy machine; that time is not checked here.
     database = open_database(url, settings=structs.replace(LIMITS, connect_s=30.0))
     try:
         async with database.reading() as transaction:
@@ -220,7 +221,7 @@ async def test_a_session_has_the_limits_that_it_was_opened_with(url: str) -> Non
 
 
 async def test_a_session_that_cannot_be_rolled_back_is_not_used_again(url: str) -> None:
-    """What was left in its transaction would be committed by the next one."""
+    """Otherwise the next transaction would commit what was left in this one."""
     database = open_database(url, pool_size=1, settings=LIMITS)
     assert isinstance(database, PostgresDatabase)
     drivers, asking = [], set()
@@ -230,7 +231,7 @@ async def test_a_session_that_cannot_be_rolled_back_is_not_used_again(url: str) 
             drivers.append(await transaction.driver())
             asking.add(asyncio.create_task(drivers[0].execute("SELECT pg_sleep(0.1)")))
             await asyncio.sleep(0)
-            # Now nothing else can be asked on this connection.
+            # Now this connection can run no other statement.
             raise LookupError
 
     with pytest.raises(LookupError):
@@ -258,7 +259,7 @@ def lock(connection: Connection) -> None:
     connection.execute(sa.text("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE"))
 
 
-# What somebody else has locked
+# Locks of another session
 
 
 async def test_a_table_that_somebody_else_has_locked(url: str) -> None:
@@ -272,13 +273,13 @@ async def test_a_table_that_somebody_else_has_locked(url: str) -> None:
         await here.work_through(locked())
 
 
-# Sessions that are ended, again and again
+# Sessions that are ended repeatedly
 
 
 async def test_sessions_that_an_operator_ends(url: str) -> None:
     @asynccontextmanager
     async def ended() -> AsyncIterator[None]:
-        # The lock keeps what is asked between two ends from being done.
+        # The lock keeps statements between two ends from being done.
         async with a_session(url) as ends, a_session(url) as locks, locks.transaction():
             await locks.execute("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE")
             ending = asyncio.create_task(end_sessions(ends, spared=locks.get_server_pid()))
@@ -299,11 +300,11 @@ async def test_sessions_that_an_operator_ends(url: str) -> None:
         await here.work_through(ended())
 
 
-# A network that says nothing
+# A silent network
 
 
 class Proxy:
-    """Between us and the server. While it is silent it takes what is said, and passes nothing on."""
+    """A proxy between client and server. While silent it accepts bytes and passes nothing on."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -349,7 +350,7 @@ async def test_a_network_that_says_nothing(url: str) -> None:
 
 @pytest.mark.parametrize("lost", ["the answer to a statement", "the answer to a rollback"])
 async def test_a_network_that_falls_silent_in_a_transaction(url: str, lost: str) -> None:
-    """The transaction as a whole has a limit; to be rolled back it has a shorter one."""
+    """The whole transaction has a limit; rolling back has a shorter one."""
     is_statement = lost == "the answer to a statement"
     limits = LIMITS if is_statement else structs.replace(LIMITS, transaction_s=900.0, long_s=900.0)
     async with by_proxy(url) as (proxy, through), AsyncExitStack() as silence:
@@ -368,7 +369,7 @@ async def test_a_network_that_falls_silent_in_a_transaction(url: str, lost: str)
         await database.close()
 
 
-# A server that does not move
+# A server that is stopped
 
 
 async def test_a_server_that_was_stopped_in_its_tracks() -> None:

@@ -1,5 +1,5 @@
-"""Daemons are killed, the broker is restarted and Ironic is away, in the middle of 300 deploys and deletes on real servers,
-and in the middle of rebuilds.
+"""Daemons are killed, the broker is restarted and Ironic is down, in the middle of 300 deploys and deletes on real
+servers, and in the middle of rebuilds.
 """
 
 import asyncio
@@ -50,12 +50,12 @@ NEW = Image(source="http://images/fedora", checksum="1b2c")
 DAEMONS = ("ironic-d1", "ironic-d2")
 METAL = Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"})
 DELAYS = Delays(deploy_s=0.6, tear_down_s=0.4, clean_s=0.3, power_s=0.1)
-# Some deploys fail, and some notifications are lost: what is lost is found by looking.
+# Some deploys fail, and some notifications are lost; the daemons find lost ones by reading Ironic's nodes.
 SCRIPT = IronicScript(
     seed=5,
     faults=(WorkFails(work="deploy", probability=0.05), Loses(event_types=("*.end",), probability=0.05)),
 )
-# Each look connects anew.
+# Each check opens a new connection.
 LOOK_S = 0.3
 STATES = "SELECT state, count(*) FROM requested_instances GROUP BY state"
 HELD = "SELECT count(*) FROM holders"
@@ -65,7 +65,7 @@ OFFERED = "SELECT count(*) FROM inventories WHERE reserved = 0"
 
 
 class Watched:
-    """A simulated Ironic whose every state is looked at: an instance is on one node at a time."""
+    """A simulated Ironic whose states are all checked: an instance is on one node at a time."""
 
     def __init__(self, sender: NotificationSender) -> None:
         self.ironic = SimulatedIronic(
@@ -133,7 +133,7 @@ async def until_states(here: RealCloud, count: int, *states: str) -> None:
 
 
 async def until_settled(here: RealCloud, watched: Watched) -> None:
-    """All nodes are free, and offered; nobody holds anything, and nothing is left to be done."""
+    """Wait until all nodes are free and offered, nothing is held, and no work is left."""
     found: list[object] = []
 
     async def is_so() -> bool:
@@ -195,7 +195,7 @@ async def test_300_deploys_and_deletes_settle_whatever_is_killed_restarted_or_aw
             await until_settled(here, watched)
 
         await nothing_contradicts(here, watched)
-        # The others' alternates failed too, or there were none.
+        # The alternates of the others failed too, or there were none.
         assert watched.deployed > WAVES * OF_A_WAVE * 0.8
 
 
@@ -239,7 +239,7 @@ async def test_rebuilds_end_whatever_is_killed_restarted_or_away_and_none_is_don
             assert node.instance_info["image_source"] == NEW.source
             assert (node.provision_state == "active") == (each.state == "active")
 
-        # Each is asked once more, and nothing is done.
+        # Each is requested once more, and nothing is done twice.
         deployed = watched.deployed
         await asyncio.gather(*[here.client.ask(order) for order in orders])
         assert await states_of(here) == states

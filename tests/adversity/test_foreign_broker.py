@@ -1,4 +1,4 @@
-"""A RabbitMQ of Ironic's own is killed, with its exchange, and a reader that may do no more than it must goes on."""
+"""Ironic's own RabbitMQ is killed with its exchange, and a reader with minimal rights continues."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 
 KEY = "ironic_versioned_notifications.info"
 INBOX = Inbox()
-# As docs/bus.md has it, for a daemon that declares its queues itself.
+# The rights in docs/bus.md for a daemon that declares its queues itself.
 RIGHTS = {
     "configure": r"^(ironic\.events(\.missed)?|moor\.missed)$",
     "write": r"^(ironic\.events(\.missed)?|moor\.missed)$",
@@ -39,7 +39,7 @@ def reader_on(server: PrivateRabbitMQ) -> RabbitBroker:
 
 
 class Ironic:
-    """Publishes as Ironic does: not durable, and created again by whoever publishes next."""
+    """Publishes as Ironic does: the exchange is not durable, and each publisher creates it again."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -54,7 +54,7 @@ class Ironic:
                 await exchange.publish(message, KEY)
 
     async def say_until_heard(self, body: str) -> None:
-        """Until a queue is bound: what it says before is lost, and that is told as a gap."""
+        """Publish until a queue is bound. Earlier messages are lost, and the reader is told of a gap."""
         connection = await aio_pika.connect(self._url)
         async with connection:
             channel = await connection.channel(on_return_raises=True)
@@ -83,13 +83,13 @@ async def test_a_killed_broker_of_ironics_own_costs_a_gap_and_no_message_that_it
 
         async with aclosing(batches):
             assert (await next_batch()).gap.startswith("reading begins")
-            # It has declared its queues itself, and now waits for the exchange.
+            # The reader has declared its queues itself, and now waits for the exchange.
             waiting = asyncio.ensure_future(anext(batches))
             await ironic.say_until_heard("1")
             assert "did not exist" in (await within_patience(waiting)).gap
             assert [each.body for each in (await next_batch()).heard] == [b"1"]
             assert status.failures == 0
-            # Held by the reader and not acknowledged, and waiting behind it.
+            # One message is with the reader, unacknowledged, and one waits behind it.
             await ironic.say("2")
 
             await asyncio.to_thread(server.kill)

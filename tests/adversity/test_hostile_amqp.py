@@ -1,4 +1,6 @@
-"""The same on the real broker, past every library: whatever RabbitMQ takes and delivers, its reader lives."""
+"""Hostile parcels on the real broker, sent without a library: whatever RabbitMQ accepts and delivers, its reader
+survives.
+"""
 
 import asyncio
 import random
@@ -19,12 +21,12 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.usefixtures
 
 HOSTILE = 300
 NEIGHBOURS = 60
-# Said where it should be by the user who reads it, whatever that user is called here.
+# Sent to its proper place by the user that reads it, whatever that user's name.
 SAID = {b"moor-exchange": PLACEMENT.encode(), b"moor-key": b"release.c1", b"moor-sender": b"guest"}
 
 
 async def say(under_test: RabbitMQUnderTest, parcels: list[RawParcel]) -> None:
-    """All of them; the broker has taken them in when a question behind them is answered."""
+    """Send all of them. The broker has accepted them when it answers a later request."""
     connection = await aio_pika.connect(under_test.url())
     channel = await connection.channel(publisher_confirms=False)
     underlay = await channel.get_underlay_channel()
@@ -61,7 +63,7 @@ async def test_whatever_comes_by_any_queue_of_the_real_broker_its_worker_and_its
                 await until(goods.were_handled_once_each, f"the good of {queue} are handled")
                 await until_read(connection, queue, worker)
                 assert worker.intake.interruptions == 0
-        # A key of any bytes, where a pattern takes it.
+        # A key of any bytes, where a binding pattern matches it.
         goods = Goods()
         await say(
             under_test, drawn(chance, b"moor.placement", b"release." + b"\xff" * 247, goods, "placement.work")
@@ -75,7 +77,7 @@ async def test_whatever_comes_by_any_queue_of_the_real_broker_its_worker_and_its
         there = await connection.depth(DEAD_QUEUE)
         assert there > HOSTILE * len(READ) / 2
         letters = 0
-        # For a moment after so many were dropped, RabbitMQ says that none are left.
+        # For a moment after many were dropped, RabbitMQ reports that none are left.
         async with asyncio.timeout(PATIENCE_S):
             while letters < there:
                 async with opened(connection, letters_max=1_000) as grave:

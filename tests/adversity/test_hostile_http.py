@@ -1,4 +1,4 @@
-"""Bytes that hostile clients send to the socket: none stops the server, fails it, or keeps it from others."""
+"""Bytes of hostile clients on the socket: none stops the server, makes it fail, or blocks other clients."""
 
 import asyncio
 import gzip
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.asyncio
 MUTATED: Final = 1_000
 SEED: Final = 7
 PATIENCE_S: Final = 20
-# So much does the server not read at once.
+# More than the server reads at once.
 RESET_BYTES_MIN: Final = 16 * 1024
 SETTINGS: Final = ApiSettings(body_s_max=0.2, head_s_max=0.2, idle_s_max=0.2)
 HEAD: Final = b"x-auth-token: admin\r\nopenstack-api-version: placement 1.39\r\n"
@@ -63,7 +63,7 @@ async def serving() -> AsyncIterator[HttpServer]:
 
 
 async def heard_from(server: HttpServer, text: bytes) -> bytes:
-    """All that is answered until the server closes, which it does: by its deadlines at last."""
+    """Everything that is answered until the server closes the connection, at the latest by its deadlines."""
     reader, writer = await asyncio.open_connection(server.listen.host, server.listen.port)
     try:
         writer.write(text)
@@ -133,9 +133,9 @@ async def test_what_a_hostile_client_sends_is_refused_and_others_are_served(what
     async with serving() as server:
         heard = await heard_from(server, text)
         found = statuses_in(heard)
-        # A client that sends on after the refusal may find its connection reset before it has read why.
+        # A client that continues to send after the refusal may get a reset before it has read the reason.
         was_reset = not heard and len(text) > RESET_BYTES_MIN
-        # Of a pipeline that is too long some may be answered before the refusal.
+        # Some requests of a pipeline that is too long may be answered before the refusal.
         assert was_reset or found[-len(expected) :] == expected, heard[:500]
         assert statuses_in(await heard_from(server, get(b"/", b"connection: close\r\n"))) == [200]
 

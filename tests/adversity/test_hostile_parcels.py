@@ -1,5 +1,5 @@
-"""Whatever a parcel holds, its reader lives: the parcel's good neighbours are handled once each, and what cannot be read
-is a dead letter with a reason, which can be looked at and dropped.
+"""A reader survives any parcel. Good messages in it are handled once each. Messages that cannot be read become dead
+letters with a reason, which can be shown and dropped.
 """
 
 import asyncio
@@ -53,12 +53,12 @@ A_FACT = InventoryRefused(
 )
 A_PAGE = SnapshotPage(providers=(), published=LogPosition(term=1, position=2))
 CHUNK = 1_000
-# A good order counts wherever it is read, since it was said where it should be.
+# A good order counts wherever it is read, since it was sent to the proper place.
 SAID = {headers.SENDER: "", headers.EXCHANGE: PLACEMENT, headers.KEY: "release.c1"}
-# Of so many parcels one has good neighbours in it.
+# One of this many parcels has good messages in it.
 GOOD_EACH = 5
 CELL = "c1"
-# An inbox is read by bus/foreign.py, which looks into nothing.
+# bus/inbox.py reads inboxes and does not decode the messages.
 READ = tuple(
     in_cell(queue.name, CELL) for queue in QUEUES if queue.name != DEAD_QUEUE and queue.name not in INBOXES
 )
@@ -84,7 +84,7 @@ async def publish(connection: Connection, parcels: Sequence[Parcel]) -> None:
 
 
 class Goods:
-    """Good orders with a number each, and who hears of them."""
+    """Good orders with a number each, and a handler that records them."""
 
     def __init__(self) -> None:
         self.memory = Remembering()
@@ -95,7 +95,7 @@ class Goods:
         return [line(order(number + 1)) for number in range(first, self.said)]
 
     def were_handled_once_each(self) -> bool:
-        # A golden file that was changed may be an order of its own; its number is far above.
+        # A changed golden file may be a valid order; its number is far above.
         counted = Counter(number for number in self.memory.handled if number <= self.said)
         return len(counted) == self.said and set(counted.values()) <= {1}
 
@@ -107,7 +107,7 @@ async def until_read(connection: Connection, queue: str, worker: Worker[None]) -
 
 
 async def look_and_drop(connection: Connection) -> list[DeadLetter]:
-    """As `moor dead` does it."""
+    """Show and drop the dead letters, as `moor dead` does."""
     letters: list[DeadLetter] = []
     while await connection.depth(DEAD_QUEUE):
         async with opened(connection, letters_max=CHUNK) as grave:
@@ -124,7 +124,7 @@ async def look_and_drop(connection: Connection) -> list[DeadLetter]:
 
 
 def drawn(chance: random.Random, queue: str, goods: Goods) -> list[Parcel]:
-    """Some by the queue's name, some as if they had been put back before."""
+    """Hostile parcels, some sent by the queue's name, some as if they had been returned before."""
     parcels = []
     for number in range(CHUNK):
         exchange = retry_exchange_of(queue) if chance.random() < 0.2 else ""
@@ -172,7 +172,7 @@ async def test_what_comes_back_is_counted_and_split_whatever_is_in_it() -> None:
 
 
 async def test_whatever_lies_among_the_dead_letters_is_shown_told_apart_and_dropped() -> None:
-    """As if written there by hand, with any headers, and each of it twice."""
+    """As if written to the dead letters by hand, with any headers, and each twice."""
     chance = random.Random("hostile letters")
     async with a_broker() as (_, connection):
         for _ in range(5):
@@ -224,7 +224,7 @@ async def test_whatever_is_said_on_a_feed_its_listener_hears_the_rest() -> None:
 
 
 async def test_whatever_comes_as_an_answer_its_asker_is_answered() -> None:
-    """Nobody but the asker reads its queue, so who answers tells where it is; between the answers there is all the rest."""
+    """Only the asker reads its queue, so the answering side tells its name; hostile parcels come between the answers."""
     chance = random.Random("hostile answers")
     async with a_broker() as (broker, connection), station(broker, asks=True) as asking:
         consuming = await connection.open_consuming("placement.questions", prefetch=1)

@@ -1,4 +1,4 @@
-"""The process of an embedded broker is killed, again and again: what it confirmed is there, and its clients go on."""
+"""The process of an embedded broker is killed repeatedly: what it confirmed is still there, and its clients continue."""
 
 import asyncio
 import itertools
@@ -47,13 +47,13 @@ KILLS = 5
 IN_FLIGHT = 50
 PREFETCH = 200
 PER_LIFE = 100
-# The body of parcels that are no part of the count.
+# The body of parcels that are not counted.
 LANDMARK = 0
 
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    # Sockets' paths must be short, which a test's own directory is not.
+    # Paths of sockets must be short, and a test's own directory is not.
     with tempfile.TemporaryDirectory(prefix="moor-") as place:
         yield Path(place)
 
@@ -63,17 +63,17 @@ def broker_in(directory: Path) -> UnixBroker:
 
 
 class Books:
-    """What was said to the broker, and what it said: as far as its clients know."""
+    """Records the messages sent to the broker and the confirms, as far as its clients know."""
 
     def __init__(self) -> None:
         self.numbers = itertools.count(1)
         self.confirmed: set[int] = set()
         self.acknowledged: set[int] = set()
-        # Of these, those before something that the broker confirmed.
+        # Those of them that came before something that the broker confirmed.
         self.surely_acknowledged: set[int] = set()
 
     async def publish(self, connection: Connection) -> None:
-        """Many at a time, in the order of their numbers, until the broker is gone."""
+        """Publish many at a time, in order, until the broker is killed."""
         publishing = await connection.open_publishing()
 
         async def publish_on() -> None:
@@ -98,7 +98,7 @@ class Books:
                     await consuming.acknowledge(delivery.tag)
                     self.acknowledged.add(number)
                 so_far = {*self.acknowledged}
-                # On the same connection: the broker has heard the acknowledgements before it confirms this.
+                # On the same connection: the broker reads the acknowledgements before it confirms this.
                 await publish_bodies(connection, LANDMARK)
                 self.surely_acknowledged |= so_far
 
@@ -120,7 +120,7 @@ async def test_whatever_was_confirmed_and_not_acknowledged_is_there_after_each_k
 
 
 async def publishing_and_acknowledging(books: Books, directory: Path) -> list[asyncio.Task[None]]:
-    """Until the broker is gone; on a connection each."""
+    """Publish and acknowledge until the broker is killed, on a connection each."""
     publisher, consumer = [await broker_in(directory).connect() for _ in range(2)]
     await publisher.declare(world())
     return [
@@ -134,13 +134,13 @@ def at_least(count: int, numbers: set[int]) -> Callable[[], bool]:
 
 
 async def all_waiting(connection: Connection) -> list[int]:
-    """In the order in which they come; without landmarks, which came another way."""
+    """The numbers in the order of arrival; without landmarks, which arrive another way."""
     deliveries = await drain(connection, WORK.name, await connection.depth(WORK.name))
     return [number for number in bodies(deliveries) if number != LANDMARK]
 
 
 async def test_stations_go_on_when_their_broker_is_killed_and_started_again(directory: Path) -> None:
-    """Each time with parcels on their way in, waiting, and in somebody's hands."""
+    """Each kill happens with parcels arriving, waiting, and delivered but unacknowledged."""
     broker, memory = broker_in(directory), Remembering()
     sender = Station(broker, "sender", settings=structs.replace(SETTINGS, parcel_items_max=5))
     said: list[asyncio.Future[None]] = []
@@ -192,7 +192,7 @@ async def test_who_listens_hears_that_it_missed_something_and_what_is_said_from_
         await process.kill()
         await process.start()
 
-        # The feed stands anew.
+        # The feed exists again.
         assert not await within_patience(anext(feed))
         await within_patience(sender.publisher.send(order(2)))
         assert [number_of(each.message) for each in await within_patience(anext(feed))] == [2]

@@ -1,4 +1,6 @@
-"""Worker processes are killed with their hands full, again and again: nothing is lost, and nobody innocent is buried."""
+"""Worker processes are killed repeatedly with many messages in hand: nothing is lost, and no good message is
+dead-lettered.
+"""
 
 import asyncio
 import sys
@@ -65,12 +67,12 @@ async def test_ten_kills_with_hundreds_prefetched_lose_and_bury_nothing(
     await connection.close()
     assert sorted(set(memory.handled)) == list(range(count))
     if items_per_parcel == 1:
-        # Each was in somebody's hands each of those times. (Of several in a parcel, some were just being put apart.)
+        # Each was with a worker at each kill, except some whose parcel was just being split.
         assert memory.attempts == [10] * count
 
 
 async def hold_and_be_killed(url: str) -> None:
-    """Killed when it has all it can hold, or all that there was."""
+    """Kill it when it has as many messages as it can hold, or all of them."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.adversity.holding_worker", url, stdout=asyncio.subprocess.PIPE
     )

@@ -27,7 +27,7 @@ KILLED_COMPUTE = "c1"
 DELETED_EVERY = 10
 IS_OVER = ("active", "error", "deleted")
 
-# Who holds something, where; a row for each host.
+# The consumers that hold something, and where; one row per host.
 HOLDINGS = """
     SELECT c.uuid, p.uuid
     FROM holders h JOIN consumers c ON c.id = h.consumer_id JOIN providers p ON p.id = h.provider_id
@@ -67,7 +67,7 @@ async def until_ended(here: RealCloud, count: int) -> None:
 
 
 async def until_nothing_is_held_but_by_the_living(here: RealCloud) -> None:
-    """Each active instance holds its share on its host and nowhere else, and nobody else holds anything."""
+    """Wait until each active instance holds its share on its host and nowhere else, and nothing else is held."""
     contradictions: list[object] = []
     ids = {host.name: host.id for host in await here.hosts()}
 
@@ -81,7 +81,7 @@ async def until_nothing_is_held_but_by_the_living(here: RealCloud) -> None:
 
 
 async def each_ended_once_as_it_was_asked(here: RealCloud, deleted: Sequence[InstanceId]) -> None:
-    """As the API level has it, and as its cell has it."""
+    """Compare the state at the API level with the state in the cell."""
     states = {state.id: state for state in await here.instances()}
     assert len(states) == BOOTS
     assert {id_ for id_, state in states.items() if state.state == "deleted"} == set(deleted)
@@ -90,13 +90,13 @@ async def each_ended_once_as_it_was_asked(here: RealCloud, deleted: Sequence[Ins
     assert len({id_ for id_, _ in in_cells}) == len(in_cells), "no instance has been in two cells"
     assert [(id_, state, states[id_].state) for id_, state in in_cells if state != states[id_].state] == []
     assert Counter(state.state for state in states.values())["active"] > BOOTS // 2
-    # Who found a host has two alternates: it takes three misfortunes to end in error.
+    # An instance with a host has two alternates, so only three failures end it in error.
     unlucky = [state for state in states.values() if state.state == "error"]
     assert [state for state in unlucky if len(state.failures) < 3] == []
 
 
 async def nobody_has_built_what_is_not_active(here: RealCloud) -> None:
-    """What hosts say they have, where computes were not killed; of those that were, they know less than there is."""
+    """Check the instances that hosts report. Computes that were killed report fewer than there are."""
     has: Counter[str] = Counter()
     for state in await here.instances():
         has[state.host] += state.state == "active"
@@ -115,7 +115,7 @@ async def nobody_has_built_what_is_not_active(here: RealCloud) -> None:
 
 
 async def audited(here: RealCloud) -> tuple[str, ...]:
-    """What contradicts itself in the books. The connections of this process ended with the database's."""
+    """The contradictions in the books. The connections of this process ended with the database's."""
     found: list[tuple[str, ...]] = []
 
     async def is_so() -> bool:
@@ -134,8 +134,8 @@ async def nothing_is_buried(here: RealCloud) -> None:
 
 
 async def test_every_kind_of_worker_is_killed_and_the_servers_restarted_in_the_middle_of_5000_boots() -> None:
-    """Computes too: what they pretend is in their memory, so what they had in hand is as lost as on a host that lost
-    power, and goes to an alternate, or ends with the reason.
+    """Computes are killed too. Their instances are only in memory, so they are lost as on a host that loses power, and
+    go to an alternate or end with the reason.
     """
     async with real_cloud(*CELLS, HOSTS_PER_CELL=str(HOSTS // len(CELLS)), SPAWNS_FAILING="0.05") as here:
         await here.start(*WORKERS, *(f"compute-{cell}" for cell in CELLS))

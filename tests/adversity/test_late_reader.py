@@ -1,7 +1,7 @@
-"""A writer that commits late, after others that began later, is not passed over by whoever publishes the log.
+"""A writer that commits after writers that began later is not missed by the publisher of the log.
 
-On PostgreSQL rows get their numbers when they are written, and become visible when their transaction commits: not in
-the same order. A reader that remembers the highest number it saw loses what commits below it.
+PostgreSQL numbers rows when they are written, and shows them when their transaction commits: in another order. A reader
+that remembers the highest number it saw misses rows that commit below it.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -75,7 +75,7 @@ async def test_what_commits_late_is_found_by_the_next_reading(desk: Desk) -> Non
 
 
 async def test_a_reader_that_goes_by_numbers_passes_over_what_commits_late(desk: Desk, url: str) -> None:
-    """The trap itself: were it not there, the test above would show nothing."""
+    """Shows the trap itself: without it, the test above would prove nothing."""
     database = open_database(url)
     assert isinstance(database, PostgresDatabase)
     try:
@@ -94,7 +94,9 @@ async def test_a_reader_that_goes_by_numbers_passes_over_what_commits_late(desk:
 
 
 async def test_what_commits_late_is_in_none_of_the_pages_before_and_in_the_next(desk: Desk) -> None:
-    """Pages end between transactions: one that began before a page's end and is still open is missed by its cursor."""
+    """Pages end between transactions. The cursor of a page does not include a transaction that began before the page's
+    end and is still open.
+    """
     others = [consumer(f"vm-{number}") for number in range(4)]
     async with desk.store.lead_feed() as feed:
         assert feed is not None
@@ -160,7 +162,7 @@ async def test_late_rows_are_not_pruned_before_they_were_read(desk: Desk) -> Non
 
 
 async def test_a_transaction_left_open_anywhere_makes_no_reader_catch_up_with_all(desk: Desk) -> None:
-    """What it wrote nobody has seen, so nothing of it was forgotten."""
+    """No reader has seen what it wrote, so nothing of it was forgotten."""
     async with desk.store.lead_feed() as feed, desk.store.transaction() as left_open:
         assert feed is not None
         behind = (await desk.store.snapshot_page(0, 10)).cursor
@@ -270,7 +272,7 @@ def _column(connection: Connection, query: sa.Select[Any]) -> Sequence[Any]:
 
 
 async def _end_other_sessions(url: str) -> None:
-    """As a failing network or an operator would."""
+    """End the sessions, as a failing network or an operator would."""
     database = open_database(url)
     try:
         async with database.writing() as transaction:

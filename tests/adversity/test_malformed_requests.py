@@ -1,4 +1,4 @@
-"""Whatever is sent to placement's HTTP API, it answers: what is malformed with a 4xx that says why, and nothing with a 5xx."""
+"""Placement's HTTP API answers every request: malformed ones with a 4xx that says why, and none with a 5xx."""
 
 import asyncio
 import copy
@@ -22,7 +22,7 @@ INVENTORIES = {
     "resource_provider_generation": 1,
     "inventories": {"VCPU": {"total": 8}, "DISK_GB": {"total": 9}},
 }
-# Bodies as they should be, by route; of what changed with the versions the newest.
+# Correct bodies by route, of the newest version where they changed.
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/resource_providers"): {"name": "new", "uuid": NOBODY, "parent_provider_uuid": HOST},
     ("PUT", "/resource_providers/{uuid}"): {"name": "newer", "parent_provider_uuid": None},
@@ -200,7 +200,7 @@ def is_json(body: bytes) -> bool:
 
 
 def routes_with(what: str) -> list[tuple[Route, Version]]:
-    """With every version of each that reads such a thing."""
+    """All routes with this kind of input, in every version that reads it."""
     return [
         (route, (1, minor))
         for route in ROUTES
@@ -246,7 +246,7 @@ def changed_bodies(draw: st.DrawFn) -> tuple[Route, Version, Any]:
 
 
 def target_of(route: Route) -> str:
-    """The path with what is there, so that the request gets as far as its body."""
+    """The path with existing names, so that the body is read."""
     named = {"uuid": HOST, "resource_class": "VCPU", "name": "CUSTOM_GOLD", "consumer_uuid": WEB}
     return route.path.format(**named)
 
@@ -277,7 +277,7 @@ def malformed_queries(draw: st.DrawFn) -> Sent:
 
 @st.composite
 def anything(draw: st.DrawFn) -> Sent:
-    """Most of it is malformed, and some of it may be just right."""
+    """Requests that are mostly malformed; some may be correct."""
     route = draw(st.sampled_from(ROUTES))
     version = (1, draw(st.integers(0, NEWEST[1])))
     target = draw(paths(route))
@@ -296,7 +296,7 @@ def encoded(query: list[tuple[str, str]]) -> str:
 
 
 class Asking(NamedTuple):
-    """A server, and the loop that it runs in, for tests that are no coroutines."""
+    """A server and its event loop, for tests that are not coroutines."""
 
     server: Server
     runner: asyncio.Runner

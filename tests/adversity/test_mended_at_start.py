@@ -1,5 +1,7 @@
-"""Workers started before their servers are as they should be: each says what is wrong, waits, and is ready when that is
-mended. On real servers, each worker a process of its own.
+"""Workers that start before their servers are in order: each reports what is wrong, waits, and becomes ready when it is
+repaired.
+
+On real servers; each worker is a process.
 """
 
 import asyncio
@@ -31,7 +33,7 @@ PATIENCE_S = 90
 
 
 class Process:
-    """One worker, seen by its health and its log."""
+    """One worker process, seen through its health page and its log."""
 
     def __init__(self, process: asyncio.subprocess.Process, url: str, log: Path) -> None:
         self.process = process
@@ -42,7 +44,7 @@ class Process:
         await self._until(lambda answer: answer.status_code == httpx.codes.OK, "ready")
 
     async def until_it_says(self, what: str) -> None:
-        """That it is not ready, and why; it lives, and its log has a line of it."""
+        """Wait until it reports that it is not ready, and why. It still runs, and its log has such a line."""
         await self._until(lambda answer: any(what in why for why in answer.json()["awaits"].values()), what)
         async with httpx.AsyncClient(base_url=self._url) as client:
             assert (await client.get("/healthz")).status_code == httpx.codes.OK
@@ -114,7 +116,7 @@ async def control(*arguments: str) -> None:
 
 
 async def test_a_broker_that_is_mended_step_by_step() -> None:
-    """A virtual host that is missing, a wrong password, a topology that was not declared."""
+    """A missing virtual host, a wrong password, and an undeclared topology."""
     under_test = await RabbitMQUnderTest.start()
     host = f"late-{secrets.token_hex(4)}"
     user = f"late-{secrets.token_hex(4)}"
@@ -150,7 +152,7 @@ async def test_a_broker_that_is_mended_step_by_step() -> None:
 
 
 async def test_a_database_that_is_mended_step_by_step() -> None:
-    """A server that starts late, a role that is missing, a database that is missing; of a conductor and a scheduler."""
+    """A server that starts late, a missing role, a missing database; for a conductor and a scheduler."""
     under_test = await RabbitMQUnderTest.start()
     name = f"moor_test_late_{secrets.token_hex(4)}"
     server = make_url(os.environ[VARIABLE])
@@ -189,7 +191,7 @@ async def test_a_database_that_is_mended_step_by_step() -> None:
 
 
 class _Forwarder:
-    """A server that starts when it is told to: bytes go on to the real one."""
+    """A server that starts on demand and passes bytes to the real one."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)

@@ -1,4 +1,4 @@
-"""A placement worker as a process of its own, on real servers: drained, killed, and its servers restarted under it."""
+"""A placement worker as a separate process on real servers: it is drained and killed, and its servers are restarted."""
 
 import asyncio
 import os
@@ -102,7 +102,7 @@ async def on_real_servers() -> AsyncIterator[tuple[RabbitMQUnderTest, Broker, Pr
 
 
 async def ask_for_all(client: Station) -> None:
-    """Every claim is granted, whoever answers it and however often it had to be asked."""
+    """Every claim is granted, whichever worker answers and however often it is asked."""
     answers = await client.ask_all([claim(n) for n in range(CLAIMS)])
     assert {type(answer.verdict) for answer in answers if isinstance(answer, ClaimAnswered)} <= {
         Claimed,

@@ -1,7 +1,8 @@
-"""Six connections write the same few hosts and consumers at once, with nothing to spare: the books must stay right.
+"""Six connections write the same few hosts and consumers at once, with no capacity to spare: the books must stay
+correct.
 
-Six workers that share PostgreSQL do the same in production. What one of them reads while it waits for a lock is the
-trap here: the last test plants it, to show that these tests would notice.
+Six workers that share PostgreSQL do the same in production. The trap is a value that a transaction reads while it waits
+for a lock. The last test plants this fault, to show that these tests would notice it.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ HOSTS = [f"host-{number}" for number in range(8)]
 VCPUS_PER_HOST = 24
 CONSUMERS = [consumer(f"web-{number}") for number in range(150)]
 POOL = provider("pool")
-# Every host takes its disk from one pool, so that no two hosts are strangers to each other.
+# All hosts take their disk from one pool, so that claims on any two hosts interact.
 DISK_GB = 1000
 
 
@@ -70,7 +71,7 @@ async def test_six_connections_never_break_the_books(url: str) -> None:
     run = await _run(SqlPlacementStore(url, pool_size=WORKERS), url)
 
     assert run.faults == []
-    # A run in which nothing collided would have shown nothing.
+    # A run without collisions would prove nothing.
     for verdict in ("Claimed", "AlreadyClaimed", "DoesNotFit", "Superseded", "Released"):
         assert run.verdicts[verdict] > 0, run.verdicts
     assert run.committed == WORKERS * BATCHES_PER_WORKER
@@ -113,7 +114,7 @@ def _numa_node_of(host: str) -> ProviderId:
 
 
 def _a_host_with_a_numa_node(name: str) -> ReportInventory:
-    """What is scarce stands in another row than the one that is locked."""
+    """The scarce resource is in another row than the locked one."""
     root = provider(name)
     return a_report(
         a_provider(name, holds=inventories(MEMORY_MB=100_000)),
@@ -146,7 +147,7 @@ async def _ask(store: SqlPlacementStore, run: _Run, orders: Sequence[ClaimOrder]
 
 
 def _any_order(run: _Run, chance: random.Random) -> ClaimOrder:
-    """Mostly about the attempt that was last heard of, sometimes about the next."""
+    """An order mostly about the attempt heard of last, sometimes about the next."""
     who = chance.choice(CONSUMERS)
     attempt = run.attempts[who]
     match chance.random():
@@ -175,7 +176,7 @@ def _any_share(chance: random.Random) -> Share:
 
 
 async def _wrong_in(url: str, revisions: dict[ProviderId, int]) -> list[str]:
-    """What the numbers themselves say, not asking the store."""
+    """Check the numbers directly, without the store."""
     database = open_database(url)
     try:
         async with database.reading() as transaction:
@@ -194,7 +195,7 @@ def _wrong(connection: Connection, revisions: dict[ProviderId, int]) -> list[str
     ]
 
 
-# Of each provider, by its number, how much of each class.
+# Per provider number, how much of each class is in use.
 Held = dict[int, dict[str, int]]
 
 
@@ -227,7 +228,7 @@ def _on_two_hosts(connection: Connection, held: Mapping[ConsumerId, Held]) -> li
 
 
 def _lost(connection: Connection, revisions: dict[ProviderId, int]) -> list[str]:
-    """A provider moves by one revision for each write that touched it: fewer are updates lost."""
+    """A provider's revision rises by one with each write that touched it: if it rises less, updates were lost."""
     rows: Sequence[Any] = connection.execute(
         sa.select(tables.providers.c.uuid, tables.providers.c.revision)
     ).all()
@@ -260,6 +261,6 @@ class _Trap(PostgresClaims):
 
 
 class _TrapStore(SqlPlacementStore):
-    """Locks the roots in the statement that reads what stands below them."""
+    """Locks the roots in the same statement that reads the rows below them."""
 
     postgres_claims = _Trap

@@ -1,4 +1,4 @@
-"""The audit finds what somebody broke behind the store's back."""
+"""The audit finds damage that was done to the tables directly."""
 
 from collections.abc import AsyncIterator
 

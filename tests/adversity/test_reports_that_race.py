@@ -1,4 +1,4 @@
-"""Reports of what does not stand yet, judged at the same time: there is no row that the later one could wait for."""
+"""Reports of trees that do not exist yet, handled at the same time: there is no row that the later one could wait for."""
 
 from collections.abc import AsyncIterator
 
@@ -79,7 +79,7 @@ async def test_a_stump_that_was_not_seen_is_not_set_back(desk: Desk) -> None:
 
 
 async def _report_late(desk: Desk, *reports: ReportInventory, meanwhile: tuple[ReportInventory, ...]) -> None:
-    """Others come and are done between the reading and the writing."""
+    """Other reports are written between the reading and the writing of this one."""
     async with desk.store.transaction() as late:
         forest = await late.lock_trees(named_in(reports))
         for report in meanwhile:

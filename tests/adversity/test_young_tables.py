@@ -1,4 +1,6 @@
-"""Tables that grow after the first of their statements were planned: the plans are kept, and must not walk whole tables."""
+"""Tables that grow after their first statements were planned: PostgreSQL keeps the plans, and they must not walk whole
+tables.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -106,12 +108,12 @@ async def test_a_plan_that_was_made_for_few_rows_walks_no_table_of_many(room: st
         finally:
             await store.close()
 
-        # To add a row reads a few, by their keys. One statement that walks the table would read 1,000 more each time.
+        # Adding a row reads a few rows by key. A statement that walks the table would read 1,000 more each time.
         assert await _rows_read(url) < 10 * MANY
 
 
 async def test_to_become_active_writes_no_index() -> None:
-    """An index that names what changes then would be written again for each instance, and with it all the others."""
+    """An index on a changed column would be written again for each instance, and all other indexes with it."""
     numbers = range(1, 201)
     async with empty_database("postgresql") as url:
         await upgrade(url, "scheduler_worker")
@@ -123,7 +125,7 @@ async def test_to_become_active_writes_no_index() -> None:
         finally:
             await store.close()
 
-        # A few may find no room beside the old row.
+        # A few rows may find no free space beside the old version.
         changed, in_place = await _updates(url)
         assert changed == 200
         assert in_place > 150

@@ -1,7 +1,7 @@
-"""One worker of a cloud that is about to have a hard time: `python -m tests.adversity.worker_process KIND [CELL]`.
+"""One worker of a cloud under test: `python -m tests.adversity.worker_process KIND [CELL]`.
 
-The parts are the real ones, wired as their own `__main__` wires them; only their patience is a test's. Each kind imports
-no more than its own: a test starts many of these at once.
+The parts are the real ones, wired as their own `__main__` wires them, but with short timeouts. Each kind imports only
+its own room, since a test starts many of these at once.
 """
 
 # ruff: noqa: PLC0415 - a compute without SQL begins in a fifth of the time
@@ -71,7 +71,7 @@ def _conductor(station: Station, database: str, cell: str, stack: AsyncExitStack
     from cell_conductor.store_sql import SqlConductorStore
     from cell_conductor.wiring import conductor_parts
 
-    # Longer than a broker takes to restart on a busy machine: what nobody could say is no host's silence.
+    # Longer than a broker takes to restart on a busy machine: otherwise hosts would count as silent.
     settings = ConductorSettings(
         attempt_timeout_s=20, destroy_timeout_s=20, remind_every_s=2, ask_lease_s=12, poll_ms=100
     )

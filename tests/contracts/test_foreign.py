@@ -356,5 +356,5 @@ async def test_a_letter_from_an_inbox_is_not_replayed(under_test: BrokerUnderTes
     [("topics", ("#",)), ("topics", ()), ("topics", ("a", "")), ("exchange", "*"), ("queue", "")],
 )
 async def test_an_inbox_has_names_and_no_patterns(field: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"{field} must be names"):
+    with pytest.raises(ValueError, match=rf"{field} is .*, must be at least one name"):
         structs.replace(INBOX, **{field: value})

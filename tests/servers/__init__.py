@@ -1,7 +1,7 @@
-"""RabbitMQ and PostgreSQL for tests and benchmarks, leaving nothing behind.
+"""RabbitMQ and PostgreSQL for tests and benchmarks; nothing is left behind.
 
-`python -m tests.servers -- COMMAND` runs a command with both at hand; see `__main__`. A test that wants a server to
-itself, in order to kill it, takes a `PrivateRabbitMQ` or a `PrivatePostgres`.
+`python -m tests.servers -- COMMAND` runs a command with both; see `__main__`. A test that kills a server uses its own
+`PrivateRabbitMQ` or `PrivatePostgres`.
 """
 
 from tests.servers.installed import AMQP_CTL_VARIABLE, AMQP_VARIABLE, POSTGRES_VARIABLE, NotInstalledError

@@ -1,10 +1,10 @@
-"""Run a command with RabbitMQ and PostgreSQL at hand: `python -m tests.servers [--brokers N] -- COMMAND ARGS...`
+"""Runs a command with RabbitMQ and PostgreSQL: `python -m tests.servers [--brokers N] -- COMMAND ARGS...`
 
-Each is the one that MOOR_TEST_AMQP_URL or MOOR_TEST_POSTGRES_URL names, if it is set; else a private one from what is
-installed; else we install it first, if we may. The command finds both variables set, and MOOR_TEST_AMQP_CTL: a
-command line that is `rabbitmqctl` for that broker. Of N private brokers, the second is in MOOR_TEST_AMQP_URL_2 and
-MOOR_TEST_AMQP_CTL_2, and so on: tests that stop their broker can then run beside others. We end with the command's exit code, and everything that we or
-the command started ends with us.
+It uses the server named in MOOR_TEST_AMQP_URL or MOOR_TEST_POSTGRES_URL, if set. Otherwise it starts a private one from
+the installed software, which it installs first where it may. The command finds both variables set, and
+MOOR_TEST_AMQP_CTL, the `rabbitmqctl` command line for that broker. With N private brokers, MOOR_TEST_AMQP_URL_2 and
+MOOR_TEST_AMQP_CTL_2 name the second, and so on: then tests that stop their broker can run in parallel. It exits with
+the command's exit code, and ends everything that it or the command started.
 """
 
 import os
@@ -37,7 +37,7 @@ from tests.servers.starting import DidNotStartError
 
 
 class UnavailableError(RuntimeError):
-    """A server is missing, and somebody else has to do something about it."""
+    """A server is missing, and the user must install it."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _provide(servers: ExitStack, brokers: int) -> dict[str, str]:
-    """Start what was not given, all at once; return the variables that say how to reach it."""
+    """Start the servers that were not given, all at once. Returns the variables that say how to reach them."""
     needed = _needed(os.environ)
     _ensure_installed(needed)
     given = {}

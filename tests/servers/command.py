@@ -1,4 +1,4 @@
-"""Run one command to its end, under a guard: pass signals on to it, and take its exit code."""
+"""Runs one command to its end under a guard: passes signals on to it and returns its exit code."""
 
 import os
 import signal
@@ -12,10 +12,10 @@ from tests.servers.processes import die_with
 
 
 def run(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
-    """Return the command's exit code, as a shell counts. Must be called from the main thread.
+    """Return the command's exit code as a shell counts it. Must be called from the main thread.
 
-    Signals that arrive from here on wait until somebody asks for them, and do so when this has returned, too:
-    cleaning up is not to be interrupted.
+    From here on signals wait until the guard asks for them, also after this has returned: cleaning up must not be
+    interrupted.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     guard = subprocess.Popen(

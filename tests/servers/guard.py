@@ -1,8 +1,8 @@
-"""The process between us and the command we run: it ends all that the command started, even if we are killed.
+"""The process between us and the command. It ends everything that the command started, even if we are killed.
 
-It adopts what the command orphans, so nothing gets away, daemons neither. Everything below it is ended when the
-command has ended, and when our own death is reported to it (see `die_with`). It passes signals on to the command, and
-ends with the command's exit code, as a shell counts.
+It adopts processes that the command orphans, daemons too. It ends all of them when the command has ended, and when the
+kernel reports our own death (see `die_with`). It passes signals on to the command, and exits with the command's code as
+a shell counts it.
 """
 
 import os
@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from tests.servers.processes import adopt_orphans, die_with, end_below
 
-# How long the command may take to clean up once it was told to end, and then how long what it left running may.
+# How long the command may clean up after a signal, and then how long its remaining processes may run.
 COMMAND_GRACE_S = 30.0
 REST_GRACE_S = 5.0
 
@@ -48,12 +48,12 @@ def main(command: list[str]) -> int:
 
 
 def reached_us_alone(told: signal.struct_siginfo) -> bool:
-    """Ctrl-C comes from the kernel, and to everybody in the terminal's group. Another process may mean just us."""
+    """The kernel sends Ctrl-C to the whole group of the terminal. Another process may signal only this one."""
     return told.si_code != _SENT_BY_THE_KERNEL
 
 
 def _outcome(child: int) -> int:
-    """Wait for the command, and pass on what we are told; give up on it when nobody is left to hear."""
+    """Wait for the command and pass signals on; end it when our parent is gone."""
     killed_at = float("inf")
     while (exit_code := _reap(child)) is None:
         told = signal.sigtimedwait(WATCHED, max(0.0, min(killed_at - time.monotonic(), _WAIT_S_MAX)))
@@ -70,7 +70,7 @@ def _outcome(child: int) -> int:
 
 
 def _reap(child: int) -> int | None:
-    """Collect everybody that ended, adopted orphans too; the child's exit code if it was among them."""
+    """Reap all ended processes, adopted ones too. Returns the child's exit code if it was among them."""
     exit_code = None
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):

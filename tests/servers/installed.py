@@ -1,6 +1,6 @@
-"""Which servers can this machine run, and what has to happen if it cannot?
+"""Which servers this machine can run, and what to do about a missing one.
 
-`decide` is pure: it judges a `Machine`. Looking at the real one and installing on it are separate functions.
+`decide` is pure: it judges a `Machine`. Other functions look at the real machine and install on it.
 """
 
 import os
@@ -18,15 +18,15 @@ POSTGRES_VARIABLE = "MOOR_TEST_POSTGRES_URL"
 
 
 class NotInstalledError(RuntimeError):
-    """The server is not installed; the message says what would help."""
+    """The server is not installed; the message says how to install it."""
 
 
 class InstallFailedError(RuntimeError):
-    """The package manager refused; the message holds what it said."""
+    """The package manager failed; the message has its output."""
 
 
 class Software(StrEnum):
-    """What we need, by the name of its Debian package."""
+    """The needed software, by the name of its Debian package."""
 
     RABBITMQ = "rabbitmq-server"
     POSTGRES = "postgresql"
@@ -34,17 +34,17 @@ class Software(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What is there already, and what we may do about the rest."""
+    """The installed software, and whether we may install more."""
 
     installed: frozenset[Software]
     has_apt: bool
     become_root: tuple[str, ...] | None
-    """What to put before a command so that root runs it: nothing for root itself, None if there is no way."""
+    """The prefix that runs a command as root: empty for root itself, None if there is no way."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Everything that is needed is installed."""
+    """All needed software is installed."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ def look() -> Machine:
 
 
 def install(decision: Install) -> None:
-    """Install the packages. Their own start scripts may start servers, which are none of ours and stay."""
+    """Install the packages. Their scripts may start servers; those are not used and keep running."""
     print(f"tests.servers: installing {' '.join(decision.packages)}", file=sys.stderr)
     apt_get = (*decision.become_root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq")
-    # What is there already stays as it is, version and all.
+    # Installed packages stay as they are, version included.
     only_add = ("install", "-y", "--no-upgrade", "--no-install-recommends")
     _run((*apt_get, "update"))
     _run((*apt_get, "-o", "DPkg::Lock::Timeout=300", *only_add, *decision.packages))

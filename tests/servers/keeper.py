@@ -1,8 +1,8 @@
-"""Somebody to hold a server's processes and data, and to clear both away when we are gone, however we went.
+"""Holds a server's processes and data, and removes both when the test process ends, however it ends.
 
-A process that is killed cannot clean up after itself, and a daemon or a changed user id slips through the kernel's
-own means (PR_SET_PDEATHSIG). So a keeper is a process of its own: it is the parent of the server, adopts whatever the
-server orphans, and watches a pipe whose other end only we hold. The kernel closes that end when we die.
+A killed process cannot clean up after itself, and a daemon or a changed user id escapes the kernel's own means
+(PR_SET_PDEATHSIG). So a keeper is a separate process: it is the parent of the server, adopts what the server orphans,
+and watches a pipe whose other end only the test process holds. The kernel closes that end when the test process dies.
 """
 
 import ctypes
@@ -23,12 +23,12 @@ _SHARED_MEMORY_LINE = 6
 
 
 class KeeperLostError(RuntimeError):
-    """The keeper ended on its own; it took the server's processes and data along."""
+    """The keeper ended by itself, with the server's processes and data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A process to start, as whom, and the file its output goes to."""
+    """A process to start, its user, and the file for its output."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -59,7 +59,7 @@ class Keeper:
         return self._process.pid
 
     def start(self, command: Command) -> int:
-        """Start a process and return its id, which stays its own for as long as it is in `processes`."""
+        """Start a process and return its id. The id belongs to it as long as it is in `processes`."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(asdict(command)) + "\n")
@@ -75,7 +75,7 @@ class Keeper:
         return descendants(self.pid)
 
     def kill(self) -> None:
-        """SIGKILL every process, at once and without a word; the directory stays as it was."""
+        """Send SIGKILL to every process at once; the directory stays as it is."""
         end_below(self.pid)
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class Keeper:
         self._process.wait(END_PATIENCE_S * 2)
         self._process.stdout.close()
         if self.directory.exists():
-            # The keeper was killed, and the kernel killed its processes, but nobody was left to tidy up.
+            # The keeper was killed, and the kernel ended its processes, but the directory remains.
             remove(self.directory)
 
     def _reply(self) -> dict[str, int | str]:
@@ -100,7 +100,7 @@ class Keeper:
 
 
 def remove(directory: Path) -> None:
-    """Remove a server's data, once its processes have ended."""
+    """Remove a server's data after its processes have ended."""
     # PostgreSQL keeps a few bytes of System V shared memory as a lock; a killed one leaves them in the kernel.
     for pid_file in directory.glob("*/postmaster.pid"):
         lines = pid_file.read_text().splitlines()

@@ -1,11 +1,10 @@
-"""The process behind a `Keeper`: it owns one directory and the processes of one server, and outlives whoever asked.
+"""The process behind a `Keeper`: it owns one directory and the processes of one server, and outlives its creator.
 
-Says on stdout, as lines of JSON: first where its directory is, then the process id of each command it was sent on
-stdin. When stdin ends, because it was closed or because the other side died in whatever way, or when it is told to
-end by a signal: kills everything below itself and removes the directory. The data is throw-away, so nobody is asked
-to say goodbye.
+It writes lines of JSON to stdout: first its directory, then the process id of each command that it reads from stdin.
+When stdin ends, in whatever way, or a signal tells it to end, it kills all its descendants and removes the directory.
+The data is temporary, so the kill is immediate.
 
-It holds one thread, so that the children may die with it: see `die_with`. It must not decide what a server is.
+It has one thread, so that its children die with it: see `die_with`. It knows nothing about the kind of server.
 """
 
 import json
@@ -63,7 +62,7 @@ def _start(command: Command, directory: Path) -> dict[str, int | str]:
 
 
 def _say(reply: dict[str, int | str] | dict[str, str]) -> None:
-    # Nobody there to hear it means that stdin is at its end, too.
+    # If the reader is gone, stdin is at its end too.
     with suppress(BrokenPipeError):
         print(json.dumps(reply), flush=True)
 

@@ -1,4 +1,4 @@
-"""Which of several brokers a test process has for itself: some tests stop theirs, or have it run short of memory."""
+"""Gives each test process a broker of its own: some tests stop it, or let it run short of memory."""
 
 from collections.abc import Mapping, MutableMapping
 
@@ -11,7 +11,7 @@ def of_broker(variable: str, number: int) -> str:
 
 
 def brokers_in(environment: Mapping[str, str]) -> int:
-    """How many test processes can have a broker of their own. One can, even if none is named: it says what is missing."""
+    """How many test processes can have their own broker. At least one: without a broker, it reports what is missing."""
     count = 1
     while environment.get(of_broker(AMQP_VARIABLE, count + 1)):
         count += 1
@@ -19,7 +19,7 @@ def brokers_in(environment: Mapping[str, str]) -> int:
 
 
 def take_broker(environment: MutableMapping[str, str], process: str) -> None:
-    """Give a process that pytest-xdist has named, gw0, gw1 and so on, the broker of its number, if there is one."""
+    """Give a pytest-xdist process (gw0, gw1, ...) the broker of its number, if there is one."""
     number = int(process.removeprefix("gw")) + 1
     for variable in (AMQP_VARIABLE, AMQP_CTL_VARIABLE):
         if own := environment.get(of_broker(variable, number)):

@@ -1,4 +1,4 @@
-"""A PostgreSQL of our own: loopback only, throw-away data, gone when we are."""
+"""A private PostgreSQL: on loopback only, with temporary data, removed when the process ends."""
 
 import os
 import pwd
@@ -20,16 +20,16 @@ _ALWAYS = MappingProxyType(
         "listen_addresses": "127.0.0.1",
         "unix_socket_directories": "",
         "max_connections": "200",
-        # In the data directory instead of /dev/shm, so that removing the one leaves nothing in the other.
+        # In the data directory instead of /dev/shm, so that removing the directory removes everything.
         "dynamic_shared_memory_type": "mmap",
     }
 )
 
 
 class PrivatePostgres:
-    """A PostgreSQL server with one superuser, `postgres`, whom anybody on this machine may be.
+    """A PostgreSQL server with one superuser, `postgres`, whom every local user may be.
 
-    `stop` throws the data away. `kill` is a crash: `start` then recovers the same data on the same port.
+    `stop` removes the data. `kill` is a crash: `start` then recovers the same data on the same port.
     """
 
     def __init__(self, *, settings: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -52,7 +52,7 @@ class PrivatePostgres:
 
     @property
     def keeper(self) -> int | None:
-        """The process that holds the server, if there is one: not part of the server, and not to be ended."""
+        """The keeper process, if there is one. It is not part of the server, and tests must not end it."""
         return self._keeper.pid if self._keeper else None
 
     def processes(self) -> tuple[int, ...]:
@@ -64,7 +64,7 @@ class PrivatePostgres:
         self.wait_until_ready()
 
     def launch(self) -> None:
-        """Begin to start. Returns at once; `wait_until_ready` has to follow."""
+        """Start without waiting; call `wait_until_ready` afterwards."""
         assert not self.processes(), f"PostgreSQL on port {self._port} is running already"
         binaries = postgres_binaries()
         if binaries is None:
@@ -120,12 +120,12 @@ class PrivatePostgres:
             lines = (self._keeper.directory / "data" / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
-        # A killed server leaves its file behind, so the file has to be that of the process we started.
+        # A killed server leaves this file behind, so it must name the process that we started.
         return lines[:1] == [str(self._server)] and lines[7:8] == ["ready   "]
 
 
 def _unprivileged() -> tuple[int, int] | tuple[None, None]:
-    """Whom PostgreSQL may run as: it refuses to be root."""
+    """The user that PostgreSQL runs as: it refuses to run as root."""
     if os.geteuid() != 0:
         return None, None
     for name in ("postgres", "nobody"):

@@ -1,4 +1,4 @@
-"""Which processes came from which, and how they end with the one that started them.
+"""Finds the descendants of a process, and ends them together with it.
 
 Linux only: it reads /proc and calls prctl. It must not import anything outside the standard library.
 """
@@ -20,7 +20,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class StillAliveError(RuntimeError):
-    """Processes survived a SIGKILL for longer than the patience we have."""
+    """Processes still live too long after a SIGKILL."""
 
 
 def die_with(parent: int, signum: signal.Signals = signal.SIGKILL) -> None:
@@ -30,17 +30,17 @@ def die_with(parent: int, signum: signal.Signals = signal.SIGKILL) -> None:
     """
     _prctl(_PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent:
-        # It ended between the fork and the line above: nobody is left to send the signal.
+        # The parent ended between the fork and the line above, so no signal will come.
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant that loses its own, daemons too: nothing below gets away."""
+    """Become the parent of every orphaned descendant, daemons too: none can escape."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def descendants(of: int) -> tuple[int, ...]:
-    """Every living process below `of`, parents before children. The dead that nobody waited for do not count."""
+    """All living processes below `of`, parents before children. Zombies do not count."""
     children = defaultdict(list)
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -58,7 +58,7 @@ def descendants(of: int) -> tuple[int, ...]:
 
 
 def end_below(root: int, *, gently_for_s: float = 0.0) -> None:
-    """End every process below `root`: with a SIGTERM and patience first, if there is to be any, then with SIGKILL."""
+    """End every process below `root`: first by SIGTERM, if `gently_for_s` is given, then by SIGKILL."""
     started_at = time.monotonic()
     if gently_for_s:
         _send(signal.SIGTERM, descendants(root))

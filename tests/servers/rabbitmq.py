@@ -1,6 +1,6 @@
-"""A RabbitMQ of our own: loopback only, throw-away data, gone when we are.
+"""A private RabbitMQ: on loopback only, with temporary data, removed when the process ends.
 
-Nothing is shared with another node on the machine: not the home with the Erlang cookie, not the port mapper (epmd).
+It shares nothing with other nodes on the machine: neither the home with the Erlang cookie, nor the port mapper (epmd).
 """
 
 import os
@@ -25,7 +25,7 @@ _METHOD_FRAME = b"\x01"
 
 
 class CtlError(RuntimeError):
-    """rabbitmqctl refused; the message holds what it said."""
+    """rabbitmqctl failed; the message has its output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class _Ports:
 
 
 class PrivateRabbitMQ:
-    """A RabbitMQ node with its default user guest/guest and no plugins.
+    """A RabbitMQ node with the default user guest/guest and no plugins.
 
-    `stop` throws the data away. `kill` is a crash: `start` then recovers the same data on the same port.
+    `stop` removes the data. `kill` is a crash: `start` then recovers the same data on the same port.
     """
 
     def __init__(self) -> None:
@@ -60,13 +60,13 @@ class PrivateRabbitMQ:
 
     @property
     def ctl_command(self) -> str:
-        """A command line that is `rabbitmqctl` for this node, for whoever splits it as a shell does."""
+        """The `rabbitmqctl` command line for this node, quoted for a shell."""
         assert self._keeper is not None, "a server that was never started has no rabbitmqctl"
         return shlex.join(("/bin/sh", str(self._keeper.directory / "rabbitmqctl")))
 
     @property
     def keeper(self) -> int | None:
-        """The process that holds the server, if there is one: not part of the server, and not to be ended."""
+        """The keeper process, if there is one. It is not part of the server, and tests must not end it."""
         return self._keeper.pid if self._keeper else None
 
     def processes(self) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ class PrivateRabbitMQ:
         self.wait_until_ready()
 
     def launch(self) -> None:
-        """Begin to start. Returns at once; `wait_until_ready` has to follow."""
+        """Start without waiting; call `wait_until_ready` afterwards."""
         assert not self.processes(), f"RabbitMQ on port {self._ports.amqp} is running already"
         scripts = rabbitmq_scripts()
         if scripts is None:
@@ -89,7 +89,7 @@ class PrivateRabbitMQ:
             _write_files(self._keeper.directory, self._ports, scripts)
         directory = self._keeper.directory
         env, log = _environment(directory, self._ports), str(directory / "startup.log")
-        # The node would start a port mapper as a daemon. As a child of the keeper it dies with it, come what may.
+        # The node would start a port mapper as a daemon. As a child of the keeper it ends with it in every case.
         if epmd := shutil.which("epmd"):
             mapper = (epmd, "-port", str(self._ports.epmd), "-address", "127.0.0.1")
             self._keeper.start(Command(argv=mapper, env=env, log=log))
@@ -107,15 +107,17 @@ class PrivateRabbitMQ:
         )
 
     def settle(self) -> None:
-        """Write down which quorum queues exist, so that a crash cannot make them useless.
+        """Write the table of quorum queues to the disk, so that a crash cannot make them useless.
 
-        A node notes a new quorum queue's identity in a table that reaches the disk up to a second later. If it is
-        killed before that, the queue comes back without a leader, and never gets one.
+        A node records a new quorum queue in a table that reaches the disk up to a second later. If it is killed before,
+        the queue comes back without a leader and never gets one.
         """
         self.ctl("eval", "[ok = dets:sync(Table) || Table <- dets:all()].")
 
     def kill(self) -> None:
-        """SIGKILL every process of the node. A test that has just declared quorum queues has to `settle` before."""
+        """Send SIGKILL to every process of the node. A test that has just declared quorum queues must call `settle`
+        before.
+        """
         if self._keeper:
             self._keeper.kill()
 
@@ -125,7 +127,7 @@ class PrivateRabbitMQ:
             self._keeper = None
 
     def ctl(self, *args: str, stdin: str | None = None) -> str:
-        """Run rabbitmqctl and return what it wrote. An Erlang start, so about a second."""
+        """Run rabbitmqctl and return its output. It starts Erlang, so it takes about a second."""
         done = subprocess.run(
             (*shlex.split(self.ctl_command), *args),
             input=stdin if stdin is not None else "",
@@ -141,14 +143,14 @@ class PrivateRabbitMQ:
 
 
 def _environment(directory: Path, ports: _Ports) -> dict[str, str]:
-    """All that the node and its rabbitmqctl see: nothing of our own environment may point them elsewhere."""
+    """The complete environment of the node and rabbitmqctl: nothing of our own may misdirect them."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(directory),
         "LC_ALL": "C.UTF-8",
         "ERL_EPMD_PORT": str(ports.epmd),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
-        # The script then becomes the Erlang machine instead of staying around as its parent.
+        # The script then execs the Erlang machine instead of staying its parent.
         "RABBITMQ_ALLOW_INPUT": "1",
         "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
         "RABBITMQ_CONF_ENV_FILE": str(directory / "rabbitmq-env.conf"),
@@ -175,7 +177,7 @@ def _write_files(directory: Path, ports: _Ports, scripts: Path) -> None:
         "log.file.level = warning",
     )
     (directory / "rabbitmq.conf").write_text("".join(f"{line}\n" for line in settings))
-    # Empty, but there: otherwise the machine's own would be read.
+    # Empty but existing: otherwise the machine's own file would be read.
     (directory / "rabbitmq-env.conf").touch()
     (directory / "enabled_plugins").write_text("[].\n")
     env = (f"{name}={value}" for name, value in _environment(directory, ports).items())

@@ -1,4 +1,4 @@
-"""What any server needs to start: a port nobody will take, patience up to a limit, and its log if it does not."""
+"""Helps to start a server: a free port, a limited wait, and the log if it fails."""
 
 import random
 import socket
@@ -14,7 +14,7 @@ _LOWEST_PORT = 15_000
 
 
 class DidNotStartError(RuntimeError):
-    """The server ended, or said nothing for too long; the message holds the end of its log."""
+    """The server ended or did not answer in time; the message has the end of its log."""
 
 
 def _candidates() -> list[int]:
@@ -30,7 +30,7 @@ _untried = _candidates()
 
 
 def free_port() -> int:
-    """A port that nobody listens on; never the same one twice from one process."""
+    """A free port; never the same one twice from one process."""
     while _untried:
         port = _untried.pop()
         with socket.socket() as probe:
@@ -45,7 +45,7 @@ def free_port() -> int:
 def wait_until_ready(
     name: str, *, ready: Callable[[], bool], alive: Callable[[], bool], logs: Iterable[Path]
 ) -> None:
-    """Return once it is ready; say why not, with the end of its log, if it ends or takes too long."""
+    """Wait until it is ready. If it ends or takes too long, raise an error with the end of its log."""
     deadline = time.monotonic() + START_PATIENCE_S
     while not ready():
         if not alive():

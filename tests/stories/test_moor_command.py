@@ -175,7 +175,10 @@ async def test_whatever_lies_among_the_dead_letters_is_listed_shown_and_dropped(
     assert len(as_json) == 102
     assert "\x1b" not in listed.out + shown.out
     assert r"[/x] \x1b[31m \x00 \x9b" in shown.out
-    assert "was not replayed: no role reads the queue '[/red]'; it and the letters after it stay here" in nowhere.err
+    assert (
+        "was not replayed: no role reads the queue '[/red]'; it and the letters after it stay here"
+        in nowhere.err
+    )
     assert (dropped.out.strip(), rest.out.strip()) == ("dropped 1", "dropped 101")
     assert (await moor("dead", "list", "--bus", url)).out.strip() == "no dead letters"
 

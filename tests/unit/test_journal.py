@@ -353,7 +353,9 @@ async def test_a_second_process_is_refused_and_told_by_whom(place: Path) -> None
         assert holder.stdout is not None
         assert await within_patience(holder.stdout.readline()) == b"mine\n"
         with (
-            pytest.raises(JournalTakenError, match=f"{place} is the journal of the running process {holder.pid}"),
+            pytest.raises(
+                JournalTakenError, match=f"{place} is the journal of the running process {holder.pid}"
+            ),
             kept_broker(place),
         ):
             pass
@@ -387,7 +389,10 @@ async def test_a_journal_of_another_version_is_refused_with_both_versions(place:
         newer.execute("PRAGMA user_version = 9")
     newer.close()
 
-    with pytest.raises(JournalUnreadableError, match="version 9, this program reads version 1"), kept_broker(place):
+    with (
+        pytest.raises(JournalUnreadableError, match="version 9, this program reads version 1"),
+        kept_broker(place),
+    ):
         pass
 
 

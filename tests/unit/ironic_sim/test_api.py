@@ -1,4 +1,4 @@
-"""The simulated Ironic's REST API: what it shows, what it refuses and in which form, pages, versions, authentication."""
+"""The simulated Ironic's REST API: answers, errors and their form, pages, versions, authentication."""
 
 import json
 from collections.abc import AsyncIterator
@@ -176,7 +176,7 @@ async def test_nodes_are_filtered(api: Api) -> None:
 
 async def test_an_instance_is_set_only_where_none_is(api: Api) -> None:
     await api.done(200, "PATCH", NODE, patch("instance_uuid", INSTANCE))
-    # The same again changes nothing, and so nobody minds.
+    # A repeated change has no effect and is accepted.
     await api.done(200, "PATCH", NODE, patch("instance_uuid", INSTANCE))
     taken = await api.refused(409, "PATCH", NODE, patch("instance_uuid", OTHER_INSTANCE))
     elsewhere = await api.refused(409, "PATCH", "/v1/nodes/node-00001", patch("instance_uuid", INSTANCE))

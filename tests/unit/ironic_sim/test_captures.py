@@ -1,4 +1,6 @@
-"""The captured scenarios done to the simulated Ironic: it publishes what the real one published, field for field."""
+"""The captured scenarios, repeated on the simulated Ironic: it publishes the same messages as the real one, field for
+field.
+"""
 
 import json
 from collections.abc import Callable

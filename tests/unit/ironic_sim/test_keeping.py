@@ -1,4 +1,4 @@
-"""The nodes of a simulated Ironic in a file: what is there again after its process was killed."""
+"""The nodes of a simulated Ironic in a file, and what is restored after its process was killed."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ NODE = "node-00000"
 
 
 class World:
-    """A simulated Ironic on a file and a clock; it may be killed and begun again."""
+    """A simulated Ironic with a file and a clock; it may be killed and started again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,7 +37,7 @@ class World:
         self.ironic.take_up_work()
 
     def killed(self) -> None:
-        """The file stays as it is; the process is begun again."""
+        """Kill the process and start it again; the file stays as it is."""
         self.file.close()
         self.begin()
 
@@ -81,7 +81,7 @@ def test_work_that_was_under_way_goes_on(tmp_path: Path, after_s: float) -> None
     assert (node.power_state, node.target_power_state, node.reservation) == (states.POWER_ON, None, None)
 
 
-# The simulated conductor never waits in these.
+# The simulated conductor never waits in these states.
 NEVER = {states.INSPECT_WAIT, states.RESCUE_WAIT, states.SERVICE_WAIT}
 
 
@@ -123,7 +123,7 @@ def test_allocations_are_as_they_were_and_those_without_a_node_get_one(
 
 
 def test_an_allocation_that_is_gone_stays_gone(tmp_path: Path) -> None:
-    """Deleted by itself, with its node, or before it had one."""
+    """The allocation is deleted alone, with its node, or before it had one."""
     world = World(tmp_path / "nodes")
     for number, deed in enumerate(("deallocate", "delete node", "deallocate at once")):
         uuid = ALLOCATION.uuid[:-1] + str(number)

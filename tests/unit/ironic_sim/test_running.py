@@ -1,4 +1,4 @@
-"""The simulated Ironic as parts of a process: its own clockwork, its sender on a broker, its API on a port."""
+"""The simulated Ironic as parts of a process: its work, its sender on a broker, its API on a port."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -37,7 +37,7 @@ def loop_clock_s() -> float:
 
 
 async def running(*parts: Part) -> AsyncExitStack:
-    """The parts run until the stack is closed."""
+    """Run the parts until the stack is closed."""
     stack = AsyncExitStack()
     for part in parts:
         task = asyncio.create_task(part.run())
@@ -110,7 +110,7 @@ def test_notifications_reach_a_queue_in_order_and_a_restarted_broker_has_its_exc
             await asyncio.sleep(1)
             assert (simulation.sender.sent, simulation.sender.lost) == (200, 0)
             broker.restart()
-            # The sender notices by what it loses; the rest is sent, to an exchange to which nobody is bound.
+            # The sender notices when messages are lost. The rest is sent to an exchange without bindings.
             simulation.ironic.set_maintenance("node-00000", is_on=False)
             await asyncio.sleep(1)
             assert (simulation.sender.sent, simulation.sender.lost) == (201, 1)

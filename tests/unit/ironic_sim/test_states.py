@@ -1,4 +1,4 @@
-"""The simulated Ironic's state machine, and what its conductor does: success, failures, locks, power, scripts."""
+"""The simulated Ironic's state machine and its conductor: success, failures, locks, power, scripts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -128,7 +128,7 @@ def test_a_tear_down_that_fails_is_an_error_and_can_be_tried_again() -> None:
     world.do(world.ironic.provision("node-00000", "deleted"))
 
     assert world.state("node-00000") == "error"
-    # The notification is written before the instance leaves the row.
+    # The notification is written before the instance is removed from the row.
     assert world.said[-1].data["instance_uuid"] == INSTANCE
     assert world.node("node-00000").instance_uuid is None
 
@@ -227,7 +227,7 @@ def test_a_locked_node_refuses_changes_and_says_so_on_the_bus() -> None:
     ):
         refused(answer, 409)
 
-    # A patch is refused by the API while there is a target: nobody hears of that.
+    # The API refuses a patch while there is a target, so there is no notification.
     assert world.event_types() == [
         "node.maintenance_set.start",
         "node.maintenance_set.error",
@@ -396,7 +396,7 @@ def test_maintenance_that_is_patched_off_takes_its_fault_with_it() -> None:
 
     node = world.node("node-00000")
     assert (node.maintenance, node.maintenance_reason, node.fault) == (False, None, None)
-    # What is announced first is what was asked for, and no more.
+    # The first notification has only the requested change.
     assert [each.data["fault"] for each in world.said[-2:]] == ["clean failure", None]
 
 

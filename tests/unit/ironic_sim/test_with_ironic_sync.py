@@ -1,4 +1,4 @@
-"""Moorage's own reader and client get on with the simulated Ironic, as they must with a real one."""
+"""Moorage's own reader and client work with the simulated Ironic as with a real one."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""A simulated Ironic on a clock that tests move, and its notifications in a form that can be compared with captured ones."""
+"""A simulated Ironic on a clock that tests move, and its notifications in a form that tests compare with captured ones."""
 
 import json
 import random
@@ -18,7 +18,7 @@ Data = Mapping[str, Any]
 
 
 class Notification(Struct, frozen=True):
-    """A message as it was published, and what is in it."""
+    """A published message and its content."""
 
     routing_key: str
     properties: Data
@@ -47,7 +47,7 @@ def captured(scenario: str) -> list[Notification]:
 
 
 class World:
-    """One simulated Ironic, its clock, and all that it published."""
+    """One simulated Ironic, its clock, and everything that it published."""
 
     def __init__(
         self,
@@ -69,19 +69,19 @@ class World:
         self.ironic.advance()
 
     def settle(self) -> None:
-        """Until no work is left."""
+        """Run until no work is left."""
         while (due_s := self.ironic.next_due_s) is not None:
             self.at_s = max(self.at_s, due_s)
             self.ironic.advance()
 
     def do(self, *results: Node | Refused) -> None:
-        """What was ordered was taken, and ends."""
+        """Check that the orders were accepted, and let them end."""
         for result in results:
             assert isinstance(result, Node), result
         self.settle()
 
     def bring(self, uuid: str, state: str) -> None:
-        """Along the way that an operator takes."""
+        """Bring a node to a state by the operator's usual steps."""
         self.do(self.ironic.provision(uuid, "manage"))
         if state in ("available", "active"):
             self.do(self.ironic.provision(uuid, "provide"))
@@ -109,8 +109,8 @@ _REQUEST = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 
 
 def plain(said: Sequence[Notification]) -> list[Any]:
-    """The messages with what differs from run to run replaced: ids, times, hosts, and the texts of errors. What is replaced
-    has its form checked; objects are lists of pairs, since the order of keys is compared too.
+    """The messages with everything replaced that differs between runs: ids, times, hosts, and the texts of errors. The
+    form of replaced values is checked. Objects are lists of pairs, since the order of keys is compared too.
     """
     requests: dict[str, int] = {}
     found = []
