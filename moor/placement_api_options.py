@@ -11,12 +11,12 @@ from msgspec import Struct, structs
 from placement_worker.api.auth import Authentication
 from placement_worker.api.auth.basic import BadPasswordFileError, BasicAuthentication, users_in
 from placement_worker.api.auth.keystone import KeystoneAccount, KeystoneAuthentication, keystone_client
+from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
-from placement_worker.api.auth.nobody import NoAuthentication
 from placement_worker.api.policy import BadPolicyError, policy_named
 from placement_worker.api.server import BadListenError, read_certificate, read_listen
 from placement_worker.api.settings import ApiSettings
-from placement_worker.serving import Serving
+from placement_worker.http_service import ServiceOptions
 
 USUAL_LISTEN = "127.0.0.1:8780"
 _USUAL = ApiSettings()
@@ -224,7 +224,7 @@ class ApiFlags(Struct, frozen=True, kw_only=True):
     settings: ApiSettings = ApiSettings()
 
 
-def serving_of(flags: ApiFlags) -> Serving:
+def serving_of(flags: ApiFlags) -> ServiceOptions:
     """Raises typer.BadParameter, which names the flag."""
     try:
         listen = read_listen(flags.listen, is_shared=flags.share_port)
@@ -233,7 +233,7 @@ def serving_of(flags: ApiFlags) -> Serving:
                 f"auth {flags.auth.value} lets anyone in, and {listen} is reached from other machines: listen on "
                 "127.0.0.1; or let `moor run placement-api` serve it, with --auth basic or keystone, or --allow-anyone"
             )
-        return Serving(
+        return ServiceOptions(
             listen=listen,
             auth=_authentication(flags),
             policy=policy_named(flags.policy),

@@ -62,7 +62,7 @@ from moor.placement_api_options import USUAL_LISTEN, ApiFlags, ListenAt, serving
 from moor.settings import Settings
 from moor.tuning import PLACEMENT_API, CloudSettings
 from placement_worker.api.server import BadListenError
-from placement_worker.serving import PlacementService, Serving
+from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.store_sql import SqlPlacementStore
 
 USUAL_CELLS = ("harbour", "island")
@@ -166,7 +166,7 @@ async def _up(
     hosts: Cloud,
     *,
     script: FaultScript,
-    serving: Serving,
+    serving: ServiceOptions,
     health_at: str,
     metal: Metal | None,
 ) -> None:
@@ -212,7 +212,7 @@ async def _serve(
     hosts: Cloud,
     *,
     script: FaultScript,
-    serving: Serving,
+    serving: ServiceOptions,
     told: asyncio.Event,
     health_at: str,
     metal: Metal | None,
@@ -252,7 +252,7 @@ def _health(address: str, parts: Sequence[object]) -> HealthServer:
     return server
 
 
-def _placement_api(serving: Serving, store: SqlPlacementStore) -> PlacementService:
+def _placement_api(serving: ServiceOptions, store: SqlPlacementStore) -> PlacementService:
     service = PlacementService(store, serving)
     out.print(f"placement is served at {service.url}", highlight=False, soft_wrap=True)
     return service

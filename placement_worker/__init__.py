@@ -1,1 +1,1 @@
-"""Owns providers, inventories, traits, aggregates and allocations; the only one that may say "claimed"."""
+"""Placement: providers, inventories, traits, aggregates and allocations. Only this room may answer "claimed"."""

@@ -11,7 +11,7 @@ from bus.settings import BusSettings
 from bus.sql import DATABASE, DatabaseSettings, upgrade
 from bus.station import close_all, stations_at
 from bus.tuning import settings_told
-from placement_worker.serving import PlacementService, Serving
+from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.settings import SECTION, PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import placement_parts
@@ -47,9 +47,9 @@ async def run(
 
 
 async def serve(
-    db_url: str, serving: Serving, database: DatabaseSettings | None = None, health_at: str = ""
+    db_url: str, serving: ServiceOptions, database: DatabaseSettings | None = None, health_at: str = ""
 ) -> None:
-    """Placement over HTTP, until it is told to stop."""
+    """Serve placement over HTTP, until the process is told to stop."""
     store = SqlPlacementStore(db_url, settings=database)
     try:
         await run_worker(
@@ -64,8 +64,10 @@ async def serve(
 
 
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
-    """MOOR_BUS_URL and MOOR_DB_URL must be set; where MOOR_PLACEMENT_DB_URL names another database, the tables are there.
-    MOOR_CELL_BUS_URLS names the cells that have a broker of their own. MOOR_PLACEMENT_*, MOOR_BUS_* and MOOR_DB_* are the settings.
+    """Run a placement worker, configured by environment variables.
+
+    MOOR_BUS_URL and MOOR_DB_URL must be set. MOOR_PLACEMENT_DB_URL may name another database for placement's tables.
+    MOOR_CELL_BUS_URLS names the cells with brokers of their own. MOOR_PLACEMENT_*, MOOR_BUS_* and MOOR_DB_* are settings.
     """
     environment = with_flags(environment, arguments, "placement_worker")
     database = "MOOR_PLACEMENT_DB_URL" if environment.get("MOOR_PLACEMENT_DB_URL") else "MOOR_DB_URL"

@@ -1,4 +1,4 @@
-"""Orders and questions to placement: load, decide, save, say. The rules live in core/."""
+"""Handlers of orders and questions to placement: load, decide, save, answer. The rules are in core/."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -28,20 +28,20 @@ from bus.messages.placement import (
     SwapClaim,
     TreeKept,
 )
-from placement_worker.administering import question_handlers, write_handlers
+from placement_worker.admin_handlers import question_handlers, write_handlers
+from placement_worker.candidate_handlers import ProviderView, candidate_handlers
 from placement_worker.core.claims import ClaimJudgement, decide_claims
-from placement_worker.core.ledger import Asked, ClaimOrder, Reported
-from placement_worker.core.reports import decide_reports, named_in
+from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
+from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
 from placement_worker.core.vocabulary import Vocabulary
-from placement_worker.finding import Viewed, candidate_handlers
 from placement_worker.known_names import KnownNames
 from placement_worker.paging import ROOM, how_many_fit
 from placement_worker.searching import Searcher
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import KeptAnswers, PlacementTransaction, Records
 
-# Of those that are gone every page of changes tells again: who missed more of them had better read all that are there.
+# Each page of changes repeats what is gone: a reader that missed more than this reads all providers instead.
 GONE_PER_PAGE_MAX = 500
 GONE_BYTES_MAX = 120
 
@@ -56,7 +56,7 @@ class Pages(Records, KeptAnswers, Protocol):
 
 def handlers(
     pages: Pages,
-    view: Viewed,
+    view: ProviderView,
     settings: PlacementSettings,
     *,
     vocabulary: Vocabulary,
@@ -67,7 +67,7 @@ def handlers(
     async def on_claims(asks: Sequence[Received[ClaimOrder]], tx: PlacementTransaction) -> list[Said]:
         ledger = await tx.lock_claims([ask.message for ask in asks])
         decision = decide_claims(
-            ledger, [Asked(ask.message, ask.cell) for ask in asks], clock(), settings.horizon
+            ledger, [SentOrder(ask.message, ask.cell) for ask in asks], clock(), settings.horizon
         )
         await tx.write_claims(decision.changes)
         trees = await _trees_of(decision.verdicts, tx)
@@ -76,8 +76,8 @@ def handlers(
         ]
 
     async def on_reports(asks: Sequence[Received[ReportInventory]], tx: PlacementTransaction) -> list[Said]:
-        forest = await tx.lock_trees(named_in([ask.message for ask in asks]))
-        decision = decide_reports(forest, [Reported(ask.message, ask.cell) for ask in asks], vocabulary)
+        forest = await tx.lock_trees(keys_of_reports([ask.message for ask in asks]))
+        decision = decide_reports(forest, [SentReport(ask.message, ask.cell) for ask in asks], vocabulary)
         await tx.write_trees(decision.changes)
         said: list[Said] = []
         for ask, verdict in zip(asks, decision.verdicts, strict=True):
@@ -105,7 +105,7 @@ def handlers(
 
 
 async def _page(pages: Pages, ask: AskSnapshot) -> SnapshotPage:
-    """What changed, where the log tells and it is not so much that all is as well."""
+    """A page of changes, if the log has them and reading all providers would not be cheaper; otherwise a page of all."""
     if ask.since:
         changes = await pages.changes_page(ask.since, ask.after, ask.limit)
         if changes is not None and len(changes.gone) <= GONE_PER_PAGE_MAX:
@@ -114,7 +114,7 @@ async def _page(pages: Pages, ask: AskSnapshot) -> SnapshotPage:
 
 
 def fitting(page: SnapshotPage) -> SnapshotPage:
-    """The page, cut where it would not fit into one message; the next page starts after the cut."""
+    """Cut the page where it would not fit into one message; the next page starts after the cut."""
     fit = how_many_fit(page.providers, ROOM - GONE_BYTES_MAX * len(page.gone))
     if fit == len(page.providers):
         return page
@@ -125,7 +125,7 @@ def fitting(page: SnapshotPage) -> SnapshotPage:
 async def _trees_of(
     verdicts: Sequence[ClaimJudgement], tx: PlacementTransaction
 ) -> Mapping[ProviderId, list[ProviderState]]:
-    """The new state of every tree that was found to have moved, read once for the whole batch."""
+    """The new state of each tree that has moved, read once for the whole batch."""
     roots = dict.fromkeys(
         root for verdict in verdicts if isinstance(verdict, MovedRoots) for root in verdict.roots
     )
@@ -144,13 +144,13 @@ def _claim_answered(
     order = ask.message
     verdict = _moved(judgement, trees) if isinstance(judgement, MovedRoots) else judgement
     if isinstance(verdict, NotAllowed) and not ask.reply_to:
-        # Nobody waits for an answer, and what makes no sense must not vanish.
+        # No one waits for an answer, and an invalid order must not vanish: it becomes a dead letter.
         return Bury(ask, f"{verdict.field}: {verdict.reason}")
     return Answer(ask, ClaimAnswered(consumer=order.consumer, attempt=order.attempt, verdict=verdict))
 
 
 def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]]) -> ShapeMoved:
-    """With the new state of the trees, as far as it fits into one message; the asker reads the others itself."""
+    """With the new state of as many trees as fit into one message; the caller reads the others itself."""
     states: list[ProviderState] = []
     for root in verdict.roots:
         if how_many_fit((*states, *trees[root])) == len(states) + len(trees[root]):
@@ -159,8 +159,10 @@ def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]])
 
 
 def _refusal(ask: Received[ReportInventory], verdict: ReportVerdict) -> tuple[Tell, ...]:
-    """Most reporters wait for no answer: what was not taken is told to whoever listens. An echo of an older report is
-    no refusal, it is what redelivery looks like; and a reporter that asks who keeps a tree waits for the answer.
+    """Most reporters wait for no answer, so a refused report is published as an event.
+
+    An outdated report is no refusal: redelivery looks like that. A reporter that asks which owner keeps a tree waits for
+    the answer.
     """
     report = ask.message
     match verdict:

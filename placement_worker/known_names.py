@@ -1,7 +1,7 @@
-"""Which resource classes and traits are there? The standard ones, and those that somebody made.
+"""Which resource classes and traits exist? The standard ones, and custom ones that were created.
 
-What a provider has exists, and what nobody has is rare enough to be asked of the books each time: so there is no list here
-to be kept true.
+A name that a provider has exists. Names that no provider has are asked for rarely, so they are looked up in the database
+each time: no list here has to be kept up to date.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from bus.messages.administration import KindOfNames
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.replica import Replica
 
-# As many as are read from the books at once.
+# How many names are read from the database at once.
 PAGE = 500
 
 
@@ -26,7 +26,7 @@ class KnownNames:
         self._custom = custom
 
     async def classes(self) -> list[str]:
-        """The standard ones, and then the others."""
+        """The standard ones first, then the custom ones."""
         return [*sorted(self._standard.classes), *await self._all_custom("classes")]
 
     async def traits(self) -> list[str]:
@@ -39,7 +39,7 @@ class KnownNames:
         return not await self._unknown("traits", self._standard.traits, (name,))
 
     async def unknown_classes(self, replica: Replica, names: Iterable[str]) -> tuple[str, ...]:
-        """Those that do not exist, of names that somebody asks about."""
+        """Those of the names in a query that do not exist."""
         unseen = (
             name for name in names if name not in self._standard.classes and not replica.has_class(name)
         )

@@ -1,4 +1,4 @@
-"""How many providers fit into one message. No message of ours is larger than what a reader takes."""
+"""How many providers fit into one message. No message may be larger than its readers accept."""
 
 from collections.abc import Iterable
 from itertools import accumulate, takewhile
@@ -7,13 +7,13 @@ from bus.broker import PARCEL_BYTES_MAX
 from bus.messages.administration import ConsumerState
 from bus.messages.placement import ProviderState, ProviderUsage
 
-# What an envelope and the other fields of its message take, generously.
+# Room for the envelope and the other fields of the message, estimated high.
 ENVELOPE_BYTES_MAX = 8 * 1024
 ROOM = PARCEL_BYTES_MAX - ENVELOPE_BYTES_MAX
 
 
 def bytes_at_most(provider: ProviderState) -> int:
-    """No less than what the provider takes as JSON, without writing it: each part at its longest."""
+    """An upper bound of the provider's size as JSON, without writing it: each part counts at its longest."""
     return (
         740
         + 6 * len(provider.name)  # a character may be escaped
@@ -26,7 +26,7 @@ def bytes_at_most(provider: ProviderState) -> int:
 
 
 def how_many_fit(providers: Iterable[ProviderState], room: int = ROOM) -> int:
-    """How many of these, from the first on, go into one message together."""
+    """How many of these, from the first one on, fit into one message."""
     return _how_many(map(bytes_at_most, providers), room)
 
 

@@ -1,8 +1,8 @@
-"""All providers as they stand, in memory: what reads are answered from.
+"""All providers, in memory: reads are answered from here.
 
-Each is kept as the store told it last, found by its id, its name and its tree, and written into the columns that
-candidates are searched in. A write that only changed what is used, which is nearly every write, replaces the one value
-and moves nothing else.
+Each provider is as the store last described it. It is found by id, name and tree, and written into the columns that
+candidates are searched in. A write that changed only usage, as nearly all writes do, replaces one value and moves nothing
+else.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,34 +13,34 @@ from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage
-from placement_worker.core.candidates.woods import Woods
+from placement_worker.core.candidates.provider_index import ProviderIndex
 
 
 class Replica:
-    """Ids are kept as integers: a UUID hashes and compares in Python."""
+    """Keys are the integers of ids: a UUID is hashed and compared in Python."""
 
     def __init__(self) -> None:
-        self.woods = Woods()
+        self.index = ProviderIndex()
         self._by_id: dict[int, ProviderState] = {}
         self._ids: dict[int, int] = {}
         self._by_name: dict[str, int] = {}
         self._trees: dict[int, dict[int, None]] = {}
-        # Of the woods as they are now.
+        # How many readers use the current index.
         self._readers = 0
 
     # Reading
 
     @contextmanager
-    def reading(self) -> Iterator[Woods]:
-        """The woods as they are now, for a reader that lets others run meanwhile: they stay so, and what is written before
-        it is done is written into a copy.
+    def reading(self) -> Iterator[ProviderIndex]:
+        """The current index, for a reader that lets other tasks run in between. It stays unchanged: a write during the read
+        goes into a copy.
         """
-        woods = self.woods
+        index = self.index
         self._readers += 1
         try:
-            yield woods
+            yield index
         finally:
-            if self.woods is woods:
+            if self.index is index:
                 self._readers -= 1
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class Replica:
         return None if provider is None else self._by_id[provider]
 
     def tree_of(self, provider: ProviderId) -> tuple[ProviderState, ...]:
-        """All of the tree in which it stands; nothing if it does not."""
+        """All providers of the tree that it is in; empty if it does not exist."""
         state = self._by_id.get(provider.int)
         if state is None:
             return ()
@@ -65,26 +65,26 @@ class Replica:
 
     def has_class(self, name: str) -> bool:
         """Does any provider have an inventory of it?"""
-        stock = self.woods.stocks.get(name)
-        # No inventory has a step of nothing.
-        return stock is not None and bool(stock.step_size[: self.woods.rows].any())
+        stock = self.index.stocks.get(name)
+        # Each inventory has a step size of at least 1.
+        return stock is not None and bool(stock.step_size[: self.index.rows].any())
 
     def has_trait(self, name: str) -> bool:
         """Does any provider have it?"""
-        return name in self.woods.traits
+        return name in self.index.traits
 
     def internals(self) -> AbstractSet[int]:
         return self._ids.keys()
 
-    # Following the books
+    # Following placement's changes
 
-    def _writable(self) -> Woods:
+    def _writable(self) -> ProviderIndex:
         if self._readers:
-            self.woods, self._readers = self.woods.copy(), 0
-        return self.woods
+            self.index, self._readers = self.index.copy(), 0
+        return self.index
 
     def tell(self, states: Iterable[ProviderState]) -> None:
-        """These are so, unless something later is known of them."""
+        """Apply these states; skip those that are older than what is known."""
         for state in states:
             known = self._by_id.get(state.id.int)
             if known is not None and known.internal == state.internal:
@@ -96,7 +96,7 @@ class Replica:
                     continue
                 self._take_out(known)
             elif known is not None:
-                # Who bore this id before is gone, though the log has not told so yet.
+                # The provider that had this id before is gone, although the log has not said so yet.
                 self._writable().drop(known.internal)
                 self._take_out(known)
                 self._writable().put(state)
@@ -105,7 +105,7 @@ class Replica:
             self._put_in(state)
 
     def use(self, usages: Iterable[ProviderUsage]) -> bool:
-        """So much is used of these. False if one stands on something that was never told."""
+        """Apply these usages. False if one refers to a state that was never received."""
         all_stand = True
         for usage in usages:
             known = self._by_id.get(usage.id.int)
@@ -133,7 +133,7 @@ class Replica:
                 self._take_out(known)
 
     def keep_only(self, internals: AbstractSet[int]) -> None:
-        """All others are no more."""
+        """Drop all other providers."""
         for internal in self._ids.keys() - internals:
             self._writable().drop(internal)
             self._take_out(self._by_id[self._ids[internal]])
@@ -149,7 +149,7 @@ class Replica:
         provider = state.id.int
         del self._by_id[provider]
         del self._ids[state.internal]
-        # Another may have its name by now.
+        # Another provider may have its name by now.
         if self._by_name.get(state.name) == provider:
             del self._by_name[state.name]
         members = self._trees[state.root.int]
@@ -159,5 +159,5 @@ class Replica:
 
 
 def _is_found_alike(known: ProviderState, state: ProviderState) -> bool:
-    """By the same name, in the same tree?"""
+    """Does it have the same name, in the same tree?"""
     return known.root == state.root and known.name == state.name

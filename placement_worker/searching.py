@@ -1,11 +1,11 @@
-"""Searches that may take long, in turns with everything else that the process does.
+"""Run searches that may take long, in turns with all other tasks of the process.
 
-Most searches take a millisecond, and are done at once. One that does not is begun anew in a greenlet, which hands the
-thread back to the loop every few milliseconds, from however deep in the search it is. It sees one state of the providers
-from its start to the end of its answer: what is written meanwhile is written into a copy.
+Most searches take a millisecond and run at once. A longer one starts again in a greenlet, which returns control to the
+loop every few milliseconds, from any depth of the search. It sees one state of the providers from its start to the end of
+its answer: writes during that time go into a copy.
 
-A few take turns at a time, and hold what a budget allows; some wait, and hold nothing; and more are asked to try again
-later.
+A few long searches take turns, each within its budget of memory. Some more wait, and use no memory. All others are refused:
+the caller may try again later.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ from greenlet import getcurrent, greenlet
 from bus.errors import Unavailable
 from bus.messages.candidates import TooCostly
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, Budget, CutError, SearchLimits
-from placement_worker.core.candidates.woods import Woods
+from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.replica import Replica
 
-# Some 25 ms: an answer of ten thousand candidates takes half as many.
+# About 25 ms: an answer of ten thousand candidates takes half as many steps.
 STEPS_AT_ONCE = 100_000
-# About 2 ms. A claim waits for some ten turns of the loop.
+# About 2 ms. A claim waits for about ten turns of the loop.
 STEPS_PER_TURN = 10_000
 TAKING_TURNS_MAX = 2
 WAITING_MAX = 64
 
 Done = TypeVar("Done")
-# Searches, and writes the answer. It must not change anything that another one reads.
-Search = Callable[[Woods, Budget], Done]
+# Searches and writes the answer. It must not change anything that another search reads.
+Search = Callable[[ProviderIndex, Budget], Done]
 
 
 class _TakesLongError(Exception):
-    """It is not done at once."""
+    """The search does not finish in its first slice."""
 
 
 class Searcher:
-    """`turns` counts how often a long search let others run."""
+    """`turns` counts how often a long search let other tasks run."""
 
     def __init__(self, limits: SearchLimits = DEFAULT_LIMITS, waiting_max: int = WAITING_MAX) -> None:
         self._limits = limits
@@ -47,12 +47,12 @@ class Searcher:
         self.turns = 0
 
     async def done(self, replica: Replica, search: Search[Done]) -> Done | TooCostly:
-        """What the search makes of the providers as they are now, or after it has waited for others. Raises Unavailable
-        when too many wait.
+        """What the search returns for the current providers, or for those at the time when its turn comes. Raises
+        Unavailable when too many searches wait.
         """
         try:
             try:
-                return search(replica.woods, Budget(self._limits, _take_long, STEPS_AT_ONCE))
+                return search(replica.index, Budget(self._limits, _take_long, STEPS_AT_ONCE))
             except _TakesLongError:
                 return await self._later(replica, search)
         except CutError as cut:
@@ -61,7 +61,7 @@ class Searcher:
     async def _later(self, replica: Replica, search: Search[Done]) -> Done:
         if self._waiting >= self._waiting_max:
             raise Unavailable(
-                f"{TAKING_TURNS_MAX} long searches are under way, and {self._waiting} wait for them"
+                f"{TAKING_TURNS_MAX} long searches are running, and {self._waiting} wait for them"
             )
         self._waiting += 1
         try:
@@ -69,23 +69,23 @@ class Searcher:
         finally:
             self._waiting -= 1
         try:
-            with replica.reading() as woods:
-                return await self._in_turns(woods, search)
+            with replica.reading() as index:
+                return await self._in_turns(index, search)
         finally:
             self._taking_turns.release()
 
-    async def _in_turns(self, woods: Woods, search: Search[Done]) -> Done:
+    async def _in_turns(self, index: ProviderIndex, search: Search[Done]) -> Done:
         budget = Budget(self._limits, getcurrent().switch, STEPS_PER_TURN)
         under_way = greenlet(search)
         try:
-            done: Done = under_way.switch(woods, budget)
+            done: Done = under_way.switch(index, budget)
             while not under_way.dead:
                 self.turns += 1
                 await asyncio.sleep(0)
                 done = under_way.switch()
             return done
         finally:
-            # Nobody waits for it any more: its generators are closed where they stand.
+            # If the caller has given up, this closes the search's generators where they are.
             under_way.throw()
 
 

@@ -1,4 +1,4 @@
-"""What an operator may tune of placement."""
+"""Settings of placement that an operator may change."""
 
 from datetime import timedelta
 
@@ -10,21 +10,21 @@ from placement_worker.store import FEED_ENTRIES
 
 
 class PlacementSettings(Struct, frozen=True):
-    # A claim, swap or release made longer ago than this is refused if nothing is known of its consumer any more.
-    # Ended consumers are forgotten only after twice that, so that clocks may differ by as much.
+    # An older claim, swap or release is refused if its consumer has no row any more. Rows of ended consumers are deleted
+    # only after twice this time, so that clocks may differ by as much.
     horizon_s: int = 24 * 3600
     # How long the change log is kept for readers that were away.
     log_kept_s: int = 3600
-    # How often another process's writes are looked for, and how often somebody who does not lead tries to.
+    # How often the leader looks for other processes' writes, and how often another process tries to lead.
     feed_poll_ms: float = 50.0
-    # How long changes gather at most once some were told: each telling reads the providers anew. After a short telling they
-    # gather for a short time.
+    # The longest pause between two publications, in which changes gather: each publication reads the providers anew. After a
+    # short publication the pause is short.
     feed_rest_ms: float = 20.0
     feed_lead_again_ms: float = 1_000.0
-    # How many writes are told at once, so that a log which grew while nobody could publish it is read a page at a time.
+    # How many log entries are published at once, so that a log which grew during an outage is read a page at a time.
     feed_entries_max: int = FEED_ENTRIES
     prune_every_s: float = 300.0
-    # What one search for candidates may cost, and how long its answer may be: later pages of it are kept in the database.
+    # Limits of one search for candidates, and of its answer: later pages of it are stored in the database.
     search_steps_max: int = DEFAULT_LIMITS.steps_max
     search_bytes_max: int = DEFAULT_LIMITS.bytes_max
     answer_bytes_max: int = 32 * 1024 * 1024

@@ -1,8 +1,8 @@
-"""What placement asks of its database. Two implementations, one contract suite: store_memory.py and store_sql/.
+"""What placement asks of its database. Two implementations, one contract suite: store_memory/ and store_sql/.
 
-Every writer takes its locks in one order: server groups, consumers (made if absent, then locked), then tree roots and
-sharing providers, each in the order of their internal ids. Only after the last lock does it read what it decides on:
-a statement that locks and reads at once would judge by what stood there before it waited.
+Each writer takes its locks in one order: server groups; consumers (inserted if missing, then locked); tree roots and
+sharing providers in the order of their internal ids. It reads what it decides on only after the last lock: a statement
+that locks and reads at once would judge the state from before its wait.
 """
 
 from collections.abc import Sequence
@@ -25,52 +25,52 @@ from bus.messages.placement import (
     SnapshotPage,
 )
 from placement_worker.core.ledger import (
+    AllocationKeys,
     ClaimChanges,
     ClaimOrder,
     Forest,
+    ForestKeys,
     Ledger,
     NameChanges,
-    Named,
-    NamedNames,
-    NamedShares,
-    Names,
+    NameKeys,
+    StoredNames,
     TreeChanges,
 )
 
-# How many writes are read from the log at once, unless an operator says otherwise.
+# How many log entries are read at once, unless an operator sets another number.
 FEED_ENTRIES = 500
 
 
 class PlacementTransaction(Protocol):
-    """All or nothing. What is written in it appears in the change log with it."""
+    """All or nothing. Its writes appear in the change log when it commits."""
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
-        """Lock all that these orders touch, then read it."""
+        """Lock everything that these orders touch, then read it."""
 
-    async def lock_shares(self, named: NamedShares) -> Ledger:
-        """The same for who says by name what consumers are to hold."""
+    async def lock_allocations(self, keys: AllocationKeys) -> Ledger:
+        """Lock everything that these allocation writes touch, then read it."""
 
     async def write_claims(self, changes: ClaimChanges) -> None: ...
 
-    async def lock_trees(self, named: Named) -> Forest:
-        """Lock the trees of the providers that are named, then read them whole. After `lock_shares`, if both."""
+    async def lock_trees(self, keys: ForestKeys) -> Forest:
+        """Lock the trees of the named providers, then read them whole. Comes after `lock_allocations`, if both are needed."""
 
     async def write_trees(self, changes: TreeChanges) -> None:
-        """Of the providers that are written, all; what claims write beside it is about others."""
+        """Write whole providers. Claims in the same transaction write other providers."""
 
-    async def lock_names(self, named: NamedNames) -> Names:
-        """Lock these custom names of classes and traits, as far as they exist, then read who uses them."""
+    async def lock_names(self, keys: NameKeys) -> StoredNames:
+        """Lock these custom names of classes and traits, as far as they exist, then read which providers use them."""
 
     async def write_names(self, changes: NameChanges) -> None: ...
 
     async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:
-        """All providers of these trees as they stand, by internal id."""
+        """All providers of these trees, ordered by internal id."""
 
 
 class Unpublished(Struct, frozen=True):
-    """What was written since the feed's last mark: whole providers, and those of which claims have changed what is used.
+    """Everything written since the feed's last mark: whole providers, and those of which only the usage changed.
 
-    `cursor` is the store's own: how far this reading came. `is_cut`: it came to its limit, and there may be more.
+    `cursor` is in the store's own format: how far this reading came. `is_cut`: it reached its limit, so there may be more.
     """
 
     cursor: str
@@ -83,23 +83,25 @@ class Unpublished(Struct, frozen=True):
 
 
 class ChangeFeed(Protocol):
-    """The change log, read by the one process that publishes it. A new leader starts a new term."""
+    """The change log, as its one publisher reads it. A new leader starts a new term."""
 
     @property
     def published(self) -> LogPosition:
         """The position of the last message that is known to be published."""
 
     async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
-        """What was committed and not marked: of so many writes, or a few more, so that those of one transaction, and those
-        that an earlier reading had to pass over, come together. A write that commits late is found by a later reading.
+        """Committed entries that are not marked yet: as many as `entries_max`, or a few more.
+
+        Entries of one transaction come together, and so do those that an earlier reading had to skip. An entry that commits
+        late is found by a later reading.
         """
 
     async def mark(self, position: int, cursor: str) -> None:
-        """Everything up to this cursor is published, the last of it at this position."""
+        """Note that everything up to this cursor is published, the last of it at this position."""
 
 
 class Records(Protocol):
-    """What is asked of the books and not found in a picture of the providers: who holds what, and custom names."""
+    """Data that no picture of the providers has: which consumer holds what, and custom names."""
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         """None if it holds nothing."""
@@ -107,13 +109,13 @@ class Records(Protocol):
     async def holders_of(
         self, provider: ProviderId, after: ConsumerId | None, limit: int
     ) -> tuple[ConsumerState, ...]:
-        """Those who hold something of this provider, each with all that it holds, in the order of their ids."""
+        """Consumers that hold something of this provider, each with everything it holds, ordered by id."""
 
     async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
-        """What the consumers of a project hold, or with `user` those of one user of it, by their type."""
+        """What the consumers of a project hold, or with `user` those of one of its users, by consumer type."""
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
-        """In the order of the alphabet, as bytes are compared."""
+        """Sorted by bytes."""
 
 
 class KeptPage(Struct, frozen=True):
@@ -125,44 +127,46 @@ class KeptPage(Struct, frozen=True):
 
 class KeptAnswers(Protocol):
     async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
-        """Its later pages, numbered from 1; nothing, if they are kept already."""
+        """Store the later pages, numbered from 1; do nothing if they are stored already."""
 
     async def kept_page(self, answer: UUID, page: int) -> KeptPage | None: ...
 
 
 class PlacementStore(Records, KeptAnswers, Protocol):
     def transaction(self) -> AbstractAsyncContextManager[PlacementTransaction]:
-        """Commits when left in peace, rolls back on any exception. May raise `Transient` at any step: try again."""
+        """Commits at a normal exit, rolls back on any exception. Each step may raise `Transient`: try again."""
 
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage: ...
 
     async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
-        """The same of those that were written since this cursor; None if the log does not reach back so far, or the
-        cursor is none of these books.
+        """A page of providers that changed since this cursor. None if the log does not reach back so far, or if the cursor is
+        of another database.
         """
 
     async def changes_since(self, since: str) -> Unpublished | None:
-        """All of them at once, and of what claims alone have changed only that; who claimed and what ended is not told.
-        None where `changes_page` gives none.
+        """All changes at once; for providers that only claims changed, only their usage. It does not name the consumers that
+        claimed or ended. None where `changes_page` returns None.
         """
 
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage: ...
 
     def lead_feed(self) -> AbstractAsyncContextManager[ChangeFeed | None]:
-        """Become the one that publishes the log, for as long as this is open; None if another process is."""
+        """Become the process that publishes the log, as long as this is open; None if another process is."""
 
     async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
-        """Forget consumers that ended, stumps of trees that were felled, log rows that were published, and
-        answers that were kept, before these times; how many rows went.
+        """Delete ended consumers, tombstones, published log rows and stored answers older than these times; returns how many
+        rows.
 
-        With its stump the shapes of a tree are forgotten, and the next one counts from the start again. What was sent
-        for the old one was sent before it was felled: of a consumer that is not known it is refused as too old, and of
-        one that is, mostly by its attempt. What is left: a swap, or the claim of a later attempt of a consumer that
-        ended, is not asked its age; one that was under way for all this time and finds the new tree at just the shape
-        it names, is judged by what is free. And a report that was under way for as long plants its tree again.
+        When a tombstone is deleted, the shapes of its tree are forgotten, and the next tree there counts from the start.
+        Messages for the old tree were sent before it was deleted. For an unknown consumer they are refused as too old; for a
+        known one, mostly by their attempt.
+
+        Three cases are left, all of messages that were on their way for this whole time. A swap, or a claim of a later
+        attempt of an ended consumer, is not checked for its age: if the new tree has just the shape it names, it is judged
+        by what is free. A report creates its tree again.
         """
 
     async def audit(self) -> tuple[str, ...]:
-        """Every place where the books contradict themselves, as a sentence; none if they are right."""
+        """One sentence for each place where the data contradicts itself; empty if there is none."""
 
     async def close(self) -> None: ...

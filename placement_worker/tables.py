@@ -1,7 +1,7 @@
-"""Placement's books as tables, alike on PostgreSQL and SQLite.
+"""Placement's tables, the same on PostgreSQL and SQLite.
 
-Change them in two steps, each with its migration: first expand (a new column or table that the release before does not
-mind), and only a release later contract. tests/unit/test_migrations.py holds the migrations to what is written here.
+Change them in two steps, each with its migration: first expand (add a column or table that the previous release ignores),
+and one release later contract. tests/unit/test_migrations.py checks that the migrations lead to these tables.
 """
 
 from sqlalchemy import (
@@ -37,7 +37,7 @@ metadata = MetaData(
 
 
 class TransactionId(UserDefinedType[int]):
-    """PostgreSQL's number of a transaction, which never wraps. SQLite has none, and no need of one."""
+    """PostgreSQL's transaction id, which never wraps around. SQLite has none and needs none."""
 
     cache_ok = True
 
@@ -49,8 +49,7 @@ def _internal_id() -> Column[int]:
     return Column("id", InternalId, Identity(), primary_key=True)
 
 
-# A name that was deleted keeps its row and its number, and is only not known any more: so whoever remembers a number
-# never means another name by it.
+# A deleted name keeps its row and its number, and is only marked as unknown: so a number in a cache never means another name.
 resource_classes = Table(
     "resource_classes",
     metadata,
@@ -69,15 +68,15 @@ traits = Table(
     sqlite_autoincrement=True,
 )
 
-# Rows that every claim updates keep room on their pages, so that PostgreSQL writes the new version beside the old one
-# and leaves the indexes alone.
+# Each claim updates these rows, so their pages keep free room: PostgreSQL then writes the new version beside the old one and
+# leaves the indexes alone.
 providers = Table(
     "providers",
     metadata,
     _internal_id(),
     Column("uuid", Id, nullable=False, unique=True),
     Column("name", String(200), nullable=False, unique=True),
-    # Deferred, so that the rows of a tree may be written and removed in any order.
+    # Deferred, so that the rows of a tree may be written and deleted in any order.
     Column("parent_id", InternalId, ForeignKey("providers.id", deferrable=True, initially="DEFERRED")),
     Column(
         "root_id",
@@ -88,17 +87,17 @@ providers = Table(
     Column("cell", String(255), nullable=False),
     Column("generation", BigInteger, nullable=False),
     Column("revision", BigInteger, nullable=False),
-    # The last revision at which more of it changed than what is used.
+    # The last revision at which more than the usage changed.
     Column("base", BigInteger, nullable=False),
-    # The tree's, and meaningful on its root only.
+    # The tree's counters, valid on its root only.
     Column("shape", BigInteger, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("sequence", BigInteger, nullable=False),
-    # What is in use of each class of its inventories, as JSON: class's id -> amount. It is the sum of what consumers
-    # hold, kept since summing that up for each claim costs two to four times the claim; and it is kept here, since this
-    # row is written by each claim anyway, and the inventories then by none.
+    # Usage of each class of its inventories, as JSON: class id -> amount. It is the sum of what consumers hold. It is stored,
+    # since to compute it for each claim costs two to four times the claim. It is stored here, since each claim writes this
+    # row anyway; so no claim writes inventories.
     Column("used", Text, nullable=False, server_default="{}"),
-    # How many consumers live on it: they hold something, and this is their host. Kept for the same reasons.
+    # How many consumers hold something and have it as their host. Stored for the same reasons.
     Column("consumers", BigInteger, nullable=False, server_default="0"),
     Index(None, "root_id"),
     Index(None, "parent_id"),
@@ -106,8 +105,9 @@ providers = Table(
     postgresql_with={"fillfactor": 70},
 )
 
-# What is left of trees that were felled, by the public id of their root: rows of providers are gone with their tree.
-stumps = Table(
+# Tombstones of deleted trees, by the public id of the root: a tree's provider rows are deleted with it. The table's name and
+# `felled_at` (when the tree was deleted) are older than the word.
+tree_tombstones = Table(
     "stumps",
     metadata,
     Column("root", Id, primary_key=True),
@@ -158,9 +158,9 @@ server_groups = Table(
     Column("max_per_host", Integer, nullable=False),
 )
 
-# A row outlives what its consumer holds, until it is pruned. It names host and group by their public ids: it may
-# outlive them as well. No foreign keys from what it holds: a check for each provider would cost PostgreSQL more than the
-# claim itself. Locks keep the rows that are named there in place, and the audit looks for any that are not.
+# A row outlives its consumer's holdings, until it is pruned. It may also outlive its host and group, so it has their public
+# ids. What it holds has no foreign keys: on PostgreSQL a check for each provider would cost more than the claim itself.
+# Locks keep the rows that it names, and the audit looks for missing ones.
 consumers = Table(
     "consumers",
     metadata,
@@ -175,7 +175,7 @@ consumers = Table(
     Column("ended_at", Moment),
     Column("host", Id),
     Column("server_group", Id),
-    # As JSON: provider's id -> class's id -> amount.
+    # As JSON: provider's id -> class id -> amount.
     Column("held", Text, nullable=False, server_default="{}"),
     sqlite_autoincrement=True,
 )
@@ -187,7 +187,7 @@ for _name in ("ended_at", "server_group"):
         sqlite_where=consumers.c[_name].is_not(None),
     )
 
-# The other way round: who holds something of a provider.
+# The reverse of `held`: which consumers hold something of a provider.
 holders = Table(
     "holders",
     metadata,
@@ -196,7 +196,7 @@ holders = Table(
     sqlite_with_rowid=False,
 )
 
-# One row for each write, with which it is committed. `body` is a LogEntry of store_sql/log.py.
+# One row for each write, committed with it. `body` is a LogEntry of store_sql/log.py.
 change_log = Table(
     "change_log",
     metadata,
@@ -207,7 +207,7 @@ change_log = Table(
     sqlite_autoincrement=True,
 )
 
-# What was answered and did not fit into one message: the later pages, until they are asked for.
+# Later pages of answers that did not fit into one message, until they are asked for.
 kept_answers = Table(
     "kept_answers",
     metadata,
@@ -218,8 +218,8 @@ kept_answers = Table(
     Column("body", LargeBinary, nullable=False),
 )
 
-# One row: how far the log is published, and in which term of publishing. `forgotten` is a cursor, too:
-# who has not seen all that it has cannot be told what changed since.
+# One row: how far the log is published, and in which term. `forgotten` is a cursor, too: how far the log is pruned. A reader
+# that has not seen everything up to there cannot be told what changed since.
 feed = Table(
     "feed",
     metadata,

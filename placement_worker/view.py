@@ -1,8 +1,8 @@
-"""What reads are answered from: all providers in memory, brought up to date before each answer.
+"""All providers in memory, brought up to date before each read.
 
-A reader must see whatever was committed before it asked, by whichever process. So before each answer the view reads, from
-the change log, what was written since it last did; whoever asks while one reading runs shares the next one, and how many
-ask at once does not matter to the database. Where the log does not reach back far enough, all is read anew.
+A reader must see everything that any process committed before it asked. So before each answer the view reads from the
+change log what was written since its last reading. Callers that ask during one reading share the next one, so the number
+of callers does not matter to the database. If the log does not reach back far enough, the view reads all providers.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from placement_worker.store import Unpublished
 
 log = logging.getLogger(__name__)
 
-# Providers that are read at once.
+# How many providers are read at once.
 PAGE = 1_000
-# A collector that looks at ten thousand providers keeps the process from all else for a second. Once they are read they stay,
-# and nothing of them is in a cycle: it need not look.
+# A garbage collection over ten thousand providers blocks the process for a second. Providers stay once they are read, and are
+# in no reference cycle, so they are frozen: the collector skips them.
 FROZEN_MIN = 1_000
 TRIES_MAX = 4
 RETRY_DELAY_S_FIRST = 0.005
@@ -36,13 +36,13 @@ class Books(Protocol):
 
 
 class View:
-    """`readings` counts how often the books were asked, and `readings_of_all` how often for all they have."""
+    """`readings` counts all readings, `readings_of_all` those of all providers."""
 
     def __init__(self, books: Books, page: int = PAGE) -> None:
         self._books = books
         self._page = page
         self._replica = Replica()
-        # How far the books had come when they were last read; empty before.
+        # The cursor of the last reading; empty before the first.
         self._cursor = ""
         self._reading: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
@@ -50,8 +50,8 @@ class View:
         self.readings_of_all = 0
 
     async def caught_up(self) -> Replica:
-        """With all that was committed before the call; what is committed meanwhile may be in it. Raises Transient where the
-        books cannot be read.
+        """All providers, with everything committed before the call, and perhaps some of what is committed meanwhile. Raises
+        Transient if the database cannot be read.
         """
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._read_after(self._reading))
@@ -68,7 +68,7 @@ class View:
     async def _read_after(self, earlier: "asyncio.Task[None] | None") -> None:
         if earlier is not None:
             await asyncio.wait((earlier,))
-        # From here on, who asks needs another reading.
+        # From here on, callers need the next reading.
         self._reading, self._next = self._next, None
         await _retrying()(self._read)
 
@@ -78,14 +78,16 @@ class View:
             await self._read_all()
 
     async def _read_changes(self) -> bool:
-        """Whether the log told them all, and of providers that are known."""
+        """True if the log had all changes, and only of known providers."""
         changes = await self._books.changes_since(self._cursor)
         if changes is None:
             return False
         self._replica.remove(changes.gone)
         self._replica.tell(changes.providers)
         if not self._replica.use(changes.usage):
-            log.error("the log tells what is used of providers that it has not told: reading all pages again")
+            log.error(
+                "the log has usage of providers that this reader never received: reading all providers again"
+            )
             return False
         self._cursor = changes.cursor
         return True
@@ -94,7 +96,7 @@ class View:
         self.readings_of_all += 1
         there: set[int] = set()
         after: int | None = 0
-        # Each page is read from a later view of the books: the next reading goes on from the first.
+        # Each page is of a later moment, so the next reading continues from the cursor of the first page.
         came_to = ""
         while after is not None:
             page = await self._books.snapshot_page(after, self._page)
@@ -109,7 +111,7 @@ class View:
 
 
 def _retrying() -> tenacity.AsyncRetrying:
-    """A connection that broke is no reason to fail whoever asks: the next try has another."""
+    """Retry after a broken connection instead of failing the callers: the next try gets another connection."""
     return tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(Transient),
         stop=tenacity.stop_after_attempt(TRIES_MAX),
@@ -119,6 +121,6 @@ def _retrying() -> tenacity.AsyncRetrying:
 
 
 def _seen(task: "asyncio.Task[None]") -> None:
-    """Whoever waits hears of its failure; if all of them have gone, nobody needs to."""
+    """Waiting callers get the exception. If all of them have gone, mark it as seen, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

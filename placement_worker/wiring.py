@@ -12,9 +12,9 @@ import os_traits
 from bus.parts import Periodic
 from bus.process import Part
 from bus.station import Station, by_station
+from placement_worker.change_publisher import ChangePublisher
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.handlers import handlers
-from placement_worker.publishing import ChangePublisher
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore, PlacementTransaction
 from placement_worker.view import View
@@ -25,7 +25,7 @@ STANDARD = Vocabulary(
     classes=frozenset(os_resource_classes.STANDARDS), traits=frozenset(os_traits.get_traits())
 )
 
-# What cells report, claim and release; and what only the API level asks besides.
+# Queues for what cells report, claim and release; and in QUEUES also what only the API level asks.
 CELLS_QUEUES = ("placement.work", "placement.claims")
 QUEUES = (*CELLS_QUEUES, "placement.searches", "placement.questions")
 
@@ -42,26 +42,27 @@ def placement_parts(
     *,
     cells: Mapping[str, Station] | None = None,
 ) -> tuple[Part, ...]:
-    """All that a placement worker runs: orders and questions from every broker it has a station on, the feed, and the
-    forgetting of what is long over.
+    """Everything that a placement worker runs: the workers on each broker it has a station on, the feed, and the pruner.
 
-    `stations` are on brokers of the API level, which is where the feed is listened to; `cells` says on which others
-    there are cells, each with the station there. Each is asked and answers by itself: one that is away keeps nobody.
+    `stations` are on brokers of the API level, where the feed has its listeners. `cells` has the stations on brokers of
+    cells. Each worker takes and answers messages of one broker; a broker that is away does not stop the others.
     """
     chance = stations[0].chance
     changes = ChangePublisher(store, tuple(station.publisher for station in stations), settings, chance)
-    told = _Told(store, changes.written)
+    notifying = _NotifyingStore(store, changes.written)
     view = View(store)
     answers = handlers(store, view, settings, vocabulary=STANDARD, clock=clock)
-    workers = [station.worker(queue, answers, told) for station in stations for queue in QUEUES]
+    workers = [station.worker(queue, answers, notifying) for station in stations for queue in QUEUES]
     workers += [
-        station.worker(queue, answers, told) for station in by_station(cells or {}) for queue in CELLS_QUEUES
+        station.worker(queue, answers, notifying)
+        for station in by_station(cells or {})
+        for queue in CELLS_QUEUES
     ]
     return (*workers, changes, Pruner(store, settings, clock, chance))
 
 
-class _Told:
-    """A store's transactions, with a word to the feed after each commit."""
+class _NotifyingStore:
+    """A store's transactions; notifies the feed after each commit."""
 
     def __init__(self, store: PlacementStore, written: Callable[[], None]) -> None:
         self._store = store
@@ -75,7 +76,7 @@ class _Told:
 
 
 class Pruner(Periodic):
-    """Forgets consumers that ended long ago, and changes that were published long ago."""
+    """Deletes consumers that ended long ago, and log entries that were published long ago."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Pruner(Periodic):
 
     async def _prune(self) -> None:
         at = self._clock()
-        # Twice the horizon, so that clocks may differ by as much as one.
+        # Twice the horizon, so that clocks may differ by as much as one horizon.
         gone = await self._store.prune(
             at - 2 * self._settings.horizon, at - timedelta(seconds=self._settings.log_kept_s)
         )

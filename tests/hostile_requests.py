@@ -141,8 +141,8 @@ def _message(query: CandidatesQuery, resource: str) -> AskCandidates:
 
 
 def _report(cell: str, world: World, resource: str) -> ReportInventory:
-    woods = world.woods
-    states = [woods.state(row) for row in range(woods.rows)]
+    index = world.index
+    states = [index.state(row) for row in range(index.rows)]
     ids = {state.id: provider(f"{state.name} {resource}") for state in states}
     return ReportInventory(
         cell=cell,

@@ -5,25 +5,31 @@ from uuid import UUID
 from bus.message import AggregateId
 from bus.messages.administration import GenerationMoved, ProviderWritten, SetAggregates
 from placement_worker.api import schemas
-from placement_worker.api.forms import Forms
+from placement_worker.api.endpoint_inputs import (
+    View,
+    Writer,
+    body_for_provider,
+    path_provider,
+    provider_of_path,
+)
 from placement_worker.api.refusals import refusal
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
-from placement_worker.api.standing import Desk, View, body_for_provider, path_provider, standing
 from placement_worker.api.traits import moved_meanwhile
+from placement_worker.api.validators import VersionedValidators
 from placement_worker.api.versions import Version
 
-SET = Forms(((1, 1), schemas.AGGREGATES_1_1), ((1, 19), schemas.AGGREGATES_1_19))
+SET = VersionedValidators(((1, 1), schemas.AGGREGATES_1_1), ((1, 19), schemas.AGGREGATES_1_19))
 _GENERATIONS: Version = (1, 19)
 
 
 class Aggregates:
-    def __init__(self, desk: Desk, view: View) -> None:
-        self._desk = desk
+    def __init__(self, writer: Writer, view: View) -> None:
+        self._writer = writer
         self._view = view
 
     async def show(self, request: Request) -> Reply:
-        state = standing(await self._view.caught_up(), request.params)
+        state = provider_of_path(await self._view.caught_up(), request.params)
         return _rendered(state.aggregates, state.generation, request.version)
 
     async def set(self, request: Request) -> Reply:
@@ -32,7 +38,7 @@ class Aggregates:
         by_generation = request.version >= _GENERATIONS
         named = said["aggregates"] if by_generation else said
         aggregates = tuple(dict.fromkeys(AggregateId(UUID(one)) for one in named))
-        verdict = await self._desk.ask(
+        verdict = await self._writer.ask(
             SetAggregates(
                 provider=provider,
                 generation=int(said["resource_provider_generation"]) if by_generation else None,

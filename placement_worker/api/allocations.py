@@ -15,17 +15,17 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import NO_OWNER, ResourceAmount
 from placement_worker.api import schemas
-from placement_worker.api.forms import Forms, uuid_in
+from placement_worker.api.endpoint_inputs import PAGE, Records, View, Writer, provider_of_path
 from placement_worker.api.problems import bad_request, not_found
 from placement_worker.api.refusals import refusal
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
-from placement_worker.api.standing import PAGE, Desk, Records, View, standing
 from placement_worker.api.usages import UNKNOWN
+from placement_worker.api.validators import VersionedValidators, uuid_in
 from placement_worker.api.versions import Version
 from placement_worker.replica import Replica
 
-OF_ONE = Forms(
+OF_ONE = VersionedValidators(
     ((1, 0), schemas.ALLOCATIONS_1_0),
     ((1, 8), schemas.ALLOCATIONS_1_8),
     ((1, 12), schemas.ALLOCATIONS_1_12),
@@ -33,7 +33,7 @@ OF_ONE = Forms(
     ((1, 34), schemas.ALLOCATIONS_1_34),
     ((1, 38), schemas.ALLOCATIONS_1_38),
 )
-OF_SEVERAL = Forms(
+OF_SEVERAL = VersionedValidators(
     ((1, 13), schemas.SEVERAL_1_13),
     ((1, 28), schemas.SEVERAL_1_28),
     ((1, 34), schemas.SEVERAL_1_34),
@@ -45,8 +45,8 @@ _TYPES: Version = (1, 38)
 
 
 class Allocations:
-    def __init__(self, desk: Desk, view: View, records: Records) -> None:
-        self._desk = desk
+    def __init__(self, writer: Writer, view: View, records: Records) -> None:
+        self._writer = writer
         self._view = view
         self._records = records
 
@@ -62,7 +62,7 @@ class Allocations:
 
     async def show_of(self, request: Request) -> Reply:
         """Of a provider."""
-        state = standing(await self._view.caught_up(), request.params)
+        state = provider_of_path(await self._view.caught_up(), request.params)
         allocations: dict[str, dict[str, object]] = {}
         after: ConsumerId | None = None
         while page := await self._records.holders_of(state.id, after, PAGE):
@@ -99,7 +99,7 @@ class Allocations:
         consumer = uuid_in(named)
         if consumer is None:
             raise not_found(f"No allocations for consumer '{named}'")
-        match verdict := await self._desk.ask(DeleteAllocations(consumer=ConsumerId(consumer))):
+        match verdict := await self._writer.ask(DeleteAllocations(consumer=ConsumerId(consumer))):
             case Done():
                 return Reply(HTTPStatus.NO_CONTENT)
             case UnknownConsumer():
@@ -108,7 +108,7 @@ class Allocations:
                 raise refusal(verdict, f"Unable to delete the allocations of consumer {named}")
 
     async def _write(self, order: SetAllocations, doing: str) -> Reply:
-        verdict = await self._desk.ask(order)
+        verdict = await self._writer.ask(order)
         if not isinstance(verdict, Done):
             raise refusal(verdict, doing)
         return Reply(HTTPStatus.NO_CONTENT)

@@ -19,8 +19,8 @@ from msgspec import structs
 from starlette.types import Receive, Scope, Send
 
 from bus.errors import Transient
-from placement_worker.api import access_log, describing, metrics
-from placement_worker.api.accepting import JSON, accepts
+from placement_worker.api import access_log, metrics, openapi_document
+from placement_worker.api.accept_header import JSON, accepts
 from placement_worker.api.auth import Authentication
 from placement_worker.api.call import Call
 from placement_worker.api.connections import Connections
@@ -28,10 +28,10 @@ from placement_worker.api.cors import Cors
 from placement_worker.api.headers import Headers
 from placement_worker.api.policy import Policy
 from placement_worker.api.problems import ApiError, bad_request
-from placement_worker.api.receiving import ClientGone, body_of, query_of
 from placement_worker.api.rendering import Answer, answer_to, refusal_of
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
+from placement_worker.api.request_parts import ClientGone, body_of, query_of
 from placement_worker.api.root import version_document
 from placement_worker.api.routing import Match, Route, Router
 from placement_worker.api.settings import ApiSettings
@@ -41,15 +41,15 @@ from placement_worker.api.versions import (
     OLDEST,
     UnreadableVersionError,
     UnservedVersionError,
-    told,
     version_asked,
+    version_text,
 )
 
 log = logging.getLogger(__name__)
 
 # The version document asks no policy: it is how clients find out what to ask.
 _ROOT = Route("GET", "/", version_document, rule="", tells_json=False)
-_FOR_EVERYBODY: Final = (_ROOT.path, describing.PATH)
+_FOR_EVERYBODY: Final = (_ROOT.path, openapi_document.PATH)
 
 
 class PlacementApp:
@@ -63,7 +63,7 @@ class PlacementApp:
     ) -> None:
         self._described = (_ROOT, *routes)
         # It tells nothing that is not in the manual; and who writes a client has no token yet.
-        document = Route("GET", describing.PATH, self._document, rule="")
+        document = Route("GET", openapi_document.PATH, self._document, rule="")
         self._router = Router((*self._described, document))
         self._auth = auth
         self._policy = policy
@@ -134,7 +134,7 @@ class PlacementApp:
         return await match.route.handler(request)
 
     async def _document(self, request: Request) -> Reply:
-        return Reply(body=describing.openapi(self._described, request.version))
+        return Reply(body=openapi_document.openapi(self._described, request.version))
 
 
 def _version(headers: Headers) -> tuple[int, int]:
@@ -146,7 +146,7 @@ def _version(headers: Headers) -> tuple[int, int]:
         raise ApiError(
             HTTPStatus.NOT_ACCEPTABLE,
             str(problem),
-            extra={"min_version": told(OLDEST), "max_version": told(NEWEST)},
+            extra={"min_version": version_text(OLDEST), "max_version": version_text(NEWEST)},
         ) from None
 
 

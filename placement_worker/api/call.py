@@ -8,11 +8,11 @@ from starlette.types import Scope
 
 from placement_worker.api import access_log
 from placement_worker.api.headers import Headers, headers_of
-from placement_worker.api.receiving import path_of
 from placement_worker.api.rendering import Answer, Exchange
 from placement_worker.api.request import Caller
+from placement_worker.api.request_parts import path_of
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.versions import told
+from placement_worker.api.versions import version_text
 
 _NOBODY: Final = Caller(user="")
 _UNROUTED: Final = "-"
@@ -54,7 +54,7 @@ class Call(Struct):
             status=answer.status.value,
             sent_bytes=answer.length,
             took_ms=round(took_s * 1000, 2),
-            version="" if version is None else told(version),
+            version="" if version is None else version_text(version),
             user=self.caller.user,
             project=self.caller.project,
         )

@@ -8,25 +8,25 @@ from msgspec import structs
 from bus.messages.candidates import TooCostly
 from placement_worker.api import query_schemas
 from placement_worker.api.candidates_text import TREES, Summaries, requests_text
-from placement_worker.api.forms import Forms
+from placement_worker.api.endpoint_inputs import View
 from placement_worker.api.names import check_names
 from placement_worker.api.pieces import Pieces, pieces_of, with_commas
 from placement_worker.api.queries import candidates_query, traits_named
 from placement_worker.api.refusals import too_costly
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
-from placement_worker.api.standing import View
+from placement_worker.api.validators import VersionedValidators
 from placement_worker.api.versions import Version
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.columns import Rows
 from placement_worker.core.candidates.found import Candidates as Found
+from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery
 from placement_worker.core.candidates.search import find_candidates
-from placement_worker.core.candidates.woods import Woods
 from placement_worker.known_names import KnownNames
 from placement_worker.searching import Searcher
 
-QUERY = Forms(
+QUERY = VersionedValidators(
     ((1, 10), query_schemas.CANDIDATES_1_10),
     ((1, 16), query_schemas.CANDIDATES_1_16),
     ((1, 17), query_schemas.CANDIDATES_1_17),
@@ -58,8 +58,8 @@ class Candidates:
         replica = await self._view.caught_up()
         await check_names(self._names, replica, classes, traits_named(query))
 
-        def search(woods: Woods, budget: Budget) -> Pieces:
-            return self._body(woods, budget, query, version, classes)
+        def search(index: ProviderIndex, budget: Budget) -> Pieces:
+            return self._body(index, budget, query, version, classes)
 
         body = await self._searcher.done(replica, search)
         if isinstance(body, TooCostly):
@@ -67,26 +67,31 @@ class Candidates:
         return Reply(body=body, is_fresh=True)
 
     def _body(
-        self, woods: Woods, budget: Budget, query: CandidatesQuery, version: Version, classes: Collection[str]
+        self,
+        index: ProviderIndex,
+        budget: Budget,
+        query: CandidatesQuery,
+        version: Version,
+        classes: Collection[str],
     ) -> Pieces:
-        found = find_candidates(woods, query, budget=budget)
+        found = find_candidates(index, query, budget=budget)
 
         def parts() -> Iterator[bytes]:
             yield b'{"allocation_requests":['
-            yield from with_commas(map(str.encode, requests_text(found, woods, version, budget)))
+            yield from with_commas(map(str.encode, requests_text(found, index, version, budget)))
             yield b'],"provider_summaries":{'
             giving = found.giving
             if version < TREES and len(found) == query.limit != CANDIDATES_MAX:
-                giving = _all_giving(found, woods, query, budget)
-            told = self._summaries.texts(giving, woods, version, classes, budget)
+                giving = _all_giving(found, index, query, budget)
+            told = self._summaries.texts(giving, index, version, classes, budget)
             yield from with_commas(map(str.encode, told))
             yield b"}}"
 
         return pieces_of(parts())
 
 
-def _all_giving(found: Found, woods: Woods, query: CandidatesQuery, budget: Budget) -> Rows:
+def _all_giving(found: Found, index: ProviderIndex, query: CandidatesQuery, budget: Budget) -> Rows:
     """Until 1.28 a limit cuts candidates off, and not what is said of the others in the trees of those that are left."""
-    every = find_candidates(woods, structs.replace(query, limit=CANDIDATES_MAX), budget=budget)
-    giving: Rows = np.intersect1d(every.giving, woods.in_trees_of(found.giving))
+    every = find_candidates(index, structs.replace(query, limit=CANDIDATES_MAX), budget=budget)
+    giving: Rows = np.intersect1d(every.giving, index.in_trees_of(found.giving))
     return giving

@@ -13,8 +13,8 @@ from placement_worker.api.names import standard_first
 from placement_worker.api.versions import Version
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.columns import Rows
-from placement_worker.core.candidates.found import Candidates, Shape
-from placement_worker.core.candidates.woods import Woods
+from placement_worker.core.candidates.found import CandidatePattern, Candidates
+from placement_worker.core.candidates.provider_index import ProviderIndex
 
 _BY_PROVIDER: Version = (1, 12)
 _TRAITS: Version = (1, 17)
@@ -32,7 +32,7 @@ _SUMMARIES_AT_ONCE = 250
 _encode = msgspec.json.encode
 
 
-def requests_text(found: Candidates, woods: Woods, version: Version, budget: Budget) -> Iterator[str]:
+def requests_text(found: Candidates, index: ProviderIndex, version: Version, budget: Budget) -> Iterator[str]:
     """In parts, between which there are commas. How long it will be is told to the budget before any of it is written."""
     blocks = list(_templates(found, version, budget))
     budget.tell(
@@ -41,44 +41,44 @@ def requests_text(found: Candidates, woods: Woods, version: Version, budget: Bud
     for rows, template, columns in blocks:
         lines = max(1, _NAMES_AT_ONCE // max(1, len(columns)))
         for start in range(0, len(rows), lines):
-            yield _block_text(rows[start : start + lines], template, columns, woods, budget)
+            yield _block_text(rows[start : start + lines], template, columns, index, budget)
 
 
 def _templates(found: Candidates, version: Version, budget: Budget) -> Iterator[tuple[Rows, str, list[int]]]:
     known: dict[int, tuple[str, list[int]]] = {}
     for block in found.blocks:
-        made = known.get(id(block.shape))
+        made = known.get(id(block.pattern))
         if made is None:
-            made = known[id(block.shape)] = _template(block.shape, version)
+            made = known[id(block.pattern)] = _template(block.pattern, version)
             budget.spend(10 * len(made[1]))
             budget.hold(len(made[0]))
         yield block.rows, *made
 
 
-def _block_text(rows: Rows, template: str, columns: list[int], woods: Woods, budget: Budget) -> str:
-    uuids = woods.uuids
+def _block_text(rows: Rows, template: str, columns: list[int], index: ProviderIndex, budget: Budget) -> str:
+    uuids = index.uuids
     named = [uuids[row] for row in rows[:, columns].ravel().tolist()]
     text = ",".join([template] * len(rows)) % tuple(named)
     budget.spend(len(named))
     return text
 
 
-def _template(shape: Shape, version: Version) -> tuple[str, list[int]]:
+def _template(pattern: CandidatePattern, version: Version) -> tuple[str, list[int]]:
     """One candidate, with `%s` for each provider; and of which column each is."""
-    giving = [column for column, amounts in enumerate(shape.amounts) if amounts]
+    giving = [column for column, amounts in enumerate(pattern.amounts) if amounts]
     if version < _BY_PROVIDER:
         rows = [
-            f'{{"resource_provider":{{"uuid":{_PROVIDER}}},"resources":{_json(shape.amounts[column])}}}'
+            f'{{"resource_provider":{{"uuid":{_PROVIDER}}},"resources":{_json(pattern.amounts[column])}}}'
             for column in giving
         ]
         return f'{{"allocations":[{",".join(rows)}]}}', giving
-    rows = [f'{_PROVIDER}:{{"resources":{_json(shape.amounts[column])}}}' for column in giving]
+    rows = [f'{_PROVIDER}:{{"resources":{_json(pattern.amounts[column])}}}' for column in giving]
     allocations = f'"allocations":{{{",".join(rows)}}}'
     if version < _MAPPINGS:
         return f"{{{allocations}}}", giving
-    mapped = [column for _, columns in shape.mappings for column in columns]
+    mapped = [column for _, columns in pattern.mappings for column in columns]
     mappings = ",".join(
-        f'"{suffix}":[{",".join([_PROVIDER] * len(columns))}]' for suffix, columns in shape.mappings
+        f'"{suffix}":[{",".join([_PROVIDER] * len(columns))}]' for suffix, columns in pattern.mappings
     )
     return f'{{{allocations},"mappings":{{{mappings}}}}}', giving + mapped
 
@@ -92,7 +92,7 @@ class Summaries:
         self._lineage: object = None
 
     def texts(
-        self, giving: Rows, woods: Woods, version: Version, classes: Collection[str], budget: Budget
+        self, giving: Rows, index: ProviderIndex, version: Version, classes: Collection[str], budget: Budget
     ) -> Iterator[str]:
         """In parts, between which there are commas: of all providers of the trees that give something; before there were
         trees, of those that do.
@@ -100,47 +100,47 @@ class Summaries:
         if version < TREES:
             rows = giving.tolist()
         else:
-            rows = woods.in_trees_of(giving).tolist()
-            if woods.lineage is not self._lineage or len(self._texts) < woods.rows:
-                self._begin(woods)
+            rows = index.in_trees_of(giving).tolist()
+            if index.lineage is not self._lineage or len(self._texts) < index.rows:
+                self._begin(index)
         # Between parts others may run, and write of a later state: nothing is looked up twice.
         for start in range(0, len(rows), _SUMMARIES_AT_ONCE):
             part = rows[start : start + _SUMMARIES_AT_ONCE]
             written, told = (
-                (len(part), [_summary(row, woods, version, classes) for row in part])
+                (len(part), [_summary(row, index, version, classes) for row in part])
                 if version < TREES
-                else self._kept(part, woods, version)
+                else self._kept(part, index, version)
             )
             text = ",".join(told)
             budget.tell(len(text))
             budget.spend(len(part) + _STEPS_PER_SUMMARY * written)
             yield text
 
-    def _kept(self, rows: list[int], woods: Woods, version: Version) -> tuple[int, list[str]]:
+    def _kept(self, rows: list[int], index: ProviderIndex, version: Version) -> tuple[int, list[str]]:
         """How many were written anew, and all of them."""
-        texts, written, changes = self._texts, self._changes, woods.changes
+        texts, written, changes = self._texts, self._changes, index.changes
         changed = [row for row in rows if written[row] != changes[row]]
         for row in changed:
-            texts[row] = _summary(row, woods, version, ())
+            texts[row] = _summary(row, index, version, ())
             written[row] = changes[row]
         return len(changed), [texts[row] for row in rows]
 
-    def _begin(self, woods: Woods) -> None:
+    def _begin(self, index: ProviderIndex) -> None:
         """Of other woods nothing is known; of these there may be more rows than before."""
-        if woods.lineage is not self._lineage:
-            self._texts, self._changes, self._lineage = [], [], woods.lineage
-        more = woods.rows - len(self._texts)
+        if index.lineage is not self._lineage:
+            self._texts, self._changes, self._lineage = [], [], index.lineage
+        more = index.rows - len(self._texts)
         self._texts += [""] * more
         self._changes += [-1] * more
 
 
-def _summary(row: int, woods: Woods, version: Version, classes: Collection[str]) -> str:
-    state = woods.state(row)
+def _summary(row: int, index: ProviderIndex, version: Version, classes: Collection[str]) -> str:
+    state = index.state(row)
     said: dict[str, object] = {
         "resources": {
             resource: {
-                "capacity": int(woods.stocks[resource].capacity[row]),
-                "used": woods.used(row, resource),
+                "capacity": int(index.stocks[resource].capacity[row]),
+                "used": index.used(row, resource),
             }
             for resource in state.inventories
             if version >= _ALL_CLASSES or resource in classes
@@ -151,7 +151,7 @@ def _summary(row: int, woods: Woods, version: Version, classes: Collection[str])
     if version >= TREES:
         said["parent_provider_uuid"] = state.parent
         said["root_provider_uuid"] = state.root
-    return f'"{woods.uuids[row]}":{_json(said)}'
+    return f'"{index.uuids[row]}":{_json(said)}'
 
 
 def _json(value: Mapping[str, object]) -> str:

@@ -13,22 +13,22 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import NotAllowed
 from placement_worker.api import schemas
-from placement_worker.api.forms import Forms
+from placement_worker.api.endpoint_inputs import Writer
 from placement_worker.api.names import classes_in_order
 from placement_worker.api.problems import bad_request, conflict, not_found
 from placement_worker.api.refusals import no_such_class, refusal
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
-from placement_worker.api.standing import Desk
+from placement_worker.api.validators import VersionedValidators
 from placement_worker.known_names import KnownNames
 
-NAMED = Forms(((1, 2), schemas.RESOURCE_CLASS))
+NAMED = VersionedValidators(((1, 2), schemas.RESOURCE_CLASS))
 _NAMED = NAMED.at((1, 2))
 
 
 class ResourceClasses:
-    def __init__(self, desk: Desk, names: KnownNames) -> None:
-        self._desk = desk
+    def __init__(self, writer: Writer, names: KnownNames) -> None:
+        self._writer = writer
         self._names = names
 
     async def show_all(self, request: Request) -> Reply:
@@ -43,7 +43,7 @@ class ResourceClasses:
 
     async def create(self, request: Request) -> Reply:
         name = _NAMED.body(request.body)["name"]
-        match verdict := await self._desk.ask(CreateClass(name=name)):
+        match verdict := await self._writer.ask(CreateClass(name=name)):
             case Done():
                 return Reply(HTTPStatus.CREATED, headers={"location": _url(name, request)})
             case AlreadyThere():
@@ -54,7 +54,7 @@ class ResourceClasses:
     async def rename(self, request: Request) -> Reply:
         """Until 1.6."""
         name, to = request.params["name"], _NAMED.body(request.body)["name"]
-        match verdict := await self._desk.ask(RenameClass(name=name, to=to)):
+        match verdict := await self._writer.ask(RenameClass(name=name, to=to)):
             case Done():
                 return Reply(body=_row(to, request), is_fresh=True)
             case UnknownClass():
@@ -71,7 +71,7 @@ class ResourceClasses:
         name = request.params["name"]
         _NAMED.check({"name": name})
         headers = {"location": _url(name, request)}
-        match verdict := await self._desk.ask(CreateClass(name=name)):
+        match verdict := await self._writer.ask(CreateClass(name=name)):
             case Done():
                 return Reply(HTTPStatus.CREATED, headers=headers)
             case AlreadyThere():
@@ -82,7 +82,7 @@ class ResourceClasses:
     async def delete(self, request: Request) -> Reply:
         name = request.params["name"]
         doing = f"Error in delete resource class {name}"
-        match verdict := await self._desk.ask(DeleteClass(name=name)):
+        match verdict := await self._writer.ask(DeleteClass(name=name)):
             case Done():
                 return Reply(HTTPStatus.NO_CONTENT)
             case UnknownClass():

@@ -22,7 +22,13 @@ from bus.messages.placement import (
     ReportedInventory,
 )
 from placement_worker.api import schemas
-from placement_worker.api.forms import Forms
+from placement_worker.api.endpoint_inputs import (
+    View,
+    Writer,
+    body_for_provider,
+    path_provider,
+    provider_of_path,
+)
 from placement_worker.api.names import classes_in_order
 from placement_worker.api.problems import (
     CONCURRENT_UPDATE,
@@ -35,27 +41,27 @@ from placement_worker.api.problems import (
 from placement_worker.api.refusals import in_use, no_such_class, refusal
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
-from placement_worker.api.standing import Desk, View, body_for_provider, path_provider, standing
+from placement_worker.api.validators import VersionedValidators
 from placement_worker.api.versions import Version
 
-ONE = Forms(((1, 0), schemas.INVENTORY))
-NEW = Forms(((1, 0), schemas.NEW_INVENTORY))
-ALL = Forms(((1, 0), schemas.INVENTORIES))
+ONE = VersionedValidators(((1, 0), schemas.INVENTORY))
+NEW = VersionedValidators(((1, 0), schemas.NEW_INVENTORY))
+ALL = VersionedValidators(((1, 0), schemas.INVENTORIES))
 _RESERVED_MAY_BE_ALL: Version = (1, 26)
 _WHOLE = frozenset({"total", "reserved", "min_unit", "max_unit", "step_size"})
 
 
 class Inventories:
-    def __init__(self, desk: Desk, view: View) -> None:
-        self._desk = desk
+    def __init__(self, writer: Writer, view: View) -> None:
+        self._writer = writer
         self._view = view
 
     async def show_all(self, request: Request) -> Reply:
-        state = standing(await self._view.caught_up(), request.params)
+        state = provider_of_path(await self._view.caught_up(), request.params)
         return _all(state.generation, state.inventories)
 
     async def show(self, request: Request) -> Reply:
-        state = standing(await self._view.caught_up(), request.params)
+        state = provider_of_path(await self._view.caught_up(), request.params)
         resource = request.params["resource_class"]
         if resource not in state.inventories:
             raise not_found(f"No inventory of class {resource} for {state.id}")
@@ -68,7 +74,7 @@ class Inventories:
         generation = int(said["resource_provider_generation"])
         inventories = inventories_in(said)
         await self._check_capacity(inventories, request, generation, doing)
-        verdict = await self._desk.ask(
+        verdict = await self._writer.ask(
             SetInventories(provider=provider, generation=generation, inventories=inventories)
         )
         match verdict:
@@ -89,7 +95,7 @@ class Inventories:
         inventory = _inventory_in(said)
         await self._check_capacity({resource: inventory}, request, None, doing)
         # Whatever generation is named: there is nothing yet that anyone could have changed meanwhile.
-        verdict = await self._desk.ask(
+        verdict = await self._writer.ask(
             PutInventory(
                 provider=provider, generation=None, resource=resource, inventory=inventory, is_new=True
             )
@@ -107,7 +113,7 @@ class Inventories:
         generation = int(said["resource_provider_generation"])
         inventory = _inventory_in(said)
         await self._check_capacity({resource: inventory}, request, generation, doing)
-        verdict = await self._desk.ask(
+        verdict = await self._writer.ask(
             PutInventory(provider=provider, generation=generation, resource=resource, inventory=inventory)
         )
         match verdict:
@@ -125,7 +131,7 @@ class Inventories:
 
     async def delete_all(self, request: Request) -> Reply:
         provider = path_provider(request.params)
-        verdict = await self._desk.ask(SetInventories(provider=provider, generation=None, inventories={}))
+        verdict = await self._writer.ask(SetInventories(provider=provider, generation=None, inventories={}))
         if not isinstance(verdict, ProviderWritten):
             raise await self._refusal_of_use(
                 verdict, f"Unable to delete inventory of resource provider {provider}", ()
@@ -135,7 +141,7 @@ class Inventories:
     async def delete(self, request: Request) -> Reply:
         provider = path_provider(request.params)
         resource = request.params["resource_class"]
-        verdict = await self._desk.ask(DropInventory(provider=provider, resource=resource))
+        verdict = await self._writer.ask(DropInventory(provider=provider, resource=resource))
         doing = f"Inventory of {resource} not deleted"
         match verdict:
             case Done() | ProviderWritten():
@@ -159,7 +165,7 @@ class Inventories:
         wrong = _without_capacity(inventories, request.version)
         if not wrong:
             return
-        state = standing(await self._view.caught_up(), request.params)
+        state = provider_of_path(await self._view.caught_up(), request.params)
         if seen is not None and seen != state.generation:
             raise refusal(GenerationMoved(provider=state.id, seen=seen, current=state.generation), doing)
         raise bad_request(f"{doing}: {wrong}")

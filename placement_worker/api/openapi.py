@@ -4,21 +4,21 @@ import json
 import sys
 from datetime import UTC, datetime
 
-from placement_worker.api.describing import openapi
+from placement_worker.api.openapi_document import openapi
 from placement_worker.api.root import version_document
 from placement_worker.api.routes import routes_of
 from placement_worker.api.routing import Route
 from placement_worker.core.vocabulary import Vocabulary
-from placement_worker.desk import Desk
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.view import View
+from placement_worker.write_batcher import WriteBatcher
 
 
 def every_route() -> tuple[Route, ...]:
     """The whole table, over books that are empty."""
     store, nothing = MemoryPlacementStore(), Vocabulary(frozenset(), frozenset())
-    desk = Desk(store, nothing, lambda: datetime.now(UTC))
-    return (Route("GET", "/", version_document, rule=""), *routes_of(desk, View(store), store, nothing))
+    writer = WriteBatcher(store, nothing, lambda: datetime.now(UTC))
+    return (Route("GET", "/", version_document, rule=""), *routes_of(writer, View(store), store, nothing))
 
 
 if __name__ == "__main__":

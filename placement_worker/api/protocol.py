@@ -17,11 +17,11 @@ from uvicorn._types import (
 )
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from placement_worker.api.answer_writer import AnswerWriter
 from placement_worker.api.connections import Closed, Connections
 from placement_worker.api.problems import ApiError, bad_request
 from placement_worker.api.rendering import REQUEST_ID, error_body
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.whole_answer import WholeAnswer
 
 
 class _TooLongError(Exception):
@@ -190,7 +190,7 @@ class PlacementProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         async def answered_at_once(scope: Scope, receive: ASGIReceiveCallable, _: ASGISendCallable) -> None:
-            await app(scope, receive, WholeAnswer(cycle, self._close).send)
+            await app(scope, receive, AnswerWriter(cycle, self._close).send)
 
         super()._start_asgi_task(cycle, answered_at_once)
 

@@ -18,22 +18,28 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import InventoryInUse, ProviderState
 from placement_worker.api import query_schemas, schemas
-from placement_worker.api.forms import Forms
-from placement_worker.api.listing import providers_that
+from placement_worker.api.endpoint_inputs import (
+    View,
+    Writer,
+    body_for_provider,
+    path_provider,
+    provider_of_path,
+)
 from placement_worker.api.names import check_names
 from placement_worker.api.pieces import rows_in_turns
 from placement_worker.api.problems import PROVIDER_IN_USE, bad_request, conflict, not_found
+from placement_worker.api.provider_filter import providers_that
 from placement_worker.api.queries import provider_query, traits_named
 from placement_worker.api.refusals import refusal
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
-from placement_worker.api.standing import Desk, View, body_for_provider, path_provider, standing
+from placement_worker.api.validators import VersionedValidators
 from placement_worker.api.versions import Version
 from placement_worker.known_names import KnownNames
 
-NEW = Forms(((1, 0), schemas.NEW_PROVIDER_1_0), ((1, 14), schemas.NEW_PROVIDER_1_14))
-CHANGED = Forms(((1, 0), schemas.PROVIDER_1_0), ((1, 14), schemas.PROVIDER_1_14))
-LISTED = Forms(
+NEW = VersionedValidators(((1, 0), schemas.NEW_PROVIDER_1_0), ((1, 14), schemas.NEW_PROVIDER_1_14))
+CHANGED = VersionedValidators(((1, 0), schemas.PROVIDER_1_0), ((1, 14), schemas.PROVIDER_1_14))
+LISTED = VersionedValidators(
     ((1, 0), query_schemas.PROVIDERS_1_0),
     ((1, 3), query_schemas.PROVIDERS_1_3),
     ((1, 4), query_schemas.PROVIDERS_1_4),
@@ -53,8 +59,10 @@ _LINKS: tuple[tuple[Version, str], ...] = (
 
 
 class Providers:
-    def __init__(self, desk: Desk, view: View, names: KnownNames, new_id: Callable[[], UUID] = uuid4) -> None:
-        self._desk = desk
+    def __init__(
+        self, writer: Writer, view: View, names: KnownNames, new_id: Callable[[], UUID] = uuid4
+    ) -> None:
+        self._writer = writer
         self._view = view
         self._names = names
         # A client may leave the id to the server; nobody else does.
@@ -74,7 +82,7 @@ class Providers:
 
     async def show(self, request: Request) -> Reply:
         replica = await self._view.caught_up()
-        return Reply(body=_row(standing(replica, request.params), request), is_fresh=True)
+        return Reply(body=_row(provider_of_path(replica, request.params), request), is_fresh=True)
 
     async def create(self, request: Request) -> Reply:
         said = NEW.at(request.version).body(request.body)
@@ -83,7 +91,7 @@ class Providers:
         doing = f'Unable to create resource provider "{name}", {provider}'
         if parent == provider:
             raise bad_request(f"{doing}: parent provider UUID cannot be same as UUID")
-        verdict = await self._desk.ask(
+        verdict = await self._writer.ask(
             CreateProvider(id=provider, name=name, parent=parent or None)  # UNSET and None are alike here
         )
         if not isinstance(verdict, ProviderWritten):
@@ -96,7 +104,7 @@ class Providers:
     async def update(self, request: Request) -> Reply:
         provider = path_provider(request.params)
         said = await body_for_provider(CHANGED.at(request.version), request, self._view)
-        verdict = await self._desk.ask(
+        verdict = await self._writer.ask(
             UpdateProvider(
                 id=provider,
                 name=said["name"],
@@ -109,7 +117,7 @@ class Providers:
         return Reply(body=_row(verdict, request), is_fresh=True)
 
     async def delete(self, request: Request) -> Reply:
-        verdict = await self._desk.ask(DeleteProvider(id=path_provider(request.params)))
+        verdict = await self._writer.ask(DeleteProvider(id=path_provider(request.params)))
         match verdict:
             case Done() | ProviderWritten():
                 return Reply(HTTPStatus.NO_CONTENT)

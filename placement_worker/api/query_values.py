@@ -5,8 +5,8 @@ from typing import Final
 
 from bus.message import AggregateId, ProviderId
 from bus.messages.placement import INTEGER_MAX
-from placement_worker.api.forms import uuid_in
 from placement_worker.api.problems import ApiError, bad_request
+from placement_worker.api.validators import uuid_in
 from placement_worker.api.versions import Version
 
 Traits = tuple[tuple[str, ...], ...]
@@ -93,8 +93,8 @@ def each_of(value: str, *, may_forbid: bool) -> tuple[list[str], list[str]]:
     named = [part.strip() for part in value.split(",")]
     required = [trait for trait in named if not trait.startswith("!")]
     forbidden = [trait.lstrip("!") for trait in named if trait.startswith("!")]
-    form = WITH_FORBIDDEN if may_forbid else ONE_OR_MORE
-    expected = f"{INVALID}: Expected 'required' parameter value of the form: {form}."
+    validator = WITH_FORBIDDEN if may_forbid else ONE_OR_MORE
+    expected = f"{INVALID}: Expected 'required' parameter value of the form: {validator}."
     if "" in required or "" in forbidden:
         raise bad_request(f"{expected} A trait without a name stands in {value!r}")
     if forbidden and not may_forbid:

@@ -15,11 +15,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from placement_worker.api.accepting import HTML, JSON, TEXT, accepts
+from placement_worker.api.accept_header import HTML, JSON, TEXT, accepts
 from placement_worker.api.pieces import Pieces
 from placement_worker.api.problems import ApiError
 from placement_worker.api.reply import Reply
-from placement_worker.api.versions import HEADER, SERVICE, Version, told
+from placement_worker.api.versions import HEADER, SERVICE, Version, version_text
 
 # The first line of a detail, by what went wrong in general. What went wrong in particular is the last one.
 _IN_GENERAL: Final[Mapping[HTTPStatus, str]] = MappingProxyType(
@@ -97,7 +97,7 @@ def error_body(request_id: str, problem: ApiError, version: Version | None) -> b
     error: dict[str, object] = {
         "status": problem.status.value,
         "title": problem.status.phrase,
-        "detail": laid_out(problem),
+        "detail": detail_text(problem),
         "request_id": request_id,
         **problem.extra,
     }
@@ -106,7 +106,7 @@ def error_body(request_id: str, problem: ApiError, version: Version | None) -> b
     return _encode({"errors": [error]})
 
 
-def laid_out(problem: ApiError) -> str:
+def detail_text(problem: ApiError) -> str:
     """As Placement lays it out: in general, an empty line, and in one last line what is wrong. The `openstack` client prints
     the last line alone.
     """
@@ -131,6 +131,6 @@ def _headers(exchange: Exchange) -> dict[str, str]:
         return {REQUEST_ID: exchange.request_id}
     return {
         REQUEST_ID: exchange.request_id,
-        HEADER: f"{SERVICE} {told(exchange.version)}",
+        HEADER: f"{SERVICE} {version_text(exchange.version)}",
         "vary": HEADER,
     }

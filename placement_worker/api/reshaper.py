@@ -7,25 +7,25 @@ from bus.message import ProviderId
 from bus.messages.administration import Done, ProviderInventories, Reshape
 from placement_worker.api import schemas
 from placement_worker.api.allocations import consumers_in, uuid_key
-from placement_worker.api.forms import Forms
+from placement_worker.api.endpoint_inputs import Writer
 from placement_worker.api.inventories import inventories_in
 from placement_worker.api.refusals import refusal
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
-from placement_worker.api.standing import Desk
+from placement_worker.api.validators import VersionedValidators
 
-RESHAPE = Forms(
+RESHAPE = VersionedValidators(
     ((1, 30), schemas.RESHAPE_1_30), ((1, 34), schemas.RESHAPE_1_34), ((1, 38), schemas.RESHAPE_1_38)
 )
 
 
 class Reshaper:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
 
     async def reshape(self, request: Request) -> Reply:
         said = RESHAPE.at(request.version).body(request.body)
-        verdict = await self._desk.ask(
+        verdict = await self._writer.ask(
             Reshape(
                 inventories=tuple(
                     _inventories_of(named, body) for named, body in said["inventories"].items()

@@ -2,14 +2,14 @@
 
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
-from placement_worker.api.versions import NEWEST, OLDEST, told
+from placement_worker.api.versions import NEWEST, OLDEST, version_text
 
 
 async def version_document(_: Request) -> Reply:
     version = {
-        "id": f"v{told(OLDEST)}",
-        "max_version": told(NEWEST),
-        "min_version": told(OLDEST),
+        "id": f"v{version_text(OLDEST)}",
+        "max_version": version_text(NEWEST),
+        "min_version": version_text(OLDEST),
         "status": "CURRENT",
         # Relative to wherever the client found this.
         "links": [{"rel": "self", "href": ""}],

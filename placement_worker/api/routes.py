@@ -11,8 +11,8 @@ from placement_worker.api import (
     traits,
     usages,
 )
+from placement_worker.api.endpoint_inputs import Records, View, Writer
 from placement_worker.api.routing import Route
-from placement_worker.api.standing import Desk, Records, View
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.known_names import KnownNames
@@ -31,7 +31,7 @@ _CONSUMER = "/allocations/{consumer_uuid}"
 
 
 def routes_of(
-    desk: Desk,
+    writer: Writer,
     view: View,
     records: Records,
     standard: Vocabulary,
@@ -39,12 +39,12 @@ def routes_of(
 ) -> tuple[Route, ...]:
     names = KnownNames(standard, records)
     return (
-        *_of_providers(providers.Providers(desk, view, names)),
-        *_of_inventories(inventories.Inventories(desk, view)),
-        *_of_aggregates(aggregates.Aggregates(desk, view)),
-        *_of_traits(traits.Traits(desk, view, names)),
-        *_of_classes(classes.ResourceClasses(desk, names)),
-        *_of_allocations(allocations.Allocations(desk, view, records)),
+        *_of_providers(providers.Providers(writer, view, names)),
+        *_of_inventories(inventories.Inventories(writer, view)),
+        *_of_aggregates(aggregates.Aggregates(writer, view)),
+        *_of_traits(traits.Traits(writer, view, names)),
+        *_of_classes(classes.ResourceClasses(writer, names)),
+        *_of_allocations(allocations.Allocations(writer, view, records)),
         *_of_usages(usages.Usages(view, records)),
         Route(
             "GET",
@@ -57,7 +57,7 @@ def routes_of(
         Route(
             "POST",
             "/reshaper",
-            reshaper.Reshaper(desk).reshape,
+            reshaper.Reshaper(writer).reshape,
             "placement:reshaper:reshape",
             (1, 30),
             body=reshaper.RESHAPE,

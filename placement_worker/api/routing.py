@@ -10,11 +10,11 @@ from http import HTTPStatus
 
 from msgspec import Struct
 
-from placement_worker.api.forms import Forms
 from placement_worker.api.problems import ApiError, not_found
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
-from placement_worker.api.versions import NEWEST, OLDEST, Version, told
+from placement_worker.api.validators import VersionedValidators
+from placement_worker.api.versions import NEWEST, OLDEST, Version, version_text
 
 Handler = Callable[[Request], Awaitable[Reply]]
 
@@ -34,8 +34,8 @@ class Route(Struct, frozen=True):
     rule: str
     since: Version = OLDEST
     until: Version = NEWEST
-    body: Forms | None = None
-    query: Forms | None = None
+    body: VersionedValidators | None = None
+    query: VersionedValidators | None = None
     # Whether its answer is JSON, so that a client that takes no JSON is refused before the handler runs.
     tells_json: bool = True
 
@@ -53,7 +53,7 @@ class Router:
     """Looks paths up by their length and first word; the table is small and never changes while it serves."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._shapes: dict[tuple[int, str], list[_Shape]] = {}
+        self._shapes: dict[tuple[int, str], list[_PathPattern]] = {}
         for route in routes:
             self._add(route)
 
@@ -69,7 +69,9 @@ class Router:
             served = [route for route in shape.routes if route.since <= version <= route.until]
             if served or all(route.method != method for route in shape.routes):
                 raise _not_allowed(method, path, served or shape.routes)
-        raise not_found(f"The resource could not be found. Version {told(version)} has nothing at {path}")
+        raise not_found(
+            f"The resource could not be found. Version {version_text(version)} has nothing at {path}"
+        )
 
     def _add(self, route: Route) -> None:
         segments = route.path.split("/")
@@ -80,10 +82,10 @@ class Router:
                 shape.routes.append(route)
                 return
         named = tuple((at, segments[at][1:-1]) for at, segment in enumerate(fixed) if segment is None)
-        shapes.append(_Shape(fixed, named, [route]))
+        shapes.append(_PathPattern(fixed, named, [route]))
 
 
-class _Shape(Struct, frozen=True):
+class _PathPattern(Struct, frozen=True):
     """A path's segments, without those that are names; where these stand; and the routes it has."""
 
     fixed: tuple[str | None, ...]

@@ -15,23 +15,23 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import NotAllowed
 from placement_worker.api import query_schemas, schemas
-from placement_worker.api.forms import Form, Forms
+from placement_worker.api.endpoint_inputs import View, Writer, path_provider, provider_of_path
 from placement_worker.api.names import standard_first
 from placement_worker.api.problems import CONCURRENT_UPDATE, ApiError, bad_request, conflict, not_found
 from placement_worker.api.refusals import no_such_trait, refusal
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
-from placement_worker.api.standing import Desk, View, path_provider, standing
+from placement_worker.api.validators import Validator, VersionedValidators
 from placement_worker.known_names import KnownNames
 
-LISTED = Forms(((1, 6), query_schemas.TRAITS))
-OF_PROVIDER = Forms(((1, 6), schemas.TRAITS))
-_NAME = Form(schemas.CUSTOM_TRAIT)
+LISTED = VersionedValidators(((1, 6), query_schemas.TRAITS))
+OF_PROVIDER = VersionedValidators(((1, 6), schemas.TRAITS))
+_NAME = Validator(schemas.CUSTOM_TRAIT)
 
 
 class Traits:
-    def __init__(self, desk: Desk, view: View, names: KnownNames) -> None:
-        self._desk = desk
+    def __init__(self, writer: Writer, view: View, names: KnownNames) -> None:
+        self._writer = writer
         self._view = view
         self._names = names
 
@@ -61,7 +61,7 @@ class Traits:
                 '"CUSTOM_" and use following characters: "A"-"Z", "0"-"9" and "_"'
             )
         headers = {"location": f"{request.prefix}/traits/{name}"}
-        match verdict := await self._desk.ask(CreateTrait(name=name)):
+        match verdict := await self._writer.ask(CreateTrait(name=name)):
             case Done():
                 return Reply(HTTPStatus.CREATED, headers=headers, is_fresh=True)
             case AlreadyThere():
@@ -71,7 +71,7 @@ class Traits:
 
     async def delete(self, request: Request) -> Reply:
         name = request.params["name"]
-        match verdict := await self._desk.ask(DeleteTrait(name=name)):
+        match verdict := await self._writer.ask(DeleteTrait(name=name)):
             case Done():
                 return Reply(HTTPStatus.NO_CONTENT)
             case UnknownTrait():
@@ -86,7 +86,7 @@ class Traits:
                 raise refusal(verdict, f"Unable to delete trait {name}")
 
     async def show_of(self, request: Request) -> Reply:
-        state = standing(await self._view.caught_up(), request.params)
+        state = provider_of_path(await self._view.caught_up(), request.params)
         return _of(state.traits, state.generation)
 
     async def set_of(self, request: Request) -> Reply:
@@ -94,7 +94,7 @@ class Traits:
         said = OF_PROVIDER.at(request.version).body(request.body)
         provider = path_provider(request.params)
         traits = tuple(dict.fromkeys(said["traits"]))
-        verdict = await self._desk.ask(
+        verdict = await self._writer.ask(
             SetTraits(provider=provider, generation=int(said["resource_provider_generation"]), traits=traits)
         )
         match verdict:
@@ -107,7 +107,7 @@ class Traits:
 
     async def delete_of(self, request: Request) -> Reply:
         provider = path_provider(request.params)
-        verdict = await self._desk.ask(SetTraits(provider=provider, generation=None, traits=()))
+        verdict = await self._writer.ask(SetTraits(provider=provider, generation=None, traits=()))
         if not isinstance(verdict, ProviderWritten):
             raise refusal(verdict, f"Unable to delete the traits of resource provider {provider}")
         return Reply(HTTPStatus.NO_CONTENT)

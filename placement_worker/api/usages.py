@@ -2,13 +2,13 @@
 
 from bus.messages.administration import TypeUsage
 from placement_worker.api import query_schemas
-from placement_worker.api.forms import Forms
+from placement_worker.api.endpoint_inputs import Records, View, provider_of_path
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
-from placement_worker.api.standing import Records, View, standing
+from placement_worker.api.validators import VersionedValidators
 from placement_worker.api.versions import Version
 
-OF_PROJECT = Forms(((1, 9), query_schemas.USAGES_1_9), ((1, 38), query_schemas.USAGES_1_38))
+OF_PROJECT = VersionedValidators(((1, 9), query_schemas.USAGES_1_9), ((1, 38), query_schemas.USAGES_1_38))
 _BY_TYPE: Version = (1, 38)
 # Of whom nobody said what they are; and in a query, all together whatever they are.
 UNKNOWN = "unknown"
@@ -21,7 +21,7 @@ class Usages:
         self._records = records
 
     async def show_of(self, request: Request) -> Reply:
-        state = standing(await self._view.caught_up(), request.params)
+        state = provider_of_path(await self._view.caught_up(), request.params)
         used = {resource: inventory.used for resource, inventory in state.inventories.items()}
         body = {"resource_provider_generation": state.generation, "usages": used}
         return Reply(body=body, is_fresh=True)

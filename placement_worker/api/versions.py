@@ -37,12 +37,12 @@ def version_asked(header: str) -> Version:
     version = _read(word)
     if not OLDEST <= version <= NEWEST:
         raise UnservedVersionError(
-            f"Unacceptable version header: {word}; the oldest version is {told(OLDEST)}, the newest {told(NEWEST)}"
+            f"Unacceptable version header: {word}; the oldest version is {version_text(OLDEST)}, the newest {version_text(NEWEST)}"
         )
     return version
 
 
-def told(version: Version) -> str:
+def version_text(version: Version) -> str:
     major, minor = version
     return f"{major}.{minor}"
 

@@ -1,4 +1,4 @@
-"""Do the books contradict themselves? Each place where they do, as a sentence.
+"""Does placement's data contradict itself? One sentence for each contradiction.
 
 More in use than there is, is no contradiction: an inventory may shrink below what is held.
 """
@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import ResourceAmount
+from placement_worker.core.apply_report import depths_under
 from placement_worker.core.ledger import Consumer, TreeBook
-from placement_worker.core.regrowth import depths_under
 
 Consumers = Mapping[ConsumerId, Consumer]
 Held = Mapping[ConsumerId, tuple[ResourceAmount, ...]]
 Trees = Mapping[ProviderId, TreeBook]
-# How many consumers live on each provider, as its own row says.
+# How many consumers have each provider as their host, as the provider's own row says.
 Counted = Mapping[ProviderId, int]
 
 
@@ -31,7 +31,7 @@ def _of_hosts(consumers: Consumers, held: Held, counted: Counted) -> Iterator[st
     living = Counter(consumer.host for consumer in consumers.values() if held.get(consumer.id))
     for provider, count in counted.items():
         if count != living[provider]:
-            yield f"provider {provider} counts {count} consumers, but {living[provider]} live on it"
+            yield f"provider {provider} counts {count} consumers, but is the host of {living[provider]}"
 
 
 def _of_usage(held: Held, trees: Trees) -> Iterator[str]:
@@ -60,9 +60,9 @@ def _of_consumers(consumers: Consumers, held: Held) -> Iterator[str]:
             if holds:
                 yield f"consumer {consumer.id} holds something, but ended at {consumer.ended_at.isoformat()}"
         elif not holds:
-            yield f"consumer {consumer.id} lives by attempt {consumer.attempt}, but holds nothing"
+            yield f"consumer {consumer.id} has a live attempt, {consumer.attempt}, but holds nothing"
         elif consumer.attempt and consumer.host is None:
-            yield f"consumer {consumer.id} lives by attempt {consumer.attempt}, but on no host"
+            yield f"consumer {consumer.id} has a live attempt, {consumer.attempt}, but no host"
         elif not consumer.generation:
             yield f"consumer {consumer.id} holds something at generation 0"
 
@@ -78,4 +78,4 @@ def _of_trees(trees: Trees) -> Iterator[str]:
         depths = depths_under(root, tree.providers)
         for provider in tree.providers:
             if provider not in depths:
-                yield f"provider {provider} is in the tree of {root}, but does not stand below it"
+                yield f"provider {provider} is in the tree of {root}, but no parents lead from it to that root"

@@ -1,4 +1,4 @@
-"""How much of a class a provider may hand out: in all, and at once."""
+"""How much of a resource class a provider can give: in total, and to one consumer."""
 
 from collections.abc import Mapping
 
@@ -7,8 +7,8 @@ from msgspec import Struct
 from bus.messages.placement import InventoryState
 
 
-class Terms(Struct, frozen=True, gc=False):
-    """What claims must know of an inventory, beside what is used of it."""
+class InventoryLimits(Struct, frozen=True, gc=False):
+    """The limits of an inventory that claims must know, beside what is used of it."""
 
     capacity: int
     min_unit: int
@@ -16,16 +16,18 @@ class Terms(Struct, frozen=True, gc=False):
     step_size: int
 
 
-def terms_in(inventories: Mapping[str, InventoryState]) -> dict[str, Terms]:
-    return {resource: _terms_of(inventory) for resource, inventory in inventories.items()}
+def limits_in(inventories: Mapping[str, InventoryState]) -> dict[str, InventoryLimits]:
+    return {resource: _limits_of(inventory) for resource, inventory in inventories.items()}
 
 
 def used_in(inventories: Mapping[str, InventoryState]) -> dict[str, int]:
     return {resource: inventory.used for resource, inventory in inventories.items()}
 
 
-def _terms_of(inventory: InventoryState) -> Terms:
-    return Terms(capacity_of(inventory), inventory.min_unit, inventory.max_unit, inventory.step_size)
+def _limits_of(inventory: InventoryState) -> InventoryLimits:
+    return InventoryLimits(
+        capacity_of(inventory), inventory.min_unit, inventory.max_unit, inventory.step_size
+    )
 
 
 def capacity_of(inventory: InventoryState) -> int:

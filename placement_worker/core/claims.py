@@ -1,19 +1,20 @@
 """May these claims be granted, right now?
 
-A fold over the batch in its order: each order is judged by what the ones before it left behind, so that duplicates, a
+The orders of a batch are judged one after another, each on the ledger as the earlier ones left it. So duplicates, a
 release followed by a claim, and two claims on one provider end as if they had come one by one.
 
-Every consumer lives by attempts. Its row tells the highest attempt seen and whether the life of that attempt has
-ended, and outlives what was held; by this alone a message that comes twice, late or in the wrong order is known:
+Each consumer lives by attempts. Its row has the highest attempt seen, and whether that attempt has ended. The row
+outlives the allocations. By this row alone placement recognises a message that comes twice, late or in the wrong order:
 
-    attempt of the order    the row lives             the row has ended
+    attempt of the order    the row is alive          the row has ended
     lower                   Superseded                Superseded
     the same                AlreadyClaimed            Superseded
-    higher                  AlreadyClaimed: only a    a new life, judged as one
-                            swap takes from the living
+    higher                  AlreadyClaimed: only a    a new life, judged as a new claim
+                            swap takes from a living
+                            consumer
 
-A release is obeyed by every row up to its own attempt; where there is none it leaves one behind, so that the claim it
-overtook finds it. Rows are forgotten after a horizon, so an order older than that which finds no row is refused.
+A release ends each row of its own attempt or a lower one. Without a row it creates one, so that a claim which it overtook
+finds it. Rows are forgotten after a horizon; an order older than the horizon that finds no row is refused.
 """
 
 from collections.abc import Sequence
@@ -35,9 +36,9 @@ from bus.messages.placement import (
     SwapClaim,
     TooOld,
 )
-from placement_worker.core.draft import Draft, Life
-from placement_worker.core.ledger import Asked, ClaimChanges, Consumer, Ledger
-from placement_worker.core.shares import MovedRoots, as_held, weigh, wrong_cell
+from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, SentOrder
+from placement_worker.core.ledger_draft import ConsumerDraft, LedgerDraft
+from placement_worker.core.shares import MovedRoots, judge_share, merged_amounts, wrong_cell
 
 ClaimJudgement = (
     Claimed | AlreadyClaimed | DoesNotFit | MovedRoots | Superseded | TooOld | Released | NotAllowed
@@ -45,71 +46,75 @@ ClaimJudgement = (
 
 
 class Decision(Struct, frozen=True):
-    """A judgement for each order, in their order, and what all of them together write."""
+    """One judgement for each order, in order, and everything they write together."""
 
     verdicts: tuple[ClaimJudgement, ...]
     changes: ClaimChanges
 
 
 CLAIMED = Claimed()
-# Who stands above cells ends by this name what may not have reached a cell yet, whichever that was to be; no cell bears
-# it, so no cell can speak for another by it.
+# API-level callers release claims that were never placed under this cell name, whichever cell was meant. No cell has this
+# name, so no cell can act for another one by it.
 NO_CELL = "cell0"
 
 
-def decide_claims(ledger: Ledger, asked: Sequence[Asked], now: datetime, horizon: timedelta) -> Decision:
-    """Judge each order by the books as the orders before it left them."""
-    draft = Draft(ledger)
+def decide_claims(ledger: Ledger, asked: Sequence[SentOrder], now: datetime, horizon: timedelta) -> Decision:
+    """Judge each order on the ledger as the earlier orders of the batch left it."""
+    draft = LedgerDraft(ledger)
     verdicts = tuple([_judge(draft, one, now, horizon) for one in asked])
     return Decision(verdicts, draft.changes())
 
 
-def _judge(draft: Draft, asked: Asked, now: datetime, horizon: timedelta) -> ClaimJudgement:
+def _judge(draft: LedgerDraft, asked: SentOrder, now: datetime, horizon: timedelta) -> ClaimJudgement:
     order = asked.order
     if asked.speaks_for is not None and asked.speaks_for != order.cell:
-        return wrong_cell(f"the sender speaks for cell {asked.speaks_for!r}, not for {order.cell!r}")
-    life = draft.life(order.consumer)
-    # Who stands above cells may have chosen another one for the same request in an earlier life: it is told what is held.
+        return wrong_cell(f"the sender may act for cell {asked.speaks_for!r}, not for {order.cell!r}")
+    consumer = draft.consumer(order.consumer)
+    # In an earlier attempt, the API level may have chosen another cell for the same request: the answer says what is held.
     is_foreign = (
-        not life.is_new and order.cell != life.row.cell and NO_CELL not in (order.cell, life.row.cell)
+        not consumer.is_new
+        and order.cell != consumer.row.cell
+        and NO_CELL not in (order.cell, consumer.row.cell)
     )
     if is_foreign and not (asked.speaks_for is None and isinstance(order, ClaimResources)):
-        return wrong_cell(f"consumer {life.row.id} is of cell {life.row.cell!r}, not of {order.cell!r}")
+        return wrong_cell(
+            f"consumer {consumer.row.id} is of cell {consumer.row.cell!r}, not of {order.cell!r}"
+        )
     match order:
         case ClaimResources():
-            return _claim(draft, life, order, now, horizon)
+            return _claim(draft, consumer, order, now, horizon)
         case SwapClaim():
-            return _swap(draft, life, order)
+            return _swap(draft, consumer, order)
         case ReleaseClaim():
-            return _release(draft, life, order, now, horizon)
+            return _release(draft, consumer, order, now, horizon)
 
 
 def _claim(
-    draft: Draft, life: Life, order: ClaimResources, now: datetime, horizon: timedelta
+    draft: LedgerDraft, consumer: ConsumerDraft, order: ClaimResources, now: datetime, horizon: timedelta
 ) -> ClaimJudgement:
-    if life.is_new:
+    if consumer.is_new:
         if now - order.issued_at > horizon:
             return _too_old(horizon)
-    elif order.attempt < life.row.attempt:
-        return _superseded(life)
-    elif not life.has_ended:
-        return _already_claimed(draft, life)
-    elif order.attempt == life.row.attempt:
-        return _superseded(life)
+    elif order.attempt < consumer.row.attempt:
+        return _superseded(consumer)
+    elif not consumer.has_ended:
+        return _already_claimed(draft, consumer)
+    elif order.attempt == consumer.row.attempt:
+        return _superseded(consumer)
 
-    wanted = weigh(draft, order.cell, order.share, {})
+    wanted = judge_share(draft, order.cell, order.share, {})
     if not isinstance(wanted, dict):
         return wanted
     draft.take(wanted)
     draft.gain(wanted)
     draft.join(order.group)
     draft.claimed(order.consumer, order.attempt)
-    life.become(granted(order, life.row.generation), as_held(order.share, wanted))
+    consumer.become(claimed_consumer(order, consumer.row.generation), merged_amounts(order.share, wanted))
     return CLAIMED
 
 
-def granted(order: ClaimResources, generation: int) -> Consumer:
-    """Its consumer as this claim makes it, from this generation on."""
+def claimed_consumer(order: ClaimResources, generation: int) -> Consumer:
+    """The consumer's row after this claim, continuing from this generation."""
     return Consumer(
         id=order.consumer,
         type=order.consumer_type,
@@ -124,17 +129,17 @@ def granted(order: ClaimResources, generation: int) -> Consumer:
 
 
 def _release(
-    draft: Draft, life: Life, order: ReleaseClaim, now: datetime, horizon: timedelta
+    draft: LedgerDraft, consumer: ConsumerDraft, order: ReleaseClaim, now: datetime, horizon: timedelta
 ) -> ClaimJudgement:
-    row = life.row
-    if life.is_new and now - order.issued_at > horizon:
+    row = consumer.row
+    if consumer.is_new and now - order.issued_at > horizon:
         return _too_old(horizon)
     if order.attempt < row.attempt:
-        return _superseded(life)
-    if life.has_ended and order.attempt == row.attempt:
+        return _superseded(consumer)
+    if consumer.has_ended and order.attempt == row.attempt:
         return Released(freed=False)
-    if life.held:
-        draft.free(draft.amounts_of(life.held))
+    if consumer.held:
+        draft.free(draft.amounts_of(consumer.held))
         draft.ended(row.id, row.attempt)
     ended = Consumer(
         id=row.id,
@@ -146,27 +151,33 @@ def _release(
         attempt=order.attempt,
         ended_at=now,
     )
-    freed = bool(life.held)
-    life.become(ended, ())
+    freed = bool(consumer.held)
+    consumer.become(ended, ())
     return Released(freed=freed)
 
 
-def _swap(draft: Draft, life: Life, order: SwapClaim) -> ClaimJudgement:
-    if refused := _swap_refused(draft, life, order):
+def _swap(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim) -> ClaimJudgement:
+    if refused := _swap_refused(draft, consumer, order):
         return refused
-    row = life.row
-    heir = _heir_of(draft, order)
-    if isinstance(heir, NotAllowed):
-        return heir
+    row = consumer.row
+    cleanup_consumer = _cleanup_consumer_of(draft, order)
+    if isinstance(cleanup_consumer, NotAllowed):
+        return cleanup_consumer
 
-    held = draft.amounts_of(life.held)
-    # Who inherits keeps the place on the host as well.
-    wanted = weigh(draft, order.cell, order.share, {} if heir else held, None if heir else row.host)
+    held = draft.amounts_of(consumer.held)
+    # A cleanup consumer that takes over the old share also keeps its place on the host.
+    wanted = judge_share(
+        draft,
+        order.cell,
+        order.share,
+        {} if cleanup_consumer else held,
+        None if cleanup_consumer else row.host,
+    )
     if not isinstance(wanted, dict):
         return wanted
     draft.take(wanted)
-    if heir:
-        _hand_over(draft, life, heir)
+    if cleanup_consumer:
+        _hand_over(draft, consumer, cleanup_consumer)
         draft.gain((*wanted, *held))
     else:
         draft.free(held)
@@ -185,75 +196,77 @@ def _swap(draft: Draft, life: Life, order: SwapClaim) -> ClaimJudgement:
         host=order.share.host,
         group=order.group.id if order.group else row.group,
     )
-    life.become(moved, as_held(order.share, wanted))
+    consumer.become(moved, merged_amounts(order.share, wanted))
     return CLAIMED
 
 
-def _swap_refused(draft: Draft, life: Life, order: SwapClaim) -> ClaimJudgement | None:
-    """Why the attempts alone forbid it: what is to be given up must be what is held."""
+def _swap_refused(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim) -> ClaimJudgement | None:
+    """Why the attempts alone forbid the swap: it must give up what the consumer holds."""
     if order.attempt <= order.held_attempt:
         return NotAllowed(
             field="attempt",
-            reason=f"a swap leads to a later attempt, but {order.attempt} does not come after {order.held_attempt}",
+            reason=f"a swap needs a later attempt than the one held; {order.attempt} does not come after {order.held_attempt}",
         )
-    if life.is_new or life.has_ended:
-        return _superseded(life)
-    if life.row.attempt == order.attempt:
-        return _already_claimed(draft, life)
-    if life.row.attempt != order.held_attempt:
-        return _superseded(life)
+    if consumer.is_new or consumer.has_ended:
+        return _superseded(consumer)
+    if consumer.row.attempt == order.attempt:
+        return _already_claimed(draft, consumer)
+    if consumer.row.attempt != order.held_attempt:
+        return _superseded(consumer)
     return None
 
 
-def _heir_of(draft: Draft, order: SwapClaim) -> Life | NotAllowed | None:
-    """Who takes over what was held; None if it is to be freed.
+def _cleanup_consumer_of(draft: LedgerDraft, order: SwapClaim) -> ConsumerDraft | NotAllowed | None:
+    """The consumer that takes over the old share; None if the share is freed.
 
-    A cleanup that was released before its swap came is over: nothing is left to wait for, and what it would hold
-    nobody would ever free.
+    A cleanup that was released before its swap came is over: nothing is left to wait for, and a share that it took over
+    would never be freed.
     """
     if order.cleanup is None:
         return None
     if order.cleanup == order.consumer:
         return NotAllowed(field="cleanup", reason="a consumer cannot clean up after itself")
-    heir = draft.life(order.cleanup)
-    if heir.is_new:
-        return heir
-    if heir.row.cell != order.cell:
-        return wrong_cell(f"consumer {heir.row.id} is of cell {heir.row.cell!r}, not of {order.cell!r}")
-    if not heir.has_ended:
+    cleanup_consumer = draft.consumer(order.cleanup)
+    if cleanup_consumer.is_new:
+        return cleanup_consumer
+    if cleanup_consumer.row.cell != order.cell:
+        return wrong_cell(
+            f"consumer {cleanup_consumer.row.id} is of cell {cleanup_consumer.row.cell!r}, not of {order.cell!r}"
+        )
+    if not cleanup_consumer.has_ended:
         return NotAllowed(
             field="cleanup",
-            reason=f"consumer {heir.row.id} holds something else already, by attempt {heir.row.attempt}",
+            reason=f"consumer {cleanup_consumer.row.id} holds something else already, by attempt {cleanup_consumer.row.attempt}",
         )
-    return heir if heir.row.attempt < order.held_attempt else None
+    return cleanup_consumer if cleanup_consumer.row.attempt < order.held_attempt else None
 
 
-def _hand_over(draft: Draft, life: Life, heir: Life) -> None:
-    row = life.row
+def _hand_over(draft: LedgerDraft, consumer: ConsumerDraft, cleanup_consumer: ConsumerDraft) -> None:
+    row = consumer.row
     inherited = Consumer(
-        id=heir.row.id,
+        id=cleanup_consumer.row.id,
         type="CLEANUP",
         project=row.project,
         user=row.user,
         cell=row.cell,
-        generation=heir.row.generation + 1,
+        generation=cleanup_consumer.row.generation + 1,
         attempt=row.attempt,
         host=row.host,
     )
-    heir.become(inherited, life.held)
+    cleanup_consumer.become(inherited, consumer.held)
     draft.claimed(inherited.id, inherited.attempt)
 
 
-def _already_claimed(draft: Draft, life: Life) -> AlreadyClaimed:
-    roots = [draft.standing_account(amount.provider).row.root for amount in life.held]
-    # Who came by a way that knows no hosts lives where the first of what it holds stands; so does who lives on one that has
-    # become a part of another tree.
-    host = life.row.host if life.row.host in roots else roots[0]
-    return AlreadyClaimed(attempt=life.row.attempt, share=Share(host=host, amounts=life.held))
+def _already_claimed(draft: LedgerDraft, consumer: ConsumerDraft) -> AlreadyClaimed:
+    roots = [draft.existing_usage(amount.provider).row.root for amount in consumer.held]
+    # A consumer made by an administrator has no host: it lives at the root of the first amount it holds. So does a consumer
+    # whose host became a part of another tree.
+    host = consumer.row.host if consumer.row.host in roots else roots[0]
+    return AlreadyClaimed(attempt=consumer.row.attempt, share=Share(host=host, amounts=consumer.held))
 
 
-def _superseded(life: Life) -> Superseded:
-    return Superseded(attempt=life.row.attempt, ended=life.has_ended)
+def _superseded(consumer: ConsumerDraft) -> Superseded:
+    return Superseded(attempt=consumer.row.attempt, ended=consumer.has_ended)
 
 
 def _too_old(horizon: timedelta) -> TooOld:

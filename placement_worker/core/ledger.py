@@ -1,8 +1,8 @@
-"""The books as the deciding functions see them, and what they want written into them.
+"""Placement's data as the deciding functions see it, and the changes that they return.
 
-A store loads what is to be decided on, under locks; the functions beside this file turn it, with orders, reports and writes
-by name, into verdicts and into changes, which a store writes as they are. Nothing here knows a database: providers
-and consumers go by their public ids.
+A store reads what a batch needs, under locks. The functions beside this file turn it, with orders, reports and
+administrators' writes, into verdicts and changes. The store writes the changes as they are. Nothing here knows a
+database: providers and consumers have their public ids.
 """
 
 from collections.abc import Mapping
@@ -23,30 +23,31 @@ from bus.messages.placement import (
     ServerGroup,
     SwapClaim,
 )
-from placement_worker.core.capacity import Terms
+from placement_worker.core.capacity import InventoryLimits
 
 ClaimOrder = ClaimResources | SwapClaim | ReleaseClaim
 
 
-class Asked(Struct, frozen=True, gc=False):
-    """An order, and the one cell its sender may speak for; None if it may speak for all."""
+class SentOrder(Struct, frozen=True, gc=False):
+    """An order, and the one cell its sender may act for; None if it may act for all."""
 
     order: ClaimOrder
     speaks_for: str | None = None
 
 
-class Reported(Struct, frozen=True):
-    """A report, and the one cell its sender may speak for; None if it may speak for all."""
+class SentReport(Struct, frozen=True):
+    """A report, and the one cell its sender may act for; None if it may act for all."""
 
     report: ReportInventory
     speaks_for: str | None = None
 
 
 class Consumer(Struct, frozen=True, gc=False):
-    """Who holds something, or held it once: the row outlives the allocations, so that what is late is known as late.
+    """Something that holds resources, or held them once. Its row outlives its allocations, so that late messages are
+    recognised.
 
-    `attempt` is the highest seen, 0 when the row was made just now and nothing was seen yet. `ended_at` is set when
-    the life of that attempt is over.
+    `attempt` is the highest one seen; 0 if the row was just made and nothing was seen yet. `ended_at` is set when that
+    attempt has ended.
     """
 
     id: ConsumerId
@@ -62,8 +63,9 @@ class Consumer(Struct, frozen=True, gc=False):
 
 
 class ProviderRow(Struct, frozen=True, gc=False):
-    """What claims must know of a provider. `shape` is that of its tree if it is a root, and None otherwise. `terms` are
-    those of its inventories, by class; `used` is what is used of each of these. So many `consumers` live on it.
+    """The columns of a provider that claims need. `shape` is the shape of its tree if it is a root, otherwise None.
+
+    `limits` and `used` are those of its inventories, by class. `consumers` counts the consumers that have it as their host.
     """
 
     id: ProviderId
@@ -71,19 +73,18 @@ class ProviderRow(Struct, frozen=True, gc=False):
     cell: str = ""
     generation: int = 0
     shape: int | None = None
-    terms: Mapping[str, Terms] = {}
+    limits: Mapping[str, InventoryLimits] = {}
     used: Mapping[str, int] = {}
     consumers: int = 0
 
 
 class Ledger(Struct, frozen=True):
-    """The part of the books that a batch of claims touches, locked.
+    """The locked rows that a batch of claims needs.
 
-    `consumers` has every consumer that the batch names, those made just now too; `held` only those that hold
-    something. `providers` has every provider that an order names or a consumer holds or lives on, and the roots that
-    shapes name, as far as they exist. All of them by the integer of their id: a UUID hashes and compares in Python, which for a
-    batch of claims would cost as much as deciding them. `classes` are the custom ones that exist of those that were asked
-    for.
+    `consumers` has each consumer that the batch names, also those just made. `held` has only those that hold something.
+    `providers` has each existing provider that an order names, that a consumer holds or lives on, and the roots of the
+    shapes that were seen. All keys are the integers of the ids: a UUID is hashed and compared in Python, which would cost
+    as much as deciding the batch. `classes` are those of the requested custom classes that exist.
     """
 
     consumers: Mapping[int, Consumer]
@@ -92,20 +93,20 @@ class Ledger(Struct, frozen=True):
     classes: frozenset[str] = frozenset()
 
 
-class NamedShares(Struct, frozen=True):
-    """Who is to hold what, by name: each once. Of the classes it must be known which of the custom ones exist. `wishes` are
-    the last that is said of each consumer.
+class AllocationKeys(Struct, frozen=True):
+    """What a batch of allocation writes must lock and read; each key once. For `classes` it must know which custom ones
+    exist. `allocations` has the last write of each consumer.
     """
 
     consumers: tuple[ConsumerId, ...] = ()
     providers: tuple[ProviderId, ...] = ()
     classes: tuple[str, ...] = ()
-    wishes: tuple[ConsumerAllocations, ...] = ()
+    allocations: tuple[ConsumerAllocations, ...] = ()
 
 
 class Touched(Struct, frozen=True, gc=False):
-    """A provider of which a claim took or gave back: its revision moves by one, and its generation is now this. So much is
-    used of each of its inventories, and so many consumers live on it.
+    """A provider from which a claim took or to which it gave back. Its revision moves by one; the other fields are its
+    new values.
     """
 
     provider: ProviderId
@@ -115,11 +116,11 @@ class Touched(Struct, frozen=True, gc=False):
 
 
 class ClaimChanges(Struct, frozen=True):
-    """What a batch of claims writes. Everything is the value after the batch, not a difference.
+    """Everything that a batch of claims writes. All values are those after the batch, not differences.
 
-    `consumers` are rows to be kept as they are here; `forgotten` are to go: made just now for nothing, or of consumers that
-    no attempt can ask for. `held` replaces all that a consumer holds. `counted` are providers that are written with their
-    trees, and how many consumers live on each.
+    `consumers` are rows to keep as they are here. `forgotten` are rows to delete: they were made and not used, or no
+    attempt can ask for them. `held` replaces all that a consumer holds. `counted` has the number of consumers on
+    providers that are written together with their trees.
     """
 
     consumers: tuple[Consumer, ...] = ()
@@ -133,7 +134,7 @@ class ClaimChanges(Struct, frozen=True):
 
 
 class ProviderBook(Struct, frozen=True):
-    """One provider, whole, as reports see it. Traits of an operator are kept apart: no report takes them away."""
+    """One provider with all its contents, as reports see it. An operator's traits are separate: no report removes them."""
 
     id: ProviderId
     name: str
@@ -146,11 +147,11 @@ class ProviderBook(Struct, frozen=True):
 
 
 class TreeBook(Struct, frozen=True):
-    """One tree, whole and locked; `epoch` and `sequence` are those of the last report that was taken.
+    """One whole tree, locked. `epoch` and `sequence` are those of the last accepted report.
 
-    Without providers it is a stump: what stays of a tree that was felled, root and all, so that one that is planted
-    again under the same root never has a shape that the old one had, and a late report does not plant it. Its cell
-    tells who felled it, and binds nobody.
+    Without providers it is a tombstone: it stays when a tree is deleted with its root. A new tree under the same root
+    then never has a shape that the old one had, and a late report does not recreate the old one. Its cell tells which
+    cell deleted the tree; it binds no one.
     """
 
     root: ProviderId
@@ -161,10 +162,9 @@ class TreeBook(Struct, frozen=True):
     providers: Mapping[ProviderId, ProviderBook] = {}
 
 
-class Named(Struct, frozen=True):
-    """What a batch of writes names, so that it can be locked and read: `trees` are providers whose whole trees it needs,
-    of `providers` only where they stand. Of the names of providers it must know who bears them, of those of custom classes
-    and traits whether they exist.
+class ForestKeys(Struct, frozen=True):
+    """What a batch of writes must lock and read: the whole trees of `trees`; of `providers` only which tree each is in.
+    Of `names` it must know which provider has each, of custom `classes` and `traits` whether they exist.
     """
 
     trees: frozenset[ProviderId] = frozenset()
@@ -175,10 +175,10 @@ class Named(Struct, frozen=True):
 
 
 class Forest(Struct, frozen=True):
-    """The trees that a batch touches, by root, as far as they exist; stumps, as far as they are kept.
+    """The trees that a batch touches, by root, as far as they exist, and their tombstones.
 
-    `elsewhere` tells, of the providers that the batch names, those that stand in other trees: id to root. `names`
-    tells who bears the names that it names. `classes` and `traits` are the custom ones that exist of those it names.
+    `elsewhere` has the root of each named provider that is in another tree. `names` has the provider of each named
+    provider name. `classes` and `traits` are those of the named custom ones that exist.
     """
 
     trees: Mapping[ProviderId, TreeBook]
@@ -189,14 +189,14 @@ class Forest(Struct, frozen=True):
 
 
 class TreeChanges(Struct, frozen=True):
-    """What a batch writes: trees as they are now, whole; of these, `changed` are the providers to write.
+    """Everything that a batch of tree writes writes: `trees` as they are now, and their providers to write (`changed`).
 
-    A provider in `changed` is new, stands in another tree, or differs from what is stored; its revision moves by one.
-    `removed` are to be deleted, leaves first. The row of each root is written with the tree's shape, epoch and sequence; a
-    tree without providers is kept as a stump, and one with providers leaves no stump of its root.
+    A provider in `changed` is new, is now in another tree, or differs from what is stored. Its revision moves by one.
+    `removed` are to be deleted, leaves first. Each root's row is written with the tree's shape, epoch and sequence. A
+    tree without providers is kept as a tombstone; one with providers removes the tombstone of its root.
 
-    `before` has those of `changed` that are stored and stay, as they are stored: their tree was locked when it was read, so
-    that what did not change need not be looked at again.
+    `before` has the stored state of those in `changed` that stay. Their tree was locked before it was read, so columns
+    that did not change need no second look.
     """
 
     trees: tuple[TreeBook, ...] = ()
@@ -205,15 +205,15 @@ class TreeChanges(Struct, frozen=True):
     before: Mapping[ProviderId, ProviderBook] = {}
 
 
-class NamedNames(Struct, frozen=True):
-    """Custom names of classes and of traits that a batch is about."""
+class NameKeys(Struct, frozen=True):
+    """Custom names of classes and of traits that a batch writes."""
 
     classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
 
 
-class Names(Struct, frozen=True):
-    """Those of them that exist, locked; each that is in use with one of the providers that use it."""
+class StoredNames(Struct, frozen=True):
+    """Those of the names that exist, locked; and for each name in use, one provider that uses it."""
 
     classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
@@ -222,7 +222,7 @@ class Names(Struct, frozen=True):
 
 
 class NameChanges(Struct, frozen=True):
-    """What a batch about names writes."""
+    """Everything that a batch of name writes writes."""
 
     new_classes: tuple[str, ...] = ()
     new_traits: tuple[str, ...] = ()

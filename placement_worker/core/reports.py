@@ -1,7 +1,7 @@
-"""May this tree be what its reporter says it is?
+"""May this tree become what its reporter says it is?
 
-A fold over the batch in its order, like that over claims: a report is judged by what the ones before it left behind.
-Nothing that a reporter says may undo a later report, reach into another cell or tree, or take away what is held.
+The reports of a batch are judged one after another, each on the forest as the earlier ones left it. A report may not undo
+a later report, reach into another cell or tree, or take away what consumers hold.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,22 +17,22 @@ from bus.messages.placement import (
     ReportVerdict,
     TreeKept,
 )
-from placement_worker.core.ledger import Forest, Named, ProviderBook, Reported, TreeBook, TreeChanges
-from placement_worker.core.planting import ForestDraft
-from placement_worker.core.regrowth import flaw_of, is_same_to_claims, loss_of, regrown
-from placement_worker.core.vocabulary import Vocabulary, nonsense_in
+from placement_worker.core.apply_report import flaw_of, is_same_to_claims, lost_inventory, reported_tree
+from placement_worker.core.forest_draft import ForestDraft
+from placement_worker.core.ledger import Forest, ForestKeys, ProviderBook, SentReport, TreeBook, TreeChanges
+from placement_worker.core.vocabulary import Vocabulary, report_problem
 
 
 class ReportDecision(Struct, frozen=True):
-    """A verdict for each report, in their order, and what all of them together write."""
+    """One verdict for each report, in order, and everything they write together."""
 
     verdicts: tuple[ReportVerdict, ...]
     changes: TreeChanges
 
 
-def named_in(reports: Sequence[ReportInventory]) -> Named:
-    """What must be known of the books to judge these reports. Names of classes and traits they bring along."""
-    return Named(
+def keys_of_reports(reports: Sequence[ReportInventory]) -> ForestKeys:
+    """What must be locked and read to judge these reports. They create the class and trait names that they use."""
+    return ForestKeys(
         trees=frozenset(report.root for report in reports),
         providers=frozenset(provider for report in reports for provider in _providers_in(report)),
         names=frozenset(one.name for report in reports for one in report.providers),
@@ -47,30 +47,30 @@ def _providers_in(report: ReportInventory) -> Iterator[ProviderId]:
             yield one.parent
 
 
-def decide_reports(forest: Forest, reports: Sequence[Reported], vocabulary: Vocabulary) -> ReportDecision:
-    """Judge each report by the forest as the reports before it left it."""
+def decide_reports(forest: Forest, reports: Sequence[SentReport], vocabulary: Vocabulary) -> ReportDecision:
+    """Judge each report on the forest as the earlier reports of the batch left it."""
     draft = ForestDraft(forest)
     verdicts = tuple([_judge(draft, one, vocabulary) for one in reports])
     return ReportDecision(verdicts, draft.changes())
 
 
-def _judge(draft: ForestDraft, reported: Reported, vocabulary: Vocabulary) -> ReportVerdict:
+def _judge(draft: ForestDraft, reported: SentReport, vocabulary: Vocabulary) -> ReportVerdict:
     report = reported.report
     tree = _found(draft, reported)
     refused = (
         _kept(tree, report)
         or _wrong_cell(tree, reported)
         or _outdated(tree, report)
-        or nonsense_in(report, vocabulary)
+        or report_problem(report, vocabulary)
         or _strayed(draft, report)
     )
     if refused:
         return refused
-    providers = regrown(tree.providers, report)
+    providers = reported_tree(tree.providers, report)
     flawed = (
         flaw_of(providers, report)
         or _name_taken(draft, report, providers)
-        or loss_of(tree.providers, providers)
+        or lost_inventory(tree.providers, providers)
     )
     if flawed:
         return flawed
@@ -80,16 +80,16 @@ def _judge(draft: ForestDraft, reported: Reported, vocabulary: Vocabulary) -> Re
         cell=tree.cell,
         shape=tree.shape + moved,
         epoch=report.epoch,
-        # Reports without a number come in any order, and do not make those with one forget theirs.
+        # Reports without a number come in any order, and must not reset the number of those that have one.
         sequence=report.sequence or (tree.sequence if report.epoch == tree.epoch else 0),
         providers=providers,
     )
-    draft.replant(after)
+    draft.replace_tree(after)
     return ReportAccepted(shape=after.shape, shape_moved=moved)
 
 
-def _found(draft: ForestDraft, reported: Reported) -> TreeBook:
-    """What the report finds under its root: a tree, or the ground for one."""
+def _found(draft: ForestDraft, reported: SentReport) -> TreeBook:
+    """The tree under the report's root, or an empty tree to start from."""
     report = reported.report
     tree = draft.trees.get(report.root)
     if tree is None:
@@ -98,13 +98,13 @@ def _found(draft: ForestDraft, reported: Reported) -> TreeBook:
         return structs.replace(tree, cell=report.cell)
     if tree.providers or tree.cell == report.cell:
         return tree
-    # A host that comes back in another cell comes with other reporters, who count their reports by themselves.
+    # A host that comes back in another cell has other reporters, which number their reports independently.
     return TreeBook(root=tree.root, cell=report.cell, shape=tree.shape)
 
 
-def _may_take(tree: TreeBook, reported: Reported) -> bool:
-    """Whether the report takes a tree that was written by name. A sender that speaks for one cell takes none of no cell:
-    else a cell could take what belongs to the API level.
+def _may_take(tree: TreeBook, reported: SentReport) -> bool:
+    """Does the report take over a tree that an administrator made? A sender that acts for one cell may not take a tree
+    without a cell: otherwise a cell could take what belongs to the API level.
     """
     report = reported.report
     return (
@@ -120,7 +120,7 @@ def _was_never_reported(tree: TreeBook) -> bool:
 
 
 def _kept(tree: TreeBook, report: ReportInventory) -> TreeKept | None:
-    """Whether something else keeps the tree, if the reporter wants to know."""
+    """The refusal, if another owner keeps the tree and the reporter asked to be told."""
     if not report.foreign or not tree.providers:
         return None
     is_written = _was_never_reported(tree) and report.foreign == "leave"
@@ -134,11 +134,11 @@ def _changes_cell(draft: ForestDraft, tree: TreeBook) -> bool:
     return stored is not None and bool(stored.providers) and stored.cell != tree.cell
 
 
-def _wrong_cell(tree: TreeBook, reported: Reported) -> NotAllowed | None:
+def _wrong_cell(tree: TreeBook, reported: SentReport) -> NotAllowed | None:
     cell = reported.report.cell
     if reported.speaks_for is not None and reported.speaks_for != cell:
         return NotAllowed(
-            field="cell", reason=f"the sender speaks for cell {reported.speaks_for!r}, not for {cell!r}"
+            field="cell", reason=f"the sender may act for cell {reported.speaks_for!r}, not for {cell!r}"
         )
     if tree.cell != cell:
         return NotAllowed(
@@ -148,7 +148,7 @@ def _wrong_cell(tree: TreeBook, reported: Reported) -> NotAllowed | None:
 
 
 def _outdated(tree: TreeBook, report: ReportInventory) -> ReportOutdated | None:
-    """Whether a later report was taken; the very last one, sent again, has nothing to add either."""
+    """Was a later report accepted? A repeated last report adds nothing either."""
     is_repeated = report.epoch == tree.epoch and 0 < report.sequence <= tree.sequence
     if report.epoch < tree.epoch or is_repeated:
         return ReportOutdated(epoch=tree.epoch, sequence=tree.sequence)
@@ -156,7 +156,7 @@ def _outdated(tree: TreeBook, report: ReportInventory) -> ReportOutdated | None:
 
 
 def _strayed(draft: ForestDraft, report: ReportInventory) -> NotAllowed | None:
-    """The first provider of the report that stands in another tree. Moving between trees is not for reports."""
+    """The first provider of the report that is in another tree. Reports cannot move providers between trees."""
     named = [
         ("root", report.root),
         *[(f"providers[{position}].id", one.id) for position, one in enumerate(report.providers)],
@@ -165,23 +165,23 @@ def _strayed(draft: ForestDraft, report: ReportInventory) -> NotAllowed | None:
     for field, provider in named:
         root = draft.root_of.get(provider, report.root)
         if root != report.root:
-            return NotAllowed(field=field, reason=f"provider {provider} stands in the tree of {root}")
+            return NotAllowed(field=field, reason=f"provider {provider} is in the tree of {root}")
     return None
 
 
 def _name_taken(
     draft: ForestDraft, report: ReportInventory, providers: dict[ProviderId, ProviderBook]
 ) -> NotAllowed | None:
-    """The first name that someone else would bear, too. A name may be handed on within one report."""
+    """The first name that two providers would have. Within one report, a name may move to another provider."""
     bearers: dict[str, ProviderId] = {}
     reported = {one.id for one in report.providers}
-    # Those who keep their names come first, so that the one who is told no is the one who asked.
+    # Providers that keep their names come first, so that the refusal names the provider that asked for the name.
     for book in providers.values():
         if book.id not in reported:
             bearers[book.name] = book.id
     for position, one in enumerate(report.providers):
         bearer = bearers.setdefault(one.name, one.id)
-        outside = draft.bearer_of.get(one.name, one.id)
+        outside = draft.owner_of_name.get(one.name, one.id)
         if bearer == one.id and draft.root_of.get(outside) != report.root:
             bearer = outside
         if bearer != one.id:

@@ -1,4 +1,4 @@
-"""Does a report make sense by itself? Names that are known, numbers that agree, every provider told once."""
+"""Is a report valid by itself? Its names must be known, its numbers must agree, and each provider may come only once."""
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
@@ -11,7 +11,7 @@ CUSTOM = "CUSTOM_"
 
 
 class Vocabulary(Struct, frozen=True):
-    """The standard names of resource classes and traits. Beside them anyone may use names of their own."""
+    """The standard names of resource classes and traits. All callers may use custom names beside them."""
 
     classes: frozenset[str]
     traits: frozenset[str]
@@ -30,7 +30,7 @@ def custom_of(names: Iterable[str]) -> tuple[str, ...]:
 def unknown_classes(
     resources: Iterable[str], vocabulary: Vocabulary, custom: AbstractSet[str]
 ) -> tuple[str, ...]:
-    """Those that are neither standard ones nor among these custom ones, each once."""
+    """Those that are neither standard nor among these custom names, each once."""
     return tuple(
         sorted(name for name in set(resources) if name not in vocabulary.classes and name not in custom)
     )
@@ -42,8 +42,8 @@ def unknown_traits(
     return tuple(sorted(name for name in set(traits) if name not in vocabulary.traits and name not in custom))
 
 
-def nonsense_in(report: ReportInventory, vocabulary: Vocabulary) -> NotAllowed | None:
-    """The first thing in a report that no books could hold; None if there is none."""
+def report_problem(report: ReportInventory, vocabulary: Vocabulary) -> NotAllowed | None:
+    """The first error in a report that makes it invalid whatever is stored; None if there is none."""
     return next(_nonsense(report, vocabulary), None)
 
 
@@ -60,7 +60,7 @@ def _nonsense(report: ReportInventory, vocabulary: Vocabulary) -> Iterator[NotAl
         if removed in named:
             yield NotAllowed(
                 field=f"removed[{position}]",
-                reason=f"provider {removed} is to be removed, but was named in this report before",
+                reason=f"provider {removed} is to be removed, but the report also names it elsewhere",
             )
         named.add(removed)
 

@@ -1,4 +1,4 @@
-"""Run by Alembic, on the connection that bus/sql/migrations.py opened and in its transaction."""
+"""Alembic runs this file, on the connection and in the transaction of bus/sql/migrations.py."""
 
 from alembic import context
 
@@ -8,7 +8,7 @@ context.configure(
     connection=context.config.attributes["connection"],
     version_table=context.config.attributes["version_table"],
     target_metadata=metadata,
-    # SQLite too can take back what it did to its tables.
+    # SQLite, too, can roll back changes of tables.
     transactional_ddl=True,
 )
 with context.begin_transaction():

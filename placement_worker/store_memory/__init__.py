@@ -1,4 +1,4 @@
-"""Placement's books in the memory of one process, for the embedded mode, tests and simulation.
+"""Placement's tables in the memory of one process, for the embedded mode, tests and simulation.
 
 One transaction runs at a time, and readers wait for it.
 """
@@ -14,8 +14,8 @@ from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.placement import LogPosition, RevisionsPage, SnapshotPage
 from placement_worker.core.audit import contradictions
 from placement_worker.store import ChangeFeed, KeptPage, PlacementTransaction, Unpublished
-from placement_worker.store_memory.books import Books, KeptAnswer
 from placement_worker.store_memory.feed import MemoryFeed, logged_since
+from placement_worker.store_memory.memory_tables import KeptAnswer, MemoryTables
 from placement_worker.store_memory.transaction import MemoryTransaction
 
 
@@ -24,10 +24,10 @@ def _now() -> datetime:
 
 
 class MemoryPlacementStore:
-    """`clock` says when a log row was written or a tree felled, which only pruning asks for."""
+    """`clock` dates log rows and tombstones, for pruning only."""
 
     def __init__(self, clock: Callable[[], datetime] = _now) -> None:
-        self._books = Books()
+        self._tables = MemoryTables()
         self._lock = asyncio.Lock()
         self._clock = clock
         self._is_led = False
@@ -35,99 +35,99 @@ class MemoryPlacementStore:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PlacementTransaction]:
         async with self._lock:
-            transaction = MemoryTransaction(self._books, self._clock)
+            transaction = MemoryTransaction(self._tables, self._clock)
             try:
                 yield transaction
             except BaseException:
-                # A cancellation undoes it, too.
+                # A cancellation is rolled back, too.
                 transaction.roll_back()
                 raise
             transaction.commit()
 
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
         async with self._lock:
-            books = self._books
-            following = sorted(internal for internal in books.internals if internal > after)
+            tables = self._tables
+            following = sorted(internal for internal in tables.internals if internal > after)
             page = following[:limit]
             return SnapshotPage(
-                providers=books.states_of(books.internals[internal] for internal in page),
-                published=books.published,
+                providers=tables.states_of(tables.internals[internal] for internal in page),
+                published=tables.published,
                 next=page[-1] if len(following) > limit else None,
-                cursor=str(books.logged),
+                cursor=str(tables.logged),
             )
 
     async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
         async with self._lock:
-            books = self._books
-            if not since.isdecimal() or not books.pruned <= int(since) <= books.logged:
+            tables = self._tables
+            if not since.isdecimal() or not tables.pruned <= int(since) <= tables.logged:
                 return None
-            entries = books.logged_after(int(since))
-            changed = books.states_of(one for entry in entries for one in (*entry.touched, *entry.used))
+            entries = tables.logged_after(int(since))
+            changed = tables.states_of(one for entry in entries for one in (*entry.touched, *entry.used))
             following = [state for state in changed if state.internal > after]
             page = tuple(following[:limit])
             return SnapshotPage(
                 providers=page,
-                published=books.published,
+                published=tables.published,
                 next=page[-1].internal if len(following) > limit else None,
                 since=since,
-                cursor=str(books.logged),
+                cursor=str(tables.logged),
                 gone=tuple(gone for entry in entries for gone in entry.gone),
             )
 
     async def changes_since(self, since: str) -> Unpublished | None:
         async with self._lock:
-            books = self._books
-            if not since.isdecimal() or not books.pruned <= int(since) <= books.logged:
+            tables = self._tables
+            if not since.isdecimal() or not tables.pruned <= int(since) <= tables.logged:
                 return None
-            return logged_since(books, int(since))
+            return logged_since(tables, int(since))
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         async with self._lock:
-            return self._books.consumer(consumer)
+            return self._tables.consumer(consumer)
 
     async def holders_of(
         self, provider: ProviderId, after: ConsumerId | None, limit: int
     ) -> tuple[ConsumerState, ...]:
         async with self._lock:
-            books = self._books
+            tables = self._tables
             holders = sorted(
                 (
                     holder
-                    for holder, held in books.held.items()
+                    for holder, held in tables.held.items()
                     if any(amount.provider == provider for amount in held)
                     and (after is None or holder > after)
                 ),
             )
-            found = (books.consumer(holder) for holder in holders[:limit])
+            found = (tables.consumer(holder) for holder in holders[:limit])
             return tuple(state for state in found if state is not None)
 
     async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
         async with self._lock:
-            return self._books.usages(project, user)
+            return self._tables.usages(project, user)
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         async with self._lock:
-            names = self._books.classes if of == "classes" else self._books.traits
+            names = self._tables.classes if of == "classes" else self._tables.traits
             return tuple(sorted(name for name in names if name > after)[:limit])
 
     async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
         async with self._lock:
             kept = tuple(KeptPage(body, number == len(pages)) for number, body in enumerate(pages, 1))
-            self._books.kept_answers.setdefault(answer, KeptAnswer(answer, self._clock(), kept))
+            self._tables.kept_answers.setdefault(answer, KeptAnswer(answer, self._clock(), kept))
 
     async def kept_page(self, answer: UUID, page: int) -> KeptPage | None:
         async with self._lock:
-            kept = self._books.kept_answers.get(answer)
+            kept = self._tables.kept_answers.get(answer)
             return kept.pages[page - 1] if kept and page <= len(kept.pages) else None
 
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
         async with self._lock:
-            books = self._books
-            following = sorted(internal for internal in books.internals if internal > after)
+            tables = self._tables
+            following = sorted(internal for internal in tables.internals if internal > after)
             page = following[:limit]
             return RevisionsPage(
                 internals=tuple(page),
-                revisions=tuple(books.providers[books.internals[internal]].revision for internal in page),
+                revisions=tuple(tables.providers[tables.internals[internal]].revision for internal in page),
                 next=page[-1] if len(following) > limit else None,
             )
 
@@ -137,41 +137,47 @@ class MemoryPlacementStore:
             yield None
             return
         self._is_led = True
-        term = self._books.published.term + 1
-        self._books.published = LogPosition(term=term, position=0)
+        term = self._tables.published.term + 1
+        self._tables.published = LogPosition(term=term, position=0)
         try:
-            yield MemoryFeed(self._books, self._lock, term)
+            yield MemoryFeed(self._tables, self._lock, term)
         finally:
             self._is_led = False
 
     async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
         async with self._lock:
-            books = self._books
+            tables = self._tables
             forgotten = [
                 consumer.id
-                for consumer in books.consumers.values()
+                for consumer in tables.consumers.values()
                 if consumer.ended_at is not None and consumer.ended_at < ended_before
             ]
             for consumer in forgotten:
-                del books.consumers[consumer]
-            rotten = [root for root, stump in books.stumps.items() if stump.felled_at < ended_before]
-            for root in rotten:
-                del books.stumps[root]
-            stale = [kept.answer for kept in books.kept_answers.values() if kept.kept_at < logged_before]
+                del tables.consumers[consumer]
+            expired = [
+                root for root, tombstone in tables.tombstones.items() if tombstone.felled_at < ended_before
+            ]
+            for root in expired:
+                del tables.tombstones[root]
+            stale = [kept.answer for kept in tables.kept_answers.values() if kept.kept_at < logged_before]
             for answer in stale:
-                del books.kept_answers[answer]
-            kept = [entry for entry in books.log if entry.number > books.marked or entry.at >= logged_before]
-            gone = [entry for entry in books.log if entry.number <= books.marked and entry.at < logged_before]
-            books.pruned = max([books.pruned, *[entry.number for entry in gone]])
-            books.log = kept
-            return len(forgotten) + len(rotten) + len(stale) + len(gone)
+                del tables.kept_answers[answer]
+            kept = [
+                entry for entry in tables.log if entry.number > tables.marked or entry.at >= logged_before
+            ]
+            gone = [
+                entry for entry in tables.log if entry.number <= tables.marked and entry.at < logged_before
+            ]
+            tables.pruned = max([tables.pruned, *[entry.number for entry in gone]])
+            tables.log = kept
+            return len(forgotten) + len(expired) + len(stale) + len(gone)
 
     async def audit(self) -> tuple[str, ...]:
         async with self._lock:
-            books = self._books
-            trees = {root: books.tree_book(root) for root in books.trees}
-            counted = {provider: row.consumers for provider, row in books.providers.items()}
-            return contradictions(books.consumers, books.held, trees, counted)
+            tables = self._tables
+            trees = {root: tables.tree_book(root) for root in tables.trees}
+            counted = {provider: row.consumers for provider, row in tables.providers.items()}
+            return contradictions(tables.consumers, tables.held, trees, counted)
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """There is nothing to close."""

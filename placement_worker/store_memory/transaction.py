@@ -1,5 +1,5 @@
-"""One transaction on books that are kept in memory: it writes in place and notes how to undo each step, so that it costs
-what it changes and not what there is.
+"""One transaction on the tables in memory. It writes in place and notes how to undo each step, so it costs as much as it
+changes, and not as much as the tables have.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,36 +19,42 @@ from bus.messages.placement import (
     ResourceAmount,
     SwapClaim,
 )
-from placement_worker.core.capacity import terms_in, used_in
+from placement_worker.core.capacity import limits_in, used_in
 from placement_worker.core.ledger import (
+    AllocationKeys,
     ClaimChanges,
     ClaimOrder,
     Consumer,
     Forest,
+    ForestKeys,
     Ledger,
     NameChanges,
-    Named,
-    NamedNames,
-    NamedShares,
-    Names,
+    NameKeys,
     ProviderBook,
     ProviderRow,
+    StoredNames,
     Touched,
     TreeBook,
     TreeChanges,
 )
 from placement_worker.core.vocabulary import custom_of
-from placement_worker.store_memory.books import Books, Logged, ProviderEntry, Stump, TreeEntry
+from placement_worker.store_memory.memory_tables import (
+    Logged,
+    MemoryTables,
+    ProviderEntry,
+    Tombstone,
+    TreeEntry,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class MemoryTransaction:
-    """Writes in place, and knows how to take it back."""
+    """Writes in place, and can undo it."""
 
-    def __init__(self, books: Books, clock: Callable[[], datetime]) -> None:
-        self._books = books
+    def __init__(self, tables: MemoryTables, clock: Callable[[], datetime]) -> None:
+        self._tables = tables
         self._clock = clock
         self._undo: list[Callable[[], None]] = []
         self._touched: dict[ProviderId, None] = {}
@@ -59,117 +65,119 @@ class MemoryTransaction:
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         consumers, held = self._lock_consumers(_consumers_named(orders))
-        named = _providers_named(orders, held) | _hosts_of(consumers, held)
-        return Ledger(consumers, held, self._standing(named.values()))
+        keys = _providers_named(orders, held) | _hosts_of(consumers, held)
+        return Ledger(consumers, held, self._provider_rows(keys.values()))
 
-    async def lock_shares(self, named: NamedShares) -> Ledger:
-        consumers, held = self._lock_consumers(named.consumers)
-        providers = self._books.providers
+    async def lock_allocations(self, keys: AllocationKeys) -> Ledger:
+        consumers, held = self._lock_consumers(keys.consumers)
+        providers = self._tables.providers
         touched = (
-            *named.providers,
-            # Who is given something by name, and no host, may live on any of their roots from now on.
-            *[providers[one].root for one in named.providers if one in providers],
+            *keys.providers,
+            # A consumer that an administrator gives something, without a host, may live at any of these roots from now on.
+            *[providers[one].root for one in keys.providers if one in providers],
             *[amount.provider for amounts in held.values() for amount in amounts],
             *_hosts_of(consumers, held).values(),
         )
-        known = frozenset(name for name in named.classes if name in self._books.classes)
-        return Ledger(consumers, held, self._standing(dict.fromkeys(touched)), known)
+        known = frozenset(name for name in keys.classes if name in self._tables.classes)
+        return Ledger(consumers, held, self._provider_rows(dict.fromkeys(touched)), known)
 
     async def write_claims(self, changes: ClaimChanges) -> None:
-        books = self._books
+        tables = self._tables
         for consumer in changes.consumers:
-            self._put(books.consumers, consumer.id, consumer)
+            self._put(tables.consumers, consumer.id, consumer)
         for forgotten in changes.forgotten:
-            self._put(books.consumers, forgotten, None)
+            self._put(tables.consumers, forgotten, None)
         for holder, amounts in changes.held:
-            self._put(books.held, holder, amounts or None)
+            self._put(tables.held, holder, amounts or None)
         for touched in changes.touched:
             self._rewrite(touched)
         for provider, count in changes.counted:
-            self._put(books.providers, provider, structs.replace(books.providers[provider], consumers=count))
+            self._put(
+                tables.providers, provider, structs.replace(tables.providers[provider], consumers=count)
+            )
         self._claimed += changes.claimed
         self._ended += changes.ended
 
-    async def lock_trees(self, named: Named) -> Forest:
-        books = self._books
-        standing = {provider: row.root for provider in named.trees if (row := books.providers.get(provider))}
-        stumps = {root: books.stumps[root].tree for root in named.trees if root in books.stumps}
+    async def lock_trees(self, keys: ForestKeys) -> Forest:
+        tables = self._tables
+        standing = {provider: row.root for provider in keys.trees if (row := tables.providers.get(provider))}
+        tombstones = {root: tables.tombstones[root].tree for root in keys.trees if root in tables.tombstones}
         roots = dict.fromkeys(standing.values())
         return Forest(
-            trees=stumps | {root: books.tree_book(root) for root in roots},
+            trees=tombstones | {root: tables.tree_book(root) for root in roots},
             elsewhere={
                 provider: row.root
-                for provider in named.providers
-                if (row := books.providers.get(provider)) is not None and row.root not in roots
+                for provider in keys.providers
+                if (row := tables.providers.get(provider)) is not None and row.root not in roots
             },
-            names={name: books.names[name] for name in named.names if name in books.names},
-            classes=frozenset(name for name in named.classes if name in books.classes),
-            traits=frozenset(name for name in named.traits if name in books.traits),
+            names={name: tables.names[name] for name in keys.names if name in tables.names},
+            classes=frozenset(name for name in keys.classes if name in tables.classes),
+            traits=frozenset(name for name in keys.traits if name in tables.traits),
         )
 
     async def write_trees(self, changes: TreeChanges) -> None:
-        books = self._books
+        tables = self._tables
         changed = frozenset(changes.changed)
         for removed in changes.removed:
             self._remove(removed)
-        # A name may be handed from one to another: all are taken down before any is put up.
+        # A name may move from one provider to another: all old names are removed before any is added.
         for provider in changes.changed:
-            if row := books.providers.get(provider):
-                self._put(books.names, row.book.name, None)
+            if row := tables.providers.get(provider):
+                self._put(tables.names, row.book.name, None)
         for tree in changes.trees:
             if not tree.providers:
-                self._put(books.stumps, tree.root, Stump(tree, self._clock()))
-                self._put(books.trees, tree.root, None)
+                self._put(tables.tombstones, tree.root, Tombstone(tree, self._clock()))
+                self._put(tables.trees, tree.root, None)
                 continue
             kept = TreeEntry(tree.cell, tree.shape, tree.epoch, tree.sequence, tuple(tree.providers))
-            self._put(books.trees, tree.root, kept)
-            self._put(books.stumps, tree.root, None)
+            self._put(tables.trees, tree.root, kept)
+            self._put(tables.tombstones, tree.root, None)
             for book in tree.providers.values():
                 if book.id in changed:
-                    self._plant(tree, book)
+                    self._write_provider(tree, book)
 
-    async def lock_names(self, named: NamedNames) -> Names:
-        books = self._books
-        return Names(
-            classes=frozenset(name for name in named.classes if name in books.classes),
-            traits=frozenset(name for name in named.traits if name in books.traits),
+    async def lock_names(self, keys: NameKeys) -> StoredNames:
+        tables = self._tables
+        return StoredNames(
+            classes=frozenset(name for name in keys.classes if name in tables.classes),
+            traits=frozenset(name for name in keys.traits if name in tables.traits),
             users_of_classes={
                 name: row.book.id
-                for row in books.providers.values()
+                for row in tables.providers.values()
                 for name in row.book.inventories
-                if name in named.classes
+                if name in keys.classes
             },
             users_of_traits={
                 name: row.book.id
-                for row in books.providers.values()
+                for row in tables.providers.values()
                 for name in row.book.traits | row.book.operator_traits
-                if name in named.traits
+                if name in keys.traits
             },
         )
 
     async def write_names(self, changes: NameChanges) -> None:
-        books = self._books
+        tables = self._tables
         for name in changes.gone_classes:
-            self._put(books.classes, name, None)
+            self._put(tables.classes, name, None)
         for name in changes.gone_traits:
-            self._put(books.traits, name, None)
-        self._name(books.classes, changes.new_classes)
-        self._name(books.traits, changes.new_traits)
+            self._put(tables.traits, name, None)
+        self._name(tables.classes, changes.new_classes)
+        self._name(tables.traits, changes.new_traits)
 
     async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:
-        books = self._books
-        return books.states_of(
-            member for root in roots if root in books.trees for member in books.trees[root].members
+        tables = self._tables
+        return tables.states_of(
+            member for root in roots if root in tables.trees for member in tables.trees[root].members
         )
 
     def commit(self) -> None:
         if not (self._touched or self._used or self._gone or self._claimed or self._ended):
             return
-        books = self._books
-        books.logged += 1
-        books.log.append(
+        tables = self._tables
+        tables.logged += 1
+        tables.log.append(
             Logged(
-                number=books.logged,
+                number=tables.logged,
                 at=self._clock(),
                 touched=tuple(self._touched),
                 used=tuple(self._used),
@@ -184,27 +192,27 @@ class MemoryTransaction:
             undo()
 
     def _lock_consumers(
-        self, named: Iterable[ConsumerId]
+        self, keys: Iterable[ConsumerId]
     ) -> tuple[dict[int, Consumer], dict[int, tuple[ResourceAmount, ...]]]:
-        books = self._books
+        tables = self._tables
         consumers: dict[int, Consumer] = {}
         held: dict[int, tuple[ResourceAmount, ...]] = {}
-        for consumer in named:
-            row = books.consumers.get(consumer)
+        for consumer in keys:
+            row = tables.consumers.get(consumer)
             if row is None:
                 row = Consumer(id=consumer)
-                self._put(books.consumers, consumer, row)
+                self._put(tables.consumers, consumer, row)
             consumers[consumer.int] = row
-            if amounts := books.held.get(consumer):
+            if amounts := tables.held.get(consumer):
                 held[consumer.int] = amounts
         return consumers, held
 
-    def _standing(self, providers: Iterable[ProviderId]) -> dict[int, ProviderRow]:
-        books = self._books
+    def _provider_rows(self, providers: Iterable[ProviderId]) -> dict[int, ProviderRow]:
+        tables = self._tables
         return {
             provider.int: self._seen_by_claims(row)
             for provider in providers
-            if (row := books.providers.get(provider)) is not None
+            if (row := tables.providers.get(provider)) is not None
         }
 
     def _seen_by_claims(self, row: ProviderEntry) -> ProviderRow:
@@ -214,33 +222,33 @@ class MemoryTransaction:
             root=row.root,
             cell=row.cell,
             generation=book.generation,
-            shape=self._books.trees[row.root].shape if row.root.int == book.id.int else None,
-            terms=row.terms,
+            shape=self._tables.trees[row.root].shape if row.root.int == book.id.int else None,
+            limits=row.limits,
             used=used_in(book.inventories),
             consumers=row.consumers,
         )
 
     def _put(self, rows: dict[K, V], key: K, row: V | None) -> None:
-        """Write a row, or without one, delete it."""
+        """Write a row, or delete it if `row` is None."""
         self._undo.append(partial(_write, rows, key, rows.get(key)))
         _write(rows, key, row)
 
     def _rewrite(self, touched: Touched) -> None:
-        row = self._books.providers[touched.provider]
+        row = self._tables.providers[touched.provider]
         inventories: Mapping[str, InventoryState] = {
             resource: structs.replace(inventory, used=touched.used[resource])
             for resource, inventory in row.book.inventories.items()
         }
         book = structs.replace(row.book, generation=touched.generation, inventories=inventories)
         rewritten = structs.replace(row, revision=row.revision + 1, book=book, consumers=touched.consumers)
-        self._put(self._books.providers, touched.provider, rewritten)
+        self._put(self._tables.providers, touched.provider, rewritten)
         self._used[touched.provider] = None
 
-    def _plant(self, tree: TreeBook, book: ProviderBook) -> None:
+    def _write_provider(self, tree: TreeBook, book: ProviderBook) -> None:
         """Write a provider that is new or changed."""
-        books = self._books
-        old = books.providers.get(book.id)
-        internal = old.internal if old else books.new_internal()
+        tables = self._tables
+        old = tables.providers.get(book.id)
+        internal = old.internal if old else tables.new_internal()
         revision = old.revision + 1 if old else 1
         entry = ProviderEntry(
             internal=internal,
@@ -249,14 +257,14 @@ class MemoryTransaction:
             revision=revision,
             base=revision,
             book=book,
-            terms=terms_in(book.inventories),
-            consumers=old.consumers if old else books.living_on(book.id),
+            limits=limits_in(book.inventories),
+            consumers=old.consumers if old else tables.living_on(book.id),
         )
-        self._put(books.providers, book.id, entry)
-        self._put(books.internals, internal, book.id)
-        self._put(books.names, book.name, book.id)
-        self._name(books.classes, custom_of(book.inventories))
-        self._name(books.traits, custom_of(book.traits | book.operator_traits))
+        self._put(tables.providers, book.id, entry)
+        self._put(tables.internals, internal, book.id)
+        self._put(tables.names, book.name, book.id)
+        self._name(tables.classes, custom_of(book.inventories))
+        self._name(tables.traits, custom_of(book.traits | book.operator_traits))
         self._touched[book.id] = None
 
     def _name(self, names: dict[str, str], wanted: Iterable[str]) -> None:
@@ -265,13 +273,13 @@ class MemoryTransaction:
                 self._put(names, name, name)
 
     def _remove(self, provider: ProviderId) -> None:
-        books = self._books
-        row = books.providers[provider]
-        self._put(books.providers, provider, None)
-        self._put(books.internals, row.internal, None)
-        self._put(books.names, row.book.name, None)
+        tables = self._tables
+        row = tables.providers[provider]
+        self._put(tables.providers, provider, None)
+        self._put(tables.internals, row.internal, None)
+        self._put(tables.names, row.book.name, None)
         if row.root == provider:
-            self._put(books.trees, provider, None)
+            self._put(tables.trees, provider, None)
         self._gone.append(ProviderGone(internal=row.internal, id=provider, revision=row.revision + 1))
 
 
@@ -292,24 +300,24 @@ def _consumers_named(orders: Iterable[ClaimOrder]) -> Iterator[ConsumerId]:
 def _providers_named(
     orders: Iterable[ClaimOrder], held: Mapping[int, Iterable[ResourceAmount]]
 ) -> dict[int, ProviderId]:
-    """Each once. Most are named several times by one order: they are told apart as integers, which hash faster."""
-    named: dict[int, ProviderId] = {}
+    """Each provider once. Most are named several times by one order; integers hash faster than UUIDs."""
+    keys: dict[int, ProviderId] = {}
     for order in orders:
         if isinstance(order, ReleaseClaim):
             continue
         share = order.share
-        named[share.host.int] = share.host
+        keys[share.host.int] = share.host
         for amount in share.amounts:
-            named[amount.provider.int] = amount.provider
+            keys[amount.provider.int] = amount.provider
         for seen in share.shapes:
-            named[seen.root.int] = seen.root
+            keys[seen.root.int] = seen.root
     for amounts in held.values():
         for amount in amounts:
-            named[amount.provider.int] = amount.provider
-    return named
+            keys[amount.provider.int] = amount.provider
+    return keys
 
 
 def _hosts_of(consumers: Mapping[int, Consumer], held: Iterable[int]) -> dict[int, ProviderId]:
-    """Those that consumers live on who hold something."""
+    """The hosts of the consumers that hold something."""
     rows = [consumers[number] for number in held]
     return {row.host.int: row.host for row in rows if row.host is not None}

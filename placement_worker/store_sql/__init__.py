@@ -1,6 +1,6 @@
-"""Placement's books in SQL: on PostgreSQL for many workers, on SQLite for everything in one process.
+"""Placement's tables in SQL: on PostgreSQL for many workers, on SQLite for one process with everything.
 
-What is hot, claims, is written for each of the two; the rest once for both.
+Claims are the hot path and are written for each database by itself; the rest is written once for both.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -25,84 +25,83 @@ from bus.sql import (
     open_database,
 )
 from placement_worker.core.ledger import (
+    AllocationKeys,
     ClaimChanges,
     ClaimOrder,
     Forest,
+    ForestKeys,
     Ledger,
     NameChanges,
-    Named,
-    NamedNames,
-    NamedShares,
-    Names,
+    NameKeys,
+    StoredNames,
     TreeChanges,
 )
 from placement_worker.core.vocabulary import custom_of
 from placement_worker.store import ChangeFeed, KeptPage, Unpublished
-from placement_worker.store_sql import holding
+from placement_worker.store_sql import consumer_reads
 from placement_worker.store_sql.answers import keep_answer, kept_page, prune_answers
 from placement_worker.store_sql.audit import audit
+from placement_worker.store_sql.claim_keys import ClaimKeys, keys_of_orders, keys_of_shares
+from placement_worker.store_sql.custom_names import custom_names, existing_names, lock_names, write_names
 from placement_worker.store_sql.feed import SqlFeed, begin_term
-from placement_worker.store_sql.following import changes_since
-from placement_worker.store_sql.forest import Locked, lock_trees
-from placement_worker.store_sql.known import KnownProviders, Providers
-from placement_worker.store_sql.lone_providers import are_lone, write_lone
-from placement_worker.store_sql.named import Named as NamedOrders
-from placement_worker.store_sql.named import named_by, named_in
-from placement_worker.store_sql.names import KnownVocabulary, Vocabulary
-from placement_worker.store_sql.naming import custom_names, known_of, lock_names, write_names
+from placement_worker.store_sql.forest import LockedTrees, lock_trees
+from placement_worker.store_sql.log_reader import changes_since
+from placement_worker.store_sql.name_cache import CachedVocabulary, VocabularyCache
 from placement_worker.store_sql.pages import changes_page, prune_log, revisions_page, snapshot_page
 from placement_worker.store_sql.postgresql import PostgresClaims
+from placement_worker.store_sql.provider_cache import CachedProviders, ProviderCache
+from placement_worker.store_sql.provider_states import read_trees
+from placement_worker.store_sql.single_provider_trees import are_single_providers, write_single_providers
 from placement_worker.store_sql.sqlite import SqliteClaims
-from placement_worker.store_sql.states import read_trees
-from placement_worker.store_sql.stumps import prune_stumps
+from placement_worker.store_sql.tombstones import prune_tombstones
 from placement_worker.store_sql.trees import write_trees
 from placement_worker.tables import consumers, resource_classes
 
-# Whoever holds this lock of PostgreSQL's publishes the log. Two numbers of our own choice: "moor", and what for.
+# The process that holds this advisory lock of PostgreSQL publishes the log. Two arbitrary numbers: "moor", and the purpose.
 _LEAD = "SELECT pg_try_advisory_lock(1836019570, 1)"
-# SQLite's file belongs to one process, so what is led here is led.
+# A SQLite file belongs to one process, so this set tells whether a file has a leader.
 _led: set[str] = set()
 
 
 class Claims(Protocol):
-    async def lock(self, named: NamedOrders) -> Ledger: ...
+    async def lock(self, keys: ClaimKeys) -> Ledger: ...
 
     async def write(self, changes: ClaimChanges) -> None: ...
 
 
 class SqlPlacementTransaction:
-    def __init__(self, transaction: Transaction, claims: Claims, vocabulary: Vocabulary) -> None:
+    def __init__(self, transaction: Transaction, claims: Claims, vocabulary: CachedVocabulary) -> None:
         self._transaction = transaction
         self._claims = claims
         self._vocabulary = vocabulary
-        self._locked = Locked()
+        self._locked = LockedTrees()
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
-        return await self._claims.lock(named_by(orders))
+        return await self._claims.lock(keys_of_orders(orders))
 
-    async def lock_shares(self, named: NamedShares) -> Ledger:
-        ledger = await self._claims.lock(named_in(named))
-        if not custom_of(named.classes):
+    async def lock_allocations(self, keys: AllocationKeys) -> Ledger:
+        ledger = await self._claims.lock(keys_of_shares(keys))
+        if not custom_of(keys.classes):
             return ledger
-        classes = await self._transaction.run(known_of, resource_classes, named.classes)
+        classes = await self._transaction.run(existing_names, resource_classes, keys.classes)
         return structs.replace(ledger, classes=classes)
 
     async def write_claims(self, changes: ClaimChanges) -> None:
         await self._claims.write(changes)
 
-    async def lock_trees(self, named: Named) -> Forest:
-        forest, self._locked = await lock_trees(self._transaction, self._vocabulary, named)
+    async def lock_trees(self, keys: ForestKeys) -> Forest:
+        forest, self._locked = await lock_trees(self._transaction, self._vocabulary, keys)
         return forest
 
     async def write_trees(self, changes: TreeChanges) -> None:
-        if are_lone(changes, self._locked):
+        if are_single_providers(changes, self._locked):
             if changes.trees:
-                await write_lone(self._transaction, self._vocabulary, changes, self._locked)
+                await write_single_providers(self._transaction, self._vocabulary, changes, self._locked)
             return
         await self._transaction.run(write_trees, self._vocabulary, changes, self._locked.roots)
 
-    async def lock_names(self, named: NamedNames) -> Names:
-        return await self._transaction.run(lock_names, named)
+    async def lock_names(self, keys: NameKeys) -> StoredNames:
+        return await self._transaction.run(lock_names, keys)
 
     async def write_names(self, changes: NameChanges) -> None:
         await self._transaction.run(write_names, changes)
@@ -112,21 +111,21 @@ class SqlPlacementTransaction:
 
 
 class SqlPlacementStore:
-    """On tables that stand: `bus.sql.upgrade(url, "placement_worker")` makes them."""
+    """Needs existing tables: `bus.sql.upgrade(url, "placement_worker")` creates them."""
 
-    # Tests plant another one here, to see that they would notice.
+    # Tests put a faulty class here, to see that they would notice.
     postgres_claims: type[PostgresClaims] = PostgresClaims
 
     def __init__(
         self, url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
     ) -> None:
         self._database = open_database(url, pool_size=pool_size, settings=settings)
-        self._known = KnownVocabulary()
-        self._providers = KnownProviders()
+        self._known = VocabularyCache()
+        self._providers = ProviderCache()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[SqlPlacementTransaction]:
-        vocabulary, providers = Vocabulary(self._known), Providers(self._providers)
+        vocabulary, providers = CachedVocabulary(self._known), CachedProviders(self._providers)
         match self._database:
             case PostgresDatabase() as postgres:
                 async with postgres.writing() as transaction:
@@ -140,21 +139,21 @@ class SqlPlacementStore:
         providers.committed()
 
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
-        vocabulary = Vocabulary(self._known)
+        vocabulary = CachedVocabulary(self._known)
         async with self._database.reading() as transaction:
             page = await transaction.run(snapshot_page, vocabulary, after, limit)
         vocabulary.committed()
         return page
 
     async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
-        vocabulary = Vocabulary(self._known)
+        vocabulary = CachedVocabulary(self._known)
         async with self._database.reading() as transaction:
             page = await transaction.run(changes_page, vocabulary, since, after, limit)
         vocabulary.committed()
         return page
 
     async def changes_since(self, since: str) -> Unpublished | None:
-        vocabulary = Vocabulary(self._known)
+        vocabulary = CachedVocabulary(self._known)
         async with self._database.reading() as transaction:
             changes = await changes_since(transaction, vocabulary, since)
         vocabulary.committed()
@@ -166,17 +165,19 @@ class SqlPlacementStore:
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         async with self._database.reading() as transaction:
-            return await transaction.run(holding.consumer, Vocabulary(self._known), consumer)
+            return await transaction.run(consumer_reads.consumer, CachedVocabulary(self._known), consumer)
 
     async def holders_of(
         self, provider: ProviderId, after: ConsumerId | None, limit: int
     ) -> tuple[ConsumerState, ...]:
         async with self._database.reading() as transaction:
-            return await transaction.run(holding.holders_of, Vocabulary(self._known), provider, after, limit)
+            return await transaction.run(
+                consumer_reads.holders_of, CachedVocabulary(self._known), provider, after, limit
+            )
 
     async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
         async with self._database.reading() as transaction:
-            return await transaction.run(holding.usages, Vocabulary(self._known), project, user)
+            return await transaction.run(consumer_reads.usages, CachedVocabulary(self._known), project, user)
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         async with self._database.reading() as transaction:
@@ -198,7 +199,7 @@ class SqlPlacementStore:
                     async with session.writing() as transaction:
                         leads = await transaction.run(_scalar, _LEAD)
                         begun = await transaction.run(begin_term) if leads else None
-                    # The lock outlives the transaction: it is the connection's, which is closed at the end.
+                    # The lock outlives the transaction: it belongs to the connection, which is closed at the end.
                     yield SqlFeed(session, self._known, *begun) if begun else None
             case SqliteDatabase() as file:
                 if file.path in _led:
@@ -229,10 +230,10 @@ def _scalar(connection: Connection, query: str) -> bool:
 
 
 def _prune(connection: Connection, ended_before: datetime, logged_before: datetime) -> int:
-    """What somebody else holds locked just now is left for the next time: no order of locks has to be kept."""
+    """Skip rows that another transaction has locked: they can wait, and no order of locks has to be kept."""
     over = sa.select(consumers.c.id).where(consumers.c.ended_at < ended_before)
     over = over.with_for_update(skip_locked=True)
     forgotten = connection.execute(sa.delete(consumers).where(consumers.c.id.in_(over)))
-    rotten = prune_stumps(connection, ended_before)
+    expired = prune_tombstones(connection, ended_before)
     stale = prune_answers(connection, logged_before)
-    return forgotten.rowcount + rotten + stale + prune_log(connection, logged_before)
+    return forgotten.rowcount + expired + stale + prune_log(connection, logged_before)

@@ -1,7 +1,7 @@
-"""Amounts as they stand in one column each, as compact JSON: what is used of a provider, what is held by a consumer.
+"""Amounts in one column each, as compact JSON: what is used of a provider, and what a consumer holds.
 
-A row for each class would have to be found and written for each class, with every claim. What is summed up over many
-providers or consumers is unfolded into rows by the database.
+With one row for each class, every claim would have to find and write a row for each class. To sum over many providers or
+consumers, the database unfolds the JSON into rows.
 """
 
 import msgspec
@@ -28,7 +28,7 @@ def encode_amounts(amounts: Used | Held) -> str:
 
 
 def used_amounts(connection: Connection) -> Subquery:
-    """provider_id, class_id, used: a row for each class."""
+    """Rows of provider_id, class_id, used: one for each class."""
     used = _each(connection, providers.c.used, "used_of")
     return (
         sa.select(
@@ -42,7 +42,7 @@ def used_amounts(connection: Connection) -> Subquery:
 
 
 def held_amounts(connection: Connection) -> Subquery:
-    """consumer_id, provider_id, class_id, amount: a row for each class of each provider that a consumer holds."""
+    """Rows of consumer_id, provider_id, class_id, amount: one for each class of each provider that a consumer holds."""
     of_consumer = _each(connection, consumers.c.held, "held_by")
     of_provider = _each(connection, of_consumer.c.value, "held_of")
     return (
@@ -59,7 +59,7 @@ def held_amounts(connection: Connection) -> Subquery:
 
 
 def _each(connection: Connection, column: sa.ColumnElement[str], name: str) -> sa.TableValuedAlias:
-    """A row for each key of an object."""
+    """One row for each key of an object."""
     if connection.dialect.name == "postgresql":
         each = sa.func.jsonb_each_text(sa.cast(column, JSONB))
     else:

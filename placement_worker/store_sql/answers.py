@@ -1,4 +1,4 @@
-"""Answers that were too long for one message: their later pages."""
+"""The later pages of answers that were too long for one message."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,6 +1,6 @@
-"""Do the books contradict themselves? Each question finds rows that must not be, and a sentence to say so.
+"""Does placement's data contradict itself? Each query finds rows that must not exist, with a sentence that reports them.
 
-Asked of one view of the books, without locks: it may be asked at any time, beside everything else.
+All queries read one snapshot and take no locks, so an audit may run at any time.
 """
 
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def _of_usage(connection: Connection) -> Iterator[Question]:
         .order_by(providers.c.id, used.c.class_id),
     )
     yield (
-        "{} of class {} are held of provider {}, which does not say that any is in use (by internal ids)",
+        "{} of class {} are held of provider {}, whose row does not say that any is in use (by internal ids)",
         sa.select(sums.c.amount, sums.c.class_id, sums.c.provider_id)
         .outerjoin(used, _same_stock(sums, used))
         .where(used.c.provider_id.is_(None))
@@ -114,7 +114,7 @@ _OF_CONSUMERS: tuple[Question, ...] = (
         .order_by(consumers.c.id),
     ),
     (
-        "consumer {} lives by attempt {}, and holds nothing",
+        "consumer {} has a live attempt, {}, and holds nothing",
         sa.select(consumers.c.uuid, consumers.c.attempt)
         .where(consumers.c.ended_at.is_(None), ~_HOLDS)
         .order_by(consumers.c.id),
@@ -124,8 +124,8 @@ _OF_CONSUMERS: tuple[Question, ...] = (
         sa.select(consumers.c.uuid).where(consumers.c.generation == 0, _HOLDS).order_by(consumers.c.id),
     ),
     (
-        # A host that became a part of another tree is still where it lives.
-        "consumer {} lives on host {}, which is none",
+        # A host that became a part of another tree is still its host.
+        "consumer {} has a live attempt, but no host",
         sa.select(consumers.c.uuid, consumers.c.host)
         .where(consumers.c.ended_at.is_(None), consumers.c.attempt > 0, consumers.c.host.is_(None))
         .order_by(consumers.c.id),
@@ -140,7 +140,7 @@ _living = (
 )
 _OF_HOSTS: tuple[Question, ...] = (
     (
-        "provider {} counts {} consumers, but {} live on it",
+        "provider {} counts {} consumers, but is the host of {}",
         sa.select(providers.c.uuid, providers.c.consumers, sa.func.coalesce(_living.c.number, 0))
         .outerjoin(_living, _living.c.host == providers.c.uuid)
         .where(providers.c.consumers != sa.func.coalesce(_living.c.number, 0))
@@ -150,14 +150,14 @@ _OF_HOSTS: tuple[Question, ...] = (
 
 _OF_TREES: tuple[Question, ...] = (
     (
-        "provider {} stands in another tree than its parent {}",
+        "provider {} is in another tree than its parent {}",
         sa.select(providers.c.uuid, _parent.c.uuid)
         .join(_parent, _parent.c.id == providers.c.parent_id)
         .where(_parent.c.root_id != providers.c.root_id)
         .order_by(providers.c.id),
     ),
     (
-        "provider {} has the root {}, but no way leads there",
+        "provider {} has the root {}, but no parents lead there",
         sa.select(providers.c.uuid, _root.c.uuid)
         .join(_root, _root.c.id == providers.c.root_id)
         .where(

@@ -1,7 +1,7 @@
-"""Claims between rows and values: what is alike on every database, beside the statements themselves.
+"""Translate claims between rows and values: the code that PostgreSQL and SQLite share, beside their statements.
 
-A batch is read by a few statements and written by as many, however many claims it has. Rows are matched with the
-orders' own ids by the integers of these: a UUID hashes and compares in Python, an integer does not.
+A few statements read a batch and a few write it, however many claims it has. Rows are matched with the orders by the
+integers of their ids: a UUID is hashed and compared in Python, an integer is not.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.placement import ResourceAmount
-from placement_worker.core.allocating import made_for
-from placement_worker.core.claims import granted
+from placement_worker.core.allocation_writes import new_consumer
+from placement_worker.core.claims import claimed_consumer
 from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, ProviderRow
 from placement_worker.store_sql import log
 from placement_worker.store_sql.amounts import (
@@ -24,21 +24,21 @@ from placement_worker.store_sql.amounts import (
     decode_used,
     encode_amounts,
 )
-from placement_worker.store_sql.known import Providers
+from placement_worker.store_sql.claim_keys import ClaimKeys
 from placement_worker.store_sql.log import LogEntry
-from placement_worker.store_sql.named import Named
-from placement_worker.store_sql.names import Names
+from placement_worker.store_sql.name_cache import CachedNames
+from placement_worker.store_sql.provider_cache import CachedProviders
 
 # uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held
 ConsumerRow = tuple[UUID, int, str, str, str, str, int, int, datetime | None, UUID | None, UUID | None, str]
 # id, root's id, base, generation, shape, used, consumers
-StandingRow = tuple[int, int, int, int, int, str, int]
+UsageRow = tuple[int, int, int, int, int, str, int]
 # provider's id, consumer's id
 HolderRow = tuple[int, int]
 
 
-class KeptConsumer(Struct, frozen=True, gc=False):
-    """A consumer's row, and what it holds: as it is decided on, and as it is written."""
+class ConsumerRecord(Struct, frozen=True, gc=False):
+    """A consumer's row and what it holds, both as values and as it is stored."""
 
     row: Consumer
     amounts: tuple[ResourceAmount, ...] = ()
@@ -49,43 +49,43 @@ class KeptConsumer(Struct, frozen=True, gc=False):
         return encode_amounts(self.held) if self.held else NOTHING
 
 
-class Kept:
-    """What is written of consumers: rows, and of whom which holding moves from what to what."""
+class ConsumerWrites:
+    """What a batch writes about consumers: their rows, and how the holdings of each change (before, after)."""
 
     def __init__(self) -> None:
-        self.consumers: list[KeptConsumer] = []
+        self.consumers: list[ConsumerRecord] = []
         self.moved: list[tuple[int, Held, Held]] = []
 
 
 _NOTHING_HELD: Held = {}
 
 
-class Books:
-    """What a transaction has locked, by internal ids: read into a ledger, and written from its changes."""
+class LockedClaims:
+    """The rows that a transaction has locked, by internal ids. Makes the ledger of them, and rows of its changes."""
 
-    def __init__(self, named: Named, classes: Names, providers: Providers) -> None:
-        self.named = named
+    def __init__(self, keys: ClaimKeys, classes: CachedNames, providers: CachedProviders) -> None:
+        self.keys = keys
         self.providers = providers
         self._classes = classes
         self.consumer_ids: dict[int, int] = {}
-        # Of providers that are named or held, as far as they exist, by the integers of their ids.
+        # Internal ids of the providers that are named or held, as far as they exist, by the integers of their public ids.
         self.provider_ids: dict[int, int] = {}
-        self._standing: dict[int, ProviderRow] = {}
-        self._rows: dict[int, KeptConsumer] = {}
+        self._provider_rows: dict[int, ProviderRow] = {}
+        self._rows: dict[int, ConsumerRecord] = {}
 
-    # From rows
+    # From rows to the ledger
 
     def unknown(self) -> list[ProviderId]:
-        """Named, and not known by number."""
+        """Named providers whose internal id is not in the cache."""
         ids = self.provider_ids
         by_id = self.providers.by_id
-        for provider in self.named.providers:
+        for provider in self.keys.providers:
             known = by_id(number := provider.int)
             if known is not None:
                 ids[number] = known.number
         return (
-            [one for one in self.named.providers if one.int not in ids]
-            if len(ids) < len(self.named.providers)
+            [one for one in self.keys.providers if one.int not in ids]
+            if len(ids) < len(self.keys.providers)
             else []
         )
 
@@ -94,8 +94,8 @@ class Books:
             self.provider_ids[self.providers.of(number).id.int] = number
 
     def add_consumers(self, rows: Iterable[ConsumerRow]) -> list[int]:
-        """Also says which providers of those that are held are not known."""
-        mine = {consumer.int: consumer for consumer in self.named.consumers}
+        """Returns the internal ids of held providers that are not in the cache."""
+        mine = {consumer.int: consumer for consumer in self.keys.consumers}
         unknown: dict[int, None] = {}
         for uuid, number, kind, project, user, cell, generation, attempt, ended_at, host, group, text in rows:
             consumer = mine[uuid.int]
@@ -113,23 +113,23 @@ class Books:
                 group=None if group is None else GroupId(group),
             )
             held = decode_held(text)
-            self._rows[consumer.int] = KeptConsumer(row, held=held)
+            self._rows[consumer.int] = ConsumerRecord(row, held=held)
             unknown |= {one: None for one in held if self.providers.by_number(one) is None}
         return list(unknown)
 
     def lacks_classes(self) -> bool:
-        """Is any class unheard of that is held?"""
+        """Is any held class missing in the cache?"""
         of_class = [amounts for kept in self._rows.values() for amounts in kept.held.values()]
         return self._classes.lack({class_id for amounts in of_class for class_id in amounts})
 
     def find_held(self) -> None:
-        """A provider that is held and does not exist is left to the audit."""
+        """Fill in what the consumers hold. A held provider that does not exist is left to the audit."""
         for consumer, kept in self._rows.items():
             if kept.held:
-                self._rows[consumer] = KeptConsumer(kept.row, tuple(self._amounts_of(kept.held)), kept.held)
+                self._rows[consumer] = ConsumerRecord(kept.row, tuple(self._amounts_of(kept.held)), kept.held)
 
     def unknown_hosts(self) -> list[ProviderId]:
-        """Hosts that count somebody who is read here, and that are not known by number."""
+        """Hosts that count a consumer of this batch, and whose internal id is not in the cache."""
         ids = self.provider_ids
         for kept in self._rows.values():
             host = kept.row.host
@@ -150,11 +150,11 @@ class Books:
             for class_id, amount in of_class.items():
                 yield ResourceAmount(provider=known.id, resource=names[class_id], amount=amount)
 
-    def add_roots(self, rows: Iterable[StandingRow]) -> list[int]:
-        """The roots of these that nobody named, by number. Who is given something by name, and no host, may live on any of
-        them from now on.
+    def add_roots(self, rows: Iterable[UsageRow]) -> list[int]:
+        """Internal ids of the roots of these rows that the batch does not name. An administrator's write names no host, so
+        its consumer may live at any of these roots from now on.
         """
-        if not self.named.wishes:
+        if not self.keys.allocations:
             return []
         there = set(self.provider_ids.values())
         roots = [root for root in dict.fromkeys([row[1] for row in rows]) if root not in there]
@@ -162,17 +162,17 @@ class Books:
             self.provider_ids[self.providers.of(root).id.int] = root
         return roots
 
-    def add_standing(self, rows: Iterable[StandingRow]) -> None:
+    def add_providers(self, rows: Iterable[UsageRow]) -> None:
         of = self.providers.of
         for number, root, _, generation, shape, text, consumers in rows:
             known = of(number)
             by_class = decode_used(text)
             used = {name: by_class.get(class_id, 0) for class_id, name in known.classes.items()}
-            self._standing[known.id.int] = (
-                ProviderRow(known.id, known.id, known.cell, generation, shape, known.terms, used, consumers)
+            self._provider_rows[known.id.int] = (
+                ProviderRow(known.id, known.id, known.cell, generation, shape, known.limits, used, consumers)
                 if root == number
                 else ProviderRow(
-                    known.id, of(root).id, known.cell, generation, None, known.terms, used, consumers
+                    known.id, of(root).id, known.cell, generation, None, known.limits, used, consumers
                 )
             )
 
@@ -181,30 +181,32 @@ class Books:
         return Ledger(
             consumers={
                 (number := consumer.int): rows[number].row if number in rows else Consumer(consumer)
-                for consumer in self.named.consumers
+                for consumer in self.keys.consumers
             },
             held={number: kept.amounts for number, kept in rows.items() if kept.amounts},
-            providers=self._standing,
+            providers=self._provider_rows,
         )
 
-    # Back into rows
+    # From changes back to rows
 
-    def hopes(self) -> list[KeptConsumer]:
-        """Each consumer as it will be if it is new and what is claimed for it is granted, as most is."""
-        return [self._hope(consumer) for consumer in self.named.consumers]
+    def optimistic_rows(self) -> list[ConsumerRecord]:
+        """Each consumer as it will be if it is new and its claim is granted, as most are."""
+        return [self._optimistic_row(consumer) for consumer in self.keys.consumers]
 
-    def _hope(self, consumer: ConsumerId) -> KeptConsumer:
+    def _optimistic_row(self, consumer: ConsumerId) -> ConsumerRecord:
         try:
-            if order := self.named.claims.get(consumer.int):
+            if order := self.keys.claims.get(consumer.int):
                 amounts = order.share.amounts
-                return KeptConsumer(granted(order, 0), amounts, self._held_of(amounts))
-            if wish := self.named.wishes.get(consumer.int):
-                held = self._held_of(wish.amounts)
-                return KeptConsumer(made_for(wish, self._cell_of(held)), wish.amounts, held)
+                return ConsumerRecord(claimed_consumer(order, 0), amounts, self._held_of(amounts))
+            if allocations := self.keys.allocations.get(consumer.int):
+                held = self._held_of(allocations.amounts)
+                return ConsumerRecord(
+                    new_consumer(allocations, self._cell_of(held)), allocations.amounts, held
+                )
         except KeyError:
-            # Of a provider or a class that does not exist, or is not known yet: it is written when it was decided.
+            # It names a provider or class that does not exist or is not in the cache: it is written after the decision.
             pass
-        return KeptConsumer(Consumer(consumer))
+        return ConsumerRecord(Consumer(consumer))
 
     def _cell_of(self, held: Held) -> str:
         cells = [self.providers.of(number).cell for number in held]
@@ -216,7 +218,7 @@ class Books:
         last = -1
         of_provider: Used = {}
         for amount in amounts:
-            # Amounts of one provider usually stand together.
+            # Amounts of one provider usually come one after another.
             if amount.provider.int != last:
                 last = amount.provider.int
                 of_provider = held.setdefault(numbers[last], {})
@@ -224,29 +226,31 @@ class Books:
             of_provider[class_id] = of_provider.get(class_id, 0) + amount.amount
         return held
 
-    def kept(self, changes: ClaimChanges, hopes: Mapping[int, KeptConsumer]) -> "Kept":
-        """What to write of consumers, but for those that came as they were hoped for."""
-        kept = Kept()
+    def consumer_writes(
+        self, changes: ClaimChanges, optimistic_rows: Mapping[int, ConsumerRecord]
+    ) -> "ConsumerWrites":
+        """The rows to write, without those that were inserted in their final state already."""
+        kept = ConsumerWrites()
         held = {consumer.int: amounts for consumer, amounts in changes.held}
         for row in changes.consumers:
             number = row.id.int
             before = self._rows.get(number)
             amounts = held.pop(number, None)
             if amounts is None:
-                kept.consumers.append(KeptConsumer(row, held=before.held if before else {}))
+                kept.consumers.append(ConsumerRecord(row, held=before.held if before else {}))
                 continue
-            hope = hopes.get(number)
-            if hope is None or hope.amounts != amounts or hope.row != row:
-                hope = KeptConsumer(row, amounts, self._held_of(amounts))
-                kept.consumers.append(hope)
-            kept.moved.append((number, before.held if before else _NOTHING_HELD, hope.held))
-        # Those whose rows go.
+            record = optimistic_rows.get(number)
+            if record is None or record.amounts != amounts or record.row != row:
+                record = ConsumerRecord(row, amounts, self._held_of(amounts))
+                kept.consumers.append(record)
+            kept.moved.append((number, before.held if before else _NOTHING_HELD, record.held))
+        # Consumers whose rows are deleted.
         rows = self._rows
         kept.moved += [(number, rows[number].held, _NOTHING_HELD) for number in held if number in rows]
         return kept
 
-    def holders(self, kept: "Kept") -> tuple[list[HolderRow], list[HolderRow]]:
-        """Of those that hold something no more, and of those that do now."""
+    def holders(self, kept: "ConsumerWrites") -> tuple[list[HolderRow], list[HolderRow]]:
+        """Holder rows to delete, and holder rows to insert."""
         ids = self.consumer_ids
         ended: list[HolderRow] = []
         begun: list[HolderRow] = []
@@ -258,14 +262,14 @@ class Books:
         return ended, begun
 
     def touched(self, changes: ClaimChanges) -> Iterator[tuple[int, int, str, int]]:
-        """Provider's id, generation, what is used of it, how many consumers live on it."""
+        """Provider's id, generation, usage, and the number of consumers it is the host of."""
         ids, class_ids = self.provider_ids, self._classes.ids
         for one in changes.touched:
             used = {class_ids[name]: amount for name, amount in one.used.items()}
             yield ids[one.provider.int], one.generation, encode_amounts(used), one.consumers
 
     def counted(self, changes: ClaimChanges) -> list[tuple[int, int]]:
-        """How many consumers live on it, and the provider's id."""
+        """How many consumers a provider is the host of, and the provider's id."""
         return [(count, self.provider_ids[provider.int]) for provider, count in changes.counted]
 
     def log_body(self, changes: ClaimChanges) -> bytes | None:

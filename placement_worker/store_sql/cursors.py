@@ -1,27 +1,27 @@
-"""Cursors into the change log, as their readers hold them: PostgreSQL's are snapshots, SQLite's are positions."""
+"""Cursors into the change log, as readers keep them: on PostgreSQL a snapshot, on SQLite a position."""
 
 import re
 from typing import Self
 
 from msgspec import Struct
 
-# As PostgreSQL writes a snapshot: what it sees all before, what it sees nothing from, and what it misses in between.
+# PostgreSQL's text of a snapshot: xmin (it sees all before), xmax (it sees nothing from here), and what was open in between.
 _SNAPSHOT = re.compile(r"(\d{1,18}):(\d{1,18}):((?:\d{1,18},)*\d{1,18})?", re.ASCII)
 _POSITION = re.compile(r"\d{1,18}", re.ASCII)
 
-# PostgreSQL's transactions are numbered from 3 on.
+# PostgreSQL numbers its transactions from 3 on.
 NOTHING_SEEN = "1:1:"
 
 
 class Snapshot(Struct, frozen=True):
-    """Sees what was written by the transactions before `end`, but for those `missed`, which were still open."""
+    """Sees what transactions before `end` wrote, except for those in `missed`, which were still open."""
 
     end: int
     missed: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, cursor: str) -> Self | None:
-        """None if it is no snapshot."""
+        """None if the text is no snapshot."""
         match = _SNAPSHOT.fullmatch(cursor)
         if match is None:
             return None
@@ -31,7 +31,7 @@ class Snapshot(Struct, frozen=True):
         return cls(end, missed) if first > 0 and in_order == sorted(in_order) else None
 
     def before(self, end: int) -> "Snapshot":
-        """No more of it than that."""
+        """The snapshot, cut at this transaction."""
         return Snapshot(min(end, self.end), tuple([number for number in self.missed if number < end]))
 
     def sees_all_of(self, other: "Snapshot") -> bool:
@@ -43,11 +43,11 @@ class Snapshot(Struct, frozen=True):
 
 
 def has_seen(cursor: str, forgotten: str) -> bool:
-    """Has whoever holds this snapshot seen all of what was forgotten, as feed.forgotten has it?"""
+    """Has the reader with this cursor seen everything that was pruned, according to feed.forgotten?"""
     seen, gone = Snapshot.of(cursor), Snapshot.of(forgotten or NOTHING_SEEN)
     return seen is not None and gone is not None and seen.sees_all_of(gone)
 
 
 def is_position(cursor: str) -> bool:
-    """Can this be a cursor of SQLite's?"""
+    """May this be a cursor of SQLite's?"""
     return _POSITION.fullmatch(cursor) is not None

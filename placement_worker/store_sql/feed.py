@@ -1,8 +1,8 @@
-"""The change log, read by whoever publishes it; and who that is.
+"""The change log as its publisher reads it, and the election of that publisher.
 
-PostgreSQL numbers rows before they are committed, so a reader that went by numbers would pass over a row that commits
-late. Its cursor is a snapshot instead: the next reading takes every row whose transaction that snapshot did not see.
-SQLite has one writer at a time and so commits in the order of the numbers, which are its cursor.
+PostgreSQL numbers rows before their commit, so a reader that went by numbers would miss a row that commits late. Its
+cursor is a snapshot instead: the next reading takes each row whose transaction that snapshot did not see. SQLite has one
+writer at a time, so rows commit in the order of their numbers, and its cursor is a number.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,13 +17,13 @@ from bus.sql import Database, PostgresSession, PostgresTransaction, Transaction,
 from placement_worker.store import FEED_ENTRIES, Unpublished
 from placement_worker.store_sql import log
 from placement_worker.store_sql.cursors import NOTHING_SEEN, Snapshot
-from placement_worker.store_sql.names import KnownVocabulary, Vocabulary
+from placement_worker.store_sql.name_cache import CachedVocabulary, VocabularyCache
+from placement_worker.store_sql.stored_providers import read_states
 from placement_worker.store_sql.usage import read_usage
-from placement_worker.store_sql.whole import read_states
 from placement_worker.tables import change_log, feed
 
-# The transactions that the cursor missed are few. Those that began later are read in the order of their numbers, each
-# whole, so that a snapshot can say up to which of them all was read.
+# Few transactions are missed by the cursor. Later ones are read in the order of their ids, and each as a whole, so that a
+# snapshot can express how far the reading came.
 _LOG_ON_POSTGRESQL = """
 WITH missed AS (
     SELECT position, body FROM change_log
@@ -44,12 +44,12 @@ SELECT
     )
 """
 
-# A limit below zero is none.
+# SQLite takes a negative limit as no limit.
 LOG_ON_SQLITE = "SELECT position, body FROM change_log WHERE position > ? ORDER BY position LIMIT ?"
 ALL_OF_IT = -1
 
-# A mark that is lost in a crash of the server has no other effect than that some things are told again: nobody need
-# wait until it is on disk.
+# If a crash of the server loses a mark, some messages are published again, and nothing else happens. So the publisher
+# does not wait until the mark is on disk.
 _MARK_ON_POSTGRESQL = """
 WITH lazily AS (SELECT set_config('synchronous_commit', 'off', true))
 UPDATE feed SET position = $2, cursor = $3 FROM lazily WHERE term = $1 RETURNING 1
@@ -68,7 +68,7 @@ class SqlFeed:
     """The feed in one term of publishing."""
 
     def __init__(
-        self, session: Database | PostgresSession, known: KnownVocabulary, published: LogPosition, cursor: str
+        self, session: Database | PostgresSession, known: VocabularyCache, published: LogPosition, cursor: str
     ) -> None:
         self._session = session
         self._known = known
@@ -80,8 +80,8 @@ class SqlFeed:
         return self._published
 
     async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
-        """From one view of the books. Where there were only claims, as is usual, two statements see to all of it."""
-        vocabulary = Vocabulary(self._known)
+        """All from one snapshot. After claims alone, which is the usual case, two statements read everything."""
+        vocabulary = CachedVocabulary(self._known)
         async with self._session.reading() as transaction:
             cursor, entries, is_cut = await _read_log(transaction, self._cursor, entries_max)
             changed = {provider for entry in entries for provider in entry.providers}
@@ -117,12 +117,12 @@ def _mark_in_file(connection: Connection, term: int, position: int, cursor: str)
 
 
 def begin_term(connection: Connection) -> tuple[LogPosition, str]:
-    """Where the publishing stands, in a term that is ours alone."""
+    """Begin a new term, and return the position and the cursor from which its leader goes on."""
     begun = sa.update(feed).values(term=feed.c.term + 1, position=0).returning(feed.c.term, feed.c.cursor)
     term, cursor = connection.execute(begun).one()
     if connection.dialect.name == "postgresql" and cursor and is_ahead(connection, cursor):
-        # The tables were restored into a database that counts anew. Our new term makes every reader catch up by a
-        # snapshot, so what is in the log need not be told.
+        # The tables were restored into a database that counts transactions from the start. The new term makes each reader
+        # read all again, so nothing in the log needs to be published.
         connection.execute(sa.delete(change_log))
         cursor = come_to(connection)
         connection.execute(sa.update(feed).values(cursor=cursor, forgotten=cursor))
@@ -134,19 +134,19 @@ def is_ahead(connection: Connection, cursor: str) -> bool:
     return bool(connection.scalar(sa.select(sa.func.pg_snapshot_xmax(_snapshot(cursor)) > now)))
 
 
-# Where the reading leads, what was read, and whether it came to its limit.
+# The new cursor, the entries, and whether the reading came to its limit.
 _Read = tuple[str, Sequence[log.LogEntry], bool]
 
 
 async def _read_log(transaction: Transaction, since: str, entries_max: int) -> _Read:
-    """What was not committed at this cursor."""
+    """The entries that were not committed at this cursor."""
     if not isinstance(transaction, PostgresTransaction):
         return await transaction.run(_log_of_file, since, entries_max)
     driver = await transaction.driver()
     now, count, last, bodies = await driver.fetchrow(_LOG_ON_POSTGRESQL, since or NOTHING_SEEN, entries_max)
     is_cut = count >= entries_max
     snapshot = Snapshot.of(now)
-    assert snapshot is not None, f"PostgreSQL's own snapshot, {now!r}, is read"
+    assert snapshot is not None, f"PostgreSQL's own snapshot can be parsed: {now!r}"
     cursor = str(snapshot.before(last + 1)) if is_cut else now
     return cursor, [log.decode(body) for body in bodies], is_cut
 
@@ -158,10 +158,10 @@ def _log_of_file(connection: Connection, since: str, entries_max: int) -> _Read:
 
 
 def come_to(connection: Connection) -> str:
-    """A cursor that has seen all that this view of the books has."""
+    """A cursor that covers everything this transaction sees."""
     if connection.dialect.name == "postgresql":
         return str(connection.scalar(sa.text("SELECT pg_current_snapshot()::text")))
-    # When all of the log is forgotten, what was forgotten last tells how far it had come.
+    # When the whole log is pruned, the last pruned position tells how far it had come.
     last = connection.scalar(sa.select(sa.func.max(change_log.c.position)))
     return str(max(last or 0, int(connection.scalar(sa.select(feed.c.forgotten)) or 0)))
 
@@ -182,7 +182,7 @@ def gone_in(entries: Iterable[log.LogEntry]) -> tuple[ProviderGone, ...]:
 
 
 def unseen_by(connection: Connection, cursor: str) -> ColumnElement[bool]:
-    """Was this row of the log not yet committed when the cursor was taken?"""
+    """Condition: this row of the log was not yet committed when the cursor was taken."""
     if connection.dialect.name != "postgresql":
         return change_log.c.position > int(cursor or 0)
     snapshot = _snapshot(cursor or NOTHING_SEEN)

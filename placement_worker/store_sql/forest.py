@@ -1,4 +1,4 @@
-"""The trees that a batch names: locked, then read whole."""
+"""The trees that a batch names: lock them, then read them whole."""
 
 from collections.abc import Collection, Mapping
 
@@ -9,20 +9,20 @@ from sqlalchemy import Connection
 from bus.errors import Transient
 from bus.message import ProviderId
 from bus.sql import PostgresTransaction, Transaction, among, array_of
-from placement_worker.core.ledger import Forest, Named, TreeBook
-from placement_worker.store_sql.names import Vocabulary
-from placement_worker.store_sql.naming import known_of
-from placement_worker.store_sql.states import root
-from placement_worker.store_sql.stumps import lock_stumps
-from placement_worker.store_sql.whole import (
+from placement_worker.core.ledger import Forest, ForestKeys, TreeBook
+from placement_worker.store_sql.custom_names import existing_names
+from placement_worker.store_sql.name_cache import CachedVocabulary
+from placement_worker.store_sql.provider_states import root
+from placement_worker.store_sql.stored_providers import (
     StoredProvider,
     read_trees_of,
     read_trees_with,
     tree_books,
 )
+from placement_worker.store_sql.tombstones import lock_tombstones
 from placement_worker.tables import providers, resource_classes, traits
 
-# Only locks: what the trees are is read by a later statement. The roots are looked up once, before any of them is waited for.
+# This statement only locks; a later one reads the trees. It looks up the roots once, before it waits for any of them.
 _LOCK = """
 SELECT id FROM providers
 WHERE id = ANY (ARRAY(SELECT root_id FROM providers WHERE uuid = ANY($1::text::uuid[]))) AND root_id = id
@@ -31,8 +31,8 @@ FOR NO KEY UPDATE
 """
 
 
-class Locked(Struct, frozen=True):
-    """The trees of a batch as they are stored."""
+class LockedTrees(Struct, frozen=True):
+    """The trees of a batch, as they are stored."""
 
     trees: Mapping[ProviderId, TreeBook] = {}
     providers: Mapping[ProviderId, StoredProvider] = {}
@@ -42,25 +42,29 @@ class Locked(Struct, frozen=True):
         return frozenset([one.root for one in self.providers.values()])
 
 
-async def lock_trees(transaction: Transaction, vocabulary: Vocabulary, named: Named) -> tuple[Forest, Locked]:
-    """Lock the roots by one statement; read what they stand for by later ones."""
+async def lock_trees(
+    transaction: Transaction, vocabulary: CachedVocabulary, keys: ForestKeys
+) -> tuple[Forest, LockedTrees]:
+    """Lock the roots by one statement, then read their trees by later ones."""
     if isinstance(transaction, PostgresTransaction):
         driver = await transaction.driver()
-        roots = [row[0] for row in await driver.fetch(_LOCK, array_of([*named.trees]))] if named.trees else []
+        roots = [row[0] for row in await driver.fetch(_LOCK, array_of([*keys.trees]))] if keys.trees else []
         stored = await read_trees_of(transaction, vocabulary, roots)
     else:
-        stored = await read_trees_with(transaction, vocabulary, named.trees)
-    locked = Locked(tree_books(stored, vocabulary), {one.id: one for one in stored})
-    # A provider of a locked tree keeps its name: names are unique.
-    names = named.names - {one.name for one in stored}
-    others = (named.trees | named.providers) - locked.providers.keys()
-    # A provider that stands below another one may have left a stump where it was a root.
-    below = named.trees - locked.trees.keys()
-    if not (others or below or names or named.classes or named.traits):
+        stored = await read_trees_with(transaction, vocabulary, keys.trees)
+    locked = LockedTrees(tree_books(stored, vocabulary), {one.id: one for one in stored})
+    # Names are unique, and a provider of a locked tree keeps its name: no other provider can take it.
+    names = keys.names - {one.name for one in stored}
+    others = (keys.trees | keys.providers) - locked.providers.keys()
+    # A provider that is below another one now may have left a tombstone, if it was a root before.
+    below = keys.trees - locked.trees.keys()
+    if not (others or below or names or keys.classes or keys.traits):
         return Forest(locked.trees), locked
-    forest = await transaction.run(_look_beyond, locked.trees, others, names, named)
-    if strayed := forest.elsewhere.keys() & named.trees:
-        raise Transient(f"{len(strayed)} providers came to another tree while that was being locked")
+    forest = await transaction.run(_look_beyond, locked.trees, others, names, keys)
+    if strayed := forest.elsewhere.keys() & keys.trees:
+        raise Transient(
+            f"{len(strayed)} providers moved to another tree while their locks were awaited: the batch is tried again"
+        )
     return forest, locked
 
 
@@ -69,27 +73,27 @@ def _look_beyond(
     trees: Mapping[ProviderId, TreeBook],
     others: Collection[ProviderId],
     names: Collection[str],
-    named: Named,
+    keys: ForestKeys,
 ) -> Forest:
-    """What is named and stands in no locked tree."""
-    stumps = lock_stumps(connection, named.trees - trees.keys())
+    """Look up what is named and is in no locked tree."""
+    tombstones = lock_tombstones(connection, keys.trees - trees.keys())
     return Forest(
-        {**stumps, **trees},
+        {**tombstones, **trees},
         _elsewhere(connection, others),
         _bearers(connection, names),
-        known_of(connection, resource_classes, named.classes),
-        known_of(connection, traits, named.traits),
+        existing_names(connection, resource_classes, keys.classes),
+        existing_names(connection, traits, keys.traits),
     )
 
 
-def _elsewhere(connection: Connection, named: Collection[ProviderId]) -> dict[ProviderId, ProviderId]:
-    """Not locked, since the decision can only be a refusal. What comes to stand there meanwhile is a duplicate."""
-    if not named:
+def _elsewhere(connection: Connection, keys: Collection[ProviderId]) -> dict[ProviderId, ProviderId]:
+    """Read without locks, since the batch can only be refused. A provider created meanwhile ends as a duplicate."""
+    if not keys:
         return {}
     rows = connection.execute(
         sa.select(providers.c.uuid, root.c.uuid.label("root"))
         .join(root, root.c.id == providers.c.root_id)
-        .where(among(connection, providers.c.uuid, named))
+        .where(among(connection, providers.c.uuid, keys))
     )
     return {row.uuid: row.root for row in rows}
 

@@ -1,4 +1,4 @@
-"""The change log: what each write did, in a row that is committed with it."""
+"""The change log: one row for each write, committed together with it."""
 
 from datetime import UTC, datetime
 
@@ -14,8 +14,8 @@ ON_SQLITE = "INSERT INTO change_log (written_by, at, body) VALUES (0, ?, ?)"
 
 
 class LogEntry(Struct, frozen=True, omit_defaults=True):
-    """Providers by internal id, and those of which claims changed only what is used: how they stand is read when it is
-    published, so that many writes make one message.
+    """Internal ids of the providers that changed; `used` are those of which claims changed only the usage. Their states are
+    read when the entry is published, so that many writes make one message.
     """
 
     providers: tuple[int, ...] = ()
@@ -34,7 +34,7 @@ decode = msgspec.json.Decoder(LogEntry).decode
 
 
 def now() -> datetime:
-    """When a row was written; only pruning asks."""
+    """The time of a log row, for pruning only."""
     return datetime.now(UTC)
 
 

@@ -1,4 +1,4 @@
-"""The books in pages: all providers, those that changed since a cursor, and how late each of them is."""
+"""Read providers in pages: all of them, those that changed since a cursor, and their revisions."""
 
 from datetime import datetime
 
@@ -15,13 +15,15 @@ from placement_worker.store_sql.feed import (
     touched_in,
     unseen_by,
 )
-from placement_worker.store_sql.names import Vocabulary
-from placement_worker.store_sql.states import read_page, read_providers
+from placement_worker.store_sql.name_cache import CachedVocabulary
+from placement_worker.store_sql.provider_states import read_page, read_providers
 from placement_worker.tables import change_log, feed, providers
 
 
-def snapshot_page(connection: Connection, vocabulary: Vocabulary, after: int, limit: int) -> SnapshotPage:
-    # One more than asked tells whether there is another page.
+def snapshot_page(
+    connection: Connection, vocabulary: CachedVocabulary, after: int, limit: int
+) -> SnapshotPage:
+    # One row more than requested tells whether there is another page.
     found = read_page(connection, vocabulary, after, limit + 1)
     page = found[:limit]
     return SnapshotPage(
@@ -33,7 +35,7 @@ def snapshot_page(connection: Connection, vocabulary: Vocabulary, after: int, li
 
 
 def changes_page(
-    connection: Connection, vocabulary: Vocabulary, since: str, after: int, limit: int
+    connection: Connection, vocabulary: CachedVocabulary, since: str, after: int, limit: int
 ) -> SnapshotPage | None:
     if not is_remembered(connection, since):
         return None
@@ -66,7 +68,7 @@ def revisions_page(connection: Connection, after: int, limit: int) -> RevisionsP
 
 
 def prune_log(connection: Connection, logged_before: datetime) -> int:
-    """What was published, and is older than that. Afterwards it is known how far nobody can be told any more."""
+    """Delete log rows that are published and older than this, and note how far the log is pruned."""
     published, forgotten = connection.execute(sa.select(feed.c.cursor, feed.c.forgotten)).one()
     on_postgresql = connection.dialect.name == "postgresql"
     number = (
@@ -89,7 +91,7 @@ def prune_log(connection: Connection, logged_before: datetime) -> int:
 
 
 def _forgotten_by(published: str, forgotten: str, last: int) -> Snapshot:
-    """Only what was published is forgotten, so none of it was written by a transaction that this snapshot missed."""
+    """Only published rows are pruned, so no transaction that this snapshot missed wrote any of them."""
     seen, before = Snapshot.of(published), Snapshot.of(forgotten or NOTHING_SEEN)
     assert seen is not None
     assert before is not None
@@ -102,8 +104,8 @@ def _published(connection: Connection) -> LogPosition:
 
 
 def is_remembered(connection: Connection, since: str) -> bool:
-    """Does the log still have all that this cursor has not seen? A cursor of other books, or of these before they were
-    restored, may be ahead of them.
+    """Does the log still have everything that this cursor has not seen? A cursor of another database, or of this one before a
+    restore, may be ahead of the log.
     """
     forgotten = connection.scalar(sa.select(feed.c.forgotten)) or ""
     if connection.dialect.name != "postgresql":

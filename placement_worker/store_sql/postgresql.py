@@ -1,7 +1,7 @@
-"""Claims on PostgreSQL: a constant number of statements for a batch, spoken to asyncpg directly.
+"""Claims on PostgreSQL: a constant number of statements for a batch, sent to asyncpg directly.
 
-No statement both locks and checks. In READ COMMITTED a statement that waited for a row sees that row anew, but
-everything it joins as it was before it waited: checked there, a batch would be granted what others took meanwhile,
+No statement both locks and checks. In READ COMMITTED, a statement that waited for a row sees that row's new version, but
+everything it joins as it was before the wait. If it also checked, a batch would be granted what others had taken meanwhile,
 without any error (measured: 7,050 claims where 4,000 fit). So locks come first, and later statements read.
 """
 
@@ -14,10 +14,10 @@ from bus.message import ProviderId
 from bus.sql import PostgresTransaction, array_of, columns_of
 from placement_worker.core.ledger import ClaimChanges, Ledger
 from placement_worker.store_sql import log
-from placement_worker.store_sql.claims import Books, KeptConsumer, StandingRow
-from placement_worker.store_sql.known import Providers, classes_in
-from placement_worker.store_sql.named import Named
-from placement_worker.store_sql.names import Names
+from placement_worker.store_sql.claim_keys import ClaimKeys
+from placement_worker.store_sql.claims import ConsumerRecord, LockedClaims, UsageRow
+from placement_worker.store_sql.name_cache import CachedNames
+from placement_worker.store_sql.provider_cache import CachedProviders, classes_in
 
 _MAKE_GROUPS = """
 INSERT INTO server_groups (uuid, policy, max_per_host)
@@ -35,11 +35,11 @@ FROM unnest($1::uuid[], $2::text[], $3::int[]) AS new (uuid, policy, max_per_hos
 WHERE server_groups.uuid = ANY (ARRAY[new.uuid])
 """
 
-# Waits for whoever has made the same consumer and not yet committed. Those made here nobody else can see, so they are
-# as good as locked; and they are made as they will be if what is claimed for them is granted, so that most need not be
-# written twice.
-# A column that is the same all the way down has one element, or none if it is NULL: in most batches most of them are,
-# and asyncpg takes half a microsecond for each element. unnest fills up with NULLs.
+# Waits for a transaction that has inserted the same consumer and has not committed yet. No other transaction can see rows
+# inserted here, so they count as locked. They are inserted as they will be if their claim is granted: most rows are then
+# written only once.
+# A column with one value in all rows is sent as one element, and as none if it is NULL. In most batches this holds for most
+# columns, and asyncpg takes half a microsecond for each element. unnest fills the rest with NULLs.
 _MAKE_CONSUMERS = """
 INSERT INTO consumers (uuid, type, project_id, user_id, cell, generation, attempt, host, server_group, held)
 SELECT new.uuid, COALESCE(new.type, ($2::text[])[1]), COALESCE(new.project_id, ($3::text[])[1]),
@@ -70,14 +70,13 @@ FROM providers JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id]
 _FIND_BY_ID = _FIND + "WHERE providers.uuid = ANY($1::text::uuid[])"
 _FIND_BY_NUMBER = _FIND + "WHERE providers.id = ANY($1::text::bigint[])"
 
-# Who waits for a row sees that row anew, and to see whether it still is one of those asked for, asks for all of them
-# again: so what is asked for is only numbers. What it returns is that row as it is now: this may be decided on. All else
-# is read by later statements.
-_STANDING = (
+# A statement that waited for a row reads that row anew, and evaluates its own condition on it again. So the condition has
+# only numbers. It returns the row as it is now, so a decision may use it. Everything else is read by later statements.
+_READ_PROVIDERS = (
     "SELECT id, root_id, base, generation, shape, used, consumers FROM providers"
     " WHERE id = ANY($1::text::bigint[])"
 )
-_LOCK_ROOTS = _STANDING + " ORDER BY id + 0 FOR NO KEY UPDATE"
+_LOCK_ROOTS = _READ_PROVIDERS + " ORDER BY id + 0 FOR NO KEY UPDATE"
 
 _READ_STOCKS = """
 SELECT providers.id, providers.cell, stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit,
@@ -95,7 +94,7 @@ DELETE FROM holders USING unnest($1::text::bigint[], $2::text::bigint[]) AS old 
 WHERE holders.provider_id = ANY (ARRAY[old.provider_id]) AND holders.consumer_id = ANY (ARRAY[old.consumer_id])
 """
 
-# What it counts is compared with what it was to write: a row that is not there is an update lost.
+# The counts are compared with what was to be written: a missing row would be a lost update.
 _WRITE = """
 WITH touched AS (
     UPDATE providers
@@ -133,129 +132,139 @@ SELECT (SELECT count(*) FROM touched), (SELECT count(*) FROM kept)
 
 
 class PostgresClaims:
-    """The claims of one transaction: locked once, written from what was locked."""
+    """The claims of one transaction: locked once, then written from what was locked."""
 
-    def __init__(self, transaction: PostgresTransaction, classes: Names, providers: Providers) -> None:
+    def __init__(
+        self, transaction: PostgresTransaction, classes: CachedNames, providers: CachedProviders
+    ) -> None:
         self._transaction = transaction
         self._classes = classes
         self._providers = providers
-        self._books: Books | None = None
-        # Those that were made just now, as they were made.
-        self._made: dict[int, KeptConsumer] = {}
+        self._locked: LockedClaims | None = None
+        # Consumers inserted by this transaction, as they were inserted.
+        self._made: dict[int, ConsumerRecord] = {}
 
-    async def lock(self, named: Named) -> Ledger:
+    async def lock(self, keys: ClaimKeys) -> Ledger:
         driver = await self._transaction.driver()
-        books = self._books = Books(named, self._classes, self._providers)
-        if unknown := books.unknown():
-            await self._find(driver, books, unknown)
-        if named.groups:
-            await driver.execute(_MAKE_GROUPS, *_group_columns(named.groups))
-            await driver.fetch(_LOCK_GROUPS, [group.id for group in named.groups])
-        if named.consumers:
-            await self._lock_consumers(driver, books)
-        await self._lock_standing(driver, books)
-        return books.ledger()
+        locked = self._locked = LockedClaims(keys, self._classes, self._providers)
+        if unknown := locked.unknown():
+            await self._find(driver, locked, unknown)
+        if keys.groups:
+            await driver.execute(_MAKE_GROUPS, *_group_columns(keys.groups))
+            await driver.fetch(_LOCK_GROUPS, [group.id for group in keys.groups])
+        if keys.consumers:
+            await self._lock_consumers(driver, locked)
+        await self._lock_providers(driver, locked)
+        return locked.ledger()
 
-    async def _find(self, driver: Any, books: Books, providers: Sequence[ProviderId]) -> int:
-        """Which numbers they have, and where they stand; how many there are of them."""
+    async def _find(self, driver: Any, locked: LockedClaims, providers: Sequence[ProviderId]) -> int:
+        """Look up internal ids and roots of these providers; returns how many of them exist."""
         rows = await driver.fetch(_FIND_BY_ID, array_of(providers))
         self._providers.found(rows)
-        books.found([row[0] for row in rows])
+        locked.found([row[0] for row in rows])
         return len(rows)
 
-    async def _lock_consumers(self, driver: Any, books: Books) -> None:
-        consumers, ids = books.named.consumers, books.consumer_ids
-        hopes = books.hopes()
-        columns = _consumer_columns(hopes)
+    async def _lock_consumers(self, driver: Any, locked: LockedClaims) -> None:
+        consumers, ids = locked.keys.consumers, locked.consumer_ids
+        optimistic_rows = locked.optimistic_rows()
+        columns = _consumer_columns(optimistic_rows)
         made = [row[0] for row in await driver.fetch(_MAKE_CONSUMERS, array_of(consumers), *columns)]
-        self._made = {hope.row.id.int: hope for hope in hopes}
+        self._made = {record.row.id.int: record for record in optimistic_rows}
         if len(made) == len(consumers):
             ids.update(zip(self._made, made, strict=True))
             return
         rows = await driver.fetch(_LOCK_CONSUMERS, array_of(consumers))
         if len(rows) < len(consumers):
-            raise Transient("a consumer was forgotten in the moment it was claimed for again")
+            raise Transient(
+                "a consumer was pruned at the moment of a new claim for it: the batch is tried again"
+            )
         new = set(made)
         ids.update((row[0].int, row[1]) for row in rows)
-        self._made = {number: hope for number, hope in self._made.items() if ids[number] in new}
-        if unknown := books.add_consumers([row for row in rows if row[1] not in new]):
+        self._made = {number: record for number, record in self._made.items() if ids[number] in new}
+        if unknown := locked.add_consumers([row for row in rows if row[1] not in new]):
             self._providers.found(await driver.fetch(_FIND_BY_NUMBER, array_of(unknown)))
-        if books.lacks_classes():
+        if locked.lacks_classes():
             await self._transaction.run(self._classes.load)
-        books.find_held()
-        if hosts := books.unknown_hosts():
-            await self._find(driver, books, hosts)
+        locked.find_held()
+        if hosts := locked.unknown_hosts():
+            await self._find(driver, locked, hosts)
 
-    async def _lock_standing(self, driver: Any, books: Books) -> None:
-        known, numbers = self._providers, books.provider_ids.values()
+    async def _lock_providers(self, driver: Any, locked: LockedClaims) -> None:
+        known, numbers = self._providers, locked.provider_ids.values()
         roots = {known.of(number).root for number in numbers}
-        standing = {row[0]: row for row in await self._lock_rows(driver, numbers, roots)}
-        await self._look_for_lost(driver, books, standing, roots)
-        # They are locked and read already; `numbers` has them now, too.
-        books.add_roots([standing[number] for number in numbers])
+        provider_rows = {row[0]: row for row in await self._lock_rows(driver, numbers, roots)}
+        await self._look_for_lost(driver, locked, provider_rows, roots)
+        # The roots are locked and read already; from here `numbers` has them, too.
+        locked.add_roots([provider_rows[number] for number in numbers])
         moved = {
-            number: standing[number][2] for number in numbers if known.of(number).base != standing[number][2]
+            number: provider_rows[number][2]
+            for number in numbers
+            if known.of(number).base != provider_rows[number][2]
         }
         if moved:
             stocks = await driver.fetch(_READ_STOCKS, array_of([*moved]))
             if self._classes.lack(classes_in(stocks)):
                 await self._transaction.run(self._classes.load)
             known.read(moved, stocks, self._classes.names)
-        books.add_standing([standing[number] for number in numbers])
+        locked.add_providers([provider_rows[number] for number in numbers])
 
     async def _lock_rows(
         self, driver: Any, numbers: Collection[int], roots: Collection[int]
-    ) -> list[StandingRow]:
-        rows: list[StandingRow] = await driver.fetch(_LOCK_ROOTS, array_of(sorted(roots)))
+    ) -> list[UsageRow]:
+        rows: list[UsageRow] = await driver.fetch(_LOCK_ROOTS, array_of(sorted(roots)))
         if below := [number for number in numbers if number not in roots]:
-            rows += await driver.fetch(_STANDING, array_of(below))
+            rows += await driver.fetch(_READ_PROVIDERS, array_of(below))
         return rows
 
-    async def _look_for_lost(self, driver: Any, books: Books, standing: Any, roots: AbstractSet[int]) -> None:
-        """Of those that are not where they were known to be, what was known is forgotten."""
+    async def _look_for_lost(
+        self, driver: Any, locked: LockedClaims, provider_rows: Any, roots: AbstractSet[int]
+    ) -> None:
+        """Drop cache entries of providers that are gone or in another tree than the cache said."""
         known = self._providers
-        lost = [known.of(one) for one in books.provider_ids.values() if one not in standing]
-        astray = [known.of(row[0]) for row in standing.values() if row[1] not in roots]
+        lost = [known.of(one) for one in locked.provider_ids.values() if one not in provider_rows]
+        astray = [known.of(row[0]) for row in provider_rows.values() if row[1] not in roots]
         for one in (*lost, *astray):
             known.forget(one)
-            books.provider_ids.pop(one.id.int, None)
-        # What is found under an id that was another's is not locked.
-        if astray or (lost and await self._find(driver, books, [one.id for one in lost])):
-            raise Transient("a provider came into another tree while that was being locked")
+            locked.provider_ids.pop(one.id.int, None)
+        # A provider found under an id that another one had is not locked yet.
+        if astray or (lost and await self._find(driver, locked, [one.id for one in lost])):
+            raise Transient(
+                "a provider moved to another tree while the batch waited for its lock: it is tried again"
+            )
 
     async def write(self, changes: ClaimChanges) -> None:
-        books = self._books
-        assert books is not None, "claims are written only after they were locked"
+        locked = self._locked
+        assert locked is not None, "claims are written only after they were locked"
         driver = await self._transaction.driver()
         if changes.groups:
             await driver.execute(_WRITE_GROUPS, *_group_columns(changes.groups))
         if changes.forgotten:
-            await driver.execute(_FORGET, [books.consumer_ids[one.int] for one in changes.forgotten])
+            await driver.execute(_FORGET, [locked.consumer_ids[one.int] for one in changes.forgotten])
         if changes.counted:
-            await driver.executemany(_COUNT, books.counted(changes))
+            await driver.executemany(_COUNT, locked.counted(changes))
         if not (changes.consumers or changes.held or changes.touched):
             return
-        kept = books.kept(changes, self._made)
-        ended, begun = books.holders(kept)
+        kept = locked.consumer_writes(changes, self._made)
+        ended, begun = locked.holders(kept)
         if ended:
             await driver.execute(_END_HOLDING, *_number_columns(ended))
-        touched, consumers = list(books.touched(changes)), kept.consumers
+        touched, consumers = list(locked.touched(changes)), kept.consumers
         ids, generations, used, living = columns_of(touched, plain=4) or _NO_ROWS
         ((touched_rows, kept_rows),) = await driver.fetch(
             _WRITE,
             *(ids, generations, used),
-            array_of([books.consumer_ids[one.row.id.int] for one in consumers]),
+            array_of([locked.consumer_ids[one.row.id.int] for one in consumers]),
             *_consumer_columns(consumers),
             _none_if_null([one.row.ended_at for one in consumers]),
             *_number_columns(begun),
             log.now(),
-            books.log_body(changes),
+            locked.log_body(changes),
             living,
         )
         if (touched_rows, kept_rows) != (len(touched), len(consumers)):
             raise Bug(
                 f"claims not written: {touched_rows} of {len(touched)} providers and {kept_rows} of {len(consumers)}"
-                " consumers were there although locked"
+                " consumers exist, although all of them were locked"
             )
 
 
@@ -270,8 +279,8 @@ def _group_columns(groups: Sequence[Any]) -> tuple[list[Any], list[str], list[in
     )
 
 
-def _consumer_columns(kept: Sequence[KeptConsumer]) -> tuple[Any, ...]:
-    """From the type on."""
+def _consumer_columns(kept: Sequence[ConsumerRecord]) -> tuple[Any, ...]:
+    """All columns from `type` on."""
     rows = [one.row for one in kept]
     return (
         _once([row.type for row in rows]),

@@ -1,7 +1,7 @@
-"""Claims on SQLite: the whole reading and the whole writing of a batch are one piece of work each in its thread.
+"""Claims on SQLite: one call in its thread reads a batch, and one writes it.
 
-Whoever writes has the file to itself from BEGIN IMMEDIATE on. That is every lock there is to take, so nothing has to
-be made in order to be locked, and what is read first is true until the end.
+After BEGIN IMMEDIATE the writer has the file for itself. This is the only lock, so no rows have to be inserted in order to
+be locked, and everything read stays valid until the end.
 """
 
 import sqlite3
@@ -19,10 +19,10 @@ from bus.message import ProviderId
 from bus.sql import SqliteTransaction, driver_of, moment_text
 from placement_worker.core.ledger import ClaimChanges, Ledger
 from placement_worker.store_sql import log
-from placement_worker.store_sql.claims import Books, ConsumerRow, KeptConsumer, StandingRow
-from placement_worker.store_sql.known import FoundRow, KnownProvider, Providers, classes_in
-from placement_worker.store_sql.named import Named
-from placement_worker.store_sql.names import Names
+from placement_worker.store_sql.claim_keys import ClaimKeys
+from placement_worker.store_sql.claims import ConsumerRecord, ConsumerRow, LockedClaims, UsageRow
+from placement_worker.store_sql.name_cache import CachedNames
+from placement_worker.store_sql.provider_cache import CachedProvider, CachedProviders, FoundRow, classes_in
 
 _READ_CONSUMERS = """
 SELECT uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held
@@ -42,7 +42,7 @@ FROM providers JOIN providers AS root ON root.id = providers.root_id
 WHERE providers.id IN (SELECT value FROM json_each(?))
 """
 
-_READ_STANDING = """
+_READ_PROVIDERS = """
 SELECT id, root_id, base, generation, shape, used, consumers
 FROM providers
 WHERE id IN (SELECT value FROM json_each(?))
@@ -60,14 +60,14 @@ INSERT INTO server_groups (uuid, policy, max_per_host) VALUES (?, ?, ?)
 ON CONFLICT (uuid) DO UPDATE SET policy = excluded.policy, max_per_host = excluded.max_per_host
 """
 
-# An empty word stands for NULL: a None, which is no word of SQLite's, takes the driver longer to hand over.
+# An empty string stands for NULL: the driver takes longer to bind a None.
 _ADD_CONSUMER = """
 INSERT INTO consumers
     (type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held, id, uuid)
 VALUES (?, ?, ?, ?, ?, ?, NULLIF(?, ''), NULLIF(?, ''), NULLIF(?, ''), ?, ?, ?)
 """
 
-# The highest number ever given, that of a row which is gone included.
+# The highest id ever given, also to rows that are deleted.
 _LAST_CONSUMER = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'consumers'"
 
 _KEEP_CONSUMER = """
@@ -90,53 +90,57 @@ _encode = msgspec.json.Encoder(uuid_format="hex").encode
 
 
 class SqliteClaims:
-    """The claims of one transaction: read once, written from what was read."""
+    """The claims of one transaction: read once, then written from what was read."""
 
-    def __init__(self, transaction: SqliteTransaction, classes: Names, providers: Providers) -> None:
+    def __init__(
+        self, transaction: SqliteTransaction, classes: CachedNames, providers: CachedProviders
+    ) -> None:
         self._transaction = transaction
         self._classes = classes
         self._providers = providers
-        self._books: Books | None = None
+        self._locked: LockedClaims | None = None
 
-    async def lock(self, named: Named) -> Ledger:
-        books = self._books = Books(named, self._classes, self._providers)
-        return await self._transaction.run(self._read, books)
+    async def lock(self, keys: ClaimKeys) -> Ledger:
+        locked = self._locked = LockedClaims(keys, self._classes, self._providers)
+        return await self._transaction.run(self._read, locked)
 
     async def write(self, changes: ClaimChanges) -> None:
-        assert self._books is not None, "claims are written only after they were locked"
-        self._transaction.later(partial(_write, books=self._books, changes=changes))
+        assert self._locked is not None, "claims are written only after they were locked"
+        self._transaction.later(partial(_write, locked=self._locked, changes=changes))
 
-    def _read(self, connection: Connection, books: Books) -> Ledger:
+    def _read(self, connection: Connection, locked: LockedClaims) -> Ledger:
         driver = driver_of(connection)
-        self._find(driver, books, books.unknown())
-        rows = driver.execute(_READ_CONSUMERS, (_json(books.named.consumers),)).fetchall()
+        self._find(driver, locked, locked.unknown())
+        rows = driver.execute(_READ_CONSUMERS, (_json(locked.keys.consumers),)).fetchall()
         if rows:
-            if unknown := books.add_consumers([_consumer_row(row) for row in rows]):
+            if unknown := locked.add_consumers([_consumer_row(row) for row in rows]):
                 self._providers.found(_found(driver, _FIND_BY_NUMBER, unknown))
-            if books.lacks_classes():
+            if locked.lacks_classes():
                 self._classes.load(connection)
-            books.find_held()
-            self._find(driver, books, books.unknown_hosts())
-        books.add_standing(self._standing(connection, books))
-        return books.ledger()
+            locked.find_held()
+            self._find(driver, locked, locked.unknown_hosts())
+        locked.add_providers(self._read_providers(connection, locked))
+        return locked.ledger()
 
-    def _find(self, driver: sqlite3.Connection, books: Books, providers: Sequence[ProviderId]) -> None:
+    def _find(
+        self, driver: sqlite3.Connection, locked: LockedClaims, providers: Sequence[ProviderId]
+    ) -> None:
         if providers:
             rows = _found(driver, _FIND_BY_ID, providers)
             self._providers.found(rows)
-            books.found([row[0] for row in rows])
+            locked.found([row[0] for row in rows])
 
-    def _standing(self, connection: Connection, books: Books) -> list[StandingRow]:
+    def _read_providers(self, connection: Connection, locked: LockedClaims) -> list[UsageRow]:
         driver, known = driver_of(connection), self._providers
-        rows: list[StandingRow] = _rows(driver, _READ_STANDING, books.provider_ids.values())
-        if lost := _lost(known, books, rows):
+        rows: list[UsageRow] = _rows(driver, _READ_PROVIDERS, locked.provider_ids.values())
+        if lost := _lost(known, locked, rows):
             for one in lost:
                 known.forget(one)
-                del books.provider_ids[one.id.int]
-            self._find(driver, books, [one.id for one in lost])
-            rows = _rows(driver, _READ_STANDING, books.provider_ids.values())
-        if roots := books.add_roots(rows):
-            rows += _rows(driver, _READ_STANDING, roots)
+                del locked.provider_ids[one.id.int]
+            self._find(driver, locked, [one.id for one in lost])
+            rows = _rows(driver, _READ_PROVIDERS, locked.provider_ids.values())
+        if roots := locked.add_roots(rows):
+            rows += _rows(driver, _READ_PROVIDERS, roots)
         moved = {number: base for number, _, base, *_ in rows if known.of(number).base != base}
         if moved:
             stocks = _rows(driver, _READ_STOCKS, moved)
@@ -146,56 +150,58 @@ class SqliteClaims:
         return rows
 
 
-def _lost(known: Providers, books: Books, rows: Sequence[StandingRow]) -> list[KnownProvider]:
-    """Those that are gone, or stand in a tree whose root is not known."""
+def _lost(known: CachedProviders, locked: LockedClaims, rows: Sequence[UsageRow]) -> list[CachedProvider]:
+    """Providers that are gone, or whose root is not in the cache."""
     there = {row[0] for row in rows if known.by_number(row[1])}
-    return [known.of(number) for number in books.provider_ids.values() if number not in there]
+    return [known.of(number) for number in locked.provider_ids.values() if number not in there]
 
 
-def _write(connection: Connection, books: Books, changes: ClaimChanges) -> None:
+def _write(connection: Connection, locked: LockedClaims, changes: ClaimChanges) -> None:
     driver = driver_of(connection)
     driver.executemany(
         _WRITE_GROUP, [(group.id.hex, group.policy, group.max_per_host) for group in changes.groups]
     )
-    kept = books.kept(changes, {})
-    known = [one for one in kept.consumers if one.row.id.int in books.consumer_ids]
-    _add_consumers(driver, books, [one for one in kept.consumers if one.row.id.int not in books.consumer_ids])
-    driver.executemany(_COUNT, books.counted(changes))
-    touched = list(books.touched(changes))
+    kept = locked.consumer_writes(changes, {})
+    known = [one for one in kept.consumers if one.row.id.int in locked.consumer_ids]
+    _add_consumers(
+        driver, locked, [one for one in kept.consumers if one.row.id.int not in locked.consumer_ids]
+    )
+    driver.executemany(_COUNT, locked.counted(changes))
+    touched = list(locked.touched(changes))
     written = (
         driver.executemany(_TOUCH, touched).rowcount,
         driver.executemany(
-            _KEEP_CONSUMER, [(*_values_of(one), books.consumer_ids[one.row.id.int]) for one in known]
+            _KEEP_CONSUMER, [(*_values_of(one), locked.consumer_ids[one.row.id.int]) for one in known]
         ).rowcount,
     )
     if written != (len(touched), len(known)):
         raise Bug(
-            f"claims not written: {written} of {len(touched)} providers and {len(known)} consumers were there"
+            f"claims not written: {written} of {len(touched)} providers and {len(known)} consumers exist"
         )
-    ended, begun = books.holders(kept)
+    ended, begun = locked.holders(kept)
     driver.executemany(_END_HOLDING, ended)
-    # Of those that were to be made for nothing there is none.
+    # Consumers that the batch made and did not use have no row on SQLite.
     driver.executemany(
-        _FORGET, [(ids[one.int],) for one in changes.forgotten if one.int in (ids := books.consumer_ids)]
+        _FORGET, [(ids[one.int],) for one in changes.forgotten if one.int in (ids := locked.consumer_ids)]
     )
     driver.executemany(_HOLD, begun)
-    if body := books.log_body(changes):
+    if body := locked.log_body(changes):
         driver.execute(log.ON_SQLITE, (moment_text(log.now()), body))
 
 
-def _add_consumers(driver: sqlite3.Connection, books: Books, new: Sequence[KeptConsumer]) -> None:
-    """Numbered here: SQLite tells the number of one row at a time only."""
+def _add_consumers(driver: sqlite3.Connection, locked: LockedClaims, new: Sequence[ConsumerRecord]) -> None:
+    """Ids are given here: SQLite returns the id of only one inserted row at a time."""
     if not new:
         return
     (last,) = driver.execute(_LAST_CONSUMER).fetchone()
-    ids = books.consumer_ids
+    ids = locked.consumer_ids
     ids.update((one.row.id.int, number) for number, one in enumerate(new, start=last + 1))
     driver.executemany(
         _ADD_CONSUMER, [(*_values_of(one), ids[one.row.id.int], one.row.id.hex) for one in new]
     )
 
 
-def _values_of(kept: KeptConsumer) -> tuple[Any, ...]:
+def _values_of(kept: ConsumerRecord) -> tuple[Any, ...]:
     consumer = kept.row
     return (
         consumer.type,

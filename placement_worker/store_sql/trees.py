@@ -1,4 +1,4 @@
-"""Trees of providers, written by functions that run on PostgreSQL and on SQLite."""
+"""Write trees of providers, with one code for PostgreSQL and SQLite."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,10 +13,10 @@ from bus.sql import among, is_duplicate
 from placement_worker.core.ledger import ProviderBook, TreeBook, TreeChanges
 from placement_worker.store_sql import log
 from placement_worker.store_sql.amounts import NOTHING, encode_amounts
+from placement_worker.store_sql.custom_names import revive
 from placement_worker.store_sql.log import LogEntry
-from placement_worker.store_sql.names import Vocabulary
-from placement_worker.store_sql.naming import revive
-from placement_worker.store_sql.stumps import clear_stumps, write_stumps
+from placement_worker.store_sql.name_cache import CachedVocabulary
+from placement_worker.store_sql.tombstones import clear_tombstones, write_tombstones
 from placement_worker.tables import (
     consumers,
     inventories,
@@ -29,9 +29,9 @@ from placement_worker.tables import (
 
 
 def write_trees(
-    connection: Connection, vocabulary: Vocabulary, changes: TreeChanges, locked: Collection[int]
+    connection: Connection, vocabulary: CachedVocabulary, changes: TreeChanges, locked: Collection[int]
 ) -> None:
-    """Write what differs, and say in the log which providers are no longer what they were."""
+    """Write the differences, and log which providers changed."""
     try:
         gone = _remove(connection, changes.removed)
         stored = _stored(connection, changes, locked)
@@ -43,24 +43,26 @@ def write_trees(
         _write_contents(
             connection, vocabulary, [(ids[book.id], book) for book in books.values()], changes.before
         )
-        # What a provider had before is known, since it is in use.
+        # Names that a provider had before exist, since they were in use.
         known = changes.before.values()
         revive(connection, resource_classes, _classes_of(books.values()) - _classes_of(known))
         revive(connection, traits, _traits_of(books.values()) - _traits_of(known))
         reshaped = _write_roots(connection, changes, stored, ids)
-        clear_stumps(connection, [tree for tree in changes.trees if _is_planted(tree, stored)])
-        write_stumps(connection, changes.trees)
+        clear_tombstones(connection, [tree for tree in changes.trees if _is_planted(tree, stored)])
+        write_tombstones(connection, changes.trees)
     except sa.exc.IntegrityError as error:
-        # It was free when we looked, without a lock: there is no row to lock for what does not exist yet.
+        # It did not exist when it was looked up, and a missing row cannot be locked.
         if is_duplicate(error):
-            raise Transient(f"somebody else has just written the same provider: {error.orig}") from error
+            raise Transient(
+                f"another transaction has just written the same provider: {error.orig}"
+            ) from error
         raise
     touched = sorted({ids[provider] for provider in books} | set(reshaped))
     log.append(connection, LogEntry(providers=tuple(touched), gone=gone))
 
 
 def _is_planted(tree: TreeBook, stored: Mapping[ProviderId, Row[Any]]) -> bool:
-    """Was there no tree of this root?"""
+    """Was there no tree with this root?"""
     before = stored.get(tree.root)
     return bool(tree.providers) and (before is None or before.root_id != before.id)
 
@@ -93,20 +95,20 @@ def _remove(connection: Connection, removed: Sequence[ProviderId]) -> tuple[Prov
 def _stored(
     connection: Connection, changes: TreeChanges, locked: Collection[int]
 ) -> dict[ProviderId, Row[Any]]:
-    """Roots and everything that changed or is the parent of it, as far as they exist."""
+    """The rows of the roots, of all changed providers, and of their parents, as far as they exist."""
     needed = {tree.root for tree in changes.trees} | set(changes.changed)
     needed |= {book.parent for book in _changed_books(changes).values() if book.parent is not None}
     rows = connection.execute(sa.select(providers).where(among(connection, providers.c.uuid, needed)))
     stored = {row.uuid: row for row in rows}
     for row in stored.values():
         if row.root_id not in locked:
-            # Nor was there a row to lock here; but this one we see, and would write over it.
-            raise Transient(f"somebody else has just written the same provider: {row.uuid}")
+            # A missing row could not be locked here either. This one exists by now, and must not be overwritten.
+            raise Transient(f"another transaction has just written the same provider: {row.uuid}")
     return stored
 
 
 def _number(connection: Connection, new: Sequence[ProviderId]) -> dict[ProviderId, int]:
-    """Internal ids for providers that have none yet: known before the rows, which name each other by them."""
+    """Internal ids for new providers. They are needed before the rows, which refer to each other by them."""
     if not new:
         return {}
     if connection.dialect.name == "postgresql":
@@ -122,8 +124,8 @@ def _number(connection: Connection, new: Sequence[ProviderId]) -> dict[ProviderI
     return dict(zip(new, numbers, strict=True))
 
 
-def _name(connection: Connection, vocabulary: Vocabulary, books: Collection[ProviderBook]) -> None:
-    """See to it that all their classes and traits have numbers."""
+def _name(connection: Connection, vocabulary: CachedVocabulary, books: Collection[ProviderBook]) -> None:
+    """Make sure that all their classes and traits have numbers."""
     vocabulary.classes.make(connection, _classes_of(books))
     vocabulary.traits.make(connection, _traits_of(books))
 
@@ -138,7 +140,7 @@ def _traits_of(books: Iterable[ProviderBook]) -> set[str]:
 
 def _write_providers(
     connection: Connection,
-    vocabulary: Vocabulary,
+    vocabulary: CachedVocabulary,
     changes: TreeChanges,
     stored: Mapping[ProviderId, Row[Any]],
     ids: Mapping[ProviderId, int],
@@ -174,8 +176,8 @@ def _write_providers(
 
 
 def _living_on(connection: Connection, new: Collection[ProviderId]) -> dict[ProviderId, int]:
-    """Those who lived on a host of this id before its provider was deleted, and hold something elsewhere in its tree, which
-    had moved under another root by then.
+    """How many consumers live on each new provider. They lived there before the provider was deleted, and hold something
+    elsewhere in its tree, which had another root by then.
     """
     if not new:
         return {}
@@ -187,19 +189,19 @@ def _living_on(connection: Connection, new: Collection[ProviderId]) -> dict[Prov
     return {row[0]: row[1] for row in rows}
 
 
-def _used_of(vocabulary: Vocabulary, book: ProviderBook) -> str:
-    """Of each class that there is, even if nothing: whoever reads it need not ask for the inventories."""
+def _used_of(vocabulary: CachedVocabulary, book: ProviderBook) -> str:
+    """Has each class that exists, even if nothing is used: readers then need not ask for the inventories."""
     ids = vocabulary.classes.ids
     return encode_amounts({ids[name]: inventory.used for name, inventory in book.inventories.items()})
 
 
 def _revised(revision: int) -> dict[str, int]:
-    """More of it changes than what is used."""
+    """More than the usage changes, so `base` moves with the revision."""
     return {"revision": revision, "base": revision}
 
 
 def _free_names(connection: Connection, ids: Collection[int]) -> None:
-    """Two providers may exchange their names, which are unique at every moment."""
+    """Two providers may exchange their names, and names are unique at each moment: take the old ones away first."""
     if ids:
         nameless = sa.literal("renaming ") + sa.cast(providers.c.id, sa.String)
         connection.execute(
@@ -217,12 +219,12 @@ def _write_roots(
     stored: Mapping[ProviderId, Row[Any]],
     ids: Mapping[ProviderId, int],
 ) -> list[int]:
-    """The trees' own counters; the roots that became news only by them."""
+    """Write the trees' counters; returns the roots that are changed only by them."""
     changed = set(changes.changed)
     reshaped, rows = [], []
     for tree in changes.trees:
         if not tree.providers:
-            # A stump; its root may stand in another tree by now.
+            # A tombstone; its root may be in another tree by now.
             continue
         before = stored.get(tree.root)
         counters = {"shape": tree.shape, "epoch": tree.epoch, "sequence": tree.sequence}
@@ -245,11 +247,11 @@ Numbered = tuple[int, ProviderBook]
 
 def _write_contents(
     connection: Connection,
-    vocabulary: Vocabulary,
+    vocabulary: CachedVocabulary,
     books: Sequence[Numbered],
     before: Mapping[ProviderId, ProviderBook],
 ) -> None:
-    """Of providers that are stored, only what differs: a batch that changes one thing of each is a statement or two."""
+    """For stored providers, write only the differences: a batch that changes one thing of each needs a statement or two."""
     fresh = [each for each in books if each[1].id not in before]
     if fresh:
         numbers = [number for number, _ in fresh]
@@ -264,9 +266,11 @@ def _write_contents(
 
 
 def write_traits(
-    connection: Connection, vocabulary: Vocabulary, books: Sequence[tuple[int, ProviderBook, ProviderBook]]
+    connection: Connection,
+    vocabulary: CachedVocabulary,
+    books: Sequence[tuple[int, ProviderBook, ProviderBook]],
 ) -> None:
-    """Of providers that are stored, by number: as they were, and as they are."""
+    """Write the traits of stored providers: internal id, state before, state after."""
     before = [(number, old) for number, old, _ in books]
     after = [(number, new) for number, _, new in books]
     known, wanted = (_traits_of(book for _, book in numbered) for numbered in (before, after))
@@ -280,7 +284,7 @@ def _aggregate_rows(books: Iterable[Numbered]) -> set[tuple[Any, ...]]:
 
 
 def _inventory_rows(
-    vocabulary: Vocabulary, books: Iterable[tuple[int, ProviderBook]]
+    vocabulary: CachedVocabulary, books: Iterable[tuple[int, ProviderBook]]
 ) -> set[tuple[Any, ...]]:
     return {
         (
@@ -298,7 +302,9 @@ def _inventory_rows(
     }
 
 
-def _trait_rows(vocabulary: Vocabulary, books: Iterable[tuple[int, ProviderBook]]) -> set[tuple[Any, ...]]:
+def _trait_rows(
+    vocabulary: CachedVocabulary, books: Iterable[tuple[int, ProviderBook]]
+) -> set[tuple[Any, ...]]:
     return {
         (number, vocabulary.traits.ids[name], by_operator)
         for number, book in books
@@ -310,7 +316,7 @@ def _trait_rows(vocabulary: Vocabulary, books: Iterable[tuple[int, ProviderBook]
 def _replace(
     connection: Connection, table: Table, ids: Collection[int], wanted: set[tuple[Any, ...]]
 ) -> None:
-    """Of these providers the table has these rows and no others; what is there already is not written again."""
+    """Make the table have exactly these rows for these providers; rows that exist are not written again."""
     query = sa.select(table).where(among(connection, table.c.provider_id, ids))
     _rewrite(connection, table, {tuple(row) for row in connection.execute(query)}, wanted)
 
@@ -318,7 +324,7 @@ def _replace(
 def _rewrite(
     connection: Connection, table: Table, stored: set[tuple[Any, ...]], wanted: set[tuple[Any, ...]]
 ) -> None:
-    """In place of the stored rows the table has these; a row that keeps its key is updated."""
+    """Replace the stored rows by the wanted ones; a row that keeps its key is updated."""
     if stored == wanted:
         return
     names = table.columns.keys()

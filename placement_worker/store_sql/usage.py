@@ -1,4 +1,4 @@
-"""What claims change of providers, read by itself: most of what the feed tells, and so as narrow as it goes."""
+"""Read only what claims change of providers: most of what the feed publishes, so its query is as small as possible."""
 
 from collections.abc import Collection
 from uuid import UUID
@@ -9,8 +9,8 @@ from bus.message import ProviderId
 from bus.messages.placement import ProviderUsage
 from bus.sql import Transaction
 from placement_worker.store_sql.amounts import decode_used
-from placement_worker.store_sql.names import Names
-from placement_worker.store_sql.raw import rows_of
+from placement_worker.store_sql.driver_rows import rows_of
+from placement_worker.store_sql.name_cache import CachedNames
 
 _READ = "SELECT id, uuid, base, revision, generation, used, consumers FROM providers "
 _ON_POSTGRESQL = _READ + "WHERE id = ANY(('{' || $1 || '}')::bigint[]) ORDER BY id + 0"
@@ -18,9 +18,9 @@ _ON_SQLITE = _READ + "WHERE id IN (SELECT value FROM json_each('[' || ? || ']'))
 
 
 async def read_usage(
-    transaction: Transaction, classes: Names, internal: Collection[int]
+    transaction: Transaction, classes: CachedNames, internal: Collection[int]
 ) -> tuple[ProviderUsage, ...]:
-    """Of those of them that still exist, by internal id."""
+    """The usage of those that still exist, ordered by internal id."""
     if not internal:
         return ()
     rows = await rows_of(transaction, _ON_POSTGRESQL, _ON_SQLITE, ",".join(map(str, internal)))

@@ -29,11 +29,11 @@ from bus.topology import DEAD_QUEUE
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore, SqlPlacementTransaction
 from placement_worker.wiring import now, placement_parts
-from tests.contracts.desk import Desk
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.placement_orders import a_claim, a_host, a_release, consumer
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.stage import declared, until
+from tests.contracts.store_client import StoreClient
 from tests.servers.postgres import PrivatePostgres
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
@@ -87,7 +87,7 @@ class Scene:
         here, self.client = self._station("placement"), self._station("client", asks=True)
         self._run(*placement_parts((here,), self.store, PlacementSettings(feed_lead_again_ms=50)))
         self._run(self.client)
-        await Desk(self.patient).report_one(a_host(VCPU=4 * CLAIMS))
+        await StoreClient(self.patient).report_one(a_host(VCPU=4 * CLAIMS))
         await self.claim(0)
 
     async def claim(self, *numbers: int) -> None:

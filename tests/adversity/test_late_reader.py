@@ -16,11 +16,10 @@ from bus.errors import Unavailable
 from bus.messages.placement import Claimed, ClaimResources, Holder
 from bus.sql import PostgresDatabase, open_database
 from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import Asked
+from placement_worker.core.ledger import SentOrder
 from placement_worker.store import ChangeFeed, PlacementTransaction
 from placement_worker.store_sql import SqlPlacementStore, log
 from placement_worker.tables import change_log
-from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import (
     DB,
     HORIZON,
@@ -34,6 +33,7 @@ from tests.contracts.placement_orders import (
     consumer,
 )
 from tests.contracts.sql_stores import migrated_database
+from tests.contracts.store_client import StoreClient
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
@@ -48,22 +48,22 @@ async def url() -> AsyncIterator[str]:
 
 
 @pytest_asyncio.fixture
-async def desk(url: str) -> AsyncIterator[Desk]:
+async def client(url: str) -> AsyncIterator[StoreClient]:
     store = SqlPlacementStore(url)
-    desk = Desk(store)
-    await desk.report(a_host("host-1"), a_host("host-2"))
-    yield desk
+    client = StoreClient(store)
+    await client.report(a_host("host-1"), a_host("host-2"))
+    yield client
     await store.close()
 
 
-async def test_what_commits_late_is_found_by_the_next_reading(desk: Desk) -> None:
-    async with desk.store.lead_feed() as feed:
+async def test_what_commits_late_is_found_by_the_next_reading(client: StoreClient) -> None:
+    async with client.store.lead_feed() as feed:
         assert feed is not None
         await _mark_all(feed)
 
-        async with desk.store.transaction() as late:
+        async with client.store.transaction() as late:
             await _write(late, LATE)
-            await desk.ask(EARLY)
+            await client.ask(EARLY)
             meanwhile = await feed.read()
             await feed.mark(2, meanwhile.cursor)
         afterwards = await feed.read()
@@ -74,15 +74,17 @@ async def test_what_commits_late_is_found_by_the_next_reading(desk: Desk) -> Non
     assert afterwards.claimed == (Holder(consumer=WEB, attempt=1),)
 
 
-async def test_a_reader_that_goes_by_numbers_passes_over_what_commits_late(desk: Desk, url: str) -> None:
+async def test_a_reader_that_goes_by_numbers_passes_over_what_commits_late(
+    client: StoreClient, url: str
+) -> None:
     """Shows the trap itself: without it, the test above would prove nothing."""
     database = open_database(url)
     assert isinstance(database, PostgresDatabase)
     try:
         position = await _last_position(database)
-        async with desk.store.transaction() as late:
+        async with client.store.transaction() as late:
             await _write(late, LATE)
-            await desk.ask(EARLY)
+            await client.ask(EARLY)
             meanwhile = await _claimed_after(database, position)
             position = await _last_position(database)
         afterwards = await _claimed_after(database, position)
@@ -93,12 +95,12 @@ async def test_a_reader_that_goes_by_numbers_passes_over_what_commits_late(desk:
     assert afterwards == ()
 
 
-async def test_what_commits_late_is_in_none_of_the_pages_before_and_in_the_next(desk: Desk) -> None:
+async def test_what_commits_late_is_in_none_of_the_pages_before_and_in_the_next(client: StoreClient) -> None:
     """Pages end between transactions. The cursor of a page does not include a transaction that began before the page's
     end and is still open.
     """
     others = [consumer(f"vm-{number}") for number in range(4)]
-    async with desk.store.lead_feed() as feed:
+    async with client.store.lead_feed() as feed:
         assert feed is not None
         await _mark_all(feed)
         told: list[tuple[Holder, ...]] = []
@@ -109,11 +111,11 @@ async def test_what_commits_late_is_in_none_of_the_pages_before_and_in_the_next(
             await feed.mark(1 + len(told), page.cursor)
             return page.is_cut
 
-        await desk.ask(a_claim(a_share(OTHER_HOST), others[0]))
-        async with desk.store.transaction() as late:
+        await client.ask(a_claim(a_share(OTHER_HOST), others[0]))
+        async with client.store.transaction() as late:
             await _write(late, LATE)
             for each in others[1:]:
-                await desk.ask(a_claim(a_share(OTHER_HOST), each))
+                await client.ask(a_claim(a_share(OTHER_HOST), each))
             assert await read(2)
             assert not await read(3)
         assert not await read(3)
@@ -123,22 +125,24 @@ async def test_what_commits_late_is_in_none_of_the_pages_before_and_in_the_next(
     assert consumers == [others[:2], others[2:], [WEB], []]
 
 
-async def test_what_commits_late_is_among_the_changes_since_a_cursor_that_did_not_see_it(desk: Desk) -> None:
-    async with desk.store.transaction() as late:
+async def test_what_commits_late_is_among_the_changes_since_a_cursor_that_did_not_see_it(
+    client: StoreClient,
+) -> None:
+    async with client.store.transaction() as late:
         await _write(late, LATE)
-        await desk.ask(EARLY)
-        meanwhile = (await desk.store.snapshot_page(0, 10)).cursor
-    page = await desk.store.changes_page(meanwhile, 0, 10)
+        await client.ask(EARLY)
+        meanwhile = (await client.store.snapshot_page(0, 10)).cursor
+    page = await client.store.changes_page(meanwhile, 0, 10)
 
     assert page is not None
     assert [state.id for state in page.providers] == [HOST]
 
 
-async def test_a_reading_that_was_not_marked_is_read_again(desk: Desk) -> None:
-    async with desk.store.lead_feed() as feed:
+async def test_a_reading_that_was_not_marked_is_read_again(client: StoreClient) -> None:
+    async with client.store.lead_feed() as feed:
         assert feed is not None
         await _mark_all(feed)
-        await desk.ask(EARLY)
+        await client.ask(EARLY)
         await feed.read()
 
         again = await feed.read()
@@ -146,67 +150,69 @@ async def test_a_reading_that_was_not_marked_is_read_again(desk: Desk) -> None:
     assert again.claimed == (Holder(consumer=DB, attempt=1),)
 
 
-async def test_late_rows_are_not_pruned_before_they_were_read(desk: Desk) -> None:
-    async with desk.store.lead_feed() as feed:
+async def test_late_rows_are_not_pruned_before_they_were_read(client: StoreClient) -> None:
+    async with client.store.lead_feed() as feed:
         assert feed is not None
         await _mark_all(feed)
-        async with desk.store.transaction() as late:
+        async with client.store.transaction() as late:
             await _write(late, LATE)
-            await desk.ask(EARLY)
+            await client.ask(EARLY)
             await feed.mark(2, (await feed.read()).cursor)
-        await desk.store.prune(ended_before=NOON, logged_before=log.now())
+        await client.store.prune(ended_before=NOON, logged_before=log.now())
 
         afterwards = await feed.read()
 
     assert afterwards.claimed == (Holder(consumer=WEB, attempt=1),)
 
 
-async def test_a_transaction_left_open_anywhere_makes_no_reader_catch_up_with_all(desk: Desk) -> None:
+async def test_a_transaction_left_open_anywhere_makes_no_reader_catch_up_with_all(
+    client: StoreClient,
+) -> None:
     """No reader has seen what it wrote, so nothing of it was forgotten."""
-    async with desk.store.lead_feed() as feed, desk.store.transaction() as left_open:
+    async with client.store.lead_feed() as feed, client.store.transaction() as left_open:
         assert feed is not None
-        behind = (await desk.store.snapshot_page(0, 10)).cursor
+        behind = (await client.store.snapshot_page(0, 10)).cursor
         await _write(left_open, LATE)
-        await desk.ask(EARLY)
+        await client.ask(EARLY)
         await _mark_all(feed)
-        remembered = (await desk.store.snapshot_page(0, 10)).cursor
+        remembered = (await client.store.snapshot_page(0, 10)).cursor
 
-        assert await desk.store.prune(ended_before=NOON, logged_before=log.now()) > 0
+        assert await client.store.prune(ended_before=NOON, logged_before=log.now()) > 0
 
-        for cursor in (remembered, (await desk.store.snapshot_page(0, 10)).cursor):
-            since = await desk.store.changes_since(cursor)
-            page = await desk.store.changes_page(cursor, 0, 10)
+        for cursor in (remembered, (await client.store.snapshot_page(0, 10)).cursor):
+            since = await client.store.changes_since(cursor)
+            page = await client.store.changes_page(cursor, 0, 10)
             assert since is not None
             assert (since.usage, since.providers) == ((), ())
             assert page is not None
             assert page.providers == ()
-        assert await desk.store.changes_since(behind) is None
-        assert await desk.store.changes_page(behind, 0, 10) is None
-    changes = await desk.store.changes_since(remembered)
+        assert await client.store.changes_since(behind) is None
+        assert await client.store.changes_page(behind, 0, 10) is None
+    changes = await client.store.changes_since(remembered)
     assert changes is not None
     assert [usage.id for usage in changes.usage] == [HOST]
 
 
-async def test_who_did_not_see_what_was_committed_late_and_forgotten_is_told_so(desk: Desk) -> None:
-    async with desk.store.lead_feed() as feed:
+async def test_who_did_not_see_what_was_committed_late_and_forgotten_is_told_so(client: StoreClient) -> None:
+    async with client.store.lead_feed() as feed:
         assert feed is not None
-        async with desk.store.transaction() as late:
+        async with client.store.transaction() as late:
             await _write(late, LATE)
-            await desk.ask(EARLY)
-            meanwhile = (await desk.store.snapshot_page(0, 10)).cursor
+            await client.ask(EARLY)
+            meanwhile = (await client.store.snapshot_page(0, 10)).cursor
         await _mark_all(feed)
-        await desk.store.prune(ended_before=NOON, logged_before=log.now())
+        await client.store.prune(ended_before=NOON, logged_before=log.now())
 
-        assert await desk.store.changes_since(meanwhile) is None
-        assert await desk.store.changes_page(meanwhile, 0, 10) is None
+        assert await client.store.changes_since(meanwhile) is None
+        assert await client.store.changes_page(meanwhile, 0, 10) is None
 
 
 async def test_of_two_processes_one_publishes_and_the_other_takes_over_when_it_ends(
-    desk: Desk, url: str
+    client: StoreClient, url: str
 ) -> None:
     other = SqlPlacementStore(url)
     try:
-        async with desk.store.lead_feed() as feed:
+        async with client.store.lead_feed() as feed:
             assert feed is not None
             async with other.lead_feed() as second:
                 assert second is None
@@ -218,10 +224,12 @@ async def test_of_two_processes_one_publishes_and_the_other_takes_over_when_it_e
         await other.close()
 
 
-async def test_whoever_publishes_and_loses_its_connection_leads_no_longer(desk: Desk, url: str) -> None:
+async def test_whoever_publishes_and_loses_its_connection_leads_no_longer(
+    client: StoreClient, url: str
+) -> None:
     other = SqlPlacementStore(url)
     try:
-        async with desk.store.lead_feed() as feed:
+        async with client.store.lead_feed() as feed:
             assert feed is not None
             await _end_other_sessions(url)
 
@@ -235,16 +243,16 @@ async def test_whoever_publishes_and_loses_its_connection_leads_no_longer(desk: 
 
 
 async def test_a_connection_that_broke_while_nobody_used_it_is_replaced_unnoticed(
-    desk: Desk, url: str
+    client: StoreClient, url: str
 ) -> None:
     await _end_other_sessions(url)
 
-    assert await desk.ask_one(EARLY) == Claimed()
+    assert await client.ask_one(EARLY) == Claimed()
 
 
 async def _write(transaction: PlacementTransaction, order: ClaimResources) -> None:
     ledger = await transaction.lock_claims([order])
-    await transaction.write_claims(decide_claims(ledger, [Asked(order)], NOON, HORIZON).changes)
+    await transaction.write_claims(decide_claims(ledger, [SentOrder(order)], NOON, HORIZON).changes)
 
 
 async def _mark_all(feed: ChangeFeed) -> None:

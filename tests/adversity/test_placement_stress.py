@@ -23,11 +23,10 @@ from bus.messages.placement import ReportInventory, ResourceAmount, Share
 from bus.sql import open_database
 from placement_worker import tables
 from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import Asked, ClaimOrder
+from placement_worker.core.ledger import ClaimOrder, SentOrder
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.store_sql.claims import StandingRow
+from placement_worker.store_sql.claims import UsageRow
 from placement_worker.store_sql.postgresql import PostgresClaims
-from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import (
     HORIZON,
     NOON,
@@ -44,6 +43,7 @@ from tests.contracts.placement_orders import (
     provider,
 )
 from tests.contracts.sql_stores import migrated_database
+from tests.contracts.store_client import StoreClient
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
@@ -95,10 +95,10 @@ class _Run:
 async def _run(store: SqlPlacementStore, url: str) -> _Run:
     run = _Run()
     try:
-        desk = Desk(store)
-        await desk.report(*[_a_host_with_a_numa_node(name) for name in HOSTS])
-        await desk.report(a_host("pool", DISK_GB=DISK_GB))
-        before = {state.id: state.revision for state in (await desk.providers()).values()}
+        client = StoreClient(store)
+        await client.report(*[_a_host_with_a_numa_node(name) for name in HOSTS])
+        await client.report(a_host("pool", DISK_GB=DISK_GB))
+        before = {state.id: state.revision for state in (await client.providers()).values()}
         async with asyncio.timeout(TIME_LIMIT_S), asyncio.TaskGroup() as workers:
             for number in range(WORKERS):
                 workers.create_task(_work(store, run, random.Random(number)))
@@ -139,7 +139,7 @@ async def _work(store: SqlPlacementStore, run: _Run, chance: random.Random) -> N
 async def _ask(store: SqlPlacementStore, run: _Run, orders: Sequence[ClaimOrder]) -> None:
     async with store.transaction() as tx:
         ledger = await tx.lock_claims(orders)
-        decision = decide_claims(ledger, [Asked(order) for order in orders], NOON, HORIZON)
+        decision = decide_claims(ledger, [SentOrder(order) for order in orders], NOON, HORIZON)
         await tx.write_claims(decision.changes)
     run.committed += 1
     run.verdicts.update(type(verdict).__name__ for verdict in decision.verdicts)
@@ -255,8 +255,8 @@ class _Trap(PostgresClaims):
         driver: Any,
         numbers: Collection[int],
         roots: Collection[int],  # noqa: ARG002 - the statement joins them
-    ) -> list[StandingRow]:
-        rows: list[StandingRow] = await driver.fetch(_LOCK_AND_READ, [*numbers])
+    ) -> list[UsageRow]:
+        rows: list[UsageRow] = await driver.fetch(_LOCK_AND_READ, [*numbers])
         return rows
 
 

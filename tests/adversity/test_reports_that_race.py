@@ -7,10 +7,9 @@ import pytest_asyncio
 
 from bus.errors import Transient
 from bus.messages.placement import ReportAccepted, ReportedProvider, ReportInventory
-from placement_worker.core.ledger import Reported
-from placement_worker.core.reports import decide_reports, named_in
+from placement_worker.core.ledger import SentReport
+from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.store_sql import SqlPlacementStore
-from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import (
     HOST,
     OTHER_HOST,
@@ -21,6 +20,7 @@ from tests.contracts.placement_orders import (
     provider,
 )
 from tests.contracts.sql_stores import migrated_database
+from tests.contracts.store_client import StoreClient
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
@@ -31,58 +31,60 @@ FELLED = a_report(removed=(HOST,))
 
 
 @pytest_asyncio.fixture
-async def desk() -> AsyncIterator[Desk]:
+async def client() -> AsyncIterator[StoreClient]:
     async with migrated_database("postgresql") as url:
         store = SqlPlacementStore(url)
-        yield Desk(store)
+        yield StoreClient(store)
         assert await store.audit() == ()
         await store.close()
 
 
-async def test_a_tree_that_somebody_else_has_just_planted_is_not_written_over(desk: Desk) -> None:
+async def test_a_tree_that_somebody_else_has_just_planted_is_not_written_over(client: StoreClient) -> None:
     with pytest.raises(Transient, match="has just written the same provider"):
-        await _report_late(desk, PLANTED, meanwhile=(PLANTED, GROWN))
+        await _report_late(client, PLANTED, meanwhile=(PLANTED, GROWN))
 
-    assert await desk.report_one(GROWN) == ReportAccepted(shape=2, shape_moved=False)
+    assert await client.report_one(GROWN) == ReportAccepted(shape=2, shape_moved=False)
 
 
-async def test_a_provider_that_somebody_else_has_just_planted_is_not_moved(desk: Desk) -> None:
+async def test_a_provider_that_somebody_else_has_just_planted_is_not_moved(client: StoreClient) -> None:
     below_other = a_report(a_provider("host-2"), a_provider("numa-1", OTHER_HOST), root=OTHER_HOST)
     below = a_report(a_provider("host-1"), a_provider("numa-1", HOST))
 
     with pytest.raises(Transient, match="has just written the same provider"):
-        await _report_late(desk, below_other, meanwhile=(below,))
+        await _report_late(client, below_other, meanwhile=(below,))
 
-    assert (await desk.provider(NUMA)).root == HOST
+    assert (await client.provider(NUMA)).root == HOST
 
 
-async def test_a_name_that_somebody_else_has_just_taken_is_not_borne_twice(desk: Desk) -> None:
+async def test_a_name_that_somebody_else_has_just_taken_is_not_borne_twice(client: StoreClient) -> None:
     namesake = a_report(ReportedProvider(id=OTHER_HOST, name="host-1"), root=OTHER_HOST)
 
     with pytest.raises(Transient, match="has just written the same provider"):
-        await _report_late(desk, namesake, meanwhile=(PLANTED,))
+        await _report_late(client, namesake, meanwhile=(PLANTED,))
 
-    assert set(await desk.providers()) == {HOST}
+    assert set(await client.providers()) == {HOST}
 
 
-async def test_a_tree_is_not_planted_beside_a_stump_that_was_not_seen(desk: Desk) -> None:
+async def test_a_tree_is_not_planted_beside_a_stump_that_was_not_seen(client: StoreClient) -> None:
     with pytest.raises(Transient, match="has just felled the tree"):
-        await _report_late(desk, PLANTED, meanwhile=(PLANTED, FELLED))
+        await _report_late(client, PLANTED, meanwhile=(PLANTED, FELLED))
 
-    assert await desk.report_one(PLANTED) == ReportAccepted(shape=3, shape_moved=True)
-
-
-async def test_a_stump_that_was_not_seen_is_not_set_back(desk: Desk) -> None:
-    await _report_late(desk, PLANTED, FELLED, meanwhile=(PLANTED, FELLED, PLANTED, FELLED))
-
-    assert await desk.report_one(PLANTED) == ReportAccepted(shape=5, shape_moved=True)
+    assert await client.report_one(PLANTED) == ReportAccepted(shape=3, shape_moved=True)
 
 
-async def _report_late(desk: Desk, *reports: ReportInventory, meanwhile: tuple[ReportInventory, ...]) -> None:
+async def test_a_stump_that_was_not_seen_is_not_set_back(client: StoreClient) -> None:
+    await _report_late(client, PLANTED, FELLED, meanwhile=(PLANTED, FELLED, PLANTED, FELLED))
+
+    assert await client.report_one(PLANTED) == ReportAccepted(shape=5, shape_moved=True)
+
+
+async def _report_late(
+    client: StoreClient, *reports: ReportInventory, meanwhile: tuple[ReportInventory, ...]
+) -> None:
     """Other reports are written between the reading and the writing of this one."""
-    async with desk.store.transaction() as late:
-        forest = await late.lock_trees(named_in(reports))
+    async with client.store.transaction() as late:
+        forest = await late.lock_trees(keys_of_reports(reports))
         for report in meanwhile:
-            assert isinstance(await desk.report_one(report), ReportAccepted)
-        decision = decide_reports(forest, [Reported(report) for report in reports], VOCABULARY)
+            assert isinstance(await client.report_one(report), ReportAccepted)
+        decision = decide_reports(forest, [SentReport(report) for report in reports], VOCABULARY)
         await late.write_trees(decision.changes)

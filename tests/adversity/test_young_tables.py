@@ -20,8 +20,8 @@ from tests.contracts import placement_orders as placement
 from tests.contracts import test_conductor_store as conductor
 from tests.contracts import test_ironic_store as ironic
 from tests.contracts import test_scheduler_store as scheduler
-from tests.contracts.desk import Desk
 from tests.contracts.sql_stores import empty_database
+from tests.contracts.store_client import StoreClient
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
@@ -70,18 +70,18 @@ async def change_nodes(store: SqlIronicStore, numbers: range) -> None:
 
 
 async def add_hosts(store: SqlPlacementStore, numbers: range) -> None:
-    await Desk(store).report(*(placement.a_host(f"host-{number}") for number in numbers))
+    await StoreClient(store).report(*(placement.a_host(f"host-{number}") for number in numbers))
 
 
 async def claim_and_release(store: SqlPlacementStore, numbers: range) -> None:
-    desk = Desk(store)
+    client = StoreClient(store)
     who = [placement.consumer(f"server-{number}") for number in numbers]
     claims = [
         placement.a_claim(placement.a_share(placement.provider(f"host-{number}")), one)
         for number, one in zip(numbers, who, strict=True)
     ]
-    assert all(isinstance(each, Claimed) for each in await desk.ask(*claims))
-    await desk.ask(*(placement.a_release(one) for one in who))
+    assert all(isinstance(each, Claimed) for each in await client.ask(*claims))
+    await client.ask(*(placement.a_release(one) for one in who))
 
 
 CASES: dict[str, tuple[Callable[[str], Any], Deed, Deed]] = {

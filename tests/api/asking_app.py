@@ -9,8 +9,7 @@ import httpx
 from bus.errors import Unavailable
 from placement_worker.api.app import PlacementApp
 from placement_worker.api.auth import Authentication
-from placement_worker.api.auth.nobody import NoAuthentication
-from placement_worker.api.forms import Forms
+from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.pieces import Pieces
 from placement_worker.api.policy import policy_named
 from placement_worker.api.problems import CONCURRENT_UPDATE, conflict
@@ -18,6 +17,7 @@ from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
 from placement_worker.api.routing import Route
 from placement_worker.api.settings import ApiSettings
+from placement_worker.api.validators import VersionedValidators
 
 LIST: Final = "placement:resource_providers:list"
 
@@ -62,7 +62,13 @@ async def be_away(_: Request) -> Reply:
 
 ROUTES: Final[Sequence[Route]] = (
     Route("GET", "/things", say_all, LIST),
-    Route("POST", "/things", say_body, "placement:resource_providers:create", body=Forms(((1, 0), {}))),
+    Route(
+        "POST",
+        "/things",
+        say_body,
+        "placement:resource_providers:create",
+        body=VersionedValidators(((1, 0), {})),
+    ),
     Route("GET", "/things/{name}", say_all, LIST),
     Route("DELETE", "/things/{name}", say_nothing, LIST, since=(1, 5)),
     Route("GET", "/things/{name}/newer", say_all, LIST, since=(1, 6)),

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from placement_worker.api.app import PlacementApp
-from placement_worker.api.auth.nobody import NoAuthentication
+from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.connections import Closed, Connections
 from placement_worker.api.policy import policy_named
 from placement_worker.api.reply import Reply

@@ -24,8 +24,8 @@ SOME_STEPS = ApiSettings(search_steps_max=1_000_000)
 
 async def tell(server: Server, world: World) -> None:
     """All its providers, parents first."""
-    woods = world.woods
-    states = [woods.state(row) for row in range(woods.rows)]
+    index = world.index
+    states = [index.state(row) for row in range(index.rows)]
     for trait in sorted({trait for state in states for trait in state.traits}):
         await server.done("PUT", f"/traits/{trait}")
     for state in states:

@@ -11,7 +11,7 @@ import pytest
 from fastjsonschema import JsonSchemaValueException
 
 from placement_worker.api.app import PlacementApp
-from placement_worker.api.auth.nobody import NoAuthentication
+from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.pieces import PIECE_BYTES, Pieces, pieces_of, rows_in_turns, with_commas
 from placement_worker.api.policy import policy_named
 from placement_worker.api.problems import DETAIL_CHARACTERS_MAX
@@ -20,14 +20,14 @@ from placement_worker.api.request import Request
 from placement_worker.api.routing import Route
 from placement_worker.api.settings import ApiSettings
 from placement_worker.api.versions import NEWEST
-from placement_worker.serving import PlacementService, Serving
+from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.store_memory import MemoryPlacementStore
 from tests.api.asking_app import LIST
 from tests.api.loop_turns import turns_measured
 from tests.api.test_server import ANY_PORT
 from tests.api.whole_app import HOST, Sent, a_server
-from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import provider
+from tests.contracts.store_client import StoreClient
 from tests.hostile_requests import (
     GROUPS,
     Hostile,
@@ -217,9 +217,11 @@ async def serving() -> AsyncIterator[PlacementService]:
     store = MemoryPlacementStore()
     told = (*hard_worlds(), *many_hosts(HOSTS))
     for start in range(0, len(told), 200):
-        await Desk(store).report(*told[start : start + 200])
+        await StoreClient(store).report(*told[start : start + 200])
     settings = ApiSettings(search_steps_max=8_000_000)
-    service = PlacementService(store, Serving(ANY_PORT, NoAuthentication(), policy_named("open"), settings))
+    service = PlacementService(
+        store, ServiceOptions(ANY_PORT, NoAuthentication(), policy_named("open"), settings)
+    )
     running = asyncio.create_task(service.run())
     try:
         yield service

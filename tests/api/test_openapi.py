@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from placement_worker.api.describing import openapi
 from placement_worker.api.openapi import every_route
-from placement_worker.api.versions import NEWEST, told
+from placement_worker.api.openapi_document import openapi
+from placement_worker.api.versions import NEWEST, version_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "placement-openapi.json"
 
@@ -24,7 +24,7 @@ def test_the_document_says_what_the_code_says() -> None:
 def test_every_version_has_its_paths_and_its_bodies(minor: int) -> None:
     document = openapi(every_route(), (1, minor))
 
-    assert document["info"]["version"] == told((1, minor))
+    assert document["info"]["version"] == version_text((1, minor))
     assert ("/allocation_candidates" in document["paths"]) == (minor >= 10)
     assert ("/reshaper" in document["paths"]) == (minor >= 30)
     body = document["paths"]["/allocations/{consumer_uuid}"]["put"]["requestBody"]

@@ -17,11 +17,11 @@ from placement_worker.api.auth.noauth2 import BelievedToken
 from placement_worker.api.policy import policy_named
 from placement_worker.api.routes import routes_of
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.versions import told
-from placement_worker.desk import Desk
+from placement_worker.api.versions import version_text
 from placement_worker.store import PlacementStore
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD
+from placement_worker.write_batcher import WriteBatcher
 from tests.api.whole_app import HOST, WEB, server_over
 from tests.contracts.stores import open_store
 
@@ -48,7 +48,7 @@ def authentication(kind: str, directory: Path) -> Authentication:
 async def asking(
     store: PlacementStore, auth: Authentication, policy: str, headers: dict[str, str]
 ) -> AsyncIterator[httpx.AsyncClient]:
-    desk, view = Desk(store, STANDARD, lambda: datetime.now(UTC)), View(store)
+    desk, view = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC)), View(store)
     app = PlacementApp(routes_of(desk, view, store, STANDARD), auth, policy_named(policy), ApiSettings())
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://placement", headers=headers
@@ -91,7 +91,7 @@ async def test_a_project_reads_its_own_usages_and_nothing_else(
                 answer = await client.request(
                     route.method,
                     f"{path}{suffix}",
-                    headers={"openstack-api-version": f"placement {told(route.until)}"},
+                    headers={"openstack-api-version": f"placement {version_text(route.until)}"},
                     json={} if route.reads_body else None,
                 )
                 assert answer.status_code == 403, (route.method, path, answer.text)

@@ -13,7 +13,7 @@ import trustme
 from starlette.types import ASGIApp
 
 from placement_worker.api.app import PlacementApp
-from placement_worker.api.auth.nobody import NoAuthentication
+from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.policy import policy_named
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request

@@ -13,11 +13,11 @@ from placement_worker.api.auth.noauth2 import BelievedToken
 from placement_worker.api.policy import policy_named
 from placement_worker.api.routes import routes_of
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.versions import NEWEST, Version, told
-from placement_worker.desk import Desk
+from placement_worker.api.versions import NEWEST, Version, version_text
 from placement_worker.store import PlacementStore
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD
+from placement_worker.write_batcher import WriteBatcher
 from tests.contracts.stores import open_store
 
 HOST = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0001"
@@ -39,7 +39,10 @@ class Server:
         self.client = client
 
     async def answer(self, sent: Sent) -> httpx.Response:
-        headers = {"x-auth-token": "admin", "openstack-api-version": f"placement {told(sent.version)}"}
+        headers = {
+            "x-auth-token": "admin",
+            "openstack-api-version": f"placement {version_text(sent.version)}",
+        }
         if sent.body is not None:
             headers["content-type"] = "application/json"
         return await self.client.request(sent.method, sent.target, headers=headers, content=sent.body)
@@ -101,7 +104,7 @@ async def server_over(
     store: PlacementStore, policy: str = "open", settings: ApiSettings | None = None
 ) -> AsyncIterator[Server]:
     settings = settings or ApiSettings()
-    desk, view = Desk(store, STANDARD, lambda: datetime.now(UTC)), View(store)
+    desk, view = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC)), View(store)
     routes = routes_of(desk, view, store, STANDARD, settings.search_limits)
     app = PlacementApp(routes, BelievedToken(), policy_named(policy), settings)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://placement") as client:

@@ -28,7 +28,7 @@ from tests.servers import PrivatePostgres
 SERVER = "server"
 
 
-class Serving(Struct, frozen=True):
+class ServiceOptions(Struct, frozen=True):
     """A server with a cloud on its books, and whose CPU time it is; `settle` does what was left to be done later."""
 
     name: str
@@ -38,7 +38,7 @@ class Serving(Struct, frozen=True):
 
 
 class Contender(Protocol):
-    def serving(self, cloud: Cloud) -> AbstractAsyncContextManager[Serving]: ...
+    def serving(self, cloud: Cloud) -> AbstractAsyncContextManager[ServiceOptions]: ...
 
 
 class Arena:
@@ -80,7 +80,7 @@ class Ours:
         self._arena = arena
 
     @asynccontextmanager
-    async def serving(self, cloud: Cloud) -> AsyncIterator[Serving]:
+    async def serving(self, cloud: Cloud) -> AsyncIterator[ServiceOptions]:
         async with self._arena.database() as name:
             url = database_of(self._arena.postgres, name)
             await upgrade(url, WORKER)
@@ -94,14 +94,14 @@ class Ours:
 
 class OursOnSqlite:
     @asynccontextmanager
-    async def serving(self, cloud: Cloud) -> AsyncIterator[Serving]:
+    async def serving(self, cloud: Cloud) -> AsyncIterator[ServiceOptions]:
         with tempfile.TemporaryDirectory(prefix="moor-") as directory:
             url = f"sqlite:///{Path(directory) / 'books.db'}"
             await upgrade(url, WORKER)
             async with closing(SqlPlacementStore(url)) as store:
                 await fill(store, cloud.reports)
                 with our_server(url) as server:
-                    yield Serving(OURS, server, {SERVER: Family(server.eldest)})
+                    yield ServiceOptions(OURS, server, {SERVER: Family(server.eldest)})
                 await check(store)
 
 
@@ -110,7 +110,7 @@ class OpenStacks:
         self._arena = arena
 
     @asynccontextmanager
-    async def serving(self, cloud: Cloud) -> AsyncIterator[Serving]:
+    async def serving(self, cloud: Cloud) -> AsyncIterator[ServiceOptions]:
         async with self._arena.database() as name:
             # It fills in the names of classes and traits when it starts.
             with openstacks_server(database_of(self._arena.postgres, name)) as server:
@@ -120,8 +120,10 @@ class OpenStacks:
                 yield _serving(THEIRS, self._arena, server)
 
 
-def _serving(name: str, arena: Arena, server: PlacementServer) -> Serving:
-    return Serving(name, server, {SERVER: Family(server.eldest), DATABASE: arena.spender}, arena.settle)
+def _serving(name: str, arena: Arena, server: PlacementServer) -> ServiceOptions:
+    return ServiceOptions(
+        name, server, {SERVER: Family(server.eldest), DATABASE: arena.spender}, arena.settle
+    )
 
 
 async def _analyze(arena: Arena, database: str) -> None:

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from tests.benchmarks.clouds import Cloud, hosts_alone, trees
 from tests.benchmarks.cpu import OneProcess, Spender
 from tests.benchmarks.http_load import WRITES_A_S, Claiming, Claims, Searching, writing
-from tests.benchmarks.incumbent import Contender, OpenStacks, Ours, OursOnSqlite, Serving, arena
+from tests.benchmarks.incumbent import Contender, OpenStacks, Ours, OursOnSqlite, ServiceOptions, arena
 from tests.benchmarks.incumbent_targets import OURS, THEIRS
 from tests.benchmarks.measuring import GENERATOR, Details, Effort, Result, Run, Work, measured
 
@@ -79,7 +79,7 @@ def _total_us(result: Result) -> float:
 
 
 async def _claims(
-    serving: Serving, plan: Plan, claims: Claims, meeting_on: int | None, effort: Effort
+    serving: ServiceOptions, plan: Plan, claims: Claims, meeting_on: int | None, effort: Effort
 ) -> Result:
     providers = plan.cloud.claimable[:meeting_on]
     where = "spread over all" if meeting_on is None else f"on {meeting_on} of them"
@@ -94,7 +94,7 @@ async def _claims(
     )
 
 
-async def _paced(serving: Serving, plan: Plan, claims: Claims, effort: Effort) -> Result:
+async def _paced(serving: ServiceOptions, plan: Plan, claims: Claims, effort: Effort) -> Result:
     """What the claims beside the searches cost where nobody searches."""
 
     def prepare(count: int) -> Work:
@@ -115,7 +115,7 @@ async def _paced(serving: Serving, plan: Plan, claims: Claims, effort: Effort) -
 
 
 async def _searches(
-    serving: Serving, plan: Plan, claims: Claims, limit: int | None, effort: Effort
+    serving: ServiceOptions, plan: Plan, claims: Claims, limit: int | None, effort: Effort
 ) -> Result:
     return await measured(
         CANDIDATES,
@@ -150,5 +150,5 @@ def _without_claims(run: Run, claims: Result) -> Run:
     )
 
 
-def _spenders(serving: Serving) -> Mapping[str, Spender]:
+def _spenders(serving: ServiceOptions) -> Mapping[str, Spender]:
     return {GENERATOR: OneProcess(os.getpid()), **serving.spenders}

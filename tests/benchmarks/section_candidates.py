@@ -11,9 +11,9 @@ from msgspec import structs
 
 from bus.messages.placement import InventoryState, ProviderState
 from placement_worker.api.queries import candidates_query
+from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery
 from placement_worker.core.candidates.search import find_candidates
-from placement_worker.core.candidates.woods import Woods
 from tests.benchmarks.clouds import Cloud, hosts_alone, trees
 from tests.benchmarks.cpu import OneProcess
 from tests.benchmarks.measuring import Details, Effort, Result, Work, measured
@@ -35,7 +35,7 @@ async def candidates_section(effort: Effort) -> list[Result]:
 
 
 async def _searches(cloud: Cloud, limit: str, effort: Effort) -> Result:
-    woods = woods_of(cloud)
+    index = index_of(cloud)
     query = structs.replace(candidates_query(parse_qsl(cloud.query), NEWEST), limit=LIMITS[limit])
     return await measured(
         "candidates, searched for",
@@ -43,15 +43,15 @@ async def _searches(cloud: Cloud, limit: str, effort: Effort) -> Result:
         {"python": OneProcess(os.getpid())},
         operations=effort.operations(SEARCHES, 1),
         effort=effort,
-        prepare=partial(_prepare, woods, query, min(LIMITS[limit] or cloud.candidates, cloud.candidates)),
+        prepare=partial(_prepare, index, query, min(LIMITS[limit] or cloud.candidates, cloud.candidates)),
     )
 
 
-def woods_of(cloud: Cloud) -> Woods:
-    woods = Woods()
+def index_of(cloud: Cloud) -> ProviderIndex:
+    index = ProviderIndex()
     for state in states_of(cloud):
-        woods.put(state)
-    return woods
+        index.put(state)
+    return index
 
 
 def states_of(cloud: Cloud) -> Iterator[ProviderState]:
@@ -73,16 +73,16 @@ def states_of(cloud: Cloud) -> Iterator[ProviderState]:
             )
 
 
-def _prepare(woods: Woods, query: CandidatesQuery, expected: int, count: int) -> Work:
-    return partial(_search, woods, query, expected, count)
+def _prepare(index: ProviderIndex, query: CandidatesQuery, expected: int, count: int) -> Work:
+    return partial(_search, index, query, expected, count)
 
 
-async def _search(woods: Woods, query: CandidatesQuery, expected: int, count: int) -> Details:
-    claimed = cycle(range(woods.rows))
+async def _search(index: ProviderIndex, query: CandidatesQuery, expected: int, count: int) -> Details:
+    claimed = cycle(range(index.rows))
     for number in range(count):
         for row in islice(claimed, CLAIMS_BETWEEN):
-            state = woods.state(row)
-            woods.use(state.internal, dict.fromkeys(state.inventories, number))
-        found = len(find_candidates(woods, query))
+            state = index.state(row)
+            index.use(state.internal, dict.fromkeys(state.inventories, number))
+        found = len(find_candidates(index, query))
         assert found == expected, f"{found} candidates, and there are {expected}"
     return {}

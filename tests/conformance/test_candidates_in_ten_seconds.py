@@ -115,15 +115,15 @@ def everything(asked: Asked) -> tuple[list[object], int]:
     """All that is found, and for how many steps."""
     world, query, _ = asked
     budget = Budget()
-    found = find_candidates(world.woods, structs.replace(query, limit=None), budget=budget)
-    return list(told_of(world.woods, found)), budget.steps
+    found = find_candidates(world.index, structs.replace(query, limit=None), budget=budget)
+    return list(told_of(world.index, found)), budget.steps
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("asked", KINDS, ids=range(len(KINDS)))
 def test_what_the_real_one_finds_ours_finds_within_its_budget(upstream: Upstream, asked: Asked) -> None:
     world, query, elements = asked
-    states = [world.woods.state(row) for row in range(world.woods.rows)]
+    states = [world.index.state(row) for row in range(world.index.rows)]
     traits = tuple(sorted({trait for state in states for trait in state.traits}))
 
     ours, steps = everything(asked)

@@ -30,7 +30,7 @@ from placement_worker.core.candidates.search import find_candidates
 from tests.conformance.worlds_asked import Question, World
 from tests.properties.bounds import BOUNDED
 from tests.properties.reference_candidates import Told
-from tests.properties.test_candidates_properties import told_of, woods_of
+from tests.properties.test_candidates_properties import index_of, told_of
 from tests.properties.woodlands import SHARES, TRAITS, queries, woodlands
 
 NEWEST, FLAT = "1.39", "1.28"
@@ -84,8 +84,8 @@ def _compare(upstream: Upstream, states: list[ProviderState], asked: list[Candid
             continue
         upstream.seen["answered"] += 1
         upstream.seen["found"] += bool(answer)
-        woods = woods_of(states)
-        ours = set(told_of(woods, find_candidates(woods, query)))
+        index = index_of(states)
+        ours = set(told_of(index, find_candidates(index, query)))
         theirs = set(map(told, answer))
         if query.one_provider_per_tree:
             # That version says no mappings.

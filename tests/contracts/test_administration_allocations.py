@@ -31,7 +31,7 @@ from bus.messages.placement import (
     Shortfall,
     Superseded,
 )
-from tests.contracts.clerk import Clerk, a_clerk, allocations, holding
+from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import (
     CELL,
     DB,
@@ -57,85 +57,85 @@ NUMA = provider("numa-1")
 
 
 @pytest_asyncio.fixture(params=STORES)
-async def clerk(request: pytest.FixtureRequest) -> AsyncIterator[Clerk]:
-    async with a_clerk(request.param) as one:
+async def admin(request: pytest.FixtureRequest) -> AsyncIterator[AdminClient]:
+    async with an_admin_client(request.param) as one:
         yield one
 
 
-async def test_a_new_consumer_holds_what_was_said_and_is_at_its_first_generation(clerk: Clerk) -> None:
-    await clerk.plant("host-1", VCPU=4, MEMORY_MB=8)
+async def test_a_new_consumer_holds_what_was_said_and_is_at_its_first_generation(admin: AdminClient) -> None:
+    await admin.add_provider("host-1", VCPU=4, MEMORY_MB=8)
     held = amounts(HOST, VCPU=2, MEMORY_MB=8)
 
-    assert await clerk.write(allocations(holding(WEB, *held))) == Done()
+    assert await admin.write(allocations(holding(WEB, *held))) == Done()
 
-    assert await clerk.used(HOST) == {"VCPU": 2, "MEMORY_MB": 8}
-    assert await clerk.generation(HOST) == 2
-    found = await clerk.store.consumer(WEB)
+    assert await admin.used(HOST) == {"VCPU": 2, "MEMORY_MB": 8}
+    assert await admin.generation(HOST) == 2
+    found = await admin.store.consumer(WEB)
     assert found is not None
     assert (found.project, found.user, found.type) == ("shop", "ann", "INSTANCE")
     assert (found.generation, found.attempt) == (1, 0)
     assert sorted(found.held, key=str) == sorted(held, key=str)
 
 
-async def test_a_consumer_is_judged_by_the_generation_that_was_seen(clerk: Clerk) -> None:
-    await clerk.plant("host-1", VCPU=4)
+async def test_a_consumer_is_judged_by_the_generation_that_was_seen(admin: AdminClient) -> None:
+    await admin.add_provider("host-1", VCPU=4)
     one, two = amounts(HOST, VCPU=1), amounts(HOST, VCPU=2)
 
-    assert await clerk.write(allocations(holding(WEB, *one, generation=0))) == ConsumerMoved(
+    assert await admin.write(allocations(holding(WEB, *one, generation=0))) == ConsumerMoved(
         consumer=WEB, seen=0, current=None
     )
-    assert await clerk.write(allocations(holding(WEB, *one))) == Done()
-    assert await clerk.write(allocations(holding(WEB, *two))) == ConsumerMoved(
+    assert await admin.write(allocations(holding(WEB, *one))) == Done()
+    assert await admin.write(allocations(holding(WEB, *two))) == ConsumerMoved(
         consumer=WEB, seen=None, current=1
     )
-    assert await clerk.write(allocations(holding(WEB, *two, generation=1))) == Done()
-    assert await clerk.write(allocations(holding(WEB, *one, judges_generation=False))) == Done()
-    found = await clerk.store.consumer(WEB)
+    assert await admin.write(allocations(holding(WEB, *two, generation=1))) == Done()
+    assert await admin.write(allocations(holding(WEB, *one, judges_generation=False))) == Done()
+    found = await admin.store.consumer(WEB)
     assert found is not None
     assert (found.generation, found.held) == (3, one)
 
 
 async def test_every_write_that_names_a_provider_moves_its_generation_and_a_deletion_does_not(
-    clerk: Clerk,
+    admin: AdminClient,
 ) -> None:
-    await clerk.plant("host-1", VCPU=4)
-    await clerk.plant("host-2", VCPU=4)
-    await clerk.write(allocations(holding(WEB, *amounts(HOST, VCPU=1))))
-    await clerk.write(allocations(holding(WEB, *amounts(OTHER_HOST, VCPU=1), generation=1)))
-    assert (await clerk.generation(HOST), await clerk.generation(OTHER_HOST)) == (2, 2)
+    await admin.add_provider("host-1", VCPU=4)
+    await admin.add_provider("host-2", VCPU=4)
+    await admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=1))))
+    await admin.write(allocations(holding(WEB, *amounts(OTHER_HOST, VCPU=1), generation=1)))
+    assert (await admin.generation(HOST), await admin.generation(OTHER_HOST)) == (2, 2)
 
-    await clerk.write(allocations(holding(WEB, generation=2)))
-    assert (await clerk.generation(HOST), await clerk.generation(OTHER_HOST)) == (2, 3)
+    await admin.write(allocations(holding(WEB, generation=2)))
+    assert (await admin.generation(HOST), await admin.generation(OTHER_HOST)) == (2, 3)
 
-    await clerk.write(allocations(holding(WEB, *amounts(HOST, VCPU=1))))
-    revision = (await clerk.provider(HOST)).revision
-    await clerk.write(DeleteAllocations(consumer=WEB))
-    assert await clerk.generation(HOST) == 3
-    assert (await clerk.provider(HOST)).revision > revision
+    await admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=1))))
+    revision = (await admin.provider(HOST)).revision
+    await admin.write(DeleteAllocations(consumer=WEB))
+    assert await admin.generation(HOST) == 3
+    assert (await admin.provider(HOST)).revision > revision
 
 
-async def test_a_consumer_that_holds_nothing_is_none(clerk: Clerk) -> None:
-    await clerk.plant("host-1", VCPU=4)
+async def test_a_consumer_that_holds_nothing_is_none(admin: AdminClient) -> None:
+    await admin.add_provider("host-1", VCPU=4)
     unknown = UnknownConsumer(consumer=WEB)
-    assert await clerk.write(DeleteAllocations(consumer=WEB)) == unknown
-    assert await clerk.write(allocations(holding(WEB))) == Done()
-    assert await clerk.store.consumer(WEB) is None
+    assert await admin.write(DeleteAllocations(consumer=WEB)) == unknown
+    assert await admin.write(allocations(holding(WEB))) == Done()
+    assert await admin.store.consumer(WEB) is None
 
-    await clerk.write(allocations(holding(WEB, *amounts(HOST, VCPU=1))))
-    assert await clerk.write(DeleteAllocations(consumer=WEB)) == Done()
-    assert await clerk.write(DeleteAllocations(consumer=WEB)) == unknown
-    assert await clerk.store.consumer(WEB) is None
+    await admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=1))))
+    assert await admin.write(DeleteAllocations(consumer=WEB)) == Done()
+    assert await admin.write(DeleteAllocations(consumer=WEB)) == unknown
+    assert await admin.store.consumer(WEB) is None
     # It begins anew.
-    assert await clerk.write(allocations(holding(WEB, *amounts(HOST, VCPU=1)))) == Done()
-    found = await clerk.store.consumer(WEB)
+    assert await admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=1)))) == Done()
+    found = await admin.store.consumer(WEB)
     assert found is not None
     assert found.generation == 1
 
 
-async def test_what_does_not_fit_is_refused_with_the_numbers_and_leaves_nothing(clerk: Clerk) -> None:
-    await clerk.plant("host-1", VCPU=4)
+async def test_what_does_not_fit_is_refused_with_the_numbers_and_leaves_nothing(admin: AdminClient) -> None:
+    await admin.add_provider("host-1", VCPU=4)
 
-    verdict = await clerk.write(allocations(holding(WEB, *amounts(HOST, VCPU=5, DISK_GB=1))))
+    verdict = await admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=5, DISK_GB=1))))
 
     assert verdict == DoesNotFit(
         shortfalls=(
@@ -143,17 +143,17 @@ async def test_what_does_not_fit_is_refused_with_the_numbers_and_leaves_nothing(
             Shortfall(provider=HOST, resource="DISK_GB", asked=1, free=0, rule="no_inventory"),
         )
     )
-    assert (await clerk.used(HOST), await clerk.store.consumer(WEB)) == ({"VCPU": 0}, None)
+    assert (await admin.used(HOST), await admin.store.consumer(WEB)) == ({"VCPU": 0}, None)
 
 
-async def test_the_bounds_of_an_inventory_hold_for_each_consumer_by_itself(clerk: Clerk) -> None:
-    await clerk.plant("host-1")
+async def test_the_bounds_of_an_inventory_hold_for_each_consumer_by_itself(admin: AdminClient) -> None:
+    await admin.add_provider("host-1")
     disk = ReportedInventory(total=100, min_unit=4, max_unit=8, step_size=4)
-    await clerk.write(SetInventories(provider=HOST, generation=0, inventories={"DISK_GB": disk}))
+    await admin.write(SetInventories(provider=HOST, generation=0, inventories={"DISK_GB": disk}))
 
     async def rule(*asked: int) -> str:
         named = [holding(consumer(f"{n}"), *amounts(HOST, DISK_GB=one)) for n, one in enumerate(asked)]
-        verdict = await clerk.write(allocations(*named))
+        verdict = await admin.write(allocations(*named))
         return verdict.shortfalls[0].rule if isinstance(verdict, DoesNotFit) else "fits"
 
     assert [await rule(2), await rule(12), await rule(6)] == ["min_unit", "max_unit", "step_size"]
@@ -161,77 +161,77 @@ async def test_the_bounds_of_an_inventory_hold_for_each_consumer_by_itself(clerk
     assert await rule(8, 8) == "fits"
 
 
-async def test_several_consumers_change_together_or_not_at_all(clerk: Clerk) -> None:
-    await clerk.plant("host-1", VCPU=4)
-    await clerk.plant("host-2", VCPU=4)
-    await clerk.write(allocations(holding(WEB, *amounts(HOST, VCPU=4))))
+async def test_several_consumers_change_together_or_not_at_all(admin: AdminClient) -> None:
+    await admin.add_provider("host-1", VCPU=4)
+    await admin.add_provider("host-2", VCPU=4)
+    await admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=4))))
     both = [holding(WEB, *amounts(OTHER_HOST, VCPU=4), generation=1)]
 
     too_much = allocations(*both, holding(DB, *amounts(HOST, VCPU=5)))
-    assert isinstance(await clerk.write(too_much), DoesNotFit)
+    assert isinstance(await admin.write(too_much), DoesNotFit)
     stale = allocations(*both, holding(DB, *amounts(HOST, VCPU=4), generation=3))
-    assert await clerk.write(stale) == ConsumerMoved(consumer=DB, seen=3, current=None)
-    assert await clerk.used(HOST) == {"VCPU": 4}
+    assert await admin.write(stale) == ConsumerMoved(consumer=DB, seen=3, current=None)
+    assert await admin.used(HOST) == {"VCPU": 4}
 
     # What one gives back the other takes.
-    assert await clerk.write(allocations(*both, holding(DB, *amounts(HOST, VCPU=4)))) == Done()
-    assert (await clerk.used(HOST), await clerk.used(OTHER_HOST)) == ({"VCPU": 4}, {"VCPU": 4})
-    assert await clerk.generation(HOST) == 3
+    assert await admin.write(allocations(*both, holding(DB, *amounts(HOST, VCPU=4)))) == Done()
+    assert (await admin.used(HOST), await admin.used(OTHER_HOST)) == ({"VCPU": 4}, {"VCPU": 4})
+    assert await admin.generation(HOST) == 3
     handed = allocations(holding(WEB, generation=2), holding(DB, *amounts(OTHER_HOST, VCPU=4), generation=1))
-    assert await clerk.write(handed) == Done()
-    assert (await clerk.used(HOST), await clerk.used(OTHER_HOST)) == ({"VCPU": 0}, {"VCPU": 4})
-    assert await clerk.store.consumer(WEB) is None
+    assert await admin.write(handed) == Done()
+    assert (await admin.used(HOST), await admin.used(OTHER_HOST)) == ({"VCPU": 0}, {"VCPU": 4})
+    assert await admin.store.consumer(WEB) is None
 
 
-async def test_together_they_must_fit_as_well(clerk: Clerk) -> None:
-    await clerk.plant("host-1", VCPU=4)
+async def test_together_they_must_fit_as_well(admin: AdminClient) -> None:
+    await admin.add_provider("host-1", VCPU=4)
 
-    verdict = await clerk.write(
+    verdict = await admin.write(
         allocations(holding(WEB, *amounts(HOST, VCPU=3)), holding(DB, *amounts(HOST, VCPU=2)))
     )
 
     assert verdict == DoesNotFit(shortfalls=(Shortfall(provider=HOST, resource="VCPU", asked=5, free=4),))
 
 
-async def test_over_capacity_but_no_worse_than_before_is_accepted(clerk: Clerk) -> None:
-    await clerk.plant("host-1", VCPU=8)
-    await clerk.write(allocations(holding(WEB, *amounts(HOST, VCPU=6)), holding(DB, *amounts(HOST, VCPU=2))))
-    await clerk.write(SetInventories(provider=HOST, generation=None, inventories=inventories(VCPU=4)))
+async def test_over_capacity_but_no_worse_than_before_is_accepted(admin: AdminClient) -> None:
+    await admin.add_provider("host-1", VCPU=8)
+    await admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=6)), holding(DB, *amounts(HOST, VCPU=2))))
+    await admin.write(SetInventories(provider=HOST, generation=None, inventories=inventories(VCPU=4)))
 
-    assert await clerk.write(allocations(holding(WEB, *amounts(HOST, VCPU=6), generation=1))) == Done()
-    assert await clerk.write(allocations(holding(WEB, *amounts(HOST, VCPU=5), generation=2))) == Done()
+    assert await admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=6), generation=1))) == Done()
+    assert await admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=5), generation=2))) == Done()
     assert isinstance(
-        await clerk.write(allocations(holding(WEB, *amounts(HOST, VCPU=6), generation=3))), DoesNotFit
+        await admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=6), generation=3))), DoesNotFit
     )
     swapped = allocations(
         holding(WEB, *amounts(HOST, VCPU=2), generation=3), holding(DB, *amounts(HOST, VCPU=5), generation=1)
     )
-    assert await clerk.write(swapped) == Done()
-    assert await clerk.used(HOST) == {"VCPU": 7}
+    assert await admin.write(swapped) == Done()
+    assert await admin.used(HOST) == {"VCPU": 7}
 
 
-async def test_who_names_what_does_not_exist_is_told_which(clerk: Clerk) -> None:
-    await clerk.plant("host-1", VCPU=4)
+async def test_who_names_what_does_not_exist_is_told_which(admin: AdminClient) -> None:
+    await admin.add_provider("host-1", VCPU=4)
 
     nowhere = allocations(holding(WEB, *amounts(HOST, VCPU=1), *amounts(OTHER_HOST, CUSTOM_NO=1)))
-    assert await clerk.write(nowhere) == UnknownProvider(provider=OTHER_HOST, field="allocations")
+    assert await admin.write(nowhere) == UnknownProvider(provider=OTHER_HOST, field="allocations")
     nothing = allocations(holding(WEB, *amounts(HOST, VCPU=1, CUSTOM_NO=1)))
-    assert await clerk.write(nothing) == UnknownClass(names=("CUSTOM_NO",))
-    await clerk.write(CreateClass(name="CUSTOM_NO"))
-    assert isinstance(await clerk.write(nothing), DoesNotFit)
+    assert await admin.write(nothing) == UnknownClass(names=("CUSTOM_NO",))
+    await admin.write(CreateClass(name="CUSTOM_NO"))
+    assert isinstance(await admin.write(nothing), DoesNotFit)
     twice = allocations(holding(WEB), holding(WEB))
-    assert await clerk.write(twice) == NotAllowed(
+    assert await admin.write(twice) == NotAllowed(
         field="consumers[1].consumer", reason=f"consumer {WEB} is named twice"
     )
 
 
-async def test_the_type_stays_where_nobody_says_another(clerk: Clerk) -> None:
-    await clerk.plant("host-1", VCPU=4)
+async def test_the_type_stays_where_nobody_says_another(admin: AdminClient) -> None:
+    await admin.add_provider("host-1", VCPU=4)
     one = amounts(HOST, VCPU=1)
 
     async def type_after(generation: int | None, kind: str | None) -> str:
-        await clerk.write(allocations(holding(WEB, *one, generation=generation, type=kind)))
-        found = await clerk.store.consumer(WEB)
+        await admin.write(allocations(holding(WEB, *one, generation=generation, type=kind)))
+        found = await admin.store.consumer(WEB)
         assert found is not None
         return found.type
 
@@ -245,9 +245,9 @@ async def test_the_type_stays_where_nobody_says_another(clerk: Clerk) -> None:
 # What is asked
 
 
-async def test_usages_are_summed_by_type_with_the_number_of_consumers(clerk: Clerk) -> None:
-    await clerk.plant("host-1", VCPU=40, MEMORY_MB=80)
-    await clerk.write(
+async def test_usages_are_summed_by_type_with_the_number_of_consumers(admin: AdminClient) -> None:
+    await admin.add_provider("host-1", VCPU=40, MEMORY_MB=80)
+    await admin.write(
         allocations(
             holding(WEB, *amounts(HOST, VCPU=2, MEMORY_MB=8)),
             holding(DB, *amounts(HOST, VCPU=3), user="bob"),
@@ -256,29 +256,29 @@ async def test_usages_are_summed_by_type_with_the_number_of_consumers(clerk: Cle
         )
     )
 
-    assert await clerk.store.usages("shop", "") == (
+    assert await admin.store.usages("shop", "") == (
         TypeUsage(type="", consumers=1, used={"VCPU": 5}),
         TypeUsage(type="INSTANCE", consumers=2, used={"VCPU": 5, "MEMORY_MB": 8}),
     )
-    assert await clerk.store.usages("shop", "bob") == (
+    assert await admin.store.usages("shop", "bob") == (
         TypeUsage(type="INSTANCE", consumers=1, used={"VCPU": 3}),
     )
-    assert await clerk.store.usages("nobody", "") == ()
+    assert await admin.store.usages("nobody", "") == ()
 
 
-async def test_holders_of_a_provider_are_paged_each_with_all_that_it_holds(clerk: Clerk) -> None:
-    await clerk.plant("host-1", VCPU=40)
-    await clerk.plant("host-2", VCPU=40)
+async def test_holders_of_a_provider_are_paged_each_with_all_that_it_holds(admin: AdminClient) -> None:
+    await admin.add_provider("host-1", VCPU=40)
+    await admin.add_provider("host-2", VCPU=40)
     who = sorted(consumer(f"c{n}") for n in range(5))
-    await clerk.write(
+    await admin.write(
         allocations(*[holding(one, *amounts(HOST, VCPU=1), *amounts(OTHER_HOST, VCPU=2)) for one in who])
     )
-    await clerk.write(allocations(holding(WEB, *amounts(OTHER_HOST, VCPU=1))))
-    await clerk.write(DeleteAllocations(consumer=who.pop()))
+    await admin.write(allocations(holding(WEB, *amounts(OTHER_HOST, VCPU=1))))
+    await admin.write(DeleteAllocations(consumer=who.pop()))
 
     found: list[ConsumerState] = []
     after = None
-    while page := await clerk.store.holders_of(HOST, after, 3):
+    while page := await admin.store.holders_of(HOST, after, 3):
         found += page
         after = page[-1].id
 
@@ -286,87 +286,89 @@ async def test_holders_of_a_provider_are_paged_each_with_all_that_it_holds(clerk
     assert {frozenset(state.held) for state in found} == {
         frozenset((*amounts(HOST, VCPU=1), *amounts(OTHER_HOST, VCPU=2)))
     }
-    assert await clerk.store.holders_of(NUMA, None, 3) == ()
+    assert await admin.store.holders_of(NUMA, None, 3) == ()
 
 
 # Beside the bus
 
 
-async def test_a_consumer_that_was_claimed_for_keeps_its_attempt_when_it_is_rewritten(clerk: Clerk) -> None:
-    await clerk.report_one(a_host())
-    await clerk.report_one(a_host("host-2"))
-    await clerk.ask_one(a_claim())
+async def test_a_consumer_that_was_claimed_for_keeps_its_attempt_when_it_is_rewritten(
+    admin: AdminClient,
+) -> None:
+    await admin.report_one(a_host())
+    await admin.report_one(a_host("host-2"))
+    await admin.ask_one(a_claim())
 
     moved = amounts(OTHER_HOST, VCPU=2)
-    assert await clerk.write(allocations(holding(WEB, *moved, generation=1))) == Done()
+    assert await admin.write(allocations(holding(WEB, *moved, generation=1))) == Done()
 
-    assert await clerk.ask_one(a_claim()) == AlreadyClaimed(attempt=1, share=a_share(OTHER_HOST, moved, {}))
-    assert await clerk.ask_one(a_swap(a_share())) == Claimed()
-    assert (await clerk.used(HOST))["VCPU"] == 1
-    assert (await clerk.used(OTHER_HOST))["VCPU"] == 0
+    assert await admin.ask_one(a_claim()) == AlreadyClaimed(attempt=1, share=a_share(OTHER_HOST, moved, {}))
+    assert await admin.ask_one(a_swap(a_share())) == Claimed()
+    assert (await admin.used(HOST))["VCPU"] == 1
+    assert (await admin.used(OTHER_HOST))["VCPU"] == 0
 
 
-async def test_a_consumer_that_was_claimed_for_ends_when_it_is_emptied(clerk: Clerk) -> None:
-    await clerk.report_one(a_host())
-    await clerk.ask(a_claim(), a_claim(who=DB))
-    before = await clerk.store.snapshot_page(0, 1)
+async def test_a_consumer_that_was_claimed_for_ends_when_it_is_emptied(admin: AdminClient) -> None:
+    await admin.report_one(a_host())
+    await admin.ask(a_claim(), a_claim(who=DB))
+    before = await admin.store.snapshot_page(0, 1)
 
-    assert await clerk.write(DeleteAllocations(consumer=WEB)) == Done()
-    assert await clerk.write(allocations(holding(DB, generation=1))) == Done()
+    assert await admin.write(DeleteAllocations(consumer=WEB)) == Done()
+    assert await admin.write(allocations(holding(DB, generation=1))) == Done()
 
     for who in (WEB, DB):
-        assert await clerk.ask_one(a_claim(who=who)) == Superseded(attempt=1, ended=True)
-        assert await clerk.ask_one(a_release(who)) == Released(freed=False)
-        assert (await clerk.row(who)).ended_at == NOON
-    assert (await clerk.used(HOST))["VCPU"] == 0
-    async with clerk.store.lead_feed() as feed:
+        assert await admin.ask_one(a_claim(who=who)) == Superseded(attempt=1, ended=True)
+        assert await admin.ask_one(a_release(who)) == Released(freed=False)
+        assert (await admin.row(who)).ended_at == NOON
+    assert (await admin.used(HOST))["VCPU"] == 0
+    async with admin.store.lead_feed() as feed:
         assert feed is not None
         told = await feed.read()
     assert before.cursor != told.cursor
     assert set(told.ended) == {Holder(consumer=WEB, attempt=1), Holder(consumer=DB, attempt=1)}
 
 
-async def test_what_was_made_anew_after_an_attempt_is_not_freed_by_what_is_late(clerk: Clerk) -> None:
-    await clerk.report_one(a_host())
-    await clerk.ask_one(a_claim())
-    await clerk.ask_one(a_release())
+async def test_what_was_made_anew_after_an_attempt_is_not_freed_by_what_is_late(admin: AdminClient) -> None:
+    await admin.report_one(a_host())
+    await admin.ask_one(a_claim())
+    await admin.ask_one(a_release())
 
-    assert await clerk.write(allocations(holding(WEB, *amounts(HOST, VCPU=2)))) == Done()
+    assert await admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=2)))) == Done()
 
-    found = await clerk.store.consumer(WEB)
+    found = await admin.store.consumer(WEB)
     assert found is not None
     assert (found.generation, found.attempt) == (1, 2)
-    assert await clerk.ask_one(a_release()) == Superseded(attempt=2, ended=False)
-    assert await clerk.ask_one(a_claim()) == Superseded(attempt=2, ended=False)
-    assert (await clerk.used(HOST))["VCPU"] == 2
+    assert await admin.ask_one(a_release()) == Superseded(attempt=2, ended=False)
+    assert await admin.ask_one(a_claim()) == Superseded(attempt=2, ended=False)
+    assert (await admin.used(HOST))["VCPU"] == 2
 
 
-async def test_a_consumer_that_came_by_name_is_found_and_freed_over_the_bus(clerk: Clerk) -> None:
-    await clerk.report_one(a_host())
+async def test_a_consumer_that_came_by_name_is_found_and_freed_over_the_bus(admin: AdminClient) -> None:
+    await admin.report_one(a_host())
     held = amounts(HOST, VCPU=2)
-    await clerk.write(allocations(holding(WEB, *held)))
+    await admin.write(allocations(holding(WEB, *held)))
 
-    assert (await clerk.row(WEB)).cell == CELL
-    assert await clerk.ask_one(a_claim()) == AlreadyClaimed(attempt=0, share=a_share(HOST, held, {}))
-    assert await clerk.ask_one(a_release()) == Released(freed=True)
-    assert (await clerk.used(HOST))["VCPU"] == 0
-    assert await clerk.store.consumer(WEB) is None
+    assert (await admin.row(WEB)).cell == CELL
+    assert await admin.ask_one(a_claim()) == AlreadyClaimed(attempt=0, share=a_share(HOST, held, {}))
+    assert await admin.ask_one(a_release()) == Released(freed=True)
+    assert (await admin.used(HOST))["VCPU"] == 0
+    assert await admin.store.consumer(WEB) is None
 
 
-async def test_a_batch_is_judged_as_if_it_came_one_by_one(clerk: Clerk) -> None:
-    await clerk.plant("host-1", VCPU=4)
-    batches = clerk.desk.batches
+async def test_a_batch_is_judged_as_if_it_came_one_by_one(admin: AdminClient) -> None:
+    await admin.add_provider("host-1", VCPU=4)
+    batches = admin.batcher.batches
 
     verdicts = await asyncio.gather(
-        clerk.write(allocations(holding(WEB, *amounts(HOST, VCPU=3)))),
-        clerk.write(allocations(holding(DB, *amounts(HOST, VCPU=3)))),
-        clerk.write(DeleteAllocations(consumer=WEB)),
-        clerk.write(allocations(holding(DB, *amounts(HOST, VCPU=3)))),
-        clerk.write(allocations(holding(WEB, *amounts(HOST, VCPU=1)))),
-        clerk.write(DeleteAllocations(consumer=WEB)),
+        admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=3)))),
+        admin.write(allocations(holding(DB, *amounts(HOST, VCPU=3)))),
+        admin.write(DeleteAllocations(consumer=WEB)),
+        admin.write(allocations(holding(DB, *amounts(HOST, VCPU=3)))),
+        admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=1)))),
+        admin.write(DeleteAllocations(consumer=WEB)),
     )
 
-    assert clerk.desk.batches == batches + 1
+    assert admin.batcher.batches == batches + 1
     assert [type(verdict).__name__ for verdict in verdicts] == [
         "Done",
         "DoesNotFit",
@@ -375,14 +377,14 @@ async def test_a_batch_is_judged_as_if_it_came_one_by_one(clerk: Clerk) -> None:
         "Done",
         "Done",
     ]
-    assert await clerk.used(HOST) == {"VCPU": 3}
-    assert await clerk.store.consumer(WEB) is None
+    assert await admin.used(HOST) == {"VCPU": 3}
+    assert await admin.store.consumer(WEB) is None
 
 
-async def test_many_at_once_never_take_more_than_there_is(clerk: Clerk) -> None:
+async def test_many_at_once_never_take_more_than_there_is(admin: AdminClient) -> None:
     """Several desks at a few providers, with claims and releases between them, and inventories that shrink and grow."""
-    hosts = [await clerk.plant(f"h{n}", VCPU=20) for n in range(3)]
-    clerks = [clerk, *[Clerk(clerk.store) for _ in range(3)]]
+    hosts = [await admin.add_provider(f"h{n}", VCPU=20) for n in range(3)]
+    clerks = [admin, *[AdminClient(admin.store) for _ in range(3)]]
 
     async def life(number: int) -> list[str]:
         one, who = clerks[number % len(clerks)], consumer(f"c{number}")
@@ -396,7 +398,7 @@ async def test_many_at_once_never_take_more_than_there_is(clerk: Clerk) -> None:
             wishes.append(DeleteAllocations(consumer=who))
         return [type(await one.write(wish)).__name__ for wish in wishes]
 
-    async def shrink(one: Clerk) -> None:
+    async def shrink(one: AdminClient) -> None:
         for total in (18, 10, 20):
             for host in hosts:
                 stock = inventories(VCPU=total)
@@ -410,17 +412,17 @@ async def test_many_at_once_never_take_more_than_there_is(clerk: Clerk) -> None:
     assert verdicts >= {"Done", "DoesNotFit"}
     assert verdicts <= {"Done", "DoesNotFit", "ConsumerMoved", "UnknownConsumer"}
     for host in hosts:
-        assert (await clerk.used(host))["VCPU"] <= 20
+        assert (await admin.used(host))["VCPU"] <= 20
 
 
-async def test_a_provider_is_either_deleted_or_held(clerk: Clerk) -> None:
+async def test_a_provider_is_either_deleted_or_held(admin: AdminClient) -> None:
     """Whoever comes first."""
-    other = Clerk(clerk.store)
+    other = AdminClient(admin.store)
     for number in range(12):
-        host = await clerk.plant(f"h{number}", VCPU=1)
+        host = await admin.add_provider(f"h{number}", VCPU=1)
         who = consumer(f"c{number}")
         deleted, held = await asyncio.gather(
-            clerk.write(DeleteProvider(id=host)),
+            admin.write(DeleteProvider(id=host)),
             other.write(allocations(holding(who, *amounts(host, VCPU=1)))),
         )
         assert (deleted == Done()) != (held == Done()), (deleted, held)

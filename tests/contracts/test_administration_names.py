@@ -21,7 +21,7 @@ from bus.messages.administration import (
     UnknownTrait,
 )
 from bus.messages.placement import NotAllowed
-from tests.contracts.clerk import Clerk, a_clerk
+from tests.contracts.admin_client import AdminClient, an_admin_client
 from tests.contracts.placement_orders import HOST, a_provider, a_report, inventories
 from tests.contracts.stores import STORES
 
@@ -31,132 +31,132 @@ GOLD = "CUSTOM_GOLD"
 
 
 @pytest_asyncio.fixture(params=STORES)
-async def clerk(request: pytest.FixtureRequest) -> AsyncIterator[Clerk]:
-    async with a_clerk(request.param) as one:
+async def admin(request: pytest.FixtureRequest) -> AsyncIterator[AdminClient]:
+    async with an_admin_client(request.param) as one:
         yield one
 
 
-async def classes(clerk: Clerk) -> tuple[str, ...]:
-    return await clerk.store.custom_names("classes", "", 100)
+async def classes(admin: AdminClient) -> tuple[str, ...]:
+    return await admin.store.custom_names("classes", "", 100)
 
 
-async def traits(clerk: Clerk) -> tuple[str, ...]:
-    return await clerk.store.custom_names("traits", "", 100)
+async def traits(admin: AdminClient) -> tuple[str, ...]:
+    return await admin.store.custom_names("traits", "", 100)
 
 
-async def test_a_name_is_made_once(clerk: Clerk) -> None:
-    assert await clerk.write(CreateClass(name=GOLD)) == Done()
-    assert await clerk.write(CreateClass(name=GOLD)) == AlreadyThere(name=GOLD)
-    assert await clerk.write(CreateTrait(name=GOLD)) == Done()
-    assert await clerk.write(CreateTrait(name=GOLD)) == AlreadyThere(name=GOLD)
-    assert (await classes(clerk), await traits(clerk)) == ((GOLD,), (GOLD,))
+async def test_a_name_is_made_once(admin: AdminClient) -> None:
+    assert await admin.write(CreateClass(name=GOLD)) == Done()
+    assert await admin.write(CreateClass(name=GOLD)) == AlreadyThere(name=GOLD)
+    assert await admin.write(CreateTrait(name=GOLD)) == Done()
+    assert await admin.write(CreateTrait(name=GOLD)) == AlreadyThere(name=GOLD)
+    assert (await classes(admin), await traits(admin)) == ((GOLD,), (GOLD,))
 
 
-async def test_a_name_goes_and_comes_back(clerk: Clerk) -> None:
-    await clerk.write(CreateClass(name=GOLD))
-    await clerk.write(CreateTrait(name=GOLD))
+async def test_a_name_goes_and_comes_back(admin: AdminClient) -> None:
+    await admin.write(CreateClass(name=GOLD))
+    await admin.write(CreateTrait(name=GOLD))
 
-    assert await clerk.write(DeleteClass(name=GOLD)) == Done()
-    assert await clerk.write(DeleteTrait(name=GOLD)) == Done()
-    assert await clerk.write(DeleteClass(name=GOLD)) == UnknownClass(names=(GOLD,))
-    assert await clerk.write(DeleteTrait(name=GOLD)) == UnknownTrait(names=(GOLD,))
-    assert (await classes(clerk), await traits(clerk)) == ((), ())
-    assert await clerk.write(CreateClass(name=GOLD)) == Done()
-    assert await clerk.write(CreateTrait(name=GOLD)) == Done()
-    await clerk.plant("host-1", CUSTOM_GOLD=4)
-    await clerk.write(SetTraits(provider=HOST, generation=None, traits=(GOLD,)))
-    assert (await clerk.provider(HOST)).traits == (GOLD,)
+    assert await admin.write(DeleteClass(name=GOLD)) == Done()
+    assert await admin.write(DeleteTrait(name=GOLD)) == Done()
+    assert await admin.write(DeleteClass(name=GOLD)) == UnknownClass(names=(GOLD,))
+    assert await admin.write(DeleteTrait(name=GOLD)) == UnknownTrait(names=(GOLD,))
+    assert (await classes(admin), await traits(admin)) == ((), ())
+    assert await admin.write(CreateClass(name=GOLD)) == Done()
+    assert await admin.write(CreateTrait(name=GOLD)) == Done()
+    await admin.add_provider("host-1", CUSTOM_GOLD=4)
+    await admin.write(SetTraits(provider=HOST, generation=None, traits=(GOLD,)))
+    assert (await admin.provider(HOST)).traits == (GOLD,)
 
 
-async def test_a_name_that_went_is_unknown_until_somebody_brings_it_along_again(clerk: Clerk) -> None:
+async def test_a_name_that_went_is_unknown_until_somebody_brings_it_along_again(admin: AdminClient) -> None:
     """Reports bring names along; who writes by name must know them."""
-    await clerk.report_one(a_report(a_provider("host-1", holds=inventories(CUSTOM_GOLD=1), traits=(GOLD,))))
-    await clerk.report_one(a_report(a_provider("host-1", holds={}, traits=())))
-    await clerk.write(DeleteClass(name=GOLD))
-    await clerk.write(DeleteTrait(name=GOLD))
+    await admin.report_one(a_report(a_provider("host-1", holds=inventories(CUSTOM_GOLD=1), traits=(GOLD,))))
+    await admin.report_one(a_report(a_provider("host-1", holds={}, traits=())))
+    await admin.write(DeleteClass(name=GOLD))
+    await admin.write(DeleteTrait(name=GOLD))
 
-    assert await clerk.write(
+    assert await admin.write(
         SetInventories(provider=HOST, generation=None, inventories=inventories(CUSTOM_GOLD=1))
     ) == UnknownClass(names=(GOLD,))
-    assert await clerk.write(SetTraits(provider=HOST, generation=None, traits=(GOLD,))) == UnknownTrait(
+    assert await admin.write(SetTraits(provider=HOST, generation=None, traits=(GOLD,))) == UnknownTrait(
         names=(GOLD,)
     )
-    await clerk.report_one(a_report(a_provider("host-1", holds=inventories(CUSTOM_GOLD=2), traits=(GOLD,))))
-    state = await clerk.provider(HOST)
+    await admin.report_one(a_report(a_provider("host-1", holds=inventories(CUSTOM_GOLD=2), traits=(GOLD,))))
+    state = await admin.provider(HOST)
     assert (state.inventories[GOLD].total, state.traits) == (2, (GOLD,))
-    assert (await classes(clerk), await traits(clerk)) == ((GOLD,), (GOLD,))
+    assert (await classes(admin), await traits(admin)) == ((GOLD,), (GOLD,))
 
 
-async def test_a_name_that_is_in_use_stays(clerk: Clerk) -> None:
-    await clerk.write(CreateClass(name=GOLD))
-    await clerk.write(CreateTrait(name=GOLD))
-    await clerk.plant("host-1", CUSTOM_GOLD=4)
-    await clerk.write(SetTraits(provider=HOST, generation=None, traits=(GOLD,)))
+async def test_a_name_that_is_in_use_stays(admin: AdminClient) -> None:
+    await admin.write(CreateClass(name=GOLD))
+    await admin.write(CreateTrait(name=GOLD))
+    await admin.add_provider("host-1", CUSTOM_GOLD=4)
+    await admin.write(SetTraits(provider=HOST, generation=None, traits=(GOLD,)))
     in_use = NameInUse(name=GOLD, provider=HOST)
 
-    assert await clerk.write(DeleteClass(name=GOLD)) == in_use
-    assert await clerk.write(DeleteTrait(name=GOLD)) == in_use
-    assert await clerk.write(RenameClass(name=GOLD, to="CUSTOM_IRON")) == in_use
-    await clerk.write(SetInventories(provider=HOST, generation=None, inventories={}))
-    await clerk.write(SetTraits(provider=HOST, generation=None, traits=()))
-    assert await clerk.write(DeleteClass(name=GOLD)) == Done()
-    assert await clerk.write(DeleteTrait(name=GOLD)) == Done()
+    assert await admin.write(DeleteClass(name=GOLD)) == in_use
+    assert await admin.write(DeleteTrait(name=GOLD)) == in_use
+    assert await admin.write(RenameClass(name=GOLD, to="CUSTOM_IRON")) == in_use
+    await admin.write(SetInventories(provider=HOST, generation=None, inventories={}))
+    await admin.write(SetTraits(provider=HOST, generation=None, traits=()))
+    assert await admin.write(DeleteClass(name=GOLD)) == Done()
+    assert await admin.write(DeleteTrait(name=GOLD)) == Done()
 
 
-async def test_a_standard_name_stays(clerk: Clerk) -> None:
-    stays = NotAllowed(field="name", reason="'VCPU' is a standard name, which stays")
+async def test_a_standard_name_stays(admin: AdminClient) -> None:
+    stays = NotAllowed(field="name", reason="'VCPU' is a standard name; only custom names can be changed")
 
-    assert await clerk.write(DeleteClass(name="VCPU")) == stays
-    assert await clerk.write(RenameClass(name="VCPU", to=GOLD)) == stays
-    assert isinstance(await clerk.write(DeleteTrait(name="STORAGE_DISK_SSD")), NotAllowed)
-
-
-async def test_a_class_that_nobody_has_takes_another_name(clerk: Clerk) -> None:
-    await clerk.write(CreateClass(name=GOLD))
-    await clerk.write(CreateClass(name="CUSTOM_TIN"))
-
-    assert await clerk.write(RenameClass(name=GOLD, to="CUSTOM_TIN")) == AlreadyThere(name="CUSTOM_TIN")
-    assert await clerk.write(RenameClass(name=GOLD, to=GOLD)) == Done()
-    assert await clerk.write(RenameClass(name=GOLD, to="CUSTOM_IRON")) == Done()
-    assert await clerk.write(RenameClass(name=GOLD, to="CUSTOM_LEAD")) == UnknownClass(names=(GOLD,))
-    assert await classes(clerk) == ("CUSTOM_IRON", "CUSTOM_TIN")
+    assert await admin.write(DeleteClass(name="VCPU")) == stays
+    assert await admin.write(RenameClass(name="VCPU", to=GOLD)) == stays
+    assert isinstance(await admin.write(DeleteTrait(name="STORAGE_DISK_SSD")), NotAllowed)
 
 
-async def test_names_are_paged_in_the_order_of_the_alphabet(clerk: Clerk) -> None:
+async def test_a_class_that_nobody_has_takes_another_name(admin: AdminClient) -> None:
+    await admin.write(CreateClass(name=GOLD))
+    await admin.write(CreateClass(name="CUSTOM_TIN"))
+
+    assert await admin.write(RenameClass(name=GOLD, to="CUSTOM_TIN")) == AlreadyThere(name="CUSTOM_TIN")
+    assert await admin.write(RenameClass(name=GOLD, to=GOLD)) == Done()
+    assert await admin.write(RenameClass(name=GOLD, to="CUSTOM_IRON")) == Done()
+    assert await admin.write(RenameClass(name=GOLD, to="CUSTOM_LEAD")) == UnknownClass(names=(GOLD,))
+    assert await classes(admin) == ("CUSTOM_IRON", "CUSTOM_TIN")
+
+
+async def test_names_are_paged_in_the_order_of_the_alphabet(admin: AdminClient) -> None:
     for name in ("CUSTOM_B", "CUSTOM_A_", "CUSTOM_A", "CUSTOM_A1"):
-        await clerk.write(CreateTrait(name=name))
+        await admin.write(CreateTrait(name=name))
 
-    first = await clerk.store.custom_names("traits", "", 3)
+    first = await admin.store.custom_names("traits", "", 3)
 
     assert first == ("CUSTOM_A", "CUSTOM_A1", "CUSTOM_A_")
-    assert await clerk.store.custom_names("traits", first[-1], 3) == ("CUSTOM_B",)
+    assert await admin.store.custom_names("traits", first[-1], 3) == ("CUSTOM_B",)
 
 
-async def test_of_many_who_make_a_name_at_once_one_does(clerk: Clerk) -> None:
-    others = Clerk(clerk.store)
+async def test_of_many_who_make_a_name_at_once_one_does(admin: AdminClient) -> None:
+    others = AdminClient(admin.store)
 
     verdicts = await asyncio.gather(
-        *[one.write(CreateTrait(name=GOLD)) for _ in range(5) for one in (clerk, others)]
+        *[one.write(CreateTrait(name=GOLD)) for _ in range(5) for one in (admin, others)]
     )
 
     assert verdicts.count(Done()) == 1
     assert verdicts.count(AlreadyThere(name=GOLD)) == 9
 
 
-async def test_a_name_is_either_deleted_or_used(clerk: Clerk) -> None:
+async def test_a_name_is_either_deleted_or_used(admin: AdminClient) -> None:
     """Whoever comes first."""
-    other = Clerk(clerk.store)
+    other = AdminClient(admin.store)
     for number in range(8):
-        host = await clerk.plant(f"h{number}")
+        host = await admin.add_provider(f"h{number}")
         name = f"CUSTOM_{number}"
-        await clerk.write(CreateTrait(name=name))
-        await clerk.write(CreateClass(name=name))
+        await admin.write(CreateTrait(name=name))
+        await admin.write(CreateClass(name=name))
         no_trait, has_trait, no_class, has_class = await asyncio.gather(
-            clerk.write(DeleteTrait(name=name)),
+            admin.write(DeleteTrait(name=name)),
             other.write(SetTraits(provider=host, generation=None, traits=(name,))),
-            clerk.write(DeleteClass(name=name)),
+            admin.write(DeleteClass(name=name)),
             other.write(SetInventories(provider=host, generation=None, inventories=inventories(**{name: 1}))),
         )
-        state = await clerk.provider(host)
+        state = await admin.provider(host)
         assert (no_trait == Done()) == (state.traits == ()), (no_trait, has_trait)
         assert (no_class == Done()) == (state.inventories == {}), (no_class, has_class)

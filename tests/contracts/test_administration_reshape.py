@@ -17,7 +17,7 @@ from bus.messages.administration import (
     UnknownProvider,
 )
 from bus.messages.placement import DoesNotFit, InventoryInUse, InventoryState, NotAllowed, Shortfall
-from tests.contracts.clerk import Clerk, a_clerk, allocations, holding
+from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import (
     DB,
     HOST,
@@ -36,12 +36,12 @@ LEFT, RIGHT = provider("numa-1"), provider("numa-2")
 
 
 @pytest_asyncio.fixture(params=STORES)
-async def clerk(request: pytest.FixtureRequest) -> AsyncIterator[Clerk]:
+async def admin(request: pytest.FixtureRequest) -> AsyncIterator[AdminClient]:
     """A host of 8 processors of which 5 are held, with two NUMA nodes that have none yet."""
-    async with a_clerk(request.param) as one:
-        await one.plant("host-1", VCPU=8, MEMORY_MB=64)
-        await one.plant("numa-1", HOST)
-        await one.plant("numa-2", HOST)
+    async with an_admin_client(request.param) as one:
+        await one.add_provider("host-1", VCPU=8, MEMORY_MB=64)
+        await one.add_provider("numa-1", HOST)
+        await one.add_provider("numa-2", HOST)
         await one.write(
             allocations(
                 holding(WEB, *amounts(HOST, VCPU=3, MEMORY_MB=32)), holding(DB, *amounts(HOST, VCPU=2))
@@ -71,65 +71,65 @@ WEB_MOVED = holding(
 DB_MOVED = holding(DB, *amounts(RIGHT, VCPU=2), generation=1)
 
 
-async def test_what_is_held_moves_with_the_inventory(clerk: Clerk) -> None:
-    shape = await clerk.shape(HOST)
+async def test_what_is_held_moves_with_the_inventory(admin: AdminClient) -> None:
+    shape = await admin.shape(HOST)
 
-    assert await clerk.write(split(WEB_MOVED, DB_MOVED)) == Done()
+    assert await admin.write(split(WEB_MOVED, DB_MOVED)) == Done()
 
-    states = await clerk.providers()
+    states = await admin.providers()
     assert states[HOST].inventories == {"MEMORY_MB": InventoryState(total=64, used=32)}
     assert states[LEFT].inventories == {"VCPU": InventoryState(total=4, used=2)}
     assert states[RIGHT].inventories == {"VCPU": InventoryState(total=4, used=3)}
-    assert await clerk.shape(HOST) > shape
+    assert await admin.shape(HOST) > shape
     # Twice for the inventories, once for what is held.
     assert (states[HOST].generation, states[LEFT].generation) == (5, 3)
-    found = await clerk.store.consumer(WEB)
+    found = await admin.store.consumer(WEB)
     assert found is not None
     assert (found.generation, set(found.held)) == (2, set(WEB_MOVED.amounts))
 
 
-async def test_afterwards_it_is_claimed_and_freed_as_ever(clerk: Clerk) -> None:
-    await clerk.write(split(WEB_MOVED, DB_MOVED))
+async def test_afterwards_it_is_claimed_and_freed_as_ever(admin: AdminClient) -> None:
+    await admin.write(split(WEB_MOVED, DB_MOVED))
 
     assert isinstance(
-        await clerk.write(allocations(holding(DB, *amounts(RIGHT, VCPU=4), generation=2))), DoesNotFit
+        await admin.write(allocations(holding(DB, *amounts(RIGHT, VCPU=4), generation=2))), DoesNotFit
     )
-    assert await clerk.write(allocations(holding(WEB, *amounts(LEFT, VCPU=4), generation=2))) == Done()
-    assert (await clerk.used(LEFT), await clerk.used(RIGHT)) == ({"VCPU": 4}, {"VCPU": 2})
-    assert await clerk.used(HOST) == {"MEMORY_MB": 0}
+    assert await admin.write(allocations(holding(WEB, *amounts(LEFT, VCPU=4), generation=2))) == Done()
+    assert (await admin.used(LEFT), await admin.used(RIGHT)) == ({"VCPU": 4}, {"VCPU": 2})
+    assert await admin.used(HOST) == {"MEMORY_MB": 0}
 
 
-async def test_who_is_not_moved_keeps_the_inventory_where_it_is(clerk: Clerk) -> None:
-    before = await clerk.providers()
+async def test_who_is_not_moved_keeps_the_inventory_where_it_is(admin: AdminClient) -> None:
+    before = await admin.providers()
 
-    assert await clerk.write(split(WEB_MOVED)) == InventoryInUse(provider=HOST, resource="VCPU", used=2)
+    assert await admin.write(split(WEB_MOVED)) == InventoryInUse(provider=HOST, resource="VCPU", used=2)
 
-    assert await clerk.providers() == before
-    found = await clerk.store.consumer(WEB)
+    assert await admin.providers() == before
+    found = await admin.store.consumer(WEB)
     assert found is not None
     assert found.generation == 1
 
 
-async def test_what_does_not_fit_the_new_inventories_is_refused(clerk: Clerk) -> None:
-    before = await clerk.providers()
+async def test_what_does_not_fit_the_new_inventories_is_refused(admin: AdminClient) -> None:
+    before = await admin.providers()
     crowded = holding(DB, *amounts(LEFT, VCPU=3), generation=1)
 
-    assert await clerk.write(split(WEB_MOVED, crowded)) == DoesNotFit(
+    assert await admin.write(split(WEB_MOVED, crowded)) == DoesNotFit(
         shortfalls=(Shortfall(provider=LEFT, resource="VCPU", asked=5, free=4),)
     )
-    assert await clerk.providers() == before
+    assert await admin.providers() == before
 
 
-async def test_generations_of_providers_and_consumers_are_judged(clerk: Clerk) -> None:
+async def test_generations_of_providers_and_consumers_are_judged(admin: AdminClient) -> None:
     stale = holding(DB, *amounts(RIGHT, VCPU=2), generation=7)
 
-    assert await clerk.write(split(WEB_MOVED, DB_MOVED, host_generation=1)) == GenerationMoved(
+    assert await admin.write(split(WEB_MOVED, DB_MOVED, host_generation=1)) == GenerationMoved(
         provider=HOST, seen=1, current=2
     )
-    assert await clerk.write(split(WEB_MOVED, stale)) == ConsumerMoved(consumer=DB, seen=7, current=1)
+    assert await admin.write(split(WEB_MOVED, stale)) == ConsumerMoved(consumer=DB, seen=7, current=1)
 
 
-async def test_what_it_names_must_exist(clerk: Clerk) -> None:
+async def test_what_it_names_must_exist(admin: AdminClient) -> None:
     nowhere = Reshape(inventories=(stocks(OTHER_HOST, 0),))
     nothing = Reshape(inventories=(stocks(LEFT, 0, CUSTOM_NO=1),))
     for_nobody = Reshape(
@@ -137,30 +137,30 @@ async def test_what_it_names_must_exist(clerk: Clerk) -> None:
     )
     twice = Reshape(inventories=(stocks(LEFT, 0), stocks(LEFT, 0)))
 
-    assert await clerk.write(nowhere) == UnknownProvider(provider=OTHER_HOST, field="inventories")
-    assert await clerk.write(nothing) == UnknownClass(names=("CUSTOM_NO",))
-    assert await clerk.write(for_nobody) == UnknownProvider(provider=OTHER_HOST, field="allocations")
-    assert await clerk.write(twice) == NotAllowed(
+    assert await admin.write(nowhere) == UnknownProvider(provider=OTHER_HOST, field="inventories")
+    assert await admin.write(nothing) == UnknownClass(names=("CUSTOM_NO",))
+    assert await admin.write(for_nobody) == UnknownProvider(provider=OTHER_HOST, field="allocations")
+    assert await admin.write(twice) == NotAllowed(
         field="inventories[1].provider", reason=f"provider {LEFT} is named twice"
     )
 
 
-async def test_inventories_alone_are_replaced_as_ever(clerk: Clerk) -> None:
-    assert await clerk.write(Reshape(inventories=(stocks(LEFT, 0), stocks(RIGHT, 0, VCPU=1)))) == Done()
-    assert (await clerk.generation(LEFT), await clerk.generation(RIGHT)) == (1, 2)
+async def test_inventories_alone_are_replaced_as_ever(admin: AdminClient) -> None:
+    assert await admin.write(Reshape(inventories=(stocks(LEFT, 0), stocks(RIGHT, 0, VCPU=1)))) == Done()
+    assert (await admin.generation(LEFT), await admin.generation(RIGHT)) == (1, 2)
 
 
-async def test_what_is_held_elsewhere_moves_with_it(clerk: Clerk) -> None:
+async def test_what_is_held_elsewhere_moves_with_it(admin: AdminClient) -> None:
     """Of providers whose inventories stay, too, and of trees that the reshape does not name otherwise."""
-    await clerk.plant("host-2", MEMORY_MB=64)
+    await admin.add_provider("host-2", MEMORY_MB=64)
     moved = holding(WEB, *amounts(LEFT, VCPU=3), *amounts(OTHER_HOST, MEMORY_MB=32), generation=1)
 
-    assert await clerk.write(split(moved, DB_MOVED)) == Done()
+    assert await admin.write(split(moved, DB_MOVED)) == Done()
 
-    assert (await clerk.used(HOST), await clerk.used(OTHER_HOST)) == ({"MEMORY_MB": 0}, {"MEMORY_MB": 32})
+    assert (await admin.used(HOST), await admin.used(OTHER_HOST)) == ({"MEMORY_MB": 0}, {"MEMORY_MB": 32})
 
 
-async def test_a_reshape_leaves_no_new_consumer_where_it_is_refused(clerk: Clerk) -> None:
+async def test_a_reshape_leaves_no_new_consumer_where_it_is_refused(admin: AdminClient) -> None:
     new = holding(consumer("new"), *amounts(LEFT, VCPU=9))
 
-    assert isinstance(await clerk.write(split(WEB_MOVED, DB_MOVED, new)), DoesNotFit)
+    assert isinstance(await admin.write(split(WEB_MOVED, DB_MOVED, new)), DoesNotFit)

@@ -25,7 +25,7 @@ from bus.messages.administration import (
     UpdateProvider,
     Write,
 )
-from tests.contracts.clerk import Clerk, a_clerk, allocations, holding
+from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import (
     CELL,
     a_claim,
@@ -45,19 +45,19 @@ TREES, DESKS, LIVES, DEEDS = 3, 3, 24, 8
 
 
 @pytest_asyncio.fixture(params=STORES)
-async def clerk(request: pytest.FixtureRequest) -> AsyncIterator[Clerk]:
-    async with a_clerk(request.param) as one:
+async def admin(request: pytest.FixtureRequest) -> AsyncIterator[AdminClient]:
+    async with an_admin_client(request.param) as one:
         for number in range(TREES):
-            await one.plant(f"h{number}", cell=CELL, VCPU=12)
-            await one.plant(f"n{number}", provider(f"h{number}"), VCPU=12)
+            await one.add_provider(f"h{number}", cell=CELL, VCPU=12)
+            await one.add_provider(f"n{number}", provider(f"h{number}"), VCPU=12)
         yield one
 
 
 class Somebody:
     """One life: some deeds, each drawn by chance."""
 
-    def __init__(self, clerk: Clerk, number: int) -> None:
-        self._clerk = clerk
+    def __init__(self, admin: AdminClient, number: int) -> None:
+        self._clerk = admin
         self._chance = random.Random(number)
         self._me = consumer(f"c{number}")
         self._number = number
@@ -138,8 +138,8 @@ class Somebody:
         return await self._write(Reshape(inventories=(moved,), allocations=(wish,)))
 
 
-async def test_whatever_all_of_them_do_at_once_the_books_are_right(clerk: Clerk) -> None:
-    desks = [clerk, *[Clerk(clerk.store) for _ in range(DESKS - 1)]]
+async def test_whatever_all_of_them_do_at_once_the_books_are_right(admin: AdminClient) -> None:
+    desks = [admin, *[AdminClient(admin.store) for _ in range(DESKS - 1)]]
     lives = [Somebody(desks[number % DESKS], number) for number in range(LIVES)]
 
     met = Counter(
@@ -147,13 +147,13 @@ async def test_whatever_all_of_them_do_at_once_the_books_are_right(clerk: Clerk)
     )
 
     assert set(met) >= {"Done", "ProviderWritten", "DoesNotFit", "Claimed", "Released", "UnknownConsumer"}
-    assert await clerk.store.audit() == ()
+    assert await admin.store.audit() == ()
     held: Counter[ProviderId] = Counter()
     for number in range(LIVES):
-        found = await clerk.store.consumer(consumer(f"c{number}"))
+        found = await admin.store.consumer(consumer(f"c{number}"))
         for amount in found.held if found else ():
             held[amount.provider] += amount.amount
-    states = await clerk.providers()
+    states = await admin.providers()
     assert {which: state.inventories["VCPU"].used for which, state in states.items()} == {
         which: held[which] for which in states
     }

@@ -11,9 +11,9 @@ from bus.errors import Transient
 from bus.message import ConsumerId
 from bus.messages.administration import CreateProvider, CreateTrait, Done, ProviderWritten, SetAllocations
 from placement_worker.core.ledger import ClaimChanges
-from placement_worker.desk import BATCH_MAX, Desk
 from placement_worker.store import PlacementTransaction
-from tests.contracts.clerk import Clerk, a_clerk, allocations, holding
+from placement_worker.write_batcher import BATCH_MAX, WriteBatcher
+from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import HOST, NOON, VOCABULARY, WEB, amounts, consumer
 
 pytestmark = pytest.mark.asyncio
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.asyncio
 class Troubled:
     """A way to the books on which something may happen before a batch is committed."""
 
-    def __init__(self, clerk: Clerk, happens: Callable[[ClaimChanges], None]) -> None:
-        self._store = clerk.store
+    def __init__(self, admin: AdminClient, happens: Callable[[ClaimChanges], None]) -> None:
+        self._store = admin.store
         self._happens = happens
         self.begun = 0
 
@@ -42,9 +42,9 @@ class Troubled:
 
 
 @pytest_asyncio.fixture
-async def clerk() -> AsyncIterator[Clerk]:
-    async with a_clerk("memory") as one:
-        await one.plant("host-1", VCPU=1000)
+async def admin() -> AsyncIterator[AdminClient]:
+    async with an_admin_client("memory") as one:
+        await one.add_provider("host-1", VCPU=1000)
         yield one
 
 
@@ -53,14 +53,14 @@ def one_each(number: int) -> SetAllocations:
 
 
 def desk_with(
-    clerk: Clerk, happens: Callable[[ClaimChanges], None], tries_max: int = 3
-) -> tuple[Desk, Troubled]:
-    way = Troubled(clerk, happens)
-    return Desk(way, VOCABULARY, lambda: NOON, tries_max=tries_max), way
+    admin: AdminClient, happens: Callable[[ClaimChanges], None], tries_max: int = 3
+) -> tuple[WriteBatcher, Troubled]:
+    way = Troubled(admin, happens)
+    return WriteBatcher(way, VOCABULARY, lambda: NOON, tries_max=tries_max), way
 
 
-async def test_who_comes_together_is_written_together(clerk: Clerk) -> None:
-    desk, way = desk_with(clerk, lambda _: None)
+async def test_who_comes_together_is_written_together(admin: AdminClient) -> None:
+    desk, way = desk_with(admin, lambda _: None)
 
     verdicts = await asyncio.gather(*[desk.ask(one_each(number)) for number in range(BATCH_MAX + 1)])
 
@@ -68,22 +68,22 @@ async def test_who_comes_together_is_written_together(clerk: Clerk) -> None:
     assert (desk.asked, desk.batches, way.begun) == (BATCH_MAX + 1, 2, 2)
 
 
-async def test_who_comes_while_a_batch_is_written_makes_up_the_next(clerk: Clerk) -> None:
+async def test_who_comes_while_a_batch_is_written_makes_up_the_next(admin: AdminClient) -> None:
     later: list[asyncio.Task[object]] = []
 
     def come(_: ClaimChanges) -> None:
         if not later:
             later.extend(asyncio.ensure_future(desk.ask(one_each(number))) for number in range(1, 6))
 
-    desk, way = desk_with(clerk, come)
+    desk, way = desk_with(admin, come)
 
     assert await desk.ask(one_each(0)) == Done()
     assert await asyncio.gather(*later) == [Done()] * 5
     assert way.begun == 2
 
 
-async def test_each_kind_has_its_own_batches(clerk: Clerk) -> None:
-    desk, way = desk_with(clerk, lambda _: None)
+async def test_each_kind_has_its_own_batches(admin: AdminClient) -> None:
+    desk, way = desk_with(admin, lambda _: None)
 
     verdicts = await asyncio.gather(
         desk.ask(one_each(1)),
@@ -96,12 +96,12 @@ async def test_each_kind_has_its_own_batches(clerk: Clerk) -> None:
     assert way.begun == 3
 
 
-async def test_one_that_never_will_work_harms_only_itself(clerk: Clerk) -> None:
+async def test_one_that_never_will_work_harms_only_itself(admin: AdminClient) -> None:
     def refuse(changes: ClaimChanges) -> None:
         if names(changes) & {WEB}:
             raise ValueError("nobody can write this")
 
-    desk, _ = desk_with(clerk, refuse)
+    desk, _ = desk_with(admin, refuse)
 
     poison = allocations(holding(WEB, *amounts(HOST, VCPU=1)))
     asked = [desk.ask(one_each(1)), desk.ask(poison), desk.ask(one_each(2))]
@@ -109,18 +109,18 @@ async def test_one_that_never_will_work_harms_only_itself(clerk: Clerk) -> None:
 
     assert [verdicts[0], verdicts[2]] == [Done(), Done()]
     assert isinstance(verdicts[1], ValueError)
-    assert await clerk.used(HOST) == {"VCPU": 2}
+    assert await admin.used(HOST) == {"VCPU": 2}
     assert await desk.ask(one_each(3)) == Done()
 
 
-async def test_what_is_nobodys_fault_is_tried_again(clerk: Clerk) -> None:
+async def test_what_is_nobodys_fault_is_tried_again(admin: AdminClient) -> None:
     left = [Transient("deadlock"), Transient("deadlock")]
 
     def fail(_: ClaimChanges) -> None:
         if left:
             raise left.pop()
 
-    desk, way = desk_with(clerk, fail)
+    desk, way = desk_with(admin, fail)
 
     verdicts = await asyncio.gather(*[desk.ask(one_each(number)) for number in range(3)])
 
@@ -128,11 +128,11 @@ async def test_what_is_nobodys_fault_is_tried_again(clerk: Clerk) -> None:
     assert (way.begun, desk.batches) == (3, 1)
 
 
-async def test_where_the_books_stay_away_all_are_told_and_nothing_is_written(clerk: Clerk) -> None:
+async def test_where_the_books_stay_away_all_are_told_and_nothing_is_written(admin: AdminClient) -> None:
     def fail(_: ClaimChanges) -> None:
         raise Transient("no books")
 
-    desk, way = desk_with(clerk, fail)
+    desk, way = desk_with(admin, fail)
 
     verdicts = await asyncio.gather(
         *[desk.ask(one_each(number)) for number in range(3)], return_exceptions=True
@@ -140,11 +140,11 @@ async def test_where_the_books_stay_away_all_are_told_and_nothing_is_written(cle
 
     assert [type(verdict) for verdict in verdicts] == [Transient] * 3
     assert way.begun == 3
-    assert await clerk.used(HOST) == {"VCPU": 0}
+    assert await admin.used(HOST) == {"VCPU": 0}
 
 
-async def test_who_has_gone_before_its_turn_is_not_written(clerk: Clerk) -> None:
-    desk, _ = desk_with(clerk, lambda _: None)
+async def test_who_has_gone_before_its_turn_is_not_written(admin: AdminClient) -> None:
+    desk, _ = desk_with(admin, lambda _: None)
 
     gone = asyncio.create_task(desk.ask(one_each(1)))
     stays = asyncio.create_task(desk.ask(one_each(2)))
@@ -153,12 +153,12 @@ async def test_who_has_gone_before_its_turn_is_not_written(clerk: Clerk) -> None
     gone.cancel()
 
     assert await stays == Done()
-    assert await clerk.store.consumer(consumer("c1")) is None
+    assert await admin.store.consumer(consumer("c1")) is None
     assert gone.cancelled()
 
 
-async def test_a_desk_closes_when_all_are_answered(clerk: Clerk) -> None:
-    desk, _ = desk_with(clerk, lambda _: None)
+async def test_a_desk_closes_when_all_are_answered(admin: AdminClient) -> None:
+    desk, _ = desk_with(admin, lambda _: None)
     asked = [asyncio.create_task(desk.ask(one_each(number))) for number in range(3)]
     await asyncio.sleep(0)
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bus.messages.administration import CreateTrait, Done
-from placement_worker.desk import LINGER_SHARE, Desk
 from placement_worker.store import PlacementStore, PlacementTransaction
 from placement_worker.store_memory import MemoryPlacementStore
+from placement_worker.write_batcher import LINGER_SHARE, WriteBatcher
 from tests.contracts.placement_orders import NOON, VOCABULARY
 from tests.simulation.loop import run_simulated
 
@@ -33,12 +33,12 @@ class SlowToCommit:
             await asyncio.sleep(COMMIT_S)
 
 
-def a_desk() -> tuple[Desk, SlowToCommit]:
+def a_desk() -> tuple[WriteBatcher, SlowToCommit]:
     way = SlowToCommit(MemoryPlacementStore())
-    return Desk(way, VOCABULARY, lambda: NOON), way
+    return WriteBatcher(way, VOCABULARY, lambda: NOON), way
 
 
-async def asking(desk: Desk, name: str, times: int) -> None:
+async def asking(desk: WriteBatcher, name: str, times: int) -> None:
     for turn in range(times):
         assert await desk.ask(CreateTrait(name=f"CUSTOM_{name}_{turn}")) == Done()
 

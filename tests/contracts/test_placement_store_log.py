@@ -19,7 +19,6 @@ from bus.messages.placement import (
 )
 from placement_worker.core.ledger import ClaimChanges, Touched
 from placement_worker.store import ChangeFeed, Unpublished
-from tests.contracts.desk import Desk, names
 from tests.contracts.placement_orders import (
     CLEANUP,
     DB,
@@ -41,6 +40,7 @@ from tests.contracts.placement_orders import (
     inventories,
     provider,
 )
+from tests.contracts.store_client import StoreClient, names
 from tests.contracts.stores import STORES, open_store
 
 pytestmark = pytest.mark.asyncio
@@ -52,32 +52,32 @@ NOTHING_USED = {"VCPU": 0, "MEMORY_MB": 0}
 
 
 @pytest_asyncio.fixture(params=STORES)
-async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[StoreClient]:
     async with open_store(request.param) as store:
-        desk = Desk(store)
-        await desk.report(a_host("host-1"), a_host("host-2"))
-        yield desk
+        client = StoreClient(store)
+        await client.report(a_host("host-1"), a_host("host-2"))
+        yield client
 
 
 @pytest_asyncio.fixture
-async def feed(desk: Desk) -> AsyncIterator[ChangeFeed]:
+async def feed(client: StoreClient) -> AsyncIterator[ChangeFeed]:
     """One that has read all there was."""
-    async with desk.store.lead_feed() as feed:
+    async with client.store.lead_feed() as feed:
         assert feed is not None
         await feed.mark(1, (await feed.read()).cursor)
         yield feed
 
 
-async def test_pages_together_hold_every_provider_once_by_internal_id(desk: Desk) -> None:
+async def test_pages_together_hold_every_provider_once_by_internal_id(client: StoreClient) -> None:
     for number in range(3, 8):
-        await desk.report(a_host(f"host-{number}"))
-    await desk.report(a_report(a_provider("numa-1", HOST, inventories(VGPU=1))))
-    await desk.report(a_report(root=provider("host-4"), removed=(provider("host-4"),)))
+        await client.report(a_host(f"host-{number}"))
+    await client.report(a_report(a_provider("numa-1", HOST, inventories(VGPU=1))))
+    await client.report(a_report(root=provider("host-4"), removed=(provider("host-4"),)))
 
     pages = []
     after: int | None = 0
     while after is not None:
-        page = await desk.store.snapshot_page(after, limit=3)
+        page = await client.store.snapshot_page(after, limit=3)
         pages.append(page.providers)
         after = page.next
 
@@ -88,48 +88,48 @@ async def test_pages_together_hold_every_provider_once_by_internal_id(desk: Desk
     assert internals == sorted(set(internals))
 
 
-async def test_a_full_last_page_says_that_it_is_the_last(desk: Desk) -> None:
-    page = await desk.store.snapshot_page(0, limit=2)
+async def test_a_full_last_page_says_that_it_is_the_last(client: StoreClient) -> None:
+    page = await client.store.snapshot_page(0, limit=2)
 
     assert len(page.providers) == 2
     assert page.next is None
 
 
-async def test_an_empty_store_has_one_empty_page(desk: Desk) -> None:
-    await desk.report(a_report(removed=(HOST,)), a_report(root=OTHER_HOST, removed=(OTHER_HOST,)))
+async def test_an_empty_store_has_one_empty_page(client: StoreClient) -> None:
+    await client.report(a_report(removed=(HOST,)), a_report(root=OTHER_HOST, removed=(OTHER_HOST,)))
 
-    page = await desk.store.snapshot_page(0, limit=2)
+    page = await client.store.snapshot_page(0, limit=2)
 
     assert (page.providers, page.next) == ((), None)
 
 
-async def test_trees_are_read_whole(desk: Desk) -> None:
-    await desk.report(a_report(a_provider("numa-1", HOST, inventories(VGPU=1), ("CUSTOM_A",))))
+async def test_trees_are_read_whole(client: StoreClient) -> None:
+    await client.report(a_report(a_provider("numa-1", HOST, inventories(VGPU=1), ("CUSTOM_A",))))
 
-    async with desk.store.transaction() as tx:
+    async with client.store.transaction() as tx:
         trees = await tx.read_trees([HOST, provider("nowhere")])
 
     assert names(trees) == ["host-1", "numa-1"]
-    states = await desk.providers()
+    states = await client.providers()
     assert trees == tuple(states[state.id] for state in trees)
 
 
-async def test_the_feed_tells_what_was_committed_whole(desk: Desk) -> None:
-    async with desk.store.lead_feed() as feed:
+async def test_the_feed_tells_what_was_committed_whole(client: StoreClient) -> None:
+    async with client.store.lead_feed() as feed:
         assert feed is not None
         read = await feed.read()
 
-    states = await desk.providers()
+    states = await client.providers()
     assert read.providers == (states[HOST], states[OTHER_HOST])
     assert read.gone == ()
 
 
 async def test_the_feed_is_read_in_pages_that_together_tell_everything_once(
-    desk: Desk, feed: ChangeFeed
+    client: StoreClient, feed: ChangeFeed
 ) -> None:
     vms = [consumer(f"vm-{number}") for number in range(7)]
     for number, each in enumerate(vms):
-        await desk.ask(a_claim(a_share((HOST, OTHER_HOST)[number % 2]), each))
+        await client.ask(a_claim(a_share((HOST, OTHER_HOST)[number % 2]), each))
 
     told, sizes = [], []
     page = await feed.read(3)
@@ -151,14 +151,16 @@ async def test_the_feed_is_read_in_pages_that_together_tell_everything_once(
     rest = await feed.read(3)
     assert (rest.claimed, rest.usage, rest.is_cut) == ((), (), False)
     # Whoever leads next goes on from there.
-    await desk.ask(a_release(vms[0]))
+    await client.ask(a_release(vms[0]))
     assert (await feed.read(3)).ended == (Holder(consumer=vms[0], attempt=1),)
 
 
-async def test_the_feed_tells_once_what_is_marked_and_again_what_is_not(desk: Desk, feed: ChangeFeed) -> None:
-    await desk.ask(a_claim())
+async def test_the_feed_tells_once_what_is_marked_and_again_what_is_not(
+    client: StoreClient, feed: ChangeFeed
+) -> None:
+    await client.ask(a_claim())
     first = await feed.read()
-    await desk.ask(a_claim(a_share(OTHER_HOST), DB))
+    await client.ask(a_claim(a_share(OTHER_HOST), DB))
     again = await feed.read()
 
     assert [usage.id for usage in first.usage] == [HOST]
@@ -176,15 +178,15 @@ async def test_the_feed_tells_once_what_is_marked_and_again_what_is_not(desk: De
 
 
 async def test_the_feed_tells_of_claims_what_is_used_and_on_which_revision_that_stands(
-    desk: Desk, feed: ChangeFeed
+    client: StoreClient, feed: ChangeFeed
 ) -> None:
-    before = await desk.provider(HOST)
-    await desk.ask(a_claim())
-    await desk.ask(a_claim(a_share(), DB), a_release(DB))
+    before = await client.provider(HOST)
+    await client.ask(a_claim())
+    await client.ask(a_claim(a_share(), DB), a_release(DB))
 
     read = await feed.read()
 
-    after = await desk.provider(HOST)
+    after = await client.provider(HOST)
     assert read.providers == ()
     assert read.usage == (
         ProviderUsage(
@@ -202,44 +204,44 @@ async def test_the_feed_tells_of_claims_what_is_used_and_on_which_revision_that_
 
 @pytest.mark.parametrize("is_claimed_first", [True, False])
 async def test_a_provider_of_which_more_changed_than_what_is_used_is_told_whole(
-    desk: Desk, feed: ChangeFeed, *, is_claimed_first: bool
+    client: StoreClient, feed: ChangeFeed, *, is_claimed_first: bool
 ) -> None:
     if is_claimed_first:
-        await desk.ask(a_claim())
-    await desk.report(a_report(a_provider("host-1", None, inventories(VCPU=99))))
-    reported = await desk.provider(HOST)
+        await client.ask(a_claim())
+    await client.report(a_report(a_provider("host-1", None, inventories(VCPU=99))))
+    reported = await client.provider(HOST)
     if not is_claimed_first:
-        await desk.ask(a_claim(a_share(shapes={HOST: reported.shape})))
+        await client.ask(a_claim(a_share(shapes={HOST: reported.shape})))
 
     read = await feed.read()
-    assert (read.providers, read.usage) == ((await desk.provider(HOST),), ())
+    assert (read.providers, read.usage) == ((await client.provider(HOST),), ())
 
     await feed.mark(2, read.cursor)
-    await desk.ask(a_release())
+    await client.ask(a_release())
     rest = await feed.read()
     assert rest.providers == ()
     assert [(usage.id, usage.base) for usage in rest.usage] == [(HOST, reported.revision)]
 
 
 async def test_the_feed_tells_a_provider_as_it_is_now_however_often_it_changed(
-    desk: Desk, feed: ChangeFeed
+    client: StoreClient, feed: ChangeFeed
 ) -> None:
-    await desk.ask(a_claim())
-    await desk.ask(a_release())
+    await client.ask(a_claim())
+    await client.ask(a_release())
 
     read = await feed.read()
 
-    now = await desk.provider(HOST)
+    now = await client.provider(HOST)
     assert [(usage.revision, usage.used) for usage in read.usage] == [
         (now.revision, {resource: stock.used for resource, stock in now.inventories.items()})
     ]
     assert read.claimed == read.ended == (Holder(consumer=WEB, attempt=1),)
 
 
-async def test_the_feed_tells_both_sides_of_a_swap(desk: Desk, feed: ChangeFeed) -> None:
-    await desk.ask(a_claim())
+async def test_the_feed_tells_both_sides_of_a_swap(client: StoreClient, feed: ChangeFeed) -> None:
+    await client.ask(a_claim())
     await feed.mark(2, (await feed.read()).cursor)
-    await desk.ask(a_swap(a_share(OTHER_HOST), cleanup=CLEANUP))
+    await client.ask(a_swap(a_share(OTHER_HOST), cleanup=CLEANUP))
 
     read = await feed.read()
 
@@ -248,10 +250,12 @@ async def test_the_feed_tells_both_sides_of_a_swap(desk: Desk, feed: ChangeFeed)
     assert read.ended == (Holder(consumer=WEB, attempt=1),)
 
 
-async def test_the_feed_tells_which_provider_is_gone_at_which_revision(desk: Desk, feed: ChangeFeed) -> None:
-    await desk.ask(a_claim(), a_release())
-    last = await desk.provider(HOST)
-    await desk.report(a_report(removed=(HOST,)))
+async def test_the_feed_tells_which_provider_is_gone_at_which_revision(
+    client: StoreClient, feed: ChangeFeed
+) -> None:
+    await client.ask(a_claim(), a_release())
+    last = await client.provider(HOST)
+    await client.report(a_report(removed=(HOST,)))
 
     read = await feed.read()
 
@@ -261,31 +265,31 @@ async def test_the_feed_tells_which_provider_is_gone_at_which_revision(desk: Des
 
 
 async def test_the_feed_tells_a_provider_that_went_and_came_again_as_two(
-    desk: Desk, feed: ChangeFeed
+    client: StoreClient, feed: ChangeFeed
 ) -> None:
-    last = await desk.provider(HOST)
-    await desk.report(a_report(removed=(HOST,)))
-    await desk.report(a_host("host-1"))
+    last = await client.provider(HOST)
+    await client.report(a_report(removed=(HOST,)))
+    await client.report(a_host("host-1"))
 
     read = await feed.read()
 
     assert [gone.internal for gone in read.gone] == [last.internal]
-    assert read.providers == (await desk.provider(HOST),)
+    assert read.providers == (await client.provider(HOST),)
     assert read.providers[0].internal > last.internal
 
 
-async def test_what_changes_nothing_is_not_told(desk: Desk, feed: ChangeFeed) -> None:
-    await desk.report(a_host("host-1"))
-    await desk.ask(a_claim(a_share(HOST, shapes={HOST: 9})), a_release(DB))
+async def test_what_changes_nothing_is_not_told(client: StoreClient, feed: ChangeFeed) -> None:
+    await client.report(a_host("host-1"))
+    await client.ask(a_claim(a_share(HOST, shapes={HOST: 9})), a_release(DB))
 
     read = await feed.read()
 
     assert read == Unpublished(cursor=read.cursor)
 
 
-async def test_what_was_rolled_back_is_not_told(desk: Desk, feed: ChangeFeed) -> None:
+async def test_what_was_rolled_back_is_not_told(client: StoreClient, feed: ChangeFeed) -> None:
     async def cancelled() -> None:
-        async with desk.store.transaction() as tx:
+        async with client.store.transaction() as tx:
             await tx.lock_claims((a_claim(),))
             await tx.write_claims(
                 ClaimChanges(
@@ -301,61 +305,61 @@ async def test_what_was_rolled_back_is_not_told(desk: Desk, feed: ChangeFeed) ->
     assert read == Unpublished(cursor=read.cursor)
 
 
-async def test_a_second_leader_is_turned_away_until_the_first_is_gone(desk: Desk) -> None:
-    async with desk.store.lead_feed() as first:
+async def test_a_second_leader_is_turned_away_until_the_first_is_gone(client: StoreClient) -> None:
+    async with client.store.lead_feed() as first:
         assert first is not None
-        async with desk.store.lead_feed() as second:
+        async with client.store.lead_feed() as second:
             assert second is None
-    async with desk.store.lead_feed() as third:
+    async with client.store.lead_feed() as third:
         assert third is not None
 
 
-async def test_a_new_leader_starts_a_new_term_where_the_last_one_marked(desk: Desk) -> None:
-    async with desk.store.lead_feed() as feed:
+async def test_a_new_leader_starts_a_new_term_where_the_last_one_marked(client: StoreClient) -> None:
+    async with client.store.lead_feed() as feed:
         assert feed is not None
         first = feed.published
         await feed.mark(7, (await feed.read()).cursor)
         assert feed.published == LogPosition(term=first.term, position=7)
-        assert (await desk.store.snapshot_page(0, 1)).published == feed.published
-    await desk.ask(a_claim())
+        assert (await client.store.snapshot_page(0, 1)).published == feed.published
+    await client.ask(a_claim())
 
-    async with desk.store.lead_feed() as feed:
+    async with client.store.lead_feed() as feed:
         assert feed is not None
         assert feed.published > LogPosition(term=first.term, position=7)
         assert feed.published.term > first.term
-        assert (await desk.store.snapshot_page(0, 1)).published == feed.published
+        assert (await client.store.snapshot_page(0, 1)).published == feed.published
         assert [usage.id for usage in (await feed.read()).usage] == [HOST]
 
 
-async def test_pruning_forgets_tombstones_but_not_the_living(desk: Desk) -> None:
-    await desk.ask(a_claim(a_share(), WEB), a_claim(a_share(), DB), a_release(DB))
+async def test_pruning_forgets_tombstones_but_not_the_living(client: StoreClient) -> None:
+    await client.ask(a_claim(a_share(), WEB), a_claim(a_share(), DB), a_release(DB))
     long_ago = a_claim(a_share(), DB, issued_at=LONG_AGO)
 
-    assert await desk.store.prune(NOON, BEFORE_EVERYTHING) == 0
-    assert await desk.store.prune(NOON + timedelta(seconds=1), BEFORE_EVERYTHING) == 1
+    assert await client.store.prune(NOON, BEFORE_EVERYTHING) == 0
+    assert await client.store.prune(NOON + timedelta(seconds=1), BEFORE_EVERYTHING) == 1
 
-    assert await desk.ask_one(long_ago) == TooOld(horizon_s=int(HORIZON.total_seconds()))
-    assert isinstance(await desk.ask_one(a_claim()), AlreadyClaimed)
-    assert await desk.ask_one(a_release()) == Released(freed=True)
-    assert await desk.ask_one(structs.replace(long_ago, issued_at=NOON)) == Claimed()
+    assert await client.ask_one(long_ago) == TooOld(horizon_s=int(HORIZON.total_seconds()))
+    assert isinstance(await client.ask_one(a_claim()), AlreadyClaimed)
+    assert await client.ask_one(a_release()) == Released(freed=True)
+    assert await client.ask_one(structs.replace(long_ago, issued_at=NOON)) == Claimed()
 
 
-async def test_pruning_forgets_of_the_log_only_what_was_published(desk: Desk) -> None:
-    assert await desk.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) == 0
-    async with desk.store.lead_feed() as feed:
+async def test_pruning_forgets_of_the_log_only_what_was_published(client: StoreClient) -> None:
+    assert await client.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) == 0
+    async with client.store.lead_feed() as feed:
         assert feed is not None
         await feed.mark(1, (await feed.read()).cursor)
-        await desk.ask(a_claim())
+        await client.ask(a_claim())
 
-        assert await desk.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) > 0
+        assert await client.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) > 0
 
         assert [usage.id for usage in (await feed.read()).usage] == [HOST]
 
 
-async def test_the_audit_finds_what_contradicts_itself(desk: Desk) -> None:
-    assert await desk.store.audit() == ()
-    await desk.ask(a_claim(a_share(HOST), WEB), a_claim(a_share(OTHER_HOST), DB))
-    web, db = await desk.row(WEB), await desk.row(DB)
+async def test_the_audit_finds_what_contradicts_itself(client: StoreClient) -> None:
+    assert await client.store.audit() == ()
+    await client.ask(a_claim(a_share(HOST), WEB), a_claim(a_share(OTHER_HOST), DB))
+    web, db = await client.row(WEB), await client.row(DB)
     planted = (
         ClaimChanges(touched=(Touched(HOST, 5, {**NOTHING_USED, "VCPU": 3}),)),
         ClaimChanges(consumers=(structs.replace(web, ended_at=NOON),)),
@@ -364,10 +368,10 @@ async def test_the_audit_finds_what_contradicts_itself(desk: Desk) -> None:
 
     found = []
     for changes in planted:
-        async with desk.store.transaction() as tx:
+        async with client.store.transaction() as tx:
             await tx.lock_claims((a_release(WEB), a_release(DB), a_claim(), a_claim(a_share(OTHER_HOST))))
             await tx.write_claims(changes)
-        found.append(" ".join(await desk.store.audit()))
+        found.append(" ".join(await client.store.audit()))
 
     assert str(HOST) in found[0]
     assert str(WEB) in found[1]
@@ -375,30 +379,32 @@ async def test_the_audit_finds_what_contradicts_itself(desk: Desk) -> None:
     assert str(OTHER_HOST) in found[2]
 
 
-async def test_the_changes_since_a_cursor_are_what_was_written_since(desk: Desk) -> None:
-    since = (await desk.store.snapshot_page(0, 10)).cursor
-    nothing = await desk.store.changes_page(since, 0, 10)
-    await desk.ask(a_claim())
+async def test_the_changes_since_a_cursor_are_what_was_written_since(client: StoreClient) -> None:
+    since = (await client.store.snapshot_page(0, 10)).cursor
+    nothing = await client.store.changes_page(since, 0, 10)
+    await client.ask(a_claim())
 
-    page = await desk.store.changes_page(since, 0, 10)
+    page = await client.store.changes_page(since, 0, 10)
 
     assert nothing is not None
     assert (nothing.providers, nothing.gone, nothing.next) == ((), (), None)
     assert page is not None
-    assert page.providers == (await desk.provider(HOST),)
+    assert page.providers == (await client.provider(HOST),)
     assert (page.since, page.next) == (since, None)
-    later = await desk.store.changes_page(page.cursor, 0, 10)
+    later = await client.store.changes_page(page.cursor, 0, 10)
     assert later is not None
     assert later.providers == ()
 
 
-async def test_changes_are_told_whether_or_not_they_were_published(desk: Desk, feed: ChangeFeed) -> None:
-    since = (await desk.store.snapshot_page(0, 10)).cursor
-    await desk.ask(a_claim())
+async def test_changes_are_told_whether_or_not_they_were_published(
+    client: StoreClient, feed: ChangeFeed
+) -> None:
+    since = (await client.store.snapshot_page(0, 10)).cursor
+    await client.ask(a_claim())
     await feed.mark(2, (await feed.read()).cursor)
-    await desk.ask(a_claim(a_share(OTHER_HOST), DB))
+    await client.ask(a_claim(a_share(OTHER_HOST), DB))
 
-    page = await desk.store.changes_page(since, 0, 10)
+    page = await client.store.changes_page(since, 0, 10)
 
     assert page is not None
     assert names(page.providers) == ["host-1", "host-2"]
@@ -406,27 +412,27 @@ async def test_changes_are_told_whether_or_not_they_were_published(desk: Desk, f
 
 
 async def test_the_cursor_of_the_feed_is_one_since_which_changes_can_be_asked(
-    desk: Desk, feed: ChangeFeed
+    client: StoreClient, feed: ChangeFeed
 ) -> None:
-    await desk.ask(a_claim())
+    await client.ask(a_claim())
     since = (await feed.read()).cursor
-    await desk.ask(a_claim(a_share(OTHER_HOST), DB))
+    await client.ask(a_claim(a_share(OTHER_HOST), DB))
 
-    page = await desk.store.changes_page(since, 0, 10)
+    page = await client.store.changes_page(since, 0, 10)
 
     assert page is not None
     assert names(page.providers) == ["host-2"]
 
 
-async def test_changes_come_in_pages_by_internal_id(desk: Desk) -> None:
-    since = (await desk.store.snapshot_page(0, 10)).cursor
+async def test_changes_come_in_pages_by_internal_id(client: StoreClient) -> None:
+    since = (await client.store.snapshot_page(0, 10)).cursor
     for number in range(3, 8):
-        await desk.report(a_host(f"host-{number}"))
+        await client.report(a_host(f"host-{number}"))
 
     pages = []
     after: int | None = 0
     while after is not None:
-        page = await desk.store.changes_page(since, after, 2)
+        page = await client.store.changes_page(since, after, 2)
         assert page is not None
         pages.append(names(page.providers))
         after = page.next
@@ -434,12 +440,12 @@ async def test_changes_come_in_pages_by_internal_id(desk: Desk) -> None:
     assert pages == [["host-3", "host-4"], ["host-5", "host-6"], ["host-7"]]
 
 
-async def test_the_changes_tell_who_is_gone(desk: Desk) -> None:
-    since = (await desk.store.snapshot_page(0, 10)).cursor
-    last = await desk.provider(HOST)
-    await desk.report(a_report(removed=(HOST,)))
+async def test_the_changes_tell_who_is_gone(client: StoreClient) -> None:
+    since = (await client.store.snapshot_page(0, 10)).cursor
+    last = await client.provider(HOST)
+    await client.report(a_report(removed=(HOST,)))
 
-    page = await desk.store.changes_page(since, 0, 10)
+    page = await client.store.changes_page(since, 0, 10)
 
     assert page is not None
     assert page.providers == ()
@@ -447,23 +453,23 @@ async def test_the_changes_tell_who_is_gone(desk: Desk) -> None:
 
 
 async def test_since_a_cursor_that_the_log_has_forgotten_nothing_can_be_told(
-    desk: Desk, feed: ChangeFeed
+    client: StoreClient, feed: ChangeFeed
 ) -> None:
-    forgotten = (await desk.store.snapshot_page(0, 10)).cursor
-    await desk.ask(a_claim())
+    forgotten = (await client.store.snapshot_page(0, 10)).cursor
+    await client.ask(a_claim())
     await feed.mark(2, (await feed.read()).cursor)
-    remembered = (await desk.store.snapshot_page(0, 10)).cursor
+    remembered = (await client.store.snapshot_page(0, 10)).cursor
 
-    assert await desk.store.changes_page(forgotten, 0, 10) is not None
-    assert await desk.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) > 0
+    assert await client.store.changes_page(forgotten, 0, 10) is not None
+    assert await client.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) > 0
 
-    assert await desk.store.changes_page(forgotten, 0, 10) is None
-    assert await desk.store.changes_since(forgotten) is None
-    rest = await desk.store.changes_page(remembered, 0, 10)
+    assert await client.store.changes_page(forgotten, 0, 10) is None
+    assert await client.store.changes_since(forgotten) is None
+    rest = await client.store.changes_page(remembered, 0, 10)
     assert rest is not None
     assert rest.providers == ()
     # An empty log does not count from the start again.
-    again = await desk.store.changes_page(rest.cursor, 0, 10)
+    again = await client.store.changes_page(rest.cursor, 0, 10)
     assert again is not None
 
 
@@ -482,38 +488,38 @@ async def test_since_a_cursor_that_the_log_has_forgotten_nothing_can_be_told(
         "-1",
     ],
 )
-async def test_since_a_cursor_of_other_books_nothing_can_be_told(desk: Desk, cursor: str) -> None:
-    assert await desk.store.changes_page(cursor, 0, 10) is None
-    assert await desk.store.changes_since(cursor) is None
+async def test_since_a_cursor_of_other_books_nothing_can_be_told(client: StoreClient, cursor: str) -> None:
+    assert await client.store.changes_page(cursor, 0, 10) is None
+    assert await client.store.changes_since(cursor) is None
 
 
-async def test_who_follows_by_itself_is_told_of_claims_only_what_is_used(desk: Desk) -> None:
-    since = (await desk.store.snapshot_page(0, 10)).cursor
-    nothing = await desk.store.changes_since(since)
+async def test_who_follows_by_itself_is_told_of_claims_only_what_is_used(client: StoreClient) -> None:
+    since = (await client.store.snapshot_page(0, 10)).cursor
+    nothing = await client.store.changes_since(since)
     assert nothing is not None
     assert nothing == Unpublished(cursor=nothing.cursor)
 
-    await desk.ask_one(a_claim(a_share(asked=amounts(HOST, VCPU=3))))
-    await desk.report(a_host("host-2", VCPU=9), a_host("host-3"))
-    changes = await desk.store.changes_since(since)
+    await client.ask_one(a_claim(a_share(asked=amounts(HOST, VCPU=3))))
+    await client.report(a_host("host-2", VCPU=9), a_host("host-3"))
+    changes = await client.store.changes_since(since)
     assert changes is not None
     assert [(usage.id, usage.used["VCPU"]) for usage in changes.usage] == [(HOST, 3)]
     assert names(changes.providers) == ["host-2", "host-3"]
 
-    await desk.report(a_report(removed=(OTHER_HOST,), root=OTHER_HOST))
-    later = await desk.store.changes_since(changes.cursor)
+    await client.report(a_report(removed=(OTHER_HOST,), root=OTHER_HOST))
+    later = await client.store.changes_since(changes.cursor)
     assert later is not None
     assert ([one.id for one in later.gone], later.usage, later.providers) == ([OTHER_HOST], (), ())
 
 
-async def test_revisions_are_those_of_all_providers(desk: Desk) -> None:
-    await desk.ask(a_claim(), a_release())
-    await desk.report(a_host("host-3"))
-    states = sorted((await desk.providers()).values(), key=lambda state: state.internal)
+async def test_revisions_are_those_of_all_providers(client: StoreClient) -> None:
+    await client.ask(a_claim(), a_release())
+    await client.report(a_host("host-3"))
+    states = sorted((await client.providers()).values(), key=lambda state: state.internal)
 
-    first = await desk.store.revisions_page(0, 2)
+    first = await client.store.revisions_page(0, 2)
     assert first.next is not None
-    second = await desk.store.revisions_page(first.next, 2)
+    second = await client.store.revisions_page(first.next, 2)
 
     assert (len(first.internals), second.next) == (2, None)
     assert first.internals + second.internals == tuple(state.internal for state in states)

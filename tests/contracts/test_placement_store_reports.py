@@ -20,10 +20,9 @@ from bus.messages.placement import (
     ReportOutdated,
     ReportVerdict,
 )
-from placement_worker.core.ledger import Reported
-from placement_worker.core.reports import decide_reports, named_in
+from placement_worker.core.ledger import SentReport
+from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
-from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import (
     HOST,
     OTHER_HOST,
@@ -40,6 +39,7 @@ from tests.contracts.placement_orders import (
     inventories,
     provider,
 )
+from tests.contracts.store_client import StoreClient
 from tests.contracts.stores import STORES, open_store
 
 pytestmark = pytest.mark.asyncio
@@ -53,10 +53,10 @@ SSD = ("STORAGE_DISK_SSD",)
 
 
 @pytest_asyncio.fixture(params=STORES)
-async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[StoreClient]:
     """Empty books; whatever a test does, they must be right in the end."""
     async with open_store(request.param) as store:
-        yield Desk(store)
+        yield StoreClient(store)
         assert await store.audit() == ()
 
 
@@ -68,7 +68,7 @@ def named(which: str, name: str, parent: ProviderId | None = None) -> ReportedPr
     return ReportedProvider(id=provider(which), name=name, parent=parent)
 
 
-async def test_a_new_tree_is_kept_whole(desk: Desk) -> None:
+async def test_a_new_tree_is_kept_whole(client: StoreClient) -> None:
     rack, row = aggregate("rack"), aggregate("row")
     report = a_report(
         # In any order: parents need not come first.
@@ -77,9 +77,9 @@ async def test_a_new_tree_is_kept_whole(desk: Desk) -> None:
         a_provider("host-1", None, inventories(MEMORY_MB=512), SSD, (rack, row)),
     )
 
-    assert await desk.report_one(report) == ReportAccepted(shape=1, shape_moved=True)
+    assert await client.report_one(report) == ReportAccepted(shape=1, shape_moved=True)
 
-    states = await desk.providers()
+    states = await client.providers()
     assert {state.name: state.parent for state in states.values()} == {
         "host-1": None,
         "numa-1": HOST,
@@ -96,76 +96,76 @@ async def test_a_new_tree_is_kept_whole(desk: Desk) -> None:
     assert set(states[HOST].aggregates) == {rack, row}
 
 
-async def test_an_identical_report_moves_nothing(desk: Desk) -> None:
+async def test_an_identical_report_moves_nothing(client: StoreClient) -> None:
     report = a_report(
         a_provider("host-1", None, {"VCPU": WHOLE}, SSD, (aggregate("rack"),)),
         a_provider("numa-1", HOST, inventories(VGPU=1)),
         removed=(PCI,),
     )
-    await desk.report(report)
-    await desk.ask(a_claim(a_share(HOST, amounts(HOST, VCPU=2))))
-    before = await desk.providers()
+    await client.report(report)
+    await client.ask(a_claim(a_share(HOST, amounts(HOST, VCPU=2))))
+    before = await client.providers()
 
-    assert await desk.report_one(report) == ReportAccepted(shape=1, shape_moved=False)
-    assert await desk.providers() == before
+    assert await client.report_one(report) == ReportAccepted(shape=1, shape_moved=False)
+    assert await client.providers() == before
 
 
-async def test_what_a_report_does_not_tell_stays_as_it_is(desk: Desk) -> None:
-    await desk.report(
+async def test_what_a_report_does_not_tell_stays_as_it_is(client: StoreClient) -> None:
+    await client.report(
         a_report(
             a_provider("host-1", None, {"VCPU": WHOLE}, SSD, (aggregate("rack"),)),
             a_provider("numa-1", HOST, inventories(VGPU=1)),
         )
     )
-    before = await desk.providers()
+    before = await client.providers()
 
-    await desk.report(a_report(a_provider("host-1", traits=("CUSTOM_OTHER",))))
+    await client.report(a_report(a_provider("host-1", traits=("CUSTOM_OTHER",))))
 
-    after = await desk.providers()
+    after = await client.providers()
     assert after[HOST].inventories == before[HOST].inventories
     assert after[HOST].aggregates == before[HOST].aggregates
     assert after[HOST].traits == ("CUSTOM_OTHER",)
     assert after[NUMA].revision == before[NUMA].revision
 
 
-async def test_what_is_in_use_stays_in_use_when_its_inventory_changes(desk: Desk) -> None:
-    await desk.report(a_host("host-1", VCPU=4, MEMORY_MB=512))
-    await desk.ask(a_claim(a_share(HOST, amounts(HOST, VCPU=3))))
+async def test_what_is_in_use_stays_in_use_when_its_inventory_changes(client: StoreClient) -> None:
+    await client.report(a_host("host-1", VCPU=4, MEMORY_MB=512))
+    await client.ask(a_claim(a_share(HOST, amounts(HOST, VCPU=3))))
 
-    await desk.report(a_host("host-1", VCPU=2))
+    await client.report(a_host("host-1", VCPU=2))
 
-    assert (await desk.provider(HOST)).inventories == {"VCPU": InventoryState(total=2, used=3)}
+    assert (await client.provider(HOST)).inventories == {"VCPU": InventoryState(total=2, used=3)}
 
 
-async def test_what_is_in_use_cannot_be_taken_away(desk: Desk) -> None:
-    await desk.report(
+async def test_what_is_in_use_cannot_be_taken_away(client: StoreClient) -> None:
+    await client.report(
         a_report(
             a_provider("host-1", None, inventories(VCPU=4, MEMORY_MB=512)),
             a_provider("numa-1", HOST, inventories(VGPU=1)),
         )
     )
     share = a_share(HOST, (*amounts(HOST, VCPU=3), *amounts(NUMA, VGPU=1)))
-    await desk.ask(a_claim(share))
-    before = await desk.providers()
+    await client.ask(a_claim(share))
+    before = await client.providers()
 
-    assert await desk.report_one(a_host("host-1", MEMORY_MB=512)) == InventoryInUse(
+    assert await client.report_one(a_host("host-1", MEMORY_MB=512)) == InventoryInUse(
         provider=HOST, resource="VCPU", used=3
     )
-    assert await desk.report_one(
+    assert await client.report_one(
         a_report(a_provider("host-1", traits=SSD), removed=(NUMA,))
     ) == InventoryInUse(provider=NUMA, resource="VGPU", used=1)
-    assert await desk.providers() == before
+    assert await client.providers() == before
 
-    await desk.ask(a_release(WEB))
-    assert await desk.report_one(a_report(removed=(NUMA,))) == ReportAccepted(shape=2, shape_moved=True)
-    assert list(await desk.providers()) == [HOST]
+    await client.ask(a_release(WEB))
+    assert await client.report_one(a_report(removed=(NUMA,))) == ReportAccepted(shape=2, shape_moved=True)
+    assert list(await client.providers()) == [HOST]
 
 
-async def test_a_refused_report_changes_nothing(desk: Desk) -> None:
-    await desk.report(a_host("host-1"), a_host("host-2"))
-    before = await desk.providers()
+async def test_a_refused_report_changes_nothing(client: StoreClient) -> None:
+    await client.report(a_host("host-1"), a_host("host-2"))
+    before = await client.providers()
 
-    verdict = await desk.report_one(
+    verdict = await client.report_one(
         a_report(
             a_provider("host-1", traits=SSD),
             a_provider("numa-1", HOST, inventories(VCPU=1)),
@@ -175,239 +175,241 @@ async def test_a_refused_report_changes_nothing(desk: Desk) -> None:
 
     assert isinstance(verdict, NotAllowed)
     assert verdict.field == "providers[2].parent"
-    assert await desk.providers() == before
+    assert await client.providers() == before
 
 
-async def test_a_child_may_move_inside_its_tree(desk: Desk) -> None:
+async def test_a_child_may_move_inside_its_tree(client: StoreClient) -> None:
     tree = (a_provider("host-1"), a_provider("numa-1", HOST), a_provider("pci-1", NUMA))
-    await desk.report(a_report(*tree))
+    await client.report(a_report(*tree))
 
     # Away from a parent that goes with the same report.
     moved = a_report(a_provider("pci-1", HOST), removed=(NUMA,))
 
-    assert await desk.report_one(moved) == ReportAccepted(shape=2, shape_moved=True)
-    states = await desk.providers()
+    assert await client.report_one(moved) == ReportAccepted(shape=2, shape_moved=True)
+    states = await client.providers()
     assert {state.id: state.parent for state in states.values()} == {HOST: None, PCI: HOST}
 
 
-async def test_parent_and_child_may_change_places(desk: Desk) -> None:
+async def test_parent_and_child_may_change_places(client: StoreClient) -> None:
     tree = (a_provider("host-1"), a_provider("numa-1", HOST), a_provider("pci-1", NUMA))
-    await desk.report(a_report(*tree))
+    await client.report(a_report(*tree))
 
-    await desk.report(a_report(a_provider("numa-1", PCI), a_provider("pci-1", HOST)))
+    await client.report(a_report(a_provider("numa-1", PCI), a_provider("pci-1", HOST)))
 
-    assert {state.id: state.parent for state in (await desk.providers()).values()} == {
+    assert {state.id: state.parent for state in (await client.providers()).values()} == {
         HOST: None,
         PCI: HOST,
         NUMA: PCI,
     }
 
 
-async def test_a_tree_goes_with_its_root(desk: Desk) -> None:
+async def test_a_tree_goes_with_its_root(client: StoreClient) -> None:
     tree = (a_provider("host-1"), a_provider("numa-1", HOST), a_provider("pci-1", NUMA))
-    await desk.report(a_report(*tree), a_host("host-2"))
+    await client.report(a_report(*tree), a_host("host-2"))
 
     gone = a_report(removed=(HOST, NUMA, PCI))
 
-    assert await desk.report_one(gone) == ReportAccepted(shape=2, shape_moved=True)
-    assert list(await desk.providers()) == [OTHER_HOST]
-    assert await desk.report_one(gone) == ReportAccepted(shape=2, shape_moved=False)
-    assert list(await desk.providers()) == [OTHER_HOST]
+    assert await client.report_one(gone) == ReportAccepted(shape=2, shape_moved=True)
+    assert list(await client.providers()) == [OTHER_HOST]
+    assert await client.report_one(gone) == ReportAccepted(shape=2, shape_moved=False)
+    assert list(await client.providers()) == [OTHER_HOST]
 
 
-async def test_what_never_stood_leaves_nothing_when_it_is_removed(desk: Desk) -> None:
+async def test_what_never_stood_leaves_nothing_when_it_is_removed(client: StoreClient) -> None:
     gone = a_report(removed=(HOST,), epoch=3, sequence=7)
 
-    assert await desk.report_one(gone) == ReportAccepted(shape=0, shape_moved=False)
+    assert await client.report_one(gone) == ReportAccepted(shape=0, shape_moved=False)
 
-    assert await desk.store.prune(AFTER_EVERYTHING, BEFORE_EVERYTHING) == 0
-    assert await desk.report_one(a_host()) == ReportAccepted(shape=1, shape_moved=True)
+    assert await client.store.prune(AFTER_EVERYTHING, BEFORE_EVERYTHING) == 0
+    assert await client.report_one(a_host()) == ReportAccepted(shape=1, shape_moved=True)
 
 
-async def test_a_tree_that_is_felled_and_planted_again_never_shows_an_old_shape(desk: Desk) -> None:
+async def test_a_tree_that_is_felled_and_planted_again_never_shows_an_old_shape(client: StoreClient) -> None:
     shapes = []
     for _ in range(3):
-        await desk.report(a_host())
-        shapes.append((await desk.provider(HOST)).shape)
-        await desk.report(a_host(VCPU=2))
-        shapes.append((await desk.provider(HOST)).shape)
-        await desk.report(felled())
+        await client.report(a_host())
+        shapes.append((await client.provider(HOST)).shape)
+        await client.report(a_host(VCPU=2))
+        shapes.append((await client.provider(HOST)).shape)
+        await client.report(felled())
         # In one batch it is no different.
-        await desk.report(a_host(), felled(), a_host())
-        shapes.append((await desk.provider(HOST)).shape)
-        await desk.report(felled())
+        await client.report(a_host(), felled(), a_host())
+        shapes.append((await client.provider(HOST)).shape)
+        await client.report(felled())
 
     assert shapes == sorted(set(shapes))
 
 
-async def test_a_claim_that_saw_the_tree_that_was_felled_is_told_that_the_shape_moved(desk: Desk) -> None:
-    await desk.report(a_host())
-    seen = (await desk.provider(HOST)).shape
-    await desk.report(felled())
-    await desk.report(a_host())
+async def test_a_claim_that_saw_the_tree_that_was_felled_is_told_that_the_shape_moved(
+    client: StoreClient,
+) -> None:
+    await client.report(a_host())
+    seen = (await client.provider(HOST)).shape
+    await client.report(felled())
+    await client.report(a_host())
 
-    verdict = await desk.ask_one(a_claim(a_share(HOST, shapes={HOST: seen})))
+    verdict = await client.ask_one(a_claim(a_share(HOST, shapes={HOST: seen})))
 
     assert verdict == MovedRoots(roots=(HOST,))
-    assert await desk.used(HOST) == {"VCPU": 0, "MEMORY_MB": 0}
+    assert await client.used(HOST) == {"VCPU": 0, "MEMORY_MB": 0}
 
 
-async def test_a_stump_is_not_shown(desk: Desk) -> None:
-    await desk.report(a_host())
-    await desk.report(felled())
+async def test_a_stump_is_not_shown(client: StoreClient) -> None:
+    await client.report(a_host())
+    await client.report(felled())
 
-    async with desk.store.transaction() as tx:
+    async with client.store.transaction() as tx:
         assert await tx.read_trees([HOST]) == ()
-    assert await desk.providers() == {}
-    assert await desk.ask_one(a_claim()) == MovedRoots(gone=(HOST,))
+    assert await client.providers() == {}
+    assert await client.ask_one(a_claim()) == MovedRoots(gone=(HOST,))
 
 
-async def test_a_late_report_does_not_plant_a_felled_tree_again(desk: Desk) -> None:
+async def test_a_late_report_does_not_plant_a_felled_tree_again(client: StoreClient) -> None:
     def numbered(epoch: int, sequence: int) -> ReportInventory:
         return structs.replace(a_host(), epoch=epoch, sequence=sequence)
 
-    await desk.report(numbered(2, 5))
-    await desk.report(felled(epoch=2, sequence=7))
+    await client.report(numbered(2, 5))
+    await client.report(felled(epoch=2, sequence=7))
 
     for late in (numbered(2, 6), numbered(2, 7), numbered(1, 9), felled(epoch=2, sequence=7)):
-        assert await desk.report_one(late) == ReportOutdated(epoch=2, sequence=7)
-    assert await desk.providers() == {}
+        assert await client.report_one(late) == ReportOutdated(epoch=2, sequence=7)
+    assert await client.providers() == {}
     # What is said of a tree that is not there counts as well.
-    await desk.report(felled(epoch=2, sequence=9))
-    assert await desk.report_one(numbered(2, 8)) == ReportOutdated(epoch=2, sequence=9)
-    assert await desk.report_one(numbered(2, 10)) == ReportAccepted(shape=3, shape_moved=True)
-    assert await desk.report_one(numbered(2, 9)) == ReportOutdated(epoch=2, sequence=10)
+    await client.report(felled(epoch=2, sequence=9))
+    assert await client.report_one(numbered(2, 8)) == ReportOutdated(epoch=2, sequence=9)
+    assert await client.report_one(numbered(2, 10)) == ReportAccepted(shape=3, shape_moved=True)
+    assert await client.report_one(numbered(2, 9)) == ReportOutdated(epoch=2, sequence=10)
 
 
-async def test_a_host_may_come_back_in_another_cell(desk: Desk) -> None:
-    await desk.report(a_host(), felled(epoch=4, sequence=9))
+async def test_a_host_may_come_back_in_another_cell(client: StoreClient) -> None:
+    await client.report(a_host(), felled(epoch=4, sequence=9))
 
     back = structs.replace(a_host(cell="c2"), epoch=1, sequence=1)
 
-    assert await desk.report_one(back) == ReportAccepted(shape=3, shape_moved=True)
-    host = await desk.provider(HOST)
+    assert await client.report_one(back) == ReportAccepted(shape=3, shape_moved=True)
+    host = await client.provider(HOST)
     assert (host.cell, host.shape) == ("c2", 3)
 
 
-async def test_the_root_of_a_felled_tree_may_stand_in_another_tree(desk: Desk) -> None:
-    await desk.report(a_host(), a_host("host-2"))
+async def test_the_root_of_a_felled_tree_may_stand_in_another_tree(client: StoreClient) -> None:
+    await client.report(a_host(), a_host("host-2"))
 
     # In one batch: the stump is written with the provider that has its id.
     below = a_report(a_provider("host-1", OTHER_HOST), root=OTHER_HOST)
-    await desk.report(felled(epoch=2, sequence=7), below)
-    states = await desk.providers()
+    await client.report(felled(epoch=2, sequence=7), below)
+    states = await client.providers()
     assert {state.id: (state.root, state.shape) for state in states.values()} == {
         HOST: (OTHER_HOST, 2),
         OTHER_HOST: (OTHER_HOST, 2),
     }
-    await desk.report(a_report(root=OTHER_HOST, removed=(HOST,)))
+    await client.report(a_report(root=OTHER_HOST, removed=(HOST,)))
 
     again = structs.replace(a_host(), epoch=2, sequence=8)
-    assert await desk.report_one(again) == ReportAccepted(shape=3, shape_moved=True)
+    assert await client.report_one(again) == ReportAccepted(shape=3, shape_moved=True)
 
 
-async def test_pruning_forgets_the_stumps_of_trees_that_were_felled_before(desk: Desk) -> None:
+async def test_pruning_forgets_the_stumps_of_trees_that_were_felled_before(client: StoreClient) -> None:
     before = datetime.now(UTC)
-    await desk.report(a_host(), a_host("host-2"))
-    await desk.report(felled(epoch=2, sequence=7))
+    await client.report(a_host(), a_host("host-2"))
+    await client.report(felled(epoch=2, sequence=7))
 
-    assert await desk.store.prune(before, BEFORE_EVERYTHING) == 0
-    assert await desk.report_one(a_host()) == ReportOutdated(epoch=2, sequence=7)
-    assert await desk.store.prune(datetime.now(UTC) + timedelta(seconds=1), BEFORE_EVERYTHING) == 1
-    assert await desk.report_one(a_host()) == ReportAccepted(shape=1, shape_moved=True)
-
-
-async def test_a_tree_that_stands_again_has_no_stump_to_forget(desk: Desk) -> None:
-    await desk.report(a_host())
-    await desk.report(felled())
-    await desk.report(a_host())
-
-    assert await desk.store.prune(AFTER_EVERYTHING, BEFORE_EVERYTHING) == 0
+    assert await client.store.prune(before, BEFORE_EVERYTHING) == 0
+    assert await client.report_one(a_host()) == ReportOutdated(epoch=2, sequence=7)
+    assert await client.store.prune(datetime.now(UTC) + timedelta(seconds=1), BEFORE_EVERYTHING) == 1
+    assert await client.report_one(a_host()) == ReportAccepted(shape=1, shape_moved=True)
 
 
-async def test_a_felling_that_is_rolled_back_leaves_no_stump(desk: Desk) -> None:
-    await desk.report(a_host())
+async def test_a_tree_that_stands_again_has_no_stump_to_forget(client: StoreClient) -> None:
+    await client.report(a_host())
+    await client.report(felled())
+    await client.report(a_host())
+
+    assert await client.store.prune(AFTER_EVERYTHING, BEFORE_EVERYTHING) == 0
+
+
+async def test_a_felling_that_is_rolled_back_leaves_no_stump(client: StoreClient) -> None:
+    await client.report(a_host())
 
     async def cancelled() -> None:
-        async with desk.store.transaction() as tx:
-            forest = await tx.lock_trees(named_in([felled()]))
-            await tx.write_trees(decide_reports(forest, [Reported(felled())], VOCABULARY).changes)
+        async with client.store.transaction() as tx:
+            forest = await tx.lock_trees(keys_of_reports([felled()]))
+            await tx.write_trees(decide_reports(forest, [SentReport(felled())], VOCABULARY).changes)
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
         await cancelled()
 
-    assert await desk.store.prune(AFTER_EVERYTHING, BEFORE_EVERYTHING) == 0
-    assert (await desk.provider(HOST)).shape == 1
+    assert await client.store.prune(AFTER_EVERYTHING, BEFORE_EVERYTHING) == 0
+    assert (await client.provider(HOST)).shape == 1
 
 
-async def test_an_internal_id_is_never_used_again(desk: Desk) -> None:
+async def test_an_internal_id_is_never_used_again(client: StoreClient) -> None:
     seen = []
     for _ in range(3):
-        await desk.report(a_host("host-1"))
-        seen.append((await desk.provider(HOST)).internal)
-        await desk.report(a_report(removed=(HOST,)))
-    await desk.report(a_host("host-2"))
-    seen.append((await desk.provider(OTHER_HOST)).internal)
+        await client.report(a_host("host-1"))
+        seen.append((await client.provider(HOST)).internal)
+        await client.report(a_report(removed=(HOST,)))
+    await client.report(a_host("host-2"))
+    seen.append((await client.provider(OTHER_HOST)).internal)
 
     assert seen == sorted(set(seen))
 
 
-async def test_a_tree_that_goes_and_comes_in_one_batch_is_a_new_one(desk: Desk) -> None:
-    await desk.report(a_host("host-1", VCPU=4))
-    before = await desk.provider(HOST)
+async def test_a_tree_that_goes_and_comes_in_one_batch_is_a_new_one(client: StoreClient) -> None:
+    await client.report(a_host("host-1", VCPU=4))
+    before = await client.provider(HOST)
 
     # Even if it looks the same.
-    await desk.report(a_report(removed=(HOST,)), a_host("host-1", VCPU=4))
+    await client.report(a_report(removed=(HOST,)), a_host("host-1", VCPU=4))
 
-    after = await desk.provider(HOST)
+    after = await client.provider(HOST)
     assert after.internal > before.internal
     assert after.inventories == before.inventories
 
 
-async def test_a_name_may_be_handed_on(desk: Desk) -> None:
-    await desk.report(a_report(a_provider("host-1"), a_provider("numa-1", HOST), a_provider("pci-1", HOST)))
+async def test_a_name_may_be_handed_on(client: StoreClient) -> None:
+    await client.report(a_report(a_provider("host-1"), a_provider("numa-1", HOST), a_provider("pci-1", HOST)))
 
     # Within one report, round in a circle; within one batch, from one that goes to one that comes.
-    await desk.report(
+    await client.report(
         a_report(
             named("numa-1", "pci-1", HOST),
             named("pci-1", "numa-1", HOST),
         )
     )
-    await desk.report(a_report(removed=(PCI,)), a_report(named("host-2", "numa-1"), root=OTHER_HOST))
+    await client.report(a_report(removed=(PCI,)), a_report(named("host-2", "numa-1"), root=OTHER_HOST))
 
-    assert {state.id: state.name for state in (await desk.providers()).values()} == {
+    assert {state.id: state.name for state in (await client.providers()).values()} == {
         HOST: "host-1",
         NUMA: "pci-1",
         OTHER_HOST: "numa-1",
     }
 
 
-async def test_a_name_that_another_provider_bears_is_refused(desk: Desk) -> None:
-    await desk.report(a_host("host-1"))
+async def test_a_name_that_another_provider_bears_is_refused(client: StoreClient) -> None:
+    await client.report(a_host("host-1"))
 
-    verdict = await desk.report_one(a_report(named("host-2", "host-1"), root=OTHER_HOST))
+    verdict = await client.report_one(a_report(named("host-2", "host-1"), root=OTHER_HOST))
 
     assert isinstance(verdict, NotAllowed)
     assert verdict.field == "providers[0].name"
-    assert list(await desk.providers()) == [HOST]
+    assert list(await client.providers()) == [HOST]
 
 
-async def test_a_provider_of_another_tree_is_left_alone(desk: Desk) -> None:
-    await desk.report(a_report(a_provider("host-1"), a_provider("numa-1", HOST)))
+async def test_a_provider_of_another_tree_is_left_alone(client: StoreClient) -> None:
+    await client.report(a_report(a_provider("host-1"), a_provider("numa-1", HOST)))
 
     stolen = a_report(a_provider("host-2"), a_provider("numa-1", OTHER_HOST), root=OTHER_HOST)
-    verdict = await desk.report_one(stolen)
+    verdict = await client.report_one(stolen)
 
     assert isinstance(verdict, NotAllowed)
     assert verdict.field == "providers[1].id"
-    assert set(await desk.providers()) == {HOST, NUMA}
+    assert set(await client.providers()) == {HOST, NUMA}
 
 
-async def test_a_later_report_is_not_undone_by_an_earlier_one(desk: Desk) -> None:
+async def test_a_later_report_is_not_undone_by_an_earlier_one(client: StoreClient) -> None:
     async def numbered(epoch: int, sequence: int, vcpus: int) -> ReportVerdict:
-        return await desk.report_one(
+        return await client.report_one(
             a_report(a_provider("host-1", holds=inventories(VCPU=vcpus)), epoch=epoch, sequence=sequence)
         )
 
@@ -418,11 +420,11 @@ async def test_a_later_report_is_not_undone_by_an_earlier_one(desk: Desk) -> Non
     assert await numbered(1, 0, 5) == ReportAccepted(shape=2, shape_moved=True)
     assert await numbered(1, 5, 2) == ReportOutdated(epoch=1, sequence=5)
     assert await numbered(2, 1, 6) == ReportAccepted(shape=3, shape_moved=True)
-    assert (await desk.provider(HOST)).inventories == {"VCPU": InventoryState(total=6)}
+    assert (await client.provider(HOST)).inventories == {"VCPU": InventoryState(total=6)}
 
 
-async def test_only_what_claims_name_moves_the_shape(desk: Desk) -> None:
-    await desk.report(a_report(a_provider("host-1", None, inventories(VCPU=4)), a_provider("numa-1", HOST)))
+async def test_only_what_claims_name_moves_the_shape(client: StoreClient) -> None:
+    await client.report(a_report(a_provider("host-1", None, inventories(VCPU=4)), a_provider("numa-1", HOST)))
     moves = []
     for report in (
         a_report(named("host-1", "renamed")),
@@ -434,9 +436,9 @@ async def test_only_what_claims_name_moves_the_shape(desk: Desk) -> None:
         a_report(removed=(PCI,)),
         a_report(epoch=4, sequence=7),
     ):
-        before = await desk.providers()
-        verdict = await desk.report_one(report)
-        after = await desk.providers()
+        before = await client.providers()
+        verdict = await client.report_one(report)
+        after = await client.providers()
         assert isinstance(verdict, ReportAccepted)
         assert verdict.shape == after[HOST].shape == before[HOST].shape + verdict.shape_moved
         # The shape is the root's to tell: when it moves, the root moves.
@@ -446,17 +448,19 @@ async def test_only_what_claims_name_moves_the_shape(desk: Desk) -> None:
     assert moves == [False, True, True, True, True, True, True, False]
 
 
-async def test_a_host_alone_in_its_tree_becomes_what_is_reported_and_keeps_the_rest(desk: Desk) -> None:
+async def test_a_host_alone_in_its_tree_becomes_what_is_reported_and_keeps_the_rest(
+    client: StoreClient,
+) -> None:
     """Most reports are of this kind: a node that is reserved, or free again."""
-    await desk.report(
+    await client.report(
         a_report(a_provider("host-1", None, inventories(VCPU=4, MEMORY_MB=2), SSD, (aggregate("rack"),))),
         a_host("host-2"),
     )
-    await desk.ask(a_claim(a_share(HOST, amounts(HOST, VCPU=1), {HOST: 1}), WEB))
-    before = await desk.providers()
+    await client.ask(a_claim(a_share(HOST, amounts(HOST, VCPU=1), {HOST: 1}), WEB))
+    before = await client.providers()
     reserved = {"VCPU": structs.replace(WHOLE, total=8), "MEMORY_MB": ReportedInventory(total=2)}
 
-    verdicts = await desk.report(
+    verdicts = await client.report(
         a_report(a_provider("host-1", None, reserved, ("CUSTOM_A",)), epoch=2, sequence=7),
         a_report(a_provider("host-2"), root=OTHER_HOST, epoch=3, sequence=1),
     )
@@ -465,7 +469,7 @@ async def test_a_host_alone_in_its_tree_becomes_what_is_reported_and_keeps_the_r
         ReportAccepted(shape=2, shape_moved=True),
         ReportAccepted(shape=1, shape_moved=False),
     )
-    after = await desk.providers()
+    after = await client.providers()
     host = before[HOST]
     assert after[HOST] == structs.replace(
         host,
@@ -483,25 +487,25 @@ async def test_a_host_alone_in_its_tree_becomes_what_is_reported_and_keeps_the_r
     # Only its report was numbered: nobody is told.
     assert after[OTHER_HOST] == before[OTHER_HOST]
     late = a_report(a_provider("host-2"), root=OTHER_HOST, epoch=3, sequence=1)
-    assert await desk.report_one(late) == ReportOutdated(epoch=3, sequence=1)
+    assert await client.report_one(late) == ReportOutdated(epoch=3, sequence=1)
 
 
-async def test_generations_move_with_what_really_changed(desk: Desk) -> None:
-    await desk.report(a_report(a_provider("host-1"), a_provider("numa-1", HOST, inventories(VCPU=4))))
-    before = await desk.providers()
+async def test_generations_move_with_what_really_changed(client: StoreClient) -> None:
+    await client.report(a_report(a_provider("host-1"), a_provider("numa-1", HOST, inventories(VCPU=4))))
+    before = await client.providers()
 
-    await desk.report(
+    await client.report(
         a_report(a_provider("host-1"), a_provider("numa-1", HOST, inventories(VCPU=8), ("CUSTOM_A",)))
     )
 
-    after = await desk.providers()
+    after = await client.providers()
     assert after[HOST].generation == before[HOST].generation
     assert after[NUMA].generation == before[NUMA].generation + 1
     assert after[NUMA].revision == before[NUMA].revision + 1
 
 
-async def test_reports_of_one_batch_end_as_if_they_came_one_by_one(desk: Desk) -> None:
-    verdicts = await desk.report(
+async def test_reports_of_one_batch_end_as_if_they_came_one_by_one(client: StoreClient) -> None:
+    verdicts = await client.report(
         a_host("host-1", VCPU=4),
         a_report(a_provider("numa-1", HOST)),
         a_report(a_provider("host-2"), a_provider("numa-1", OTHER_HOST), root=OTHER_HOST),
@@ -510,7 +514,7 @@ async def test_reports_of_one_batch_end_as_if_they_came_one_by_one(desk: Desk) -
     )
 
     assert [getattr(verdict, "shape", None) for verdict in verdicts] == [1, 2, None, 3, 1]
-    states = await desk.providers()
+    states = await client.providers()
     assert {state.id: state.root for state in states.values()} == {
         HOST: HOST,
         OTHER_HOST: OTHER_HOST,

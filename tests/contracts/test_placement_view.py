@@ -11,12 +11,11 @@ from msgspec import structs
 from bus.errors import Transient
 from bus.messages.administration import ConsumerAllocations, Done, SetAllocations
 from bus.messages.placement import ProviderState, SnapshotPage
-from placement_worker import desk as writes
+from placement_worker import write_batcher as writes
 from placement_worker.replica import Replica
 from placement_worker.store import PlacementStore, Unpublished
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.view import FROZEN_MIN, TRIES_MAX, View
-from tests.contracts.desk import Desk, used
 from tests.contracts.placement_orders import (
     HOST,
     NOON,
@@ -35,17 +34,18 @@ from tests.contracts.placement_orders import (
     provider,
 )
 from tests.contracts.sql_stores import migrated_database
+from tests.contracts.store_client import StoreClient, used
 from tests.contracts.stores import STORES, open_store
 
 pytestmark = pytest.mark.asyncio
 
 
 @asynccontextmanager
-async def a_view(kind: str, page: int = 1000) -> AsyncIterator[tuple[Desk, View]]:
+async def a_view(kind: str, page: int = 1000) -> AsyncIterator[tuple[StoreClient, View]]:
     async with open_store(kind) as store:
         view = View(store, page)
         try:
-            yield Desk(store), view
+            yield StoreClient(store), view
         finally:
             await view.close()
 
@@ -56,20 +56,20 @@ def names(replica: Replica) -> set[str]:
 
 @pytest.mark.parametrize("kind", STORES)
 async def test_what_was_written_before_a_question_is_in_its_answer(kind: str) -> None:
-    async with a_view(kind) as (desk, view):
+    async with a_view(kind) as (client, view):
         assert names(await view.caught_up()) == set()
 
-        await desk.report(a_host("host-1"), a_host("host-2"))
+        await client.report(a_host("host-1"), a_host("host-2"))
         assert names(await view.caught_up()) == {"host-1", "host-2"}
 
-        await desk.ask(a_claim(a_share(asked=amounts(HOST, VCPU=3))))
+        await client.ask(a_claim(a_share(asked=amounts(HOST, VCPU=3))))
         replica = await view.caught_up()
         assert used(the_host(replica)) == {"VCPU": 3, "MEMORY_MB": 0}
-        row = replica.woods.row_of(HOST)
+        row = replica.index.row_of(HOST)
         assert row is not None
-        assert replica.woods.used(row, "VCPU") == 3
+        assert replica.index.used(row, "VCPU") == 3
 
-        await desk.ask(a_release())
+        await client.ask(a_release())
         assert used(the_host(await view.caught_up())) == {"VCPU": 0, "MEMORY_MB": 0}
         assert view.readings_of_all == 1
 
@@ -83,8 +83,8 @@ def the_host(replica: Replica) -> ProviderState:
 @pytest.mark.parametrize("kind", STORES)
 async def test_a_provider_is_found_by_its_name_its_tree_and_what_it_has_as_they_are_now(kind: str) -> None:
     nic = provider("nic")
-    async with a_view(kind) as (desk, view):
-        await desk.report(
+    async with a_view(kind) as (client, view):
+        await client.report(
             a_report(
                 a_provider("host-1", holds=inventories(VCPU=4), aggregates=(aggregate("rack"),)),
                 a_provider("nic", parent=HOST, holds=inventories(VGPU=1), traits=("CUSTOM_FAST",)),
@@ -94,9 +94,9 @@ async def test_a_provider_is_found_by_its_name_its_tree_and_what_it_has_as_they_
         assert [state.id for state in replica.tree_of(nic)] == [HOST, nic]
         assert replica.has_trait("CUSTOM_FAST")
         assert replica.has_class("VGPU")
-        assert replica.woods.members((aggregate("rack"),)).tolist() == [True, False]
+        assert replica.index.members((aggregate("rack"),)).tolist() == [True, False]
 
-        await desk.report(
+        await client.report(
             a_report(
                 a_provider("host-1", holds=inventories(VCPU=4), aggregates=()),
                 a_provider("nic", parent=HOST, holds={}, traits=()),
@@ -105,9 +105,9 @@ async def test_a_provider_is_found_by_its_name_its_tree_and_what_it_has_as_they_
         replica = await view.caught_up()
         assert not replica.has_trait("CUSTOM_FAST")
         assert not replica.has_class("VGPU")
-        assert not replica.woods.members((aggregate("rack"),)).any()
+        assert not replica.index.members((aggregate("rack"),)).any()
 
-        await desk.report(a_report(a_provider("host-1"), removed=(nic,)))
+        await client.report(a_report(a_provider("host-1"), removed=(nic,)))
         replica = await view.caught_up()
         assert replica.named("nic") is None
         assert [state.id for state in replica.tree_of(HOST)] == [HOST]
@@ -115,11 +115,11 @@ async def test_a_provider_is_found_by_its_name_its_tree_and_what_it_has_as_they_
 
 @pytest.mark.parametrize("kind", STORES)
 async def test_changes_of_many_pages_are_all_read(kind: str) -> None:
-    async with a_view(kind, page=2) as (desk, view):
-        await desk.report(*[a_host(f"host-{number}") for number in range(5)])
+    async with a_view(kind, page=2) as (client, view):
+        await client.report(*[a_host(f"host-{number}") for number in range(5)])
         assert len(await view.caught_up()) == 5
 
-        await desk.report(*[a_host(f"host-{number}", VCPU=8) for number in range(7)])
+        await client.report(*[a_host(f"host-{number}", VCPU=8) for number in range(7)])
         replica = await view.caught_up()
         assert {state.inventories["VCPU"].total for state in replica} == {8}
         assert len(replica) == 7
@@ -128,13 +128,13 @@ async def test_changes_of_many_pages_are_all_read(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", STORES)
 async def test_where_the_log_does_not_reach_back_all_is_read_anew(kind: str) -> None:
-    async with a_view(kind) as (desk, view):
-        await desk.report(a_host("host-1"), a_host("host-2"))
+    async with a_view(kind) as (client, view):
+        await client.report(a_host("host-1"), a_host("host-2"))
         await view.caught_up()
 
-        await desk.report(a_report(removed=(OTHER_HOST,), root=OTHER_HOST))
-        await desk.report(a_host("host-3"))
-        await forget_the_log(desk.store)
+        await client.report(a_report(removed=(OTHER_HOST,), root=OTHER_HOST))
+        await client.report(a_host("host-3"))
+        await forget_the_log(client.store)
 
         assert names(await view.caught_up()) == {"host-1", "host-3"}
         assert view.readings_of_all == 2
@@ -151,8 +151,8 @@ async def forget_the_log(store: PlacementStore) -> None:
 
 @pytest.mark.parametrize("kind", STORES)
 async def test_who_asks_while_a_reading_runs_shares_the_next_one(kind: str) -> None:
-    async with a_view(kind) as (desk, view):
-        await desk.report(a_host("host-1"))
+    async with a_view(kind) as (client, view):
+        await client.report(a_host("host-1"))
         first = asyncio.create_task(view.caught_up())
         while view.readings == 0:
             await asyncio.sleep(0)
@@ -165,13 +165,13 @@ async def test_who_asks_while_a_reading_runs_shares_the_next_one(kind: str) -> N
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 async def test_what_one_process_wrote_another_sees_at_once(kind: str) -> None:
     async with two_processes(kind) as (stores, views):
-        desks = [Desk(store) for store in stores]
-        await desks[0].report(a_host("host-1"))
+        batchers = [StoreClient(store) for store in stores]
+        await batchers[0].report(a_host("host-1"))
         for turn in range(10):
             writer, reader = turn % 2, 1 - turn % 2
-            await desks[writer].ask(a_claim(attempt=turn + 1))
+            await batchers[writer].ask(a_claim(attempt=turn + 1))
             assert used(the_host(await views[reader].caught_up()))["VCPU"] == 1
-            await desks[writer].ask(a_release(attempt=turn + 1))
+            await batchers[writer].ask(a_release(attempt=turn + 1))
             assert used(the_host(await views[reader].caught_up()))["VCPU"] == 0
 
 
@@ -210,7 +210,7 @@ class FailingBooks:
 async def test_a_reading_that_fails_is_tried_again() -> None:
     async with open_store("memory") as store:
         view = View(FailingBooks(store, failures=1))
-        await Desk(store).report(a_host("host-1"))
+        await StoreClient(store).report(a_host("host-1"))
 
         assert names(await view.caught_up()) == {"host-1"}
         await view.close()
@@ -221,7 +221,7 @@ async def test_a_reading_that_goes_on_failing_is_told_to_all_who_waited_and_the_
 ):
     async with open_store("memory") as store:
         view = View(FailingBooks(store, failures=TRIES_MAX))
-        await Desk(store).report(a_host("host-1"))
+        await StoreClient(store).report(a_host("host-1"))
 
         told = await asyncio.gather(*[view.caught_up() for _ in range(3)], return_exceptions=True)
         assert [type(one) for one in told] == [Transient] * 3
@@ -241,10 +241,10 @@ async def test_where_the_log_has_lost_a_provider_all_is_read_anew() -> None:
     async with open_store("memory") as store:
         view = View(ForgetfulBooks(store, failures=0))
         await view.caught_up()
-        await Desk(store).report(a_host("host-1"))
+        await StoreClient(store).report(a_host("host-1"))
         assert names(await view.caught_up()) == set()
 
-        await Desk(store).ask(a_claim())
+        await StoreClient(store).ask(a_claim())
 
         assert used(the_host(await view.caught_up()))["VCPU"] == 1
         assert view.readings_of_all == 2
@@ -255,8 +255,8 @@ async def test_where_the_log_has_lost_a_provider_all_is_read_anew() -> None:
 async def test_whoever_wrote_sees_it_wherever_it_asks_however_many_write_and_ask_at_once(kind: str) -> None:
     async with two_processes(kind) as (stores, views):
         generations = {provider(f"host-{number}"): 0 for number in range(5)}
-        desks = [writes.Desk(store, VOCABULARY, lambda: NOON) for store in stores]
-        await Desk(stores[0]).report(*[a_host(f"host-{number}", VCPU=1_000) for number in range(5)])
+        batchers = [writes.WriteBatcher(store, VOCABULARY, lambda: NOON) for store in stores]
+        await StoreClient(stores[0]).report(*[a_host(f"host-{number}", VCPU=1_000) for number in range(5)])
 
         async def write_and_ask(number: int) -> None:
             who, host = consumer(f"consumer-{number}"), provider(f"host-{number % 5}")
@@ -268,7 +268,7 @@ async def test_whoever_wrote_sees_it_wherever_it_asks_however_many_write_and_ask
                     user="ann",
                     generation=turn or None,
                 )
-                assert await desks[number % 2].ask(SetAllocations(consumers=(share,))) == Done()
+                assert await batchers[number % 2].ask(SetAllocations(consumers=(share,))) == Done()
                 state = (await views[(number + turn) % 2].caught_up()).get(host)
                 assert state is not None
                 # Four others write to the same host: what is used there is no less than what is held by this one.
@@ -286,12 +286,12 @@ async def test_whoever_wrote_sees_it_wherever_it_asks_however_many_write_and_ask
 
 async def test_thousands_of_providers_that_were_read_are_no_work_for_the_collector() -> None:
     async with open_store("memory") as store:
-        await Desk(store).report(*(a_host(f"host-{number}") for number in range(FROZEN_MIN - 1)))
+        await StoreClient(store).report(*(a_host(f"host-{number}") for number in range(FROZEN_MIN - 1)))
         frozen = gc.get_freeze_count()
         await View(store).caught_up()
         assert gc.get_freeze_count() == frozen
 
-        await Desk(store).report(a_host("one-more"))
+        await StoreClient(store).report(a_host("one-more"))
         await View(store).caught_up()
         assert gc.get_freeze_count() > frozen
         gc.unfreeze()

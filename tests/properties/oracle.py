@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import ClaimResources, ReleaseClaim, Share, SwapClaim
-from placement_worker.core.ledger import Asked
+from placement_worker.core.ledger import SentOrder
 
 Said = tuple[object, ...]
 Amounts = dict[tuple[ProviderId, str], int]
@@ -62,7 +62,7 @@ class Oracle:
     def used(self, provider: ProviderId, resource: str) -> int:
         return sum(past.holds.get((provider, resource), 0) for past in self.pasts.values())
 
-    def answer(self, asked: Asked) -> Said:
+    def answer(self, asked: SentOrder) -> Said:
         order = asked.order
         past = self.pasts.get(order.consumer)
         if asked.speaks_for is not None and asked.speaks_for != order.cell:

@@ -34,10 +34,10 @@ from bus.messages.administration import (
     Write,
 )
 from bus.messages.placement import ProviderState, ReportedInventory, ResourceAmount
+from placement_worker.admin_writes import WRITES, write_reshape
 from placement_worker.store_memory import MemoryPlacementStore
-from placement_worker.writing import WRITES, write_reshape
-from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, consumer, provider
+from tests.contracts.store_client import StoreClient
 from tests.properties.bounds import BOUNDED, THOROUGH
 from tests.properties.keeper import Keeper
 
@@ -215,8 +215,8 @@ def batches_of(world: World) -> list[tuple[Write, ...]]:
     return [tuple(write for _, write in group) for _, group in groupby(pairs, key=lambda pair: pair[0])]
 
 
-async def written(desk: Desk, batch: tuple[Write, ...]) -> list[str]:
-    async with desk.store.transaction() as tx:
+async def written(client: StoreClient, batch: tuple[Write, ...]) -> list[str]:
+    async with client.store.transaction() as tx:
         verdicts = await WRITES[type(batch[0])](tx, batch, VOCABULARY, NOON)
     return [type(verdict).__name__ for verdict in verdicts]
 
@@ -243,7 +243,7 @@ def test_every_sequence_in_any_batches_ends_as_the_keeper_says() -> None:
 
 async def compared(world: World) -> list[tuple[str, str]]:
     """What was met: kinds of writes, and of verdicts."""
-    desk = Desk(MemoryPlacementStore())
+    client = StoreClient(MemoryPlacementStore())
     keeper = Keeper(standard=VOCABULARY.classes | VOCABULARY.traits)
     met = []
     for drawn in batches_of(world):
@@ -251,10 +251,10 @@ async def compared(world: World) -> list[tuple[str, str]]:
         for write in drawn:
             batch.append(as_it_is(keeper, write))
             expected.append(keeper.judge(batch[-1]))
-        assert await written(desk, tuple(batch)) == expected, batch
+        assert await written(client, tuple(batch)) == expected, batch
         met += [(type(write).__name__, verdict) for write, verdict in zip(batch, expected, strict=True)]
-        await assert_alike(desk, keeper)
-        assert await desk.store.audit() == ()
+        await assert_alike(client, keeper)
+        assert await client.store.audit() == ()
     return met
 
 
@@ -271,8 +271,8 @@ def as_it_is(keeper: Keeper, write: Write) -> Write:
     return structs.replace(write, inventories=tuple(seen_by_it))
 
 
-async def assert_alike(desk: Desk, keeper: Keeper) -> None:
-    states = await desk.providers()
+async def assert_alike(client: StoreClient, keeper: Keeper) -> None:
+    states = await client.providers()
     assert states.keys() == keeper.providers.keys()
     for which, one in keeper.providers.items():
         state = states[which]
@@ -286,14 +286,14 @@ async def assert_alike(desk: Desk, keeper: Keeper) -> None:
             name: plain(stock) for name, stock in one.stocks.items()
         }
     for who in CONSUMERS:
-        found, held = await desk.store.consumer(who), keeper.consumers.get(who)
+        found, held = await client.store.consumer(who), keeper.consumers.get(who)
         assert (found is None) == (held is None)
         if found and held:
             assert found.generation == held.generation
             told = {(amount.provider, amount.resource): amount.amount for amount in found.held}
             assert told == held.amounts
-    assert set(await desk.store.custom_names("classes", "", 10)) == keeper.classes
-    assert set(await desk.store.custom_names("traits", "", 10)) == keeper.traits
+    assert set(await client.store.custom_names("classes", "", 10)) == keeper.classes
+    assert set(await client.store.custom_names("traits", "", 10)) == keeper.traits
 
 
 def plain(stock: Any) -> tuple[object, ...]:
@@ -305,13 +305,13 @@ def plain(stock: Any) -> tuple[object, ...]:
 @given(worlds())
 def test_a_shape_names_one_state_of_a_tree_for_ever_and_moves_only_if_that_changes(world: World) -> None:
     async def scenario() -> None:
-        desk = Desk(MemoryPlacementStore())
+        client = StoreClient(MemoryPlacementStore())
         ever: dict[tuple[ProviderId, int], object] = {}
         before: dict[ProviderId, tuple[int, object]] = {}
         # One by one: of two that undo each other, a batch leaves a new shape of the same tree.
         for write in world.writes:
-            await written(desk, (write,))
-            trees = contents(await desk.providers())
+            await written(client, (write,))
+            trees = contents(await client.providers())
             for root, (shape, content) in trees.items():
                 assert ever.setdefault((root, shape), content) == content
                 if root in before and before[root][1] == content:
@@ -336,12 +336,12 @@ def test_whoever_merges_the_changes_by_revision_knows_what_stands(world: World) 
     """As replicas do: from the log, each change later than what was known before."""
 
     async def scenario() -> None:
-        desk = Desk(MemoryPlacementStore())
+        client = StoreClient(MemoryPlacementStore())
         known: dict[int, ProviderState] = {}
-        cursor = (await desk.store.snapshot_page(0, 1)).cursor
+        cursor = (await client.store.snapshot_page(0, 1)).cursor
         for batch in batches_of(world):
-            await written(desk, batch)
-            page = await desk.store.changes_page(cursor, 0, 100)
+            await written(client, batch)
+            page = await client.store.changes_page(cursor, 0, 100)
             assert page is not None
             cursor = page.cursor
             for state in page.providers:
@@ -349,7 +349,7 @@ def test_whoever_merges_the_changes_by_revision_knows_what_stands(world: World) 
                 known[state.internal] = state
             for gone in page.gone:
                 assert known.pop(gone.internal, None) is None or gone.internal not in known
-        stands = {state.internal: state for state in (await desk.providers()).values()}
+        stands = {state.internal: state for state in (await client.providers()).values()}
         # The shape is told with the root.
         assert {number: without_shape(state) for number, state in known.items()} == {
             number: without_shape(state) for number, state in stands.items()

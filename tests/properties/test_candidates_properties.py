@@ -11,9 +11,9 @@ from msgspec import structs
 
 from bus.messages.placement import ProviderState
 from placement_worker.core.candidates.found import Candidate, Candidates
+from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Preferred
 from placement_worker.core.candidates.search import find_candidates
-from placement_worker.core.candidates.woods import Woods
 from tests.properties.bounds import BOUNDED, THOROUGH
 from tests.properties.reference_candidates import Told, reference_candidates
 from tests.properties.woodlands import SHARES, TRAITS, queries, woodlands
@@ -22,11 +22,11 @@ from tests.properties.woodlands import SHARES, TRAITS, queries, woodlands
 FEWER = settings(BOUNDED, max_examples=50)
 
 
-def woods_of(states: Iterable[ProviderState]) -> Woods:
-    woods = Woods()
+def index_of(states: Iterable[ProviderState]) -> ProviderIndex:
+    index = ProviderIndex()
     for state in states:
-        woods.put(state)
-    return woods
+        index.put(state)
+    return index
 
 
 def telling(candidate: Candidate) -> Told:
@@ -36,8 +36,8 @@ def telling(candidate: Candidate) -> Told:
     )
 
 
-def told_of(woods: Woods, found: Candidates) -> list[Told]:
-    return [telling(candidate) for candidate in found.written_out(woods)]
+def told_of(index: ProviderIndex, found: Candidates) -> list[Told]:
+    return [telling(candidate) for candidate in found.written_out(index)]
 
 
 @THOROUGH
@@ -45,9 +45,9 @@ def told_of(woods: Woods, found: Candidates) -> list[Told]:
 def test_without_a_limit_exactly_what_the_reference_finds_each_once(
     states: list[ProviderState], query: CandidatesQuery
 ) -> None:
-    woods = woods_of(states)
+    index = index_of(states)
 
-    found = told_of(woods, find_candidates(woods, query))
+    found = told_of(index, find_candidates(index, query))
 
     assert max(Counter(found).values(), default=1) == 1
     assert set(found) == reference_candidates(states, query)
@@ -58,10 +58,10 @@ def test_without_a_limit_exactly_what_the_reference_finds_each_once(
 def test_a_limit_and_a_beginning_cut_a_part_out_of_one_order(
     states: list[ProviderState], query: CandidatesQuery, limit: int, skip: int
 ) -> None:
-    woods = woods_of(states)
-    everything = told_of(woods, find_candidates(woods, query))
+    index = index_of(states)
+    everything = told_of(index, find_candidates(index, query))
 
-    page = told_of(woods, find_candidates(woods, structs.replace(query, limit=limit), skip))
+    page = told_of(index, find_candidates(index, structs.replace(query, limit=limit), skip))
 
     assert page == everything[skip : skip + limit]
 
@@ -72,10 +72,10 @@ def test_with_a_limit_no_tree_has_two_more_than_another_that_could_have_more(
     states: list[ProviderState], query: CandidatesQuery, limit: int
 ) -> None:
     alone = [without_sharing(state) for state in states]
-    woods = woods_of(alone)
-    could_have = by_tree(alone, told_of(woods, find_candidates(woods, query)))
+    index = index_of(alone)
+    could_have = by_tree(alone, told_of(index, find_candidates(index, query)))
 
-    has = by_tree(alone, told_of(woods, find_candidates(woods, structs.replace(query, limit=limit))))
+    has = by_tree(alone, told_of(index, find_candidates(index, structs.replace(query, limit=limit))))
 
     assert has.total() == min(limit, could_have.total())
     most = max(has.values(), default=0)
@@ -87,23 +87,23 @@ def test_with_a_limit_no_tree_has_two_more_than_another_that_could_have_more(
 def test_woods_that_changed_are_as_woods_that_were_always_so(
     before: list[ProviderState], after: list[ProviderState], chance: Random, query: CandidatesQuery
 ) -> None:
-    woods = woods_of(before)
-    find_candidates(woods, query)
+    index = index_of(before)
+    find_candidates(index, query)
     # Some are the same providers, moved; others have their ids and are new.
     after = [
         structs.replace(state, internal=state.internal + 100 * (state.internal % 3 == 0)) for state in after
     ]
     stay = {state.internal for state in after}
     steps = [
-        *(partial(woods.put, state) for state in after),
-        *(partial(woods.drop, state.internal) for state in before if state.internal not in stay),
+        *(partial(index.put, state) for state in after),
+        *(partial(index.drop, state.internal) for state in before if state.internal not in stay),
     ]
     chance.shuffle(steps)
 
     for step in steps:
         step()
 
-    assert set(told_of(woods, find_candidates(woods, query))) == reference_candidates(after, query)
+    assert set(told_of(index, find_candidates(index, query))) == reference_candidates(after, query)
 
 
 @FEWER
@@ -111,11 +111,11 @@ def test_woods_that_changed_are_as_woods_that_were_always_so(
 def test_what_is_used_counts_as_if_it_had_been_told_with_the_provider(
     states: list[ProviderState], query: CandidatesQuery, used: int
 ) -> None:
-    woods = woods_of(states)
+    index = index_of(states)
     for state in states:
-        woods.use(state.internal, dict.fromkeys(state.inventories, used))
+        index.use(state.internal, dict.fromkeys(state.inventories, used))
 
-    found = told_of(woods, find_candidates(woods, query))
+    found = told_of(index, find_candidates(index, query))
 
     assert set(found) == reference_candidates([using(state, used) for state in states], query)
 
@@ -125,15 +125,15 @@ def test_what_is_used_counts_as_if_it_had_been_told_with_the_provider(
 def test_what_is_preferred_decides_about_the_order_and_about_nothing_else(
     states: list[ProviderState], query: CandidatesQuery, weight: float
 ) -> None:
-    woods = woods_of(states)
+    index = index_of(states)
     preferred = (Preferred(TRAITS[0], weight), Preferred(TRAITS[1]))
     choosy = structs.replace(
         query, groups=tuple(structs.replace(group, preferred=preferred) for group in query.groups)
     )
 
-    found = told_of(woods, find_candidates(woods, choosy))
+    found = told_of(index, find_candidates(index, choosy))
 
-    assert Counter(found) == Counter(told_of(woods, find_candidates(woods, query)))
+    assert Counter(found) == Counter(told_of(index, find_candidates(index, query)))
 
 
 def without_sharing(state: ProviderState) -> ProviderState:

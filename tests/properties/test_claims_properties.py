@@ -25,8 +25,8 @@ from placement_worker.core.capacity import capacity_of
 from placement_worker.core.claims import ClaimJudgement
 from placement_worker.core.shares import MovedRoots
 from placement_worker.store_memory import MemoryPlacementStore
-from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import HORIZON, NOON, a_release
+from tests.contracts.store_client import StoreClient
 from tests.properties.bounds import BOUNDED, THOROUGH
 from tests.properties.oracle import Amounts, Oracle, Said, Standing, Stocked, summed
 from tests.properties.worlds import CELLS, CONSUMERS, PARENTS, Restock, World, report_of, worlds
@@ -56,19 +56,19 @@ def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
 @given(worlds())
 def test_what_is_promised_of_capacity_and_holdings_is_kept(world: World) -> None:
     async def scenario() -> None:
-        desk = await a_desk(world)
+        client = await a_desk(world)
         shelves = {which: dict(holds) for which, holds in world.shelves.items()}
         for batch in world.batches:
-            before = usage(await desk.providers())
+            before = usage(await client.providers())
             if isinstance(batch, Restock):
                 shelves[batch.provider][batch.resource] = batch.inventory
-                await desk.report(report_of(batch.provider, shelves[batch.provider]))
+                await client.report(report_of(batch.provider, shelves[batch.provider]))
             else:
-                await desk.judge(batch)
-            after = await desk.providers()
+                await client.judge(batch)
+            after = await client.providers()
             assert_nothing_is_added_beyond_capacity(before, after)
-            assert await desk.store.audit() == ()
-            await assert_everyone_holds_one_share_that_was_asked_for(desk, world)
+            assert await client.store.audit() == ()
+            await assert_everyone_holds_one_share_that_was_asked_for(client, world)
 
     asyncio.run(scenario())
 
@@ -77,32 +77,32 @@ def test_what_is_promised_of_capacity_and_holdings_is_kept(world: World) -> None
 @given(worlds())
 def test_what_was_granted_once_takes_nothing_when_it_comes_again(world: World) -> None:
     async def scenario() -> None:
-        desk = await a_desk(world)
+        client = await a_desk(world)
         for batch in world.batches:
             if isinstance(batch, Restock):
                 continue
-            said = await desk.judge(batch)
+            said = await client.judge(batch)
             granted = [asked for asked, verdict in zip(batch, said, strict=True) if verdict == Claimed()]
-            before = await desk.providers()
-            assert Claimed() not in await desk.judge(granted)
-            assert await desk.providers() == before
+            before = await client.providers()
+            assert Claimed() not in await client.judge(granted)
+            assert await client.providers() == before
 
     asyncio.run(scenario())
 
 
 async def compare(world: World) -> list[tuple[str, object]]:
     """Bring a world to placement and to the oracle; which verdicts were met on which orders."""
-    desk, oracle = await a_desk(world), an_oracle(world)
+    client, oracle = await a_desk(world), an_oracle(world)
     met: list[tuple[str, object]] = []
-    async with desk.store.lead_feed() as feed:
+    async with client.store.lead_feed() as feed:
         assert feed is not None
         for batch in world.batches:
             if isinstance(batch, Restock):
-                await restock(desk, oracle, batch)
+                await restock(client, oracle, batch)
                 continue
-            said = [plainly(verdict) for verdict in await desk.judge(batch)]
+            said = [plainly(verdict) for verdict in await client.judge(batch)]
             assert said == [oracle.answer(asked) for asked in batch]
-            await assert_same_books(desk, oracle)
+            await assert_same_books(client, oracle)
             met += [(type_of(asked.order), words[0]) for asked, words in zip(batch, said, strict=True)]
         changes = await feed.read()
     assert [(holder.consumer, holder.attempt) for holder in changes.claimed] == oracle.claimed
@@ -110,10 +110,10 @@ async def compare(world: World) -> list[tuple[str, object]]:
     return met
 
 
-async def a_desk(world: World) -> Desk:
-    desk = Desk(MemoryPlacementStore())
-    await desk.report(*[report_of(which, world.shelves[which]) for which in PARENTS])
-    return desk
+async def a_desk(world: World) -> StoreClient:
+    client = StoreClient(MemoryPlacementStore())
+    await client.report(*[report_of(which, world.shelves[which]) for which in PARENTS])
+    return client
 
 
 def an_oracle(world: World) -> Oracle:
@@ -146,7 +146,7 @@ def stocked(inventory: ReportedInventory) -> Stocked:
     )
 
 
-async def restock(desk: Desk, oracle: Oracle, restocked: Restock) -> None:
+async def restock(client: StoreClient, oracle: Oracle, restocked: Restock) -> None:
     standing = oracle.providers[restocked.provider]
     new = stocked(restocked.inventory)
     if standing.stocks[restocked.resource] != new:
@@ -164,7 +164,7 @@ async def restock(desk: Desk, oracle: Oracle, restocked: Restock) -> None:
         )
         for resource, stock in standing.stocks.items()
     }
-    await desk.report(report_of(restocked.provider, holds))
+    await client.report(report_of(restocked.provider, holds))
 
 
 def plainly(verdict: ClaimJudgement) -> Said:  # noqa: PLR0911 - one for each kind of verdict
@@ -194,8 +194,8 @@ def plainly(verdict: ClaimJudgement) -> Said:  # noqa: PLR0911 - one for each ki
             )
 
 
-async def assert_same_books(desk: Desk, oracle: Oracle) -> None:
-    states = await desk.providers()
+async def assert_same_books(client: StoreClient, oracle: Oracle) -> None:
+    states = await client.providers()
     assert usage(states) == {
         (which, resource): oracle.used(which, resource)
         for which, standing in oracle.providers.items()
@@ -204,7 +204,7 @@ async def assert_same_books(desk: Desk, oracle: Oracle) -> None:
     assert {which: state.generation for which, state in states.items()} == {
         which: standing.generation for which, standing in oracle.providers.items()
     }
-    ledger = await desk.ledger(*[a_release(who) for who in CONSUMERS])
+    ledger = await client.ledger(*[a_release(who) for who in CONSUMERS])
     for who in CONSUMERS:
         row, past = ledger.consumers[who.int], oracle.pasts.get(who)
         assert total(ledger.held.get(who.int, ())) == (past.holds if past else {})
@@ -219,8 +219,8 @@ def assert_nothing_is_added_beyond_capacity(before: Usage, after: dict[ProviderI
             assert inventory.used <= max(capacity_of(inventory), before[which, resource])
 
 
-async def assert_everyone_holds_one_share_that_was_asked_for(desk: Desk, world: World) -> None:
-    ledger = await desk.ledger(*[a_release(who) for who in CONSUMERS])
+async def assert_everyone_holds_one_share_that_was_asked_for(client: StoreClient, world: World) -> None:
+    ledger = await client.ledger(*[a_release(who) for who in CONSUMERS])
     asked = [
         (asked.order.share.host, summed(asked.order.share))
         for batch in world.batches

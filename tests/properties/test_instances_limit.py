@@ -12,8 +12,8 @@ from bus.message import ProviderId
 from bus.messages.placement import Claimed, ClaimResources, DoesNotFit, SwapClaim
 from placement_worker.core.ledger import ClaimOrder
 from placement_worker.store_memory import MemoryPlacementStore
-from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import a_claim, a_host, a_release, a_share, a_swap, consumer, provider
+from tests.contracts.store_client import StoreClient
 from tests.properties.bounds import THOROUGH
 
 HOSTS = tuple(provider(f"host-{number}") for number in (1, 2))
@@ -63,14 +63,14 @@ def test_each_host_counts_who_lives_on_it_and_nobody_is_added_beyond_the_limit()
 
 
 async def _play(played: list[list[ClaimOrder]]) -> None:
-    desk = Desk(MemoryPlacementStore())
-    await desk.report(*[a_host(f"host-{number}", VCPU=100) for number in (1, 2)])
+    client = StoreClient(MemoryPlacementStore())
+    await client.report(*[a_host(f"host-{number}", VCPU=100) for number in (1, 2)])
     for batch in played:
-        before = await _living(desk)
-        verdicts = await desk.ask(*batch)
+        before = await _living(client)
+        verdicts = await client.ask(*batch)
         # The audit counts anew who lives where.
-        assert await desk.store.audit() == ()
-        after = await _living(desk)
+        assert await client.store.audit() == ()
+        after = await _living(client)
         for order, verdict in zip(batch, verdicts, strict=True):
             if len(batch) == 1:
                 _judge(order, verdict, before, after)
@@ -95,6 +95,6 @@ def _judge(
         assert after == before
 
 
-async def _living(desk: Desk) -> dict[ProviderId, int]:
-    states = await desk.providers()
+async def _living(client: StoreClient) -> dict[ProviderId, int]:
+    states = await client.providers()
     return {host: states[host].consumers for host in HOSTS}

@@ -15,8 +15,8 @@ from bus.messages.placement import (
     ReportInventory,
 )
 from placement_worker.store_memory import MemoryPlacementStore
-from tests.contracts.desk import Desk, used
 from tests.contracts.placement_orders import a_claim, a_share, aggregate, amounts, consumer, provider
+from tests.contracts.store_client import StoreClient, used
 from tests.properties.bounds import BOUNDED
 from tests.properties.worlds import mostly
 
@@ -90,7 +90,7 @@ Batches = list[list[ReportInventory]]
 @given(batches_of_reports)
 def test_reports_end_alike_in_whatever_batches_they_come(batches: Batches) -> None:
     async def scenario() -> None:
-        together, apart = Desk(MemoryPlacementStore()), Desk(MemoryPlacementStore())
+        together, apart = StoreClient(MemoryPlacementStore()), StoreClient(MemoryPlacementStore())
         for batch in batches:
             assert await together.report(*batch) == tuple([await apart.report_one(one) for one in batch])
             assert known(await together.providers()) == known(await apart.providers())
@@ -103,15 +103,15 @@ def test_reports_end_alike_in_whatever_batches_they_come(batches: Batches) -> No
 @given(batches_of_reports)
 def test_a_report_sent_again_or_refused_changes_nothing(batches: Batches) -> None:
     async def scenario() -> None:
-        desk = Desk(MemoryPlacementStore())
+        client = StoreClient(MemoryPlacementStore())
         for report in [report for batch in batches for report in batch]:
-            before = await desk.providers()
-            verdict = await desk.report_one(report)
-            after = await desk.providers()
+            before = await client.providers()
+            verdict = await client.report_one(report)
+            after = await client.providers()
             if not isinstance(verdict, ReportAccepted):
                 assert after == before
-            again = await desk.report_one(report)
-            assert await desk.providers() == after
+            again = await client.report_one(report)
+            assert await client.providers() == after
             assert not (isinstance(again, ReportAccepted) and again.shape_moved)
 
     asyncio.run(scenario())
@@ -121,12 +121,12 @@ def test_a_report_sent_again_or_refused_changes_nothing(batches: Batches) -> Non
 @given(batches_of_reports)
 def test_the_shape_tells_of_every_change_that_claims_may_rely_on(batches: Batches) -> None:
     async def scenario() -> None:
-        desk = Desk(MemoryPlacementStore())
+        client = StoreClient(MemoryPlacementStore())
         shapes: dict[ProviderId, int] = {}
         for report in [report for batch in batches for report in batch]:
-            before = trees(await desk.providers())
-            verdict = await desk.report_one(report)
-            after = trees(await desk.providers())
+            before = trees(await client.providers())
+            verdict = await client.report_one(report)
+            after = trees(await client.providers())
             for root in {**before, **after}:
                 # Felled or standing: a shape that was counted once is never counted again.
                 moved = after.get(root, NOTHING)[1] != before.get(root, NOTHING)[1]
@@ -142,23 +142,23 @@ def test_the_shape_tells_of_every_change_that_claims_may_rely_on(batches: Batche
 @given(batches_of_reports)
 def test_what_is_held_is_never_taken_away_by_a_report(batches: Batches) -> None:
     async def scenario() -> None:
-        desk = Desk(MemoryPlacementStore())
+        client = StoreClient(MemoryPlacementStore())
         for batch in batches:
-            await desk.report(*batch)
+            await client.report(*batch)
             for which in PROVIDERS:
-                await desk.ask(
+                await client.ask(
                     a_claim(
                         a_share(A, (*amounts(A, VCPU=1), *amounts(which, VCPU=1)), shapes={}),
                         consumer(f"on {which}"),
                     )
                 )
-            holding = await desk.providers()
-            await desk.report(*batches[0], *batch)
-            after = await desk.providers()
+            holding = await client.providers()
+            await client.report(*batches[0], *batch)
+            after = await client.providers()
             for which, state in holding.items():
                 for resource, amount in used(state).items():
                     assert amount == 0 or used(after[which])[resource] == amount
-            assert await desk.store.audit() == ()
+            assert await client.store.audit() == ()
 
     asyncio.run(scenario())
 

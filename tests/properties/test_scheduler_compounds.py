@@ -14,9 +14,9 @@ from bus.messages.build import NoValidHost
 from bus.messages.hosts import HostState
 from bus.messages.placement import ProviderState, Share
 from placement_worker.core.candidates.found import Candidate
+from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import find_candidates
-from placement_worker.core.candidates.woods import Woods
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.explaining import why_not
 from scheduler_worker.core.choosing.plugins import standard_plugins
@@ -53,11 +53,11 @@ def picture_of(states: Sequence[ProviderState]) -> Picture:
     return picture
 
 
-def woods_of(states: Iterable[ProviderState]) -> Woods:
-    woods = Woods()
+def index_of(states: Iterable[ProviderState]) -> ProviderIndex:
+    index = ProviderIndex()
     for state in states:
-        woods.put(state)
-    return woods
+        index.put(state)
+    return index
 
 
 def query_of(wish: Wish) -> CandidatesQuery:
@@ -69,15 +69,15 @@ def query_of(wish: Wish) -> CandidatesQuery:
     return CandidatesQuery(groups=(group,))
 
 
-def homes(woods: Woods, candidate: Candidate) -> set[ProviderId]:
+def homes(index: ProviderIndex, candidate: Candidate) -> set[ProviderId]:
     """The roots of trees where one could live with it: part of it is theirs, and the rest is shared with them."""
-    rows = [woods.row_of(each.provider) for each in candidate.amounts]
-    roots = {int(woods.root[row]) for row in rows if row is not None}
+    rows = [index.row_of(each.provider) for each in candidate.amounts]
+    roots = {int(index.root[row]) for row in rows if row is not None}
     return {
-        woods.state(root).id
+        index.state(root).id
         for root in roots
         if all(
-            woods.root[row] == root or (woods.shares[row] and root in woods.reached_from(row))
+            index.root[row] == root or (index.shares[row] and root in index.reached_from(row))
             for row in rows
             if row is not None
         )
@@ -86,9 +86,9 @@ def homes(woods: Woods, candidate: Candidate) -> set[ProviderId]:
 
 def homes_of(states: Iterable[ProviderState], wish: Wish) -> dict[frozenset[object], set[ProviderId]]:
     """Of each candidate that placement finds, by what it takes."""
-    woods = woods_of(states)
-    found = find_candidates(woods, query_of(wish)).written_out(woods)
-    return {frozenset(each.amounts): homes(woods, each) for each in found}
+    index = index_of(states)
+    found = find_candidates(index, query_of(wish)).written_out(index)
+    return {frozenset(each.amounts): homes(index, each) for each in found}
 
 
 def using(states: Iterable[ProviderState], share: Share) -> list[ProviderState]:

@@ -16,7 +16,7 @@ from bus.messages.placement import (
     Share,
     SwapClaim,
 )
-from placement_worker.core.ledger import Asked, ClaimOrder
+from placement_worker.core.ledger import ClaimOrder, SentOrder
 from tests.contracts.placement_orders import (
     CLEANUP,
     DB,
@@ -52,7 +52,7 @@ class World(NamedTuple):
     """`batches` is one sequence of orders, cut anywhere; a restocking stands for itself."""
 
     shelves: Shelves
-    batches: list[list[Asked] | Restock]
+    batches: list[list[SentOrder] | Restock]
 
 
 def mostly(usual: Sequence[T], rare: Sequence[T]) -> st.SearchStrategy[T]:
@@ -175,8 +175,8 @@ def worlds(draw: st.DrawFn) -> World:
         draw(claims(CLEANUP, any_attempt)),
     )
     # Drawn from these few, the same order comes again and again, late and in any order.
-    asked = st.builds(Asked, order=st.sampled_from(orders), speaks_for=mostly([None, "c1"], ["c2"]))
-    batches: list[list[Asked] | Restock] = [[Asked(web[0]), Asked(db[0])]]
+    asked = st.builds(SentOrder, order=st.sampled_from(orders), speaks_for=mostly([None, "c1"], ["c2"]))
+    batches: list[list[SentOrder] | Restock] = [[SentOrder(web[0]), SentOrder(db[0])]]
     for one in draw(st.lists(asked | asked | asked | asked | restocks, min_size=8, max_size=24)):
         if isinstance(one, Restock):
             batches.append(one)

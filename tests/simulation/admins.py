@@ -34,10 +34,10 @@ from bus.messages.candidates import (
 )
 from bus.messages.placement import AskSnapshot, ProviderState, SnapshotPage
 from bus.station import Station
-from placement_worker.desk import Desk
 from placement_worker.replica import Replica
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD
+from placement_worker.write_batcher import WriteBatcher
 from tests.simulation.admin_ops import Admin, BooksApi
 from tests.simulation.faulty_placement_store import FaultyPlacementStore
 from tests.simulation.findings import Findings
@@ -81,8 +81,8 @@ class Admins:
     async def _serve(self, process: SimProcess) -> None:
         door = FaultyPlacementStore(self._books, process, self._observer)
         view = self.view = View(door, PAGE)
-        desk = Desk(door, STANDARD, process.clock)
-        await self._work(process, HttpServerApi(desk, view, door, self._books, self._findings))
+        batcher = WriteBatcher(door, STANDARD, process.clock)
+        await self._work(process, HttpServerApi(batcher, view, door, self._books, self._findings))
 
     async def _work(self, process: SimProcess, api: BooksApi) -> None:
         """Start all operations of this administrator. A restarted process starts only those that are still due."""
@@ -157,16 +157,21 @@ class HttpServerApi:
     """
 
     def __init__(
-        self, desk: Desk, view: View, door: FaultyPlacementStore, books: InspectableStore, findings: Findings
+        self,
+        batcher: WriteBatcher,
+        view: View,
+        door: FaultyPlacementStore,
+        books: InspectableStore,
+        findings: Findings,
     ) -> None:
-        self._desk = desk
+        self._batcher = batcher
         self._view = view
         self._door = door
         self._books = books
         self._findings = findings
 
     async def write(self, write: Write) -> WriteVerdict:
-        return await _until_available(lambda: self._desk.ask(write))
+        return await _until_available(lambda: self._batcher.ask(write))
 
     async def providers(self) -> Mapping[ProviderId, ProviderState]:
         replica = await self._caught_up()

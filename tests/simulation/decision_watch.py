@@ -7,7 +7,7 @@ from typing import Any
 import cell_conductor.core.decide as of_cells
 import placement_worker.handlers as of_placement
 from bus.messages.administration import Write, WriteVerdict
-from placement_worker import writing
+from placement_worker import admin_writes
 from scheduler_worker import handlers, store_memory, timers
 from scheduler_worker.core.instances.lifecycle import PLACED
 from scheduler_worker.requests import building, rebuilding
@@ -28,8 +28,8 @@ def watched_decisions(see: See, judged: Judged) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for name in ("decide_provider_writes", "decide_allocations", "decide_names"):
-            stack.enter_context(replaced(writing, name, lambda real: _written(real, judged)))
-        stack.enter_context(replaced(writing, "decide_reshape", lambda real: _reshaped(real, judged)))
+            stack.enter_context(replaced(admin_writes, name, lambda real: _written(real, judged)))
+        stack.enter_context(replaced(admin_writes, "decide_reshape", lambda real: _reshaped(real, judged)))
         stack.enter_context(replaced(of_cells, "_judge", lambda real: _in_a_cell(real, see)))
         stack.enter_context(replaced(of_placement, "_claim_answered", lambda real: _judgement(real, see)))
         stack.enter_context(replaced(building, "_judged", lambda real: _asked(real, see)))

@@ -9,15 +9,15 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.placement import LogPosition, ProviderState, RevisionsPage, SnapshotPage
 from placement_worker.core.ledger import (
+    AllocationKeys,
     ClaimChanges,
     ClaimOrder,
     Forest,
+    ForestKeys,
     Ledger,
     NameChanges,
-    Named,
-    NamedNames,
-    NamedShares,
-    Names,
+    NameKeys,
+    StoredNames,
     TreeChanges,
 )
 from placement_worker.store import (
@@ -139,17 +139,17 @@ class _BooksTransaction:
         self.written.append(changes)
         await self._inner.write_claims(changes)
 
-    async def lock_shares(self, named: NamedShares) -> Ledger:
-        self._lock("consumers", named.consumers)
-        return await self._inner.lock_shares(named)
+    async def lock_allocations(self, keys: AllocationKeys) -> Ledger:
+        self._lock("consumers", keys.consumers)
+        return await self._inner.lock_allocations(keys)
 
-    async def lock_trees(self, named: Named) -> Forest:
-        self._lock("trees", named.trees)
-        return await self._inner.lock_trees(named)
+    async def lock_trees(self, keys: ForestKeys) -> Forest:
+        self._lock("trees", keys.trees)
+        return await self._inner.lock_trees(keys)
 
-    async def lock_names(self, named: NamedNames) -> Names:
-        self._lock("names", named.classes | named.traits)
-        return await self._inner.lock_names(named)
+    async def lock_names(self, keys: NameKeys) -> StoredNames:
+        self._lock("names", keys.classes | keys.traits)
+        return await self._inner.lock_names(keys)
 
     async def write_names(self, changes: NameChanges) -> None:
         await self._inner.write_names(changes)

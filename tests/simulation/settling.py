@@ -200,23 +200,26 @@ def _missing_instances(cloud: Cloud) -> Iterator[str]:
 def _picture_differences(cloud: Cloud) -> Iterator[str]:
     """Each scheduler's picture equals the books."""
     for name, picture in cloud.workers.pictures.items():
-        columns, woods = picture.columns, picture.woods
-        woods.plant()
+        columns, provider_index = picture.columns, picture.index
+        provider_index.attach_trees()
         for row, host in enumerate(columns.names):
             if not columns.present[row] or not columns.provided[row]:
                 continue
-            providers = [woods.state(each) for each in woods.in_trees_of(columns.root[[row]]).tolist()]
+            providers = [
+                provider_index.state(each)
+                for each in provider_index.in_trees_of(columns.root[[row]]).tolist()
+            ]
             for resource, stock in columns.stocks.items():
                 told = [cloud.books.free(each.id, resource) for each in providers]
                 said = [free for free in told if free is not None]
                 seen = int(stock.capacity[row] - stock.used[row])
                 if said and sum(said) != seen:
                     yield f"{name} sees {seen} {resource} free on {host}: it is {said}"
-        for row, state in enumerate(woods.states):
+        for row, state in enumerate(provider_index.states):
             for resource in state.inventories if state else ():
                 assert state is not None, "it has inventories"
                 said_of_it = cloud.books.free(state.id, resource)
-                free = int(woods.stocks[resource].free[row])
+                free = int(provider_index.stocks[resource].free[row])
                 if said_of_it is not None and said_of_it != free:
                     yield f"{name} sees {free} {resource} free on {state.name}: it is {said_of_it}"
 

@@ -19,9 +19,9 @@ from bus.messages.placement import (
 )
 from compute_sim.core.faults import FaultScript
 from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, Touched, TreeBook, TreeChanges
-from placement_worker.desk import Desk
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD
+from placement_worker.write_batcher import WriteBatcher
 from tests.simulation.books_checker import BooksChecker
 from tests.simulation.findings import Findings
 from tests.simulation.fixtures import AGGREGATES, SHARES
@@ -120,7 +120,7 @@ def test_what_is_written_and_not_committed_is_not_looked_for_in_a_read() -> None
 
     async def looked(findings: Findings) -> None:
         books = Read(lambda: EPOCH)
-        await Desk(books, STANDARD, lambda: EPOCH).ask(CreateProvider(id=HOST, name="host"))
+        await WriteBatcher(books, STANDARD, lambda: EPOCH).ask(CreateProvider(id=HOST, name="host"))
 
         async def write_and_die() -> None:
             await books.was_read.wait()

@@ -6,7 +6,7 @@ from uuid import UUID
 from bus.handling import Received
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerAllocations, ProviderInventories, Reshape
-from placement_worker.administering import write_handlers
+from placement_worker.admin_handlers import write_handlers
 from placement_worker.wiring import STANDARD
 from tests.simulation.cloud import Cloud
 from tests.simulation.drawing import draw

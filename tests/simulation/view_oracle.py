@@ -78,8 +78,8 @@ def compare_candidates(replica: Replica, books: InspectableStore, findings: Find
 
 
 def _found(replica: Replica, query: CandidatesQuery) -> set[object]:
-    woods = replica.woods
+    index = replica.index
     return {
         (frozenset(each.amounts), frozenset(each.mappings.items()))
-        for each in find_candidates(woods, query).written_out(woods)
+        for each in find_candidates(index, query).written_out(index)
     }

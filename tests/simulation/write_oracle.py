@@ -15,7 +15,7 @@ from bus.messages.administration import Done, ProviderWritten, Write, WriteVerdi
 from bus.messages.placement import ResourceAmount
 from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, TreeChanges
 from placement_worker.store_memory import MemoryPlacementStore
-from placement_worker.store_memory.books import Books, ProviderEntry
+from placement_worker.store_memory.memory_tables import MemoryTables, ProviderEntry
 from tests.simulation.expected_books import (
     ExpectedBooks,
     HoldingRecord,
@@ -40,15 +40,15 @@ class InspectableStore(MemoryPlacementStore):
     """The memory store, with access to its rows for the checkers."""
 
     @property
-    def rows(self) -> Books:
+    def rows(self) -> MemoryTables:
         """During a transaction the rows include its writes; between transactions they are the committed ones."""
-        return self._books
+        return self._tables
 
     @asynccontextmanager
-    async def committed(self) -> AsyncIterator[Books]:
+    async def committed(self) -> AsyncIterator[MemoryTables]:
         """The rows while no transaction is open. The block must not await anything."""
         async with self._lock:
-            yield self._books
+            yield self._tables
 
 
 class WriteOracle:
@@ -197,12 +197,12 @@ class WriteOracle:
         for root in roots & rows.trees.keys():
             self._check_qualities(rows, root)
         for known in [
-            each for each in self._qualities if each[0] not in rows.trees and each[0] not in rows.stumps
+            each for each in self._qualities if each[0] not in rows.trees and each[0] not in rows.tombstones
         ]:
             # The shapes of a tree are forgotten together with its tombstone.
             del self._qualities[known]
 
-    def _check_place(self, rows: Books, provider: ProviderId, entry: ProviderEntry) -> None:
+    def _check_place(self, rows: MemoryTables, provider: ProviderId, entry: ProviderEntry) -> None:
         ancestry = [provider]
         while (parent := rows.providers[ancestry[-1]].book.parent) is not None:
             if parent not in rows.providers or parent in ancestry:
@@ -219,7 +219,7 @@ class WriteOracle:
                 f"{rows.providers[ancestry[-1]].book.name}",
             )
 
-    def _check_qualities(self, rows: Books, root: ProviderId) -> None:
+    def _check_qualities(self, rows: MemoryTables, root: ProviderId) -> None:
         tree = rows.trees[root]
         members = [rows.providers[each].book for each in tree.members if each in rows.providers]
         now: Qualities = frozenset((book.id, *_offered(book)) for book in members)

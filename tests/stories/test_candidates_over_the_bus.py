@@ -200,7 +200,7 @@ async def test_a_question_that_makes_no_sense_is_told_which_field_and_why(bus: s
 async def told_and_asked(here: Scene, asked_of: Asked) -> AskCandidates:
     """Placement is told of the world, and this is what is asked of it."""
     world, query = asked_of
-    states = [world.woods.state(row) for row in range(world.woods.rows)]
+    states = [world.index.state(row) for row in range(world.index.rows)]
     report = ReportInventory(
         cell="c1",
         root=states[0].id,

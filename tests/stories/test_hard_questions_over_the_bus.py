@@ -16,10 +16,10 @@ from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import now, placement_parts
 from tests.api.loop_turns import turns_measured
-from tests.contracts.desk import Desk
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.placement_orders import a_claim, a_share, amounts, consumer, provider
 from tests.contracts.stage import declared
+from tests.contracts.store_client import StoreClient
 from tests.contracts.stores import open_store
 from tests.hostile_requests import hard_messages, hard_worlds, many_hosts
 
@@ -59,7 +59,7 @@ async def test_beside_any_question_claims_are_granted_and_no_turn_of_the_loop_ta
     async with open_store(kind) as store:
         told = (*hard_worlds(), *many_hosts(HOSTS))
         for start in range(0, len(told), 200):
-            await Desk(store).report(*told[start : start + 200])
+            await StoreClient(store).report(*told[start : start + 200])
         async with asking(store) as client:
             host = provider("many-1")
             claims = 0

@@ -31,7 +31,7 @@ class Watched(MemoryPlacementStore):
     async def transaction(self) -> AsyncIterator[PlacementTransaction]:
         async with super().transaction() as transaction:
             yield transaction
-        living = Counter(self._books.consumers[consumer].host for consumer in self._books.held)
+        living = Counter(self._tables.consumers[consumer].host for consumer in self._tables.held)
         self.most = max([self.most, *living.values()])
 
 

@@ -3,9 +3,9 @@
 from msgspec import structs
 
 from bus.messages.placement import InventoryState, ProviderState
+from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import find_candidates
-from placement_worker.core.candidates.woods import Woods
 from tests.contracts.placement_orders import aggregate, provider
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
@@ -15,7 +15,7 @@ class World:
     """`has` tells of a provider, or tells it anew; ids and internal ids follow from names."""
 
     def __init__(self) -> None:
-        self.woods = Woods()
+        self.index = ProviderIndex()
         self._states: dict[str, ProviderState] = {}
         self._internals: dict[str, int] = {}
 
@@ -43,18 +43,18 @@ class World:
             aggregates=tuple(aggregate(each) for each in aggregates),
         )
         self._states[name] = state
-        self.woods.put(state)
+        self.index.put(state)
         return state
 
     def loses(self, name: str) -> None:
-        self.woods.drop(self._states.pop(name).internal)
+        self.index.drop(self._states.pop(name).internal)
 
     def ask(self, *groups: Group, skip: int = 0, **of_the_query: object) -> list[str]:
         """`VCPU:2@host DISK_GB:5@pool`, with what was asked for by groups with suffixes as `1=child` behind it."""
         query = structs.replace(CandidatesQuery(groups=groups), **of_the_query)
         names = {state.id: name for name, state in self._states.items()}
         told = []
-        for found in find_candidates(self.woods, query, skip).written_out(self.woods):
+        for found in find_candidates(self.index, query, skip).written_out(self.index):
             amounts = [f"{each.resource}:{each.amount}@{names[each.provider]}" for each in found.amounts]
             mappings = [
                 f"{suffix}={'+'.join(names[one] for one in providers)}"

@@ -24,7 +24,7 @@ def spent(asked: Asked, limits: SearchLimits) -> tuple[int | TooCostly, Budget]:
     world, query = asked
     budget = Budget(limits)
     try:
-        return len(find_candidates(world.woods, query, budget=budget)), budget
+        return len(find_candidates(world.index, query, budget=budget)), budget
     except CutError as cut:
         return cut.verdict, budget
 
@@ -124,7 +124,7 @@ def test_marks_change_nothing_of_what_is_found_or_spent() -> None:
     marks: list[int] = []
     marked = Budget(at_mark=lambda: marks.append(marked.steps), mark_every=1_000)
 
-    found = find_candidates(world.woods, query, budget=marked)
+    found = find_candidates(world.index, query, budget=marked)
     plain, budget = spent((world, query), SearchLimits())
 
     assert len(found) == plain
@@ -166,25 +166,25 @@ def test_a_full_memo_of_dead_ends_takes_no_more_and_the_search_goes_on() -> None
 @pytest.mark.parametrize("slots", [1, 40])
 def test_an_answer_is_measured_before_it_is_written(slots: int) -> None:
     world, query = devices(400, 50), structs.replace(some_groups(slots), limit=300)
-    found = find_candidates(world.woods, query)
+    found = find_candidates(world.index, query)
     whole = Budget()
-    texts = list(requests_text(found, world.woods, (1, 39), whole))
+    texts = list(requests_text(found, world.index, (1, 39), whole))
     told = whole.answer_bytes
 
     assert abs(sum(map(len, texts)) - told) <= len(found)
     with pytest.raises(CutError) as cut:
         next(
-            iter(requests_text(found, world.woods, (1, 39), Budget(SearchLimits(answer_bytes_max=told - 1))))
+            iter(requests_text(found, world.index, (1, 39), Budget(SearchLimits(answer_bytes_max=told - 1))))
         )
     assert cut.value.verdict == TooCostly(what="answer_bytes", spent=told, budget=told - 1)
 
 
 def test_summaries_are_measured_too() -> None:
     world = devices(50, 5)
-    found = find_candidates(world.woods, some_groups(1))
+    found = find_candidates(world.index, some_groups(1))
     whole = Budget()
-    list(Summaries().texts(found.giving, world.woods, (1, 39), (), whole))
+    list(Summaries().texts(found.giving, world.index, (1, 39), (), whole))
 
     limited = Budget(SearchLimits(answer_bytes_max=whole.answer_bytes - 1))
     with pytest.raises(CutError):
-        list(Summaries().texts(found.giving, world.woods, (1, 39), (), limited))
+        list(Summaries().texts(found.giving, world.index, (1, 39), (), limited))

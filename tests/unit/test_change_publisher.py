@@ -10,11 +10,11 @@ from bus.messages.placement import ProvidersChanged
 from bus.parcels import Outgoing
 from bus.publisher import Publisher
 from bus.station import Station
-from placement_worker.publishing import ChangePublisher
+from placement_worker.change_publisher import ChangePublisher
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_memory import MemoryPlacementStore
-from tests.contracts.desk import Desk
 from tests.contracts.placement_orders import a_host, a_report, provider
+from tests.contracts.store_client import StoreClient
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,9 +36,9 @@ class Told(Publisher):
         return done
 
 
-async def told_of(desk: Desk, *, stops_at_once: bool) -> list[ProvidersChanged]:
+async def told_of(client: StoreClient, *, stops_at_once: bool) -> list[ProvidersChanged]:
     publisher = Told(Station(MemoryBroker().as_user(), "a-test"))
-    part = ChangePublisher(desk.store, (publisher,), PAGED)
+    part = ChangePublisher(client.store, (publisher,), PAGED)
     running = asyncio.create_task(part.run())
     async with asyncio.timeout(PATIENCE_S):
         # The pauses between two looks are endless here.
@@ -55,43 +55,43 @@ def names_in(told: Sequence[ProvidersChanged]) -> set[str]:
     return {state.name for each in told for state in each.providers}
 
 
-async def a_log_whose_first_pages_tell_nothing() -> Desk:
-    desk = Desk(MemoryPlacementStore())
+async def a_log_whose_first_pages_tell_nothing() -> StoreClient:
+    client = StoreClient(MemoryPlacementStore())
     for number in range(1, 8):
-        await desk.report(a_host(f"h{number}"))
+        await client.report(a_host(f"h{number}"))
     for number in range(1, 5):
         host = provider(f"h{number}")
-        await desk.report(a_report(root=host, removed=(host,)))
-    return desk
+        await client.report(a_report(root=host, removed=(host,)))
+    return client
 
 
 @pytest.mark.parametrize("stops_at_once", [False, True])
 async def test_a_long_log_is_told_to_its_end_without_a_pause_and_before_it_stops(
     *, stops_at_once: bool
 ) -> None:
-    desk = await a_log_whose_first_pages_tell_nothing()
+    client = await a_log_whose_first_pages_tell_nothing()
 
-    told = await told_of(desk, stops_at_once=stops_at_once)
+    told = await told_of(client, stops_at_once=stops_at_once)
 
     assert names_in(told) == {"h5", "h6", "h7"}
     assert [gone.id for each in told for gone in each.gone] == [provider(f"h{n}") for n in range(1, 5)]
     assert [each.at.position for each in told] == list(range(1, len(told) + 1))
-    async with desk.store.lead_feed() as feed:
+    async with client.store.lead_feed() as feed:
         assert feed is not None
         left = await feed.read()
     assert (left.providers, left.gone) == ((), ())
 
 
 async def test_after_a_short_telling_the_next_change_is_told_soon() -> None:
-    desk = Desk(MemoryPlacementStore())
+    client = StoreClient(MemoryPlacementStore())
     publisher = Told(Station(MemoryBroker().as_user(), "a-test"))
-    part = ChangePublisher(desk.store, (publisher,), PAGED)
+    part = ChangePublisher(client.store, (publisher,), PAGED)
     running = asyncio.create_task(part.run())
 
     # `feed_rest_ms` is an hour here.
     async with asyncio.timeout(PATIENCE_S):
         for number in range(1, 4):
-            await desk.report(a_host(f"h{number}"))
+            await client.report(a_host(f"h{number}"))
             part.written()
             while f"h{number}" not in names_in(publisher.told):
                 await asyncio.sleep(0)

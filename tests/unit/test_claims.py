@@ -19,9 +19,9 @@ from bus.messages.placement import (
     Shortfall,
     Superseded,
 )
-from placement_worker.core.capacity import capacity_of, terms_in, used_in
+from placement_worker.core.capacity import capacity_of, limits_in, used_in
 from placement_worker.core.claims import NO_CELL, ClaimJudgement, Decision, decide_claims
-from placement_worker.core.ledger import Asked, ClaimOrder, Consumer, Ledger, ProviderRow, Touched
+from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, ProviderRow, SentOrder, Touched
 from placement_worker.core.shares import MovedRoots
 from tests.contracts.placement_orders import (
     CELL,
@@ -64,7 +64,7 @@ def a_ledger(
                 cell=(cells or {}).get(which, CELL),
                 generation=5,
                 shape=1 if which == root else None,
-                terms=terms_in(stock),
+                limits=limits_in(stock),
                 used=used_in(stock),
                 consumers=sum(one.host == which and one.id in (held or {}) for one in living),
             )
@@ -74,7 +74,7 @@ def a_ledger(
 
 
 def decide(ledger: Ledger, *orders: ClaimOrder) -> Decision:
-    return decide_claims(ledger, [Asked(order) for order in orders], NOON, HORIZON)
+    return decide_claims(ledger, [SentOrder(order) for order in orders], NOON, HORIZON)
 
 
 def judged(ledger: Ledger, order: ClaimOrder) -> ClaimJudgement:
@@ -188,7 +188,7 @@ def test_whoever_lives_on_a_host_takes_something_from_its_tree() -> None:
 
 
 def test_a_sender_speaks_for_its_own_cell_only() -> None:
-    asked = [Asked(a_claim(), speaks_for="c2"), Asked(a_claim(who=DB), speaks_for=CELL)]
+    asked = [SentOrder(a_claim(), speaks_for="c2"), SentOrder(a_claim(who=DB), speaks_for=CELL)]
 
     refused, granted = decide_claims(a_ledger(), asked, NOON, HORIZON).verdicts
 
@@ -204,7 +204,7 @@ def test_who_stands_above_cells_ends_what_may_be_in_any_of_them() -> None:
     assert decide(a_ledger(), a_claim(), ended).verdicts == (Claimed(), Released(freed=True))
     late = decide(a_ledger(), ended, a_claim()).verdicts
     assert late == (Released(freed=False), Superseded(attempt=1, ended=True))
-    (refused,) = decide_claims(a_ledger(), [Asked(ended, speaks_for=CELL)], NOON, HORIZON).verdicts
+    (refused,) = decide_claims(a_ledger(), [SentOrder(ended, speaks_for=CELL)], NOON, HORIZON).verdicts
     assert isinstance(refused, NotAllowed)
 
 
@@ -218,7 +218,7 @@ def test_who_chose_another_cell_in_an_earlier_life_is_told_what_is_held_there() 
         AlreadyClaimed(attempt=1, share=Share(host=HOST, amounts=a_share().amounts)),
     )
     (_, refused) = decide_claims(
-        a_ledger(cells={OTHER_HOST: "c2"}), [Asked(a_claim()), Asked(elsewhere, "c2")], NOON, HORIZON
+        a_ledger(cells={OTHER_HOST: "c2"}), [SentOrder(a_claim()), SentOrder(elsewhere, "c2")], NOON, HORIZON
     ).verdicts
     assert isinstance(refused, NotAllowed)
 

@@ -59,8 +59,8 @@ from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import cleanup_consumer, rules_of
 from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import Asked, ClaimChanges, ClaimOrder, Reported
-from placement_worker.core.reports import decide_reports, named_in
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, SentOrder, SentReport
+from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.store_memory import MemoryPlacementStore
@@ -125,9 +125,9 @@ class World:
             for host in HOSTS
         ]
         async with self.books.transaction() as tx:
-            forest = await tx.lock_trees(named_in(reports))
+            forest = await tx.lock_trees(keys_of_reports(reports))
             vocabulary = Vocabulary(classes=frozenset({"VCPU"}), traits=frozenset())
-            decision = decide_reports(forest, [Reported(each) for each in reports], vocabulary)
+            decision = decide_reports(forest, [SentReport(each) for each in reports], vocabulary)
             await tx.write_trees(decision.changes)
         for number in range(1, instances + 1):
             await self._boot(number)
@@ -331,7 +331,7 @@ class World:
     async def _placement(self, order: ClaimOrder) -> ClaimVerdict:
         async with self.books.transaction() as tx:
             ledger = await tx.lock_claims([order])
-            decision = decide_claims(ledger, [Asked(order)], self.now, timedelta(hours=24))
+            decision = decide_claims(ledger, [SentOrder(order)], self.now, timedelta(hours=24))
             await tx.write_claims(decision.changes)
         (verdict,) = decision.verdicts
         assert not isinstance(verdict, MovedRoots)

@@ -5,42 +5,46 @@ from collections.abc import Sequence
 import pytest
 
 from bus.messages.administration import SetAllocations
-from placement_worker.core.allocating import decide_allocations, shares_named_by
-from placement_worker.core.capacity import Terms
-from placement_worker.store_sql.claims import Books, Kept, KeptConsumer
-from placement_worker.store_sql.known import KnownProvider, KnownProviders, Providers
-from placement_worker.store_sql.named import named_in
-from placement_worker.store_sql.names import KnownNames, Names
+from placement_worker.core.allocation_writes import decide_allocations, keys_of_allocation_writes
+from placement_worker.core.capacity import InventoryLimits
+from placement_worker.store_sql.claim_keys import keys_of_shares
+from placement_worker.store_sql.claims import ConsumerRecord, ConsumerWrites, LockedClaims
+from placement_worker.store_sql.name_cache import CachedNames, NameCache
+from placement_worker.store_sql.provider_cache import CachedProvider, CachedProviders, ProviderCache
 from placement_worker.tables import resource_classes
-from tests.contracts.clerk import allocations, holding
+from tests.contracts.admin_client import allocations, holding
 from tests.contracts.placement_orders import HOST, NOON, VOCABULARY, WEB, amounts, consumer
 
 NUMBER, BASE = 7, 1
-EIGHT = Terms(capacity=8, min_unit=1, max_unit=8, step_size=1)
+EIGHT = InventoryLimits(capacity=8, min_unit=1, max_unit=8, step_size=1)
 HOST_ROW = (NUMBER, NUMBER, BASE, 0, 0, "{}", 0)
 
 
-def written_of(writes: Sequence[SetAllocations]) -> tuple[list[KeptConsumer], Kept]:
+def written_of(writes: Sequence[SetAllocations]) -> tuple[list[ConsumerRecord], ConsumerWrites]:
     """How the consumers are made, all of them new, and what is written of them when these writes were decided."""
-    classes = KnownNames(resource_classes)
+    classes = NameCache(resource_classes)
     classes.ids, classes.names = {"VCPU": 1}, {1: "VCPU"}
-    known = KnownProviders()
-    known.keep([KnownProvider(NUMBER, HOST, NUMBER, BASE, "cell1", {1: "VCPU"}, {"VCPU": EIGHT})])
-    books = Books(named_in(shares_named_by(writes)), Names(classes), Providers(known))
+    known = ProviderCache()
+    known.keep([CachedProvider(NUMBER, HOST, NUMBER, BASE, "cell1", {1: "VCPU"}, {"VCPU": EIGHT})])
+    books = LockedClaims(
+        keys_of_shares(keys_of_allocation_writes(writes)), CachedNames(classes), CachedProviders(known)
+    )
     assert books.unknown() == []
-    hopes = books.hopes()
-    books.add_standing([HOST_ROW])
+    optimistic_rows = books.optimistic_rows()
+    books.add_providers([HOST_ROW])
     decision = decide_allocations(books.ledger(), writes, VOCABULARY, NOON)
-    return hopes, books.kept(decision.changes, {hope.row.id.int: hope for hope in hopes})
+    return optimistic_rows, books.consumer_writes(
+        decision.changes, {hope.row.id.int: hope for hope in optimistic_rows}
+    )
 
 
 @pytest.mark.parametrize("kind", [None, "INSTANCE"])
 def test_new_consumers_are_made_as_they_are_granted(kind: str | None) -> None:
     asked = allocations(holding(WEB, *amounts(HOST, VCPU=2), type=kind))
 
-    hopes, kept = written_of([asked])
+    optimistic_rows, kept = written_of([asked])
 
-    assert [(hope.row.cell, hope.held) for hope in hopes] == [("cell1", {NUMBER: {1: 2}})]
+    assert [(hope.row.cell, hope.held) for hope in optimistic_rows] == [("cell1", {NUMBER: {1: 2}})]
     assert kept.consumers == []
     assert kept.moved == [(WEB.int, {}, {NUMBER: {1: 2}})]
 

@@ -18,12 +18,11 @@ from bus.messages.placement import (
     ReportVerdict,
 )
 from placement_worker.core.claims import ClaimJudgement, decide_claims
-from placement_worker.core.ledger import Asked, ClaimOrder, Reported
-from placement_worker.core.reports import decide_reports, named_in
+from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
+from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
 from placement_worker.store import PlacementTransaction
-from placement_worker.store_sql import SqlPlacementStore, known
-from tests.contracts.desk import Desk
+from placement_worker.store_sql import SqlPlacementStore, provider_cache
 from tests.contracts.placement_orders import (
     DB,
     HORIZON,
@@ -43,6 +42,7 @@ from tests.contracts.placement_orders import (
     provider,
 )
 from tests.contracts.sql_stores import migrated_database
+from tests.contracts.store_client import StoreClient
 
 pytestmark = pytest.mark.asyncio
 
@@ -56,43 +56,45 @@ class GivenUpError(Exception):
 
 
 @pytest_asyncio.fixture(params=("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)))
-async def desks(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Desk, Desk]]:
+async def batchers(request: pytest.FixtureRequest) -> AsyncIterator[tuple[StoreClient, StoreClient]]:
     """Two stores on one database, which know a host of four VCPU."""
     async with migrated_database(request.param) as url:
         stores = SqlPlacementStore(url), SqlPlacementStore(url)
-        ours, theirs = Desk(stores[0]), Desk(stores[1])
+        ours, theirs = StoreClient(stores[0]), StoreClient(stores[1])
         await ours.report(a_host("host-1"))
-        for desk in (ours, theirs):
-            await desk.ledger(a_claim(ONE_CPU))
+        for client in (ours, theirs):
+            await client.ledger(a_claim(ONE_CPU))
         yield ours, theirs
         assert await ours.store.audit() == ()
         for store in stores:
             await store.close()
 
 
-async def test_what_this_store_has_claimed_counts_in_its_next_batch(desks: tuple[Desk, Desk]) -> None:
-    ours, _ = desks
+async def test_what_this_store_has_claimed_counts_in_its_next_batch(
+    batchers: tuple[StoreClient, StoreClient],
+) -> None:
+    ours, _ = batchers
     await ours.ask(a_claim(THREE_CPUS, WEB))
 
     assert isinstance(await ours.ask_one(a_claim(THREE_CPUS, DB)), DoesNotFit)
 
 
-async def test_what_another_store_has_claimed_is_seen(desks: tuple[Desk, Desk]) -> None:
-    ours, theirs = desks
+async def test_what_another_store_has_claimed_is_seen(batchers: tuple[StoreClient, StoreClient]) -> None:
+    ours, theirs = batchers
     await theirs.ask(a_claim(THREE_CPUS, WEB))
 
     assert isinstance(await ours.ask_one(a_claim(THREE_CPUS, DB)), DoesNotFit)
 
 
-async def test_a_report_to_the_same_store_is_seen(desks: tuple[Desk, Desk]) -> None:
-    ours, _ = desks
+async def test_a_report_to_the_same_store_is_seen(batchers: tuple[StoreClient, StoreClient]) -> None:
+    ours, _ = batchers
     await ours.report(_grown())
 
     assert isinstance(await ours.ask_one(a_claim(ONE_CPU)), MovedRoots)
 
 
-async def test_a_report_to_another_store_is_seen(desks: tuple[Desk, Desk]) -> None:
-    ours, theirs = desks
+async def test_a_report_to_another_store_is_seen(batchers: tuple[StoreClient, StoreClient]) -> None:
+    ours, theirs = batchers
     await theirs.report(_grown())
 
     assert isinstance(await ours.ask_one(a_claim(ONE_CPU)), MovedRoots)
@@ -100,8 +102,10 @@ async def test_a_report_to_another_store_is_seen(desks: tuple[Desk, Desk]) -> No
     assert await ours.ask_one(a_claim(of_eight)) == Claimed()
 
 
-async def test_a_report_about_what_stands_below_a_root_is_seen(desks: tuple[Desk, Desk]) -> None:
-    ours, theirs = desks
+async def test_a_report_about_what_stands_below_a_root_is_seen(
+    batchers: tuple[StoreClient, StoreClient],
+) -> None:
+    ours, theirs = batchers
     await theirs.report(a_report(_a_numa_node(VCPU=1)))
     asked = amounts(NUMA, VCPU=2)
     assert isinstance(await ours.ask_one(a_claim(a_share(HOST, asked, {HOST: 2}))), DoesNotFit)
@@ -110,15 +114,17 @@ async def test_a_report_about_what_stands_below_a_root_is_seen(desks: tuple[Desk
     assert await ours.ask_one(a_claim(a_share(HOST, asked, {HOST: 3}))) == Claimed()
 
 
-async def test_a_host_that_another_store_felled_is_gone(desks: tuple[Desk, Desk]) -> None:
-    ours, theirs = desks
+async def test_a_host_that_another_store_felled_is_gone(batchers: tuple[StoreClient, StoreClient]) -> None:
+    ours, theirs = batchers
     await theirs.report(a_report(removed=(HOST,)))
 
     assert await ours.ask_one(a_claim(ONE_CPU)) == MovedRoots(gone=(HOST,))
 
 
-async def test_a_host_that_another_store_planted_anew_is_found(desks: tuple[Desk, Desk]) -> None:
-    ours, theirs = desks
+async def test_a_host_that_another_store_planted_anew_is_found(
+    batchers: tuple[StoreClient, StoreClient],
+) -> None:
+    ours, theirs = batchers
     await theirs.report(a_report(removed=(HOST,)))
     await theirs.report(a_host("host-2"), a_host("host-1"))
     state = await theirs.provider(HOST)
@@ -127,8 +133,10 @@ async def test_a_host_that_another_store_planted_anew_is_found(desks: tuple[Desk
     assert await _until_settled(ours, order) == Claimed()
 
 
-async def test_a_report_finds_a_host_that_another_store_planted_anew(desks: tuple[Desk, Desk]) -> None:
-    ours, theirs = desks
+async def test_a_report_finds_a_host_that_another_store_planted_anew(
+    batchers: tuple[StoreClient, StoreClient],
+) -> None:
+    ours, theirs = batchers
     await theirs.report(a_report(removed=(HOST,)))
     await theirs.report(a_host("host-2"), a_host("host-1"))
     shape = (await theirs.provider(HOST)).shape
@@ -136,16 +144,20 @@ async def test_a_report_finds_a_host_that_another_store_planted_anew(desks: tupl
     assert await _until_taken(ours, _grown()) == ReportAccepted(shape=shape + 1, shape_moved=True)
 
 
-async def test_a_report_finds_no_host_that_another_store_felled(desks: tuple[Desk, Desk]) -> None:
-    ours, theirs = desks
+async def test_a_report_finds_no_host_that_another_store_felled(
+    batchers: tuple[StoreClient, StoreClient],
+) -> None:
+    ours, theirs = batchers
     await theirs.report(a_report(removed=(HOST,), sequence=7))
     late = a_report(a_provider("host-1", holds=inventories(VCPU=4)), sequence=7)
 
     assert await ours.report_one(late) == ReportOutdated(epoch=0, sequence=7)
 
 
-async def test_a_report_finds_a_host_that_came_below_another(desks: tuple[Desk, Desk]) -> None:
-    ours, theirs = desks
+async def test_a_report_finds_a_host_that_came_below_another(
+    batchers: tuple[StoreClient, StoreClient],
+) -> None:
+    ours, theirs = batchers
     await theirs.report(a_report(removed=(HOST,)))
     await theirs.report(a_report(a_provider("host-2"), a_provider("host-1", OTHER_HOST), root=OTHER_HOST))
     # It is known where the host stands, and then it becomes a root again.
@@ -158,8 +170,10 @@ async def test_a_report_finds_a_host_that_came_below_another(desks: tuple[Desk, 
     assert isinstance(await _until_taken(ours, _grown()), ReportAccepted)
 
 
-async def test_a_consumer_gives_back_what_only_another_store_knows(desks: tuple[Desk, Desk]) -> None:
-    ours, theirs = desks
+async def test_a_consumer_gives_back_what_only_another_store_knows(
+    batchers: tuple[StoreClient, StoreClient],
+) -> None:
+    ours, theirs = batchers
     await theirs.report(a_host("host-2"))
     await theirs.ask(a_claim(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=3)), WEB))
 
@@ -168,18 +182,18 @@ async def test_a_consumer_gives_back_what_only_another_store_knows(desks: tuple[
 
 
 async def test_what_is_forgotten_for_want_of_room_is_read_again(
-    desks: tuple[Desk, Desk], monkeypatch: pytest.MonkeyPatch
+    batchers: tuple[StoreClient, StoreClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known, "PROVIDERS_MAX", 1)
-    ours, _ = desks
+    monkeypatch.setattr(provider_cache, "PROVIDERS_MAX", 1)
+    ours, _ = batchers
     await ours.report(a_host("host-2"))
 
     for who, host in ((WEB, OTHER_HOST), (DB, HOST)):
         assert await ours.ask_one(a_claim(a_share(host, amounts(host, VCPU=3)), who)) == Claimed()
 
 
-async def test_a_claim_that_was_rolled_back_is_forgotten(desks: tuple[Desk, Desk]) -> None:
-    ours, _ = desks
+async def test_a_claim_that_was_rolled_back_is_forgotten(batchers: tuple[StoreClient, StoreClient]) -> None:
+    ours, _ = batchers
 
     async def claimed(tx: PlacementTransaction) -> None:
         await _claim(tx, a_claim(THREE_CPUS, WEB))
@@ -192,9 +206,9 @@ async def test_a_claim_that_was_rolled_back_is_forgotten(desks: tuple[Desk, Desk
 
 
 async def test_what_was_read_behind_a_report_that_was_rolled_back_is_forgotten(
-    desks: tuple[Desk, Desk],
+    batchers: tuple[StoreClient, StoreClient],
 ) -> None:
-    ours, _ = desks
+    ours, _ = batchers
 
     await _given_up(ours, _reported_and_read)
 
@@ -202,9 +216,9 @@ async def test_what_was_read_behind_a_report_that_was_rolled_back_is_forgotten(
 
 
 async def test_a_report_is_not_taken_for_the_one_in_its_place_that_was_rolled_back(
-    desks: tuple[Desk, Desk],
+    batchers: tuple[StoreClient, StoreClient],
 ) -> None:
-    ours, theirs = desks
+    ours, theirs = batchers
     await _given_up(ours, _reported_and_read)
     await theirs.report(a_host("host-1", VCPU=5, MEMORY_MB=4096))
     of_eight = a_share(HOST, amounts(HOST, VCPU=8), {HOST: 2})
@@ -212,8 +226,8 @@ async def test_a_report_is_not_taken_for_the_one_in_its_place_that_was_rolled_ba
     assert isinstance(await ours.ask_one(a_claim(of_eight)), DoesNotFit)
 
 
-async def test_two_writes_of_one_transaction_both_count(desks: tuple[Desk, Desk]) -> None:
-    ours, _ = desks
+async def test_two_writes_of_one_transaction_both_count(batchers: tuple[StoreClient, StoreClient]) -> None:
+    ours, _ = batchers
     async with ours.store.transaction() as tx:
         await _claim(tx, a_claim(ONE_CPU, WEB))
         await _claim(tx, a_claim(ONE_CPU, DB))
@@ -221,9 +235,9 @@ async def test_two_writes_of_one_transaction_both_count(desks: tuple[Desk, Desk]
     assert (await ours.ledger(a_claim(ONE_CPU))).providers[HOST.int].used["VCPU"] == 2
 
 
-async def _given_up(desk: Desk, work: Callable[[PlacementTransaction], Awaitable[None]]) -> None:
+async def _given_up(client: StoreClient, work: Callable[[PlacementTransaction], Awaitable[None]]) -> None:
     async def begun() -> None:
-        async with desk.store.transaction() as tx:
+        async with client.store.transaction() as tx:
             await work(tx)
             raise GivenUpError
 
@@ -232,25 +246,25 @@ async def _given_up(desk: Desk, work: Callable[[PlacementTransaction], Awaitable
 
 
 async def _reported_and_read(tx: PlacementTransaction) -> None:
-    forest = await tx.lock_trees(named_in((_grown(),)))
-    await tx.write_trees(decide_reports(forest, (Reported(_grown()),), VOCABULARY).changes)
+    forest = await tx.lock_trees(keys_of_reports((_grown(),)))
+    await tx.write_trees(decide_reports(forest, (SentReport(_grown()),), VOCABULARY).changes)
     await tx.lock_claims((a_claim(ONE_CPU),))
 
 
-async def _until_taken(desk: Desk, report: ReportInventory) -> ReportVerdict:
+async def _until_taken(client: StoreClient, report: ReportInventory) -> ReportVerdict:
     """Likewise."""
     try:
-        return await desk.report_one(report)
+        return await client.report_one(report)
     except Transient:
-        return await desk.report_one(report)
+        return await client.report_one(report)
 
 
-async def _until_settled(desk: Desk, order: ClaimOrder) -> ClaimJudgement:
+async def _until_settled(client: StoreClient, order: ClaimOrder) -> ClaimJudgement:
     """PostgreSQL has locked by what was known, and begins anew when that is no more; once, since then it knows better."""
     try:
-        return await desk.ask_one(order)
+        return await client.ask_one(order)
     except Transient:
-        return await desk.ask_one(order)
+        return await client.ask_one(order)
 
 
 def _a_numa_node(**totals: int) -> ReportedProvider:
@@ -263,6 +277,6 @@ def _grown() -> ReportInventory:
 
 async def _claim(tx: PlacementTransaction, order: ClaimOrder) -> None:
     ledger = await tx.lock_claims((order,))
-    decision = decide_claims(ledger, (Asked(order),), NOON, HORIZON)
+    decision = decide_claims(ledger, (SentOrder(order),), NOON, HORIZON)
     assert decision.verdicts == (Claimed(),)
     await tx.write_claims(decision.changes)

@@ -9,8 +9,8 @@ import typer
 from moor.placement_api_options import ApiFlags, Auth, ConnectionFlags, KeystoneFlags, serving_of
 from placement_worker.api.auth.basic import BasicAuthentication
 from placement_worker.api.auth.keystone import KeystoneAuthentication
+from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
-from placement_worker.api.auth.nobody import NoAuthentication
 
 EVERYWHERE = "[::]:8780"
 

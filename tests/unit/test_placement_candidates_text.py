@@ -88,24 +88,24 @@ def query(request: pytest.FixtureRequest) -> CandidatesQuery:
 
 
 def requests(found: Candidates, replica: Replica, version: tuple[int, int]) -> list[Any]:
-    said: list[Any] = json.loads(f"[{','.join(requests_text(found, replica.woods, version, Budget()))}]")
+    said: list[Any] = json.loads(f"[{','.join(requests_text(found, replica.index, version, Budget()))}]")
     return said
 
 
 def summaries(
     of: Summaries, found: Candidates, replica: Replica, version: tuple[int, int], *classes: str
 ) -> dict[str, Any]:
-    texts = of.texts(found.giving, replica.woods, version, classes, Budget())
+    texts = of.texts(found.giving, replica.index, version, classes, Budget())
     said: dict[str, Any] = json.loads(f"{{{','.join(texts)}}}")
     return said
 
 
 def test_from_1_34_on_each_candidate_is_said_with_its_mappings(query: CandidatesQuery) -> None:
     replica = forest()
-    found = find_candidates(replica.woods, query)
+    found = find_candidates(replica.index, query)
 
     expected = []
-    for candidate in found.written_out(replica.woods):
+    for candidate in found.written_out(replica.index):
         allocations: dict[str, Any] = {}
         for amount in candidate.amounts:
             row = allocations.setdefault(str(amount.provider), {"resources": {}})
@@ -120,7 +120,7 @@ def test_before_1_34_the_same_is_said_without_mappings_and_before_1_12_as_a_list
     query: CandidatesQuery,
 ) -> None:
     replica = forest()
-    found = find_candidates(replica.woods, query)
+    found = find_candidates(replica.index, query)
     newest = requests(found, replica, (1, 34))
 
     assert requests(found, replica, (1, 12)) == [{"allocations": one["allocations"]} for one in newest]
@@ -137,7 +137,7 @@ def test_before_1_34_the_same_is_said_without_mappings_and_before_1_12_as_a_list
 
 def test_summaries_are_of_whole_trees_from_1_29_on_and_of_who_gives_something_before() -> None:
     replica = forest()
-    found = find_candidates(replica.woods, QUERIES["sharing"])
+    found = find_candidates(replica.index, QUERIES["sharing"])
     hosts = {str(an_id(number)) for number in (10, 20, 30)}
     cards = {str(an_id(number + card)) for number in (10, 20, 30) for card in (1, 2)}
     pool = {str(an_id(40))}
@@ -148,7 +148,7 @@ def test_summaries_are_of_whole_trees_from_1_29_on_and_of_who_gives_something_be
 
 def test_a_summary_tells_more_from_version_to_version() -> None:
     replica = forest()
-    found = find_candidates(replica.woods, QUERIES["one provider"])
+    found = find_candidates(replica.index, QUERIES["one provider"])
     host = str(an_id(10))
 
     def at(minor: int) -> Any:
@@ -169,7 +169,7 @@ def test_a_summary_tells_more_from_version_to_version() -> None:
 def test_before_1_27_only_classes_that_were_asked_for_are_told() -> None:
     replica = Replica()
     replica.tell([a_provider(1, VCPU=8, MEMORY_MB=512)])
-    found = find_candidates(replica.woods, QUERIES["one provider"])
+    found = find_candidates(replica.index, QUERIES["one provider"])
 
     (before,) = summaries(Summaries(), found, replica, (1, 26), "VCPU").values()
     (after,) = summaries(Summaries(), found, replica, (1, 27), "VCPU").values()
@@ -183,7 +183,7 @@ def test_a_summary_that_was_kept_is_written_anew_when_its_provider_changes() -> 
     host = str(an_id(10))
 
     def the_host() -> Any:
-        found = find_candidates(replica.woods, QUERIES["one provider"])
+        found = find_candidates(replica.index, QUERIES["one provider"])
         return summaries(kept, found, replica, (1, 39))[host]
 
     assert the_host()["resources"]["VCPU"]["used"] == 0

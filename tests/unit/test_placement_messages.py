@@ -19,9 +19,9 @@ from bus.messages.placement import (
     ProviderUsage,
     SnapshotPage,
 )
+from placement_worker.change_publisher import messages_of
 from placement_worker.handlers import fitting
 from placement_worker.paging import ROOM, bytes_at_most, how_many_fit
-from placement_worker.publishing import messages_of
 from placement_worker.store import Unpublished
 
 LARGEST = InventoryState(

@@ -7,9 +7,9 @@ import pytest
 
 from bus.message import AggregateId, ProviderId
 from placement_worker.api import query_schemas
-from placement_worker.api.forms import Form
 from placement_worker.api.problems import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, ApiError
 from placement_worker.api.queries import ProviderQuery, candidates_query, provider_query, traits_named
+from placement_worker.api.validators import Validator
 from placement_worker.api.versions import NEWEST, Version
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 
@@ -212,6 +212,6 @@ def test_keys_are_refused_by_their_schema_with_what_was_sent(
     schema: dict[str, object], query: str, said: str
 ) -> None:
     with pytest.raises(ApiError) as caught:
-        Form(schema).query(parse_qsl(query, keep_blank_values=True))
+        Validator(schema).query(parse_qsl(query, keep_blank_values=True))
 
     assert said in caught.value.detail

@@ -45,10 +45,10 @@ def told(*states: ProviderState) -> Replica:
 def used(replica: Replica) -> tuple[int, int]:
     """As the provider says it, and as the columns do."""
     state = replica.get(HOST)
-    row = replica.woods.row_of(HOST)
+    row = replica.index.row_of(HOST)
     assert state is not None
     assert row is not None
-    return state.inventories["VCPU"].used, replica.woods.used(row, "VCPU")
+    return state.inventories["VCPU"].used, replica.index.used(row, "VCPU")
 
 
 def test_what_is_older_is_not_believed() -> None:
@@ -124,7 +124,7 @@ def test_who_is_gone_is_found_in_no_way() -> None:
     )
     assert not replica.has_trait("CUSTOM_A")
     assert not replica.has_class("VCPU")
-    assert not replica.woods.members((RACK,)).any()
+    assert not replica.index.members((RACK,)).any()
 
 
 def test_another_under_the_same_id_is_not_taken_for_the_one_that_is_gone() -> None:
@@ -143,4 +143,4 @@ def test_of_a_whole_reading_who_was_not_in_it_is_gone() -> None:
     replica.keep_only({2})
 
     assert [state.id for state in replica] == [NIC]
-    assert replica.woods.row_of(HOST) is None
+    assert replica.index.row_of(HOST) is None

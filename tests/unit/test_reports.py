@@ -15,7 +15,7 @@ from bus.messages.placement import (
     ReportVerdict,
     TreeKept,
 )
-from placement_worker.core.ledger import Forest, ProviderBook, Reported, TreeBook, TreeChanges
+from placement_worker.core.ledger import Forest, ProviderBook, SentReport, TreeBook, TreeChanges
 from placement_worker.core.reports import decide_reports
 from tests.contracts.placement_orders import (
     CELL,
@@ -53,7 +53,7 @@ FOREST = Forest(trees={HOST: TREE}, names={"host-2": OTHER_HOST})
 
 
 def judged(report: ReportInventory, forest: Forest = FOREST, speaks_for: str | None = None) -> ReportVerdict:
-    (verdict,) = decide_reports(forest, [Reported(report, speaks_for)], VOCABULARY).verdicts
+    (verdict,) = decide_reports(forest, [SentReport(report, speaks_for)], VOCABULARY).verdicts
     return verdict
 
 
@@ -95,7 +95,7 @@ def odd_host(**odd: int) -> ReportedProvider:
 )
 def test_what_makes_no_sense_is_refused_naming_the_field(field: str, report: ReportInventory) -> None:
     forest = FOREST if report.root != NEW else Forest(trees={HOST: TREE}, elsewhere={NEW: HOST})
-    decision = decide_reports(forest, [Reported(report)], VOCABULARY)
+    decision = decide_reports(forest, [SentReport(report)], VOCABULARY)
 
     (verdict,) = decision.verdicts
     assert isinstance(verdict, NotAllowed)
@@ -129,7 +129,7 @@ def test_a_sender_reports_for_its_own_cell_only() -> None:
 def test_traits_of_an_operator_outlive_any_report() -> None:
     report = a_report(a_provider("host-1", traits=("HW_CPU_X86_VMX",)))
 
-    changes = decide_reports(FOREST, [Reported(report)], VOCABULARY).changes
+    changes = decide_reports(FOREST, [SentReport(report)], VOCABULARY).changes
 
     (tree,) = changes.trees
     assert tree.providers[HOST].traits == {"HW_CPU_X86_VMX"}
@@ -139,7 +139,7 @@ def test_traits_of_an_operator_outlive_any_report() -> None:
 def test_a_trait_that_an_operator_set_before_moves_nothing_when_it_is_reported() -> None:
     report = a_report(a_provider("host-1", traits=("CUSTOM_MINE", "CUSTOM_THEIRS")))
 
-    decision = decide_reports(FOREST, [Reported(report)], VOCABULARY)
+    decision = decide_reports(FOREST, [SentReport(report)], VOCABULARY)
 
     assert decision.verdicts == (ReportAccepted(shape=4, shape_moved=False),)
     (tree,) = decision.changes.trees
@@ -153,7 +153,7 @@ def test_a_child_that_is_reported_without_a_parent_keeps_its_own() -> None:
 def test_when_a_child_moves_the_shape_the_root_is_written_too() -> None:
     report = a_report(a_provider("pci-1", NUMA, inventories(VGPU=1)))
 
-    changes = decide_reports(FOREST, [Reported(report)], VOCABULARY).changes
+    changes = decide_reports(FOREST, [SentReport(report)], VOCABULARY).changes
 
     (tree,) = changes.trees
     assert tree.shape == 5
@@ -166,14 +166,14 @@ def test_parents_are_written_before_their_children_and_removed_after_them() -> N
     far, farther = provider("far"), provider("farther")
     grown = a_report(a_provider("farther", far), a_provider("far", HOST), removed=(NUMA, PCI))
 
-    changes = decide_reports(FOREST, [Reported(grown)], VOCABULARY).changes
+    changes = decide_reports(FOREST, [SentReport(grown)], VOCABULARY).changes
 
     assert changes.changed == (HOST, far, farther)
     assert changes.removed == (PCI, NUMA)
 
 
 def test_only_the_number_of_a_report_is_written_when_it_tells_nothing_new() -> None:
-    changes = decide_reports(FOREST, [Reported(a_report(epoch=2, sequence=7))], VOCABULARY).changes
+    changes = decide_reports(FOREST, [SentReport(a_report(epoch=2, sequence=7))], VOCABULARY).changes
 
     (tree,) = changes.trees
     assert (tree.epoch, tree.sequence, tree.shape) == (2, 7, 4)
@@ -189,7 +189,7 @@ def test_a_chain_may_be_deeper_than_the_interpreters_stack() -> None:
         for start in range(1, 2000, 500)
     ]
 
-    decision = decide_reports(FOREST, [Reported(part) for part in parts], VOCABULARY)
+    decision = decide_reports(FOREST, [SentReport(part) for part in parts], VOCABULARY)
 
     assert [type(verdict) for verdict in decision.verdicts] == [ReportAccepted] * len(parts)
     assert len(decision.changes.changed) == 2001
@@ -199,7 +199,7 @@ def test_a_tree_that_is_felled_leaves_a_stump_with_its_counters() -> None:
     free = TreeBook(root=NEW, cell=CELL, shape=5, providers={NEW: ProviderBook(id=NEW, name="new")})
     felling = a_report(root=NEW, removed=(NEW,), epoch=2, sequence=7)
 
-    decision = decide_reports(Forest(trees={NEW: free}), [Reported(felling)], VOCABULARY)
+    decision = decide_reports(Forest(trees={NEW: free}), [SentReport(felling)], VOCABULARY)
 
     assert decision.verdicts == (ReportAccepted(shape=6, shape_moved=True),)
     assert decision.changes == TreeChanges(trees=(STUMP,), removed=(NEW,))
@@ -208,7 +208,7 @@ def test_a_tree_that_is_felled_leaves_a_stump_with_its_counters() -> None:
 def test_where_nothing_stood_no_stump_is_left() -> None:
     empty = a_report(root=NEW, removed=(NEW,), epoch=2, sequence=7)
 
-    decision = decide_reports(FOREST, [Reported(empty)], VOCABULARY)
+    decision = decide_reports(FOREST, [SentReport(empty)], VOCABULARY)
 
     assert decision.verdicts == (ReportAccepted(shape=0, shape_moved=False),)
     assert decision.changes == TreeChanges()
@@ -217,7 +217,7 @@ def test_where_nothing_stood_no_stump_is_left() -> None:
 def test_what_grows_on_a_stump_goes_on_counting_its_shape() -> None:
     planted = a_report(a_provider("new"), root=NEW, epoch=2, sequence=8)
 
-    decision = decide_reports(FELLED, [Reported(planted)], VOCABULARY)
+    decision = decide_reports(FELLED, [SentReport(planted)], VOCABULARY)
 
     assert decision.verdicts == (ReportAccepted(shape=7, shape_moved=True),)
     (tree,) = decision.changes.trees
@@ -229,7 +229,7 @@ def test_a_tree_that_is_planted_felled_and_planted_in_one_batch_counts_every_tim
     planted, felling = a_report(a_provider("new"), root=NEW), a_report(root=NEW, removed=(NEW,))
 
     decision = decide_reports(
-        Forest(trees={}), [Reported(one) for one in (planted, felling, planted)], VOCABULARY
+        Forest(trees={}), [SentReport(one) for one in (planted, felling, planted)], VOCABULARY
     )
 
     assert [getattr(verdict, "shape", None) for verdict in decision.verdicts] == [1, 2, 3]
@@ -245,7 +245,7 @@ def test_a_late_report_of_a_felled_tree_is_outdated() -> None:
 def test_a_host_that_comes_back_in_another_cell_is_judged_by_the_reports_of_that_cell() -> None:
     planted = a_report(a_provider("new"), root=NEW, cell="c2", epoch=1, sequence=1)
 
-    decision = decide_reports(FELLED, [Reported(planted, speaks_for="c2")], VOCABULARY)
+    decision = decide_reports(FELLED, [SentReport(planted, speaks_for="c2")], VOCABULARY)
 
     assert decision.verdicts == (ReportAccepted(shape=7, shape_moved=True),)
     (tree,) = decision.changes.trees
@@ -255,7 +255,7 @@ def test_a_host_that_comes_back_in_another_cell_is_judged_by_the_reports_of_that
 def test_another_cell_cannot_make_a_stump_forget_its_last_report() -> None:
     empty = a_report(root=NEW, cell="c2", epoch=1, sequence=1)
 
-    decision = decide_reports(FELLED, [Reported(empty)], VOCABULARY)
+    decision = decide_reports(FELLED, [SentReport(empty)], VOCABULARY)
 
     assert decision.verdicts == (ReportAccepted(shape=6, shape_moved=False),)
     assert decision.changes == TreeChanges()
@@ -299,7 +299,7 @@ def test_a_reporter_that_asks_is_told_that_something_else_keeps_the_tree_or_take
 def test_a_tree_that_is_taken_is_written_whole_in_its_new_cell() -> None:
     report = structs.replace(a_report(a_provider("host-1"), epoch=3, sequence=9), foreign="take")
 
-    changes = decide_reports(Forest(trees={HOST: WRITTEN}), [Reported(report, None)], VOCABULARY).changes
+    changes = decide_reports(Forest(trees={HOST: WRITTEN}), [SentReport(report, None)], VOCABULARY).changes
 
     (tree,) = changes.trees
     assert (tree.cell, tree.epoch, tree.sequence) == (CELL, 3, 9)

@@ -340,11 +340,11 @@ def test_a_host_whose_search_is_cut_is_removed_with_that_reason_and_others_are_c
 def test_all_searches_of_a_batch_together_have_a_budget() -> None:
     """However many hard questions there are, and however many trees to ask them of."""
     shared = SharedBudget(STEPS_PER_TREE, STEPS_PER_BATCH, BYTES_PER_TREE)
-    woods = a_cloud(*a_host_of_many_traits("hard")).woods
+    index = a_cloud(*a_host_of_many_traits("hard")).index
     spent = questions = 0
     for number in range(40):
         wish = a_hard_wish(1 + number)
-        for cut in find_one_in_each_tree(woods, query_of(needs_of(wish)), Scope(), shared):
+        for cut in find_one_in_each_tree(index, query_of(needs_of(wish)), Scope(), shared):
             assert isinstance(cut, CutInTrees)
             spent += cut.steps
             questions += 1
@@ -355,9 +355,9 @@ def test_all_searches_of_a_batch_together_have_a_budget() -> None:
 
 def test_trees_where_nothing_is_hard_are_found_when_all_is_spent_that_is_shared() -> None:
     shared = SharedBudget(STEPS_PER_TREE, 0, BYTES_PER_TREE)
-    woods = a_cloud(*[state for number in range(50) for state in a_nested_host_of_its_own(number)]).woods
+    index = a_cloud(*[state for number in range(50) for state in a_nested_host_of_its_own(number)]).index
 
-    found = list(find_one_in_each_tree(woods, query_of(needs_of(a_wish(3))), Scope(), shared))
+    found = list(find_one_in_each_tree(index, query_of(needs_of(a_wish(3))), Scope(), shared))
 
     assert sum(len(trees.roots) for trees in found if isinstance(trees, InTrees)) == 50
 

@@ -11,7 +11,7 @@ from bus.messages.candidates import TooCostly
 from bus.messages.placement import InventoryState, ProviderState
 from placement_worker import searching
 from placement_worker.core.candidates.budget import Budget, SearchLimits
-from placement_worker.core.candidates.woods import Woods
+from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.replica import Replica
 from placement_worker.searching import STEPS_AT_ONCE, STEPS_PER_TURN, Searcher
 
@@ -38,23 +38,23 @@ def a_replica() -> Replica:
     return replica
 
 
-def capacity(woods: Woods) -> int:
-    return int(woods.stocks["VCPU"].capacity[0])
+def capacity(index: ProviderIndex) -> int:
+    return int(index.stocks["VCPU"].capacity[0])
 
 
-def looking_again_and_again(woods: Woods, budget: Budget) -> set[int]:
+def looking_again_and_again(index: ProviderIndex, budget: Budget) -> set[int]:
     """All that the host's capacity ever was while it looked."""
     seen = set()
     for _ in range(LONG // 1_000):
         budget.spend(1_000)
-        seen.add(capacity(woods))
+        seen.add(capacity(index))
     return seen
 
 
 async def test_what_is_done_at_once_lets_nobody_in_between() -> None:
     searcher = Searcher()
 
-    assert await searcher.done(a_replica(), lambda woods, _: capacity(woods)) == 8
+    assert await searcher.done(a_replica(), lambda index, _: capacity(index)) == 8
     assert searcher.turns == 0
 
 
@@ -83,27 +83,27 @@ async def test_a_long_search_sees_one_state_and_what_is_written_meanwhile_is_the
     assert isinstance(seen, set)
     assert len(seen) == 1
     assert written > 3
-    assert await searcher.done(replica, lambda woods, _: capacity(woods)) == 8 + written
+    assert await searcher.done(replica, lambda index, _: capacity(index)) == 8 + written
 
 
 async def test_once_nobody_reads_a_write_copies_nothing() -> None:
     searcher, replica = Searcher(), a_replica()
     await searcher.done(replica, looking_again_and_again)
-    before = replica.woods
+    before = replica.index
 
     replica.tell([a_host(9, revision=2)])
 
-    assert replica.woods is before
+    assert replica.index is before
 
 
 async def test_a_copy_that_was_written_on_leaves_what_was_read_as_it_was() -> None:
     replica = a_replica()
-    with replica.reading() as woods:
+    with replica.reading() as index:
         replica.tell([a_host(9, revision=2)])
         replica.keep_only(set())
 
-        assert capacity(woods) == 8
-        assert "VCPU" not in replica.woods.stocks
+        assert capacity(index) == 8
+        assert "VCPU" not in replica.index.stocks
 
 
 async def test_what_is_cut_is_told_with_its_numbers() -> None:
@@ -117,7 +117,7 @@ async def test_what_is_cut_is_told_with_its_numbers() -> None:
 async def test_a_search_for_which_nobody_waits_any_more_ends_and_gives_its_turns_to_others() -> None:
     searcher, ended = Searcher(), []
 
-    def never_done(_: Woods, budget: Budget) -> None:
+    def never_done(_: ProviderIndex, budget: Budget) -> None:
         try:
             while True:
                 budget.spend(1_000)
@@ -149,7 +149,7 @@ async def test_beyond_so_many_that_wait_others_are_told_to_come_again() -> None:
 
 
 async def test_what_a_search_raises_is_raised_where_it_was_asked_for() -> None:
-    def wrong(_: Woods, budget: Budget) -> None:
+    def wrong(_: ProviderIndex, budget: Budget) -> None:
         for _step in range(LONG // 1_000):
             budget.spend(1_000)
         raise KeyError("a bug")

@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from bus.messages.placement import InventoryState
-from placement_worker.core.candidates.woods import Woods
+from placement_worker.core.candidates.provider_index import ProviderIndex
 from tests.contracts.placement_orders import provider
 from tests.unit.candidate_worlds import SHARES, World, asking
 
@@ -17,13 +17,13 @@ def test_a_child_is_found_once_all_between_it_and_its_root_are_known() -> None:
         complete.has("numa", under="host"),
         complete.has("child", under="numa", VCPU=1),
     ]
-    woods = Woods()
+    index = ProviderIndex()
     planted = []
 
     for state in reversed(states):
-        woods.put(state)
-        woods.plant()
-        planted.append(int(woods.planted.sum()))
+        index.put(state)
+        index.attach_trees()
+        planted.append(int(index.attached.sum()))
 
     assert planted == [0, 0, 3]
 
@@ -32,11 +32,11 @@ def test_what_is_used_is_gone_at_once_and_free_again_when_it_is_told() -> None:
     world = World()
     host = world.has("host", VCPU=4, DISK_GB=5)
 
-    world.woods.use(host.internal, {"VCPU": 4})
+    world.index.use(host.internal, {"VCPU": 4})
     assert world.finds(ONE_CPU) == set()
     assert world.finds(asking(DISK_GB=5)) == {"DISK_GB:5@host"}
 
-    world.woods.use(host.internal, {"VCPU": 3})
+    world.index.use(host.internal, {"VCPU": 3})
     assert world.finds(ONE_CPU) == {"VCPU:1@host"}
 
 
@@ -44,8 +44,8 @@ def test_use_of_a_provider_that_is_not_known_is_nobodys() -> None:
     world = World()
     world.has("host", VCPU=4)
 
-    world.woods.use(99, {"VCPU": 4})
-    world.woods.drop(99)
+    world.index.use(99, {"VCPU": 4})
+    world.index.drop(99)
 
     assert world.finds(ONE_CPU) == {"VCPU:1@host"}
 
@@ -57,18 +57,18 @@ def test_a_provider_that_is_gone_leaves_nothing_to_whoever_has_its_row_next() ->
 
     world.has("new", DISK_GB=5)
 
-    assert world.woods.rows == 1
+    assert world.index.rows == 1
     assert world.finds(ONE_CPU) == set()
     assert world.finds(structs.replace(asking(DISK_GB=5), required=(("CUSTOM_A",),))) == set()
-    assert world.woods.sharing == set()
+    assert world.index.sharing == set()
 
 
 def test_an_id_that_is_borne_again_is_the_later_bearers() -> None:
     world = World()
     old = world.has("host", VCPU=4)
 
-    world.woods.put(structs.replace(old, internal=77, inventories={"DISK_GB": InventoryState(total=5)}))
-    world.woods.drop(old.internal)
+    world.index.put(structs.replace(old, internal=77, inventories={"DISK_GB": InventoryState(total=5)}))
+    world.index.drop(old.internal)
 
     assert world.finds(ONE_CPU) == set()
     assert world.finds(asking(DISK_GB=5)) == {"DISK_GB:5@host"}
@@ -110,17 +110,17 @@ def test_more_providers_and_more_traits_than_there_was_room_for_at_first() -> No
 def test_each_change_of_a_row_is_counted_for_who_keeps_what_was_made_of_it() -> None:
     world = World()
     host = world.has("host", VCPU=4)
-    row = world.woods.row_of(provider("host"))
+    row = world.index.row_of(provider("host"))
     assert row is not None
-    seen = [world.woods.changes[row]]
+    seen = [world.index.changes[row]]
 
     world.has("host", VCPU=8)
-    seen.append(world.woods.changes[row])
-    world.woods.use(host.internal, {"VCPU": 1})
-    seen.append(world.woods.changes[row])
+    seen.append(world.index.changes[row])
+    world.index.use(host.internal, {"VCPU": 1})
+    seen.append(world.index.changes[row])
     world.has("other", VCPU=8)
 
-    assert seen[0] < seen[1] < seen[2] == world.woods.changes[row]
+    assert seen[0] < seen[1] < seen[2] == world.index.changes[row]
 
 
 def test_traits_and_classes_that_come_and_go_take_no_more_room_than_those_there_are() -> None:
@@ -129,7 +129,7 @@ def test_traits_and_classes_that_come_and_go_take_no_more_room_than_those_there_
 
     host = world.has("host")
     for number in range(200):
-        world.woods.put(
+        world.index.put(
             structs.replace(
                 host,
                 traits=("CUSTOM_STAYS", f"CUSTOM_T{number}"),
@@ -137,9 +137,9 @@ def test_traits_and_classes_that_come_and_go_take_no_more_room_than_those_there_
             )
         )
 
-    assert set(world.woods.stocks) == {"VCPU", "CUSTOM_C199"}
+    assert set(world.index.stocks) == {"VCPU", "CUSTOM_C199"}
     assert world.finds(structs.replace(ONE_CPU, required=(("CUSTOM_STAYS",),))) == {"VCPU:1@other"}
     of_the_last = structs.replace(asking(CUSTOM_C199=1), required=(("CUSTOM_T199",),))
     assert world.finds(of_the_last) == {"CUSTOM_C199:1@host"}
     assert world.finds(structs.replace(of_the_last, required=(("CUSTOM_T198", "CUSTOM_T0"),))) == set()
-    assert world.woods.traits.words == 1
+    assert world.index.traits.words == 1

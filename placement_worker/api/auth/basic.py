@@ -22,7 +22,7 @@ from typing import Final
 import bcrypt
 from msgspec import Struct
 
-from placement_worker.api.auth.nobody import ALL_ROLES
+from placement_worker.api.auth.no_authentication import ALL_ROLES
 from placement_worker.api.headers import Headers
 from placement_worker.api.problems import ApiError
 from placement_worker.api.request import Caller

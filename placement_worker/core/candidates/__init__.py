@@ -1,4 +1,4 @@
-"""Which providers could give what is asked for, and how: the whole search for allocation candidates.
+"""The search for allocation candidates: which providers can give what is asked for, and how.
 
-`query` says what may be asked, `woods` keeps all providers as columns, `search` finds, `found` is what it finds.
+`query` is what may be asked, `provider_index` holds all providers as columns, `search` finds, `found` is the result.
 """

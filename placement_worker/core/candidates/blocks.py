@@ -1,4 +1,4 @@
-"""A solution of a stand, carried over to all its trees."""
+"""Expand a solution for a class of trees into the candidates of all its trees."""
 
 from collections.abc import Sequence
 
@@ -7,56 +7,56 @@ import numpy as np
 from placement_worker.core.candidates.budget import ROWS_PER_STEP, Budget
 from placement_worker.core.candidates.columns import Rows
 from placement_worker.core.candidates.fitting import Slot
-from placement_worker.core.candidates.found import Block, Shape
-from placement_worker.core.candidates.stands import Stand
-from placement_worker.core.candidates.stating import Stated
-from placement_worker.core.candidates.woods import Woods
+from placement_worker.core.candidates.found import Block, CandidatePattern
+from placement_worker.core.candidates.provider_index import ProviderIndex
+from placement_worker.core.candidates.slot_problems import ClassProblem
+from placement_worker.core.candidates.tree_classes import TreeClass
 
-# What Python's tables take, by their entries.
-_BLOCK_BYTES, _SEEN_BYTES, _SHAPE_BYTES, _PER_SLOT_BYTES = 400, 150, 500, 300
+# Estimated size of the entries in Python's dictionaries and sets.
+_BLOCK_BYTES, _SEEN_BYTES, _PATTERN_BYTES, _PER_SLOT_BYTES = 400, 150, 500, 300
 
 
 class BlockMaker:
-    """For all solutions of one question: it remembers shapes, and which candidates took from pools alone."""
+    """Serves all solutions of one query. Remembers patterns, and which candidates took from sharing providers alone."""
 
-    def __init__(self, woods: Woods, slots: Sequence[Slot], budget: Budget) -> None:
-        self._woods = woods
+    def __init__(self, index: ProviderIndex, slots: Sequence[Slot], budget: Budget) -> None:
+        self._index = index
         self._budget = budget
         self._slots = slots
-        self._shapes: dict[tuple[int, ...], Shape] = {}
+        self._patterns: dict[tuple[int, ...], CandidatePattern] = {}
         self._seen: set[tuple[int, ...]] = set()
 
-    def block(self, stated: Stated, solution: tuple[int, ...]) -> Block:
-        """Without the lines that were told before."""
-        block, columns = self._whole(stated, solution)
-        if not self._woods.sharing:
+    def block(self, class_problem: ClassProblem, solution: tuple[int, ...]) -> Block:
+        """The candidates of this solution, without those that were returned before."""
+        block, columns = self._whole(class_problem, solution)
+        if not self._index.sharing:
             return block
-        return Block(block.shape, self._not_seen(block.rows, columns), block.preference)
+        return Block(block.pattern, self._not_seen(block.rows, columns), block.preference)
 
-    def whole(self, stated: Stated, solution: tuple[int, ...]) -> Block:
-        """One line for each tree of the stand, if the tree gives anything."""
-        return self._whole(stated, solution)[0]
+    def whole(self, class_problem: ClassProblem, solution: tuple[int, ...]) -> Block:
+        """One candidate for each tree of the class."""
+        return self._whole(class_problem, solution)[0]
 
-    def _whole(self, stated: Stated, solution: tuple[int, ...]) -> tuple[Block, tuple[int, ...]]:
+    def _whole(self, class_problem: ClassProblem, solution: tuple[int, ...]) -> tuple[Block, tuple[int, ...]]:
         column_of = {place: column for column, place in enumerate(dict.fromkeys(solution))}
         places = tuple(column_of)
         columns = tuple([column_of[place] for place in solution])
         self._budget.spend(4 * len(columns))
-        shape = self._shapes.get(columns)
-        if shape is None:
+        pattern = self._patterns.get(columns)
+        if pattern is None:
             self._budget.spend(10 * len(columns))
-            self._budget.hold(_SHAPE_BYTES + _PER_SLOT_BYTES * len(columns))
-            shape = self._shapes[columns] = _shape(self._slots, columns)
-        worth = stated.puzzle.worth
+            self._budget.hold(_PATTERN_BYTES + _PER_SLOT_BYTES * len(columns))
+            pattern = self._patterns[columns] = _pattern(self._slots, columns)
+        worth = class_problem.problem.worth
         preference = sum(worth[slot][place] for slot, place in enumerate(solution)) if worth else 0.0
-        block = Block(shape, _rows(stated.stand, places), preference)
+        block = Block(pattern, _rows(class_problem.tree_class, places), preference)
         self._budget.spend(block.rows.size // ROWS_PER_STEP)
         self._budget.hold(_BLOCK_BYTES + block.rows.nbytes)
         return block, columns
 
     def _not_seen(self, rows: Rows, columns: tuple[int, ...]) -> Rows:
-        """What takes from those who share alone is found under each root that these reach."""
-        shared = np.flatnonzero(self._woods.shares[rows].all(axis=1))
+        """Candidates that take from sharing providers alone come up under each root that these reach; keep the first."""
+        shared = np.flatnonzero(self._index.shares[rows].all(axis=1))
         if not len(shared):
             return rows
         wanted = np.ones(len(rows), dtype=np.bool_)
@@ -70,22 +70,22 @@ class BlockMaker:
         return rows[wanted]
 
 
-def _rows(stand: Stand, places: Sequence[int]) -> Rows:
-    first = stand.rows.shape[1]
+def _rows(tree_class: TreeClass, places: Sequence[int]) -> Rows:
+    first = tree_class.rows.shape[1]
     if all(place >= first for place in places):
-        # The same in all its trees.
-        return np.array([[stand.pools[place - first] for place in places]], dtype=np.intp)
-    rows = np.empty((len(stand.rows), len(places)), dtype=np.intp)
+        # All places are pools: the candidate is the same for all trees.
+        return np.array([[tree_class.pools[place - first] for place in places]], dtype=np.intp)
+    rows = np.empty((len(tree_class.rows), len(places)), dtype=np.intp)
     for column, place in enumerate(places):
-        rows[:, column] = stand.rows[:, place] if place < first else stand.pools[place - first]
+        rows[:, column] = tree_class.rows[:, place] if place < first else tree_class.pools[place - first]
     return rows
 
 
-def _shape(slots: Sequence[Slot], columns: Sequence[int]) -> Shape:
+def _pattern(slots: Sequence[Slot], columns: Sequence[int]) -> CandidatePattern:
     amounts: list[dict[str, int]] = [{} for _ in range(max(columns) + 1)]
     mappings: dict[str, dict[int, None]] = {}
     for slot, column in zip(slots, columns, strict=True):
         for resource, amount in slot.resources:
             amounts[column][resource] = amounts[column].get(resource, 0) + amount
         mappings.setdefault(slot.suffix, {})[column] = None
-    return Shape(tuple(amounts), tuple((suffix, tuple(of)) for suffix, of in mappings.items()))
+    return CandidatePattern(tuple(amounts), tuple((suffix, tuple(of)) for suffix, of in mappings.items()))

@@ -1,11 +1,11 @@
-"""What one search may cost. It is counted in steps and bytes, never in time: the same question costs the same everywhere.
+"""What one search may cost. Counted in steps and bytes, never in time: one query costs the same on every machine.
 
-A step is about one look at one slot, place or line of text, or at a few dozen rows of a column: a tenth of a microsecond
-to a few tenths. Bytes are what the tables of a search hold, by estimates that err upwards. Every loop of the search whose
-length a question decides spends steps, and every table that grows with it holds bytes.
+A step is about one look at one slot, one place or one line of text, or at a few dozen rows of a column: 0.1 to 0.5
+microseconds. Bytes are what the tables of a search hold, estimated upwards. Each loop whose length depends on the query
+spends steps, and each table that grows with the query holds bytes.
 
-A budget may have a mark: at each multiple of so many steps it calls `at_mark`, which may let others run. Between
-two marks nobody else does.
+A budget may have a mark: after every so many steps it calls `at_mark`, which may let other tasks run. Between two marks
+no other task runs.
 """
 
 from collections.abc import Callable
@@ -20,14 +20,14 @@ _STEPS_PER_PAIR = 16
 
 
 class SearchLimits(Struct, frozen=True):
-    """The default for steps is some ten times what the hardest question took that OpenStack's Placement answers within
-    ten seconds (tests/conformance/test_candidates_in_ten_seconds.py). At about two million steps a second it is
-    spent within half a minute, in turns with everything else that the process does.
+    """The default of `steps_max` is about ten times what the hardest query takes that OpenStack's Placement answers within
+    ten seconds (tests/conformance/test_candidates_in_ten_seconds.py). At two million steps a second a search spends it in
+    about half a minute, and other tasks run in between.
     """
 
     steps_max: int = 50_000_000
     bytes_max: int = 256 * 1024 * 1024
-    # What is written of an answer: several times what Placement could write in ten seconds.
+    # Length of the answer: several times what Placement can write in ten seconds.
     answer_bytes_max: int = 128 * 1024 * 1024
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class SearchLimits(Struct, frozen=True):
 
     @property
     def memo_bytes_max(self) -> int:
-        """A memo of dead ends saves steps, and a search is right without: a full one takes no more."""
+        """The memo of dead ends saves steps; the search is correct without it. A full memo takes no more entries."""
         return self.bytes_max // 4
 
 
@@ -45,7 +45,7 @@ DEFAULT_LIMITS = SearchLimits()
 
 
 class CutError(Exception):
-    """The search would cost more than it may. Whoever gave the budget turns this into its verdict."""
+    """The search would exceed its budget. The caller that gave the budget answers with `verdict`."""
 
     def __init__(self, verdict: TooCostly) -> None:
         super().__init__(f"{verdict.spent} {verdict.what}, and the budget is {verdict.budget}")
@@ -53,7 +53,7 @@ class CutError(Exception):
 
 
 class Budget:
-    """Of one search, from its start to the end of its answer."""
+    """The budget of one search, from its start to the end of its answer."""
 
     __slots__ = ("_at_mark", "_mark", "_mark_every", "answer_bytes", "held", "held_most", "limits", "steps")
 
@@ -87,7 +87,7 @@ class Budget:
         self.held -= size
 
     def tell(self, size: int) -> None:
-        """So many bytes more of the answer: to be said before they are written."""
+        """Count bytes of the answer, before they are written."""
         self.answer_bytes += size
         if self.answer_bytes > self.limits.answer_bytes_max:
             raise CutError(
@@ -97,14 +97,14 @@ class Budget:
     def _come_to_mark(self) -> None:
         if self.steps > self.limits.steps_max:
             raise CutError(TooCostly(what="steps", spent=self.steps, budget=self.limits.steps_max))
-        assert self._at_mark is not None, "without a mark only the limit is one"
+        assert self._at_mark is not None, "without at_mark the mark is the limit of steps"
         self._mark = min(self.steps + self._mark_every, self.limits.steps_max)
         self._at_mark()
 
 
 class SharedBudget:
-    """Of all searches of one batch. Each tree has a few steps of its own, so that no question starves another; what it needs
-    beyond them comes out of one pool.
+    """The budget of all searches of one batch. Each tree has some steps of its own, so that no query starves another. What
+    a tree needs beyond them comes out of one shared pool.
     """
 
     def __init__(self, steps_per_tree: int, steps_shared: int, bytes_max: int) -> None:
@@ -113,7 +113,7 @@ class SharedBudget:
         self._bytes_max = bytes_max
 
     def for_a_tree(self, slots: int) -> Budget:
-        # One tree may take half of what is left: the next one still finds something.
+        # One tree may take half of what is left, so the next tree still has some.
         steps_max = self._own(slots) + self.steps_shared // 2
         return Budget(SearchLimits(steps_max=steps_max, bytes_max=self._bytes_max))
 
@@ -121,5 +121,5 @@ class SharedBudget:
         self.steps_shared -= min(self.steps_shared, max(0, budget.steps - self._own(slots)))
 
     def _own(self, slots: int) -> int:
-        """Enough for a tree where every slot finds its place at once: each looks at all that are open."""
+        """Enough for a tree where each slot finds its place at once: each slot then looks at all open ones."""
         return self._steps_per_tree + _STEPS_PER_PAIR * slots * slots

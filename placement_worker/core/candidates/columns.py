@@ -1,7 +1,7 @@
-"""Columns: one row a provider, one array a fact. Arrays are longer than there are rows; who reads cuts them.
+"""Columns: one row a provider, one array a property. Arrays are longer than the number of rows; readers cut them.
 
-Rows are written one at a time, as providers change, and read all at once. What is used changes all the time: what many
-have used is gathered first, and each column written once.
+Rows are written one at a time, as providers change, and read all together. Usage changes most often: updates of many
+providers are collected first, then each column is written once.
 """
 
 from collections.abc import Iterator
@@ -19,22 +19,22 @@ Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 
-Cell = TypeVar("Cell", bound=np.generic)
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 WORD_BITS = 64
 
 
-def longer(array: NDArray[Cell], length: int) -> NDArray[Cell]:
+def longer(array: NDArray[Scalar], length: int) -> NDArray[Scalar]:
     grown = np.zeros(length, dtype=array.dtype)
     grown[: len(array)] = array
     return grown
 
 
 class Stock:
-    """One resource class of all providers. `free` is less than any amount where there is no inventory of it.
+    """The inventories of one resource class, of all providers. Without an inventory, `free` is less than any amount.
 
-    `providers` is how many have one. Whether any of them ever had a bound of a kind is remembered, since most have none,
-    and what is not looked at costs nothing.
+    `providers` counts the providers that have one. The `has_...` flags say whether any provider ever had such a limit:
+    most classes have none, and a limit that nobody has is not checked.
     """
 
     __slots__ = (
@@ -94,27 +94,27 @@ class Stock:
             column[row] = 0
 
     def giving(self, amount: int, rows: int) -> Flags:
-        """Who would give this amount at once?"""
+        """Which rows can give this amount at once?"""
         giving: Flags = self.free[:rows] >= amount
         if self.has_min_unit:
             giving &= self.min_unit[:rows] <= amount
         if self.has_max_unit:
             giving &= self.max_unit[:rows] >= amount
         if self.has_step_size:
-            # Where there is no inventory the step is 0; that there is nothing is said by `free`.
+            # Without an inventory the step is 0; `free` excludes those rows.
             giving &= amount % np.maximum(self.step_size[:rows], 1) == 0
         return giving
 
     def room(self, rows: int) -> Ints:
-        """The most that anyone may be given of it at once, however it is made up."""
+        """The most that one consumer may get of each row, over all its slots."""
         return np.minimum(self.free[:rows], self.max_unit[:rows])
 
 
 AnyStock = TypeVar("AnyStock", bound=Stock)
 
 
-class Gathered(Generic[AnyStock]):
-    """Numbers of single rows, by the stock that they are of."""
+class BatchedValues(Generic[AnyStock]):
+    """Numbers for single rows, grouped by the stock they belong to."""
 
     def __init__(self) -> None:
         self._of: dict[AnyStock, tuple[list[int], list[int]]] = {}
@@ -132,14 +132,14 @@ class Gathered(Generic[AnyStock]):
 
 
 class BitSets:
-    """Which names each row bears. Bit n of a row's words is the name whose code is n; the code of a name that nobody bears
-    any more is given to another.
+    """Which names (traits) each row has, as bits. Bit n of a row's words stands for the name with code n. The code of a
+    name that no row has any more is given to another name.
     """
 
     def __init__(self, length: int) -> None:
         self._length = length
         self._codes: dict[str, int] = {}
-        self._bearers: dict[str, int] = {}
+        self._bearer_counts: dict[str, int] = {}
         self._free_codes: list[int] = []
         self._words: list[Words] = []
 
@@ -149,48 +149,48 @@ class BitSets:
 
     def copy(self) -> "BitSets":
         other = BitSets(self._length)
-        other._codes, other._bearers = dict(self._codes), dict(self._bearers)
+        other._codes, other._bearer_counts = dict(self._codes), dict(self._bearer_counts)
         other._free_codes = list(self._free_codes)
         other._words = [words.copy() for words in self._words]
         return other
 
     def __contains__(self, name: str) -> bool:
-        """Does any row bear it?"""
+        """Does any row have it?"""
         return name in self._codes
 
     @property
     def words(self) -> int:
-        """How many each row has."""
+        """How many words each row has."""
         return len(self._words)
 
     def put(self, row: int, before: tuple[str, ...], names: tuple[str, ...]) -> None:
-        """The row bears these, and what it bore before no more."""
+        """Replace the names of this row."""
         bits = 0
         for name in dict.fromkeys(names):
-            bits |= 1 << self._borne(name)
+            bits |= 1 << self._code_for(name)
         for name in dict.fromkeys(before):
-            self._lay_down(name)
+            self._release_code(name)
         for words in self._words:
             words[row] = bits & (1 << WORD_BITS) - 1
             bits >>= WORD_BITS
 
-    def _borne(self, name: str) -> int:
+    def _code_for(self, name: str) -> int:
         code = self._codes.get(name)
         if code is None:
             code = self._codes[name] = self._free_codes.pop() if self._free_codes else len(self._codes)
             if code == len(self._words) * WORD_BITS:
                 self._words.append(np.zeros(self._length, dtype=np.uint64))
-        self._bearers[name] = self._bearers.get(name, 0) + 1
+        self._bearer_counts[name] = self._bearer_counts.get(name, 0) + 1
         return code
 
-    def _lay_down(self, name: str) -> None:
-        self._bearers[name] -= 1
-        if not self._bearers[name]:
-            del self._bearers[name]
+    def _release_code(self, name: str) -> None:
+        self._bearer_counts[name] -= 1
+        if not self._bearer_counts[name]:
+            del self._bearer_counts[name]
             self._free_codes.append(self._codes.pop(name))
 
-    def bearing_any(self, names: tuple[str, ...], rows: int) -> Flags:
-        """Who bears at least one of these?"""
+    def having_any(self, names: tuple[str, ...], rows: int) -> Flags:
+        """Which rows have at least one of these?"""
         masks: dict[int, int] = {}
         for name in names:
             code = self._codes.get(name)
@@ -204,7 +204,7 @@ class BitSets:
 
 
 class Members:
-    """The rows of one aggregate, as a set for who changes them and as an array for who asks."""
+    """The rows of one aggregate: a set for updates, and a sorted array for searches."""
 
     __slots__ = ("_array", "rows")
 

@@ -1,4 +1,4 @@
-"""What was found. Thousands of candidates are alike but for their providers, so they are kept as shapes and rows."""
+"""What a search finds. Thousands of candidates differ only in their providers, so they are kept as patterns and rows."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -9,12 +9,12 @@ from msgspec import Struct
 from bus.message import ProviderId
 from bus.messages.placement import ResourceAmount
 from placement_worker.core.candidates.columns import Rows
-from placement_worker.core.candidates.woods import Woods
+from placement_worker.core.candidates.provider_index import ProviderIndex
 
 
-class Shape(Struct, frozen=True):
-    """What all candidates of some blocks have in common, by column: what each provider gives (nothing, if a group
-    without resources was met by it), and which columns met which group.
+class CandidatePattern(Struct, frozen=True):
+    """What all candidates of a block have in common. `amounts`: what the provider in each column gives (nothing, if it
+    meets a group without resources). `mappings`: which columns meet which group.
     """
 
     amounts: tuple[Mapping[str, int], ...]
@@ -22,18 +22,18 @@ class Shape(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """Candidates of one shape: one line each, one column a provider; no provider stands in a line twice.
+    """Candidates of one pattern: one line a candidate, one column a provider. No provider is twice in a line.
 
     `preference` is what each of them is worth by preferred traits.
     """
 
-    shape: Shape
+    pattern: CandidatePattern
     rows: Rows
     preference: float = 0.0
 
 
 class Candidate(Struct, frozen=True):
-    """One of them, written out."""
+    """One candidate, in full."""
 
     amounts: tuple[ResourceAmount, ...]
     mappings: Mapping[str, tuple[ProviderId, ...]]
@@ -41,7 +41,7 @@ class Candidate(Struct, frozen=True):
 
 
 class Candidates:
-    """In the order in which they were found."""
+    """Candidates, in the order in which they were found."""
 
     def __init__(self, blocks: tuple[Block, ...]) -> None:
         self.blocks = blocks
@@ -51,28 +51,28 @@ class Candidates:
 
     @cached_property
     def giving(self) -> Rows:
-        """The rows of all that give something, each once: of their trees, or of themselves, summaries are made."""
+        """Rows of all providers that give something, each once. Answers have summaries of them, or of their trees."""
         columns = [
             block.rows[:, column]
             for block in self.blocks
-            for column, amounts in enumerate(block.shape.amounts)
+            for column, amounts in enumerate(block.pattern.amounts)
             if amounts
         ]
         return np.unique(np.concatenate(columns)) if columns else np.zeros(0, dtype=np.intp)
 
-    def written_out(self, woods: Woods) -> Iterator[Candidate]:
+    def written_out(self, index: ProviderIndex) -> Iterator[Candidate]:
         for block in self.blocks:
             for rows in block.rows.tolist():
-                ids = [woods.state(row).id for row in rows]
+                ids = [index.state(row).id for row in rows]
                 yield Candidate(
                     amounts=tuple(
                         ResourceAmount(provider=provider, resource=resource, amount=amount)
-                        for provider, amounts in zip(ids, block.shape.amounts, strict=True)
+                        for provider, amounts in zip(ids, block.pattern.amounts, strict=True)
                         for resource, amount in amounts.items()
                     ),
                     mappings={
                         suffix: tuple(ids[column] for column in columns)
-                        for suffix, columns in block.shape.mappings
+                        for suffix, columns in block.pattern.mappings
                     },
                     preference=block.preference,
                 )

@@ -1,4 +1,4 @@
-"""Sets of places as bits of a number, and whether every set may have a place of its own."""
+"""Sets of places as bits of an integer; and whether each slot can have a place of its own (bipartite matching)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ def places_in(places: int) -> Iterator[int]:
 
 
 def can_all_differ(domains: Sequence[int], budget: Budget) -> bool:
-    """Could each be given a place out of its own set that nobody else is given?"""
+    """Can each get a place of its own set that no other gets?"""
     if all(domain.bit_count() >= len(domains) for domain in domains):
         return True
     budget.spend(len(domains))
@@ -28,18 +28,18 @@ def can_all_differ(domains: Sequence[int], budget: Budget) -> bool:
             holders[seats[index]] = index
             taken |= free & -free
         else:
-            more = _seat(index, domains, holders, seats, budget)
+            more = _augment(index, domains, holders, seats, budget)
             if not more:
                 return False
             taken |= more
     return True
 
 
-def _seat(
+def _augment(
     index: int, domains: Sequence[int], holders: dict[int, int], seats: dict[int, int], budget: Budget
 ) -> int:
-    """All its places have somebody: one of these moves to another, and whoever has that. The place that was free, as a bit;
-    0 if there is none.
+    """All places of this domain are taken: move others to other places until one is free. Returns the place that was free,
+    as a bit; 0 if there is none.
     """
     looked_at_by: dict[int, int] = {}
     looking = [index]
@@ -59,7 +59,7 @@ def _seat(
 def _move_up(
     place: int, looked_at_by: dict[int, int], holders: dict[int, int], seats: dict[int, int]
 ) -> None:
-    """This place is free: who looked at it takes it, who looked at the place that is left then takes that, and so on."""
+    """Go back along the path: the slot that looked at the free place takes it, and leaves its own to the one before."""
     free: int | None = place
     while free is not None:
         each = looked_at_by[free]

@@ -1,4 +1,4 @@
-"""What may be asked: groups of resources with their qualities, and what holds between the groups."""
+"""What a query may ask: groups of resources with conditions, and conditions between groups."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -11,20 +11,21 @@ UNSUFFIXED = ""
 
 
 class Preferred(Struct, frozen=True):
-    """A trait that need not be there, and what it is worth if it is; a negative weight shuns it."""
+    """A trait that is optional, and what a provider that has it is worth; a negative weight avoids it."""
 
     trait: str
     weight: float = 1.0
 
 
 class Group(Struct, frozen=True):
-    """What one group asks for. Of each tuple in `required` and in `member_of` any one member will do.
+    """What one group asks for. Of each tuple in `required` and in `member_of`, any one member is enough.
 
     The group without a suffix may take each class from another provider of one tree, or from one that shares with that
-    tree; required traits are met by those providers together, and where a root is in the aggregates, all its tree is.
-    A group with a suffix takes everything from one provider, which meets everything by itself. It may ask for no
-    resources at all; then it must require a trait or an aggregate, for otherwise nothing meets it, and `in_tree` only
-    has to exist: both as Placement has it.
+    tree. These providers together must have the required traits. If a root is in the aggregates, its whole tree is.
+
+    A group with a suffix takes everything from one provider, which must meet all conditions by itself. It may ask for no
+    resources: then it must require a trait or an aggregate (otherwise nothing meets it), and `in_tree` only has to exist.
+    Both rules are Placement's.
     """
 
     suffix: str = UNSUFFIXED
@@ -38,12 +39,12 @@ class Group(Struct, frozen=True):
 
 
 class CandidatesQuery(Struct, frozen=True):
-    """`groups` have different suffixes, and the one without, if there is one, asks for resources.
+    """`groups` have different suffixes. The one without a suffix, if there is one, asks for resources.
 
-    With `isolate` no two groups with suffixes are given the same provider. The providers given to the groups of each
-    tuple in `same_subtree` all stand under one of them. `root_required` and `root_forbidden` are about the root of the
-    tree that a candidate is for. With `one_provider_per_tree` (before 1.29) no candidate takes from two providers of
-    one tree. `limit` None asks for all.
+    With `isolate`, no two groups with suffixes get one provider. The providers of the groups of each tuple in
+    `same_subtree` are all at or below one of them. `root_required` and `root_forbidden` are traits of the candidate's
+    root. With `one_provider_per_tree` (before 1.29) no candidate takes from two providers of one tree. Without `limit`
+    all candidates are wanted.
     """
 
     groups: tuple[Group, ...]

@@ -1,4 +1,4 @@
-"""The books as they were first opened."""
+"""Placement's first tables."""
 
 import sqlalchemy as sa
 from alembic import op

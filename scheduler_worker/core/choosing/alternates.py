@@ -116,12 +116,12 @@ class Choices(dict[int, Choice]):
 
     def given(self, row: int, gifts: Sequence[Gift]) -> Choice:
         """A compound host, with this share. Who shares with it has a shape of its own."""
-        woods = self._picture.woods
+        index = self._picture.index
         amounts = [
-            ResourceAmount(provider=woods.state(gift.row).id, resource=gift.resource, amount=gift.amount)
+            ResourceAmount(provider=index.state(gift.row).id, resource=gift.resource, amount=gift.amount)
             for gift in gifts
         ]
-        roots = dict.fromkeys(woods.state(gift.row).root for gift in gifts)
+        roots = dict.fromkeys(index.state(gift.row).root for gift in gifts)
         others = [root for root in roots if root != self.columns.ids[row]]
         return self._choice(row, amounts, [ShapeSeen(root, self._picture.shape_of(root)) for root in others])
 

@@ -42,7 +42,7 @@ class Needs(NamedTuple):
 
 
 class Gift(NamedTuple):
-    """What one provider gives, by its row in the woods."""
+    """What one provider gives, by its row in the provider index."""
 
     row: int
     resource: str
@@ -95,7 +95,7 @@ class Found:
         return tuple(
             [
                 Gift(row, resource, amount)
-                for row, amounts in zip(rows, block.shape.amounts, strict=True)
+                for row, amounts in zip(rows, block.pattern.amounts, strict=True)
                 for resource, amount in amounts.items()
             ]
         )
@@ -108,14 +108,14 @@ class Compounds:
         self.flags = picture.compound
         self._budget = SharedBudget(STEPS_PER_TREE, STEPS_PER_BATCH, BYTES_PER_TREE)
         self._picture = picture
-        self._woods = picture.woods
-        self._woods.plant()
+        self._index = picture.index
+        self._index.attach_trees()
         self._taken: dict[str, dict[int, int]] = {}
         # Until somebody takes something.
         self._found: dict[Needs, Found] = {}
         for share in picture.held_on_compound():
             for each in share.amounts:
-                row = self._woods.row_of(each.provider)
+                row = self._index.row_of(each.provider)
                 if row is not None:
                     self._count(Gift(row, each.resource, each.amount))
 
@@ -138,26 +138,26 @@ class Compounds:
 
     def givers(self, host: int, resource: str = "") -> Iterator[Giver]:
         """All from whom something could be taken there, if they had it; of a class, those that have it."""
-        woods, root = self._woods, int(self._picture.columns.root[host])
+        index, root = self._index, int(self._picture.columns.root[host])
         if root < 0:
             return
         barred = self._barred(int(self._picture.columns.cell[host]))
-        pools = [row for row in sorted(woods.sharing - barred) if root in woods.reached_from(row)]
-        for row in dict.fromkeys((*woods.in_trees_of(np.array([root])).tolist(), *pools)):
-            state = woods.state(row)
+        pools = [row for row in sorted(index.sharing - barred) if root in index.reached_from(row)]
+        for row in dict.fromkeys((*index.in_trees_of(np.array([root])).tolist(), *pools)):
+            state = index.state(row)
             if not resource or resource in state.inventories:
                 yield Giver(state, self._free(row, resource) if resource else 0)
 
     def shared(self, resource: str) -> Ints:
         """For each host the most that is left of a class at one pool that it may use; -1 where no pool has any."""
-        columns, woods = self._picture.columns, self._woods
+        columns, index = self._picture.columns, self._index
         roots, cells = columns.root[: columns.rows], columns.cell[: columns.rows]
         most = np.full(columns.rows, -1, dtype=np.int64)
-        for row in sorted(woods.sharing):
-            state = woods.state(row)
+        for row in sorted(index.sharing):
+            state = index.state(row)
             if resource in state.inventories:
-                reached = np.zeros(woods.rows, dtype=np.bool_)
-                reached[woods.reached_from(row)] = True
+                reached = np.zeros(index.rows, dtype=np.bool_)
+                reached[index.reached_from(row)] = True
                 may_use = reached[roots] & (roots >= 0)
                 if state.cell:
                     may_use &= np.equal(cells, columns.cells.find(state.cell))
@@ -165,22 +165,22 @@ class Compounds:
         return most
 
     def _free(self, row: int, resource: str) -> int:
-        return int(self._woods.stocks[resource].free[row]) - self._taken.get(resource, {}).get(row, 0)
+        return int(self._index.stocks[resource].free[row]) - self._taken.get(resource, {}).get(row, 0)
 
     def _count(self, gift: Gift) -> None:
         taken = self._taken.setdefault(gift.resource, {})
         taken[gift.row] = taken.get(gift.row, 0) + gift.amount
 
     def _search(self, needs: Needs, hosts: Rows) -> Found:
-        columns, woods = self._picture.columns, self._woods
+        columns, index = self._picture.columns, self._index
         found = Found(columns.rows)
         hosts = hosts[columns.root[hosts] >= 0]
-        host_of = np.zeros(woods.rows, dtype=np.intp)
+        host_of = np.zeros(index.rows, dtype=np.intp)
         host_of[columns.root[hosts]] = hosts
         query = query_of(needs)
         for barred, roots in self._by_pools(hosts):
             scope = Scope(roots, barred, self._taken)
-            for trees in find_one_in_each_tree(woods, query, scope, self._budget):
+            for trees in find_one_in_each_tree(index, query, scope, self._budget):
                 if isinstance(trees, CutInTrees):
                     found.cut[host_of[trees.roots]] = trees.steps
                 else:
@@ -195,14 +195,14 @@ class Compounds:
         for cell in np.unique(cells).tolist():
             parts.setdefault(self._barred(cell), []).append(cell)
         for barred, same in parts.items():
-            roots = np.zeros(self._woods.rows, dtype=np.bool_)
+            roots = np.zeros(self._index.rows, dtype=np.bool_)
             roots[columns.root[hosts[np.isin(cells, same)]]] = True
             yield barred, roots
 
     def _barred(self, cell: int) -> frozenset[int]:
         """Pools of another cell: nobody may claim from two cells at once."""
         name = self._picture.columns.cells.names[cell]
-        return frozenset(row for row in self._woods.sharing if self._woods.state(row).cell not in ("", name))
+        return frozenset(row for row in self._index.sharing if self._index.state(row).cell not in ("", name))
 
 
 class Filling:

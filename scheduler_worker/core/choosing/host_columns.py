@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from placement_worker.core.candidates.columns import Cell, Flags, Ints, Rows
+from placement_worker.core.candidates.columns import Flags, Ints, Rows, Scalar
 from scheduler_worker.core.choosing.compounds import Compounds, Filling, Giver, Needs
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import Wish
@@ -94,7 +94,7 @@ class Hosts:
     def row(self, at: int) -> int:
         return at if self._rows is None else int(self._rows[at])
 
-    def _of(self, column: NDArray[Cell]) -> NDArray[Cell]:
+    def _of(self, column: NDArray[Scalar]) -> NDArray[Scalar]:
         return column[: self._columns.rows] if self._rows is None else column[self._rows]
 
     # What it may take.
@@ -262,7 +262,7 @@ class Hosts:
         return have
 
     def with_any(self, traits: tuple[str, ...]) -> Flags:
-        return self._of(self._columns.traits.bearing_any(traits, self._columns.rows))
+        return self._of(self._columns.traits.having_any(traits, self._columns.rows))
 
     # How busy it is.
 

@@ -71,7 +71,7 @@ class Codes(Generic[Named]):
 class Columns:
     """`present`: the row is a host's. `registered`: the registry knows it. `provided`: placement has its tree.
     `consistent`: these two agree on its cell. `nested`: its tree has more than a root. `root` is the row of that in the
-    woods, -1 without a provider. `holding`: how many own choices on it are not answered yet. `instances` is what the host
+    provider index, -1 without a provider. `holding`: how many own choices on it are not answered yet. `instances` is what the host
     says it has, `consumers` what placement counts on it. `node`: it is a bare-metal one, which `projects` alone may use, all
     if these are none.
     """

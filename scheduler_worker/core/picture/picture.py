@@ -1,7 +1,7 @@
 """The scheduler's replica of all providers and hosts, and its own choices that have not been answered yet.
 
 A host is a root provider, or one in the registry that has no provider yet. Nothing is searched here: hosts.py shows the
-columns to whoever chooses, and compounds.py searches the woods where columns of hosts do not say enough.
+columns to whoever chooses, and compounds.py searches the provider index where columns of hosts do not say enough.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,8 +12,8 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, Share
 from bus.messages.qualities import qualities_of
-from placement_worker.core.candidates.columns import Flags, Gathered, Words
-from placement_worker.core.candidates.woods import Woods
+from placement_worker.core.candidates.columns import BatchedValues, Flags, Words
+from placement_worker.core.candidates.provider_index import ProviderIndex
 from scheduler_worker.core.picture.columns import Columns, Stock
 from scheduler_worker.core.picture.trees import Tree, Trees
 
@@ -176,9 +176,9 @@ class Picture:
         return self._named.get(name, ())
 
     @property
-    def woods(self) -> Woods:
+    def index(self) -> ProviderIndex:
         """All providers, as placement told of them."""
-        return self._trees.woods
+        return self._trees.index
 
     @property
     def compound(self) -> Flags:
@@ -207,7 +207,7 @@ class Picture:
     # How a row is drawn.
 
     def _use(self, news: Iterable[tuple[Tree, Mapping[str, int]]]) -> None:
-        gathered = Gathered[Stock]()
+        gathered = BatchedValues[Stock]()
         for tree, used in news:
             is_alone = len(tree.providers) == 1
             for resource, amount in used.items():
@@ -244,7 +244,7 @@ class Picture:
             stock.put(row, inventory)
             stock.use(row, used)
         columns.nested[row] = len(tree.providers) > 1
-        root = None if top is None else self.woods.row_of(top.id)
+        root = None if top is None else self.index.row_of(top.id)
         columns.root[row] = -1 if root is None else root
         columns.put_traits(row, tree.traits)
         columns.shapes[row] = tree.shape
@@ -292,13 +292,13 @@ class Picture:
         self.columns.give_back(row)
 
     def _find_compound(self) -> Flags:
-        columns, woods = self.columns, self.woods
+        columns, index = self.columns, self.index
         compound = columns.nested[: columns.rows].copy()
-        if woods.sharing:
-            woods.plant()
-            reached = np.zeros(woods.rows, dtype=np.bool_)
-            for row in sorted(woods.sharing):
-                reached[woods.reached_from(row)] = True
+        if index.sharing:
+            index.attach_trees()
+            reached = np.zeros(index.rows, dtype=np.bool_)
+            for row in sorted(index.sharing):
+                reached[index.reached_from(row)] = True
             roots = columns.root[: columns.rows]
             compound |= reached[roots] & (roots >= 0)
         return compound
@@ -307,8 +307,8 @@ class Picture:
         """Does it stand in this host's tree?"""
         if provider.int == host.int:
             return True
-        row = self.woods.row_of(provider)
-        return row is not None and self.woods.state(row).root.int == host.int
+        row = self.index.row_of(provider)
+        return row is not None and self.index.state(row).root.int == host.int
 
     def _taken(self, share: Share) -> tuple[tuple[Stock, int], ...]:
         """What is shared with the tree is not in the host's column."""
@@ -326,7 +326,7 @@ class Picture:
         """Once, or once less."""
         if not holds:
             return
-        gathered = Gathered[Stock]()
+        gathered = BatchedValues[Stock]()
         for hold in holds:
             for stock, amount in hold.taken:
                 gathered.add(stock, hold.row, amount)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from bus.message import ProviderId
 from bus.messages.placement import INTEGER_MAX, InventoryState, ProviderState, ProviderUsage
-from placement_worker.core.candidates.woods import SHARES, Woods
+from placement_worker.core.candidates.provider_index import SHARES, ProviderIndex
 from placement_worker.core.capacity import capacity_of
 
 # What is said of a provider after its end comes within seconds of it.
@@ -67,12 +67,12 @@ NOTHING_NEW = Merged()
 
 
 class Trees:
-    """All of them; `woods` has them as columns. Ids are looked up by their integers: a UUID hashes in Python, an integer
+    """All of them; `index` has them as columns. Ids are looked up by their integers: a UUID hashes in Python, an integer
     does not.
     """
 
     def __init__(self) -> None:
-        self.woods = Woods()
+        self.index = ProviderIndex()
         self.by_root: dict[int, Tree] = {}
         self._states: dict[int, ProviderState] = {}
         # Only those that are later than the state.
@@ -100,7 +100,7 @@ class Trees:
     def use(self, usages: Iterable[ProviderUsage]) -> list[tuple[Tree, ProviderUsage]]:
         """Those that are news, and the trees these stand in, as far as they are known."""
         news = [usage for usage in usages if self._learn(usage)]
-        self.woods.use_all((usage.internal, usage.used) for usage in news)
+        self.index.use_all((usage.internal, usage.used) for usage in news)
         return [
             (self.by_root[known.root.int], usage)
             for usage in news
@@ -169,7 +169,7 @@ class Trees:
         state = self._states.pop(internal, None)
         if state is None:
             return None
-        self.woods.drop(internal)
+        self.index.drop(internal)
         if self._bearers.get(state.id.int) == internal:
             del self._bearers[state.id.int]
         tree = self.by_root[state.root.int]
@@ -222,14 +222,14 @@ class Trees:
         return Merged((tree,) if left is None or left is tree else (left, tree))
 
     def _tell_woods(self, state: ProviderState) -> None:
-        self.woods.put(state)
+        self.index.put(state)
         usage = self._usages.get(state.internal)
         if usage is None:
             return
         if usage.revision <= state.revision:
             del self._usages[state.internal]
         else:
-            self.woods.use(state.internal, usage.used)
+            self.index.use(state.internal, usage.used)
 
     def _plant(self, state: ProviderState) -> Tree:
         tree = self.by_root.get(state.root.int)

@@ -6,22 +6,28 @@ from typing import Any
 from msgspec import structs
 
 from bus.messages.administration import Done
-from placement_worker import writing
-from placement_worker.core import allocating, equipping, planting, providing, reshaping
+from placement_worker import admin_writes
+from placement_worker.core import (
+    allocation_writes,
+    forest_draft,
+    provider_contents,
+    provider_writes,
+    reshapes,
+)
+from placement_worker.core.forest_draft import ForestDraft
 from placement_worker.core.ledger import ClaimChanges
-from placement_worker.core.planting import ForestDraft
 from placement_worker.replica import Replica
 from tests.simulation.replacing import replaced
 
 
 def generation_not_checked() -> AbstractContextManager[None]:
     """The last write of inventories, traits or aggregates wins, whatever generation its writer had seen."""
-    return replaced(equipping, "moved_generation", lambda _real: lambda _book, _seen: None)
+    return replaced(provider_contents, "moved_generation", lambda _real: lambda _book, _seen: None)
 
 
 def consumer_generation_not_checked() -> AbstractContextManager[None]:
     """The last write of a consumer's allocations wins, whatever generation its writer had seen."""
-    return replaced(allocating, "_moved", lambda _real: lambda _draft, _consumers: iter(()))
+    return replaced(allocation_writes, "_moved", lambda _real: lambda _draft, _consumers: iter(()))
 
 
 def second_consumer_written() -> AbstractContextManager[None]:
@@ -36,12 +42,12 @@ def second_consumer_written() -> AbstractContextManager[None]:
 
         return allocate
 
-    return replaced(allocating, "allocate", planted)
+    return replaced(allocation_writes, "allocate", planted)
 
 
 def fit_not_checked() -> AbstractContextManager[None]:
     """Allocations are written without a check of the capacity."""
-    return replaced(allocating, "shortfalls_of", lambda _real: lambda *_: iter(()))
+    return replaced(allocation_writes, "shortfalls_of", lambda _real: lambda *_: iter(()))
 
 
 def used_not_updated() -> AbstractContextManager[None]:
@@ -54,7 +60,7 @@ def used_not_updated() -> AbstractContextManager[None]:
 
         return decide
 
-    return replaced(writing, "decide_allocations", planted)
+    return replaced(admin_writes, "decide_allocations", planted)
 
 
 def reshape_without_allocations() -> AbstractContextManager[None]:
@@ -63,7 +69,7 @@ def reshape_without_allocations() -> AbstractContextManager[None]:
     def planted(real: Any) -> Any:
         return lambda *ledger: structs.replace(real(*ledger), claims=ClaimChanges())
 
-    return replaced(writing, "decide_reshape", planted)
+    return replaced(admin_writes, "decide_reshape", planted)
 
 
 def reshape_goes_on_when_refused() -> AbstractContextManager[None]:
@@ -76,12 +82,12 @@ def reshape_goes_on_when_refused() -> AbstractContextManager[None]:
 
         return allocate
 
-    return replaced(reshaping, "allocate", planted)
+    return replaced(reshapes, "allocate", planted)
 
 
 def inventory_in_use_reshaped_away() -> AbstractContextManager[None]:
     """A claim committed between the reads of a reshape and its write loses its inventory."""
-    return replaced(reshaping, "_lost", lambda _real: lambda *_: None)
+    return replaced(reshapes, "_lost", lambda _real: lambda *_: None)
 
 
 def descendants_keep_their_root() -> AbstractContextManager[None]:
@@ -111,19 +117,19 @@ def deleted_above_its_children() -> AbstractContextManager[None]:
 
     def planted(_real: Any) -> Any:
         def delete(draft: Any, book: Any) -> Any:
-            lost = equipping.stock_lost(book, ())
+            lost = provider_contents.inventory_lost(book, ())
             if lost is None:
-                draft.fell(book.id)
+                draft.remove_provider(book.id)
             return lost or Done()
 
         return delete
 
-    return replaced(providing, "_delete", planted)
+    return replaced(provider_writes, "_delete", planted)
 
 
 def deleted_in_use() -> AbstractContextManager[None]:
     """A provider without children can be deleted although it has allocations."""
-    return replaced(providing, "stock_lost", lambda _real: lambda *_: None)
+    return replaced(provider_writes, "inventory_lost", lambda _real: lambda *_: None)
 
 
 def traits_do_not_change_the_shape() -> AbstractContextManager[None]:
@@ -135,7 +141,7 @@ def traits_do_not_change_the_shape() -> AbstractContextManager[None]:
 
         return is_same
 
-    return replaced(planting, "is_same_to_claims", planted)
+    return replaced(forest_draft, "is_same_to_claims", planted)
 
 
 def view_keeps_deleted_providers() -> AbstractContextManager[None]:
@@ -145,4 +151,4 @@ def view_keeps_deleted_providers() -> AbstractContextManager[None]:
 
 def name_not_checked() -> AbstractContextManager[None]:
     """Two providers may have the same name."""
-    return replaced(providing, "_name_taken", lambda _real: lambda *_: None)
+    return replaced(provider_writes, "_name_taken", lambda _real: lambda *_: None)

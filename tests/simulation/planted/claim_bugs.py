@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import structs
 
 from bus.messages.placement import INTEGER_MAX, Released
-from placement_worker import administering, handlers
+from placement_worker import admin_handlers, handlers
 from placement_worker.core import capacity, claims, shares
 from tests.simulation.replacing import replaced
 
@@ -18,11 +18,11 @@ def release_twice() -> AbstractContextManager[None]:
     """A release leaves the amounts on the consumer's row, so a second release frees them again."""
 
     def planted(real: Any) -> Any:
-        def release(draft: Any, life: Any, *order: Any) -> Any:
-            held = life.held
-            verdict = real(draft, life, *order)
+        def release(draft: Any, consumer: Any, *order: Any) -> Any:
+            held = consumer.held
+            verdict = real(draft, consumer, *order)
             if held and isinstance(verdict, Released):
-                life.become(life.row, held)
+                consumer.become(consumer.row, held)
             return verdict
 
         return release
@@ -39,8 +39,8 @@ def claim_after_its_own_release() -> AbstractContextManager[None]:
     """A release of an unknown consumer leaves no tombstone, so a claim that arrives after it is granted."""
 
     def planted(real: Any) -> Any:
-        def release(draft: Any, life: Any, *order: Any) -> Any:
-            return Released(freed=False) if life.is_new else real(draft, life, *order)
+        def release(draft: Any, consumer: Any, *order: Any) -> Any:
+            return Released(freed=False) if consumer.is_new else real(draft, consumer, *order)
 
         return release
 
@@ -86,7 +86,7 @@ def _bound_not_checked(bound: str, harmless: int) -> AbstractContextManager[None
     def planted(real: Any) -> Any:
         return lambda stock: structs.replace(real(stock), **{bound: harmless})
 
-    return replaced(capacity, "_terms_of", planted)
+    return replaced(capacity, "_limits_of", planted)
 
 
 def horizon_not_checked() -> AbstractContextManager[None]:
@@ -113,8 +113,8 @@ def foreign_consumer_released() -> AbstractContextManager[None]:
 
     def planted(real: Any) -> Any:
         def judge(draft: Any, asked: Any, *others: Any) -> Any:
-            life = draft.life(asked.order.consumer)
-            life.row = structs.replace(life.row, cell=asked.order.cell)
+            consumer = draft.consumer(asked.order.consumer)
+            consumer.row = structs.replace(consumer.row, cell=asked.order.cell)
             return real(draft, asked, *others)
 
         return judge
@@ -131,4 +131,4 @@ def trees_locked_before_consumers() -> AbstractContextManager[None]:
 
         return lock_nothing
 
-    return replaced(administering, "lock_reshapes", planted)
+    return replaced(admin_handlers, "lock_reshapes", planted)

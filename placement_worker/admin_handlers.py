@@ -1,0 +1,118 @@
+"""Handlers for administrators' writes, and for questions about consumers and names, as they arrive on the bus. The writes
+themselves are in admin_writes.py; the HTTP API uses the same functions.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from bus.handling import Answer, Bury, Handler, Handlers, Reading, Received, Said
+from bus.messages.administration import (
+    AlreadyThere,
+    AskConsumer,
+    AskHolders,
+    AskNames,
+    AskUsages,
+    ConsumerFound,
+    Done,
+    HoldersFound,
+    NamesFound,
+    ProviderWritten,
+    RenameClass,
+    UsagesFound,
+    Write,
+    WriteAnswered,
+    WriteVerdict,
+)
+from placement_worker.admin_writes import WRITES, WriteBatch, lock_reshapes, write_reshape
+from placement_worker.core.vocabulary import Vocabulary
+from placement_worker.paging import how_many_holders_fit
+from placement_worker.store import PlacementTransaction, Records
+
+
+def write_handlers(vocabulary: Vocabulary, clock: Callable[[], datetime]) -> Handlers:
+    """Writes of one kind share a handler, so that neighbours in the queue are written together."""
+
+    def by(batch: WriteBatch) -> Handler:
+        async def on_writes(asks: Sequence[Received[Write]], tx: PlacementTransaction) -> list[Said]:
+            verdicts = await _written(tx, batch, [ask.message for ask in asks], vocabulary, clock())
+            return [_answer(ask, verdict) for ask, verdict in zip(asks, verdicts, strict=True)]
+
+        return on_writes
+
+    handlers = {batch: by(batch) for batch in dict.fromkeys(WRITES.values())}
+    return {kind: handlers[batch] for kind, batch in WRITES.items()}
+
+
+def question_handlers(records: Records) -> Handlers:
+    async def on_consumers(asks: Sequence[Received[AskConsumer]]) -> list[Said]:
+        return [
+            Answer(ask, ConsumerFound(consumer=await records.consumer(ask.message.consumer))) for ask in asks
+        ]
+
+    async def on_holders(asks: Sequence[Received[AskHolders]]) -> list[Said]:
+        return [Answer(ask, await _holders(records, ask.message)) for ask in asks]
+
+    async def on_usages(asks: Sequence[Received[AskUsages]]) -> list[Said]:
+        return [
+            Answer(ask, UsagesFound(usages=await records.usages(ask.message.project, ask.message.user)))
+            for ask in asks
+        ]
+
+    async def on_names(asks: Sequence[Received[AskNames]]) -> list[Said]:
+        return [Answer(ask, await _names(records, ask.message)) for ask in asks]
+
+    return {
+        AskConsumer: Reading(on_consumers),
+        AskHolders: Reading(on_holders),
+        AskUsages: Reading(on_usages),
+        AskNames: Reading(on_names),
+    }
+
+
+async def _written(
+    tx: PlacementTransaction,
+    batch: WriteBatch,
+    writes: Sequence[Write],
+    vocabulary: Vocabulary,
+    now: datetime,
+) -> Sequence[WriteVerdict]:
+    """Reshapes run one at a time, under the locks of all of them."""
+    size = 1 if batch is write_reshape else max(1, len(writes))
+    if size < len(writes):
+        await lock_reshapes(tx, writes)
+    verdicts: list[WriteVerdict] = []
+    for start in range(0, len(writes), size):
+        verdicts += await batch(tx, writes[start : start + size], vocabulary, now)
+    return verdicts
+
+
+def _answer(ask: Received[Write], verdict: WriteVerdict) -> Said:
+    # A provider or trait that exists already is as good as created. For a rename, a taken name is a refusal.
+    is_as_wanted = isinstance(verdict, Done | ProviderWritten) or (
+        isinstance(verdict, AlreadyThere) and not isinstance(ask.message, RenameClass)
+    )
+    if not ask.reply_to and not is_as_wanted:
+        # No one waits for an answer, and a refused write must not vanish: it becomes a dead letter.
+        return Bury(ask, f"not written, {_in_words(verdict)}")
+    return Answer(ask, WriteAnswered(verdict=verdict))
+
+
+def _in_words(verdict: WriteVerdict) -> str:
+    what = ", ".join(f"{field} {getattr(verdict, field)}" for field in verdict.__struct_fields__)
+    return f"{verdict.__struct_config__.tag}: {what}"
+
+
+async def _holders(records: Records, ask: AskHolders) -> HoldersFound:
+    """As many holders as fit into one message; the next page starts after the last of them."""
+    holders = await records.holders_of(ask.provider, ask.after, ask.limit + 1)
+    fit = max(1, how_many_holders_fit(holders[: ask.limit]))
+    if fit >= len(holders):
+        return HoldersFound(holders=holders)
+    return HoldersFound(holders=holders[:fit], next=holders[fit - 1].id)
+
+
+async def _names(records: Records, ask: AskNames) -> NamesFound:
+    names = await records.custom_names(ask.of, ask.after, ask.limit + 1)
+    if len(names) <= ask.limit:
+        return NamesFound(names=names)
+    return NamesFound(names=names[: ask.limit], next=names[ask.limit - 1])

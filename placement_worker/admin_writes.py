@@ -1,0 +1,120 @@
+"""Administrators' writes: load, decide, save. The rules are in core/.
+
+Each function writes a batch of one kind in its own transaction. Kinds do not mix: consumers are locked before trees, so a
+transaction that locked a consumer after a tree could deadlock with another one.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from bus.message import Message
+from bus.messages.administration import (
+    AllocationWrite,
+    CreateClass,
+    CreateProvider,
+    CreateTrait,
+    DeleteAllocations,
+    DeleteClass,
+    DeleteProvider,
+    DeleteTrait,
+    DropInventory,
+    NameWrite,
+    ProviderWrite,
+    PutInventory,
+    RenameClass,
+    Reshape,
+    SetAggregates,
+    SetAllocations,
+    SetInventories,
+    SetTraits,
+    UpdateProvider,
+    WriteVerdict,
+)
+from placement_worker.core.allocation_writes import decide_allocations, keys_of_allocation_writes
+from placement_worker.core.ledger import AllocationKeys, ForestKeys
+from placement_worker.core.name_writes import decide_names, keys_of_name_writes
+from placement_worker.core.provider_writes import decide_provider_writes, keys_of_provider_writes
+from placement_worker.core.reshapes import allocation_keys_of, decide_reshape, forest_keys_of
+from placement_worker.core.vocabulary import Vocabulary
+from placement_worker.store import PlacementTransaction
+
+Verdicts = tuple[WriteVerdict, ...]
+WriteBatch = Callable[[PlacementTransaction, Sequence[Any], Vocabulary, datetime], Awaitable[Verdicts]]
+
+
+async def write_providers(
+    tx: PlacementTransaction, writes: Sequence[ProviderWrite], vocabulary: Vocabulary, _: datetime
+) -> Verdicts:
+    forest = await tx.lock_trees(keys_of_provider_writes(writes))
+    decision = decide_provider_writes(forest, writes, vocabulary)
+    await tx.write_trees(decision.changes)
+    return decision.verdicts
+
+
+async def write_allocations(
+    tx: PlacementTransaction, writes: Sequence[AllocationWrite], vocabulary: Vocabulary, now: datetime
+) -> Verdicts:
+    ledger = await tx.lock_allocations(keys_of_allocation_writes(writes))
+    decision = decide_allocations(ledger, writes, vocabulary, now)
+    await tx.write_claims(decision.changes)
+    return decision.verdicts
+
+
+async def write_names(
+    tx: PlacementTransaction, writes: Sequence[NameWrite], vocabulary: Vocabulary, _: datetime
+) -> Verdicts:
+    names = await tx.lock_names(keys_of_name_writes(writes))
+    decision = decide_names(names, writes, vocabulary)
+    await tx.write_names(decision.changes)
+    return decision.verdicts
+
+
+async def write_reshape(
+    tx: PlacementTransaction, writes: Sequence[Reshape], vocabulary: Vocabulary, now: datetime
+) -> Verdicts:
+    """Write one reshape."""
+    (reshape,) = writes
+    ledger = await tx.lock_allocations(allocation_keys_of(reshape))
+    forest = await tx.lock_trees(forest_keys_of(reshape))
+    decision = decide_reshape(ledger, forest, reshape, vocabulary, now)
+    await tx.write_trees(decision.trees)
+    await tx.write_claims(decision.claims)
+    return (decision.verdict,)
+
+
+async def lock_reshapes(tx: PlacementTransaction, reshapes: Sequence[Any]) -> None:
+    """Lock everything that these reshapes need, in the order of locks. Otherwise the second reshape would lock its consumers
+    after the first has locked its trees, and could deadlock with another writer.
+    """
+    shares = [allocation_keys_of(reshape) for reshape in reshapes]
+    trees = [forest_keys_of(reshape) for reshape in reshapes]
+    await tx.lock_allocations(
+        AllocationKeys(
+            consumers=tuple(dict.fromkeys(one for keys in shares for one in keys.consumers)),
+            providers=tuple(dict.fromkeys(one for keys in shares for one in keys.providers)),
+        )
+    )
+    await tx.lock_trees(ForestKeys(trees=frozenset(one for keys in trees for one in keys.trees)))
+
+
+_OF_PROVIDERS: tuple[type[Message], ...] = (
+    CreateProvider,
+    UpdateProvider,
+    DeleteProvider,
+    SetInventories,
+    PutInventory,
+    DropInventory,
+    SetTraits,
+    SetAggregates,
+)
+_OF_ALLOCATIONS: tuple[type[Message], ...] = (SetAllocations, DeleteAllocations)
+_OF_NAMES: tuple[type[Message], ...] = (CreateTrait, DeleteTrait, CreateClass, RenameClass, DeleteClass)
+
+# The function that writes each message.
+WRITES: Mapping[type[Message], WriteBatch] = {
+    **dict.fromkeys(_OF_PROVIDERS, write_providers),
+    **dict.fromkeys(_OF_ALLOCATIONS, write_allocations),
+    **dict.fromkeys(_OF_NAMES, write_names),
+    Reshape: write_reshape,
+}

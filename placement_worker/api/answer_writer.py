@@ -1,0 +1,56 @@
+"""An answer of the application, as bytes on its connection."""
+
+from collections.abc import Callable, Iterator
+
+from uvicorn._types import ASGISendEvent, HTTPResponseStartEvent
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+
+class AnswerWriter:
+    """Head and body in one write: a second one costs as much as all else of a small answer. Of a long body only the first
+    piece goes with the head, whose length is that of all pieces; each of the others waits until its client has read.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle, close: Callable[[], None]) -> None:
+        self._cycle = cycle
+        self._close = close
+        self._head: HTTPResponseStartEvent | None = None
+
+    async def send(self, message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.start":
+            self._head = message
+            return
+        assert message["type"] == "http.response.body", f"nobody here says {message['type']}"
+        cycle = self._cycle
+        if cycle.flow.write_paused:
+            await cycle.flow.drain()
+        if cycle.disconnected:
+            return
+        body = b"" if cycle.scope["method"] == "HEAD" else message["body"]
+        if not cycle.response_started:
+            assert self._head is not None, "a body comes after its head"
+            body = b"".join((*self._lines(self._head), b"\r\n", body))
+            cycle.response_started = True
+        if message.get("more_body", False):
+            cycle.transport.write(body)
+            return
+        cycle.response_complete = True
+        cycle.message_event.set()
+        cycle.transport.write(body)
+        if not cycle.keep_alive:
+            self._close()
+        cycle.on_response()
+
+    def _lines(self, head: HTTPResponseStartEvent) -> Iterator[bytes]:
+        cycle = self._cycle
+        yield STATUS_LINE[head["status"]]
+        for name, value in head.get("headers", ()):
+            if name == b"connection":
+                # The only word that the application has for it is "close".
+                cycle.keep_alive = False
+                continue
+            # What a client sent may stand in it, and must not become a header of its own.
+            assert b"\n" not in value, f"{name!r} has a line break in {value!r}"
+            yield b"%b: %b\r\n" % (name, value)
+        if not cycle.keep_alive:
+            yield b"connection: close\r\n"

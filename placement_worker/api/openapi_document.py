@@ -1,0 +1,126 @@
+"""The API as an OpenAPI document, made from the route table and the schemas that requests are judged by.
+
+There is one document a version, since what a body may be depends on it: it is served at /openapi.json, and
+`python -m placement_worker.api.openapi` prints that of the newest, which is docs/placement-openapi.json.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from placement_worker.api.routing import Route
+from placement_worker.api.schemas import Schema
+from placement_worker.api.versions import HEADER, NEWEST, OLDEST, SERVICE, Version, version_text
+
+PATH: Final = "/openapi.json"
+
+_NAMES_IN_PATH = re.compile(r"\{(\w+)\}")
+_ERRORS: Schema = {
+    "type": "object",
+    "required": ["errors"],
+    "properties": {
+        "errors": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["status", "title", "detail", "request_id"],
+                "properties": {
+                    "status": {"type": "integer"},
+                    "title": {"type": "string"},
+                    "detail": {"type": "string", "description": "What, which, and the numbers."},
+                    "request_id": {"type": "string"},
+                    "code": {"type": "string", "description": "What clients branch on; from 1.23 on."},
+                    "min_version": {"type": "string", "description": "With status 406."},
+                    "max_version": {"type": "string", "description": "With status 406."},
+                },
+            },
+        }
+    },
+}
+
+
+def openapi(routes: Iterable[Route], version: Version = NEWEST) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        if route.since <= version <= route.until:
+            paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, version)
+    for path, operations in paths.items():
+        operations["parameters"] = [{"$ref": "#/components/parameters/version"}, *_path_parameters(path)]
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Placement, by Moorage",
+            "version": version_text(version),
+            "description": f"As spoken at microversion {version_text(version)}; microversions {version_text(OLDEST)} to {version_text(NEWEST)} are "
+            f"served, and a request without the header `{HEADER}` speaks {version_text(OLDEST)}.",
+        },
+        "paths": dict(sorted(paths.items())),
+        "security": [{"token": []}, {"basic": []}],
+        "components": {
+            "schemas": {"Errors": _ERRORS},
+            "parameters": {"version": _version_parameter(version)},
+            "securitySchemes": {
+                "token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"},
+                "basic": {"type": "http", "scheme": "basic"},
+            },
+        },
+    }
+
+
+def _operation(route: Route, version: Version) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": f"{route.method.lower()}_{re.sub(r'[^a-z]+', '_', route.path).strip('_') or 'root'}",
+        "responses": {
+            "2XX": {"description": "Done."},
+            "4XX": {
+                "description": "Refused, with the reason.",
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Errors"}}},
+            },
+        },
+    }
+    if route.rule:
+        operation["description"] = f"Policy: `{route.rule}`. Since {version_text(route.since)}."
+    else:
+        operation["security"] = []
+    if route.query is not None:
+        operation["parameters"] = list(_query_parameters(route.query.at(version).schema))
+    if route.body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": route.body.at(version).schema}},
+        }
+    return operation
+
+
+def _path_parameters(path: str) -> Iterator[dict[str, Any]]:
+    for name in _NAMES_IN_PATH.findall(path):
+        schema: Schema = {"type": "string"}
+        if name.endswith("uuid"):
+            schema["format"] = "uuid"
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _query_parameters(schema: Schema) -> Iterator[dict[str, Any]]:
+    required = schema.get("required", ())
+    for name, value in schema["properties"].items():
+        yield {"name": name, "in": "query", "required": name in required, "schema": value}
+    if patterns := schema.get("patternProperties"):
+        # Keys that end in a suffix: OpenAPI writes an object whose members are keys of the query.
+        yield {
+            "name": "groups",
+            "in": "query",
+            "style": "form",
+            "explode": True,
+            "schema": {"type": "object", "patternProperties": patterns, "additionalProperties": False},
+        }
+
+
+def _version_parameter(version: Version) -> dict[str, Any]:
+    said = f"{SERVICE} {version_text(version)}"
+    return {
+        "name": HEADER,
+        "in": "header",
+        "required": version != OLDEST,
+        "schema": {"type": "string", "const": said},
+    }

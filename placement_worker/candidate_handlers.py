@@ -1,0 +1,250 @@
+"""Answer queries for allocation candidates on the bus. An answer is of one moment, and is sent one page at a time.
+
+Pages that do not fit into the first message are stored in the database, under an id made of the content. So any placement
+worker can send the next page, also after a restart, for as long as the change log is kept.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple, Protocol
+from uuid import NAMESPACE_OID, UUID
+
+import msgspec
+
+from bus.handling import Answer, Handlers, Reading, Received, Said
+from bus.message import ProviderId
+from bus.messages.administration import UnknownClass, UnknownTrait
+from bus.messages.candidates import (
+    AskCandidates,
+    AskMoreCandidates,
+    Candidate,
+    Candidates,
+    CandidatesFound,
+    NextPage,
+    RequestGroup,
+    StartAgain,
+    TooCostly,
+)
+from bus.messages.placement import NotAllowed, ProviderState, ShapeSeen, Share
+from placement_worker.core.candidates.budget import Budget
+from placement_worker.core.candidates.found import Candidate as Found
+from placement_worker.core.candidates.provider_index import SHARES, ProviderIndex
+from placement_worker.core.candidates.query import CandidatesQuery, Group, Preferred
+from placement_worker.core.candidates.search import find_candidates
+from placement_worker.known_names import KnownNames
+from placement_worker.paging import ROOM
+from placement_worker.replica import Replica
+from placement_worker.searching import Searcher
+from placement_worker.store import KeptAnswers
+
+Verdict = Candidates | StartAgain | UnknownClass | UnknownTrait | NotAllowed | TooCostly
+
+# Steps to build a candidate and write it as text; and how many bytes of text one step reads again.
+_STEPS_PER_CANDIDATE, _STEPS_PER_SLOT = 60, 20
+_BYTES_PER_STEP = 128
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(tuple[Candidate, ...]).decode
+
+
+class ProviderView(Protocol):
+    async def caught_up(self) -> Replica:
+        """All providers, with everything that was committed before the call."""
+
+
+def candidate_handlers(
+    view: ProviderView, names: KnownNames, kept: KeptAnswers, searcher: Searcher
+) -> Handlers:
+    async def on_asked(asks: Sequence[Received[AskCandidates]]) -> list[Said]:
+        return [
+            Answer(ask, CandidatesFound(verdict=await first_page(view, names, kept, searcher, ask.message)))
+            for ask in asks
+        ]
+
+    async def on_asked_for_more(asks: Sequence[Received[AskMoreCandidates]]) -> list[Said]:
+        return [Answer(ask, CandidatesFound(verdict=await later_page(kept, ask.message))) for ask in asks]
+
+    return {AskCandidates: Reading(on_asked), AskMoreCandidates: Reading(on_asked_for_more)}
+
+
+async def first_page(
+    view: ProviderView, names: KnownNames, kept: KeptAnswers, searcher: Searcher, ask: AskCandidates
+) -> Verdict:
+    if flaw := flaw_in(ask):
+        return flaw
+    replica = await view.caught_up()
+    if unknown := await names.unknown_classes(replica, _classes_in(ask)):
+        return UnknownClass(names=unknown)
+    if unknown := await names.unknown_traits(replica, _traits_in(ask)):
+        return UnknownTrait(names=unknown)
+    query = _query(ask)
+    pages = await searcher.done(replica, lambda index, budget: _found_pages(index, budget, query))
+    if isinstance(pages, TooCostly):
+        return pages
+    first, *others = pages.pages
+    if not others:
+        return Candidates(candidates=_decode(first))
+    await kept.keep_answer(pages.name, others)
+    return Candidates(candidates=_decode(first), next=NextPage(answer=pages.name, page=1))
+
+
+class _Pages(NamedTuple):
+    """The pages of an answer, and the id made of their content."""
+
+    name: UUID
+    pages: Sequence[bytes]
+
+
+def _found_pages(index: ProviderIndex, budget: Budget, query: CandidatesQuery) -> _Pages:
+    found = find_candidates(index, query, budget=budget)
+    slots = sum(max(1, len(group.resources)) for group in query.groups)
+
+    def told() -> Iterator[Candidate]:
+        for one in found.written_out(index):
+            budget.spend(_STEPS_PER_CANDIDATE + _STEPS_PER_SLOT * slots)
+            yield _candidate(index, one)
+
+    pages = pages_of(told(), tell=budget.tell)
+    # Computes a uuid5 page by page: to hash a long answer in one piece would block for too long.
+    digest = hashlib.sha1(NAMESPACE_OID.bytes, usedforsecurity=False)
+    for page in pages:
+        digest.update(page)
+        budget.spend(len(page) // _BYTES_PER_STEP)
+    return _Pages(UUID(bytes=digest.digest()[:16], version=5), pages)
+
+
+async def later_page(kept: KeptAnswers, ask: AskMoreCandidates) -> Verdict:
+    page = await kept.kept_page(ask.answer, ask.page)
+    if page is None:
+        return StartAgain()
+    goes_on = None if page.is_last else NextPage(answer=ask.answer, page=ask.page + 1)
+    return Candidates(candidates=_decode(page.body), next=goes_on)
+
+
+def pages_of(
+    candidates: Iterable[Candidate], room: int = ROOM, tell: Callable[[int], None] = lambda _: None
+) -> list[bytes]:
+    """Pages as large as a message may be; the first one may be empty. `tell` counts the bytes that are written."""
+    pages: list[bytes] = []
+    page: list[bytes] = []
+    size = 0
+    for text in map(_encode, candidates):
+        tell(len(text))
+        if page and size + len(text) + 1 > room:
+            pages.append(_page(page))
+            page, size = [], 0
+        page.append(text)
+        size += len(text) + 1
+    return [*pages, _page(page)]
+
+
+def _page(texts: Iterable[bytes]) -> bytes:
+    return b"[" + b",".join(texts) + b"]"
+
+
+# Checks of the query itself
+
+
+def flaw_in(ask: AskCandidates) -> NotAllowed | None:
+    """The first error in the query itself, whatever is stored; None if there is none."""
+    return next(_flaws(ask), None)
+
+
+def _flaws(ask: AskCandidates) -> Iterator[NotAllowed]:
+    seen: set[str] = set()
+    in_subtrees = {suffix for each in ask.same_subtree for suffix in each}
+    for place, group in enumerate(ask.groups):
+        if group.suffix in seen:
+            reason = f"two groups have the suffix {group.suffix!r}; each suffix may be used once"
+            yield NotAllowed(field=f"groups[{place}].suffix", reason=reason)
+        seen.add(group.suffix)
+        yield from _flaws_of(group, f"groups[{place}]", in_subtrees)
+    if not any(group.resources for group in ask.groups):
+        yield NotAllowed(field="groups", reason="no group asks for a resource; at least one must")
+    apart = seen - {""}
+    if len(apart) > 1 and ask.group_policy is None:
+        reason = f"{len(apart)} groups have a suffix: set it to 'none' or 'isolate'"
+        yield NotAllowed(field="group_policy", reason=reason)
+    for place, subtree in enumerate(ask.same_subtree):
+        for suffix in subtree:
+            if suffix not in apart:
+                yield NotAllowed(field=f"same_subtree[{place}]", reason=f"no group has the suffix {suffix!r}")
+    for trait in set(ask.root_forbidden) & set(ask.root_required):
+        yield NotAllowed(
+            field="root_forbidden", reason=f"{trait} is both required and forbidden for the root"
+        )
+
+
+def _flaws_of(group: RequestGroup, field: str, in_subtrees: AbstractSet[str]) -> Iterator[NotAllowed]:
+    if not group.resources and group.suffix not in in_subtrees:
+        yield NotAllowed(
+            field=f"{field}.resources",
+            reason="the group asks for no resource: only a group named in same_subtree may do that",
+        )
+    forbidden = set(group.forbidden)
+    for any_of in group.required:
+        if forbidden.issuperset(any_of):
+            yield NotAllowed(field=f"{field}.forbidden", reason=f"{any_of[0]} is both required and forbidden")
+
+
+def _classes_in(ask: AskCandidates) -> set[str]:
+    return {resource for group in ask.groups for resource in group.resources}
+
+
+def _traits_in(ask: AskCandidates) -> set[str]:
+    named = {*ask.root_required, *ask.root_forbidden}
+    for group in ask.groups:
+        named.update(group.forbidden, group.preferred, *group.required)
+    return named
+
+
+# Translation between messages and the search
+
+
+def _query(ask: AskCandidates) -> CandidatesQuery:
+    return CandidatesQuery(
+        groups=tuple(map(_group, ask.groups)),
+        group_policy=ask.group_policy,
+        same_subtree=ask.same_subtree,
+        root_required=ask.root_required,
+        root_forbidden=ask.root_forbidden,
+        limit=ask.limit,
+    )
+
+
+def _group(group: RequestGroup) -> Group:
+    return Group(
+        suffix=group.suffix,
+        resources=group.resources,
+        required=group.required,
+        forbidden=group.forbidden,
+        preferred=tuple(Preferred(trait, weight) for trait, weight in group.preferred.items()),
+        member_of=group.member_of,
+        forbidden_aggregates=group.forbidden_aggregates,
+        in_tree=group.in_tree,
+    )
+
+
+def _candidate(index: ProviderIndex, found: Found) -> Candidate:
+    """The consumer's host is the tree that gives to it. A sharing provider is a host only if nothing else gives."""
+    givers = [_standing(index, amount.provider) for amount in found.amounts]
+    host = next((giver for giver in givers if SHARES not in giver.traits), givers[0])
+    return Candidate(
+        share=Share(
+            host=host.root,
+            amounts=found.amounts,
+            shapes=tuple(
+                ShapeSeen(root=root, shape=_standing(index, root).shape)
+                for root in dict.fromkeys(giver.root for giver in givers)
+            ),
+        ),
+        mappings=dict(found.mappings),
+        preference=found.preference,
+    )
+
+
+def _standing(index: ProviderIndex, provider: ProviderId) -> ProviderState:
+    row = index.row_of(provider)
+    assert row is not None, f"provider {provider} was found, and is not in the index"
+    return index.state(row)

@@ -1,0 +1,127 @@
+"""Publishes what was written, as `ProvidersChanged`, from the change log and never from a handler.
+
+One process leads and publishes. Positions count its messages, and a new leader starts a new term, so a reader sees each
+gap. The log is marked only after its messages are confirmed. A crash between the two repeats them; readers merge by
+revision and do not notice.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator
+
+from bus.messages.placement import LogPosition, ProvidersChanged
+from bus.parts import Supervised, happens_within
+from bus.publisher import Outgoing, Publisher
+from placement_worker.paging import ROOM, how_many_fit, how_many_usages_fit
+from placement_worker.settings import PlacementSettings
+from placement_worker.store import ChangeFeed, PlacementStore, Unpublished
+
+log = logging.getLogger(__name__)
+
+HOLDERS_PER_MESSAGE = 400
+# The pause after publishing, as a multiple of the time that publishing took; at most `feed_rest_ms`.
+RESTS_PER_TELLING = 2.0
+# Room that this many of each kind of holder leave in a message, at less than 100 bytes each: half of it for whole providers,
+# half for usage.
+CHANGES_ROOM = (ROOM - 3 * HOLDERS_PER_MESSAGE * 100) // 2
+
+
+class ChangePublisher(Supervised):
+    """A part of a placement worker: publishes the log while no other process does. It needs one publisher for each broker
+    with listeners.
+    """
+
+    def __init__(
+        self,
+        store: PlacementStore,
+        publishers: tuple[Publisher, ...],
+        settings: PlacementSettings,
+        chance: random.Random | None = None,
+    ) -> None:
+        super().__init__("publish the feed of changes", self._take_part, is_cut_short=False, chance=chance)
+        self._store = store
+        self._publishers = publishers
+        self._settings = settings
+        self._written = asyncio.Event()
+
+    def written(self) -> None:
+        """Call after a commit: the log is read at once, without waiting for the next poll."""
+        self._written.set()
+
+    async def _take_part(self) -> None:
+        while not self.stopping.is_set():
+            async with self._store.lead_feed() as feed:
+                self.status.well()
+                if feed is not None:
+                    await self._lead(feed)
+            await happens_within(self.stopping, self._settings.feed_lead_again_ms / 1000)
+
+    async def stop(self) -> None:
+        await super().stop()
+        self._written.set()
+
+    async def _lead(self, feed: ChangeFeed) -> None:
+        """Publish until stopped; everything written before the stop is published."""
+        log.info("leading the feed", extra={"term": feed.published.term})
+        loop = asyncio.get_running_loop()
+        while True:
+            # Clear first, then read: a write during the reading is seen by the next one.
+            self._written.clear()
+            began_s = loop.time()
+            unpublished = await feed.read(self._settings.feed_entries_max)
+            has_said = await self._publish(feed, unpublished)
+            if unpublished.is_cut:
+                continue
+            if self.stopping.is_set():
+                return
+            if has_said:
+                # The first change is published at once; those after it, often of the same hosts, together. After a short
+                # publication the pause is short: a single change waits little, and publishing never takes all the time.
+                rest_s = min(self._settings.feed_rest_ms / 1000, RESTS_PER_TELLING * (loop.time() - began_s))
+                await happens_within(self.stopping, rest_s)
+            else:
+                await happens_within(self._written, self._settings.feed_poll_ms / 1000)
+
+    async def _publish(self, feed: ChangeFeed, unpublished: Unpublished) -> bool:
+        messages = list(messages_of(unpublished, feed.published))
+        if messages:
+            outgoing = [Outgoing(message) for message in messages]
+            await asyncio.gather(*(publisher.send_all(outgoing) for publisher in self._publishers))
+            await feed.mark(messages[-1].at.position, unpublished.cursor)
+        elif unpublished.is_cut:
+            # All providers in these entries are gone by now: mark them, and read the next entries.
+            await feed.mark(feed.published.position, unpublished.cursor)
+        return bool(messages)
+
+
+def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[ProvidersChanged]:
+    """The changes, in as many messages as they need, each at the next position.
+
+    A usage refers to a state of its provider, so it comes after the whole providers. Claims that were taken or ended come
+    last: a picture that drops its own copy of a claim must already know the usage.
+    """
+    position = after.position
+    providers, gone, usage = unpublished.providers, unpublished.gone, unpublished.usage
+    claimed, ended = unpublished.claimed, unpublished.ended
+    while providers or gone or usage or claimed or ended:
+        position += 1
+        is_last = how_many_fit(providers, CHANGES_ROOM) == len(providers)
+        # One provider always fits alone: the size of a report is limited.
+        fit = len(providers) if is_last else max(how_many_fit(providers), 1)
+        told, providers = providers[:fit], providers[fit:]
+        fit = max(how_many_usages_fit(usage, CHANGES_ROOM), 1) if is_last else 0
+        used, usage = usage[:fit], usage[fit:]
+        few = HOLDERS_PER_MESSAGE if is_last and not usage else 0
+        left = (providers, gone[few:], usage, claimed[few:], ended[few:])
+        yield ProvidersChanged(
+            at=LogPosition(term=after.term, position=position),
+            providers=told,
+            gone=gone[:few],
+            usage=used,
+            claimed=claimed[:few],
+            ended=ended[:few],
+            # Only a reader that has all messages has reached the cursor.
+            cursor="" if any(left) else unpublished.cursor,
+        )
+        providers, gone, usage, claimed, ended = left

@@ -1,0 +1,240 @@
+"""May these consumers hold the allocations that an administrator sets for them?
+
+An administrator knows no attempts. So a consumer is judged by its generation alone, and one that holds nothing does not
+exist. Both kinds of consumers share one table:
+
+- A consumer that was claimed keeps its attempt when its allocations are rewritten: later messages of the conductor are
+  judged as before.
+- When its allocations are deleted, its attempt ends, as by a release.
+- When it is created again after its attempt ended, it takes the next attempt: no late message can free what it holds.
+- A consumer that never had an attempt leaves no row behind.
+
+All consumers of one write change together or not at all. What some give back counts as free for the others.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+
+from msgspec import Struct, structs
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import (
+    AllocationWrite,
+    ConsumerAllocations,
+    ConsumerMoved,
+    DeleteAllocations,
+    Done,
+    SetAllocations,
+    UnknownClass,
+    UnknownConsumer,
+    UnknownProvider,
+    WriteVerdict,
+)
+from bus.messages.placement import NO_OWNER, DoesNotFit, NotAllowed, Shortfall
+from placement_worker.core.ledger import AllocationKeys, ClaimChanges, Consumer, Ledger
+from placement_worker.core.ledger_draft import Amounts, ConsumerDraft, LedgerDraft, amounts_in
+from placement_worker.core.usage_draft import UsageDraft, shortfalls_of
+from placement_worker.core.vocabulary import Vocabulary, unknown_classes
+
+
+class AllocationDecision(Struct, frozen=True):
+    """One verdict for each write, in order, and everything they write together."""
+
+    verdicts: tuple[WriteVerdict, ...]
+    changes: ClaimChanges
+
+
+def keys_of_allocation_writes(writes: Sequence[AllocationWrite]) -> AllocationKeys:
+    named = keys_of_allocations(
+        one for write in writes if isinstance(write, SetAllocations) for one in write.consumers
+    )
+    emptied = tuple(write.consumer for write in writes if isinstance(write, DeleteAllocations))
+    return structs.replace(named, consumers=tuple(dict.fromkeys(named.consumers + emptied)))
+
+
+def keys_of_allocations(allocations: Iterable[ConsumerAllocations]) -> AllocationKeys:
+    by_consumer = dict[ConsumerId, ConsumerAllocations]()
+    providers = dict[ProviderId, None]()
+    classes = dict[str, None]()
+    for one in allocations:
+        by_consumer[one.consumer] = one
+        for amount in one.amounts:
+            providers[amount.provider] = None
+            classes[amount.resource] = None
+    return AllocationKeys(tuple(by_consumer), tuple(providers), tuple(classes), tuple(by_consumer.values()))
+
+
+def new_consumer(allocations: ConsumerAllocations, cell: str) -> Consumer:
+    """The row of a consumer that never had an attempt; what it holds is in this cell."""
+    return Consumer(
+        id=allocations.consumer,
+        type=allocations.type or "",
+        project=allocations.project or NO_OWNER,
+        user=allocations.user or NO_OWNER,
+        cell=cell,
+        generation=1,
+    )
+
+
+def decide_allocations(
+    ledger: Ledger, writes: Sequence[AllocationWrite], vocabulary: Vocabulary, now: datetime
+) -> AllocationDecision:
+    """Judge each write on the ledger as the earlier writes of the batch left it."""
+    draft = LedgerDraft(ledger)
+    verdicts: list[WriteVerdict] = []
+    for write in writes:
+        match write:
+            case SetAllocations():
+                unknown = _unknown(ledger, vocabulary, write.consumers)
+                verdicts.append(allocate(draft, write.consumers, unknown, now))
+            case DeleteAllocations():
+                verdicts.append(_delete(draft, write, now))
+    return AllocationDecision(tuple(verdicts), draft.changes())
+
+
+def _unknown(
+    ledger: Ledger, vocabulary: Vocabulary, consumers: Iterable[ConsumerAllocations]
+) -> tuple[str, ...]:
+    named = {amount.resource for one in consumers for amount in one.amounts}
+    return unknown_classes(named, vocabulary, ledger.classes)
+
+
+def allocate(
+    draft: LedgerDraft, consumers: Sequence[ConsumerAllocations], unknown: tuple[str, ...], now: datetime
+) -> WriteVerdict:
+    """Set what these consumers hold from now on, if all of it fits; `unknown` are the unknown classes they name."""
+    refused = _twice(consumers) or next(_moved(draft, consumers), None) or _unknown_provider(draft, consumers)
+    if refused:
+        return refused
+    if unknown:
+        return UnknownClass(names=unknown)
+    plans = [_Plan(draft, one) for one in consumers]
+    if short := tuple(_shortfalls(plans)):
+        return DoesNotFit(shortfalls=short)
+    for plan in plans:
+        draft.free(plan.held)
+        draft.take(plan.wanted)
+    draft.gain(usage for plan in plans for usage in (plan.wanted or plan.held))
+    for plan in plans:
+        _live_on(draft, plan, now)
+    return Done()
+
+
+class _Plan:
+    """One consumer, what it gives back and what it takes."""
+
+    __slots__ = ("allocations", "consumer", "held", "wanted")
+
+    def __init__(self, draft: LedgerDraft, allocations: ConsumerAllocations) -> None:
+        self.allocations = allocations
+        self.consumer = draft.consumer(allocations.consumer)
+        self.held = draft.amounts_of(self.consumer.held)
+        self.wanted: Amounts = draft.amounts_of(allocations.amounts)
+
+
+def _twice(consumers: Sequence[ConsumerAllocations]) -> NotAllowed | None:
+    named: set[ConsumerId] = set()
+    for position, one in enumerate(consumers):
+        if one.consumer in named:
+            return NotAllowed(
+                field=f"consumers[{position}].consumer", reason=f"consumer {one.consumer} is named twice"
+            )
+        named.add(one.consumer)
+    return None
+
+
+def _moved(draft: LedgerDraft, consumers: Iterable[ConsumerAllocations]) -> Iterator[ConsumerMoved]:
+    for one in consumers:
+        consumer = draft.consumer(one.consumer)
+        current = consumer.row.generation if consumer.held else None
+        if one.judges_generation and one.generation != current:
+            yield ConsumerMoved(consumer=one.consumer, seen=one.generation, current=current)
+
+
+def _unknown_provider(draft: LedgerDraft, consumers: Iterable[ConsumerAllocations]) -> UnknownProvider | None:
+    return next(
+        (
+            UnknownProvider(provider=amount.provider, field="allocations")
+            for one in consumers
+            for amount in one.amounts
+            if draft.usage(amount.provider) is None
+        ),
+        None,
+    )
+
+
+def _shortfalls(plans: Sequence[_Plan]) -> Iterator[Shortfall]:
+    for (usage, resource), each in _asked(plans).items():
+        held = sum(plan.held.get(usage, {}).get(resource, 0) for plan in plans)
+        yield from shortfalls_of(usage, resource, each, held)
+
+
+def _asked(plans: Iterable[_Plan]) -> dict[tuple[UsageDraft, str], list[int]]:
+    asked: dict[tuple[UsageDraft, str], list[int]] = {}
+    for plan in plans:
+        for usage, of_provider in plan.wanted.items():
+            for resource, amount in of_provider.items():
+                asked.setdefault((usage, resource), []).append(amount)
+    return asked
+
+
+def _live_on(draft: LedgerDraft, plan: _Plan, now: datetime) -> None:
+    if plan.wanted:
+        plan.consumer.become(_rewritten(draft, plan), amounts_in(plan.wanted))
+    elif plan.held:
+        _end(draft, plan.consumer, now)
+
+
+def _rewritten(draft: LedgerDraft, plan: _Plan) -> Consumer:
+    """The consumer's row after this write: its life goes on, or it begins a new one."""
+    row, allocations = plan.consumer.row, plan.allocations
+    was_alive = bool(plan.held)
+    rows = [usage.row for usage in plan.wanted]
+    # The cell that may report its provider may also swap and release what it holds.
+    cell = next((one.cell for one in rows if one.cell), row.cell if was_alive else "")
+    if not was_alive and not row.attempt:
+        return new_consumer(allocations, cell)
+    attempt = row.attempt if was_alive or not row.attempt else row.attempt + 1
+    if attempt and not was_alive:
+        draft.claimed(row.id, attempt)
+    roots = [one.root for one in rows]
+    kept_type = row.type if was_alive else ""
+    return Consumer(
+        id=row.id,
+        type=kept_type if allocations.type is None else allocations.type,
+        project=allocations.project or NO_OWNER,
+        user=allocations.user or NO_OWNER,
+        cell=cell,
+        generation=row.generation + 1 if was_alive else 1,
+        attempt=attempt,
+        host=(row.host if row.host in roots else roots[0]) if attempt else None,
+        group=row.group if was_alive else None,
+    )
+
+
+def _delete(draft: LedgerDraft, write: DeleteAllocations, now: datetime) -> WriteVerdict:
+    consumer = draft.consumer(write.consumer)
+    if not consumer.held:
+        return UnknownConsumer(consumer=write.consumer)
+    draft.free(draft.amounts_of(consumer.held))
+    _end(draft, consumer, now)
+    return Done()
+
+
+def _end(draft: LedgerDraft, consumer: ConsumerDraft, now: datetime) -> None:
+    row = consumer.row
+    if not row.attempt:
+        consumer.vanish()
+        return
+    draft.ended(row.id, row.attempt)
+    ended = Consumer(
+        id=row.id,
+        type=row.type,
+        project=row.project,
+        user=row.user,
+        cell=row.cell,
+        generation=row.generation,
+        attempt=row.attempt,
+        ended_at=now,
+    )
+    consumer.become(ended, ())

@@ -1,0 +1,149 @@
+"""The tree that a report makes of the current one, and whether that is a valid tree.
+
+The new tree is built beside the current one and checked as a whole. So a report is accepted or refused as a whole, and
+may name its providers in any order.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import structs
+
+from bus.message import ProviderId
+from bus.messages.placement import (
+    InventoryInUse,
+    InventoryState,
+    NotAllowed,
+    ReportedInventory,
+    ReportedProvider,
+    ReportInventory,
+)
+from placement_worker.core.ledger import ProviderBook
+
+Providers = Mapping[ProviderId, ProviderBook]
+
+
+def reported_tree(standing: Providers, report: ReportInventory) -> dict[ProviderId, ProviderBook]:
+    """The tree's providers after the report. A provider that the report does not change stays the same object."""
+    providers = dict(standing)
+    for reported in report.providers:
+        providers[reported.id] = _rewritten(standing.get(reported.id), reported)
+    for removed in report.removed:
+        providers.pop(removed, None)
+    return providers
+
+
+def flaw_of(providers: Providers, report: ReportInventory) -> NotAllowed | None:
+    """Why these providers are no tree under the report's root; None if they are one, or none is left."""
+    if not providers:
+        return None
+    if report.root not in providers:
+        return NotAllowed(
+            field="root",
+            reason=f"provider {report.root} would be missing from its own tree: it neither exists nor is reported, "
+            "or it is removed while others stay",
+        )
+    return next(_flaws(providers, report), None)
+
+
+def lost_inventory(standing: Providers, providers: Providers) -> InventoryInUse | None:
+    """The first inventory that would be removed while it is in use. A smaller inventory is no loss."""
+    return next(
+        (
+            InventoryInUse(provider=provider, resource=resource, used=inventory.used)
+            for provider, book in standing.items()
+            for resource, inventory in book.inventories.items()
+            if inventory.used
+            and (provider not in providers or resource not in providers[provider].inventories)
+        ),
+        None,
+    )
+
+
+def depths_under(root: ProviderId, providers: Providers) -> dict[ProviderId, int]:
+    """The depth of each provider below the root. A provider that is not below the root is missing."""
+    children: dict[ProviderId | None, list[ProviderId]] = {}
+    for book in providers.values():
+        children.setdefault(book.parent, []).append(book.id)
+    depths, waiting = {root: 0}, [root]
+    while waiting:
+        parent = waiting.pop()
+        for child in children.get(parent, ()):
+            depths[child] = depths[parent] + 1
+            waiting.append(child)
+    return depths
+
+
+def is_same_to_claims(one: ProviderBook, other: ProviderBook) -> bool:
+    """Is everything equal that a claim may rely on: inventories, traits, aggregates, the parent?"""
+    return (
+        one.parent == other.parent
+        and one.inventories == other.inventories
+        # It does not matter whether the reporter or an operator set a trait.
+        and one.traits | one.operator_traits == other.traits | other.operator_traits
+        and one.aggregates == other.aggregates
+    )
+
+
+def with_usage(old: InventoryState | None, reported: ReportedInventory) -> InventoryState:
+    """The reported inventory, with its current usage."""
+    return InventoryState(
+        total=reported.total,
+        reserved=reported.reserved,
+        min_unit=reported.min_unit,
+        max_unit=reported.max_unit,
+        step_size=reported.step_size,
+        allocation_ratio=reported.allocation_ratio,
+        used=old.used if old else 0,
+    )
+
+
+def _rewritten(book: ProviderBook | None, reported: ReportedProvider) -> ProviderBook:
+    old = book or ProviderBook(id=reported.id, name=reported.name)
+    new = structs.replace(
+        old,
+        name=reported.name,
+        parent=old.parent if reported.parent is None else reported.parent,
+        inventories=old.inventories
+        if reported.inventories is None
+        else {
+            resource: with_usage(old.inventories.get(resource), inventory)
+            for resource, inventory in reported.inventories.items()
+        },
+        traits=old.traits if reported.traits is None else frozenset(reported.traits),
+        aggregates=old.aggregates if reported.aggregates is None else frozenset(reported.aggregates),
+    )
+    if book and new.name == book.name and is_same_to_claims(new, book):
+        # Nothing visible changed, even if a trait that an operator set is now also the reporter's.
+        return new
+    return structs.replace(new, generation=old.generation + 1)
+
+
+def _flaws(providers: Providers, report: ReportInventory) -> Iterator[NotAllowed]:
+    for position, reported in enumerate(report.providers):
+        parent = providers[reported.id].parent
+        field = f"providers[{position}].parent"
+        if reported.id == report.root:
+            if parent is not None:
+                yield NotAllowed(field=field, reason=f"provider {reported.id} is the root, and has no parent")
+        elif parent is None:
+            yield NotAllowed(
+                field=field, reason=f"provider {reported.id} is not the root, and needs a parent"
+            )
+        elif parent not in providers:
+            yield NotAllowed(
+                field=field, reason=f"provider {parent} is neither in the tree of {report.root} nor reported"
+            )
+    removed = {provider: position for position, provider in enumerate(report.removed)}
+    for book in providers.values():
+        if book.parent in removed:
+            yield NotAllowed(
+                field=f"removed[{removed[book.parent]}]",
+                reason=f"provider {book.parent} still has a child, {book.id}",
+            )
+    under_root = depths_under(report.root, providers)
+    for position, reported in enumerate(report.providers):
+        if reported.id not in under_root:
+            yield NotAllowed(
+                field=f"providers[{position}].parent",
+                reason=f"provider {reported.id} would be below itself, not below the root",
+            )

@@ -1,0 +1,324 @@
+"""All providers as columns, and all their trees by layout: the data that candidates are searched in.
+
+It is kept up to date in place: a change of a provider writes its row. When providers of a tree come, go or move, the tree
+is attached anew before the next search. Until all providers between a provider and its root are known, searches leave
+that provider out.
+
+The caller keeps the order: each `put` of a provider is later than the one before.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from bus.message import AggregateId, ProviderId
+from bus.messages.placement import ProviderState
+from placement_worker.core.candidates.columns import (
+    BatchedValues,
+    BitSets,
+    Flags,
+    Members,
+    Rows,
+    Stock,
+    longer,
+)
+from placement_worker.core.candidates.layouts import TreeLayout, TreePlace
+
+SHARES = "MISC_SHARES_VIA_AGGREGATE"
+ROWS_AT_FIRST = 64
+
+
+class ProviderIndex:
+    """`attached` says of each row whether it is in a complete tree; if so, `root` and `parent` are the rows of these (-1:
+    the row is a root itself). `changes` counts the changes of each row, for callers that cache what they made of it.
+
+    Copies share one `lineage`. Only one of them is changed further, so equal counts mean an equal row.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._length = ROWS_AT_FIRST
+        self.attached = np.zeros(self._length, dtype=np.bool_)
+        self.shares = np.zeros(self._length, dtype=np.bool_)
+        self.root, self.parent = (np.zeros(self._length, dtype=np.intp) for _ in range(2))
+        self.states: list[ProviderState | None] = []
+        self.uuids: list[str] = []
+        self.changes: list[int] = []
+        self.stocks: dict[str, Stock] = {}
+        self.traits = BitSets(self._length)
+        self.layouts: dict[tuple[int, ...], TreeLayout] = {}
+        self.sharing: set[int] = set()
+        self._members: dict[int, Members] = {}
+        self._row_of_internal: dict[int, int] = {}
+        self._row_of_id: dict[int, int] = {}
+        # By the root's id: the rows of the tree, and where it is stored.
+        self._trees: dict[int, set[int]] = {}
+        self._places: dict[int, TreePlace] = {}
+        self._detached: set[int] = set()
+        self._free_rows: list[int] = []
+        self.lineage = object()
+
+    def copy(self) -> "ProviderIndex":
+        """A copy to write on, while readers keep this one unchanged."""
+        other = ProviderIndex()
+        other.rows, other._length, other.lineage = self.rows, self._length, self.lineage
+        other.attached, other.shares = self.attached.copy(), self.shares.copy()
+        other.root, other.parent = self.root.copy(), self.parent.copy()
+        other.states, other.uuids, other.changes = list(self.states), list(self.uuids), list(self.changes)
+        other.stocks = {name: stock.copy() for name, stock in self.stocks.items()}
+        other.traits = self.traits.copy()
+        other.layouts = {parents: layout.copy() for parents, layout in self.layouts.items()}
+        other.sharing = set(self.sharing)
+        other._members = {aggregate: members.copy() for aggregate, members in self._members.items()}
+        other._row_of_internal, other._row_of_id = dict(self._row_of_internal), dict(self._row_of_id)
+        other._trees = {root: set(rows) for root, rows in self._trees.items()}
+        other._places = {
+            root: TreePlace(other.layouts[layout.parents], line)
+            for root, (layout, line) in self._places.items()
+        }
+        other._detached, other._free_rows = set(self._detached), list(self._free_rows)
+        return other
+
+    # What happens to providers.
+
+    def put(self, state: ProviderState) -> None:
+        """Set the state of a provider, known or not."""
+        row = self._row_of_internal.get(state.internal)
+        if row is None:
+            self._drop_former_owner(state.id)
+            row = self._add(state)
+        before = self.states[row]
+        self.states[row] = state
+        self.changes[row] += 1
+        self._put_place(row, before, state)
+        self._put_inventories(row, before, state)
+        if before is None or before.traits != state.traits:
+            self._put_traits(row, before, state)
+        if before is None or before.aggregates != state.aggregates:
+            self._put_aggregates(row, before, state)
+
+    def use(self, internal: int, used: Mapping[str, int]) -> None:
+        """Set how much is used of each of the provider's classes."""
+        self.use_all(((internal, used),))
+
+    def use_all(self, news: Iterable[tuple[int, Mapping[str, int]]]) -> None:
+        """Set the usage of many providers; if one is named twice, the last one counts."""
+        gathered = BatchedValues[Stock]()
+        for internal, used in news:
+            row = self._row_of_internal.get(internal)
+            state = None if row is None else self.states[row]
+            if row is None or state is None:
+                continue
+            for resource in state.inventories:
+                gathered.add(self.stocks[resource], row, used.get(resource, 0))
+            self.changes[row] += 1
+        for stock, rows, amounts in gathered:
+            stock.use(rows, amounts)
+
+    def drop(self, internal: int) -> None:
+        """Remove the provider."""
+        row = self._row_of_internal.pop(internal, None)
+        state = None if row is None else self.states[row]
+        if row is None or state is None:
+            return
+        if self._row_of_id.get(state.id.int) == row:
+            del self._row_of_id[state.id.int]
+        for resource in state.inventories:
+            self._clear_inventory(resource, row)
+        self.traits.put(row, state.traits, ())
+        self.shares[row] = False
+        self.sharing.discard(row)
+        for aggregate in state.aggregates:
+            self._leave_aggregate(aggregate, row)
+        self._remove_row(state.root, row)
+        self.states[row] = None
+        self.changes[row] += 1
+        self._free_rows.append(row)
+
+    # Questions about providers
+
+    def row_of(self, provider: ProviderId) -> int | None:
+        return self._row_of_id.get(provider.int)
+
+    def state(self, row: int) -> ProviderState:
+        """As it was put. What is used now is in `stocks`."""
+        state = self.states[row]
+        assert state is not None, f"row {row} has no provider"
+        return state
+
+    def used(self, row: int, resource: str) -> int:
+        return int(self.stocks[resource].used[row])
+
+    def members(self, aggregates: Iterable[AggregateId]) -> Flags:
+        """Which rows are members of any of these?"""
+        inside = np.zeros(self.rows, dtype=np.bool_)
+        for aggregate in aggregates:
+            members = self._members.get(aggregate.int)
+            if members is not None:
+                inside[members.array] = True
+        return inside
+
+    def reached_from(self, row: int) -> Rows:
+        """Roots of the trees that this sharing provider shares with; one that is in several of its aggregates comes twice."""
+        reached = [self._members[aggregate.int].array for aggregate in self.state(row).aggregates]
+        if not reached:
+            return np.zeros(0, dtype=np.intp)
+        together = np.concatenate(reached)
+        return self.root[together[self.attached[together]]]
+
+    def in_trees_of(self, rows: Rows) -> Rows:
+        """All rows of the trees that these rows are in."""
+        chosen = np.zeros(self.rows, dtype=np.bool_)
+        chosen[self.root[rows]] = True
+        return np.flatnonzero(chosen[self.root[: self.rows]] & self.attached[: self.rows])
+
+    def is_under(self, row: int, other: int) -> bool:
+        """Is the row at or below the other?"""
+        while row >= 0:
+            if row == other:
+                return True
+            row = int(self.parent[row])
+        return False
+
+    def attach_trees(self) -> None:
+        """Attach all trees whose providers came, went or moved; call it before a search."""
+        for root in sorted(self._detached):
+            self._attach_tree(root)
+        self._detached.clear()
+
+    # How rows are written.
+
+    def _put_place(self, row: int, before: ProviderState | None, state: ProviderState) -> None:
+        if before is not None:
+            if before.root == state.root and before.parent == state.parent:
+                return
+            self._remove_row(before.root, row)
+        self._trees.setdefault(state.root.int, set()).add(row)
+        self._detach_tree(state.root.int)
+
+    def _put_inventories(self, row: int, before: ProviderState | None, state: ProviderState) -> None:
+        had = {} if before is None else before.inventories
+        for resource in had:
+            if resource not in state.inventories:
+                self._clear_inventory(resource, row)
+        for resource, inventory in state.inventories.items():
+            stock = self.stocks.get(resource)
+            if stock is None:
+                stock = self.stocks[resource] = Stock(self._length)
+            if resource not in had:
+                stock.providers += 1
+            stock.put(row, inventory)
+
+    def _clear_inventory(self, resource: str, row: int) -> None:
+        stock = self.stocks[resource]
+        stock.clear(row)
+        stock.providers -= 1
+        if not stock.providers:
+            del self.stocks[resource]
+
+    def _put_traits(self, row: int, before: ProviderState | None, state: ProviderState) -> None:
+        self.traits.put(row, () if before is None else before.traits, state.traits)
+        self.shares[row] = SHARES in state.traits
+        if self.shares[row]:
+            self.sharing.add(row)
+        else:
+            self.sharing.discard(row)
+
+    def _put_aggregates(self, row: int, before: ProviderState | None, state: ProviderState) -> None:
+        for aggregate in () if before is None else before.aggregates:
+            self._leave_aggregate(aggregate, row)
+        for aggregate in state.aggregates:
+            self._members.setdefault(aggregate.int, Members()).add(row)
+
+    def _leave_aggregate(self, aggregate: AggregateId, row: int) -> None:
+        members = self._members[aggregate.int]
+        members.discard(row)
+        if not members.rows:
+            del self._members[aggregate.int]
+
+    def _drop_former_owner(self, provider: ProviderId) -> None:
+        """Drop the provider that had this id before: it is gone, although no message has said so yet."""
+        row = self._row_of_id.get(provider.int)
+        if row is not None:
+            self.drop(self.state(row).internal)
+
+    def _add(self, state: ProviderState) -> int:
+        if self._free_rows:
+            row = self._free_rows.pop()
+        else:
+            if self.rows == self._length:
+                self._grow()
+            row = self.rows
+            self.rows += 1
+            self.states.append(None)
+            self.uuids.append("")
+            self.changes.append(0)
+        self.uuids[row] = str(state.id)
+        self._row_of_internal[state.internal] = self._row_of_id[state.id.int] = row
+        return row
+
+    def _grow(self) -> None:
+        length = self._length = 2 * self._length
+        self.attached = longer(self.attached, length)
+        self.shares = longer(self.shares, length)
+        self.root = longer(self.root, length)
+        self.parent = longer(self.parent, length)
+        self.traits.grow(length)
+        for stock in self.stocks.values():
+            stock.grow(length)
+
+    # How trees are attached
+
+    def _remove_row(self, root: ProviderId, row: int) -> None:
+        self._detach_tree(root.int)
+        rows = self._trees[root.int]
+        rows.discard(row)
+        if not rows:
+            del self._trees[root.int]
+
+    def _detach_tree(self, root: int) -> None:
+        """Until this tree is attached again, searches find none of its rows."""
+        self._detached.add(root)
+        attached = self._places.pop(root, None)
+        if attached is None:
+            return
+        layout, line = attached
+        self.attached[layout.rows[line]] = False
+        last = layout.remove(line)
+        if not len(layout):
+            del self.layouts[layout.parents]
+        elif line < len(layout):
+            self._places[self.state(last).id.int] = TreePlace(layout, line)
+
+    def _attach_tree(self, root: int) -> None:
+        top = self._row_of_id.get(root)
+        rows = self._trees.get(root)
+        if rows is None or top is None or top not in rows:
+            return
+        children = self._children(rows)
+        order, parents = [top], [-1]
+        for place, row in enumerate(order):
+            # The list grows while it is read: the children of a row are visited after it.
+            below = children.get(self.state(row).id.int, ())
+            order.extend(below)
+            parents.extend([place] * len(below))
+        layout = self.layouts.get(tuple(parents))
+        if layout is None:
+            layout = self.layouts[tuple(parents)] = TreeLayout(tuple(parents))
+        self._places[root] = TreePlace(layout, layout.add(order))
+        self.attached[order] = True
+        self.root[order] = top
+        self.parent[order] = [-1 if place < 0 else order[place] for place in parents]
+
+    def _children(self, rows: set[int]) -> dict[int, list[int]]:
+        """Children by the id of their parent. Siblings are sorted by their resource classes, then by age, so that trees of
+        the same hardware get the same layout, place by place.
+        """
+        children: dict[int, list[int]] = {}
+        by_kind = sorted(
+            (self.state(row) for row in rows), key=lambda state: (sorted(state.inventories), state.internal)
+        )
+        for state in by_kind:
+            if state.parent is not None:
+                children.setdefault(state.parent.int, []).append(self._row_of_internal[state.internal])
+        return children

@@ -1,0 +1,395 @@
+"""Assign places of one tree to slots: the hard part of the search, for one class of trees.
+
+Slots are the parts of the query. Places are the providers of a tree, and the pools that share with it. Each slot has a
+domain: the places that suit it alone. The hard conditions are those between slots. No two slots may have one place
+(`isolate`). Together they may not take more of a place than it has. Some must be below one of them. Together they must
+have certain traits. For 8 slots and 8 places there are 16 million products of the domains, and 40,320 solutions, or none.
+
+So a solution grows slot by slot, the slot with the smallest domain first. After each step four cheap checks follow,
+which each partial solution must pass to become a whole one:
+
+- Has each open slot a place left? Places that can no longer be taken leave the domains of open slots at once (forward
+  checking). So an empty domain is seen at the step that empties it.
+- Can all slots that must differ still differ? The size of domains does not tell. Nine slots with eight places each, or
+  three slots that share two places, have no empty domain, and trying would take 8! steps. It is a matching in a
+  bipartite graph; to extend one costs slots times edges. As far as only this condition goes, each matching is a
+  solution. So no step is wasted: the next solution is always a few steps away.
+- Is there room for all amounts of a class together? Compare their sum with what is left in all places open to them, and
+  their number with how often the least of them fits each place. Repeat with the larger amounts alone: small amounts
+  hide that there are more large ones than places. Slots of which no place can hold two must all differ. This is bin
+  packing, which is hard in general, so it is a bound and no proof. It decides queries with equal amounts, and queries
+  for more than half a place.
+- Is there a place left for each missing trait, and for a place of the tree itself where one is needed?
+
+The condition `same_subtree` is removed before that. In each solution exactly one place is above all others of a
+subtree: two would have to be above each other. So solutions fall into disjoint parts, by which place that is (the apex),
+and which slot is the first to take it. In each part the condition is only a smaller domain. No solution appears twice,
+and the matching sees domains of two or three places instead of the whole tree. Where all places of its slots are below
+one another in a chain, each solution has an apex, and no split is needed.
+
+What is left are packings that the sums allow and that still fail, again and again in the same way, since siblings are
+alike: if a slot fails with one of eight equal devices it fails with the others. So the search remembers a dead end by
+what matters for its future: the open slots, and how many places of each kind there are. A kind is which slots a place is
+open to, how much it has left, and which traits it has. Kinds instead of places turn factorials into polynomials. Before
+the first dead end nothing of this is paid. When the memo has filled its share of the budget's bytes, it takes no more.
+
+All this spends steps of the budget, about as it takes time. The search stops when they are spent.
+
+Solutions come one by one; nothing is computed before the caller asks for it. Preferred traits decide the order in which
+a slot's places are tried; without them it is the order of the tree, with pools last.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from placement_worker.core.candidates.budget import Budget
+from placement_worker.core.candidates.matching import can_all_differ, places_in
+
+# Estimated size of the entries of Python's tables, rather too high than too low.
+_PARTIAL_BYTES, _PER_SLOT_BYTES, _PER_LOAD_BYTES = 400, 16, 160
+# Describing a place costs as much as this many looks at one.
+_STEPS_PER_KIND = 12
+_KIND_BYTES, _DEAD_END_BYTES, _PER_PLACE_BYTES = 400, 200, 16
+
+
+class Packing(Struct, frozen=True):
+    """One class that several slots take from: what each slot takes, and what each place has."""
+
+    amounts: tuple[int, ...]
+    room: tuple[int, ...]
+
+
+class SlotProblem(Struct, frozen=True):
+    """What one tree must satisfy. Sets of places and sets of traits are bits of an integer.
+
+    `domains`: the places of each slot. `under`: for each place, the places at and below it. `differing`: slots that must
+    all differ. `subtrees`: the slots of each tuple are all below one of them. `packings`: amounts against room.
+
+    `together`: slots that need all traits in `wanted` together; `has_traits`: the traits of each place. `barred`: for each
+    place, the places that no other slot in `taking` may have beside it. `needs`: if not empty, one of these places must
+    be in the solution. `worth`: by slot and place, empty if all are worth the same.
+    """
+
+    domains: tuple[int, ...]
+    under: tuple[int, ...]
+    differing: frozenset[int] = frozenset()
+    subtrees: tuple[tuple[int, ...], ...] = ()
+    packings: tuple[Packing, ...] = ()
+    together: frozenset[int] = frozenset()
+    has_traits: tuple[int, ...] = ()
+    wanted: int = 0
+    taking: frozenset[int] = frozenset()
+    barred: tuple[int, ...] = ()
+    needs: int = 0
+    worth: tuple[tuple[float, ...], ...] = ()
+
+
+class _Partial(NamedTuple):
+    """An unfinished solution. The domain of a closed slot is the place it has.
+
+    `loads` is what is taken so far, by packing and place. `missing` are the traits that no place has yet. `needs` is 0
+    once it is met.
+    """
+
+    open: tuple[int, ...]
+    domains: tuple[int, ...]
+    loads: dict[tuple[int, int], int]
+    missing: int
+    needs: int
+
+
+class _Level:
+    """A slot whose places are tried one after another."""
+
+    __slots__ = ("is_dead_end", "partial", "places", "slot")
+
+    def __init__(self, partial: _Partial, slot: int, places: Iterator[int]) -> None:
+        self.partial = partial
+        self.slot = slot
+        self.places = places
+        self.is_dead_end = True
+
+
+def solutions(problem: SlotProblem, budget: Budget) -> Iterator[tuple[int, ...]]:
+    """The place of each slot, one solution after another, each once. Raises CutError when the budget is spent."""
+    return _Search(problem, budget).solutions()
+
+
+class _Search:
+    def __init__(self, problem: SlotProblem, budget: Budget) -> None:
+        self._problem = problem
+        self._budget = budget
+        self._dead_ends: set[tuple[object, ...]] = set()
+        # Kinds of places by number, since dead ends have most kinds in common.
+        self._kind_numbers: dict[tuple[object, ...], int] = {}
+        self._memo_bytes = 0
+        self._larger_first = tuple(_larger_first(packing) for packing in problem.packings)
+        self._steps_per_slot = 4 + 3 * len(problem.packings)
+        self._steps_per_try = 4 + len(problem.under) * len(problem.packings)
+
+    def solutions(self) -> Iterator[tuple[int, ...]]:
+        for domains in self._under_one(self._problem.domains):
+            start = self._start(domains)
+            if self._is_hopeful(start):
+                yield from self._grow(start)
+
+    def _start(self, domains: tuple[int, ...]) -> _Partial:
+        problem = self._problem
+        return _Partial(tuple(range(len(domains))), domains, {}, problem.wanted, problem.needs)
+
+    def _under_one(self, domains: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """The disjoint parts of all solutions: by the apex of each subtree, and by the first slot to take it."""
+        subtrees = [slots for slots in self._problem.subtrees if not self._is_a_chain(domains, slots)]
+        if not subtrees:
+            yield domains
+            return
+        # An explicit stack: a query may have more subtrees than Python nests calls.
+        levels = [self._split(domains, subtrees[0])]
+        while levels:
+            part = next(levels[-1], None)
+            if part is None:
+                levels.pop()
+            elif len(levels) == len(subtrees):
+                yield part
+            else:
+                levels.append(self._split(part, subtrees[len(levels)]))
+
+    def _split(self, domains: tuple[int, ...], slots: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        for apex in places_in(_all_of(domains, slots)):
+            part = list(domains)
+            for slot in slots:
+                part[slot] &= self._problem.under[apex]
+            for slot in slots:
+                self._budget.spend(2 * len(slots))
+                if not all(part[each] for each in slots):
+                    break
+                if part[slot] >> apex & 1:
+                    taken = (*part[:slot], 1 << apex, *part[slot + 1 :])
+                    if self._is_hopeful(self._start(taken)):
+                        yield taken
+                    # Solutions in which this slot takes the apex were in that part.
+                    part[slot] &= ~(1 << apex)
+
+    def _is_a_chain(self, domains: tuple[int, ...], slots: tuple[int, ...]) -> bool:
+        """Of any two places that these slots may have, is one below the other?"""
+        self._budget.spend(len(slots) + len(self._problem.under))
+        # A place below another has a higher number.
+        return all(
+            self._problem.under[above] >> place & 1
+            for above, place in pairwise(places_in(_all_of(domains, slots)))
+        )
+
+    def _grow(self, start: _Partial) -> Iterator[tuple[int, ...]]:
+        # An explicit stack: a query may have more slots than Python nests calls.
+        levels: list[_Level] = []
+        partial: _Partial | None = start
+        while True:
+            if partial is not None and len(partial.open) == 1:
+                for solution in self._finish(partial):
+                    for level in levels:
+                        level.is_dead_end = False
+                    yield solution
+            elif partial is not None and not (self._dead_ends and self._kinds(partial) in self._dead_ends):
+                levels.append(self._level(partial))
+                self._budget.hold(_bytes_of(partial))
+            if not levels:
+                return
+            partial = self._step(levels)
+
+    def _level(self, partial: _Partial) -> _Level:
+        slot = min(partial.open, key=lambda each: (partial.domains[each].bit_count(), each))
+        return _Level(partial, slot, self._in_order(slot, partial.domains[slot]))
+
+    def _step(self, levels: list[_Level]) -> _Partial | None:
+        """Try the next place of the last slot; None if it leads to no solution."""
+        level = levels[-1]
+        place = next(level.places, None)
+        if place is None:
+            levels.pop()
+            self._budget.let_go(_bytes_of(level.partial))
+            if level.is_dead_end:
+                self._remember(level.partial)
+            return None
+        after = self._take(level.partial, level.slot, place)
+        return after if self._is_hopeful(after) else None
+
+    def _remember(self, partial: _Partial) -> None:
+        if self._memo_bytes >= self._budget.limits.memo_bytes_max:
+            return
+        known = len(self._kind_numbers)
+        kinds = self._kinds(partial)
+        if kinds not in self._dead_ends:
+            self._dead_ends.add(kinds)
+            size = _DEAD_END_BYTES + _PER_PLACE_BYTES * len(self._problem.under)
+            size += _KIND_BYTES * (len(self._kind_numbers) - known)
+            self._memo_bytes += size
+            self._budget.hold(size)
+
+    def _finish(self, partial: _Partial) -> Iterator[tuple[int, ...]]:
+        """Each place of the last slot completes a solution, if it meets what all slots must do together."""
+        (slot,) = partial.open
+        places = [domain.bit_length() - 1 for domain in partial.domains]
+        has_traits = self._problem.has_traits if partial.missing and slot in self._problem.together else ()
+        self._budget.spend(partial.domains[slot].bit_count())
+        for place in self._in_order(slot, partial.domains[slot]):
+            missing = partial.missing & ~has_traits[place] if has_traits else partial.missing
+            if not missing and (not partial.needs or partial.needs >> place & 1):
+                self._budget.spend(len(places))
+                places[slot] = place
+                yield tuple(places)
+
+    def _in_order(self, slot: int, domain: int) -> Iterator[int]:
+        worth = self._problem.worth
+        if not worth:
+            return places_in(domain)
+        return iter(sorted(places_in(domain), key=lambda place: -worth[slot][place]))
+
+    def _take(self, partial: _Partial, slot: int, place: int) -> _Partial:
+        problem, bit = self._problem, 1 << place
+        still_open = tuple(each for each in partial.open if each != slot)
+        domains = list(partial.domains)
+        domains[slot] = bit
+        if slot in problem.differing:
+            _strike(domains, (each for each in still_open if each in problem.differing), bit)
+        if problem.barred and slot in problem.taking:
+            _strike(domains, (each for each in still_open if each in problem.taking), problem.barred[place])
+        loads = partial.loads
+        for index, packing in enumerate(problem.packings):
+            if packing.amounts[slot]:
+                load = loads.get((index, place), 0) + packing.amounts[slot]
+                loads = {**loads, (index, place): load}
+                left = packing.room[place] - load
+                _strike(domains, (each for each in still_open if packing.amounts[each] > left), bit)
+        missing = partial.missing
+        if missing and slot in problem.together:
+            missing &= ~problem.has_traits[place]
+        return _Partial(
+            still_open, tuple(domains), loads, missing, 0 if partial.needs & bit else partial.needs
+        )
+
+    def _is_hopeful(self, partial: _Partial) -> bool:
+        """False if it certainly leads to no solution."""
+        problem, domains = self._problem, partial.domains
+        # Pays for this check and for the step that led to it.
+        self._budget.spend(self._steps_per_try + self._steps_per_slot * len(partial.open))
+        if not all(domains[slot] for slot in partial.open):
+            return False
+        if partial.needs and not any(domains[slot] & partial.needs for slot in partial.open):
+            return False
+        if partial.missing and not self._may_bear(partial):
+            return False
+        if problem.packings and not self._may_pack(partial):
+            return False
+        if not problem.differing:
+            return True
+        return can_all_differ(
+            [domains[slot] for slot in partial.open if slot in problem.differing], self._budget
+        )
+
+    def _may_bear(self, partial: _Partial) -> bool:
+        missing = partial.missing
+        for slot in partial.open:
+            if slot in self._problem.together:
+                self._budget.spend(partial.domains[slot].bit_count())
+                for place in places_in(partial.domains[slot]):
+                    missing &= ~self._problem.has_traits[place]
+                if not missing:
+                    return True
+        return False
+
+    def _may_pack(self, partial: _Partial) -> bool:
+        return all(self._may_pack_one(partial, index) for index in range(len(self._problem.packings)))
+
+    def _may_pack_one(self, partial: _Partial, index: int) -> bool:
+        """Check the largest amounts alone, then with more and more of the smaller ones."""
+        packing, domains, still_open = self._problem.packings[index], partial.domains, set(partial.open)
+        asking = [slot for slot in self._larger_first[index] if slot in still_open]
+        if not asking:
+            return True
+        left = self._left(partial, index, _all_of(domains, asking))
+        if not self._may_pack_alone(packing, domains, asking, left):
+            return False
+        total = anywhere = 0
+        for number, slot in enumerate(asking, 1):
+            amount = packing.amounts[slot]
+            total += amount
+            anywhere |= domains[slot]
+            if number < len(asking) and packing.amounts[asking[number]] == amount:
+                continue
+            self._budget.spend(len(left))
+            room = times = 0
+            for place, there in left.items():
+                if anywhere >> place & 1:
+                    room += there
+                    times += there // amount
+            if total > room or number > times:
+                return False
+        return True
+
+    def _left(self, partial: _Partial, index: int, places: int) -> dict[int, int]:
+        """What each of these places has left."""
+        room, loads = self._problem.packings[index].room, partial.loads
+        return {place: room[place] - loads.get((index, place), 0) for place in places_in(places)}
+
+    def _may_pack_alone(
+        self, packing: Packing, domains: Sequence[int], asking: Sequence[int], left: dict[int, int]
+    ) -> bool:
+        """Check the amounts of which no place holds two, and the slots that have one place only."""
+        most = max(left.values())
+        large = [domains[slot] for slot in asking if 2 * packing.amounts[slot] > most]
+        if len(large) > 1 and not can_all_differ(large, self._budget):
+            return False
+        forced: dict[int, int] = {}
+        for slot in asking:
+            domain = domains[slot]
+            if not domain & domain - 1:
+                place = domain.bit_length() - 1
+                forced[place] = forced.get(place, 0) + packing.amounts[slot]
+        return all(left[place] >= amount for place, amount in forced.items())
+
+    def _kinds(self, partial: _Partial) -> tuple[object, ...]:
+        """A key of all that matters for what can follow; equal if places have only exchanged their roles."""
+        problem, numbers = self._problem, self._kind_numbers
+        kinds = []
+        anywhere = places_in(_all_of(partial.domains, partial.open))
+        for place in anywhere:
+            self._budget.spend(_STEPS_PER_KIND + len(partial.open))
+            open_to = tuple([slot for slot in partial.open if partial.domains[slot] >> place & 1])
+            left = tuple(
+                # More room than the open slots could use is as good as that much.
+                min(
+                    packing.room[place] - partial.loads.get((index, place), 0),
+                    sum([packing.amounts[slot] for slot in open_to]),
+                )
+                for index, packing in enumerate(problem.packings)
+            )
+            has_traits = problem.has_traits[place] & partial.missing if partial.missing else 0
+            # A place that bars others is a kind of its own.
+            tree = place if problem.barred and problem.barred[place] else -1
+            kind = (open_to, left, has_traits, bool(partial.needs >> place & 1), tree)
+            kinds.append(numbers.setdefault(kind, len(numbers)))
+        return (partial.open, partial.missing, partial.needs, tuple(sorted(kinds)))
+
+
+def _larger_first(packing: Packing) -> tuple[int, ...]:
+    takers = [slot for slot, amount in enumerate(packing.amounts) if amount]
+    return tuple(sorted(takers, key=lambda slot: -packing.amounts[slot]))
+
+
+def _all_of(domains: Sequence[int], slots: Sequence[int]) -> int:
+    anywhere = 0
+    for slot in slots:
+        anywhere |= domains[slot]
+    return anywhere
+
+
+def _bytes_of(partial: _Partial) -> int:
+    return _PARTIAL_BYTES + _PER_SLOT_BYTES * len(partial.domains) + _PER_LOAD_BYTES * len(partial.loads)
+
+
+def _strike(domains: list[int], slots: Iterator[int], places: int) -> None:
+    for slot in slots:
+        domains[slot] &= ~places

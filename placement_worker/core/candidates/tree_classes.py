@@ -1,0 +1,126 @@
+"""Classes of trees that a query cannot tell apart: a solution for one of them is a solution for all.
+
+A cloud has thousands of trees and few kinds of hardware. Two trees have the same solutions, place by place, if they have
+the same layout, if the same places fit the same slots with the same room (as far as the query can use it up), and if they
+have the same pools. So the search, which is Python, runs once a class. Each tree costs only a few bits in a few arrays, a
+number made of them, and a sort.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+from msgspec import Struct
+
+from placement_worker.core.candidates.budget import ROWS_PER_STEP, Budget
+from placement_worker.core.candidates.columns import Flags, Ints, Rows
+from placement_worker.core.candidates.coupling import Coupling
+from placement_worker.core.candidates.fitting import Fitting
+from placement_worker.core.candidates.layouts import TreeLayout
+from placement_worker.core.candidates.provider_index import ProviderIndex
+
+CODE_BITS = 62
+CHUNK_BITS = 16
+
+
+class TreeClass(Struct, frozen=True):
+    """`rows` has one line a tree, one column a place. `pools` share with each of these trees, and are in none of them."""
+
+    layout: TreeLayout
+    rows: Rows
+    pools: tuple[int, ...]
+
+
+def tree_classes(
+    index: ProviderIndex, fitting: Fitting, couplings: Sequence[Coupling], budget: Budget
+) -> Iterator[TreeClass]:
+    """All trees in which each slot has a place, each in one class."""
+    reach = _reach(index, fitting)
+    for layout in list(index.layouts.values()):
+        rows = layout.rows[fitting.anchors[layout.rows[:, 0]]]
+        if len(rows):
+            told = len(fitting.slots) + len(fitting.together) + len(couplings) + len(reach)
+            budget.spend(told * (20 + 4 * rows.size // ROWS_PER_STEP))
+            yield from _of_layout(layout, rows, fitting, couplings, reach)
+
+
+def _of_layout(
+    layout: TreeLayout,
+    rows: Rows,
+    fitting: Fitting,
+    couplings: Sequence[Coupling],
+    reach: Sequence[tuple[int, Flags]],
+) -> Iterator[TreeClass]:
+    labels = _Labels(len(rows))
+    asked = np.zeros(rows.shape, dtype=np.bool_)
+    unsuffixed = np.zeros(rows.shape, dtype=np.bool_)
+    for slot in fitting.slots:
+        fits = slot.fits[rows]
+        labels.tell_apart_by_flags(fits)
+        asked |= fits
+        if not slot.is_suffixed:
+            unsuffixed |= fits
+        if slot.worth is not None:
+            _, worth = np.unique(np.where(fits, slot.worth[rows], 0.0), return_inverse=True)
+            labels.tell_apart_by_numbers(worth.reshape(rows.shape))
+    for bearing in fitting.together:
+        labels.tell_apart_by_flags(bearing[rows] & unsuffixed)
+    for coupling in couplings:
+        labels.tell_apart_by_numbers(np.where(asked, coupling.level[rows], 0))
+    anchors = rows[:, 0]
+    for _, reached in reach:
+        labels.tell_apart_by_flags(reached[anchors][:, np.newaxis])
+    for lines in labels.alike():
+        first = anchors[lines[0]]
+        pools = tuple(row for row, reached in reach if reached[first])
+        yield TreeClass(layout, rows[lines], pools)
+
+
+def _reach(index: ProviderIndex, fitting: Fitting) -> list[tuple[int, Flags]]:
+    """Sharing providers and the roots they reach. In its own tree a provider is a place, not a pool."""
+    reach = []
+    for row, roots in fitting.pools.items():
+        reached = np.zeros(index.rows, dtype=np.bool_)
+        reached[roots] = True
+        reached[index.root[row]] = False
+        reach.append((row, reached))
+    return reach
+
+
+class _Labels:
+    """One number a line; two lines have the same number if nothing told them apart."""
+
+    def __init__(self, lines: int) -> None:
+        self._codes: Ints = np.zeros(lines, dtype=np.int64)
+        self._bits = 0
+
+    def tell_apart_by_flags(self, flags: Flags) -> None:
+        for start in range(0, flags.shape[1], CHUNK_BITS):
+            chunk = flags[:, start : start + CHUNK_BITS]
+            if chunk.all() or not chunk.any():
+                continue
+            weights = 1 << np.arange(chunk.shape[1], dtype=np.int64)
+            self._tell_apart(chunk.astype(np.int64) @ weights, chunk.shape[1])
+
+    def tell_apart_by_numbers(self, numbers: Ints) -> None:
+        for column in numbers.T:
+            top = int(column.max())
+            if top > column.min():
+                self._tell_apart(column, top.bit_length())
+
+    def alike(self) -> Iterator[Rows]:
+        """The lines of each number."""
+        if not self._bits:
+            yield np.arange(len(self._codes))
+            return
+        order = np.argsort(self._codes, kind="stable")
+        edges = np.flatnonzero(np.diff(self._codes[order])) + 1
+        for start, end in pairwise((0, *edges.tolist(), len(order))):
+            yield order[start:end]
+
+    def _tell_apart(self, column: Ints, bits: int) -> None:
+        if self._bits + bits > CODE_BITS:
+            kinds, self._codes = np.unique(self._codes, return_inverse=True)
+            self._bits = len(kinds).bit_length()
+        self._codes = self._codes << bits | column
+        self._bits += bits

@@ -1,0 +1,156 @@
+"""A forest while one batch is decided: trees that gain, lose and exchange providers, for this batch only.
+
+The deciding functions say what each tree becomes. `changes` then compares the result with the stored forest, and returns
+everything to write.
+"""
+
+from msgspec import structs
+
+from bus.message import ProviderId
+from placement_worker.core.apply_report import depths_under, is_same_to_claims
+from placement_worker.core.ledger import Forest, ProviderBook, TreeBook, TreeChanges
+
+
+class ForestDraft:
+    def __init__(self, forest: Forest) -> None:
+        self._stored = forest
+        self.trees = dict(forest.trees)
+        # The root of each provider, and the provider that has each name, as far as the batch can touch them.
+        self.root_of = dict(forest.elsewhere)
+        self.owner_of_name = dict(forest.names)
+        self._removed: dict[ProviderId, None] = {}
+        for tree in forest.trees.values():
+            for book in tree.providers.values():
+                self.root_of[book.id] = tree.root
+                self.owner_of_name[book.name] = book.id
+
+    def tree_of(self, provider: ProviderId) -> TreeBook | None:
+        """The tree that the provider is in; None if there is no such provider."""
+        root = self.root_of.get(provider)
+        return None if root is None else self.trees[root]
+
+    def replace_tree(self, tree: TreeBook) -> None:
+        """Replace the tree of this root. A tree without providers becomes a tombstone, if this cell had one here."""
+        standing = self.trees.get(tree.root)
+        for provider in standing.providers if standing else ():
+            if provider not in tree.providers:
+                self._removed[provider] = None
+        if tree.providers or (standing and standing.cell == tree.cell):
+            self._settle(tree)
+
+    def rewrite(self, book: ProviderBook) -> TreeBook:
+        """Replace a provider, in its place. The tree's shape moves if a claim may rely on what changed."""
+        tree = self.trees[self.root_of[book.id]]
+        is_moved = not is_same_to_claims(tree.providers[book.id], book)
+        after = structs.replace(
+            tree, shape=tree.shape + is_moved, providers={**tree.providers, book.id: book}
+        )
+        self._settle(after)
+        return after
+
+    def recount(self, book: ProviderBook) -> None:
+        """Replace a provider of which only the usage changes."""
+        tree = self.trees[self.root_of[book.id]]
+        self._settle(structs.replace(tree, providers={**tree.providers, book.id: book}))
+
+    def add_provider(self, book: ProviderBook, cell: str) -> TreeBook:
+        """Add a new provider: below its parent, or as the root of a new tree."""
+        if book.parent is None:
+            return self._add_root({book.id: book}, book.id, cell)
+        tree = self.trees[self.root_of[book.parent]]
+        after = structs.replace(tree, shape=tree.shape + 1, providers={**tree.providers, book.id: book})
+        self._settle(after)
+        return after
+
+    def remove_provider(self, provider: ProviderId) -> None:
+        """Remove a provider, which has no children."""
+        tree = self.trees[self.root_of[provider]]
+        left = {book.id: book for book in tree.providers.values() if book.id != provider}
+        self.replace_tree(structs.replace(tree, shape=tree.shape + 1, providers=left))
+
+    def move_provider(self, book: ProviderBook, name: str, parent: ProviderId | None) -> TreeBook:
+        """Move a provider and everything below it under another parent, or make it the root of a tree."""
+        tree = self.trees[self.root_of[book.id]]
+        below = depths_under(book.id, tree.providers).keys()
+        moving = {one: tree.providers[one] for one in tree.providers if one in below}
+        moving[book.id] = structs.replace(book, name=name, parent=parent)
+        staying = {one: tree.providers[one] for one in tree.providers if one not in below}
+        target = tree.root if parent == book.parent else None if parent is None else self.root_of[parent]
+        # A former root leaves a tombstone: if it becomes a root again, its tree gets a shape that it never had.
+        self._settle(structs.replace(tree, shape=tree.shape + 1, providers=staying))
+        if target is None:
+            return self._add_root(moving, book.id, tree.cell)
+        target_tree = self.trees[target]
+        moved = 0 if target == tree.root else 1
+        after = structs.replace(
+            target_tree, shape=target_tree.shape + moved, providers={**target_tree.providers, **moving}
+        )
+        self._settle(after)
+        return after
+
+    def changes(self) -> TreeChanges:
+        """All changed trees; parents are written before their children and removed after them."""
+        stored = self._stored.trees
+        trees = [
+            tree
+            for tree in self.trees.values()
+            if tree != stored.get(tree.root) or tree.root in self._removed
+        ]
+        changed = tuple([provider for tree in trees for provider in self._changed_in(tree)])
+        known = {
+            provider: book
+            for tree in stored.values()
+            for provider, book in tree.providers.items()
+            if provider not in self._removed
+        }
+        return TreeChanges(
+            trees=tuple(trees),
+            changed=changed,
+            removed=self._removed_in_order(),
+            before={provider: known[provider] for provider in changed if provider in known},
+        )
+
+    def _add_root(self, providers: dict[ProviderId, ProviderBook], root: ProviderId, cell: str) -> TreeBook:
+        tombstone = self.trees.get(root)
+        if tombstone is None:
+            after = TreeBook(root=root, cell=cell, shape=1, providers=providers)
+        elif tombstone.cell == cell:
+            after = structs.replace(tombstone, shape=tombstone.shape + 1, providers=providers)
+        else:
+            # The tree comes back with other reporters, which number their reports independently.
+            after = TreeBook(root=root, cell=cell, shape=tombstone.shape + 1, providers=providers)
+        self._settle(after)
+        return after
+
+    def _settle(self, tree: TreeBook) -> None:
+        standing = self.trees.get(tree.root)
+        for book in standing.providers.values() if standing else ():
+            del self.owner_of_name[book.name], self.root_of[book.id]
+        for book in tree.providers.values():
+            self.root_of[book.id] = tree.root
+            self.owner_of_name[book.name] = book.id
+        self.trees[tree.root] = tree
+
+    def _changed_in(self, tree: TreeBook) -> list[ProviderId]:
+        stored = self._stored.trees.get(tree.root)
+        before = stored.providers if stored else {}
+        changed = [
+            book.id
+            for book in tree.providers.values()
+            if book.id in self._removed
+            or book != before.get(book.id)
+            or (stored and stored.cell != tree.cell)
+            # The shape is in the root's row: when it moves, the root is written.
+            or (book.id == tree.root and stored and stored.shape != tree.shape)
+        ]
+        depths = depths_under(tree.root, tree.providers)
+        return sorted(changed, key=lambda provider: depths[provider])
+
+    def _removed_in_order(self) -> tuple[ProviderId, ...]:
+        """All that are stored and were removed, even if they came back since: leaves first, in their stored trees."""
+        removed = []
+        for root, tree in self._stored.trees.items():
+            depths = depths_under(root, tree.providers)
+            felled = [provider for provider in self._removed if provider in tree.providers]
+            removed += sorted(felled, key=lambda provider: -depths[provider])
+        return tuple(removed)

@@ -1,0 +1,169 @@
+"""The ledger while one batch is decided: usages and consumers that change in place, for this batch only.
+
+Copying frozen values at each step would cost more than all decisions. So the orders change this draft one by one, and at
+the end it is turned into frozen changes once. Usages are found by the integer of their id, as in the ledger.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.placement import Holder, ResourceAmount, ServerGroup
+from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, Touched
+from placement_worker.core.usage_draft import UsageDraft
+
+# How much of which classes of which providers, in the order in which they are named.
+Amounts = dict[UsageDraft, dict[str, int]]
+
+
+def amounts_in(amounts: Amounts) -> tuple[ResourceAmount, ...]:
+    return tuple(
+        ResourceAmount(provider=usage.row.id, resource=resource, amount=amount)
+        for usage, of_provider in amounts.items()
+        for resource, amount in of_provider.items()
+    )
+
+
+class ConsumerDraft:
+    """One consumer: its current row, and what it holds. As long as it holds something, its host counts it."""
+
+    __slots__ = ("_host", "_usages", "changed", "held", "is_gone", "loaded", "row")
+
+    def __init__(
+        self, row: Consumer, held: tuple[ResourceAmount, ...], usages: Mapping[int, UsageDraft]
+    ) -> None:
+        self._usages = usages
+        # The integer of its host's id; -1, which no provider has, if it has no host.
+        self._host = row.host.int if held and row.host is not None else -1
+        self.row = row
+        self.held = self.loaded = held
+        self.changed = False
+        self.is_gone = False
+
+    @property
+    def is_new(self) -> bool:
+        """Nothing was seen of it yet. A consumer without attempts counts as seen if it holds something."""
+        return not self.row.attempt and not self.held
+
+    @property
+    def has_ended(self) -> bool:
+        return self.row.ended_at is not None
+
+    @property
+    def is_for_nothing(self) -> bool:
+        """Its row was just made and never used, or the row goes."""
+        return self.is_gone or not (self.changed or self.row.attempt or self.row.generation)
+
+    def become(self, row: Consumer, held: tuple[ResourceAmount, ...]) -> None:
+        host = row.host.int if held and row.host is not None else -1
+        if host != self._host:
+            self._count(self._host, -1)
+            self._count(host, 1)
+            self._host = host
+        self.row = row
+        self.held = held
+        self.changed = True
+        self.is_gone = False
+
+    def _count(self, host: int, one: int) -> None:
+        # A host whose provider is gone has no count.
+        if (usage := self._usages.get(host)) is not None:
+            usage.consumers += one
+            usage.touched = True
+
+    def vanish(self) -> None:
+        """No attempt can ask for it any more, so not even its row stays."""
+        self.become(Consumer(id=self.row.id), ())
+        self.is_gone = True
+
+
+class LedgerDraft:
+    """A ledger that can be changed; `changes` returns what was changed."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._usages = {number: UsageDraft(row) for number, row in ledger.providers.items()}
+        self._consumers = {
+            number: ConsumerDraft(row, ledger.held.get(number, ()), self._usages)
+            for number, row in ledger.consumers.items()
+        }
+        self._groups: dict[int, ServerGroup] = {}
+        self._claimed: list[Holder] = []
+        self._ended: list[Holder] = []
+
+    def usage(self, provider: ProviderId) -> UsageDraft | None:
+        return self._usages.get(provider.int)
+
+    def existing_usage(self, provider: ProviderId) -> UsageDraft:
+        """The usage of a provider that must exist, since a consumer holds something of it."""
+        usage = self.usage(provider)
+        if usage is None:
+            raise AssertionError(
+                f"the ledger lacks provider {provider}, although a consumer holds something of it"
+            )
+        return usage
+
+    def consumer(self, consumer: ConsumerId) -> ConsumerDraft:
+        return self._consumers[consumer.int]
+
+    def amounts_of(self, held: Iterable[ResourceAmount]) -> Amounts:
+        amounts: Amounts = {}
+        for amount in held:
+            of_provider = amounts.setdefault(self.existing_usage(amount.provider), {})
+            of_provider[amount.resource] = of_provider.get(amount.resource, 0) + amount.amount
+        return amounts
+
+    def take(self, amounts: Amounts) -> None:
+        for usage, of_provider in amounts.items():
+            used = usage.used
+            for resource, amount in of_provider.items():
+                used[resource] += amount
+
+    def free(self, amounts: Amounts) -> None:
+        for usage, of_provider in amounts.items():
+            used = usage.used
+            for resource, amount in of_provider.items():
+                # Amounts held without an inventory are for the audit to report.
+                if resource in used:
+                    used[resource] -= amount
+            usage.touched = True
+
+    def gain(self, gaining: Iterable[UsageDraft]) -> None:
+        """These get new allocations by one claim: each moves by one generation, however often it is named."""
+        for usage in dict.fromkeys(gaining):
+            usage.generation += 1
+            usage.touched = True
+
+    def join(self, group: ServerGroup | None) -> None:
+        if group is not None:
+            self._groups[group.id.int] = group
+
+    def claimed(self, consumer: ConsumerId, attempt: int) -> None:
+        self._claimed.append(Holder(consumer=consumer, attempt=attempt))
+
+    def ended(self, consumer: ConsumerId, attempt: int) -> None:
+        self._ended.append(Holder(consumer=consumer, attempt=attempt))
+
+    def changes(self) -> ClaimChanges:
+        changed = [consumer for consumer in self._consumers.values() if consumer.changed]
+        return ClaimChanges(
+            consumers=tuple([consumer.row for consumer in changed if not consumer.is_gone]),
+            forgotten=tuple(
+                [consumer.row.id for consumer in self._consumers.values() if consumer.is_for_nothing]
+            ),
+            held=tuple(
+                [
+                    (consumer.row.id, consumer.held)
+                    for consumer in changed
+                    if consumer.held is not consumer.loaded
+                ]
+            ),
+            touched=tuple(
+                [
+                    Touched(usage.row.id, usage.generation, usage.used, usage.consumers)
+                    for usage in self._usages.values()
+                    if usage.touched
+                ]
+            ),
+            groups=tuple(self._groups.values()),
+            claimed=tuple(self._claimed),
+            ended=tuple(self._ended),
+        )

@@ -1,0 +1,142 @@
+"""Administrators' writes of custom names: resource classes and traits that they create, rename and delete."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from bus.message import ProviderId
+from bus.messages.administration import (
+    AlreadyThere,
+    CreateClass,
+    CreateTrait,
+    DeleteClass,
+    DeleteTrait,
+    Done,
+    NameInUse,
+    NameWrite,
+    RenameClass,
+    UnknownClass,
+    UnknownTrait,
+    WriteVerdict,
+)
+from bus.messages.placement import NotAllowed
+from placement_worker.core.ledger import NameChanges, NameKeys, StoredNames
+from placement_worker.core.vocabulary import Vocabulary
+
+
+class NameDecision(Struct, frozen=True):
+    """One verdict for each write, in order, and everything they write together."""
+
+    verdicts: tuple[WriteVerdict, ...]
+    changes: NameChanges
+
+
+def keys_of_name_writes(writes: Iterable[NameWrite]) -> NameKeys:
+    classes: set[str] = set()
+    traits: set[str] = set()
+    for write in writes:
+        match write:
+            case CreateTrait() | DeleteTrait():
+                traits.add(write.name)
+            case RenameClass():
+                classes |= {write.name, write.to}
+            case CreateClass() | DeleteClass():
+                classes.add(write.name)
+    return NameKeys(frozenset(classes), frozenset(traits))
+
+
+def decide_names(names: StoredNames, writes: Sequence[NameWrite], vocabulary: Vocabulary) -> NameDecision:
+    """Judge each write on the names as the earlier writes of the batch left them."""
+    classes = _NamesDraft(names.classes, names.users_of_classes, vocabulary.classes)
+    traits = _NamesDraft(names.traits, names.users_of_traits, vocabulary.traits)
+    verdicts = tuple([_judge(classes, traits, write) for write in writes])
+    return NameDecision(
+        verdicts,
+        NameChanges(
+            new_classes=classes.new(),
+            new_traits=traits.new(),
+            gone_classes=classes.gone(),
+            gone_traits=traits.gone(),
+        ),
+    )
+
+
+class _NamesDraft:
+    """The names of one kind (classes or traits) while a batch is decided."""
+
+    def __init__(
+        self, stored: frozenset[str], users: Mapping[str, ProviderId], standard: frozenset[str]
+    ) -> None:
+        self._stored = stored
+        self._users = users
+        self.standard = standard
+        self.names = set(stored)
+        self._went: set[str] = set()
+
+    def create(self, name: str) -> WriteVerdict:
+        if name in self.names or name in self.standard:
+            return AlreadyThere(name=name)
+        self.names.add(name)
+        return Done()
+
+    def keep_from_going(self, name: str) -> NotAllowed | NameInUse | None:
+        """Why an existing name cannot be removed; None if it can."""
+        if name in self.standard:
+            return NotAllowed(
+                field="name", reason=f"{name!r} is a standard name; only custom names can be changed"
+            )
+        # A name that this batch created cannot be in use yet.
+        if name in self._users and name not in self._went:
+            return NameInUse(name=name, provider=self._users[name])
+        return None
+
+    def remove(self, name: str) -> None:
+        self.names.remove(name)
+        self._went.add(name)
+
+    def exists(self, name: str) -> bool:
+        return name in self.names or name in self.standard
+
+    def new(self) -> tuple[str, ...]:
+        return tuple(sorted(self.names - self._stored | self.names & self._went))
+
+    def gone(self) -> tuple[str, ...]:
+        return tuple(sorted(self._stored & self._went))
+
+
+def _judge(classes: _NamesDraft, traits: _NamesDraft, write: NameWrite) -> WriteVerdict:
+    match write:
+        case CreateTrait():
+            return traits.create(write.name)
+        case CreateClass():
+            return classes.create(write.name)
+        case DeleteTrait():
+            return _delete(traits, write.name) or UnknownTrait(names=(write.name,))
+        case DeleteClass():
+            return _delete(classes, write.name) or UnknownClass(names=(write.name,))
+        case RenameClass():
+            return _rename(classes, write)
+
+
+def _delete(names: _NamesDraft, name: str) -> WriteVerdict | None:
+    """None if there is no such name."""
+    if not names.exists(name):
+        return None
+    if refused := names.keep_from_going(name):
+        return refused
+    names.remove(name)
+    return Done()
+
+
+def _rename(classes: _NamesDraft, write: RenameClass) -> WriteVerdict:
+    if not classes.exists(write.name):
+        return UnknownClass(names=(write.name,))
+    if write.name == write.to:
+        return Done()
+    if refused := classes.keep_from_going(write.name):
+        return refused
+    if classes.exists(write.to):
+        return AlreadyThere(name=write.to)
+    classes.remove(write.name)
+    classes.names.add(write.to)
+    return Done()

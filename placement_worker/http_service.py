@@ -1,0 +1,63 @@
+"""Placement over HTTP, as one part of a process: alone in `moor run placement-api`, with others in `moor up`.
+
+Any number of them serve one database and need nothing else. Each reads what others have written before it answers. The
+placement workers publish what it writes, from the change log.
+"""
+
+import ssl
+from collections.abc import Callable
+from datetime import datetime
+
+from msgspec import Struct
+
+from placement_worker.api.app import PlacementApp
+from placement_worker.api.auth import Authentication
+from placement_worker.api.connections import Connections
+from placement_worker.api.policy import Policy
+from placement_worker.api.routes import routes_of
+from placement_worker.api.server import HttpServer, Listen
+from placement_worker.api.settings import ApiSettings
+from placement_worker.store import PlacementStore
+from placement_worker.view import View
+from placement_worker.wiring import STANDARD, now
+from placement_worker.write_batcher import WriteBatcher
+
+
+class ServiceOptions(Struct, frozen=True):
+    """The operator's options of the HTTP service."""
+
+    listen: Listen
+    auth: Authentication
+    policy: Policy
+    settings: ApiSettings = ApiSettings()
+    tls: ssl.SSLContext | None = None
+
+
+class PlacementService:
+    """Binds its address when it is made; raises BadListenError if that fails."""
+
+    def __init__(
+        self, store: PlacementStore, serving: ServiceOptions, clock: Callable[[], datetime] = now
+    ) -> None:
+        self._batcher = WriteBatcher(store, STANDARD, clock)
+        self._view = View(store)
+        self._auth = serving.auth
+        routes = routes_of(self._batcher, self._view, store, STANDARD, serving.settings.search_limits)
+        connections = Connections(serving.settings)
+        app = PlacementApp(routes, serving.auth, serving.policy, serving.settings, connections)
+        self._server = HttpServer(app, serving.listen, serving.settings, serving.tls, connections=connections)
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    async def run(self) -> None:
+        try:
+            await self._server.run()
+        finally:
+            await self._batcher.close()
+            await self._view.close()
+            await self._auth.close()
+
+    async def stop(self) -> None:
+        await self._server.stop()

@@ -1,0 +1,64 @@
+"""The keys that a batch of orders or allocation writes must lock and read."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import ConsumerAllocations
+from bus.messages.placement import ClaimResources, ReleaseClaim, ServerGroup, SwapClaim
+from placement_worker.core.ledger import AllocationKeys, ClaimOrder
+
+
+class ClaimKeys(Struct, frozen=True):
+    """Each key once; consumers and groups in the order in which they are locked.
+
+    `claims` has the first order of a consumer if it is a claim; `allocations` has the last write of each consumer.
+    """
+
+    consumers: list[ConsumerId]
+    providers: list[ProviderId]
+    groups: list[ServerGroup]
+    claims: dict[int, ClaimResources]
+    allocations: dict[int, ConsumerAllocations]
+
+
+def keys_of_orders(orders: Iterable[ClaimOrder]) -> ClaimKeys:
+    consumers: dict[int, ConsumerId] = {}
+    providers: dict[int, ProviderId] = {}
+    groups: dict[int, ServerGroup] = {}
+    claims: dict[int, ClaimResources] = {}
+    for order in orders:
+        number = order.consumer.int
+        if isinstance(order, ClaimResources) and number not in consumers:
+            claims[number] = order
+        consumers[number] = order.consumer
+        if isinstance(order, ReleaseClaim):
+            continue
+        if isinstance(order, SwapClaim) and order.cleanup is not None:
+            consumers[order.cleanup.int] = order.cleanup
+        if order.group is not None:
+            groups[order.group.id.int] = order.group
+        share = order.share
+        providers[share.host.int] = share.host
+        for amount in share.amounts:
+            providers[amount.provider.int] = amount.provider
+        for seen in share.shapes:
+            providers[seen.root.int] = seen.root
+    return ClaimKeys(
+        consumers=[consumers[number] for number in sorted(consumers)],
+        providers=list(providers.values()),
+        groups=[groups[number] for number in sorted(groups)],
+        claims=claims,
+        allocations={},
+    )
+
+
+def keys_of_shares(shares: AllocationKeys) -> ClaimKeys:
+    return ClaimKeys(
+        consumers=sorted(shares.consumers, key=lambda one: one.int),
+        providers=list(shares.providers),
+        groups=[],
+        claims={},
+        allocations={allocations.consumer.int: allocations for allocations in shares.allocations},
+    )

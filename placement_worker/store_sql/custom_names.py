@@ -1,0 +1,124 @@
+"""The custom names of classes and traits: locked, read and written.
+
+A delete locks the name's row. A use of the name holds it in place: on PostgreSQL by the foreign key of the row that refers
+to it, or by a lock of the same strength. So a name is either deleted or used, whichever transaction comes first.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Table
+
+from bus.errors import Transient
+from bus.message import ProviderId
+from bus.messages.administration import KindOfNames
+from bus.sql import among, insert
+from placement_worker.core.ledger import NameChanges, NameKeys, StoredNames
+from placement_worker.core.vocabulary import CUSTOM, custom_of
+from placement_worker.tables import inventories, provider_traits, providers, resource_classes, traits
+
+
+def existing_names(connection: Connection, table: Table, names: Iterable[str]) -> frozenset[str]:
+    """Those of the custom names that exist; they are locked, and so exist until the transaction ends."""
+    custom = custom_of(names)
+    if not custom:
+        return frozenset()
+    return frozenset(
+        connection.scalars(
+            sa.select(table.c.name)
+            .where(among(connection, table.c.name, custom), table.c.is_known)
+            .order_by(table.c.id)
+            .with_for_update(read=True, key_share=True)
+        )
+    )
+
+
+def revive(connection: Connection, table: Table, names: Iterable[str]) -> None:
+    """Mark these names as existing, since they are used. Runs after the use is written, so it waits for a concurrent delete."""
+    custom = custom_of(names)
+    if custom:
+        connection.execute(
+            sa.update(table)
+            .where(among(connection, table.c.name, custom), ~table.c.is_known)
+            .values(is_known=sa.true())
+        )
+
+
+def lock_names(connection: Connection, keys: NameKeys) -> StoredNames:
+    classes = _locked(connection, resource_classes, keys.classes)
+    marks = _locked(connection, traits, keys.traits)
+    return StoredNames(
+        classes=frozenset(name for name, is_known in classes if is_known),
+        traits=frozenset(name for name, is_known in marks if is_known),
+        users_of_classes=_users(connection, resource_classes, inventories.c.class_id, keys.classes),
+        users_of_traits=_users(connection, traits, provider_traits.c.trait_id, keys.traits),
+    )
+
+
+def write_names(connection: Connection, changes: NameChanges) -> None:
+    for table, gone, new in (
+        (resource_classes, changes.gone_classes, changes.new_classes),
+        (traits, changes.gone_traits, changes.new_traits),
+    ):
+        if gone:
+            connection.execute(
+                sa.update(table).where(among(connection, table.c.name, gone)).values(is_known=sa.false())
+            )
+        if new:
+            _make(connection, table, new)
+
+
+def custom_names(connection: Connection, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
+    table = resource_classes if of == "classes" else traits
+    # In the order of bytes, whatever collation the database has.
+    name = sa.collate(table.c.name, "C" if connection.dialect.name == "postgresql" else "BINARY")
+    query = (
+        sa.select(table.c.name)
+        .where(table.c.is_known, name > after, table.c.name.startswith(CUSTOM, autoescape=True))
+        .order_by(name)
+        .limit(limit)
+    )
+    return tuple(connection.scalars(query))
+
+
+def _locked(connection: Connection, table: Table, names: Collection[str]) -> list[tuple[str, bool]]:
+    if not names:
+        return []
+    rows = connection.execute(
+        sa.select(table.c.name, table.c.is_known)
+        .where(among(connection, table.c.name, names))
+        .order_by(table.c.id)
+        .with_for_update()
+    )
+    return [(row.name, row.is_known) for row in rows]
+
+
+def _users(
+    connection: Connection, table: Table, used: sa.Column[Any], names: Collection[str]
+) -> dict[str, ProviderId]:
+    """For each name in use, the first provider that uses it."""
+    if not names:
+        return {}
+    first = (
+        sa.select(table.c.name, sa.func.min(used.table.c.provider_id).label("provider"))
+        .join_from(table, used.table, used == table.c.id)
+        .where(among(connection, table.c.name, names))
+        .group_by(table.c.name)
+        .subquery("first")
+    )
+    rows = connection.execute(
+        sa.select(first.c.name, providers.c.uuid).join(providers, providers.c.id == first.c.provider)
+    )
+    return {row.name: row.uuid for row in rows}
+
+
+def _make(connection: Connection, table: Table, names: Collection[str]) -> None:
+    fresh = insert(connection, table)
+    made = fresh.on_conflict_do_update(
+        index_elements=[table.c.name], set_={"is_known": sa.true()}, where=~table.c.is_known
+    ).returning(table.c.name)
+    for name in names:
+        # A missing name had no row to lock.
+        if connection.scalar(made, {"name": name}) is None:
+            raise Transient(f"another transaction has just created the name {name}: the batch is tried again")

@@ -1,0 +1,88 @@
+"""Internal ids of resource classes and traits. Allocations and traits have the most rows, so they store numbers.
+
+A name keeps its number for ever, so every transaction may use the cache. Only what a transaction created or read itself
+stays private until it commits: a rollback removes its new names.
+"""
+
+from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Table
+
+from bus.sql import among, insert
+from placement_worker.tables import resource_classes, traits
+
+
+class NameCache:
+    """What committed transactions know about one table of names. Its dictionaries are replaced, never changed."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.ids: dict[str, int] = {}
+        self.names: dict[int, str] = {}
+
+
+class CachedNames:
+    """One table of names as one transaction sees it: by name, and by number."""
+
+    def __init__(self, known: NameCache) -> None:
+        self._known = known
+        self._table = known.table
+        self.ids = known.ids
+        self.names = known.names
+
+    def lack(self, numbers: AbstractSet[int]) -> bool:
+        """Is any of these numbers missing? Then call `load`."""
+        return not self.names.keys() >= numbers
+
+    def load(self, connection: Connection) -> None:
+        table = self._table
+        self._add(connection.execute(sa.select(table.c.id, table.c.name)))
+
+    def make(self, connection: Connection, names: Collection[str]) -> None:
+        """Give numbers to these names. In alphabetical order, so that two transactions never wait for each other."""
+        missing = sorted(set(names) - self.ids.keys())
+        if not missing:
+            return
+        table = self._table
+        # Look up existing names first: an insert that does nothing still uses up a number.
+        for name in sorted(set(missing) - self._find(connection, missing)):
+            connection.execute(insert(connection, table).values(name=name).on_conflict_do_nothing())
+        self._find(connection, missing)
+
+    def _find(self, connection: Connection, names: list[str]) -> set[str]:
+        table = self._table
+        query = sa.select(table.c.id, table.c.name).where(among(connection, table.c.name, names))
+        rows = connection.execute(query).all()
+        self._add(rows)
+        return {name for _, name in rows}
+
+    def _add(self, rows: Iterable[Any]) -> None:
+        found = {name: number for number, name in rows}
+        self.ids = self.ids | found
+        self.names = self.names | {number: name for name, number in found.items()}
+
+    def committed(self) -> None:
+        if self.ids is not self._known.ids:
+            self._known.ids = self._known.ids | self.ids
+            self._known.names = self._known.names | self.names
+
+
+class VocabularyCache:
+    def __init__(self) -> None:
+        self.classes = NameCache(resource_classes)
+        self.traits = NameCache(traits)
+
+
+class CachedVocabulary:
+    """Both tables of names, as one transaction sees them."""
+
+    def __init__(self, known: VocabularyCache) -> None:
+        self.classes = CachedNames(known.classes)
+        self.traits = CachedNames(known.traits)
+
+    def committed(self) -> None:
+        self.classes.committed()
+        self.traits.committed()

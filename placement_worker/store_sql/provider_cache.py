@@ -1,0 +1,131 @@
+"""A cache of providers: their internal id, their tree, and their inventories.
+
+Most claims of a batch go to providers of a recent batch, and of these usually one row changes. So two things are taken
+from the cache, and all others are read:
+
+- The internal id of a provider never changes, and no other provider ever gets it.
+- Inventories and cell change only with `base`. Each batch reads `base`: if it has moved, they are read again.
+
+The cached root only says what to lock. After locking, the batch reads the rows. If a provider is in a tree that is not
+locked, its entry is dropped and the batch starts again.
+
+What a transaction reads stays private until it commits. What it wrote may be rolled back, and then the same ids and bases
+may come again with other contents.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from msgspec import Struct
+
+from bus.message import ProviderId
+from bus.messages.placement import InventoryState
+from placement_worker.core.capacity import InventoryLimits, limits_in
+
+# About 1 kB each; a larger cloud reads some of them again.
+PROVIDERS_MAX = 100_000
+
+# internal id, public id, the root's internal id, the root's public id
+FoundRow = tuple[int, UUID, int, UUID]
+# Internal id, cell, and for each inventory (or NULLs, if there is none): class id, total, reserved, min_unit, max_unit,
+# step_size, allocation_ratio.
+StockRow = tuple[Any, ...]
+NO_BASE = -1
+
+
+class CachedProvider(Struct, frozen=True, gc=False):
+    """`cell`, `classes` and `limits` are those of `base`; NO_BASE if only the ids were read. `classes` are the names of its
+    inventories' classes, by class id.
+    """
+
+    number: int
+    id: ProviderId
+    root: int
+    base: int = NO_BASE
+    cell: str = ""
+    classes: Mapping[int, str] = {}
+    limits: Mapping[str, InventoryLimits] = {}
+
+
+def classes_in(rows: Iterable[StockRow]) -> set[int]:
+    return {class_id for _, _, class_id, *_ in rows if class_id is not None}
+
+
+class ProviderCache:
+    """What committed transactions know, by internal id and by the integer of the public id (a UUID is hashed in Python)."""
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, CachedProvider] = {}
+        self.by_id: dict[int, CachedProvider] = {}
+
+    def forget(self, known: CachedProvider) -> None:
+        self.by_number.pop(known.number, None)
+        self.by_id.pop(known.id.int, None)
+
+    def keep(self, learned: Collection[CachedProvider]) -> None:
+        if len(self.by_number) + len(learned) > PROVIDERS_MAX:
+            self.by_number.clear()
+            self.by_id.clear()
+        for known in learned:
+            self.by_number[known.number] = known
+            self.by_id[known.id.int] = known
+
+
+class CachedProviders:
+    """The cache as one transaction sees it: an entry that it has seen stays, whatever other transactions drop."""
+
+    def __init__(self, known: ProviderCache) -> None:
+        self._known = known
+        self._seen: dict[int, CachedProvider] = {}
+        self._learned: dict[int, CachedProvider] = {}
+
+    def by_id(self, provider: int) -> CachedProvider | None:
+        """By the integer of its public id; without the providers that this transaction found itself."""
+        return self._see(self._known.by_id.get(provider))
+
+    def by_number(self, number: int) -> CachedProvider | None:
+        return self._seen.get(number) or self._see(self._known.by_number.get(number))
+
+    def of(self, number: int) -> CachedProvider:
+        """An entry that this transaction has seen, with its root."""
+        return self._seen[number]
+
+    def found(self, rows: Iterable[FoundRow]) -> None:
+        """Add looked-up rows; afterwards `by_number` has them and their roots."""
+        for number, uuid, root, root_uuid in rows:
+            for one, id_ in ((number, uuid), (root, root_uuid)):
+                if self.by_number(one) is None:
+                    self._learn(CachedProvider(one, ProviderId(UUID(int=id_.int)), root))
+
+    def read(self, bases: Mapping[int, int], rows: Iterable[StockRow], names: Mapping[int, str]) -> None:
+        """Add the inventories of providers at these bases."""
+        cells: dict[int, str] = {}
+        stocks: dict[int, dict[int, InventoryState]] = {number: {} for number in bases}
+        for number, cell, class_id, *stock in rows:
+            cells[number] = cell
+            if class_id is not None:
+                stocks[number][class_id] = InventoryState(*stock)
+        for number, base in bases.items():
+            known = self._seen[number]
+            classes = {class_id: names[class_id] for class_id in stocks[number]}
+            limits = limits_in({classes[class_id]: stock for class_id, stock in stocks[number].items()})
+            self._learn(CachedProvider(number, known.id, known.root, base, cells[number], classes, limits))
+
+    def forget(self, known: CachedProvider) -> None:
+        self._seen.pop(known.number, None)
+        self._learned.pop(known.number, None)
+        self._known.forget(known)
+
+    def committed(self) -> None:
+        if self._learned:
+            self._known.keep(self._learned.values())
+
+    def _see(self, known: CachedProvider | None) -> CachedProvider | None:
+        """Use an entry only together with its root."""
+        if known is None or (known.root != known.number and self.by_number(known.root) is None):
+            return None
+        return self._seen.setdefault(known.number, known)
+
+    def _learn(self, known: CachedProvider) -> None:
+        self._seen[known.number] = self._learned[known.number] = known

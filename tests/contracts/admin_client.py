@@ -1,0 +1,92 @@
+"""Hands in writes by name as the HTTP API does, beside whoever comes over the bus to the same books."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+
+from bus.errors import Transient
+from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import (
+    ConsumerAllocations,
+    CreateProvider,
+    ProviderWritten,
+    SetAllocations,
+    SetInventories,
+    Write,
+    WriteVerdict,
+)
+from bus.messages.placement import ResourceAmount
+from placement_worker.core.claims import ClaimJudgement
+from placement_worker.core.ledger import SentOrder
+from placement_worker.store import PlacementStore
+from placement_worker.write_batcher import TRIES_MAX, WriteBatcher
+from tests.contracts.placement_orders import NOON, VOCABULARY, inventories, provider
+from tests.contracts.store_client import StoreClient
+from tests.contracts.stores import open_store
+
+
+class AdminClient(StoreClient):
+    def __init__(self, store: PlacementStore) -> None:
+        super().__init__(store)
+        self.batcher = WriteBatcher(store, VOCABULARY, lambda: NOON)
+
+    async def judge(self, asked: Sequence[SentOrder], now: datetime = NOON) -> tuple[ClaimJudgement, ...]:
+        """As a worker does, which comes again after what was nobody's fault."""
+        for _ in range(TRIES_MAX - 1):
+            with suppress(Transient):
+                return await super().judge(asked, now)
+        return await super().judge(asked, now)
+
+    async def write(self, write: Write) -> WriteVerdict:
+        return await self.batcher.ask(write)
+
+    async def add_provider(
+        self, name: str, parent: ProviderId | None = None, *, cell: str = "", **totals: int
+    ) -> ProviderId:
+        """A provider with these inventories."""
+        one = provider(name)
+        written = await self.write(CreateProvider(id=one, name=name, parent=parent, of_cell=cell))
+        assert isinstance(written, ProviderWritten)
+        if totals:
+            stocked = SetInventories(provider=one, generation=0, inventories=inventories(**totals))
+            assert isinstance(await self.write(stocked), ProviderWritten)
+        return one
+
+    async def generation(self, which: ProviderId) -> int:
+        return (await self.provider(which)).generation
+
+    async def shape(self, which: ProviderId) -> int:
+        return (await self.provider(which)).shape
+
+
+def holding(
+    who: ConsumerId,
+    *amounts: ResourceAmount,
+    generation: int | None = None,
+    judges_generation: bool = True,
+    type: str | None = "INSTANCE",  # noqa: A002 - as the field is called
+    project: str = "shop",
+    user: str = "ann",
+) -> ConsumerAllocations:
+    """A new consumer, unless a generation is named."""
+    return ConsumerAllocations(
+        consumer=who,
+        amounts=amounts,
+        project=project,
+        user=user,
+        generation=generation,
+        judges_generation=judges_generation,
+        type=type,
+    )
+
+
+def allocations(*consumers: ConsumerAllocations) -> SetAllocations:
+    return SetAllocations(consumers=consumers)
+
+
+@asynccontextmanager
+async def an_admin_client(kind: str) -> AsyncIterator[AdminClient]:
+    """At empty books; whatever a test does, they must be right in the end."""
+    async with open_store(kind) as store:
+        yield AdminClient(store)
+        assert await store.audit() == ()

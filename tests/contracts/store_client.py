@@ -1,0 +1,82 @@
+"""Brings orders and reports to a store as placement's handlers do, one transaction a batch, and looks at what it holds."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.placement import ProviderState, ReportInventory, ReportVerdict, ResourceAmount
+from placement_worker.core.claims import ClaimJudgement, decide_claims
+from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, SentOrder, SentReport
+from placement_worker.core.reports import decide_reports, keys_of_reports
+from placement_worker.store import PlacementStore
+from tests.contracts.placement_orders import HORIZON, NOON, VOCABULARY, a_release
+
+
+class StoreClient:
+    def __init__(self, store: PlacementStore) -> None:
+        self.store = store
+
+    async def ask(self, *orders: ClaimOrder, now: datetime = NOON) -> tuple[ClaimJudgement, ...]:
+        """All of them as one batch, by somebody who may speak for all cells."""
+        return await self.judge([SentOrder(order) for order in orders], now)
+
+    async def judge(self, asked: Sequence[SentOrder], now: datetime = NOON) -> tuple[ClaimJudgement, ...]:
+        async with self.store.transaction() as tx:
+            ledger = await tx.lock_claims([one.order for one in asked])
+            decision = decide_claims(ledger, asked, now, HORIZON)
+            await tx.write_claims(decision.changes)
+        return decision.verdicts
+
+    async def ask_one(self, order: ClaimOrder, now: datetime = NOON) -> ClaimJudgement:
+        (verdict,) = await self.ask(order, now=now)
+        return verdict
+
+    async def report(self, *reports: ReportInventory) -> tuple[ReportVerdict, ...]:
+        """All of them as one batch."""
+        async with self.store.transaction() as tx:
+            forest = await tx.lock_trees(keys_of_reports(reports))
+            decision = decide_reports(forest, [SentReport(report) for report in reports], VOCABULARY)
+            await tx.write_trees(decision.changes)
+        return decision.verdicts
+
+    async def report_one(self, report: ReportInventory) -> ReportVerdict:
+        (verdict,) = await self.report(report)
+        return verdict
+
+    async def ledger(self, *orders: ClaimOrder) -> Ledger:
+        """What these orders would be judged by."""
+        async with self.store.transaction() as tx:
+            ledger = await tx.lock_claims(orders)
+            # Consumers that were made for being looked at go again.
+            await tx.write_claims(decide_claims(ledger, (), NOON, HORIZON).changes)
+        return ledger
+
+    async def row(self, who: ConsumerId) -> Consumer:
+        """As it is kept; one that was never seen is at attempt 0."""
+        return (await self.ledger(a_release(who))).consumers[who.int]
+
+    async def held(self, who: ConsumerId) -> frozenset[ResourceAmount]:
+        return frozenset((await self.ledger(a_release(who))).held.get(who.int, ()))
+
+    async def providers(self, page: int = 1000) -> dict[ProviderId, ProviderState]:
+        states: dict[ProviderId, ProviderState] = {}
+        after: int | None = 0
+        while after is not None:
+            read = await self.store.snapshot_page(after, page)
+            states |= {state.id: state for state in read.providers}
+            after = read.next
+        return states
+
+    async def provider(self, which: ProviderId) -> ProviderState:
+        return (await self.providers())[which]
+
+    async def used(self, which: ProviderId) -> dict[str, int]:
+        return used(await self.provider(which))
+
+
+def used(state: ProviderState) -> dict[str, int]:
+    return {resource: inventory.used for resource, inventory in state.inventories.items()}
+
+
+def names(states: Iterable[ProviderState]) -> list[str]:
+    return [state.name for state in states]
