@@ -1,4 +1,4 @@
-"""A broker and a store that fail as they are told, in front of ones that work: what a process sees of its servers."""
+"""A broker, a store and a station that fail on request, in front of working ones."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,7 +23,7 @@ Problem = Callable[[], Exception]
 
 
 class Faults:
-    """What fails now: an operation by its name, and where it is (a queue, an exchange, a method, a type of message)."""
+    """The operations that fail now: by name, and by place (a queue, an exchange, a method, a message type)."""
 
     def __init__(self) -> None:
         self._broken: dict[tuple[str, str], Problem] = {}
@@ -153,7 +153,7 @@ async def _awaited(consuming: Consuming) -> Sequence[Delivery]:
 
 
 class BreakableStore:
-    """Any store: each of its methods fails when it is told to, transactions when they begin."""
+    """Any store. Each method fails on request; a transaction fails when it begins."""
 
     def __init__(self, store: Any, faults: Faults) -> None:
         self._store = store
@@ -180,7 +180,7 @@ class BreakableStore:
 
 
 class BreakableStation(Station):
-    """Its questions are answered wrongly, or not at all, when told so."""
+    """Its questions fail, or get a wrong answer, on request."""
 
     faults: Faults
 

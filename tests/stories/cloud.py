@@ -1,4 +1,4 @@
-"""A small cloud for stories about scheduling: real placement and scheduler workers, and cells that play a script."""
+"""A small cloud for stories about scheduling: real placement and scheduler workers, and cells that follow a script."""
 
 import asyncio
 import itertools
@@ -71,7 +71,7 @@ _ears = itertools.count(1)
 
 
 class ScriptedCell:
-    """A conductor that says at once that what it was given is active, unless it is told to say nothing."""
+    """A conductor that reports each placed instance as active at once; a silent one reports nothing."""
 
     def __init__(self, cell: str, station: Station) -> None:
         self.cell = cell
@@ -125,38 +125,40 @@ class ScriptedCell:
         )
 
 
-class Meddling:
-    """Does something between a scheduler's first choice and its claim, and sees what placement made of its claims."""
+class InterferingOnce:
+    """Runs an action once, between a scheduler's choice and its first claim; records placement's verdicts on its
+    claims.
+    """
 
-    def __init__(self, deed: Callable[[], Awaitable[object]]) -> None:
-        self._deed = deed
+    def __init__(self, action: Callable[[], Awaitable[object]]) -> None:
+        self._action = action
         self._is_done = False
         self.verdicts: list[type[object]] = []
 
     def station(self, broker: Broker, name: str, *, settings: BusSettings, asks: bool) -> Station:
-        meddling = self
+        interfering = self
 
-        class Meddled(Station):
+        class InterferingStation(Station):
             async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
                 claims = any(isinstance(question, ClaimResources) for question in questions)
                 if claims:
-                    await meddling.meddle()
+                    await interfering.interfere()
                 answers = await super().ask_all(questions)
-                meddling.verdicts += [
+                interfering.verdicts += [
                     type(answer.verdict) for answer in answers if isinstance(answer, ClaimAnswered)
                 ]
                 return answers
 
-        return Meddled(broker, name, settings=settings, asks=asks)
+        return InterferingStation(broker, name, settings=settings, asks=asks)
 
-    async def meddle(self) -> None:
+    async def interfere(self) -> None:
         if not self._is_done:
             self._is_done = True
-            await self._deed()
+            await self._action()
 
 
-class Dying:
-    """Gets its claims through, and is never heard of again."""
+class DiesAfterItsClaim:
+    """Dies after placement has granted its claims, before it publishes anything."""
 
     def __init__(self) -> None:
         self.claimed = asyncio.Event()
@@ -164,7 +166,7 @@ class Dying:
     def station(self, broker: Broker, name: str, *, settings: BusSettings, asks: bool) -> Station:
         claimed = self.claimed
 
-        class Doomed(Station):
+        class DyingStation(Station):
             async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
                 answers = await super().ask_all(questions)
                 if any(isinstance(question, ClaimResources) for question in questions):
@@ -172,7 +174,7 @@ class Dying:
                     await asyncio.Event().wait()
                 return answers
 
-        return Doomed(broker, name, settings=settings, asks=asks)
+        return DyingStation(broker, name, settings=settings, asks=asks)
 
 
 class Cloud:
@@ -180,9 +182,9 @@ class Cloud:
         self.brokers = brokers
         self.books = books
         self.rows = rows
-        # Somebody who may do everything at API level, and who knows every cell.
+        # An operator, who may publish everything at API level and in every cell.
         self.client = Station(brokers.at_api("operator"), "client", settings=SETTINGS, asks=True)
-        # As a cell's computes, and as its conductor.
+        # One station per cell acts as its computes, one as its conductor.
         self.stations_in = {
             cell: Station(brokers.in_cell(cell, "compute"), f"compute-{cell}", settings=SETTINGS, asks=True)
             for cell in CELLS
@@ -210,9 +212,9 @@ class Cloud:
 
     def placement(self) -> AbstractAsyncContextManager[asyncio.Event]:
         station = Station(self.brokers.at_api("placement"), "placement", settings=SETTINGS)
-        down = self._down("placement", SETTINGS)
-        parts = placement_parts((station,), self.books, SETTLED, cells=down)
-        return self.running(parts, station, *down.values())
+        below = self._stations_below("placement", SETTINGS)
+        parts = placement_parts((station,), self.books, SETTLED, cells=below)
+        return self.running(parts, station, *below.values())
 
     def scheduler(
         self,
@@ -226,19 +228,19 @@ class Cloud:
         picture: Picture | None = None,
     ) -> AbstractAsyncContextManager[asyncio.Event]:
         place = station(self.brokers.at_api("scheduler"), name, settings=bus, asks=True)
-        down = self._down("scheduler", bus, name)
-        parts = scheduler_parts(place, self.rows, settings, clock, cells=down, picture=picture)
-        return self.running(parts, place, *down.values(), drain_s_max=drain_s_max)
+        below = self._stations_below("scheduler", bus, name)
+        parts = scheduler_parts(place, self.rows, settings, clock, cells=below, picture=picture)
+        return self.running(parts, place, *below.values(), drain_s_max=drain_s_max)
 
-    def _down(self, role: str, settings: BusSettings, name: str = "") -> dict[str, Station]:
+    def _stations_below(self, role: str, settings: BusSettings, name: str = "") -> dict[str, Station]:
         return {
             cell: Station(broker, f"{name or role}-in-{cell}", settings=settings, cells=(cell,))
-            for cell, broker in self.brokers.down(role).items()
+            for cell, broker in self.brokers.below(role).items()
         }
 
     @asynccontextmanager
     async def listening(self, keys: str, exchange: str = EVENTS) -> AsyncIterator[list[Message]]:
-        """What is said with these keys, as it comes."""
+        """The list of messages with these keys; it grows as they arrive."""
         link = Link(self.brokers.at_api("operator"), SETTINGS)
         feed = listen(
             link, [Grant(exchange, (keys,))], process=f"ears-{next(_ears)}", settings=SETTINGS, codec=CODEC
@@ -259,7 +261,7 @@ class Cloud:
             await feed.aclose()
             await link.close()
 
-    # What is said and asked
+    # Messages and questions
 
     async def add_host(
         self, name: str, cell: str = "c1", *, vcpu: int = 8, traits: tuple[str, ...] = ()
@@ -274,7 +276,7 @@ class Cloud:
         assert isinstance(answer.verdict, ReportAccepted), answer
 
     async def fill(self, name: str, vcpu: int) -> None:
-        """Somebody else takes so much of a host."""
+        """Another consumer claims this many CPUs of a host."""
         amount = ResourceAmount(provider=host_id(name), resource="VCPU", amount=vcpu)
         claim = ClaimResources(
             cell="c1",
@@ -290,7 +292,7 @@ class Cloud:
         assert answer.verdict == Claimed()
 
     async def disable(self, name: str) -> None:
-        """While no scheduler is there to be asked."""
+        """Write the row directly, because no scheduler runs that could be asked."""
         (host,) = await self.rows.hosts(name, "", 1)
         disabled = structs.replace(host, enabled=False, sequence=host.sequence + 1)
         async with self.rows.transaction() as transaction:
@@ -303,7 +305,7 @@ class Cloud:
         await until_so(is_so, f"used {used}")
 
     async def until_known(self, *names: str) -> None:
-        """Until the registry has these hosts."""
+        """Wait until the registry has these hosts."""
 
         async def all_there() -> bool:
             found = await self.client.ask(AskHosts())
@@ -313,7 +315,7 @@ class Cloud:
         await until_so(all_there, f"hosts {names} known")
 
     async def until_provided(self, *names: str) -> None:
-        """Until the registry has these hosts, and placement what they have told of themselves."""
+        """Wait until the registry has these hosts, and placement has their reports."""
 
         async def all_told() -> bool:
             return set(names) <= (await self.providers()).keys()
@@ -360,16 +362,16 @@ class Cloud:
 
 @asynccontextmanager
 async def cloud(bus: str, books: str, scripted: Sequence[str] = CELLS) -> AsyncIterator[Cloud]:
-    """A client and two cells; placement and schedulers are started by the story, and so are cells that play no script."""
+    """A client and two cells. The story starts placement, schedulers, and cells without a script."""
     async with AsyncExitStack() as stack:
         brokers = await stack.enter_async_context(layout(bus))
         placement_store = await stack.enter_async_context(open_store(books))
         scheduler_store = await stack.enter_async_context(open_scheduler_store(books))
-        here = Cloud(brokers, placement_store, scheduler_store)
-        stations = (here.client, *here.stations_in.values(), *here.conductors_in.values())
-        workers = [here.cells[cell].worker for cell in scripted]
-        async with here.running((*stations, *workers), *stations):
-            yield here
+        setup = Cloud(brokers, placement_store, scheduler_store)
+        stations = (setup.client, *setup.stations_in.values(), *setup.conductors_in.values())
+        workers = [setup.cells[cell].worker for cell in scripted]
+        async with setup.running((*stations, *workers), *stations):
+            yield setup
             assert await placement_store.audit() == ()
 
 
@@ -404,7 +406,7 @@ def instance_of(build: BuildInstance, index: int = 0) -> InstanceId:
 
 
 async def until_so(condition: Callable[[], Awaitable[bool]], what: str, seen: object = "") -> None:
-    """Wait for it to come true; not for a time."""
+    """Poll until the condition is true; fail after PATIENCE_S."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             while not await condition():

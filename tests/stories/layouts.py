@@ -1,7 +1,6 @@
-"""Where a story's brokers stand: all levels on one, or the API level on one and each cell on another.
+"""The brokers of a story: one for all levels, or one for the API level and one for each cell.
 
-Where there are several, everybody is their own user there with the rights of its role, and only those; on the one broker
-there are no users.
+With several brokers each role has a user of its own with its own rights; the single broker has no users.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -27,7 +26,7 @@ STAGES = pytest.mark.parametrize(
         pytest.param(f"rabbitmq{APART}", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
     ],
 )
-STAGES_APART = pytest.mark.parametrize(
+BACKENDS_APART = pytest.mark.parametrize(
     ("bus", "books"),
     [
         (f"memory{APART}", "memory"),
@@ -35,32 +34,32 @@ STAGES_APART = pytest.mark.parametrize(
         pytest.param(f"rabbitmq{APART}", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
     ],
 )
-ABOVE_CELLS = ("scheduler", "placement", "operator", "ironic")
+API_ROLES = ("scheduler", "placement", "operator", "ironic")
 
 
 class Layout(Struct, frozen=True):
-    """The brokers under test, and who is who on them."""
+    """The brokers under test, and the user of each role on them."""
 
     api: BrokerUnderTest
-    # Only those that are not the API level's.
+    # Cells with a broker of their own.
     cells: Mapping[str, BrokerUnderTest]
 
     def at_api(self, role: str) -> Broker:
         return self.api.broker(user_of(role) if self.cells else "")
 
     def in_cell(self, cell: str, role: str = "conductor") -> Broker:
-        """As somebody of the cell."""
+        """The broker of the cell, as this role of the cell."""
         there = self.cells.get(cell)
         return self.api.broker() if there is None else there.broker(user_of(role, cell))
 
-    def down(self, role: str) -> dict[str, Broker]:
-        """From the API level, to the cells on brokers of their own."""
+    def below(self, role: str) -> dict[str, Broker]:
+        """The brokers of the cells that have one of their own, as this API-level role."""
         return {cell: there.broker(user_of(role)) for cell, there in self.cells.items()}
 
 
 @asynccontextmanager
 async def layout(bus: str) -> AsyncIterator[Layout]:
-    """Brokers with all that is to stand on them; `bus` says of which kind, and how many."""
+    """Brokers with everything declared; `bus` says of which kind, and whether each cell has one of its own."""
     kind = bus.removesuffix(APART)
     async with AsyncExitStack() as stack:
         api = await _started(kind, stack)
@@ -80,7 +79,7 @@ async def _started(kind: str, stack: AsyncExitStack) -> BrokerUnderTest:
     if kind == "memory":
         under_test = MemoryUnderTest()
     else:
-        # Only who asks for the real broker needs its client.
+        # Only tests of the real broker need its client library.
         from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest  # noqa: PLC0415
 
         under_test = await RabbitMQUnderTest.start()
@@ -92,9 +91,10 @@ async def _declare(broker: BrokerUnderTest, cells: tuple[str, ...], site: Site) 
     connection = await broker.broker().connect()
     await connection.declare(objects_of(cells, (site,)))
     await connection.close()
-    # The same everywhere, so that virtual hosts in stock have them already: nobody comes as another cell's user.
+    # Every broker gets the same users, so that a pool of prepared virtual hosts can serve all of them. No test uses
+    # another cell's user.
     users = [
-        *map(user_of, ABOVE_CELLS),
+        *map(user_of, API_ROLES),
         *(user_of(role, cell) for role in ("conductor", "compute") for cell in CELLS),
     ]
     await broker.add_users(users, CELLS)

@@ -1,4 +1,4 @@
-"""The `moor` command as a person runs it: a process of its own."""
+"""Runs the `moor` command as a process of its own, as a person does."""
 
 import asyncio
 import json
@@ -12,33 +12,33 @@ from typing import Any
 
 from msgspec import Struct
 
-# A demo on real servers begins a dozen processes, perhaps on a busy machine.
+# A demo on real servers starts a dozen processes, on a machine that may be busy.
 PATIENCE_S = 120
 _NO_HOME = f"{tempfile.gettempdir()}/no-home-of-{os.getpid()}"
 
 
-class Ran(Struct, frozen=True):
+class Result(Struct, frozen=True):
     code: int
     out: str
     err: str
 
 
 class Process:
-    """A `moor` that runs beside the test."""
+    """A `moor` process that runs during the test."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.told: list[str] = []
 
-    async def until_told(self, what: str) -> str:
-        """The line of its output that says this; the next one, when asked again."""
-        return await self._until_told(what, self._process.stdout)
+    async def until_printed(self, what: str) -> str:
+        """The next line of its standard output that contains `what`."""
+        return await self._until_printed(what, self._process.stdout)
 
-    async def until_told_aside(self, what: str) -> str:
-        """The same, where it speaks to the person who watches."""
-        return await self._until_told(what, self._process.stderr)
+    async def until_printed_to_stderr(self, what: str) -> str:
+        """The next line of its standard error that contains `what`."""
+        return await self._until_printed(what, self._process.stderr)
 
-    async def _until_told(self, what: str, stream: asyncio.StreamReader | None) -> str:
+    async def _until_printed(self, what: str, stream: asyncio.StreamReader | None) -> str:
         assert stream is not None
         async with asyncio.timeout(PATIENCE_S):
             async for line in stream:
@@ -48,10 +48,10 @@ class Process:
         _, err = await self._process.communicate()
         raise AssertionError(f"it ended without saying {what!r}: {self.told}, {err.decode()}")
 
-    async def ended(self) -> Ran:
+    async def ended(self) -> Result:
         async with asyncio.timeout(PATIENCE_S):
             out, err = await self._process.communicate()
-        return Ran(self._process.returncode or 0, "".join(self.told) + out.decode(), err.decode())
+        return Result(self._process.returncode or 0, "".join(self.told) + out.decode(), err.decode())
 
     def send_signal(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
@@ -60,7 +60,7 @@ class Process:
 
 @asynccontextmanager
 async def started(*arguments: str, **environment: str) -> AsyncIterator[Process]:
-    """Run it beside the test, and no longer than that."""
+    """Run it until the end of the block, then kill it."""
     process = Process(await _start(arguments, environment))
     try:
         yield process
@@ -69,13 +69,13 @@ async def started(*arguments: str, **environment: str) -> AsyncIterator[Process]
         await process.ended()
 
 
-async def moor(*arguments: str, **environment: str) -> Ran:
+async def moor(*arguments: str, **environment: str) -> Result:
     """Run it to its end."""
     return await Process(await _start(arguments, environment)).ended()
 
 
 async def moor_json(*arguments: str, **environment: str) -> Any:
-    """What it says to programs, if it did as told."""
+    """The JSON that it prints, if it succeeds."""
     ran = await moor(*arguments, "--json", **environment)
     assert ran.code == 0, ran.out + ran.err
     return json.loads(ran.out)
@@ -89,7 +89,7 @@ async def _start(arguments: tuple[str, ...], environment: dict[str, str]) -> asy
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # Any port that is free, so that no two tests want the same; and no home, in which somebody's own cloud may be kept.
+        # Any free port, so that no two tests conflict; and no home directory, which might belong to a running cloud.
         env={
             "XDG_STATE_HOME": _NO_HOME,
             "XDG_CONFIG_HOME": _NO_HOME,

@@ -1,4 +1,4 @@
-"""A virtual host and a database of a test's own, on the real servers, at their own addresses."""
+"""A virtual host and a database for one test, on the real servers."""
 
 import os
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from tests.contracts.sql_stores import empty_database
 
 @asynccontextmanager
 async def real_servers() -> AsyncIterator[tuple[str, str]]:
-    """The URLs of both. The broker's leads to the broker itself, not to the proxy that tests cut connections with."""
+    """The URLs of both. The broker's URL bypasses the proxy that tests cut connections with."""
     under_test = await RabbitMQUnderTest.start()
     try:
         server = urlsplit(os.environ[URL_VARIABLE])

@@ -1,4 +1,6 @@
-"""A broker's alarm of ten minutes under 200 boots a second: what waits is bounded, nothing is asked twice, all ends."""
+"""A broker's memory alarm of ten minutes under 200 boots a second: queues in processes are bounded, no question is
+repeated, and every request ends.
+"""
 
 import asyncio
 import random
@@ -47,7 +49,7 @@ BEFORE_S, ALARM_S, DEADLINE_S = 5.0, 600.0, 200
 HOSTS = 100
 TICK_S = 0.05
 BUS = BusSettings(messages_waiting_max=2_000)
-# A batch that was under way when its publisher reached the bound, and one more, of the messages of several workers.
+# The batch under way when the publisher reached its limit, and one more; both hold messages of several workers.
 WAITING_MAX = BUS.messages_waiting_max + 2 * BUS.batch_items_max
 SMALL = Flavor(name="small", vcpus=1, ram_mb=512, root_gb=1)
 
@@ -57,7 +59,7 @@ def clock() -> datetime:
 
 
 class Asked(Struct):
-    """What the client asked for, and what became of it."""
+    """The client's requests, and their ends."""
 
     accepted: set[RequestId] = field(default_factory=set)
     refused: int = 0
@@ -65,7 +67,7 @@ class Asked(Struct):
 
 
 class Stored:
-    """What the broker has taken since the alarm ended, or before it."""
+    """What the broker has stored since the alarm ended, or before it began."""
 
     def __init__(self, memory: MemoryBroker) -> None:
         self.questions: Counter[str] = Counter()
@@ -89,7 +91,7 @@ class Stored:
 
 
 class Cloud:
-    """Every worker on one broker, and a client."""
+    """All workers on one broker, and a client."""
 
     def __init__(
         self, stack: AsyncExitStack, broker: Broker, bus: BusSettings, clock: Callable[[], datetime]
@@ -175,7 +177,9 @@ async def a_cloud(broker: Broker, bus: BusSettings, clock: Callable[[], datetime
 
 
 async def boot(client: Station, asked: Asked, seconds: float) -> None:
-    """200 a second, whether the broker takes them or not; what the publisher refuses was not accepted."""
+    """Send 200 requests a second, whether the broker takes them or not; a request that the publisher refuses does not
+    count.
+    """
     numbers = random.Random(seconds)
     for _ in range(int(seconds / TICK_S)):
         for _ in range(int(BOOTS_PER_S * TICK_S)):
@@ -219,7 +223,9 @@ async def the_alarm() -> None:
         asked_again = {name: station.asked_again for name, station in cloud.stations.items()}
 
         memory.end_alarm()
-        await asyncio.sleep(1)  # of the simulated clock: less than what a question waits for its answer
+        await asyncio.sleep(
+            1
+        )  # of the simulated clock: less than the time in which a question must be answered
 
         assert stored.beats <= 1, "beats were piled up"
         assert {*stored.questions.values()} == {1}
@@ -247,7 +253,7 @@ async def test_an_alarm_of_some_seconds_on_the_real_broker() -> None:
             await boot(client, asked, 2)
             await under_test.set_alarm(on=True)
             await boot(client, asked, 3)
-            # Who publishes hears of the alarm then; the others may have nothing to say.
+            # A publisher learns of the alarm when it publishes; a worker with nothing to publish may not know of it.
             await until(lambda: client.publisher.is_held)
             asked_again = {name: station.asked_again for name, station in cloud.stations.items()}
             await boot(client, asked, 3)

@@ -1,4 +1,4 @@
-"""What an application hears: the events of its own projects, from whichever scheduler, again after a crash."""
+"""The events that an application receives: those of its own projects, from every scheduler, also after a crash."""
 
 import re
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from tests.stories.layouts import APART, STAGES
 
 pytestmark = pytest.mark.asyncio
 
-# What real servers do with a feed, the first story shows.
+# The first story covers how real servers treat a feed; the others run in memory.
 IN_MEMORY = pytest.mark.parametrize(
     ("bus", "books"), [("memory", "memory"), ("memory", "sqlite"), (f"memory{APART}", "memory")]
 )
@@ -37,7 +37,7 @@ WHOLE_LIFE = ["build.accepted", "instance.placed", "instance.active", "instance.
 
 
 def types_of(instance: InstanceId, heard: Sequence[Message]) -> list[str]:
-    """What was said of an instance, in the order in which it was heard first."""
+    """The types of the events of an instance, each once, in the order of their arrival."""
     said: list[str] = []
     for each in heard:
         if isinstance(each, BuildRejected):
@@ -49,34 +49,34 @@ def types_of(instance: InstanceId, heard: Sequence[Message]) -> list[str]:
     return said
 
 
-async def register(here: Cloud, name: str, *projects: str) -> None:
-    answer = await here.client.ask(SetApplication(name=name, projects=projects))
+async def register(setup: Cloud, name: str, *projects: str) -> None:
+    answer = await setup.client.ask(SetApplication(name=name, projects=projects))
     assert answer == ApplicationSet(application=KnownApplication(name=name, projects=projects))
 
 
-async def until_fed(here: Cloud, project: str, heard: list[Message]) -> None:
-    """Until the schedulers know who listens: each looks for that now and then."""
+async def until_fed(setup: Cloud, project: str, heard: list[Message]) -> None:
+    """Wait until the schedulers know the application: they poll for new ones."""
 
     async def is_fed() -> bool:
-        await here.send(a_build(99, project=project, flavor=structs.replace(SMALL, vcpus=-1)))
+        await setup.send(a_build(99, project=project, flavor=structs.replace(SMALL, vcpus=-1)))
         return any(isinstance(each, BuildRejected) and each.project == project for each in heard)
 
     await until_so(is_fed, f"the feed of {project} is said", heard)
 
 
-async def build_and_delete(here: Cloud, build: BuildInstance) -> InstanceId:
+async def build_and_delete(setup: Cloud, build: BuildInstance) -> InstanceId:
     id_ = instance_of(build)
-    await here.send(build)
-    await here.until_state(id_, "active")
-    await here.send(DeleteInstance(instance=id_))
-    await here.until_state(id_, "deleted")
+    await setup.send(build)
+    await setup.until_state(id_, "active")
+    await setup.send(DeleteInstance(instance=id_))
+    await setup.until_state(id_, "deleted")
     return id_
 
 
-async def ordered(here: Cloud, sent_at: datetime, order: SetApplication) -> KnownApplication | None:
-    """What is answered to an operator whose order was sent then, however late it is delivered."""
+async def ordered(setup: Cloud, sent_at: datetime, order: SetApplication) -> KnownApplication | None:
+    """The answer to an operator's order that was sent at this time, however late it is delivered."""
     async with station(
-        here.brokers.at_api("operator"), "an-operator", asks=True, clock=lambda: sent_at
+        setup.brokers.at_api("operator"), "an-operator", asks=True, clock=lambda: sent_at
     ) as operator:
         answer = await operator.ask(order)
     assert isinstance(answer, ApplicationSet)
@@ -96,55 +96,53 @@ async def test_a_late_copy_of_an_old_order_changes_nothing(bus: str, books: str)
     both = KnownApplication(name="shop", projects=("p1", "p2"))
     third = KnownApplication(name="shop", projects=("p3",))
 
-    async with cloud(bus, books) as here, here.placement(), here.scheduler():
-        await ordered(here, at[1], one)
-        assert await ordered(here, at[2], two) == both
-        assert await ordered(here, at[1], one) == both
-        assert await ordered(here, at[2], two) == both
-        assert await ordered(here, at[3], none) is None
-        assert await ordered(here, at[2], two) is None
-        assert await here.client.ask(AskApplications()) == ApplicationsFound(applications=())
-        assert await ordered(here, at[4], three) == third
-        assert await ordered(here, at[3], none) == third
-        assert await here.client.ask(AskApplications()) == ApplicationsFound(applications=(third,))
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
+        await ordered(setup, at[1], one)
+        assert await ordered(setup, at[2], two) == both
+        assert await ordered(setup, at[1], one) == both
+        assert await ordered(setup, at[2], two) == both
+        assert await ordered(setup, at[3], none) is None
+        assert await ordered(setup, at[2], two) is None
+        assert await setup.client.ask(AskApplications()) == ApplicationsFound(applications=())
+        assert await ordered(setup, at[4], three) == third
+        assert await ordered(setup, at[3], none) == third
+        assert await setup.client.ask(AskApplications()) == ApplicationsFound(applications=(third,))
 
 
 @IN_MEMORY
-async def test_an_order_that_says_not_when_it_was_sent_or_says_it_wrongly_is_refused(
-    bus: str, books: str
-) -> None:
-    async with cloud(bus, books) as here, here.placement(), here.scheduler():
+async def test_an_order_without_a_valid_sending_time_is_refused(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         for said in ({}, {"sent_at": (datetime.now(UTC) + timedelta(hours=1)).isoformat()}):
             message = {"type": "application.set", "name": "shop", "admin": True}
             body = msgspec.json.encode({"message": message, **said})
-            await here.client.publisher.offer(Parcel(API, "application.set", body, mandatory=True))
-        letters = await dead_letters(here.brokers.at_api("operator"), 2)
+            await setup.client.publisher.offer(Parcel(API, "application.set", body, mandatory=True))
+        letters = await dead_letters(setup.brokers.at_api("operator"), 2)
 
         letters.sort(key=lambda letter: len(letter.body))
         assert [letter.reason.partition(": ")[0] for letter in letters] == ["sent_at", "sent_at"]
         assert "must be given" in letters[0].reason
         assert re.search("is 3[56][0-9]{2} s ahead of the clock here, may be 300", letters[1].reason)
-        assert await here.client.ask(AskApplications()) == ApplicationsFound(applications=())
+        assert await setup.client.ask(AskApplications()) == ApplicationsFound(applications=())
 
 
 @STAGES
-async def test_it_hears_of_its_own_projects_and_of_no_others(bus: str, books: str) -> None:
+async def test_an_application_receives_events_of_its_own_projects_only(bus: str, books: str) -> None:
     async with (
-        cloud(bus, books) as here,
-        here.placement(),
-        here.scheduler(),
-        here.listening("p1", FEED) as heard_of_one,
-        here.listening("*", FEED) as heard,
+        cloud(bus, books) as setup,
+        setup.placement(),
+        setup.scheduler(),
+        setup.listening("p1", FEED) as heard_of_one,
+        setup.listening("*", FEED) as heard,
     ):
-        await here.add_host("h1")
-        await here.until_known("h1")
-        await build_and_delete(here, a_build(1, project="p1"))
+        await setup.add_host("h1")
+        await setup.until_known("h1")
+        await build_and_delete(setup, a_build(1, project="p1"))
         assert heard == [], "nobody is registered, and nothing is said"
-        await register(here, "shop", "p1", "p2")
-        await until_fed(here, "p1", heard)
+        await register(setup, "shop", "p1", "p2")
+        await until_fed(setup, "p1", heard)
 
         ids = {
-            project: await build_and_delete(here, a_build(number, project=project))
+            project: await build_and_delete(setup, a_build(number, project=project))
             for number, project in ((2, "p1"), (3, "p2"), (4, "p3"), (5, ""))
         }
 
@@ -160,22 +158,22 @@ async def test_it_hears_of_its_own_projects_and_of_no_others(bus: str, books: st
 
 
 @IN_MEMORY
-async def test_it_is_told_why_its_request_was_rejected_and_why_nothing_was_found(
+async def test_an_application_is_told_why_its_request_was_rejected_and_why_it_found_no_host(
     bus: str, books: str
 ) -> None:
     async with (
-        cloud(bus, books) as here,
-        here.placement(),
-        here.scheduler(),
-        here.listening("p1", FEED) as heard,
+        cloud(bus, books) as setup,
+        setup.placement(),
+        setup.scheduler(),
+        setup.listening("p1", FEED) as heard,
     ):
-        await here.add_host("h1")
-        await here.until_known("h1")
-        await register(here, "shop", "p1")
-        await until_fed(here, "p1", heard)
+        await setup.add_host("h1")
+        await setup.until_known("h1")
+        await register(setup, "shop", "p1")
+        await until_fed(setup, "p1", heard)
 
-        await here.send(a_build(1, project="p1", flavor=structs.replace(SMALL, vcpus=-1)))
-        await here.send(a_build(2, project="p1", flavor=structs.replace(SMALL, vcpus=500)))
+        await setup.send(a_build(1, project="p1", flavor=structs.replace(SMALL, vcpus=-1)))
+        await setup.send(a_build(2, project="p1", flavor=structs.replace(SMALL, vcpus=500)))
 
         async def both() -> bool:
             return {type_of(type(each)) for each in heard} >= {"build.rejected", "instance.error"}
@@ -184,27 +182,27 @@ async def test_it_is_told_why_its_request_was_rejected_and_why_nothing_was_found
 
 
 @IN_MEMORY
-async def test_other_schedulers_learn_of_it_and_one_that_is_removed_is_said_nothing(
+async def test_all_schedulers_learn_of_an_application_and_a_removed_one_gets_no_events(
     bus: str, books: str
 ) -> None:
-    async with cloud(bus, books) as here, here.placement(), here.listening("*", FEED) as heard:
-        async with here.scheduler():
-            await here.add_host("h1")
-            await here.until_known("h1")
-            await register(here, "shop", "p1")
-            await register(here, "shop", "p2")
-            await register(here, "desk", "p1")
-            assert await here.client.ask(AskApplications()) == ApplicationsFound(
+    async with cloud(bus, books) as setup, setup.placement(), setup.listening("*", FEED) as heard:
+        async with setup.scheduler():
+            await setup.add_host("h1")
+            await setup.until_known("h1")
+            await register(setup, "shop", "p1")
+            await register(setup, "shop", "p2")
+            await register(setup, "desk", "p1")
+            assert await setup.client.ask(AskApplications()) == ApplicationsFound(
                 applications=(
                     KnownApplication(name="desk", projects=("p1",)),
                     KnownApplication(name="shop", projects=("p2",)),
                 )
             )
-            removed = await here.client.ask(SetApplication(name="desk", removed=True))
+            removed = await setup.client.ask(SetApplication(name="desk", removed=True))
             assert removed == ApplicationSet(application=None)
-        async with here.scheduler("another"):
-            gone = await build_and_delete(here, a_build(1, project="p1"))
-            kept = await build_and_delete(here, a_build(2, project="p2"))
+        async with setup.scheduler("another"):
+            gone = await build_and_delete(setup, a_build(1, project="p1"))
+            kept = await build_and_delete(setup, a_build(2, project="p2"))
 
             async def is_heard() -> bool:
                 return "instance.deleted" in types_of(kept, heard)
@@ -214,17 +212,17 @@ async def test_other_schedulers_learn_of_it_and_one_that_is_removed_is_said_noth
 
 
 @IN_MEMORY
-async def test_what_is_said_again_after_a_crash_is_said_again_to_it(bus: str, books: str) -> None:
-    """A note keeps what was not confirmed, and the sweep of another scheduler says it, on the feed too."""
-    async with cloud(bus, books) as here, here.placement():
-        async with here.scheduler():
-            await here.add_host("h1")
-            await here.until_known("h1")
-            await register(here, "shop", "p1")
+async def test_events_repeated_after_a_crash_reach_the_application(bus: str, books: str) -> None:
+    """A note keeps unconfirmed events; the sweep of another scheduler publishes them, on the application's feed too."""
+    async with cloud(bus, books) as setup, setup.placement():
+        async with setup.scheduler():
+            await setup.add_host("h1")
+            await setup.until_known("h1")
+            await register(setup, "shop", "p1")
         build = a_build(1, project="p1")
-        await unsaid(here, build)
+        await unsaid(setup, build)
 
-        async with here.listening("p1", FEED) as heard, here.scheduler("another", settings=QUICK):
+        async with setup.listening("p1", FEED) as heard, setup.scheduler("another", settings=QUICK):
 
             async def is_heard() -> bool:
                 return "instance.error" in types_of(instance_of(build), heard)
@@ -232,23 +230,23 @@ async def test_what_is_said_again_after_a_crash_is_said_again_to_it(bus: str, bo
             await until_so(is_heard, "it is heard", heard)
 
 
-async def test_it_hears_of_a_request_that_cannot_be_read_by_the_key_that_it_came_under() -> None:
+async def test_an_application_is_told_of_an_unreadable_request_under_its_key() -> None:
     async with (
-        cloud("memory", "memory") as here,
-        here.placement(),
-        here.scheduler(),
-        here.listening("*", FEED) as heard,
+        cloud("memory", "memory") as setup,
+        setup.placement(),
+        setup.scheduler(),
+        setup.listening("*", FEED) as heard,
     ):
-        await register(here, "shop", "p1", "p2")
-        await until_fed(here, "p1", heard)
+        await register(setup, "shop", "p1", "p2")
+        await until_fed(setup, "p1", heard)
         heard.clear()
         for message in (
             {"type": "build.request", "flavor": {"vcpus": "two"}, "project": "p1"},
-            # What is said of another project under one's own key is heard by oneself.
+            # An event of another project under the application's own key reaches the application.
             {"type": "build.request", "request_id": str(UUID(int=5)), "flavor": {}, "project": "p2"},
         ):
             body = msgspec.json.encode({"message": message})
-            await here.client.publisher.offer(Parcel(API, "build.request.p1", body))
+            await setup.client.publisher.offer(Parcel(API, "build.request.p1", body))
 
         async def are_told() -> bool:
             told = [each for each in heard if isinstance(each, BuildRejected) and each.project == "p1"]
@@ -258,14 +256,14 @@ async def test_it_hears_of_a_request_that_cannot_be_read_by_the_key_that_it_came
         assert {each.project for each in heard if isinstance(each, BuildRejected)} == {"p1"}
 
 
-async def unsaid(here: Cloud, build: BuildInstance) -> None:
-    """A request that was written down and failed, by a scheduler that died before it said so."""
+async def unsaid(setup: Cloud, build: BuildInstance) -> None:
+    """A request that was accepted and failed, by a scheduler that died before it published either."""
 
     then = datetime.now(UTC) - timedelta(seconds=30)
     assert build.request_id is not None
     (row,) = accepted(build, [instance_of(build)], then, then + timedelta(minutes=10))
     failed_row = failed(row, then, reason="no valid host")
     assert failed_row is not None
-    async with here.rows.transaction() as transaction:
+    async with setup.rows.transaction() as transaction:
         await transaction.accept([NewRequest(build.request_id, b"digest", (failed_row,))])
         await transaction.note([[failed_row]])

@@ -1,4 +1,6 @@
-"""From a build request to a bare-metal node: real schedulers, placement and a conductor, and a daemon that answers deploys."""
+"""From a build request to a bare-metal node: real schedulers, placement and a conductor, and a scripted daemon that
+answers deploys.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -50,7 +52,7 @@ DEPLOY_S = CONDUCTING.deploy_timeout_s
 
 
 class Clock:
-    """The conductor's; it goes on when a test says so."""
+    """The conductor's clock: a test moves it."""
 
     def __init__(self) -> None:
         self.now = datetime.now(UTC)
@@ -63,7 +65,7 @@ class Clock:
 
 
 class Daemon:
-    """Looks after the nodes of the cell: each follows its script, and what stands on it is remembered."""
+    """A scripted daemon for the nodes of the cell; it remembers which instance is on which node."""
 
     def __init__(self) -> None:
         self.script: dict[ProviderId, str] = {}
@@ -127,12 +129,12 @@ class Daemon:
         ]
 
 
-class Scene:
+class MetalSetup:
     def __init__(
-        self, here: Cloud, picture: Picture, station: Station, store: ConductorStore, clock: Clock
+        self, running: Cloud, picture: Picture, station: Station, store: ConductorStore, clock: Clock
     ) -> None:
-        self.here = here
-        # The scheduler's: only a host that it knows is an alternate.
+        self.cloud = running
+        # The scheduler's registry: only a host in it can be an alternate.
         self.picture = picture
         self.station = station
         self.store = store
@@ -163,9 +165,9 @@ class Scene:
         await until_so(are_seen, f"the scheduler knows {names}")
 
     async def boot(self, number: int, *hosts: str) -> InstanceId:
-        """Of these hosts, if they are named."""
+        """Boot, on these hosts if any are named."""
         build = a_metal_build(number, hosts=hosts)
-        await self.here.send(build)
+        await self.cloud.send(build)
         return instance_of(build)
 
     async def until_row(self, instance: InstanceId, state: str, attempt: int = 1) -> Instance:
@@ -180,7 +182,7 @@ class Scene:
 
     async def until_free(self, *names: str) -> None:
         async def are_free() -> bool:
-            providers = await self.here.providers()
+            providers = await self.cloud.providers()
             return all(providers[name].inventories[GOLD].used == 0 for name in names)
 
         await until_so(are_free, f"{names} are free")
@@ -206,152 +208,152 @@ def progressed(order: DeployInstance) -> DeployProgressed:
 
 
 @asynccontextmanager
-async def scene(bus: str, books: str) -> AsyncIterator[Scene]:
+async def metal_setup(bus: str, books: str) -> AsyncIterator[MetalSetup]:
     async with AsyncExitStack() as stack:
-        here = await stack.enter_async_context(cloud(bus, books, scripted=("c2",)))
-        await stack.enter_async_context(here.placement())
+        setup = await stack.enter_async_context(cloud(bus, books, scripted=("c2",)))
+        await stack.enter_async_context(setup.placement())
         picture = Picture()
-        await stack.enter_async_context(here.scheduler(picture=picture))
+        await stack.enter_async_context(setup.scheduler(picture=picture))
         clock = Clock()
         (store,) = await stack.enter_async_context(open_conductor_stores(books, ("c1",), clock))
-        conductor = Station(here.brokers.in_cell("c1"), "conducting", settings=SETTINGS, asks=True)
+        conductor = Station(setup.brokers.in_cell("c1"), "conducting", settings=SETTINGS, asks=True)
         parts = conductor_parts(conductor, store, CONDUCTING, "c1", conductor.ask_all, clock=clock)
-        await stack.enter_async_context(here.running((*parts, conductor), conductor))
-        broker = here.brokers.down("ironic").get("c1") or here.brokers.at_api("ironic")
+        await stack.enter_async_context(setup.running((*parts, conductor), conductor))
+        broker = setup.brokers.below("ironic").get("c1") or setup.brokers.at_api("ironic")
         ironic = Station(broker, "ironic-1", settings=SETTINGS, asks=True)
-        there = Scene(here, picture, ironic, store, clock)
-        daemon = there.daemon
+        metal = MetalSetup(setup, picture, ironic, store, clock)
+        daemon = metal.daemon
         looking_after = ironic.worker(
             "ironic.c1.work",
             {DeployInstance: daemon.on_deploy, UndeployInstance: daemon.on_undeploy},
             daemon,
         )
-        computing = here.stations_in["c1"].worker(
+        computing = setup.stations_in["c1"].worker(
             "compute.c1.work",
             dict.fromkeys((SpawnInstance, DestroyInstance), daemon.on_order_to_a_hypervisor),
             daemon,
         )
-        await stack.enter_async_context(here.running((ironic, looking_after), ironic))
-        await stack.enter_async_context(here.running((computing,)))
-        yield there
+        await stack.enter_async_context(setup.running((ironic, looking_after), ironic))
+        await stack.enter_async_context(setup.running((computing,)))
+        yield metal
 
 
 async def test_a_boot_with_the_class_lands_on_a_node_and_one_without_it_never_does(
     bus: str, books: str
 ) -> None:
-    async with scene(bus, books) as there:
-        await there.add_nodes(n1=BUILD)
-        await there.here.add_host("h1", vcpu=1)
-        await there.until_seen("h1")
+    async with metal_setup(bus, books) as metal:
+        await metal.add_nodes(n1=BUILD)
+        await metal.cloud.add_host("h1", vcpu=1)
+        await metal.until_seen("h1")
 
-        metal = await there.boot(1)
+        bare = await metal.boot(1)
         virtual = [a_build(number) for number in (2, 3)]
-        await there.here.send(*virtual)
+        await metal.cloud.send(*virtual)
 
-        active = await there.here.until_state(metal, "active")
+        active = await metal.cloud.until_state(bare, "active")
         assert (active.host, active.cell) == ("n1", "c1")
-        (deploy,) = {each.instance: each for each in there.daemon.deploys}.values()
+        (deploy,) = {each.instance: each for each in metal.daemon.deploys}.values()
         assert (deploy.image, deploy.flavor) == (IMAGE, METAL)
-        ended = [await there.here.until_state(instance_of(each), "active", "error") for each in virtual]
+        ended = [await metal.cloud.until_state(instance_of(each), "active", "error") for each in virtual]
         assert sorted(each.host for each in ended) == ["", "h1"]
         (refused,) = [each.no_valid_host for each in ended if each.state == "error"]
         assert refused is not None
         steps = {step.step: step.example for step in refused.steps}
         assert steps["bare metal"].startswith("n1: is a bare-metal node, only for requests that ask")
-        assert {each.host for each in there.daemon.orders_to_hypervisors} == {host_id("h1")}
+        assert {each.host for each in metal.daemon.orders_to_hypervisors} == {host_id("h1")}
 
 
 async def test_a_failed_deploy_walks_to_the_alternate(bus: str, books: str) -> None:
-    async with scene(bus, books) as there:
-        await there.add_nodes(n1=FAIL)
-        first = await there.boot(1)
-        failed = await there.here.until_state(first, "error")
+    async with metal_setup(bus, books) as metal:
+        await metal.add_nodes(n1=FAIL)
+        first = await metal.boot(1)
+        failed = await metal.cloud.until_state(first, "error")
         assert [each.reason for each in failed.failures] == ["deploy failed: no such image"]
-        await there.until_free("n1")
+        await metal.until_free("n1")
 
-        await there.add_nodes(n2=BUILD)
-        # The first to be tried is whichever the scheduler prefers; in the end each has the one that works.
-        second = await there.boot(2)
-        active = await there.here.until_state(second, "active")
+        await metal.add_nodes(n2=BUILD)
+        # The scheduler may try any of them first; in the end each instance has the node that works.
+        second = await metal.boot(2)
+        active = await metal.cloud.until_state(second, "active")
 
         assert active.host == "n2"
         assert [each.host for each in active.failures] in ([], ["n1"])
-        await there.until_free("n1")
+        await metal.until_free("n1")
 
 
 async def test_progress_renews_the_attempt_until_the_request_ends(bus: str, books: str) -> None:
-    async with scene(bus, books) as there:
-        await there.add_nodes(n1=SILENT)
-        instance = await there.boot(1)
-        row = await there.until_row(instance, "building")
+    async with metal_setup(bus, books) as metal:
+        await metal.add_nodes(n1=SILENT)
+        instance = await metal.boot(1)
+        row = await metal.until_row(instance, "building")
         assert row.order is not None
         assert row.order.ends_by - row.order.issued_at == timedelta(hours=2)
-        (deploy,) = there.daemon.deploys or [await _first_deploy(there)]
+        (deploy,) = metal.daemon.deploys or [await _first_deploy(metal)]
 
-        there.clock.pass_s(DEPLOY_S - 1)
-        await there.say(progressed(deploy))
-        later = there.clock.now + timedelta(seconds=DEPLOY_S)
+        metal.clock.pass_s(DEPLOY_S - 1)
+        await metal.say(progressed(deploy))
+        later = metal.clock.now + timedelta(seconds=DEPLOY_S)
 
         async def is_renewed() -> bool:
-            (now,) = await there.store.read([instance])
+            (now,) = await metal.store.read([instance])
             return now.state_ends_at == later
 
         await until_so(is_renewed, "the attempt has its time anew")
-        there.clock.pass_s(DEPLOY_S - 1)
-        await there.say(deployed(deploy))
-        await there.here.until_state(instance, "active")
-        assert there.daemon.undeploys == []
+        metal.clock.pass_s(DEPLOY_S - 1)
+        await metal.say(deployed(deploy))
+        await metal.cloud.until_state(instance, "active")
+        assert metal.daemon.undeploys == []
 
 
 async def test_a_delete_undeploys_the_node_and_frees_it(bus: str, books: str) -> None:
-    async with scene(bus, books) as there:
-        await there.add_nodes(n1=BUILD)
-        instance = await there.boot(1)
-        await there.here.until_state(instance, "active")
+    async with metal_setup(bus, books) as metal:
+        await metal.add_nodes(n1=BUILD)
+        instance = await metal.boot(1)
+        await metal.cloud.until_state(instance, "active")
 
-        await there.here.send(DeleteInstance(instance=instance))
+        await metal.cloud.send(DeleteInstance(instance=instance))
 
-        await there.here.until_state(instance, "deleted")
-        assert {each.host for each in there.daemon.undeploys} == {host_id("n1")}
-        assert there.daemon.deployed == set()
-        await there.until_free("n1")
-        again = await there.boot(2)
-        assert (await there.here.until_state(again, "active")).host == "n1"
+        await metal.cloud.until_state(instance, "deleted")
+        assert {each.host for each in metal.daemon.undeploys} == {host_id("n1")}
+        assert metal.daemon.deployed == set()
+        await metal.until_free("n1")
+        again = await metal.boot(2)
+        assert (await metal.cloud.until_state(again, "active")).host == "n1"
 
 
 async def test_a_late_answer_of_a_superseded_attempt_is_answered_by_an_undeploy(bus: str, books: str) -> None:
-    async with scene(bus, books) as there:
-        await there.add_nodes(n1=SILENT, n2=SILENT)
-        instance = await there.boot(1)
-        first = await _first_deploy(there)
+    async with metal_setup(bus, books) as metal:
+        await metal.add_nodes(n1=SILENT, n2=SILENT)
+        instance = await metal.boot(1)
+        first = await _first_deploy(metal)
         (other,) = {host_id("n1"), host_id("n2")} - {first.host}
-        there.daemon.script[other] = BUILD
-        await there.until_row(instance, "building")
-        there.clock.pass_s(DEPLOY_S)
-        await there.here.until_state(instance, "active")
-        await until_so(lambda: _told(there, first), "the silent node was told to undeploy")
-        providers = await there.here.providers()
+        metal.daemon.script[other] = BUILD
+        await metal.until_row(instance, "building")
+        metal.clock.pass_s(DEPLOY_S)
+        await metal.cloud.until_state(instance, "active")
+        await until_so(lambda: _told(metal, first), "the silent node was told to undeploy")
+        providers = await metal.cloud.providers()
         assert all(providers[name].inventories[GOLD].used == 1 for name in ("n1", "n2"))
 
-        # Only now it is heard of again.
-        there.daemon.undeploys.clear()
-        there.daemon.script[first.host] = BUILD
-        await there.say(deployed(first))
+        # The daemon reports the old attempt only now.
+        metal.daemon.undeploys.clear()
+        metal.daemon.script[first.host] = BUILD
+        await metal.say(deployed(first))
 
-        await until_so(lambda: _told(there, first), "it was told again")
+        await until_so(lambda: _told(metal, first), "it was told again")
         (name,) = [each for each in ("n1", "n2") if host_id(each) == first.host]
-        await there.until_free(name)
-        assert there.daemon.deployed == {other}
-        assert (await there.until_row(instance, "active", 2)).cleanups == ()
+        await metal.until_free(name)
+        assert metal.daemon.deployed == {other}
+        assert (await metal.until_row(instance, "active", 2)).cleanups == ()
 
 
-async def _first_deploy(there: Scene) -> DeployInstance:
+async def _first_deploy(metal: MetalSetup) -> DeployInstance:
     async def is_there() -> bool:
-        return bool(there.daemon.deploys)
+        return bool(metal.daemon.deploys)
 
     await until_so(is_there, "a deploy was ordered")
-    return there.daemon.deploys[0]
+    return metal.daemon.deploys[0]
 
 
-async def _told(there: Scene, deploy: DeployInstance) -> bool:
-    return any((each.host, each.attempt) == (deploy.host, deploy.attempt) for each in there.daemon.undeploys)
+async def _told(metal: MetalSetup, deploy: DeployInstance) -> bool:
+    return any((each.host, each.attempt) == (deploy.host, deploy.attempt) for each in metal.daemon.undeploys)

@@ -1,4 +1,4 @@
-"""Candidates asked for on the bus: they are what a claim is made of, and an answer of any length is whole."""
+"""Candidates asked for on the bus: each can be claimed as it is, and long answers arrive complete."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,14 @@ from bus.messages.placement import (
 )
 from placement_worker.settings import PlacementSettings
 from tests.stories.cloud import until_so
-from tests.stories.test_placement_over_the_bus import NAMES, STAGES, Scene, claim, host, scene
+from tests.stories.test_placement_over_the_bus import (
+    NAMES,
+    STAGES,
+    PlacementSetup,
+    claim,
+    host,
+    placement_setup,
+)
 from tests.unit.hard_questions import (
     Asked,
     a_tight_packing,
@@ -51,7 +58,7 @@ THREE_DEVICES = AskCandidates(
 
 
 def a_host_with(name: str, part: str, stock: dict[str, ReportedInventory], count: int) -> ReportInventory:
-    """With so many parts below it, and nothing of its own."""
+    """A host with this many child providers, and no inventory of its own."""
     root = ProviderId(uuid5(NAMES, name))
     parts = tuple(
         ReportedProvider(
@@ -69,22 +76,22 @@ def a_host_with_devices(name: str) -> ReportInventory:
     return a_host_with(name, "gpu", {"PGPU": ReportedInventory(total=1)}, DEVICES)
 
 
-async def asked(here: Scene, question: AskCandidates | AskMoreCandidates) -> object:
-    answer = await here.client.ask(question)
+async def asked(setup: PlacementSetup, question: AskCandidates | AskMoreCandidates) -> object:
+    answer = await setup.client.ask(question)
     assert isinstance(answer, CandidatesFound)
     return answer.verdict
 
 
-async def first_of(here: Scene, question: AskCandidates) -> Candidates:
-    found = await asked(here, question)
+async def first_of(setup: PlacementSetup, question: AskCandidates) -> Candidates:
+    found = await asked(setup, question)
     assert isinstance(found, Candidates)
     return found
 
 
-async def rest_of(here: Scene, found: Candidates) -> list[Candidate]:
+async def rest_of(setup: PlacementSetup, found: Candidates) -> list[Candidate]:
     rest: list[Candidate] = []
     while found.next is not None:
-        more = await asked(here, AskMoreCandidates(answer=found.next.answer, page=found.next.page))
+        more = await asked(setup, AskMoreCandidates(answer=found.next.answer, page=found.next.page))
         assert isinstance(more, Candidates)
         rest += more.candidates
         found = more
@@ -93,20 +100,20 @@ async def rest_of(here: Scene, found: Candidates) -> list[Candidate]:
 
 @STAGES
 async def test_a_candidate_can_be_claimed_as_it_is_until_the_shape_moves(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        await here.report(host("h1", 4))
-        await here.report(host("h2", 1))
+    async with placement_setup(bus, books) as setup:
+        await setup.report(host("h1", 4))
+        await setup.report(host("h2", 1))
 
-        (only,) = (await first_of(here, TWO_CPUS)).candidates
+        (only,) = (await first_of(setup, TWO_CPUS)).candidates
 
         assert only.share.host == uuid5(NAMES, "h1")
-        assert await here.claim(claim(1, only.share)) == [Claimed()]
-        # What was just committed counts at once.
-        assert [one.share.host for one in (await first_of(here, TWO_CPUS)).candidates] == [only.share.host]
-        assert await here.claim(claim(2, only.share)) == [Claimed()]
-        assert (await first_of(here, TWO_CPUS)).candidates == ()
-        await here.report(host("h1", 8, traits=("CUSTOM_FAST",)))
-        (refused,) = await here.claim(claim(3, only.share))
+        assert await setup.claim(claim(1, only.share)) == [Claimed()]
+        # A committed write counts at once.
+        assert [one.share.host for one in (await first_of(setup, TWO_CPUS)).candidates] == [only.share.host]
+        assert await setup.claim(claim(2, only.share)) == [Claimed()]
+        assert (await first_of(setup, TWO_CPUS)).candidates == ()
+        await setup.report(host("h1", 8, traits=("CUSTOM_FAST",)))
+        (refused,) = await setup.claim(claim(3, only.share))
         assert isinstance(refused, ShapeMoved)
 
 
@@ -116,31 +123,31 @@ async def test_one_instance_is_claimed_over_two_numa_cells_of_a_host(bus: str, b
         groups=tuple(RequestGroup(suffix=f"_{cell}", resources={"VCPU": 3}) for cell in ("A", "B")),
         group_policy="isolate",
     )
-    async with scene(bus, books) as here:
-        await here.report(a_host_with("h1", "numa", {"VCPU": ReportedInventory(total=4)}, 2))
+    async with placement_setup(bus, books) as setup:
+        await setup.report(a_host_with("h1", "numa", {"VCPU": ReportedInventory(total=4)}, 2))
 
-        one, other = (await first_of(here, question)).candidates
+        one, other = (await first_of(setup, question)).candidates
 
         assert {one.mappings["_A"], one.mappings["_B"]} == {other.mappings["_A"], other.mappings["_B"]}
-        assert await here.claim(claim(1, one.share)) == [Claimed()]
-        providers = await here.providers()
+        assert await setup.claim(claim(1, one.share)) == [Claimed()]
+        providers = await setup.providers()
         used = [providers[f"h1-numa-{cell}"].inventories["VCPU"].used for cell in (0, 1)]
         assert used == [3, 3]
-        assert (await first_of(here, question)).candidates == ()
+        assert (await first_of(setup, question)).candidates == ()
 
 
 @STAGES
-async def test_the_pages_of_a_long_answer_are_of_one_moment_and_none_is_repeated_or_lost(
+async def test_the_pages_of_a_long_answer_are_one_snapshot_without_repeats_or_gaps(
     bus: str, books: str
 ) -> None:
-    async with scene(bus, books) as here:
-        await here.report(a_host_with_devices("h1"))
+    async with placement_setup(bus, books) as setup:
+        await setup.report(a_host_with_devices("h1"))
 
-        found = await first_of(here, THREE_DEVICES)
+        found = await first_of(setup, THREE_DEVICES)
         assert found.next is not None, "it fits into one message"
-        # What happens meanwhile belongs to another answer.
-        await here.report(a_host_with_devices("h2"))
-        everything = [*found.candidates, *await rest_of(here, found)]
+        # A write during the answer belongs to a later answer.
+        await setup.report(a_host_with_devices("h2"))
+        everything = [*found.candidates, *await rest_of(setup, found)]
 
         host_of_all = ProviderId(uuid5(NAMES, "h1"))
         devices = [uuid5(host_of_all, str(number)) for number in range(DEVICES)]
@@ -153,27 +160,27 @@ async def test_the_pages_of_a_long_answer_are_of_one_moment_and_none_is_repeated
 
 
 @STAGES
-async def test_an_answer_that_is_kept_no_more_is_to_be_asked_for_again(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        await here.report(a_host_with_devices("h1"))
-        found = await first_of(here, THREE_DEVICES)
+async def test_a_page_of_an_expired_answer_tells_the_client_to_start_again(bus: str, books: str) -> None:
+    async with placement_setup(bus, books) as setup:
+        await setup.report(a_host_with_devices("h1"))
+        found = await first_of(setup, THREE_DEVICES)
         assert found.next is not None
 
         more = AskMoreCandidates(answer=found.next.answer, page=found.next.page)
 
         async def is_forgotten() -> bool:
-            # Where the machine is slow a question is asked twice, and the second time its answer is kept again.
-            await here.store.prune(LONG_AGO, datetime.now(UTC) + timedelta(seconds=1))
-            return await asked(here, more) == StartAgain()
+            # On a slow machine the question is repeated, and its answer is stored a second time.
+            await setup.store.prune(LONG_AGO, datetime.now(UTC) + timedelta(seconds=1))
+            return await asked(setup, more) == StartAgain()
 
         await until_so(is_forgotten, "the answer is forgotten")
-        assert await asked(here, AskMoreCandidates(answer=UUID(int=7), page=1)) == StartAgain()
-        again = await first_of(here, THREE_DEVICES)
-        assert len(again.candidates) + len(await rest_of(here, again)) == 14 * 13 * 12
+        assert await asked(setup, AskMoreCandidates(answer=UUID(int=7), page=1)) == StartAgain()
+        again = await first_of(setup, THREE_DEVICES)
+        assert len(again.candidates) + len(await rest_of(setup, again)) == 14 * 13 * 12
 
 
 @STAGES
-async def test_a_question_that_makes_no_sense_is_told_which_field_and_why(bus: str, books: str) -> None:
+async def test_an_invalid_question_is_refused_with_field_and_reason(bus: str, books: str) -> None:
     no_group = AskCandidates(groups=(RequestGroup(),))
     no_policy = AskCandidates(groups=THREE_DEVICES.groups)
     twice = AskCandidates(groups=(*THREE_DEVICES.groups[:1], *THREE_DEVICES.groups[:1]), group_policy="none")
@@ -181,7 +188,7 @@ async def test_a_question_that_makes_no_sense_is_told_which_field_and_why(bus: s
     both = AskCandidates(
         groups=(RequestGroup(resources={"VCPU": 1}, required=(("HW_GPU",),), forbidden=("HW_GPU",)),)
     )
-    async with scene(bus, books) as here:
+    async with placement_setup(bus, books) as setup:
         for question, field in (
             (no_group, "groups[0].resources"),
             (no_policy, "group_policy"),
@@ -189,16 +196,16 @@ async def test_a_question_that_makes_no_sense_is_told_which_field_and_why(bus: s
             (nobody, "same_subtree[0]"),
             (both, "groups[0].forbidden"),
         ):
-            refused = await asked(here, question)
+            refused = await asked(setup, question)
             assert isinstance(refused, NotAllowed)
             assert refused.field == field
 
         unheard = AskCandidates(groups=(RequestGroup(resources={"VCPU": 1}, required=(("CUSTOM_X",),)),))
-        assert await asked(here, unheard) == UnknownTrait(names=("CUSTOM_X",))
+        assert await asked(setup, unheard) == UnknownTrait(names=("CUSTOM_X",))
 
 
-async def told_and_asked(here: Scene, asked_of: Asked) -> AskCandidates:
-    """Placement is told of the world, and this is what is asked of it."""
+async def told_and_asked(setup: PlacementSetup, asked_of: Asked) -> AskCandidates:
+    """Report the providers to placement, then ask this question."""
     world, query = asked_of
     states = [world.index.state(row) for row in range(world.index.rows)]
     report = ReportInventory(
@@ -218,7 +225,7 @@ async def told_and_asked(here: Scene, asked_of: Asked) -> AskCandidates:
             for state in states
         ),
     )
-    assert isinstance(await here.report(report), ReportAccepted)
+    assert isinstance(await setup.report(report), ReportAccepted)
     return AskCandidates(
         groups=tuple(
             RequestGroup(suffix=group.suffix, resources=dict(group.resources), required=group.required)
@@ -231,17 +238,17 @@ async def told_and_asked(here: Scene, asked_of: Asked) -> AskCandidates:
 
 
 @STAGES
-async def test_a_question_that_is_too_hard_is_cut_with_its_numbers_and_claims_are_answered_before(
+async def test_a_search_over_its_budget_ends_with_its_numbers_and_claims_are_answered_first(
     bus: str, books: str
 ) -> None:
     settings = PlacementSettings(feed_lead_again_ms=20, search_steps_max=1_000_000)
-    async with scene(bus, books, settings=settings) as here:
-        await here.report(host("h1", 4))
-        (only,) = (await first_of(here, TWO_CPUS)).candidates
-        question = await told_and_asked(here, a_tight_packing())
+    async with placement_setup(bus, books, settings=settings) as setup:
+        await setup.report(host("h1", 4))
+        (only,) = (await first_of(setup, TWO_CPUS)).candidates
+        question = await told_and_asked(setup, a_tight_packing())
 
-        hard = asyncio.ensure_future(asked(here, question))
-        assert await here.claim(claim(1, only.share)) == [Claimed()]
+        hard = asyncio.ensure_future(asked(setup, question))
+        assert await setup.claim(claim(1, only.share)) == [Claimed()]
         assert not hard.done(), "the claim waited for the search"
         cut = await hard
 
@@ -251,24 +258,24 @@ async def test_a_question_that_is_too_hard_is_cut_with_its_numbers_and_claims_ar
 
 
 @STAGES
-async def test_what_only_looks_hard_is_answered(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        too_large = await told_and_asked(here, eleven_over_half_of_ten_nodes())
-        assert (await first_of(here, too_large)).candidates == ()
+async def test_a_search_that_only_looks_costly_is_answered(bus: str, books: str) -> None:
+    async with placement_setup(bus, books) as setup:
+        too_large = await told_and_asked(setup, eleven_over_half_of_ten_nodes())
+        assert (await first_of(setup, too_large)).candidates == ()
 
-    async with scene(bus, books) as here:
-        on_a_chain = await told_and_asked(here, pairs_on_a_chain())
-        (found,) = (await first_of(here, on_a_chain)).candidates
+    async with placement_setup(bus, books) as setup:
+        on_a_chain = await told_and_asked(setup, pairs_on_a_chain())
+        (found,) = (await first_of(setup, on_a_chain)).candidates
         assert len(found.mappings) == 40
 
 
 @STAGES
 async def test_an_answer_that_is_too_long_is_refused_with_its_length(bus: str, books: str) -> None:
     settings = PlacementSettings(feed_lead_again_ms=20, answer_bytes_max=500_000)
-    async with scene(bus, books, settings=settings) as here:
-        await here.report(a_host_with_devices("h1"))
+    async with placement_setup(bus, books, settings=settings) as setup:
+        await setup.report(a_host_with_devices("h1"))
 
-        cut = await asked(here, THREE_DEVICES)
+        cut = await asked(setup, THREE_DEVICES)
 
         assert isinstance(cut, TooCostly)
         assert (cut.what, cut.budget) == ("answer_bytes", 500_000)

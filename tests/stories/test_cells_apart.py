@@ -1,4 +1,4 @@
-"""Each cell on a broker of its own: what stands still when one of them is away, and what goes on."""
+"""Each cell has a broker of its own: which work stops when one broker is down, and which continues."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -20,135 +20,135 @@ from cell_conductor.wiring import conductor_parts
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS, dead_letters, until
 from tests.stories.cloud import QUICK, Cloud, a_build, a_host, cloud, host_id, instance_of, until_so
-from tests.stories.layouts import STAGES_APART
+from tests.stories.layouts import BACKENDS_APART
 
 pytestmark = pytest.mark.asyncio
 
-# Little may be under way to one cell, and what was left on its row is soon looked for.
+# Few orders may be under way to one cell, and the sweep comes soon.
 SOON = structs.replace(SETTINGS, sweep_s=0.05, drain_ms_max=100)
 NARROW = structs.replace(QUICK, under_way_max=3)
 CONDUCTING = ConductorSettings(poll_ms=20, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
 
 
-def narrow_scheduler(here: Cloud, name: str = "scheduler") -> AbstractAsyncContextManager[asyncio.Event]:
-    return here.scheduler(name, settings=NARROW, bus=SOON)
+def narrow_scheduler(setup: Cloud, name: str = "scheduler") -> AbstractAsyncContextManager[asyncio.Event]:
+    return setup.scheduler(name, settings=NARROW, bus=SOON)
 
 
-async def two_hosts(here: Cloud) -> None:
-    await here.add_host("h1", "c1", vcpu=50)
-    await here.add_host("h2", "c2", vcpu=50)
-    await here.until_known("h1", "h2")
+async def two_hosts(setup: Cloud) -> None:
+    await setup.add_host("h1", "c1", vcpu=50)
+    await setup.add_host("h2", "c2", vcpu=50)
+    await setup.until_known("h1", "h2")
 
 
 def builds_on(host: str, first: int, count: int = 20) -> list[BuildInstance]:
     return [a_build(number, hosts=(host,)) for number in range(first, first + count)]
 
 
-async def until_all_is_said(here: Cloud) -> None:
+async def until_all_is_said(setup: Cloud) -> None:
     async def is_so() -> bool:
-        return not await here.rows.unsaid(datetime.now(UTC), None, 100)
+        return not await setup.rows.unsaid(datetime.now(UTC), None, 100)
 
     await until_so(is_so, "nothing is left to say on any row")
 
 
-@STAGES_APART
-async def test_a_cell_whose_broker_is_away_waits_alone_and_has_its_orders_when_it_is_back(
+@BACKENDS_APART
+async def test_a_cell_whose_broker_is_down_delays_no_other_and_gets_its_orders_afterwards(
     bus: str, books: str
 ) -> None:
     async with (
-        cloud(bus, books) as here,
-        here.placement(),
-        narrow_scheduler(here),
-        here.listening("instance.active.*") as heard,
+        cloud(bus, books) as setup,
+        setup.placement(),
+        narrow_scheduler(setup),
+        setup.listening("instance.active.*") as heard,
     ):
-        await two_hosts(here)
-        await here.brokers.cells["c1"].unplug()
+        await two_hosts(setup)
+        await setup.brokers.cells["c1"].unplug()
         there, elsewhere = builds_on("h1", 1), builds_on("h2", 101)
 
-        await here.client.ask_all([each for pair in zip(there, elsewhere, strict=True) for each in pair])
+        await setup.client.ask_all([each for pair in zip(there, elsewhere, strict=True) for each in pair])
         for build in elsewhere:
-            await here.until_state(instance_of(build), "active")
+            await setup.until_state(instance_of(build), "active")
         for build in there:
-            await here.until_state(instance_of(build), "placed")
-        assert here.cells["c1"].placed == []
+            await setup.until_state(instance_of(build), "placed")
+        assert setup.cells["c1"].placed == []
 
-        await here.brokers.cells["c1"].plug_in()
+        await setup.brokers.cells["c1"].plug_in()
         for build in there:
-            await here.until_state(instance_of(build), "active")
+            await setup.until_state(instance_of(build), "active")
 
-        assert len(here.placed) == 40
-        assert await here.used() == {"h1": 20, "h2": 20}
-        await until_all_is_said(here)
-        # Who listens at API level hears all cells, wherever they stand.
+        assert len(setup.placed) == 40
+        assert await setup.used() == {"h1": 20, "h2": 20}
+        await until_all_is_said(setup)
+        # A listener at API level receives the events of all cells, on whatever broker.
         wanted = {instance_of(build) for build in (*there, *elsewhere)}
         await until(
             lambda: {word.instance.id for word in heard if isinstance(word, InstanceActive)} == wanted
         )
 
 
-@STAGES_APART
-async def test_orders_for_a_cell_that_is_away_outlive_the_scheduler(bus: str, books: str) -> None:
-    async with cloud(bus, books) as here, here.placement():
+@BACKENDS_APART
+async def test_orders_for_a_cell_whose_broker_is_down_outlive_the_scheduler(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup, setup.placement():
         there = builds_on("h1", 1)
-        async with narrow_scheduler(here, "scheduler-1"):
-            await two_hosts(here)
-            await here.brokers.cells["c1"].unplug()
-            await here.client.ask_all(there)
+        async with narrow_scheduler(setup, "scheduler-1"):
+            await two_hosts(setup)
+            await setup.brokers.cells["c1"].unplug()
+            await setup.client.ask_all(there)
             for build in there:
-                await here.until_state(instance_of(build), "placed")
-        async with narrow_scheduler(here, "scheduler-2"):
-            # It starts, and serves others, while that broker is away.
+                await setup.until_state(instance_of(build), "placed")
+        async with narrow_scheduler(setup, "scheduler-2"):
+            # It starts, and serves the other cells, while that broker is down.
             (elsewhere,) = builds_on("h2", 101, 1)
-            await here.client.ask(elsewhere)
-            await here.until_state(instance_of(elsewhere), "active")
+            await setup.client.ask(elsewhere)
+            await setup.until_state(instance_of(elsewhere), "active")
 
-            await here.brokers.cells["c1"].plug_in()
+            await setup.brokers.cells["c1"].plug_in()
 
             for build in there:
-                await here.until_state(instance_of(build), "active")
-            assert len(here.placed) == 21
-            await until_all_is_said(here)
+                await setup.until_state(instance_of(build), "active")
+            assert len(setup.placed) == 21
+            await until_all_is_said(setup)
 
 
-@STAGES_APART
+@BACKENDS_APART
 async def test_a_delete_reaches_its_cell_when_that_is_back(bus: str, books: str) -> None:
-    async with cloud(bus, books) as here, here.placement(), narrow_scheduler(here):
-        await two_hosts(here)
-        await here.brokers.cells["c1"].unplug()
+    async with cloud(bus, books) as setup, setup.placement(), narrow_scheduler(setup):
+        await two_hosts(setup)
+        await setup.brokers.cells["c1"].unplug()
         (build,) = builds_on("h1", 1, 1)
-        await here.client.ask(build)
-        await here.until_state(instance_of(build), "placed")
+        await setup.client.ask(build)
+        await setup.until_state(instance_of(build), "placed")
 
-        await here.client.ask(DeleteInstance(instance=instance_of(build)))
-        assert (await here.until_state(instance_of(build), "deleting")).cell == "c1"
-        await here.brokers.cells["c1"].plug_in()
+        await setup.client.ask(DeleteInstance(instance=instance_of(build)))
+        assert (await setup.until_state(instance_of(build), "deleting")).cell == "c1"
+        await setup.brokers.cells["c1"].plug_in()
 
-        await here.until_state(instance_of(build), "deleted")
-        await here.until_used(h1=0, h2=0)
+        await setup.until_state(instance_of(build), "deleted")
+        await setup.until_used(h1=0, h2=0)
 
 
-@STAGES_APART
-async def test_on_its_own_broker_a_cell_speaks_for_itself_alone(bus: str, books: str) -> None:
-    async with cloud(bus, books) as here, here.placement(), here.scheduler():
-        await two_hosts(here)
-        # Who may publish whatever there is, and at API level for whatever cell.
-        there = here.brokers.cells["c1"].broker(user_of("operator"))
+@BACKENDS_APART
+async def test_on_its_own_broker_a_cell_publishes_in_its_own_name_only(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
+        await two_hosts(setup)
+        # A user that may publish any type, and at API level for any cell.
+        there = setup.brokers.cells["c1"].broker(user_of("operator"))
         operator = Station(there, "operator", settings=SETTINGS, asks=True)
-        async with here.running((operator,), operator):
+        async with setup.running((operator,), operator):
             await operator.publisher.send(a_host("h3", "c2"))
             (letter,) = await dead_letters(there, 1)
             assert letter.reason == "cell 'c2' cannot be named on this broker, which serves c1"
             stranger = HostFacts(id=host_id("h3"), name="h3")
             await operator.publisher.send(HostsReported(cell="c2", hosts=(stranger,)))
-            await here.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=(stranger,)))
-            await here.until_known("h1", "h2", "h3")
+            await setup.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=(stranger,)))
+            await setup.until_known("h1", "h2", "h3")
 
-            (known,) = await here.rows.hosts("h3", "", 10)
+            (known,) = await setup.rows.hosts("h3", "", 10)
             assert known.cell == "c1"
 
 
 class FailsOnce:
-    """Computes that fail the first attempt, once they are let; the next they build."""
+    """Computes that fail each first attempt once they are allowed to, and build the next one."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -175,50 +175,50 @@ def _outcome(order: SpawnInstance) -> SpawnFailed | InstanceSpawned:
 
 
 @asynccontextmanager
-async def conducting(here: Cloud, store: ConductorStore, computes: FailsOnce) -> AsyncIterator[None]:
-    """A real conductor of c1, and its computes, each as the cell's own user."""
-    place = Station(here.brokers.in_cell("c1"), "conductor", settings=SETTINGS, asks=True)
-    beside = Station(here.brokers.in_cell("c1", "compute"), "computes", settings=SETTINGS)
+async def conducting(setup: Cloud, store: ConductorStore, computes: FailsOnce) -> AsyncIterator[None]:
+    """A real conductor and real computes of c1, each as the cell's own user."""
+    place = Station(setup.brokers.in_cell("c1"), "conductor", settings=SETTINGS, asks=True)
+    beside = Station(setup.brokers.in_cell("c1", "compute"), "computes", settings=SETTINGS)
     handlers: Handlers = {SpawnInstance: computes.on_spawn, DestroyInstance: computes.on_destroy}
     worker = beside.worker("compute.c1.work", handlers, computes)
     parts = (*conductor_parts(place, store, CONDUCTING, "c1", place.ask_all), place, beside, worker)
-    async with here.running(parts, place, beside):
+    async with setup.running(parts, place, beside):
         yield
 
 
-@STAGES_APART
+@BACKENDS_APART
 async def test_a_build_goes_on_to_its_alternate_while_the_api_level_has_no_broker(
     bus: str, books: str
 ) -> None:
     computes = FailsOnce()
     async with (
-        cloud(bus, books, scripted=("c2",)) as here,
+        cloud(bus, books, scripted=("c2",)) as setup,
         open_conductor_store(books, "c1") as rows,
-        conducting(here, rows, computes),
-        here.placement(),
+        conducting(setup, rows, computes),
+        setup.placement(),
         AsyncExitStack() as later,
     ):
         for name in ("h1", "h2"):
-            await here.add_host(name, "c1")
-        # So that its picture has both from the start, one to choose and one as the alternate.
-        await later.enter_async_context(here.scheduler())
-        await here.until_known("h1", "h2")
+            await setup.add_host(name, "c1")
+        # Both hosts are in the scheduler's picture from the start: one to choose, one as the alternate.
+        await later.enter_async_context(setup.scheduler())
+        await setup.until_known("h1", "h2")
         build = a_build(1)
-        await here.client.ask(build)
+        await setup.client.ask(build)
         await computes.asked.wait()
-        first = await here.until_state(instance_of(build), "placed")
+        first = await setup.until_state(instance_of(build), "placed")
 
-        await here.brokers.api.unplug()
+        await setup.brokers.api.unplug()
         computes.let.set()
 
         async def is_active() -> bool:
             return [row.state for row in await rows.read((instance_of(build),))] == ["active"]
 
         await until_so(is_active, "active in its cell")
-        await here.brokers.api.plug_in()
-        state = await here.until_state(instance_of(build), "active")
+        await setup.brokers.api.plug_in()
+        state = await setup.until_state(instance_of(build), "active")
 
         assert state.attempt == 2
         assert {first.host, state.host} == {"h1", "h2"}
         assert [failure.host for failure in state.failures] == [first.host]
-        await here.until_used(**{first.host: 0, state.host: 1})
+        await setup.until_used(**{first.host: 0, state.host: 1})

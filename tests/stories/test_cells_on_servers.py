@@ -1,4 +1,4 @@
-"""A process for each worker, a broker and a database for each cell, and everybody as the user that the deployment made."""
+"""A process for each worker, a broker and a database for each cell, and the users of a real deployment."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.asyncio,
     pytest.mark.rabbitmq,
     pytest.mark.postgresql,
-    # A dozen processes begin here, one after the other on a busy machine.
+    # A dozen processes start here one after the other, on a machine that may be busy.
     pytest.mark.timeout(300),
 ]
 
@@ -46,19 +46,19 @@ class Servers:
         self.brokers = brokers
         self.databases = databases
         self._stack = stack
-        # Whom nobody kills, and who asks for as long as it takes.
+        # A client that no test kills, and that asks as often as needed.
         patient = structs.replace(SETTINGS, answer_timeout_ms=PATIENCE_S * 1000)
         self.client = Station(
             brokers["api"].broker(user_of("operator")), "client", settings=patient, asks=True
         )
 
     def places(self, user: str = "") -> dict[str, str]:
-        """What who is above cells finds in its environment."""
+        """The environment variables of an API-level worker: the addresses of brokers and databases."""
         cells = ",".join(f"{cell}={self.brokers[cell].url(user)}" for cell in CELLS)
         return {"MOOR_BUS_URL": self.brokers["api"].url(user), "MOOR_CELL_BUS_URLS": cells}
 
     async def prepare(self, credentials: Path) -> None:
-        """As an operator would: what is to stand where, who may do what there, and the tables."""
+        """Declare the topology, create the users and the tables, as an operator does."""
         _write_known(credentials)
         declared = await moor(
             *(
@@ -85,13 +85,13 @@ class Servers:
             await self._start(f"{role}_worker", self.places(user_of(role)))
         for cell in CELLS:
             for role, room in (("conductor", "cell_conductor"), ("compute", "compute_sim")):
-                here = {
+                environment = {
                     "MOOR_CELL": cell,
                     "MOOR_BUS_URL": self.brokers[cell].url(user_of(role, cell)),
                     "MOOR_CELL_DB_URLS": f"{cell}={self.databases[cell]}",
                     "MOOR_COMPUTE_HOSTS": "3",
                 }
-                await self._start(room, here)
+                await self._start(room, environment)
 
     async def _start(self, room: str, environment: Mapping[str, str]) -> None:
         process = await asyncio.create_subprocess_exec(
@@ -115,7 +115,7 @@ class Servers:
                 await asyncio.sleep(0.1)
 
     async def until_state(self, state: str, builds: Sequence[BuildInstance]) -> set[str]:
-        """Until all of these are in it; the cells that they are in."""
+        """Wait until all of these instances are in this state; returns their cells."""
         wanted = tuple(instance_of(build) for build in builds)
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -126,7 +126,7 @@ class Servers:
                 await asyncio.sleep(0.1)
 
     async def built_in(self, cell: str, builds: Sequence[BuildInstance]) -> int:
-        """How many of these the cell's own database knows."""
+        """How many of these instances the cell's own database has."""
         rows = SqlConductorStore(self.databases[cell], cell)
         try:
             return len(await rows.read([instance_of(build) for build in builds]))
@@ -135,7 +135,7 @@ class Servers:
 
 
 def _write_known(credentials: Path) -> None:
-    """Other tests on this server have users of these names, too; what is known already is kept."""
+    """Other tests on this server use users with the same names: keep the existing passwords."""
     users = [
         *map(user_of, USERS),
         *(user_of(role, cell) for role in ("conductor", "compute") for cell in CELLS),
@@ -166,16 +166,16 @@ async def servers(credentials: Path) -> AsyncIterator[Servers]:
         databases = {
             name: await stack.enter_async_context(empty_database("postgresql")) for name in ("api", *CELLS)
         }
-        here = Servers(brokers, databases, stack)
-        await here.prepare(credentials)
+        setup = Servers(brokers, databases, stack)
+        await setup.prepare(credentials)
         told = asyncio.Event()
-        asking = asyncio.create_task(run_until(told, (here.client,), drain_s_max=5))
+        asking = asyncio.create_task(run_until(told, (setup.client,), drain_s_max=5))
         try:
-            yield here
+            yield setup
         finally:
             told.set()
             await asking
-            await here.client.close()
+            await setup.client.close()
 
 
 def builds(first: int, cell: str) -> list[BuildInstance]:
@@ -186,32 +186,32 @@ def builds(first: int, cell: str) -> list[BuildInstance]:
     ]
 
 
-async def test_cells_on_brokers_and_databases_of_their_own_are_unplugged_and_come_back(
+async def test_cells_with_their_own_brokers_and_databases_are_cut_off_and_come_back(
     tmp_path: Path,
 ) -> None:
-    async with servers(tmp_path / "credentials.toml") as here:
-        await here.start()
-        await here.until_up(6)
+    async with servers(tmp_path / "credentials.toml") as setup:
+        await setup.start()
+        await setup.until_up(6)
         in_one, in_two = builds(1, "c1"), builds(101, "c2")
-        await here.client.ask_all([*in_one, *in_two])
-        assert await here.until_state("active", [*in_one, *in_two]) == {"c1", "c2"}
+        await setup.client.ask_all([*in_one, *in_two])
+        assert await setup.until_state("active", [*in_one, *in_two]) == {"c1", "c2"}
 
-        await here.brokers["c1"].unplug()
+        await setup.brokers["c1"].unplug()
         waiting, going_on = builds(201, "c1"), builds(301, "c2")
-        await here.client.ask_all([*waiting, *going_on])
-        assert await here.until_state("active", going_on) == {"c2"}
-        assert await here.until_state("placed", waiting) == {"c1"}
-        await here.brokers["c1"].plug_in()
-        assert await here.until_state("active", waiting) == {"c1"}
+        await setup.client.ask_all([*waiting, *going_on])
+        assert await setup.until_state("active", going_on) == {"c2"}
+        assert await setup.until_state("placed", waiting) == {"c1"}
+        await setup.brokers["c1"].plug_in()
+        assert await setup.until_state("active", waiting) == {"c1"}
 
-        assert await here.built_in("c1", [*in_one, *waiting]) == 20
-        assert await here.built_in("c2", [*in_two, *going_on]) == 20
-        assert await here.built_in("c2", [*in_one, *waiting]) == 0
+        assert await setup.built_in("c1", [*in_one, *waiting]) == 20
+        assert await setup.built_in("c2", [*in_two, *going_on]) == 20
+        assert await setup.built_in("c2", [*in_one, *waiting]) == 0
 
 
-async def test_what_stands_on_which_broker_is_shown_with_what_waits_there(tmp_path: Path) -> None:
-    async with servers(tmp_path / "credentials.toml") as here:
-        shown = await moor("broker", "show", "--json", **here.places())
+async def test_the_queues_of_each_broker_are_shown_with_their_depth(tmp_path: Path) -> None:
+    async with servers(tmp_path / "credentials.toml") as setup:
+        shown = await moor("broker", "show", "--json", **setup.places())
 
         assert shown.code == 0, shown.err
         brokers = json.loads(shown.out)["brokers"]

@@ -1,4 +1,6 @@
-"""What becomes of a node's provider when the node changes its cell or class, is lost, or is kept by something else."""
+"""What happens to a node's provider when the node changes its cell or class, disappears, or its provider is not
+Ironic's.
+"""
 
 import asyncio
 import itertools
@@ -31,7 +33,7 @@ from ironic_sync.core.cells import CellMap
 from ironic_sync.core.rows import NodeRow
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import until_so
-from tests.stories.test_nodes import QUICK, Scene, scene
+from tests.stories.test_nodes import QUICK, NodesSetup, nodes_setup
 
 pytestmark = [
     pytest.mark.asyncio,
@@ -51,7 +53,7 @@ CLASS = "CUSTOM_BAREMETAL"
 
 
 class World(Struct):
-    here: Scene
+    nodes_setup: NodesSetup
     simulation: IronicSimulation
     claims: Station
 
@@ -60,7 +62,7 @@ class World(Struct):
         return [ProviderId(UUID(each.uuid)) for each in self.simulation.ironic.nodes.values()]
 
     async def claim(self, node: ProviderId, consumer: ConsumerId) -> object:
-        """What placement says to it."""
+        """Placement's verdict."""
         claim = ClaimResources(
             cell="c1",
             consumer=consumer,
@@ -73,7 +75,7 @@ class World(Struct):
         return answer.verdict
 
     async def hold(self, node: ProviderId) -> None:
-        """Somebody claims it."""
+        """Another consumer claims the node."""
         assert await self.claim(node, ConsumerId(node)) == Claimed()
 
     async def release(self, node: ProviderId) -> None:
@@ -86,8 +88,8 @@ class World(Struct):
         assert isinstance(answer.verdict, Released)
 
     async def stocks(self, node: ProviderId) -> dict[str, int] | None:
-        """What is reserved of each class; None if there is no provider."""
-        found = (await self.here.here.providers()).get(str(node))
+        """The reserved amount of each class; None if there is no provider."""
+        found = (await self.nodes_setup.cloud.providers()).get(str(node))
         return None if found is None else {name: each.reserved for name, each in found.inventories.items()}
 
     async def until_stocks(self, node: ProviderId, stocks: dict[str, int] | None) -> None:
@@ -97,11 +99,11 @@ class World(Struct):
         await until_so(is_so, f"node {node} has {stocks}", repr(await self.stocks(node)))
 
     async def until_cell(self, node: ProviderId, cell: str) -> None:
-        """Placement and the registry have it there, and it is up."""
+        """Wait until placement and the registry have the node in this cell, and it is up."""
 
         async def is_so() -> bool:
-            found = (await self.here.here.providers()).get(str(node))
-            hosts = await self.here.here.client.ask(AskHosts(name=str(node)))
+            found = (await self.nodes_setup.cloud.providers()).get(str(node))
+            hosts = await self.nodes_setup.cloud.client.ask(AskHosts(name=str(node)))
             assert isinstance(hosts, HostsFound)
             in_registry = [(each.cell, each.up) for each in hosts.hosts]
             return found is not None and found.cell == cell and in_registry == [(cell, True)]
@@ -109,23 +111,23 @@ class World(Struct):
         await until_so(is_so, f"node {node} is in cell {cell}")
 
     async def row(self, node: ProviderId) -> NodeRow:
-        return (await self.here.rows.read([node]))[node]
+        return (await self.nodes_setup.rows.read([node]))[node]
 
     async def until_row(self, node: ProviderId, **fields: object) -> NodeRow:
         async def is_so() -> bool:
-            row = (await self.here.rows.read([node])).get(node)
+            row = (await self.nodes_setup.rows.read([node])).get(node)
             return row is not None and all(getattr(row, name) == value for name, value in fields.items())
 
         await until_so(is_so, f"row of {node} has {fields}")
         return await self.row(node)
 
     def change(self, node: ProviderId, **fields: object) -> None:
-        """As an operator of Ironic does."""
+        """Change the node as an operator of Ironic does."""
         operations = [{"op": "replace", "path": f"/{name}", "value": value} for name, value in fields.items()]
         self.simulation.ironic.patch(str(node), operations)
 
     def lose(self, *nodes: ProviderId) -> None:
-        """Ironic deletes them, and no word of it arrives."""
+        """Delete nodes in Ironic; no notification arrives."""
         ironic = self.simulation.ironic
         ironic.script = IronicScript(faults=(Loses(event_types=("*",)),))
         for node in nodes:
@@ -137,42 +139,42 @@ class World(Struct):
 @asynccontextmanager
 async def world(bus: str, books: str, count: int) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
-        here = await stack.enter_async_context(scene(bus, books))
-        broker = here.here.brokers.at_api("operator")
+        setup = await stack.enter_async_context(nodes_setup(bus, books))
+        broker = setup.cloud.brokers.at_api("operator")
         nodes = available_nodes(count, conductor_group="rack1")
         simulation = simulated_ironic(broker, nodes, listen=None)
-        claims = Station(here.here.brokers.at_api("scheduler"), "claims", settings=SETTINGS, asks=True)
-        await stack.enter_async_context(here.here.running((*simulation.parts, claims), claims))
-        yield World(here, simulation, claims)
+        claims = Station(setup.cloud.brokers.at_api("scheduler"), "claims", settings=SETTINGS, asks=True)
+        await stack.enter_async_context(setup.cloud.running((*simulation.parts, claims), claims))
+        yield World(setup, simulation, claims)
 
 
 async def test_a_node_whose_conductor_group_changes_goes_to_the_other_cell_as_soon_as_nothing_holds_it(
     bus: str, books: str
 ) -> None:
     async with (
-        world(bus, books, 2) as there,
-        there.here.daemon("d1", simulation=there.simulation, cells=BY_RACK),
+        world(bus, books, 2) as metal,
+        metal.nodes_setup.daemon("d1", simulation=metal.simulation, cells=BY_RACK),
     ):
-        free, held = there.nodes
+        free, held = metal.nodes
         for node in (free, held):
-            await there.until_cell(node, "c1")
-            await there.until_stocks(node, {CLASS: 0})
-        await there.hold(held)
+            await metal.until_cell(node, "c1")
+            await metal.until_stocks(node, {CLASS: 0})
+        await metal.hold(held)
 
         for node in (free, held):
-            there.change(node, conductor_group="rack2")
+            metal.change(node, conductor_group="rack2")
 
-        await there.until_cell(free, "c2")
-        await there.until_stocks(free, {CLASS: 0})
-        await there.until_stocks(held, {CLASS: 1})
-        row = await there.until_row(held, report_note=f"1 of {CLASS} is still held")
+        await metal.until_cell(free, "c2")
+        await metal.until_stocks(free, {CLASS: 0})
+        await metal.until_stocks(held, {CLASS: 1})
+        row = await metal.until_row(held, report_note=f"1 of {CLASS} is still held")
         assert (row.cell, row.cell_wanted) == ("c1", "c2")
         assert row.cell_note.endswith("it moves from 'c1' to 'c2'")
-        await there.until_cell(held, "c1")
+        await metal.until_cell(held, "c1")
 
-        await there.release(held)
-        await there.until_cell(held, "c2")
-        await there.until_stocks(held, {CLASS: 0})
+        await metal.release(held)
+        await metal.until_cell(held, "c2")
+        await metal.until_stocks(held, {CLASS: 0})
 
 
 @pytest.mark.parametrize(
@@ -180,23 +182,23 @@ async def test_a_node_whose_conductor_group_changes_goes_to_the_other_cell_as_so
     [("silver", {CLASS: 1, "CUSTOM_SILVER": 1}, {"CUSTOM_SILVER": 0}), (None, {CLASS: 1}, {})],
     ids=["another", "none"],
 )
-async def test_a_class_that_changes_while_it_is_held_is_offered_by_itself_once_it_is_free(
+async def test_a_class_changed_while_the_node_is_held_is_offered_once_the_node_is_free(
     bus: str, books: str, resource_class: str | None, held: dict[str, int], then: dict[str, int]
 ) -> None:
-    async with world(bus, books, 1) as there, there.here.daemon("d1", simulation=there.simulation):
-        (node,) = there.nodes
-        await there.until_stocks(node, {CLASS: 0})
-        await there.hold(node)
+    async with world(bus, books, 1) as metal, metal.nodes_setup.daemon("d1", simulation=metal.simulation):
+        (node,) = metal.nodes
+        await metal.until_stocks(node, {CLASS: 0})
+        await metal.hold(node)
 
-        there.change(node, resource_class=resource_class)
+        metal.change(node, resource_class=resource_class)
 
-        await there.until_stocks(node, held)
-        await there.release(node)
-        await there.until_stocks(node, then)
+        await metal.until_stocks(node, held)
+        await metal.release(node)
+        await metal.until_stocks(node, then)
 
         async def is_noted() -> bool:
-            """Placement has it before the daemon knows that."""
-            row = await there.until_row(node, report_note="")
+            """Placement has the report before the daemon learns that."""
+            row = await metal.until_row(node, report_note="")
             return row.offer is not None and row.offer.kept_class == ""
 
         await until_so(is_noted, "no class is kept any more")
@@ -205,147 +207,147 @@ async def test_a_class_that_changes_while_it_is_held_is_offered_by_itself_once_i
 async def test_a_node_that_is_deleted_while_it_is_held_stays_reserved_until_nothing_holds_it(
     bus: str, books: str
 ) -> None:
-    async with world(bus, books, 1) as there, there.here.daemon("d1", simulation=there.simulation):
-        (node,) = there.nodes
-        await there.until_stocks(node, {CLASS: 0})
-        await there.hold(node)
+    async with world(bus, books, 1) as metal, metal.nodes_setup.daemon("d1", simulation=metal.simulation):
+        (node,) = metal.nodes
+        await metal.until_stocks(node, {CLASS: 0})
+        await metal.hold(node)
 
-        there.simulation.ironic.set_maintenance(str(node), is_on=True)
-        there.simulation.ironic.delete(str(node))
+        metal.simulation.ironic.set_maintenance(str(node), is_on=True)
+        metal.simulation.ironic.delete(str(node))
 
-        await there.until_row(node, is_deleted=True, report_note=f"1 of {CLASS} is still held")
-        await there.until_stocks(node, {CLASS: 1})
-        await there.release(node)
-        await there.until_stocks(node, None)
+        await metal.until_row(node, is_deleted=True, report_note=f"1 of {CLASS} is still held")
+        await metal.until_stocks(node, {CLASS: 1})
+        await metal.release(node)
+        await metal.until_stocks(node, None)
 
 
-async def test_rows_of_a_backup_are_raised_above_what_placement_knows(bus: str, books: str) -> None:
-    async with world(bus, books, 3) as there:
+async def test_rows_restored_from_a_backup_get_sequences_above_those_that_placement_knows(
+    bus: str, books: str
+) -> None:
+    async with world(bus, books, 3) as metal:
         epoch = 0
         for _ in range(4):
-            async with there.here.daemon("d1", simulation=there.simulation):
-                for node in there.nodes:
-                    await until_reported(there, node, after_epoch=epoch)
-            epoch = max([(await there.row(node)).epoch for node in there.nodes])
-        rows = [await there.row(node) for node in there.nodes]
+            async with metal.nodes_setup.daemon("d1", simulation=metal.simulation):
+                for node in metal.nodes:
+                    await until_reported(metal, node, after_epoch=epoch)
+            epoch = max([(await metal.row(node)).epoch for node in metal.nodes])
+        rows = [await metal.row(node) for node in metal.nodes]
         assert all(row.epoch >= 4 for row in rows)
-        async with there.here.rows.transaction() as transaction:
+        async with metal.nodes_setup.rows.transaction() as transaction:
             await transaction.save(
                 [structs.replace(row, epoch=1, seen_epoch=1, read_epoch=1) for row in rows]
             )
 
-        async with there.here.daemon("d1", simulation=there.simulation):
+        async with metal.nodes_setup.daemon("d1", simulation=metal.simulation):
             for row in rows:
-                await until_reported(there, row.id, after_epoch=row.epoch)
-                there.simulation.ironic.set_maintenance(str(row.id), is_on=True)
-                await there.until_stocks(row.id, {CLASS: 1})
+                await until_reported(metal, row.id, after_epoch=row.epoch)
+                metal.simulation.ironic.set_maintenance(str(row.id), is_on=True)
+                await metal.until_stocks(row.id, {CLASS: 1})
 
 
-async def until_reported(there: World, node: ProviderId, after_epoch: int = 0) -> None:
-    """By its owner, in its epoch."""
+async def until_reported(metal: World, node: ProviderId, after_epoch: int = 0) -> None:
+    """Wait until its owner has reported it in its epoch."""
 
     async def is_so() -> bool:
-        row = (await there.here.rows.read([node])).get(node)
+        row = (await metal.nodes_setup.rows.read([node])).get(node)
         return row is not None and bool(row.owner) and row.read_epoch == row.epoch > after_epoch
 
     await until_so(is_so, f"node {node} is reported in the epoch of its owner")
 
 
-async def test_nodes_that_ironic_deleted_without_a_word_are_missed_by_the_sweep(bus: str, books: str) -> None:
+async def test_nodes_deleted_without_a_notification_are_found_by_the_sweep(bus: str, books: str) -> None:
     async with (
-        world(bus, books, 8) as there,
-        there.here.daemon("d1", simulation=there.simulation, settings=SWEEPS),
+        world(bus, books, 8) as metal,
+        metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=SWEEPS),
     ):
-        lost, *left = there.nodes
+        lost, *left = metal.nodes
         for node in (lost, *left):
-            await there.until_stocks(node, {CLASS: 0})
+            await metal.until_stocks(node, {CLASS: 0})
 
-        there.lose(lost)
+        metal.lose(lost)
 
-        await there.until_stocks(lost, None)
+        await metal.until_stocks(lost, None)
         for node in left:
-            await there.until_stocks(node, {CLASS: 0})
+            await metal.until_stocks(node, {CLASS: 0})
 
 
-async def test_more_nodes_than_are_read_one_by_one_are_removed_when_so_many_are_deleted(
+async def test_many_deleted_nodes_are_removed_although_they_are_not_read_one_by_one(
     bus: str, books: str
 ) -> None:
     believes = structs.replace(SWEEPS, missing_share=0.99)
     async with (
-        world(bus, books, 70) as there,
-        there.here.daemon("d1", simulation=there.simulation, settings=believes),
+        world(bus, books, 70) as metal,
+        metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=believes),
     ):
-        nodes = there.nodes
+        nodes = metal.nodes
         for node in nodes:
-            await there.until_stocks(node, {CLASS: 0})
+            await metal.until_stocks(node, {CLASS: 0})
 
-        there.lose(*nodes[:60])
+        metal.lose(*nodes[:60])
 
         for node in nodes[:60]:
-            await there.until_stocks(node, None)
-        await there.until_stocks(nodes[60], {CLASS: 0})
+            await metal.until_stocks(node, None)
+        await metal.until_stocks(nodes[60], {CLASS: 0})
 
 
-async def test_many_nodes_that_vanish_at_once_are_held_and_come_back(bus: str, books: str) -> None:
+async def test_many_nodes_that_vanish_at_once_stay_reserved_and_come_back(bus: str, books: str) -> None:
     hidden: set[ProviderId] = set()
     async with (
-        world(bus, books, 10) as there,
-        there.here.daemon("d1", simulation=there.simulation, settings=SWEEPS, hidden=hidden),
+        world(bus, books, 10) as metal,
+        metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=SWEEPS, hidden=hidden),
     ):
-        nodes = there.nodes
+        nodes = metal.nodes
         for node in nodes:
-            await there.until_stocks(node, {CLASS: 0})
+            await metal.until_stocks(node, {CLASS: 0})
 
         hidden.update(nodes[:7])
         for node in nodes[:7]:
-            await there.until_stocks(node, {CLASS: 1})
-            row = await there.row(node)
+            await metal.until_stocks(node, {CLASS: 1})
+            row = await metal.row(node)
             assert row.missing_since_us > 0
             assert not row.is_deleted
-        await there.until_stocks(nodes[7], {CLASS: 0})
+        await metal.until_stocks(nodes[7], {CLASS: 0})
 
         hidden.clear()
         for node in nodes:
-            await there.until_stocks(node, {CLASS: 0})
-            await there.until_row(node, missing_since_us=0)
+            await metal.until_stocks(node, {CLASS: 0})
+            await metal.until_row(node, missing_since_us=0)
 
 
-async def test_many_nodes_that_stay_missing_are_believed_to_be_gone(bus: str, books: str) -> None:
+async def test_many_nodes_that_stay_missing_are_removed_in_the_end(bus: str, books: str) -> None:
     hidden: set[ProviderId] = set()
     soon = structs.replace(SWEEPS, missing_believed_s=1.0)
     async with (
-        world(bus, books, 10) as there,
-        there.here.daemon("d1", simulation=there.simulation, settings=soon, hidden=hidden),
+        world(bus, books, 10) as metal,
+        metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=soon, hidden=hidden),
     ):
-        nodes = there.nodes
+        nodes = metal.nodes
         for node in nodes:
-            await there.until_stocks(node, {CLASS: 0})
+            await metal.until_stocks(node, {CLASS: 0})
 
         hidden.update(nodes[:7])
         for node in nodes[:7]:
-            await there.until_stocks(node, None)
-        await there.until_stocks(nodes[7], {CLASS: 0})
+            await metal.until_stocks(node, None)
+        await metal.until_stocks(nodes[7], {CLASS: 0})
 
 
-async def test_nodes_that_a_new_owner_cannot_see_are_held(bus: str, books: str) -> None:
-    async with world(bus, books, 10) as there:
-        nodes = there.nodes
-        async with there.here.daemon("d1", simulation=there.simulation):
+async def test_nodes_that_a_new_owner_cannot_see_stay_reserved(bus: str, books: str) -> None:
+    async with world(bus, books, 10) as metal:
+        nodes = metal.nodes
+        async with metal.nodes_setup.daemon("d1", simulation=metal.simulation):
             for node in nodes:
-                await there.until_stocks(node, {CLASS: 0})
+                await metal.until_stocks(node, {CLASS: 0})
         # Few enough to be read one by one.
-        async with there.here.daemon("d2", simulation=there.simulation, hidden=frozenset(nodes)):
+        async with metal.nodes_setup.daemon("d2", simulation=metal.simulation, hidden=frozenset(nodes)):
             for node in nodes:
-                await there.until_stocks(node, {CLASS: 1})
-                assert (await there.row(node)).missing_since_us > 0
+                await metal.until_stocks(node, {CLASS: 1})
+                assert (await metal.row(node)).missing_since_us > 0
 
 
-async def test_a_provider_that_something_else_wrote_is_left_alone_or_taken_as_is_set(
-    bus: str, books: str
-) -> None:
-    async with world(bus, books, 2) as there:
-        foreign, own = there.nodes
-        client = there.here.here.client
+async def test_a_foreign_provider_is_left_alone_or_taken_over_as_configured(bus: str, books: str) -> None:
+    async with world(bus, books, 2) as metal:
+        foreign, own = metal.nodes
+        client = metal.nodes_setup.cloud.client
         theirs = {
             CLASS: ReportedInventory(total=1, reserved=0, max_unit=1),
             "CUSTOM_THEIRS": ReportedInventory(total=3),
@@ -357,73 +359,71 @@ async def test_a_provider_that_something_else_wrote_is_left_alone_or_taken_as_is
             SetInventories(provider=foreign, generation=None, inventories=theirs),
         ):
             assert isinstance(await client.ask(write), WriteAnswered)
-        assert await there.stocks(foreign) == {CLASS: 0, "CUSTOM_THEIRS": 0}
-        async with there.here.daemon("d1", simulation=there.simulation):
-            await there.until_stocks(own, {CLASS: 0})
-            row = await there.until_row(foreign, is_foreign=True)
+        assert await metal.stocks(foreign) == {CLASS: 0, "CUSTOM_THEIRS": 0}
+        async with metal.nodes_setup.daemon("d1", simulation=metal.simulation):
+            await metal.until_stocks(own, {CLASS: 0})
+            row = await metal.until_row(foreign, is_foreign=True)
             assert row.report_note == "something else wrote its provider, in no cell: it is left alone"
-            there.simulation.ironic.set_maintenance(str(foreign), is_on=True)
-            there.simulation.ironic.set_maintenance(str(own), is_on=True)
-            await there.until_stocks(own, {CLASS: 1})
-            assert await there.stocks(foreign) == {CLASS: 0, "CUSTOM_THEIRS": 0}
+            metal.simulation.ironic.set_maintenance(str(foreign), is_on=True)
+            metal.simulation.ironic.set_maintenance(str(own), is_on=True)
+            await metal.until_stocks(own, {CLASS: 1})
+            assert await metal.stocks(foreign) == {CLASS: 0, "CUSTOM_THEIRS": 0}
 
         takes = structs.replace(SWEEPS, foreign_providers="take")
-        async with there.here.daemon("d1", simulation=there.simulation, settings=takes):
-            await there.until_stocks(foreign, {CLASS: 1})
-            await there.until_cell(foreign, "c1")
-            there.simulation.ironic.set_maintenance(str(foreign), is_on=False)
-            await there.until_stocks(foreign, {CLASS: 0})
-            await there.hold(foreign)
+        async with metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=takes):
+            await metal.until_stocks(foreign, {CLASS: 1})
+            await metal.until_cell(foreign, "c1")
+            metal.simulation.ironic.set_maintenance(str(foreign), is_on=False)
+            await metal.until_stocks(foreign, {CLASS: 0})
+            await metal.hold(foreign)
 
 
 async def test_the_row_of_a_deleted_node_is_pruned_after_a_time(bus: str, books: str) -> None:
     prunes = structs.replace(SWEEPS, deleted_kept_s=0.5)
     async with (
-        world(bus, books, 2) as there,
-        there.here.daemon("d1", simulation=there.simulation, settings=prunes),
+        world(bus, books, 2) as metal,
+        metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=prunes),
     ):
-        gone, left = there.nodes
-        await there.until_stocks(gone, {CLASS: 0})
-        there.simulation.ironic.set_maintenance(str(gone), is_on=True)
-        there.simulation.ironic.delete(str(gone))
+        gone, left = metal.nodes
+        await metal.until_stocks(gone, {CLASS: 0})
+        metal.simulation.ironic.set_maintenance(str(gone), is_on=True)
+        metal.simulation.ironic.delete(str(gone))
 
         async def is_pruned() -> bool:
-            return [*await there.here.rows.read([gone, left])] == [left]
+            return [*await metal.nodes_setup.rows.read([gone, left])] == [left]
 
         await until_so(is_pruned, f"the row of {gone} is pruned")
-        assert await there.stocks(gone) is None
+        assert await metal.stocks(gone) is None
 
-        # It comes back under the same id: placement remembers its numbers.
-        there.simulation.ironic.create(
+        # It comes back under the same id: placement remembers its epoch and sequence.
+        metal.simulation.ironic.create(
             {"uuid": str(gone), "driver": "fake-hardware", "resource_class": "baremetal"}
         )
-        await there.until_stocks(gone, {CLASS: 1})
+        await metal.until_stocks(gone, {CLASS: 1})
 
 
-async def test_a_node_whose_leaving_is_committed_is_not_claimed_before_it_is_back(
-    bus: str, books: str
-) -> None:
+async def test_an_unavailable_node_is_not_claimed_before_it_is_available_again(bus: str, books: str) -> None:
     claimed_while_away: list[ConsumerId] = []
     verdicts: Counter[str] = Counter()
     is_away = asyncio.Event()
 
-    async with world(bus, books, 1) as there, there.here.daemon("d1", simulation=there.simulation):
-        (node,) = there.nodes
-        await there.until_stocks(node, {CLASS: 0})
+    async with world(bus, books, 1) as metal, metal.nodes_setup.daemon("d1", simulation=metal.simulation):
+        (node,) = metal.nodes
+        await metal.until_stocks(node, {CLASS: 0})
 
         async def claim_again_and_again() -> None:
             for number in itertools.count(1):
                 was_away = is_away.is_set()
-                verdict = await there.claim(node, consumer := ConsumerId(UUID(int=number)))
+                verdict = await metal.claim(node, consumer := ConsumerId(UUID(int=number)))
                 verdicts[type(verdict).__name__] += 1
                 if isinstance(verdict, Claimed):
                     claimed_while_away.extend([consumer] if was_away else [])
-                    await there.let_go(consumer)
+                    await metal.let_go(consumer)
 
         claiming = asyncio.create_task(claim_again_and_again())
         for _ in range(8):
-            there.simulation.ironic.set_maintenance(str(node), is_on=True)
-            await there.until_stocks(node, {CLASS: 1})
+            metal.simulation.ironic.set_maintenance(str(node), is_on=True)
+            await metal.until_stocks(node, {CLASS: 1})
             is_away.set()
             refused = verdicts["DoesNotFit"]
 
@@ -433,7 +433,7 @@ async def test_a_node_whose_leaving_is_committed_is_not_claimed_before_it_is_bac
             await until_so(is_refused, "claims are refused", verdicts)
             is_away.clear()
             claimed = verdicts["Claimed"]
-            there.simulation.ironic.set_maintenance(str(node), is_on=False)
+            metal.simulation.ironic.set_maintenance(str(node), is_on=False)
 
             async def is_claimed(more_than: int = claimed) -> bool:
                 return verdicts["Claimed"] > more_than

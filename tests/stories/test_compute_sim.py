@@ -1,4 +1,6 @@
-"""Pretended hosts as others meet them: placement beside them, a conductor that orders, and ears on the events."""
+"""The simulated hypervisors as other workers see them: with a real placement worker, a scripted conductor, and a feed
+of events.
+"""
 
 import asyncio
 from collections import Counter
@@ -67,8 +69,8 @@ BUSES = pytest.mark.parametrize("bus", ["memory", pytest.param("rabbitmq", marks
 QUICK = ComputeSettings(cell="c1", beat_s=0.1, facts_every_s=0.05, again_s=0.05, drain_s=0.1)
 
 
-class Scene:
-    """Who stands around the compute: placement, a conductor's queue, a feed of events."""
+class ComputeSetup:
+    """A compute with its surroundings: placement, a conductor's queue, a feed of events."""
 
     def __init__(
         self, under_test: BrokerUnderTest, broker: Broker, client: Station, store: MemoryPlacementStore
@@ -112,7 +114,7 @@ class Scene:
                 await asyncio.sleep(0.005)
 
     def facts(self) -> dict[str, HostFacts]:
-        """The last word on each host."""
+        """The latest facts of each host."""
         reported = [each for each in self.heard if isinstance(each, HostsReported)]
         return {facts.name: facts for each in reported for facts in each.hosts}
 
@@ -143,7 +145,7 @@ BOOKS = PlacementSettings(feed_lead_again_ms=20)
 
 
 @asynccontextmanager
-async def scene(bus: str, settings: PlacementSettings = BOOKS) -> AsyncIterator[Scene]:
+async def compute_setup(bus: str, settings: PlacementSettings = BOOKS) -> AsyncIterator[ComputeSetup]:
     async with AsyncExitStack() as stack:
         under_test = await under_test_of(bus)
         stack.push_async_callback(under_test.close)
@@ -151,16 +153,16 @@ async def scene(bus: str, settings: PlacementSettings = BOOKS) -> AsyncIterator[
         store = MemoryPlacementStore()
         placement = Station(broker, "placement", settings=SETTINGS)
         client = Station(broker, "client", settings=SETTINGS, asks=True)
-        here = Scene(under_test, broker, client, store)
+        setup = ComputeSetup(under_test, broker, client, store)
         kinds = (InstanceSpawned, SpawnFailed, InstanceDestroyed)
-        conductor = client.worker("conductor.c1.work", dict.fromkeys(kinds, here.on_answers), here)
+        conductor = client.worker("conductor.c1.work", dict.fromkeys(kinds, setup.on_answers), setup)
         told = asyncio.Event()
         books = placement_parts((placement,), store, settings)
         running = asyncio.create_task(run_until(told, (client, conductor, *books), drain_s_max=10))
-        listening = asyncio.create_task(here.listen())
-        await here.listening.wait()
+        listening = asyncio.create_task(setup.listen())
+        await setup.listening.wait()
         try:
-            yield here
+            yield setup
             assert await store.audit() == ()
         finally:
             listening.cancel()
@@ -201,94 +203,94 @@ def gone(number: int, host: str, attempt: int = 1) -> InstanceDestroyed:
 
 
 @BUSES
-async def test_hosts_appear_in_placement_and_to_whoever_listens_and_their_hearts_beat(bus: str) -> None:
-    async with scene(bus) as here, here.computing(alike("c1", 3, HostSize(numa_nodes=2))):
-        await here.until_providers(lambda found: len(found) == 9)
+async def test_hosts_appear_in_placement_and_in_events_and_send_heartbeats(bus: str) -> None:
+    async with compute_setup(bus) as setup, setup.computing(alike("c1", 3, HostSize(numa_nodes=2))):
+        await setup.until_providers(lambda found: len(found) == 9)
         everybody = frozenset(root_of(f"c1-host-0000{n}") for n in (1, 2, 3))
-        await until(lambda: len(here.facts()) == 3 and everybody in here.beats())
+        await until(lambda: len(setup.facts()) == 3 and everybody in setup.beats())
 
-        providers = await here.providers()
+        providers = await setup.providers()
         root, numa = providers["c1-host-00001"], providers["c1-host-00001_NUMA1"]
         assert (root.cell, set(root.inventories)) == ("c1", {"DISK_GB"})
         assert (numa.parent, numa.inventories["VCPU"].total) == (root.id, 16)
-        facts = here.facts()["c1-host-00002"]
+        facts = setup.facts()["c1-host-00002"]
         assert (facts.availability_zone, facts.hypervisor_type) == ("az3", "QEMU")
 
 
 @BUSES
-async def test_a_spawn_is_answered_again_alike_and_a_destroyed_attempt_is_never_built(bus: str) -> None:
-    async with scene(bus) as here, here.computing(alike("c1", 1)):
+async def test_a_repeated_spawn_gets_the_same_answer_and_a_destroyed_attempt_is_never_built(bus: str) -> None:
+    async with compute_setup(bus) as setup, setup.computing(alike("c1", 1)):
         host = "c1-host-00001"
-        await here.order(spawn(1, host))
-        await until(lambda: here.answers == [spawned(1, host)])
-        await here.order(spawn(1, host))
-        await until(lambda: here.answers == [spawned(1, host)] * 2)
-        await until(lambda: here.facts().get(host, HostFacts(id=root_of(host), name="")).instances == 1)
+        await setup.order(spawn(1, host))
+        await until(lambda: setup.answers == [spawned(1, host)])
+        await setup.order(spawn(1, host))
+        await until(lambda: setup.answers == [spawned(1, host)] * 2)
+        await until(lambda: setup.facts().get(host, HostFacts(id=root_of(host), name="")).instances == 1)
 
-        here.answers.clear()
-        await here.order(destroy(1, host))
-        await until(lambda: here.answers == [gone(1, host)])
-        await here.order(destroy(1, host))
-        await until(lambda: here.answers == [gone(1, host)] * 2)
-        await here.order(spawn(1, host))
-        await until(lambda: here.answers == [gone(1, host)] * 3)
-        # Another attempt of the same instance is another thing.
-        await here.order(spawn(1, host, attempt=2))
-        await until(lambda: here.answers[3:] == [spawned(1, host, attempt=2)])
-        await until(lambda: here.facts()[host].instances == 1)
+        setup.answers.clear()
+        await setup.order(destroy(1, host))
+        await until(lambda: setup.answers == [gone(1, host)])
+        await setup.order(destroy(1, host))
+        await until(lambda: setup.answers == [gone(1, host)] * 2)
+        await setup.order(spawn(1, host))
+        await until(lambda: setup.answers == [gone(1, host)] * 3)
+        # Another attempt of the same instance is a separate order.
+        await setup.order(spawn(1, host, attempt=2))
+        await until(lambda: setup.answers[3:] == [spawned(1, host, attempt=2)])
+        await until(lambda: setup.facts()[host].instances == 1)
 
 
 @BUSES
-async def test_a_destroy_that_overtakes_its_spawn_and_one_of_nothing_are_confirmed(bus: str) -> None:
-    async with scene(bus) as here, here.computing(alike("c1", 1), FaultScript(spawn_ms=300_000)):
+async def test_a_destroy_before_its_spawn_and_one_of_an_unknown_attempt_are_confirmed(bus: str) -> None:
+    async with compute_setup(bus) as setup, setup.computing(alike("c1", 1), FaultScript(spawn_ms=300_000)):
         host = "c1-host-00001"
-        await here.order(destroy(1, host))
-        await until(lambda: here.answers == [gone(1, host)])
-        await here.order(spawn(2, host))
-        await until(lambda: bool(here.facts()) and here.facts()[host].io_ops == 1)
-        await here.order(destroy(2, host))
-        await until(lambda: here.answers == [gone(1, host), gone(2, host)])
-        await until(lambda: (here.facts()[host].io_ops, here.facts()[host].instances) == (0, 0))
+        await setup.order(destroy(1, host))
+        await until(lambda: setup.answers == [gone(1, host)])
+        await setup.order(spawn(2, host))
+        await until(lambda: bool(setup.facts()) and setup.facts()[host].io_ops == 1)
+        await setup.order(destroy(2, host))
+        await until(lambda: setup.answers == [gone(1, host), gone(2, host)])
+        await until(lambda: (setup.facts()[host].io_ops, setup.facts()[host].instances) == (0, 0))
 
 
 @BUSES
-async def test_a_host_that_restarted_builds_what_it_does_not_know_and_confirms_what_it_has_not(
+async def test_a_restarted_host_builds_unknown_attempts_and_confirms_destroys_of_missing_ones(
     bus: str,
 ) -> None:
-    async with scene(bus) as here:
+    async with compute_setup(bus) as setup:
         host = "c1-host-00001"
-        async with here.computing(alike("c1", 1)):
-            await here.order(spawn(1, host), spawn(2, host))
-            await until(lambda: len(here.answers) == 2)
-        here.answers.clear()
-        async with here.computing(alike("c1", 1)):
-            await here.order(destroy(1, host), spawn(2, host))
-            await until(lambda: len(here.answers) == 2)
+        async with setup.computing(alike("c1", 1)):
+            await setup.order(spawn(1, host), spawn(2, host))
+            await until(lambda: len(setup.answers) == 2)
+        setup.answers.clear()
+        async with setup.computing(alike("c1", 1)):
+            await setup.order(destroy(1, host), spawn(2, host))
+            await until(lambda: len(setup.answers) == 2)
 
-        assert set(here.answers) == {gone(1, host), spawned(2, host)}
+        assert set(setup.answers) == {gone(1, host), spawned(2, host)}
 
 
 @BUSES
 async def test_some_builds_fail_with_their_reason_and_the_same_ones_fail_again(bus: str) -> None:
     script = FaultScript(spawn_ms=1, faults=(FailsToBuild(probability=0.3, reason="no image"),))
-    async with scene(bus) as here:
+    async with compute_setup(bus) as setup:
         outcomes = []
         for _ in range(2):
-            async with here.computing(alike("c1", 5), script):
+            async with setup.computing(alike("c1", 5), script):
                 orders = [spawn(n, f"c1-host-0000{n % 5 + 1}") for n in range(200)]
-                await here.order(*orders)
-                await until(lambda: len(here.answers) == 200)
-                failed = [each for each in here.answers if isinstance(each, SpawnFailed)]
+                await setup.order(*orders)
+                await until(lambda: len(setup.answers) == 200)
+                failed = [each for each in setup.answers if isinstance(each, SpawnFailed)]
                 assert {each.reason for each in failed} == {"no image"}
                 outcomes.append({each.instance for each in failed})
-                here.answers.clear()
+                setup.answers.clear()
 
         assert outcomes[0] == outcomes[1]
         assert 30 < len(outcomes[0]) < 90
 
 
 @BUSES
-async def test_a_silent_host_is_heard_again_and_a_late_one_says_what_it_has_kept(bus: str) -> None:
+async def test_a_silent_host_answers_again_and_a_late_one_sends_its_delayed_answers(bus: str) -> None:
     script = FaultScript(
         spawn_ms=5,
         faults=(
@@ -298,43 +300,43 @@ async def test_a_silent_host_is_heard_again_and_a_late_one_says_what_it_has_kept
         ),
     )
     silent, late, dead, well = (f"c1-host-0000{n}" for n in (1, 2, 3, 4))
-    async with scene(bus) as here, here.computing(alike("c1", 4), script):
-        await here.order(spawn(1, silent), spawn(2, late), spawn(3, dead), spawn(4, well))
-        await until(lambda: spawned(4, well) in here.answers and bool(here.beats()))
-        assert here.answers == [spawned(4, well)]
-        assert here.beats()[0] == {root_of(well)}
-        assert set(here.facts()) == {well}
+    async with compute_setup(bus) as setup, setup.computing(alike("c1", 4), script):
+        await setup.order(spawn(1, silent), spawn(2, late), spawn(3, dead), spawn(4, well))
+        await until(lambda: spawned(4, well) in setup.answers and bool(setup.beats()))
+        assert setup.answers == [spawned(4, well)]
+        assert setup.beats()[0] == {root_of(well)}
+        assert set(setup.facts()) == {well}
 
-        await until(lambda: spawned(2, late) in here.answers and {silent, late} <= set(here.facts()))
-        assert spawned(1, silent) not in here.answers
-        await here.order(spawn(1, silent), spawn(3, dead), destroy(3, dead))
-        await until(lambda: spawned(1, silent) in here.answers)
-        await until(lambda: here.beats()[-1] == {root_of(silent), root_of(late), root_of(well)})
-        await here.until_providers(lambda found: set(found) == {silent, late, well})
-        assert set(here.answers) == {spawned(1, silent), spawned(2, late), spawned(4, well)}
+        await until(lambda: spawned(2, late) in setup.answers and {silent, late} <= set(setup.facts()))
+        assert spawned(1, silent) not in setup.answers
+        await setup.order(spawn(1, silent), spawn(3, dead), destroy(3, dead))
+        await until(lambda: spawned(1, silent) in setup.answers)
+        await until(lambda: setup.beats()[-1] == {root_of(silent), root_of(late), root_of(well)})
+        await setup.until_providers(lambda found: set(found) == {silent, late, well})
+        assert set(setup.answers) == {spawned(1, silent), spawned(2, late), spawned(4, well)}
 
 
 @BUSES
-async def test_a_slow_build_does_not_hold_up_the_others(bus: str) -> None:
+async def test_a_slow_build_does_not_delay_the_others(bus: str) -> None:
     script = FaultScript(spawn_ms=2, faults=(BuildsSlowly(hosts=("*-00001",), spawn_ms=200),))
-    async with scene(bus) as here, here.computing(alike("c1", 2), script):
+    async with compute_setup(bus) as setup, setup.computing(alike("c1", 2), script):
         slow, quick = "c1-host-00001", "c1-host-00002"
-        await here.order(spawn(1, slow))
-        await here.order(spawn(2, quick))
-        await until(lambda: len(here.answers) == 2)
+        await setup.order(spawn(1, slow))
+        await setup.order(spawn(2, quick))
+        await until(lambda: len(setup.answers) == 2)
 
-        assert here.answers == [spawned(2, quick), spawned(1, slow)]
+        assert setup.answers == [spawned(2, quick), spawned(1, slow)]
 
 
 @BUSES
-async def test_only_what_changed_is_reported_and_what_an_operator_set_survives(bus: str) -> None:
+async def test_only_changes_are_reported_and_an_operators_settings_survive(bus: str) -> None:
     change = Changes(hosts=("*-00001",), after_s=0.4, vcpus=-8, traits_gained=("CUSTOM_WARM",))
     hosts = alike("c1", 3, HostSize(vcpus=16))
-    async with scene(bus) as here:
-        async with here.computing(hosts, FaultScript(faults=(change,))):
-            await here.until_providers(lambda found: len(found) == 3)
-            shapes = {name: each.shape for name, each in (await here.providers()).items()}
-            # Another reporter hangs a device under a host, which is none of the host's business.
+    async with compute_setup(bus) as setup:
+        async with setup.computing(hosts, FaultScript(faults=(change,))):
+            await setup.until_providers(lambda found: len(found) == 3)
+            shapes = {name: each.shape for name, each in (await setup.providers()).items()}
+            # Another reporter adds a child provider to a host; the compute leaves it alone.
             device = ReportedProvider(
                 id=ProviderId(UUID(int=77)),
                 name="an-accelerator",
@@ -342,14 +344,14 @@ async def test_only_what_changed_is_reported_and_what_an_operator_set_survives(b
                 inventories={"FPGA": ReportedInventory(total=1)},
                 traits=("CUSTOM_BY_HAND",),
             )
-            answer = await here.client.ask(
+            answer = await setup.client.ask(
                 ReportInventory(cell="c1", root=root_of("c1-host-00001"), providers=(device,))
             )
             assert isinstance(answer, ReportAnswered)
             assert isinstance(answer.verdict, ReportAccepted)
-            await here.until_providers(lambda found: "CUSTOM_WARM" in found["c1-host-00001"].traits)
+            await setup.until_providers(lambda found: "CUSTOM_WARM" in found["c1-host-00001"].traits)
 
-        after = await here.providers()
+        after = await setup.providers()
         assert after["c1-host-00001"].inventories["VCPU"].total == 8
         assert after["an-accelerator"].traits == ("CUSTOM_BY_HAND",)
         assert after["an-accelerator"].generation == 1
@@ -357,49 +359,50 @@ async def test_only_what_changed_is_reported_and_what_an_operator_set_survives(b
             "c1-host-00002",
             "c1-host-00003",
         }
-        # Started anew it tells everything; nothing of it is news, so nothing moves.
-        async with here.computing(hosts, FaultScript(faults=(Changes(hosts=("*-00001",), vcpus=-8),))):
-            await here.until_providers(lambda found: "CUSTOM_WARM" not in found["c1-host-00001"].traits)
-        again = await here.providers()
+        # A restarted compute reports everything. Nothing of it is new, so no shape moves.
+        async with setup.computing(hosts, FaultScript(faults=(Changes(hosts=("*-00001",), vcpus=-8),))):
+            await setup.until_providers(lambda found: "CUSTOM_WARM" not in found["c1-host-00001"].traits)
+        again = await setup.providers()
         assert again["c1-host-00002"].shape == after["c1-host-00002"].shape
 
 
 @BUSES
-async def test_an_answer_that_no_queue_takes_is_said_again_until_one_does(bus: str) -> None:
-    async with scene(bus) as here:
+async def test_an_unroutable_answer_is_repeated_until_a_queue_takes_it(bus: str) -> None:
+    async with compute_setup(bus) as setup:
         host = "c1-host-00001"
-        async with here.computing(alike("c1", 1)):
-            await here.under_test.delete_queue("conductor.c1.work")
-            await here.order(spawn(1, host))
-            # Built, so that its answer was said to nobody.
+        async with setup.computing(alike("c1", 1)):
+            await setup.under_test.delete_queue("conductor.c1.work")
+            await setup.order(spawn(1, host))
+            # Built, but nobody was listening for the answer.
             await until(
                 lambda: (
-                    bool(here.facts()) and (here.facts()[host].instances, here.facts()[host].io_ops) == (1, 0)
+                    bool(setup.facts())
+                    and (setup.facts()[host].instances, setup.facts()[host].io_ops) == (1, 0)
                 )
             )
-            assert here.answers == []
-            await declared(here.under_test)
-            await until(lambda: spawned(1, host) in here.answers)
+            assert setup.answers == []
+            await declared(setup.under_test)
+            await until(lambda: spawned(1, host) in setup.answers)
 
 
-async def test_an_answer_that_was_not_confirmed_is_said_by_the_process_after_a_kill() -> None:
+async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() -> None:
     host = "c1-host-00001"
-    async with scene("memory") as here, open_again("sqlite", Elapsed()) as again:
+    async with compute_setup("memory") as setup, open_again("sqlite", Elapsed()) as again:
         killed = await again("c1")
-        async with here.computing(alike("c1", 1), FaultScript(spawn_ms=200), store=killed):
-            await here.order(spawn(1, host))
+        async with setup.computing(alike("c1", 1), FaultScript(spawn_ms=200), store=killed):
+            await setup.order(spawn(1, host))
             await _until_it_has(killed, host, Load(instances=1, io_ops=1))
-            await here.under_test.set_alarm(on=True)
+            await setup.under_test.set_alarm(on=True)
             await _until_it_has(killed, host, Load(instances=1, io_ops=0))
-            # What stands in the table while nothing is confirmed is all that a killed process leaves behind.
+            # The rows of unconfirmed answers are all that a killed process leaves behind.
             left = await again("c1")
-            # Closed in peace, since a test has no process to kill.
-            await here.under_test.set_alarm(on=False)
-            await until(lambda: here.answers == [spawned(1, host)])
-        here.answers.clear()
+            # Closed properly; a test cannot kill a process inside itself.
+            await setup.under_test.set_alarm(on=False)
+            await until(lambda: setup.answers == [spawned(1, host)])
+        setup.answers.clear()
 
-        async with here.computing(alike("c1", 1), store=left):
-            await until(lambda: here.answers == [spawned(1, host)])
+        async with setup.computing(alike("c1", 1), store=left):
+            await until(lambda: setup.answers == [spawned(1, host)])
 
 
 async def _until_it_has(store: ComputeStore, host: str, load: Load) -> None:
@@ -409,14 +412,14 @@ async def _until_it_has(store: ComputeStore, host: str, load: Load) -> None:
 
 
 @BUSES
-async def test_a_compute_that_is_stopped_tells_of_the_builds_that_end_soon(bus: str) -> None:
-    async with scene(bus) as here:
+async def test_a_stopping_compute_still_reports_builds_that_end_soon(bus: str) -> None:
+    async with compute_setup(bus) as setup:
         patient = structs.replace(QUICK, drain_s=5)
         host = "c1-host-00001"
-        async with here.computing(alike("c1", 1), FaultScript(spawn_ms=300), patient):
-            await here.order(spawn(1, host))
-            await until(lambda: bool(here.facts()) and here.facts()[host].io_ops == 1)
-        await until(lambda: here.answers == [spawned(1, host)])
+        async with setup.computing(alike("c1", 1), FaultScript(spawn_ms=300), patient):
+            await setup.order(spawn(1, host))
+            await until(lambda: bool(setup.facts()) and setup.facts()[host].io_ops == 1)
+        await until(lambda: setup.answers == [spawned(1, host)])
 
 
 @BUSES
@@ -445,21 +448,21 @@ async def test_a_report_is_repeated_until_placement_is_there_to_answer(bus: str)
 
 
 @BUSES
-async def test_an_order_for_a_host_that_is_not_here_is_buried_with_its_reason(bus: str) -> None:
-    async with scene(bus) as here, here.computing(alike("c1", 1)):
-        await here.order(spawn(1, "nowhere"), spawn(2, "c1-host-00001"))
-        await until(lambda: here.answers == [spawned(2, "c1-host-00001")])
-        (letter,) = await dead_letters(here.broker, 1)
+async def test_an_order_for_an_unknown_host_is_dead_lettered_with_its_reason(bus: str) -> None:
+    async with compute_setup(bus) as setup, setup.computing(alike("c1", 1)):
+        await setup.order(spawn(1, "nowhere"), spawn(2, "c1-host-00001"))
+        await until(lambda: setup.answers == [spawned(2, "c1-host-00001")])
+        (letter,) = await dead_letters(setup.broker, 1)
 
         assert letter.reason == f"host is {root_of('nowhere')}, which cell 'c1' does not have here"
 
 
 @BUSES
 async def test_two_thousand_hosts_start_with_few_messages(bus: str) -> None:
-    async with scene(bus) as here, here.computing(alike("c1", 2000)) as station:
-        await here.until_providers(lambda found: len(found) == 2000)
-        await until(lambda: len(here.facts()) == 2000)
-        counted = Counter(type(each) for each in here.heard if not isinstance(each, ProvidersChanged))
+    async with compute_setup(bus) as setup, setup.computing(alike("c1", 2000)) as station:
+        await setup.until_providers(lambda found: len(found) == 2000)
+        await until(lambda: len(setup.facts()) == 2000)
+        counted = Counter(type(each) for each in setup.heard if not isinstance(each, ProvidersChanged))
 
         assert counted[HostsReported] == 2
         # Reports, facts and a few heartbeats; a parcel holds at most 200 messages.

@@ -1,4 +1,4 @@
-"""Long days of pretended hosts, on a loop whose clock jumps: hours of faults take no time, and turns are exact.
+"""Long runs of simulated hypervisors on the simulated clock: hours of faults take no real time, and times are exact.
 
 And `python -m compute_sim` as a process of its own.
 """
@@ -39,10 +39,10 @@ from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
 from tests.contracts.stage import PATIENCE_S, declared
 from tests.contracts.stage import SETTINGS as BUS
 from tests.simulation.loop import run_simulated, until_s
-from tests.stories.test_compute_sim import Scene, destroy, gone, scene, spawn, spawned
+from tests.stories.test_compute_sim import ComputeSetup, compute_setup, destroy, gone, spawn, spawned
 
 HOST = "c1-host-00001"
-# Nobody else writes into these books: they need not be looked through many times in each of many seconds.
+# No other writer changes these books, so the worker need not poll its log many times a second.
 BOOKS = PlacementSettings(feed_poll_ms=10_000, feed_lead_again_ms=1_000)
 SETTINGS = ComputeSettings(cell="c1", beat_s=10, facts_every_s=5)
 
@@ -71,41 +71,42 @@ def test_an_hour_with_a_silent_a_late_and_a_dying_host() -> None:
     )
 
     async def day() -> None:
-        async with scene("memory", BOOKS) as here, here.computing(alike("c1", 4), script, SETTINGS):
+        async with compute_setup("memory", BOOKS) as setup, setup.computing(alike("c1", 4), script, SETTINGS):
             everybody = {root_of(f"c1-host-0000{n}") for n in (1, 2, 3, 4)}
             await until_s(500)
-            await here.order(*(spawn(n, f"c1-host-0000{n}") for n in (1, 2, 3, 4)))
+            await setup.order(*(spawn(n, f"c1-host-0000{n}") for n in (1, 2, 3, 4)))
             await until_s(559)
-            assert here.answers == []
+            assert setup.answers == []
             await until_s(599)
-            assert set(here.answers) == {spawned(n, f"c1-host-0000{n}") for n in (1, 2, 3, 4)}
-            assert {host for beat in here.beats() for host in beat} == everybody
-            here.answers.clear()
-            here.heard.clear()
+            assert set(setup.answers) == {spawned(n, f"c1-host-0000{n}") for n in (1, 2, 3, 4)}
+            assert {host for beat in setup.beats() for host in beat} == everybody
+            setup.answers.clear()
+            setup.heard.clear()
 
             await until_s(601)
-            await here.order(
+            await setup.order(
                 spawn(5, silent), spawn(6, late), spawn(7, dying), destroy(2, late), destroy(3, dying)
             )
             await until_s(1199)
-            assert here.answers == []
-            assert {host for beat in here.beats() for host in beat} == {root_of("c1-host-00004")}
+            assert setup.answers == []
+            assert {host for beat in setup.beats() for host in beat} == {root_of("c1-host-00004")}
 
             await until_s(1206)
-            # What a silent host did is asked again; a late one tells it all, and may be long superseded.
-            assert set(here.answers) == {spawned(6, late), gone(2, late)}
-            assert here.facts()[silent].instances == 2
-            await here.order(spawn(5, silent), destroy(3, dying))
+            # Orders to the silent host are repeated; the late host answers them all, and the answers may be of
+            # superseded attempts.
+            assert set(setup.answers) == {spawned(6, late), gone(2, late)}
+            assert setup.facts()[silent].instances == 2
+            await setup.order(spawn(5, silent), destroy(3, dying))
             await until_s(3600)
-            assert here.answers[2:] == [spawned(5, silent)]
-            assert here.beats()[-1] == everybody - {root_of(dying)}
-            beats = [each for each in here.heard if isinstance(each, HostsAlive)]
+            assert setup.answers[2:] == [spawned(5, silent)]
+            assert setup.beats()[-1] == everybody - {root_of(dying)}
+            beats = [each for each in setup.heard if isinstance(each, HostsAlive)]
             assert 250 < len(beats) < 310
 
     run_simulated(day())
 
 
-def test_what_placement_refuses_is_told_again_with_the_next_change() -> None:
+def test_a_refused_report_is_repeated_with_the_next_change() -> None:
     script = FaultScript(
         faults=(
             Changes(hosts=(HOST,), after_s=100, disk_gb=-10_000),
@@ -114,46 +115,46 @@ def test_what_placement_refuses_is_told_again_with_the_next_change() -> None:
     )
 
     async def day() -> None:
-        async with scene("memory", BOOKS) as here, here.computing(alike("c1", 2), script, SETTINGS):
+        async with compute_setup("memory", BOOKS) as setup, setup.computing(alike("c1", 2), script, SETTINGS):
             await until_s(50)
-            answer = await here.client.ask(claim(5))
+            answer = await setup.client.ask(claim(5))
             assert isinstance(answer, ClaimAnswered)
-            # The question is asked again when the jumping clock overtakes its answer.
+            # The question is repeated when the simulated clock passes its timeout.
             assert isinstance(answer.verdict, Claimed | AlreadyClaimed)
             await until_s(150)
-            refused = [each for each in here.heard if isinstance(each, InventoryRefused)]
+            refused = [each for each in setup.heard if isinstance(each, InventoryRefused)]
             assert [type(each.verdict) for each in refused] == [InventoryInUse]
-            assert "DISK_GB" in (await here.providers())[HOST].inventories
+            assert "DISK_GB" in (await setup.providers())[HOST].inventories
             order = claim(5)
             over = ReleaseClaim(cell="c1", consumer=order.consumer, attempt=1, issued_at=now())
-            await here.client.publisher.send(over)
+            await setup.client.publisher.send(over)
             await until_s(199)
-            assert "DISK_GB" in (await here.providers())[HOST].inventories
+            assert "DISK_GB" in (await setup.providers())[HOST].inventories
             await until_s(201)
-            after = (await here.providers())[HOST]
+            after = (await setup.providers())[HOST]
             assert "DISK_GB" not in after.inventories
             assert "CUSTOM_LATER" in after.traits
 
     run_simulated(day())
 
 
-def test_who_finds_that_somebody_else_reported_its_host_tells_it_whole_again() -> None:
+def test_a_compute_reports_its_host_in_full_after_another_reporter_did() -> None:
     script = FaultScript(faults=(Changes(hosts=(HOST,), after_s=100, traits_gained=("CUSTOM_MINE",)),))
 
     async def day() -> None:
-        async with scene("memory", BOOKS) as here, here.computing(alike("c1", 1), script, SETTINGS):
+        async with compute_setup("memory", BOOKS) as setup, setup.computing(alike("c1", 1), script, SETTINGS):
             await until_s(50)
-            told = (await here.providers())[HOST]
-            await _somebody_else_reports(here)
+            told = (await setup.providers())[HOST]
+            await _somebody_else_reports(setup)
             await until_s(110)
-            after = (await here.providers())[HOST]
+            after = (await setup.providers())[HOST]
             assert "CUSTOM_MINE" in after.traits
             assert after.inventories == told.inventories
 
     run_simulated(day())
 
 
-def test_a_report_outlives_the_patience_of_who_asks() -> None:
+def test_a_report_outlives_the_timeout_of_its_question() -> None:
     async def day() -> None:
         broker = await declared(MemoryUnderTest())
         store = MemoryPlacementStore()
@@ -181,8 +182,8 @@ def test_a_report_outlives_the_patience_of_who_asks() -> None:
     run_simulated(day())
 
 
-class _Hushed:
-    """A placement that takes every report, and never has an answer about one host."""
+class SilentAboutOneHost:
+    """A placement worker that accepts every report, and never answers those of one host."""
 
     def __init__(self) -> None:
         self.taken: list[ReportInventory] = []
@@ -201,12 +202,12 @@ class _Hushed:
         yield
 
 
-def test_a_report_that_is_never_answered_holds_up_no_other_and_stays_the_same() -> None:
+def test_an_unanswered_report_delays_no_other_and_stays_the_same() -> None:
     script = FaultScript(faults=(Changes(after_s=100, traits_gained=("CUSTOM_LATER",)),))
 
     async def day() -> None:
         broker = await declared(MemoryUnderTest())
-        placement = _Hushed()
+        placement = SilentAboutOneHost()
         stations = [Station(broker, name, settings=BUS, asks=True) for name in ("compute", "placement")]
         books = stations[1].worker("placement.work", {ReportInventory: placement.on_reports}, placement)
         told = asyncio.Event()
@@ -232,9 +233,9 @@ def test_a_report_that_is_never_answered_holds_up_no_other_and_stays_the_same() 
     run_simulated(day())
 
 
-async def _somebody_else_reports(here: Scene) -> None:
-    """With a number that a clock gone wrong has made up."""
-    answer = await here.client.ask(
+async def _somebody_else_reports(setup: ComputeSetup) -> None:
+    """The other reporter's sequence comes from a wrong clock."""
+    answer = await setup.client.ask(
         ReportInventory(cell="c1", root=root_of(HOST), providers=(), sequence=2**60)
     )
     assert isinstance(answer, ReportAnswered)

@@ -1,4 +1,4 @@
-"""A cell's conductor at work: a real placement worker beside it, computes that follow a script, and every pair of back ends."""
+"""A cell's conductor with a real placement worker and scripted computes, over every pair of broker and store."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -71,7 +71,7 @@ pytestmark = pytest.mark.asyncio
 
 NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a02")
 BUILD, FAIL, SILENT = "build", "fail", "silent"
-# No question of the conductor's waits long for placement, so that a test sees it go unanswered.
+# The conductor gives its questions to placement a short timeout, so that a test sees one expire.
 IMPATIENT = BusSettings(
     retry_delay_ms_first=2,
     retry_delay_ms_max=20,
@@ -94,7 +94,7 @@ STAGES = pytest.mark.parametrize(
 
 
 class Clock:
-    """The conductor's; it goes on when a test says so."""
+    """The conductor's clock: a test moves it."""
 
     def __init__(self) -> None:
         self.now = datetime.now(UTC)
@@ -107,7 +107,7 @@ class Clock:
 
 
 class Computes:
-    """All hosts of the cell: each follows its script, and what they were told is remembered."""
+    """All hosts of the cell: each follows its script, and their orders are remembered."""
 
     def __init__(self) -> None:
         self.script: dict[str, str] = {}
@@ -148,7 +148,7 @@ class Computes:
         yield
 
 
-class Scene:
+class CellSetup:
     def __init__(
         self,
         under_test: BrokerUnderTest,
@@ -188,7 +188,7 @@ class Scene:
         assert isinstance(answer.verdict, ReportAccepted)
 
     async def seen(self, name: str) -> Choice:
-        """As a scheduler sees the host now."""
+        """The host as a scheduler sees it now."""
         page = await self.client.ask(AskSnapshot())
         assert isinstance(page, SnapshotPage)
         tree = [each for each in page.providers if each.root == provider(name)]
@@ -198,7 +198,7 @@ class Scene:
         return structs.replace(plain, share=share, qualities=qualities_of(tree))
 
     async def claim(self, order: PlaceInCell) -> PlaceInCell:
-        """As the scheduler does before it hands over."""
+        """Claim the instance's share, as a scheduler does before it hands over to the cell."""
         answer = await self.client.ask(
             ClaimResources(
                 cell="c1",
@@ -234,7 +234,7 @@ class Scene:
                 await asyncio.sleep(0.005)
 
     async def told(self, order: PlaceInCell) -> InstanceState:
-        """The first end of this instance that is heard."""
+        """The first event that ends this instance."""
         await until(lambda: any(each.id == order.instance for each in self.heard))
         return next(each for each in self.heard if each.id == order.instance)
 
@@ -246,7 +246,7 @@ class Scene:
         return found()[0]
 
     def ends(self, order: PlaceInCell) -> list[str]:
-        """Every end that was heard, those that were heard twice once."""
+        """All events that end an instance; repeated ones count once."""
         by_sequence = {each.sequence: each.state for each in self.heard if each.id == order.instance}
         return [by_sequence[each] for each in sorted(by_sequence)]
 
@@ -294,7 +294,7 @@ def destroyed(order: DestroyInstance) -> InstanceDestroyed:
 
 
 @asynccontextmanager
-async def scene(bus: str, books: str, *, conducted: bool = True) -> AsyncIterator[Scene]:
+async def cell_setup(bus: str, books: str, *, conducted: bool = True) -> AsyncIterator[CellSetup]:
     async with AsyncExitStack() as stack:
         under_test = await under_test_of(bus)
         stack.push_async_callback(under_test.close)
@@ -306,31 +306,31 @@ async def scene(bus: str, books: str, *, conducted: bool = True) -> AsyncIterato
             name: Station(broker, name, settings=IMPATIENT if name == "conductor" else SETTINGS, asks=True)
             for name in ("client", "placement", "conductor", "compute")
         }
-        here = Scene(under_test, broker, stations, placement_books, stores)
-        here.clock = clock
+        setup = CellSetup(under_test, broker, stations, placement_books, stores)
+        setup.clock = clock
         for station in stations.values():
             stack.push_async_callback(station.close)
         await stack.enter_async_context(running(stations["client"]))
         placement = placement_parts(
             (stations["placement"],), placement_books, PlacementSettings(feed_lead_again_ms=20)
         )
-        here.placement = await stack.enter_async_context(running(*placement, told=here.placement_told))
+        setup.placement = await stack.enter_async_context(running(*placement, told=setup.placement_told))
         compute = stations["compute"].worker(
             "compute.c1.work",
-            {SpawnInstance: here.computes.on_spawn, DestroyInstance: here.computes.on_destroy},
-            here.computes,
+            {SpawnInstance: setup.computes.on_spawn, DestroyInstance: setup.computes.on_destroy},
+            setup.computes,
         )
         await stack.enter_async_context(running(compute))
-        await stack.enter_async_context(ears(here))
+        await stack.enter_async_context(record_ends(setup))
         if conducted:
-            await stack.enter_async_context(conducting(here, stations["conductor"], stores[0]))
-        yield here
+            await stack.enter_async_context(conducting(setup, stations["conductor"], stores[0]))
+        yield setup
         assert await placement_books.audit() == ()
 
 
 @asynccontextmanager
-async def conducting(here: Scene, station: Station, store: ConductorStore) -> AsyncIterator[None]:
-    parts = conductor_parts(station, store, CONDUCTING, "c1", station.ask_all, clock=here.clock)
+async def conducting(setup: CellSetup, station: Station, store: ConductorStore) -> AsyncIterator[None]:
+    parts = conductor_parts(station, store, CONDUCTING, "c1", station.ask_all, clock=setup.clock)
     async with running(*parts, station):
         yield
 
@@ -347,9 +347,9 @@ async def running(*parts: Part, told: asyncio.Event | None = None) -> AsyncItera
 
 
 @asynccontextmanager
-async def ears(here: Scene) -> AsyncIterator[None]:
-    """Remember how instances end."""
-    link = Link(here.broker, SETTINGS)
+async def record_ends(setup: CellSetup) -> AsyncIterator[None]:
+    """Record the events that end instances."""
+    link = Link(setup.broker, SETTINGS)
     feed = listen(link, [Grant(EVENTS, ("instance.*.c1",))], process="ears", settings=SETTINGS, codec=CODEC)
     await anext(feed)
 
@@ -357,7 +357,7 @@ async def ears(here: Scene) -> AsyncIterator[None]:
         async for batch in feed:
             for each in batch:
                 if isinstance(each.message, InstanceActive | InstanceFailed | InstanceDeleted):
-                    here.heard.append(each.message.instance)
+                    setup.heard.append(each.message.instance)
 
     hearing = asyncio.create_task(hear())
     try:
@@ -378,291 +378,289 @@ async def under_test_of(bus: str) -> BrokerUnderTest:
 
 @STAGES
 async def test_an_instance_that_is_placed_becomes_active(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        await here.hosts(h1=BUILD)
+    async with cell_setup(bus, books) as setup:
+        await setup.hosts(h1=BUILD)
         order = order_for(1, "h1")
 
-        await here.place(order)
+        await setup.place(order)
 
-        end = await here.told(order)
+        end = await setup.told(order)
         assert (end.state, end.host, end.attempt, end.cell) == ("active", "h1", 1, "c1")
-        assert await here.used() == {"h1": 1}
+        assert await setup.used() == {"h1": 1}
 
 
 @STAGES
 async def test_a_host_that_fails_leads_to_the_alternate(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        await here.hosts(h1=FAIL, h2=BUILD)
+    async with cell_setup(bus, books) as setup:
+        await setup.hosts(h1=FAIL, h2=BUILD)
         order = order_for(1, "h1", "h2")
 
-        await here.place(order)
+        await setup.place(order)
 
-        end = await here.told(order)
+        end = await setup.told(order)
         assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
         assert [(each.attempt, each.host, each.reason) for each in end.failures] == [(1, "h1", "no image")]
-        assert await here.used() == {"h1": 0, "h2": 1}
+        assert await setup.used() == {"h1": 0, "h2": 1}
 
 
 @STAGES
 async def test_an_alternate_that_only_grew_since_it_was_chosen_is_taken_and_one_with_another_trait_is_not(
     bus: str, books: str
 ) -> None:
-    async with scene(bus, books) as here:
-        await here.hosts(h1=FAIL, h2=BUILD, h3=BUILD)
+    async with cell_setup(bus, books) as setup:
+        await setup.hosts(h1=FAIL, h2=BUILD, h3=BUILD)
         order = order_for(1, "h1")
-        order = structs.replace(order, alternates=tuple([await here.seen(name) for name in ("h2", "h3")]))
-        await here.report("h2", vcpu=4, traits=("COMPUTE_NODE",))
-        await here.report("h3", vcpu=8)
+        order = structs.replace(order, alternates=tuple([await setup.seen(name) for name in ("h2", "h3")]))
+        await setup.report("h2", vcpu=4, traits=("COMPUTE_NODE",))
+        await setup.report("h3", vcpu=8)
 
-        await here.place(order)
-        told = await here.told(order)
+        await setup.place(order)
+        told = await setup.told(order)
 
         assert (told.state, told.host) == ("active", "h3")
         reasons = [(each.host, each.reason.split(":")[0]) for each in told.failures]
         assert reasons[1:] == [("h2", "the host has changed since it was chosen")]
-        await here.until_used(h1=0, h2=0, h3=1)
+        await setup.until_used(h1=0, h2=0, h3=1)
 
 
 @STAGES
-async def test_when_no_alternate_is_left_every_reason_is_told_and_nothing_is_held(
+async def test_without_a_remaining_alternate_every_reason_is_reported_and_nothing_is_held(
     bus: str, books: str
 ) -> None:
-    async with scene(bus, books) as here:
-        await here.hosts(h1=FAIL, h2=BUILD, h3=FAIL)
+    async with cell_setup(bus, books) as setup:
+        await setup.hosts(h1=FAIL, h2=BUILD, h3=FAIL)
         # Nothing else fits on the second.
-        await here.claim(order_for(9, "h2", vcpu=4))
+        await setup.claim(order_for(9, "h2", vcpu=4))
         order = order_for(1, "h1", "h2", "h3")
 
-        await here.place(order)
+        await setup.place(order)
 
-        end = await here.told(order)
+        end = await setup.told(order)
         assert end.state == "error"
         assert [(each.attempt, each.host) for each in end.failures] == [(1, "h1"), (2, "h2"), (2, "h3")]
         assert end.failures[1].reason == f"does not fit: VCPU of {provider('h2')} asked 1, free 0"
-        await here.until_used(h1=0, h2=4, h3=0)
+        await setup.until_used(h1=0, h2=4, h3=0)
 
 
 @STAGES
 async def test_the_share_of_a_silent_host_is_held_until_it_has_destroyed(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        await here.hosts(h1=SILENT, h2=BUILD)
+    async with cell_setup(bus, books) as setup:
+        await setup.hosts(h1=SILENT, h2=BUILD)
         order = order_for(1, "h1", "h2")
-        await here.place(order)
-        await until(lambda: len(here.computes.spawns) == 1)
+        await setup.place(order)
+        await until(lambda: len(setup.computes.spawns) == 1)
 
-        here.clock.pass_s(61)
+        setup.clock.pass_s(61)
 
-        end = await here.told(order)
+        end = await setup.told(order)
         assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
         assert end.failures[0].reason == "no message from the host within 60 s"
-        await until(lambda: len(here.computes.destroys) == 1)
-        assert await here.used() == {"h1": 1, "h2": 1}
-        # It was only slow: what it built is to be destroyed, and was told so already.
-        await here.say(spawned(here.computes.spawns[0]))
-        await until(lambda: len(here.computes.destroys) == 2)
-        assert await here.used() == {"h1": 1, "h2": 1}
+        await until(lambda: len(setup.computes.destroys) == 1)
+        assert await setup.used() == {"h1": 1, "h2": 1}
+        # The host was only slow: its instance must be destroyed, and that order was sent before.
+        await setup.say(spawned(setup.computes.spawns[0]))
+        await until(lambda: len(setup.computes.destroys) == 2)
+        assert await setup.used() == {"h1": 1, "h2": 1}
 
-        await here.say(destroyed(here.computes.destroys[0]), destroyed(here.computes.destroys[1]))
+        await setup.say(destroyed(setup.computes.destroys[0]), destroyed(setup.computes.destroys[1]))
 
-        await here.until_used(h1=0, h2=1)
-        assert here.ends(order) == ["active"]
-        assert {(each.attempt, each.host) for each in here.computes.destroys} == {(1, provider("h1"))}
+        await setup.until_used(h1=0, h2=1)
+        assert setup.ends(order) == ["active"]
+        assert {(each.attempt, each.host) for each in setup.computes.destroys} == {(1, provider("h1"))}
 
 
 @STAGES
 async def test_a_silent_host_without_alternates_keeps_the_share_and_the_request_ends(
     bus: str, books: str
 ) -> None:
-    async with scene(bus, books) as here:
-        await here.hosts(h1=SILENT)
+    async with cell_setup(bus, books) as setup:
+        await setup.hosts(h1=SILENT)
         order = order_for(1, "h1", ends_in_s=30)
-        await here.place(order)
-        await until(lambda: len(here.computes.spawns) == 1)
+        await setup.place(order)
+        await until(lambda: len(setup.computes.spawns) == 1)
 
-        # The clock stands still since before the order was made, which on a busy machine is seconds.
-        here.clock.pass_s(50)
+        # The test's clock was stopped before the order was created; on a busy machine that may be seconds earlier.
+        setup.clock.pass_s(50)
 
-        end = await here.told(order)
+        end = await setup.told(order)
         assert (end.state, end.reason) == ("error", "the time of the request is up")
-        assert await here.used() == {"h1": 1}
-        await until(lambda: len(here.computes.destroys) == 1)
-        await here.say(destroyed(here.computes.destroys[0]))
-        await here.until_used(h1=0)
-        assert here.ends(order) == ["error"]
+        assert await setup.used() == {"h1": 1}
+        await until(lambda: len(setup.computes.destroys) == 1)
+        await setup.say(destroyed(setup.computes.destroys[0]))
+        await setup.until_used(h1=0)
+        assert setup.ends(order) == ["error"]
 
 
 @STAGES
-async def test_when_the_clock_was_set_back_what_is_due_by_it_is_still_looked_after(
-    bus: str, books: str
-) -> None:
-    async with scene(bus, books) as here:
+async def test_due_rows_are_handled_although_the_clock_was_set_back(bus: str, books: str) -> None:
+    async with cell_setup(bus, books) as setup:
         before, after = order_for(1, "h1"), order_for(2, "h1")
-        here.clock.pass_s(3600)
-        await another_leaves_due(here, before)
-        await here.until_row(before, lambda row: row.state_ends_at is None)
+        setup.clock.pass_s(3600)
+        await another_leaves_due(setup, before)
+        await setup.until_row(before, lambda row: row.state_ends_at is None)
 
-        here.clock.pass_s(-3600)
-        await another_leaves_due(here, after)
+        setup.clock.pass_s(-3600)
+        await another_leaves_due(setup, after)
 
-        await here.until_row(after, lambda row: row.state_ends_at is None)
+        await setup.until_row(after, lambda row: row.state_ends_at is None)
 
 
-async def another_leaves_due(here: Scene, order: PlaceInCell) -> None:
-    """A row of another process, of which there is nothing to be said."""
-    now = here.clock()
+async def another_leaves_due(setup: CellSetup, order: PlaceInCell) -> None:
+    """A row of another process that has nothing to publish."""
+    now = setup.clock()
     row = Instance(
         id=order.instance, request_id=order.request_id, state="active", changed_at=now, state_ends_at=now
     )
-    async with here.store_of_heir.transaction() as tx:
+    async with setup.store_of_heir.transaction() as tx:
         await tx.save([row], [], [])
 
 
 @STAGES
-async def test_what_is_removed_before_it_is_placed_is_never_built(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        await here.hosts(h1=BUILD)
-        order = await here.claim(order_for(1, "h1"))
-        await here.say(removal(order))
-        await here.until_row(order, lambda row: row.state == "deleting")
+async def test_an_instance_removed_before_it_is_placed_is_never_built(bus: str, books: str) -> None:
+    async with cell_setup(bus, books) as setup:
+        await setup.hosts(h1=BUILD)
+        order = await setup.claim(order_for(1, "h1"))
+        await setup.say(removal(order))
+        await setup.until_row(order, lambda row: row.state == "deleting")
 
-        await here.say(order)
+        await setup.say(order)
 
-        assert (await here.told(order)).state == "deleted"
-        await here.until_used(h1=0)
-        assert here.computes.spawns == []
+        assert (await setup.told(order)).state == "deleted"
+        await setup.until_used(h1=0)
+        assert setup.computes.spawns == []
 
 
 @STAGES
-async def test_what_is_removed_while_it_is_built_is_destroyed_first(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        await here.hosts(h1=SILENT)
+async def test_an_instance_removed_during_its_build_is_destroyed_first(bus: str, books: str) -> None:
+    async with cell_setup(bus, books) as setup:
+        await setup.hosts(h1=SILENT)
         order = order_for(1, "h1")
-        await here.place(order)
-        await until(lambda: len(here.computes.spawns) == 1)
+        await setup.place(order)
+        await until(lambda: len(setup.computes.spawns) == 1)
 
-        await here.say(removal(order))
+        await setup.say(removal(order))
 
-        await until(lambda: len(here.computes.destroys) == 1)
-        assert await here.used() == {"h1": 1}
-        assert here.heard == []
-        await here.say(destroyed(here.computes.destroys[0]))
-        await here.told(order)
-        await here.until_used(h1=0)
-        assert here.ends(order) == ["deleted"]
+        await until(lambda: len(setup.computes.destroys) == 1)
+        assert await setup.used() == {"h1": 1}
+        assert setup.heard == []
+        await setup.say(destroyed(setup.computes.destroys[0]))
+        await setup.told(order)
+        await setup.until_used(h1=0)
+        assert setup.ends(order) == ["deleted"]
 
 
 @STAGES
-async def test_what_is_active_is_removed(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        await here.hosts(h1=BUILD)
+async def test_an_active_instance_is_removed(bus: str, books: str) -> None:
+    async with cell_setup(bus, books) as setup:
+        await setup.hosts(h1=BUILD)
         order = order_for(1, "h1")
-        await here.place(order)
-        await here.told(order)
+        await setup.place(order)
+        await setup.told(order)
 
-        await here.say(removal(order), removal(order))
+        await setup.say(removal(order), removal(order))
 
-        await here.told_deleted(order)
-        await here.until_used(h1=0)
-        await here.say(removal(order))
-        assert here.ends(order) == ["active", "deleted"]
+        await setup.told_deleted(order)
+        await setup.until_used(h1=0)
+        await setup.say(removal(order))
+        assert setup.ends(order) == ["active", "deleted"]
 
 
 @STAGES
-async def test_everything_said_three_times_is_done_once(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        await here.hosts(h1=FAIL, h2=BUILD)
+async def test_every_message_sent_three_times_takes_effect_once(bus: str, books: str) -> None:
+    async with cell_setup(bus, books) as setup:
+        await setup.hosts(h1=FAIL, h2=BUILD)
         orders = [order_for(number, "h1", "h2") for number in range(1, 4)]
         for order in orders:
-            await here.claim(order)
+            await setup.claim(order)
 
-        await here.say(*orders, *orders, *orders)
+        await setup.say(*orders, *orders, *orders)
 
         for order in orders:
-            end = await here.told(order)
+            end = await setup.told(order)
             assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
-        await here.say(*(spawned(each) for each in here.computes.spawns if each.attempt == 2), *orders)
-        assert await here.used() == {"h1": 0, "h2": 3}
-        assert [here.ends(order) for order in orders] == [["active"]] * 3
-        rows = await here.store.read([order.instance for order in orders])
+        await setup.say(*(spawned(each) for each in setup.computes.spawns if each.attempt == 2), *orders)
+        assert await setup.used() == {"h1": 0, "h2": 3}
+        assert [setup.ends(order) for order in orders] == [["active"]] * 3
+        rows = await setup.store.read([order.instance for order in orders])
         assert [(row.state, row.attempt, len(row.failures)) for row in rows] == [("active", 2, 1)] * 3
 
 
 @STAGES
 async def test_while_placement_is_away_swaps_wait_and_other_work_goes_on(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        await here.hosts(h1=FAIL, h2=BUILD)
+    async with cell_setup(bus, books) as setup:
+        await setup.hosts(h1=FAIL, h2=BUILD)
         waiting, other = order_for(1, "h1", "h2"), order_for(2, "h2")
-        await here.claim(other)
-        await here.claim(waiting)
-        here.placement_told.set()
-        await asyncio.wait((here.placement,))
+        await setup.claim(other)
+        await setup.claim(waiting)
+        setup.placement_told.set()
+        await asyncio.wait((setup.placement,))
 
-        await here.say(waiting)
-        await here.until_row(waiting, lambda row: row.state == "swapping" and row.tries > 0)
-        await here.say(other)
-        assert (await here.told(other)).state == "active"
-        row = await here.until_row(
+        await setup.say(waiting)
+        await setup.until_row(waiting, lambda row: row.state == "swapping" and row.tries > 0)
+        await setup.say(other)
+        assert (await setup.told(other)).state == "active"
+        row = await setup.until_row(
             waiting,
-            lambda row: row.tries == 1 and row.due_at == here.clock.now + timedelta(seconds=1),
+            lambda row: row.tries == 1 and row.due_at == setup.clock.now + timedelta(seconds=1),
         )
         assert row.attempt == 1
 
-        again = Station(here.broker, "placement-again", settings=SETTINGS)
-        parts = placement_parts((again,), here.books, PlacementSettings(feed_lead_again_ms=20))
+        again = Station(setup.broker, "placement-again", settings=SETTINGS)
+        parts = placement_parts((again,), setup.books, PlacementSettings(feed_lead_again_ms=20))
         async with running(*parts):
-            while not any(each.id == waiting.instance for each in here.heard):
-                here.clock.pass_s(1)
+            while not any(each.id == waiting.instance for each in setup.heard):
+                setup.clock.pass_s(1)
                 await asyncio.sleep(0.01)
-            assert (await here.told(waiting)).host == "h2"
-            assert await here.used() == {"h1": 0, "h2": 2}
+            assert (await setup.told(waiting)).host == "h2"
+            assert await setup.used() == {"h1": 0, "h2": 2}
         await again.close()
 
 
 @STAGES
-async def test_a_conductor_that_dies_between_saving_and_saying_has_an_heir_that_says_it(
+async def test_messages_of_a_conductor_that_dies_between_commit_and_publish_are_sent_by_another(
     bus: str, books: str
 ) -> None:
-    async with scene(bus, books, conducted=False) as here:
-        await here.hosts(h1=BUILD)
-        orders = [await here.claim(order_for(number, "h1")) for number in range(1, 4)]
-        await here.say(*orders)
-        await here.under_test.set_alarm(on=True)  # saved, but the broker takes nothing
-        mortal = here.stations["conductor"]
-        parts = conductor_parts(mortal, here.store, CONDUCTING, "c1", mortal.ask_all, clock=here.clock)
+    async with cell_setup(bus, books, conducted=False) as setup:
+        await setup.hosts(h1=BUILD)
+        orders = [await setup.claim(order_for(number, "h1")) for number in range(1, 4)]
+        await setup.say(*orders)
+        await setup.under_test.set_alarm(on=True)  # committed, but the broker takes nothing
+        mortal = setup.stations["conductor"]
+        parts = conductor_parts(mortal, setup.store, CONDUCTING, "c1", mortal.ask_all, clock=setup.clock)
         dying = [asyncio.create_task(part.run()) for part in parts]
         for order in orders:
-            await here.until_row(order, lambda row: bool(row.outbox))
+            await setup.until_row(order, lambda row: bool(row.outbox))
         for task in dying:
             task.cancel()
         await asyncio.wait(dying)
         await mortal.consuming.close()
-        await here.under_test.set_alarm(on=False)
+        await setup.under_test.set_alarm(on=False)
 
-        heir = Station(here.broker, "heir", settings=IMPATIENT, asks=True)
-        async with conducting(here, heir, here.store_of_heir):
+        heir = Station(setup.broker, "heir", settings=IMPATIENT, asks=True)
+        async with conducting(setup, heir, setup.store_of_heir):
             for order in orders:
-                assert (await here.told(order)).state == "active"
+                assert (await setup.told(order)).state == "active"
         await heir.close()
 
-        assert await here.used() == {"h1": 3}
-        assert {(each.instance, each.attempt) for each in here.computes.spawns} == {
+        assert await setup.used() == {"h1": 3}
+        assert {(each.instance, each.attempt) for each in setup.computes.spawns} == {
             (order.instance, 1) for order in orders
         }
 
 
-async def test_what_speaks_of_another_cell_is_buried_and_its_neighbours_are_not() -> None:
-    async with scene("memory", "memory") as here:
-        await here.hosts(h1=BUILD)
-        order = await here.claim(order_for(1, "h1"))
+async def test_a_message_about_another_cell_is_dead_lettered_and_its_neighbours_are_not() -> None:
+    async with cell_setup("memory", "memory") as setup:
+        await setup.hosts(h1=BUILD)
+        order = await setup.claim(order_for(1, "h1"))
         stray = structs.replace(order_for(2, "h1"), cell="c2")
         both = b"\n".join((line(stray), line(order)))
 
-        await send(here.broker, Parcel("moor.cell.c1", "place.c1", both, content_type=LINES, mandatory=True))
+        await send(setup.broker, Parcel("moor.cell.c1", "place.c1", both, content_type=LINES, mandatory=True))
 
-        assert (await here.told(order)).state == "active"
-        (letter,) = await dead_letters(here.broker, 1)
+        assert (await setup.told(order)).state == "active"
+        (letter,) = await dead_letters(setup.broker, 1)
         assert letter.reason == (
             "'place' counts only under the key 'place.c2' of 'moor.cell.c2', and this one came under 'place.c1' of "
             "'moor.cell.c1'"
         )
-        assert await here.store.read([stray.instance]) == ()
+        assert await setup.store.read([stray.instance]) == ()

@@ -1,4 +1,4 @@
-"""Consumers that the bus made, read over HTTP: Placement's clients may write back what they read."""
+"""Consumers that workers created over the bus, read over HTTP: a client of Placement may write back what it read."""
 
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -22,23 +22,23 @@ CLEANUP = ConsumerId(UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a02"))
 
 
 @STAGES
-async def test_what_a_boot_and_a_swap_with_cleanup_made_is_accepted_as_it_was_read(
+async def test_consumers_of_a_boot_and_a_swap_can_be_written_back_as_they_were_read(
     bus: str, books: str
 ) -> None:
     async with AsyncExitStack() as stack:
-        here = await stack.enter_async_context(cloud(bus, books))
-        await stack.enter_async_context(here.placement())
-        await stack.enter_async_context(here.scheduler())
-        server = await stack.enter_async_context(server_over(here.books))
-        await here.add_host("first", vcpu=2)
-        await here.until_known("first")
+        setup = await stack.enter_async_context(cloud(bus, books))
+        await stack.enter_async_context(setup.placement())
+        await stack.enter_async_context(setup.scheduler())
+        server = await stack.enter_async_context(server_over(setup.books))
+        await setup.add_host("first", vcpu=2)
+        await setup.until_known("first")
         owned = structs.replace(a_build(1), project="shop", user="ann")
         nobodys = structs.replace(a_build(2), project="", user="")
         for build in (owned, nobodys):
-            await here.client.ask(build)
-            await here.until_state(instance_of(build), "active")
-        await here.add_host("second", vcpu=2)
-        await swap_from_a_silent_host(here, ConsumerId(instance_of(owned)))
+            await setup.client.ask(build)
+            await setup.until_state(instance_of(build), "active")
+        await setup.add_host("second", vcpu=2)
+        await swap_from_a_silent_host(setup, ConsumerId(instance_of(owned)))
 
         instance = await read_and_written_back(server, ConsumerId(instance_of(owned)))
         cleanup = await read_and_written_back(server, CLEANUP)
@@ -49,7 +49,7 @@ async def test_what_a_boot_and_a_swap_with_cleanup_made_is_accepted_as_it_was_re
     assert other == ("INSTANCE", NO_OWNER, NO_OWNER)
 
 
-async def swap_from_a_silent_host(here: Cloud, consumer: ConsumerId) -> None:
+async def swap_from_a_silent_host(setup: Cloud, consumer: ConsumerId) -> None:
     swap = SwapClaim(
         cell="c1",
         consumer=consumer,
@@ -62,15 +62,17 @@ async def swap_from_a_silent_host(here: Cloud, consumer: ConsumerId) -> None:
         ),
         cleanup=CLEANUP,
     )
-    conductor = Station(here.brokers.in_cell("c1"), "conductor-that-asks", settings=SETTINGS, asks=True)
-    async with here.running((conductor,), conductor):
+    conductor = Station(setup.brokers.in_cell("c1"), "conductor-that-asks", settings=SETTINGS, asks=True)
+    async with setup.running((conductor,), conductor):
         answer = await conductor.ask(swap)
     assert isinstance(answer, ClaimAnswered)
     assert answer.verdict == Claimed()
 
 
 async def read_and_written_back(server: Server, consumer: ConsumerId) -> tuple[str, str, str]:
-    """Its type, project and user; all that was read is put as it is, as a client does that moves a part of it."""
+    """Its type, project and user; the allocations are written back unchanged, as a client does that changes only a
+    part.
+    """
     path = f"/allocations/{consumer}"
     read: dict[str, Any] = await server.done("GET", path)
     assert read["allocations"], "it holds something"

@@ -72,25 +72,25 @@ SHORT = Delays(deploy_s=0.1, tear_down_s=0.1, clean_s=0.2, power_s=0.05, agent_c
 REST = RestSettings(tries_max=2, retry_delay_s_first=0.02, retry_delay_s_max=0.05)
 
 
-class Scene(Struct):
-    here: Cloud
+class DeploySetup(Struct):
+    cloud: Cloud
     rows: IronicStore
     instances: ConductorStore
     simulation: IronicSimulation
     picture: Picture
-    # The way to Ironic's API that is taken by the daemons which begin from now on.
+    # The HTTP transport to Ironic's API that daemons use which start from now on.
     way: httpx.AsyncBaseTransport
 
     @asynccontextmanager
     async def daemon(
         self, name: str, settings: IronicSettings = QUICK, *, killed: bool = False, has_api: bool = True
     ) -> AsyncIterator[asyncio.Event]:
-        """With `killed` it ends without a word to the ring. Without an API notifications alone decide."""
-        brokers = self.here.brokers
+        """Run a daemon. With `killed` it ends without leaving the ring; without an API it has only notifications."""
+        brokers = self.cloud.brokers
         station = Station(brokers.at_api("ironic"), name, settings=SETTINGS, asks=True)
         in_cells = {
             cell: Station(broker, f"{name}-in-{cell}", settings=SETTINGS, cells=(cell,))
-            for cell, broker in brokers.down("ironic").items()
+            for cell, broker in brokers.below("ironic").items()
         }
         link = Link(brokers.at_api("ironic"), SETTINGS)
         api = HttpIronicApi("http://ironic", REST, transport=self.way)
@@ -115,24 +115,24 @@ class Scene(Struct):
             for each in stations:
                 await each.close()
         else:
-            async with self.here.running(parts, *stations) as told:
+            async with self.cloud.running(parts, *stations) as told:
                 yield told
         await link.close()
         await api.close()
 
-    # What is asked
+    # Requests
 
     async def boot(self, number: int, **fields: object) -> InstanceId:
         build = structs.replace(
             a_build(number, flavor=METAL, deadline_s=None, image=IMAGE, name=f"metal-{number}"), **fields
         )
-        await self.here.send(build)
+        await self.cloud.send(build)
         return instance_of(build)
 
     async def delete(self, instance: InstanceId) -> None:
-        await self.here.send(DeleteInstance(instance=instance))
+        await self.cloud.send(DeleteInstance(instance=instance))
 
-    # What is known
+    # State
 
     @property
     def nodes(self) -> Sequence[SimulatedNode]:
@@ -142,7 +142,7 @@ class Scene(Struct):
         return [node for node in self.nodes if node.instance_uuid == str(instance)]
 
     async def is_shared(self) -> bool:
-        """Whether each of two daemons owns nodes, and has read all of its own."""
+        """True if both daemons own nodes, and each has read all of its own."""
         rows = [await self.row(node) for node in self.nodes]
         return len({row.owner for row in rows}) > 1 and all(row.read_epoch == row.epoch for row in rows)
 
@@ -151,8 +151,8 @@ class Scene(Struct):
         return (await self.rows.read((id_,)))[id_]
 
     async def stocks(self) -> dict[str, InventoryState]:
-        """By the uuid of the node; of nodes that are of this class."""
-        providers = await self.here.providers()
+        """The inventories of this class, by the node's uuid."""
+        providers = await self.cloud.providers()
         return {
             name: each.inventories["CUSTOM_BAREMETAL"]
             for name, each in providers.items()
@@ -160,7 +160,7 @@ class Scene(Struct):
         }
 
     async def until_offered(self, *nodes: SimulatedNode) -> None:
-        """By placement, and in the scheduler's picture."""
+        """Wait until placement offers these nodes, and the scheduler's picture has them."""
 
         async def are_offered() -> bool:
             stocks = await self.stocks()
@@ -174,7 +174,7 @@ class Scene(Struct):
         await until_so(are_offered, f"{len(nodes)} nodes are offered")
 
     async def until_free(self, *nodes: SimulatedNode) -> None:
-        """These nodes are available, and nobody holds anything of them."""
+        """Wait until these nodes are available, and no consumer holds them."""
         wanted = {node.uuid for node in nodes}
 
         async def are_free() -> bool:
@@ -194,62 +194,62 @@ def _is_free(stock: InventoryState | None) -> bool:
 
 
 @asynccontextmanager
-async def scene(
+async def deploy_setup(
     bus: str,
     books: str,
     *nodes: SimulatedNode,
     settings: IronicSimSettings | None = None,
     script: IronicScript | None = None,
     conducting: ConductorSettings = CONDUCTING,
-) -> AsyncIterator[Scene]:
-    """Without daemons: those are started by the story."""
+) -> AsyncIterator[DeploySetup]:
+    """Everything but daemons: the story starts those."""
     async with AsyncExitStack() as stack:
-        here = await stack.enter_async_context(cloud(bus, books, scripted=("c2",)))
+        setup = await stack.enter_async_context(cloud(bus, books, scripted=("c2",)))
         rows = await stack.enter_async_context(open_ironic_store(books))
-        await stack.enter_async_context(here.placement())
+        await stack.enter_async_context(setup.placement())
         picture = Picture()
-        await stack.enter_async_context(here.scheduler(picture=picture))
+        await stack.enter_async_context(setup.scheduler(picture=picture))
         (instances,) = await stack.enter_async_context(open_conductor_stores(books, ("c1",)))
-        conductor = Station(here.brokers.in_cell("c1"), "conducting", settings=SETTINGS, asks=True)
+        conductor = Station(setup.brokers.in_cell("c1"), "conducting", settings=SETTINGS, asks=True)
         parts = conductor_parts(conductor, instances, conducting, "c1", conductor.ask_all)
-        await stack.enter_async_context(here.running((*parts, conductor), conductor))
-        operator = Link(here.brokers.at_api("operator"), SETTINGS)
+        await stack.enter_async_context(setup.running((*parts, conductor), conductor))
+        operator = Link(setup.brokers.at_api("operator"), SETTINGS)
         stack.push_async_callback(operator.close)
         await (await operator.connection()).declare(objects_of(CELLS, create_foreign=True))
         simulation = simulated_ironic(
-            here.brokers.at_api("operator"),
+            setup.brokers.at_api("operator"),
             nodes,
             settings or IronicSimSettings(delays=SHORT),
             script=script,
             listen=None,
         )
-        await stack.enter_async_context(here.running(simulation.parts))
+        await stack.enter_async_context(setup.running(simulation.parts))
         way = IronicTransport(simulation.ironic)
-        yield Scene(here, rows, instances, simulation, picture, way)
+        yield DeploySetup(setup, rows, instances, simulation, picture, way)
 
 
 @STAGES
 async def test_a_build_is_deployed_and_its_delete_undeploys_and_cleans_the_node(bus: str, books: str) -> None:
     nodes = available_nodes(1)
-    async with scene(bus, books, *nodes) as there, there.daemon("d1"):
-        await there.until_offered(*nodes)
-        first = await there.boot(1, ports=("port-1",), config_drive="http://drives/1")
+    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
+        await metal.until_offered(*nodes)
+        first = await metal.boot(1, ports=("port-1",), config_drive="http://drives/1")
 
-        active = await there.here.until_state(first, "active")
+        active = await metal.cloud.until_state(first, "active")
 
-        (node,) = there.with_instance(first)
+        (node,) = metal.with_instance(first)
         assert active.host == node.uuid
         assert (node.provision_state, node.vifs) == ("active", ("port-1",))
         assert node.instance_info["image_source"] == IMAGE.source
         assert node.instance_info["display_name"] == "metal-1"
         assert node.instance_info["configdrive"] == "http://drives/1"
 
-        await there.delete(first)
-        await there.here.until_state(first, "deleted")
-        await there.until_free(*nodes)
-        second = await there.boot(2)
-        assert (await there.here.until_state(second, "active")).host == node.uuid
-        assert len(there.with_instance(second)) == 1
+        await metal.delete(first)
+        await metal.cloud.until_state(first, "deleted")
+        await metal.until_free(*nodes)
+        second = await metal.boot(2)
+        assert (await metal.cloud.until_state(second, "active")).host == node.uuid
+        assert len(metal.with_instance(second)) == 1
 
 
 @STAGES
@@ -257,102 +257,102 @@ async def test_failed_deploys_walk_the_alternates_and_leave_nothing(bus: str, bo
     nodes = available_nodes(3)
     bad = tuple(node.uuid for node in nodes[:2])
     script = IronicScript(faults=(WorkFails(work="deploy", nodes=bad, reason="no such image"),))
-    async with scene(bus, books, *nodes, script=script) as there, there.daemon("d1"):
-        await there.until_offered(*nodes)
-        instance = await there.boot(1)
+    async with deploy_setup(bus, books, *nodes, script=script) as metal, metal.daemon("d1"):
+        await metal.until_offered(*nodes)
+        instance = await metal.boot(1)
 
-        active = await there.here.until_state(instance, "active")
+        active = await metal.cloud.until_state(instance, "active")
 
         assert active.host == nodes[2].uuid
         assert {each.host for each in active.failures} <= set(bad)
         assert all(each.reason == "deploy failed: no such image" for each in active.failures)
-        await there.until_free(*nodes[:2])
+        await metal.until_free(*nodes[:2])
 
-        there.simulation.ironic.script = IronicScript(faults=(WorkFails(work="deploy"),))
-        second = await there.boot(2)
-        failed = await there.here.until_state(second, "error")
+        metal.simulation.ironic.script = IronicScript(faults=(WorkFails(work="deploy"),))
+        second = await metal.boot(2)
+        failed = await metal.cloud.until_state(second, "error")
         assert {each.host for each in failed.failures} == set(bad)
-        await there.until_free(*nodes[:2])
+        await metal.until_free(*nodes[:2])
 
 
 @STAGES
 async def test_a_daemon_dies_in_the_middle_of_deploys_and_another_ends_them(bus: str, books: str) -> None:
     nodes = available_nodes(6)
     slow = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=1.5))
-    async with scene(bus, books, *nodes, settings=slow) as there, there.daemon("d2"):
-        async with there.daemon("d1", killed=True):
-            await there.until_offered(*nodes)
-            await until_so(there.is_shared, "both own nodes")
-            instances = [await there.boot(number) for number in range(1, 7)]
+    async with deploy_setup(bus, books, *nodes, settings=slow) as metal, metal.daemon("d2"):
+        async with metal.daemon("d1", killed=True):
+            await metal.until_offered(*nodes)
+            await until_so(metal.is_shared, "both own nodes")
+            instances = [await metal.boot(number) for number in range(1, 7)]
 
             async def are_deploying() -> bool:
-                rows = [await there.row(node) for node in there.nodes if node.provision_state == "deploying"]
+                rows = [await metal.row(node) for node in metal.nodes if node.provision_state == "deploying"]
                 return {row.owner for row in rows if row.deploy} == {"d1", "d2"}
 
             await until_so(are_deploying, "both daemons deploy")
         for instance in instances:
-            active = await there.here.until_state(instance, "active")
+            active = await metal.cloud.until_state(instance, "active")
             assert active.attempt == 1
-        assert {len(there.with_instance(instance)) for instance in instances} == {1}
+        assert {len(metal.with_instance(instance)) for instance in instances} == {1}
 
-        await asyncio.gather(*map(there.delete, instances))
-        await there.until_free(*nodes)
+        await asyncio.gather(*map(metal.delete, instances))
+        await metal.until_free(*nodes)
 
 
 @IN_MEMORY
 async def test_a_delete_in_the_middle_of_a_deploy_takes_it_off_the_node(bus: str, books: str) -> None:
     nodes = available_nodes(1)
-    async with scene(bus, books, *nodes) as there, there.daemon("d1"):
-        await there.until_offered(*nodes)
+    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
+        await metal.until_offered(*nodes)
         for number in range(1, 5):
-            instance = await there.boot(number)
+            instance = await metal.boot(number)
 
             async def has_begun(instance: InstanceId = instance) -> bool:
-                return bool(there.with_instance(instance))
+                return bool(metal.with_instance(instance))
 
             await until_so(has_begun, "the deploy has begun")
-            await there.delete(instance)
-            await there.here.until_state(instance, "deleted")
-            await there.until_free(*nodes)
+            await metal.delete(instance)
+            await metal.cloud.until_state(instance, "deleted")
+            await metal.until_free(*nodes)
 
 
 @IN_MEMORY
-async def test_a_conductor_that_gives_a_silent_deploy_up_has_it_taken_off_when_ironic_is_back(
+async def test_a_silent_deploy_that_a_conductor_gave_up_is_undone_when_ironic_is_back(
     bus: str, books: str
 ) -> None:
     nodes = available_nodes(2)
     hasty = structs.replace(CONDUCTING, deploy_timeout_s=0.5, undeploy_timeout_s=60.0, remind_every_s=0.2)
-    async with scene(bus, books, *nodes, conducting=hasty) as there, there.daemon("d1"):
-        await there.until_offered(*nodes)
-        there.simulation.ironic.go_away(1.5, refuses=True)
-        instance = await there.boot(1)
+    async with deploy_setup(bus, books, *nodes, conducting=hasty) as metal, metal.daemon("d1"):
+        await metal.until_offered(*nodes)
+        metal.simulation.ironic.go_away(1.5, refuses=True)
+        instance = await metal.boot(1)
 
-        ended = await there.here.until_state(instance, "active", "error")
+        ended = await metal.cloud.until_state(instance, "active", "error")
 
-        assert any("no message from the host" in each.reason for each in ended.failures)
-        await there.delete(instance)
-        await there.here.until_state(instance, "deleted")
-        await there.until_free(*nodes)
+        assert any("no word of it" in each.reason for each in ended.failures)
+        await metal.delete(instance)
+        await metal.cloud.until_state(instance, "deleted")
+        await metal.until_free(*nodes)
 
 
 @IN_MEMORY
-async def test_a_build_whose_node_goes_to_maintenance_is_told_and_goes_to_an_alternate(
+async def test_a_build_whose_node_enters_maintenance_goes_to_an_alternate_with_the_reason(
     bus: str, books: str
 ) -> None:
     nodes = available_nodes(2, deploy_interface="direct")
     slow = IronicSimSettings(delays=structs.replace(SHORT, agent_call_s=0.3))
-    async with scene(bus, books, *nodes, settings=slow) as there, there.daemon("d1"):
-        await there.until_offered(*nodes)
-        instance = await there.boot(1)
+    async with deploy_setup(bus, books, *nodes, settings=slow) as metal, metal.daemon("d1"):
+        await metal.until_offered(*nodes)
+        instance = await metal.boot(1)
 
         async def waits() -> bool:
-            return any(node.provision_state == "wait call-back" for node in there.nodes)
+            return any(node.provision_state == "wait call-back" for node in metal.nodes)
 
         await until_so(waits, "it waits for the agent")
-        (first,) = there.with_instance(instance)
-        there.simulation.ironic.set_maintenance(first.uuid, is_on=True, reason="smoke")
+        (first,) = metal.with_instance(instance)
+        metal.simulation.ironic.set_maintenance(first.uuid, is_on=True, reason="smoke")
 
-        active = await there.here.until_state(instance, "active")
+        active = await metal.cloud.until_state(instance, "active")
 
         assert active.host != first.uuid
         (failed,) = active.failures
@@ -361,48 +361,48 @@ async def test_a_build_whose_node_goes_to_maintenance_is_told_and_goes_to_an_alt
         async def is_out_of_maintenance() -> bool:
             # Refused while Ironic has the node locked.
             return not isinstance(
-                there.simulation.ironic.set_maintenance(first.uuid, is_on=False), RefusedByIronic
+                metal.simulation.ironic.set_maintenance(first.uuid, is_on=False), RefusedByIronic
             )
 
         await until_so(is_out_of_maintenance, "it is out of maintenance")
-        await there.until_free(first)
+        await metal.until_free(first)
 
 
 @IN_MEMORY
-async def test_a_node_that_somebody_else_deployed_is_left_alone(bus: str, books: str) -> None:
+async def test_a_node_deployed_by_another_program_is_left_alone(bus: str, books: str) -> None:
     nodes = available_nodes(2)
     stranger = "11111111-2222-3333-4444-555555555555"
-    # No notification says that it was taken.
+    # No notification says that the node was taken.
     script = IronicScript(faults=(Loses(event_types=("*",)),))
-    async with scene(bus, books, *nodes, script=script) as there, there.daemon("d1"):
-        await there.until_offered(*nodes)
-        there.simulation.ironic.patch(
+    async with deploy_setup(bus, books, *nodes, script=script) as metal, metal.daemon("d1"):
+        await metal.until_offered(*nodes)
+        metal.simulation.ironic.patch(
             nodes[0].uuid, [{"op": "add", "path": "/instance_uuid", "value": stranger}]
         )
-        instance = await there.boot(1)
+        instance = await metal.boot(1)
 
-        active = await there.here.until_state(instance, "active")
+        active = await metal.cloud.until_state(instance, "active")
 
         assert active.host == nodes[1].uuid
-        taken = there.simulation.ironic.node(nodes[0].uuid)
+        taken = metal.simulation.ironic.node(nodes[0].uuid)
         assert taken is not None
         assert (taken.instance_uuid, taken.provision_state) == (stranger, "available")
         assert taken.instance_info == {}
 
 
 @IN_MEMORY
-async def test_every_lost_notification_is_made_up_for_by_looking(bus: str, books: str) -> None:
+async def test_every_lost_notification_is_made_up_for_by_reading_ironic(bus: str, books: str) -> None:
     nodes = available_nodes(2)
     script = IronicScript(faults=(Loses(event_types=("*",)),))
     quick = structs.replace(QUICK, sweep_s=0.5)
-    async with scene(bus, books, *nodes, script=script) as there, there.daemon("d1", quick):
-        await there.until_offered(*nodes)
+    async with deploy_setup(bus, books, *nodes, script=script) as metal, metal.daemon("d1", quick):
+        await metal.until_offered(*nodes)
         for number in (1, 2):
-            instance = await there.boot(number)
-            await there.here.until_state(instance, "active")
-            await there.delete(instance)
-            await there.here.until_state(instance, "deleted")
-        await there.until_free(*nodes)
+            instance = await metal.boot(number)
+            await metal.cloud.until_state(instance, "active")
+            await metal.delete(instance)
+            await metal.cloud.until_state(instance, "deleted")
+        await metal.until_free(*nodes)
 
 
 @IN_MEMORY
@@ -410,13 +410,13 @@ async def test_without_ironics_api_a_build_ends_with_the_reason_and_holds_nothin
     bus: str, books: str
 ) -> None:
     nodes = available_nodes(1)
-    async with scene(bus, books, *nodes) as there, there.daemon("d1", has_api=False):
-        # Notifications alone make it known.
-        there.simulation.ironic.set_maintenance(nodes[0].uuid, is_on=False)
-        await there.until_offered(*nodes)
-        instance = await there.boot(1)
+    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1", has_api=False):
+        # Only notifications make it known.
+        metal.simulation.ironic.set_maintenance(nodes[0].uuid, is_on=False)
+        await metal.until_offered(*nodes)
+        instance = await metal.boot(1)
 
-        failed = await there.here.until_state(instance, "error")
+        failed = await metal.cloud.until_state(instance, "error")
 
         assert ["MOOR_IRONIC_URL" in each.reason for each in failed.failures] == [True]
-        await there.until_free(*nodes)
+        await metal.until_free(*nodes)

@@ -1,4 +1,4 @@
-"""Beside a hard question over the bus claims are granted, and no turn of the worker's loop takes long."""
+"""During a costly search over the bus placement grants claims, and no iteration of the worker's event loop takes long."""
 
 import asyncio
 import gc
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.asyncio
 HOSTS = 1_000
 TURN_S_MAX = 0.2
 ENDS = {"a tight packing": TooCostly}
-# Nothing is asked twice: how long an answer takes is not what is looked at.
+# No question is repeated: this test is not about the time of an answer.
 BUS = BusSettings(ask_again_ms=60_000, answer_timeout_ms=60_000)
 STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 
@@ -36,14 +36,14 @@ STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postg
 @asynccontextmanager
 async def asking(store: PlacementStore) -> AsyncIterator[Station]:
     broker = await declared(MemoryUnderTest())
-    here, client = (
+    setup, client = (
         Station(broker, "placement", settings=BUS),
         Station(broker, "client", settings=BUS, asks=True),
     )
     settings = PlacementSettings(search_steps_max=8_000_000)
     told = asyncio.Event()
     running = asyncio.create_task(
-        run_until(told, (*placement_parts((here,), store, settings), client), drain_s_max=10)
+        run_until(told, (*placement_parts((setup,), store, settings), client), drain_s_max=10)
     )
     try:
         yield client
@@ -51,11 +51,11 @@ async def asking(store: PlacementStore) -> AsyncIterator[Station]:
         told.set()
         await running
         await client.close()
-        await here.close()
+        await setup.close()
 
 
 @pytest.mark.parametrize("kind", STORES)
-async def test_beside_any_question_claims_are_granted_and_no_turn_of_the_loop_takes_long(kind: str) -> None:
+async def test_during_any_search_claims_are_granted_and_no_loop_iteration_takes_long(kind: str) -> None:
     async with open_store(kind) as store:
         told = (*hard_worlds(), *many_hosts(HOSTS))
         for start in range(0, len(told), 200):

@@ -1,4 +1,4 @@
-"""Health, readiness and metrics of a worker over HTTP, and what it logs of itself."""
+"""Health, readiness and metrics of a worker over HTTP, and what it logs about itself."""
 
 import asyncio
 import json
@@ -107,7 +107,7 @@ async def test_a_worker_is_ready_once_its_queues_are_declared_and_counts_what_it
 
 @asynccontextmanager
 async def a_bus() -> AsyncIterator[tuple[MemoryBroker, Station, Station]]:
-    """A broker, and two stations on it that nobody runs yet: the second one asks."""
+    """A broker, and two stations on it that do not run yet; the second one asks."""
     memory, settings = MemoryBroker(), structs.replace(SETTINGS, ask_again_ms=20)
     connection = await memory.as_user().connect()
     await connection.declare(objects_of(("c1",)))
@@ -128,7 +128,7 @@ async def until_counted(asking: httpx.AsyncClient, name: str, least: float, **la
 
 
 @pytest.mark.asyncio
-async def test_what_becomes_of_messages_is_counted() -> None:
+async def test_outcomes_of_messages_are_counted() -> None:
     gate, tried = asyncio.Event(), Counter[int]()
     gate.set()
 
@@ -140,9 +140,9 @@ async def test_what_becomes_of_messages_is_counted() -> None:
             raise RuntimeError("not yet")
 
     remembering = Remembering(trouble, gate)
-    async with a_bus() as (memory, here, client):
+    async with a_bus() as (memory, setup, client):
         # A process may have two workers on a queue: they are counted together.
-        worker, idle = (here.worker(WORK, remembering.handlers, remembering) for _ in range(2))
+        worker, idle = (setup.worker(WORK, remembering.handlers, remembering) for _ in range(2))
         async with served(worker, seen=(idle,)) as asking:
             for number in (1, 2, 3):
                 await client.publisher.send(order(number))
@@ -162,18 +162,18 @@ async def test_what_becomes_of_messages_is_counted() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_becomes_of_connections_questions_and_answers_is_counted() -> None:
+async def test_connections_questions_and_answers_are_counted() -> None:
     page = SnapshotPage(providers=(), published=LogPosition(term=1, position=1))
-    async with a_bus() as (memory, here, client), served(client, seen=(here,)) as asking:
-        await here.publisher.send_all((Outgoing(page, to="answers.nobody.p1"),))
+    async with a_bus() as (memory, setup, client), served(client, seen=(setup,)) as asking:
+        await setup.publisher.send_all((Outgoing(page, to="answers.nobody.p1"),))
         await until_counted(asking, "moor_answers_dropped_total", 1)
         unanswered = asyncio.ensure_future(client.ask(AskSnapshot()))
         await until_counted(asking, "moor_questions_asked_again_total", 1)
         unanswered.cancel()
-        # Two to publish, and one on which the client hears answers.
+        # Two connections to publish, and one for the client's answers.
         await until_counted(asking, "moor_connections_made_total", 3)
         memory.set_alarm()
-        sending = here.publisher.send(order(1))
+        sending = setup.publisher.send(order(1))
         await until_counted(asking, "moor_parcels_held_back_total", 1)
         await until_counted(asking, "moor_messages_waiting", 1)
         memory.end_alarm()
@@ -183,7 +183,7 @@ async def test_what_becomes_of_connections_questions_and_answers_is_counted() ->
 ABOUT = About("placement", "1.2")
 
 
-def test_what_fails_is_told_with_its_error_how_often_and_for_how_long() -> None:
+def test_failures_are_reported_with_their_error_count_and_duration() -> None:
     async def fails() -> None:
         raise ConnectionLost("gone")
 
@@ -233,7 +233,7 @@ def test_readiness_is_logged_when_it_comes_and_when_it_goes(caplog: pytest.LogCa
             await until_s(at_s)
             status.failed(ConnectionLost("gone"))
             await until_s(at_s + 1)
-        # A worker that is told to stop does not tell that it is not ready.
+        # A worker that is told to stop does not log that it is not ready.
         status.well()
         await until_s(6)
         health.is_stopping = True
@@ -265,7 +265,7 @@ async def test_many_open_connections_do_not_make_a_worker_unhealthy() -> None:
 @pytest.mark.asyncio
 async def test_a_part_that_has_ended_makes_the_worker_unhealthy() -> None:
     async def ends() -> None:
-        """It was to run for as long as the process."""
+        """It should have run as long as the process."""
 
     part = Supervised("a part", ends)
     health = Health(About("placement", ""), (part,))
@@ -296,13 +296,13 @@ def test_a_port_alone_is_on_loopback(text: str, address: tuple[str, int]) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:99999", "1:x", "\u0661"])
-def test_an_address_that_cannot_be_is_refused_with_what_may_be_written(text: str) -> None:
+def test_an_invalid_address_is_refused_with_the_valid_forms(text: str) -> None:
     with pytest.raises(BadAddressError, match="write port or host:port"):
         read_address(text)
 
 
 @pytest.mark.asyncio
-async def test_an_address_that_is_taken_is_told_when_the_server_is_made() -> None:
+async def test_an_address_in_use_is_reported_when_the_server_is_created() -> None:
     health, by_signal = Health(About("placement", ""), ()), signal.getsignal(signal.SIGTERM)
     first = HealthServer("127.0.0.1:0", health)
     with pytest.raises(BadAddressError, match="in use"):
@@ -310,13 +310,13 @@ async def test_an_address_that_is_taken_is_told_when_the_server_is_made() -> Non
     serving = asyncio.create_task(first.run())
     async with httpx.AsyncClient(base_url=first.url) as client:
         assert (await client.get("/readyz")).status_code == 200
-    # Signals are the process's.
+    # Signals belong to the process.
     assert signal.getsignal(signal.SIGTERM) == by_signal
     await first.stop()
     await serving
 
 
-def test_what_a_worker_says_of_itself_has_no_password() -> None:
+def test_a_workers_description_of_itself_has_no_password() -> None:
     said = about(
         "placement",
         brokers=("amqp://u:secret@h/", "amqp://u:secret@h/"),
@@ -327,7 +327,7 @@ def test_what_a_worker_says_of_itself_has_no_password() -> None:
     assert "secret" not in json.dumps([said.role, said.version, *said.brokers, said.database])
 
 
-def test_a_flag_stands_above_the_variable(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_overrides_the_environment_variable(capsys: pytest.CaptureFixture[str]) -> None:
     environment = {"MOOR_HEALTH_LISTEN": "1", "MOOR_BUS_URL": "unix:///x"}
 
     found = with_flags(environment, ["--health-listen", "9100", "--log-format=json"], "placement_worker")

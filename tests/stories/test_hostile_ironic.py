@@ -1,4 +1,6 @@
-"""An Ironic, and a bus, that say whatever they like: no daemon ends by it, and when they are sane again all is in order."""
+"""An Ironic and a bus that send wrong data: no daemon ends because of it, and when they are correct again everything
+recovers.
+"""
 
 import asyncio
 import json
@@ -19,7 +21,7 @@ from bus.messages.build import InstanceId
 from bus.topology import IRONIC
 from compute_sim.ironic import available_nodes
 from tests.stories.cloud import until_so
-from tests.stories.test_deploys import QUICK, Scene, scene
+from tests.stories.test_deploys import QUICK, DeploySetup, deploy_setup
 from tests.unit.ironic.captured import SCENARIOS, bodies_of, notification_in
 
 pytestmark = pytest.mark.asyncio
@@ -27,8 +29,8 @@ pytestmark = pytest.mark.asyncio
 HTML = b"<html><body>It works!</body></html>"
 FAULT = json.dumps({"error_message": json.dumps({"faultstring": "Node could not be found."})}).encode()
 OLD = {"X-OpenStack-Ironic-API-Maximum-Version": "1.50", "X-OpenStack-Ironic-API-Minimum-Version": "1.1"}
-# Said in place of Ironic's answer: status, body, headers.
-LIES: Sequence[tuple[int, bytes, dict[str, str]]] = (
+# Responses in place of Ironic's: status, body, headers.
+WRONG_ANSWERS: Sequence[tuple[int, bytes, dict[str, str]]] = (
     *((status, HTML, {}) for status in (200, 202, 302, 400, 401, 403, 404, 405, 418, 500, 502, 503)),
     (404, FAULT, {}),
     (409, FAULT.replace(b"could not be found", b"is locked by host x"), {}),
@@ -42,31 +44,33 @@ LIES: Sequence[tuple[int, bytes, dict[str, str]]] = (
 )
 
 
-class Hostile(httpx.AsyncBaseTransport):
-    """Between a daemon and Ironic. While `is_on`, half of what is asked is answered by something else, before or after Ironic
-    has done it.
+class WrongTransport(httpx.AsyncBaseTransport):
+    """An HTTP transport between a daemon and Ironic. While `is_on`, it replaces the answer of half of the requests,
+    before or after Ironic has carried them out.
     """
 
     def __init__(self, way: httpx.AsyncBaseTransport, chance: random.Random) -> None:
         self.is_on = True
-        self.lies = 0
+        self.wrong_answers = 0
         self._way = way
         self._chance = chance
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if not self.is_on or self._chance.random() < 0.5:
             return await self._way.handle_async_request(request)
-        self.lies += 1
-        how = self._chance.choice((self._lie, self._lie_after, self._lose, self._halve))
+        self.wrong_answers += 1
+        how = self._chance.choice(
+            (self._wrong_answer, self._wrong_answer_afterwards, self._lose, self._half_answer)
+        )
         return await how(request)
 
-    async def _lie(self, request: httpx.Request) -> httpx.Response:
-        status, body, headers = self._chance.choice(LIES)
+    async def _wrong_answer(self, request: httpx.Request) -> httpx.Response:
+        status, body, headers = self._chance.choice(WRONG_ANSWERS)
         return httpx.Response(status, content=body, headers=headers, request=request)
 
-    async def _lie_after(self, request: httpx.Request) -> httpx.Response:
+    async def _wrong_answer_afterwards(self, request: httpx.Request) -> httpx.Response:
         await self._way.handle_async_request(request)
-        return await self._lie(request)
+        return await self._wrong_answer(request)
 
     async def _lose(self, request: httpx.Request) -> httpx.Response:
         kinds = (httpx.ReadTimeout, httpx.ConnectTimeout, httpx.ReadError, httpx.RemoteProtocolError)
@@ -75,8 +79,8 @@ class Hostile(httpx.AsyncBaseTransport):
             await self._way.handle_async_request(request)
         raise kind("lost", request=request)
 
-    async def _halve(self, request: httpx.Request) -> httpx.Response:
-        """A list without half of its nodes, and with some that are none; or half of an answer."""
+    async def _half_answer(self, request: httpx.Request) -> httpx.Response:
+        """A list without half of its nodes and with some invalid ones; or half of an answer."""
         answer = await self._way.handle_async_request(request)
         body = await answer.aread()
         try:
@@ -89,8 +93,8 @@ class Hostile(httpx.AsyncBaseTransport):
         return httpx.Response(answer.status_code, content=body, request=request)
 
 
-def nonsense(node: UUID, chance: random.Random) -> bytes:
-    """A captured notification, said of this node, with other values, times and publishers; or a part of one."""
+def wrong_notification(node: UUID, chance: random.Random) -> bytes:
+    """A captured notification about this node with changed values, times and publishers, sometimes cut off."""
     said = notification_in(chance.choice(bodies_of(chance.choice(SCENARIOS))))
     data = said["payload"]["ironic_object.data"]
     if "allocation" not in said["event_type"]:
@@ -122,12 +126,14 @@ VALUES: Sequence[Callable[[Any], Any]] = (
 
 
 @asynccontextmanager
-async def talking_nonsense(there: Scene, chance: random.Random) -> AsyncIterator[None]:
+async def sending_wrong_notifications(metal: DeploySetup, chance: random.Random) -> AsyncIterator[None]:
     async def talk() -> None:
         while True:
-            node = chance.choice(there.nodes)
-            parcel = Parcel(IRONIC, "ironic_versioned_notifications.info", nonsense(UUID(node.uuid), chance))
-            await there.here.client.publisher.offer(parcel)
+            node = chance.choice(metal.nodes)
+            parcel = Parcel(
+                IRONIC, "ironic_versioned_notifications.info", wrong_notification(UUID(node.uuid), chance)
+            )
+            await metal.cloud.client.publisher.offer(parcel)
             await asyncio.sleep(0.02)
 
     talking = asyncio.create_task(talk())
@@ -139,37 +145,37 @@ async def talking_nonsense(there: Scene, chance: random.Random) -> AsyncIterator
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_whatever_ironic_and_its_bus_say_no_daemon_ends_and_all_is_in_order_afterwards(
+async def test_no_wrong_answer_or_notification_ends_a_daemon_and_everything_recovers(
     seed: int,
 ) -> None:
     chance = random.Random(seed)
     nodes = available_nodes(6)
     settings = structs.replace(QUICK, sweep_s=0.5, missing_few=2, missing_believed_s=1.0)
-    async with scene("memory", "memory", *nodes) as there:
-        hostile = there.way = Hostile(there.way, chance)
+    async with deploy_setup("memory", "memory", *nodes) as metal:
+        hostile = metal.way = WrongTransport(metal.way, chance)
         hostile.is_on = False
-        async with there.daemon("d1", settings), there.daemon("d2", settings):
-            await there.until_offered(*nodes)
+        async with metal.daemon("d1", settings), metal.daemon("d2", settings):
+            await metal.until_offered(*nodes)
             hostile.is_on = True
             began_at_s = time.monotonic()
-            async with talking_nonsense(there, chance):
-                instances = [await there.boot(number, ports=(f"port-{number}",)) for number in range(1, 9)]
-                while hostile.lies < 200 and time.monotonic() < began_at_s + 20:
-                    await there.delete(chance.choice(instances))
+            async with sending_wrong_notifications(metal, chance):
+                instances = [await metal.boot(number, ports=(f"port-{number}",)) for number in range(1, 9)]
+                while hostile.wrong_answers < 200 and time.monotonic() < began_at_s + 20:
+                    await metal.delete(chance.choice(instances))
                     await asyncio.sleep(0.5)
             hostile.is_on = False
 
             for instance in instances:
-                await there.here.until_state(instance, "active", "error", "deleted")
-            await until_so(lambda: _is_in_order(there, instances), "each instance is where it is said to be")
-            await asyncio.gather(*map(there.delete, instances))
-            await there.until_free(*nodes)
+                await metal.cloud.until_state(instance, "active", "error", "deleted")
+            await until_so(lambda: _is_in_order(metal, instances), "each instance is where it is said to be")
+            await asyncio.gather(*map(metal.delete, instances))
+            await metal.until_free(*nodes)
 
 
-async def _is_in_order(there: Scene, instances: Sequence[InstanceId]) -> bool:
+async def _is_in_order(metal: DeploySetup, instances: Sequence[InstanceId]) -> bool:
     for instance in instances:
-        state = await there.here.instance(instance)
-        at = [node.uuid for node in there.with_instance(instance)]
+        state = await metal.cloud.instance(instance)
+        at = [node.uuid for node in metal.with_instance(instance)]
         if state is None or at != ([state.host] if state.state == "active" else []):
             return False
     return True

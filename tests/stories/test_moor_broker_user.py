@@ -1,4 +1,4 @@
-"""Applications on the real broker: what their users may do there, what they hear, and how they come and go."""
+"""Applications on the real broker: the rights of their users, the events they receive, how they are added and removed."""
 
 import asyncio
 import json
@@ -16,27 +16,27 @@ from bus.rabbit import RabbitBroker
 from bus.topology import API, EVENTS, FEED, NO_PROJECT, PLACEMENT, Grant, Objects, feed_queue, user_of
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, RabbitMQUnderTest, remove_users
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
-from tests.stories.moor_process import Ran, moor, moor_json, started
+from tests.stories.moor_process import Result, moor, moor_json, started
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.timeout(180)]
 
 STAGE = ("rabbitmq, a broker a cell", "memory")
 
 
-class Door:
-    """What an operator has: the broker of the API level, and the file of passwords."""
+class OperatorAccess:
+    """An operator's access: the broker of the API level, and the file of passwords."""
 
-    def __init__(self, here: Cloud, credentials: Path) -> None:
-        assert isinstance(here.brokers.api, RabbitMQUnderTest)
-        self.under_test = here.brokers.api
+    def __init__(self, setup: Cloud, credentials: Path) -> None:
+        assert isinstance(setup.brokers.api, RabbitMQUnderTest)
+        self.under_test = setup.brokers.api
         self.credentials = credentials
 
-    async def command(self, *arguments: str, user: str = user_of("operator"), ctl: bool = True) -> Ran:
+    async def command(self, *arguments: str, user: str = user_of("operator"), ctl: bool = True) -> Result:
         how = ("--ctl", os.environ[CTL_VARIABLE], "--credentials", str(self.credentials)) if ctl else ()
         return await moor("broker", "user", *arguments, *how, MOOR_BUS_URL=self.under_test.url(user))
 
     async def add(self, name: str, *flags: str) -> str:
-        """The URL of the new application."""
+        """Add an application; returns its URL."""
         ran = await self.command("add", name, *flags)
         assert ran.code == 0, ran.err + ran.out
         return self.url(name)
@@ -49,20 +49,22 @@ class Door:
 
 
 @asynccontextmanager
-async def a_door(tmp_path: Path) -> AsyncIterator[tuple[Cloud, Door, list[str]]]:
-    """A cloud of which each worker has its own user; the names that the test gives to applications are removed again."""
+async def operator_access(tmp_path: Path) -> AsyncIterator[tuple[Cloud, OperatorAccess, list[str]]]:
+    """A cloud in which each worker has its own user. The applications whose names a test adds to the list are removed
+    at the end.
+    """
     names: list[str] = []
-    async with cloud(*STAGE) as here, here.placement(), here.scheduler():
-        await here.add_host("h1", vcpu=16)
-        await here.until_provided("h1")
+    async with cloud(*STAGE) as setup, setup.placement(), setup.scheduler():
+        await setup.add_host("h1", vcpu=16)
+        await setup.until_provided("h1")
         try:
-            yield here, Door(here, tmp_path / "credentials.toml"), names
+            yield setup, OperatorAccess(setup, tmp_path / "credentials.toml"), names
         finally:
             await asyncio.to_thread(remove_users, [f"moor-app-{name}" for name in names])
 
 
 def a_name(names: list[str]) -> str:
-    """Users are the server's, and other tests are on it."""
+    """Users belong to the server, which other tests use as well."""
     names.append(f"t{secrets.token_hex(6)}")
     return names[-1]
 
@@ -77,7 +79,7 @@ async def connected(url: str) -> AsyncIterator[Connection]:
 
 
 async def until_cut_off(connection: Connection) -> None:
-    """Until the broker has closed it: that it refuses what is published is not enough."""
+    """Wait until the broker has closed the connection; a refused publish is not enough."""
     with suppress(ConnectionLost):
         async with asyncio.timeout(30):
             while True:
@@ -106,9 +108,9 @@ async def may_hear(url: str, exchange: str, key: str) -> bool:
         return True
 
 
-async def test_it_may_say_and_hear_what_is_of_its_projects_and_nothing_else(tmp_path: Path) -> None:
-    async with a_door(tmp_path) as (_, door, names):
-        url = await door.add(a_name(names), "--project", "p1", "--project", "p-2")
+async def test_an_application_publishes_and_receives_for_its_own_projects_only(tmp_path: Path) -> None:
+    async with operator_access(tmp_path) as (_, operator, names):
+        url = await operator.add(a_name(names), "--project", "p1", "--project", "p-2")
 
         for key in ("build.request", "instance.delete", "instance.query"):
             for project in ("p1", "p-2"):
@@ -131,16 +133,16 @@ async def test_it_may_say_and_hear_what_is_of_its_projects_and_nothing_else(tmp_
             assert not await may_hear(url, exchange, key), (exchange, key)
 
 
-async def test_commands_work_for_its_own_project_and_find_nothing_of_another(tmp_path: Path) -> None:
-    async with a_door(tmp_path) as (here, door, names):
-        url = await door.add(a_name(names), "--project", "p1")
+async def test_commands_of_an_application_find_only_its_own_project(tmp_path: Path) -> None:
+    async with operator_access(tmp_path) as (setup, operator, names):
+        url = await operator.add(a_name(names), "--project", "p1")
         other = a_build(1, project="p3")
-        await here.send(other)
-        await here.until_state(instance_of(other), "active")
+        await setup.send(other)
+        await setup.until_state(instance_of(other), "active")
         mine = {"MOOR_BUS_URL": url, "MOOR_PROJECT": "p1"}
 
         async with started("events", "instance.#", "build.accepted", "--json", **mine) as events:
-            await events.until_told_aside("listening")
+            await events.until_printed_to_stderr("listening")
             booted = await moor_json("boot", "--vcpus", "1", **mine)
             (instance,) = booted["instances"]
             assert (instance["state"], instance["project"]) == ("active", "p1")
@@ -148,7 +150,7 @@ async def test_commands_work_for_its_own_project_and_find_nothing_of_another(tmp
             assert (await moor_json("show", instance["id"], **mine))[0]["state"] == "active"
             (deleted,) = await moor_json("delete", instance["id"], "--wait", **mine)
             assert deleted["state"] == "deleted"
-            heard = [json.loads(await events.until_told("")) for _ in range(4)]
+            heard = [json.loads(await events.until_printed("")) for _ in range(4)]
 
         hidden = await moor("show", str(instance_of(other)), **mine)
         assert (hidden.code, "there is no instance" in hidden.err) == (1, True), hidden.err
@@ -156,7 +158,7 @@ async def test_commands_work_for_its_own_project_and_find_nothing_of_another(tmp
         assert untouched.code == 1
         refused = await moor("list", MOOR_BUS_URL=url, MOOR_PROJECT="p3")
         assert (refused.code, "the broker refused" in refused.err) == (1, True), refused.err
-        state = await here.instance(instance_of(other))
+        state = await setup.instance(instance_of(other))
         assert state is not None
         assert state.state == "active"
         assert {each["type"] for each in heard} >= {"build.accepted", "instance.active"}
@@ -164,12 +166,12 @@ async def test_commands_work_for_its_own_project_and_find_nothing_of_another(tmp
         assert projects == {"p1"}
 
 
-async def test_an_admin_speaks_for_all_projects_and_still_is_no_operator(tmp_path: Path) -> None:
-    async with a_door(tmp_path) as (here, door, names):
-        url = await door.add(a_name(names), "--admin")
+async def test_an_admin_application_acts_for_all_projects_but_is_no_operator(tmp_path: Path) -> None:
+    async with operator_access(tmp_path) as (setup, operator, names):
+        url = await operator.add(a_name(names), "--admin")
         build = a_build(1, project="p3")
-        await here.send(build)
-        await here.until_state(instance_of(build), "active")
+        await setup.send(build)
+        await setup.until_state(instance_of(build), "active")
 
         listed = await moor_json("list", MOOR_BUS_URL=url)
         booted = await moor_json("boot", "--vcpus", "1", "--project", "p9", MOOR_BUS_URL=url)
@@ -180,52 +182,54 @@ async def test_an_admin_speaks_for_all_projects_and_still_is_no_operator(tmp_pat
         assert not await may_publish(url, PLACEMENT, "snapshot")
 
 
-async def test_one_that_is_removed_is_cut_off_and_may_not_come_back(tmp_path: Path) -> None:
-    async with a_door(tmp_path) as (_, door, names):
+async def test_a_removed_application_is_disconnected_and_cannot_connect_again(tmp_path: Path) -> None:
+    async with operator_access(tmp_path) as (_, operator, names):
         name = a_name(names)
-        url = await door.add(name, "--project", "p1")
-        # Lists what schedulers know.
-        listed = await door.command("list", "--json", ctl=False)
+        url = await operator.add(name, "--project", "p1")
+        # Lists the applications that the schedulers know.
+        listed = await operator.command("list", "--json", ctl=False)
         assert {"name": name, "projects": ["p1"]}.items() <= json.loads(listed.out)[0].items()
         async with connected(url) as connection:
             publishing = await connection.open_publishing()
             assert await publishing.publish(Parcel(API, "build.request.p1", b"{}")) is Receipt.CONFIRMED
 
-            removed = await door.command("remove", name)
+            removed = await operator.command("remove", name)
 
             assert removed.code == 0, removed.err
             await until_cut_off(connection)
         with pytest.raises((Interrupted, Refusal)):
             await RabbitBroker(url).connect()
-        assert json.loads((await door.command("list", "--json", ctl=False)).out) == []
-        assert f"moor-app-{name}" not in tomllib.loads(door.credentials.read_text())
-        again = await door.command("remove", name)
+        assert json.loads((await operator.command("list", "--json", ctl=False)).out) == []
+        assert f"moor-app-{name}" not in tomllib.loads(operator.credentials.read_text())
+        again = await operator.command("remove", name)
         assert (again.code, "there was no user" in again.out) == (0, True), again.err
 
 
-async def test_given_other_projects_it_keeps_its_password_and_loses_its_old_rights(tmp_path: Path) -> None:
-    async with a_door(tmp_path) as (_, door, names):
+async def test_with_other_projects_an_application_keeps_its_password_and_loses_its_old_rights(
+    tmp_path: Path,
+) -> None:
+    async with operator_access(tmp_path) as (_, operator, names):
         name = a_name(names)
-        url = await door.add(name, "--project", "p1")
+        url = await operator.add(name, "--project", "p1")
         async with connected(url) as connection:
             publishing = await connection.open_publishing()
             assert await publishing.publish(Parcel(API, "instance.delete.p1", b"{}")) is Receipt.CONFIRMED
 
-            assert await door.add(name, "--project", "p2") == url
+            assert await operator.add(name, "--project", "p2") == url
 
-            # RabbitMQ would go on allowing what it allowed this channel before: so it is closed.
+            # RabbitMQ caches what it allowed a channel before, so the connection is closed.
             await until_cut_off(connection)
         assert not await may_publish(url, API, "instance.delete.p1")
         assert await may_publish(url, API, "instance.delete.p2")
 
 
-async def test_it_may_have_ten_connections_or_as_many_as_are_given_and_no_more(tmp_path: Path) -> None:
-    async with a_door(tmp_path) as (_, door, names):
-        few = await door.add(a_name(names), "--project", "p1", "--connections-max", "2")
+async def test_an_application_may_open_ten_connections_or_the_configured_number(tmp_path: Path) -> None:
+    async with operator_access(tmp_path) as (_, operator, names):
+        few = await operator.add(a_name(names), "--project", "p1", "--connections-max", "2")
         async with connected(few), connected(few):
             with pytest.raises((Interrupted, Refusal), match="as many connections as it may have"):
                 await RabbitBroker(few).connect()
-        url = await door.add(a_name(names), "--project", "p1", "--channels-max", "12")
+        url = await operator.add(a_name(names), "--project", "p1", "--channels-max", "12")
         connections = [await RabbitBroker(url).connect() for _ in range(10)]
         try:
             with pytest.raises((Interrupted, Refusal), match="as many connections as it may have"):
@@ -239,8 +243,8 @@ async def test_it_may_have_ten_connections_or_as_many_as_are_given_and_no_more(t
                 await connection.close()
 
 
-async def test_what_cannot_be_an_application_is_refused_before_anything_is_done(tmp_path: Path) -> None:
-    async with a_door(tmp_path) as (_, door, _names):
+async def test_an_invalid_application_is_refused_before_any_change(tmp_path: Path) -> None:
+    async with operator_access(tmp_path) as (_, operator, _names):
         for arguments, said in (
             (("add", "x"), "either an admin or has projects"),
             (("add", "x", "--admin", "--project", "p"), "either an admin or has projects"),
@@ -249,10 +253,10 @@ async def test_what_cannot_be_an_application_is_refused_before_anything_is_done(
             (("add", "x", "--project", "-"), "a project's name is"),
             (("remove", "x.y"), "an application's name is"),
         ):
-            ran = await door.command(*arguments)
+            ran = await operator.command(*arguments)
             assert ran.code == 2, ran.out
             assert said in " ".join(ran.err.replace("│", " ").split()), ran.err
-        assert not door.credentials.exists()
+        assert not operator.credentials.exists()
         ran = await moor("broker", "user", "add", "x", "--admin", MOOR_BUS_URL="unix:///nowhere")
         assert (
             ran.code,

@@ -45,7 +45,7 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[UnixUnderTest 
     await under_test.close()
 
 
-async def test_declaring_makes_everything_stand_and_may_be_repeated(
+async def test_declaring_creates_everything_and_may_be_repeated(
     served: UnixUnderTest | RabbitMQUnderTest,
 ) -> None:
     for _ in range(2):
@@ -59,7 +59,7 @@ async def test_declaring_makes_everything_stand_and_may_be_repeated(
     assert queues["ironic.events"] == 0
 
 
-async def test_on_each_broker_only_what_belongs_there_is_declared() -> None:
+async def test_each_broker_gets_only_its_own_objects() -> None:
     api, cell = await UnixUnderTest.start(), await UnixUnderTest.start()
     try:
         places = {"MOOR_BUS_URL": api.url(), "MOOR_CELL_BUS_URLS": f"c1={cell.url()}"}
@@ -154,10 +154,10 @@ async def test_dead_letters_are_listed_shown_replayed_and_dropped(
     assert (await moor("dead", "list", "--bus", url)).out.strip() == "no dead letters"
 
 
-async def test_whatever_lies_among_the_dead_letters_is_listed_shown_and_dropped(
+async def test_any_dead_letter_is_listed_shown_and_dropped(
     served: UnixUnderTest | RabbitMQUnderTest,
 ) -> None:
-    """Markup that ends what never began, terminal commands, half of a character, letters that are alike."""
+    """Markup with a closing tag only, terminal escapes, half of a character, identical letters."""
     broker, url = await declared(served), served.url()
     chance = random.Random("hostile letters")
     odd = Parcel(DEAD, "[/red]", b"\xff[/bold]\x1b[2J", headers={headers.REASON: "[/x] \x1b[31m \0 \u009b"})
@@ -183,7 +183,7 @@ async def test_whatever_lies_among_the_dead_letters_is_listed_shown_and_dropped(
     assert (await moor("dead", "list", "--bus", url)).out.strip() == "no dead letters"
 
 
-async def test_deciding_on_what_is_not_there_does_nothing_and_says_so(
+async def test_replaying_or_dropping_unknown_dead_letters_does_nothing_and_says_so(
     served: UnixUnderTest | RabbitMQUnderTest,
 ) -> None:
     await declared(served)
@@ -196,7 +196,7 @@ async def test_deciding_on_what_is_not_there_does_nothing_and_says_so(
     assert "say --all" in nothing.err
 
 
-async def test_mistakes_are_said_in_a_line() -> None:
+async def test_mistakes_are_reported_in_one_line() -> None:
     nobody = await moor("dead", "list", "--bus", "unix:///nowhere/at/all.sock")
     assert nobody.code == 1
     assert "no process serves a bus at /nowhere/at/all.sock" in nobody.err.replace("\n", " ")
@@ -224,7 +224,7 @@ async def test_the_tables_are_brought_up_to_date_once(tmp_path: Path) -> None:
 async def test_users_are_created_with_their_rights_and_keep_their_passwords(tmp_path: Path) -> None:
     served = await RabbitMQUnderTest.start()
     credentials = tmp_path / "credentials.toml"
-    # Other tests on this server have users of these names, too; what is known already is kept.
+    # Other tests on this server use users with the same names: keep the existing passwords.
     above_cells = ("scheduler", "placement", "operator", "ironic")
     credentials.write_text("".join(f'{user_of(role)} = "{PASSWORD}"\n' for role in above_cells))
     command = (

@@ -2,13 +2,13 @@
 
 import pytest
 
-from tests.stories.moor_process import Ran, moor
+from tests.stories.moor_process import Result, moor
 from tests.stories.real_servers import real_servers
 
 pytestmark = pytest.mark.asyncio
 
 
-def assert_it_went_well(ran: Ran) -> None:
+def assert_it_went_well(ran: Result) -> None:
     assert ran.code == 0, ran.err + ran.out
     assert "301 of 301" in ran.out
     assert "giant found no host among 40:" in ran.out
@@ -21,13 +21,13 @@ def assert_it_went_well(ran: Ran) -> None:
     assert "✓ 0 conflicts" not in ran.out
 
 
-async def test_it_builds_what_can_be_built_and_says_why_the_rest_was_not() -> None:
+async def test_the_demo_builds_what_fits_and_explains_the_rest() -> None:
     assert_it_went_well(await moor("demo", "--boots", "300", "--hosts", "40"))
 
 
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
-async def test_on_real_servers_it_is_the_same_and_leaves_nothing_in_use() -> None:
+async def test_the_demo_on_real_servers_leaves_nothing_in_use() -> None:
     async with real_servers() as (bus, database):
         ran = await moor("demo", "--boots", "300", "--hosts", "40", "--bus", bus, "--db", database)
 
@@ -35,7 +35,7 @@ async def test_on_real_servers_it_is_the_same_and_leaves_nothing_in_use() -> Non
     assert "✓ 301 instances are deleted again" in ran.out
 
 
-def assert_metal_went_well(ran: Ran, nodes: int) -> None:
+def assert_metal_went_well(ran: Result, nodes: int) -> None:
     assert ran.code == 0, ran.err + ran.out
     assert "boots ended" in ran.out
     assert "ironic-2     0 nodes   killed" in ran.out
@@ -54,7 +54,7 @@ async def test_on_bare_metal_a_daemon_is_killed_and_nothing_is_lost() -> None:
 
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
-async def test_on_real_servers_bare_metal_is_the_same_and_nothing_stays_in_use() -> None:
+async def test_the_bare_metal_demo_on_real_servers_leaves_nothing_in_use() -> None:
     async with real_servers() as (bus, database):
         ran = await moor("demo", "--bare-metal", "--nodes", "30", "--bus", bus, "--db", database)
 

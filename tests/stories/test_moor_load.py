@@ -1,4 +1,4 @@
-"""`moor load` as a person runs it: small, embedded and on real servers, and what it says of itself."""
+"""`moor load` as a person runs it: small, embedded and on real servers, with the figures that it prints."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ import typer
 
 from moor.load_command import counts_of
 from tests.servers import descendants
-from tests.stories.moor_process import Ran, moor
+from tests.stories.moor_process import Result, moor
 from tests.stories.real_servers import real_servers
 
 pytestmark = pytest.mark.asyncio
@@ -27,7 +27,7 @@ def figures(file: Path) -> dict[str, Any]:
     return read
 
 
-async def test_embedded_it_builds_measures_and_audits(tmp_path: Path) -> None:
+async def test_the_embedded_load_builds_measures_and_audits(tmp_path: Path) -> None:
     file = tmp_path / "load.json"
 
     ran = await moor(*SMALL, "--json", str(file))
@@ -56,7 +56,7 @@ async def test_spawns_that_fail_go_to_alternates(tmp_path: Path) -> None:
 
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
-async def test_on_real_servers_everybody_who_is_paid_by_a_boot_is_counted_and_once_only(
+async def test_on_real_servers_the_cpu_of_every_process_is_counted_once(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "load.json"
@@ -84,7 +84,7 @@ async def test_on_real_servers_everybody_who_is_paid_by_a_boot_is_counted_and_on
 METAL = ("load", "--bare-metal", "--nodes", "20", "--changes", "101", "--deploys", "12", "--in-flight", "10")
 
 
-def assert_metal_was_measured(ran: Ran, found: dict[str, Any]) -> None:
+def assert_metal_was_measured(ran: Result, found: dict[str, Any]) -> None:
     assert ran.code == 0, ran.err + ran.out
     assert "audit passed" in ran.out
     assert found["audit"] == {"passed": True, "problems": []}
@@ -128,7 +128,7 @@ async def test_on_bare_metal_and_real_servers_the_daemons_are_counted_too(tmp_pa
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_told_to_end_it_takes_its_workers_with_it(number: signal.Signals) -> None:
+async def test_a_load_that_is_told_to_stop_stops_its_workers(number: signal.Signals) -> None:
     async with real_servers() as (bus, database):
         load = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "moor", "load", "--boots", "1000000", "--bus", bus, "--db", database),
@@ -151,7 +151,7 @@ async def test_told_to_end_it_takes_its_workers_with_it(number: signal.Signals) 
     assert not set(workers) & set(descendants(1)), "nobody is left"
 
 
-async def test_mistakes_are_said_in_a_line() -> None:
+async def test_mistakes_are_reported_in_one_line() -> None:
     for arguments, said in (
         (("--bus", "amqp://localhost/"), "both --bus and --db, or neither"),
         (("--workers", "scheduler=2"), "embedded, all workers are in this process"),
@@ -163,6 +163,6 @@ async def test_mistakes_are_said_in_a_line() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["compute=2", "scheduler", "scheduler=0", "scheduler=-1", "scheduler=two"])
-async def test_workers_that_make_no_sense_are_named(wrong: str) -> None:
+async def test_invalid_numbers_of_workers_are_named(wrong: str) -> None:
     with pytest.raises(typer.BadParameter, match=wrong):
         counts_of(["placement=2", wrong])

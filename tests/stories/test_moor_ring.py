@@ -1,4 +1,4 @@
-"""What `moor ring` shows of the daemons that share the bare-metal nodes, and how it drains one."""
+"""What `moor ring` shows of the daemons that share bare-metal nodes, and how it drains one."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -75,7 +75,7 @@ async def test_the_daemons_are_shown_with_their_leases_and_nodes(served: Served)
     assert "1 nodes that no daemon has taken yet" in told.out
 
 
-async def test_it_says_why_a_daemon_owns_a_node(served: Served) -> None:
+async def test_moor_ring_explains_why_a_daemon_owns_a_node(served: Served) -> None:
     await served.fill("d1", "d1")
     await served.store.join("d1", "a", LONG_S)
     await served.store.join("d2", "b", LONG_S)
@@ -94,7 +94,7 @@ async def test_it_says_why_a_daemon_owns_a_node(served: Served) -> None:
     assert f"no daemon knows a node {node_id(8)}" in nowhere.err
 
 
-async def test_nodes_that_ironic_lost_are_shown_and_let_go_of_by_an_operators_word(served: Served) -> None:
+async def test_nodes_missing_in_ironic_are_shown_and_released_by_an_operator(served: Served) -> None:
     held = structs.replace(a_held_row(1, "d1"), missing_since_us=1_700_000_000_000_000)
     moving = structs.replace(
         a_held_row(2, "d2"), cell_wanted="c2", cell_note="it moves", report_note="1 of it is held"
@@ -128,7 +128,7 @@ def a_held_row(number: int, owner: str) -> NodeRow:
     )
 
 
-async def test_a_daemon_that_is_told_to_drain_gives_its_nodes_away(served: Served) -> None:
+async def test_a_daemon_that_is_told_to_drain_hands_its_nodes_over(served: Served) -> None:
     await served.fill(*[""] * 30)
     settings = IronicSettings(look_s=0.05)
     d1, d2 = (Membership(served.store, name, name, settings) for name in ("d1", "d2"))
@@ -159,7 +159,7 @@ async def test_a_daemon_that_is_told_to_drain_gives_its_nodes_away(served: Serve
         await asyncio.gather(*running)
 
 
-async def test_what_cannot_be_done_is_said(served: Served) -> None:
+async def test_impossible_requests_are_reported(served: Served) -> None:
     await served.store.join("d1", "a", LONG_S)
 
     told = await moor("ring", "drain", "d9", "--ironic-db", served.url)
@@ -173,7 +173,7 @@ async def test_what_cannot_be_done_is_said(served: Served) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
-async def test_a_database_without_the_tables_is_said_to_have_none(kind: str) -> None:
+async def test_a_database_without_the_tables_is_reported(kind: str) -> None:
     async with empty_database(kind) as url:
         told = await moor("ring", "--ironic-db", url)
 

@@ -1,4 +1,6 @@
-"""`moor` as a new user meets it: in narrow terminals and pipes, with wrong words, without workers, where it cannot write."""
+"""`moor` as a new user runs it: in narrow terminals and pipes, with wrong words, without workers, and where it cannot
+write.
+"""
 
 import asyncio
 import json
@@ -13,7 +15,7 @@ import pytest_asyncio
 
 from bus.urls import broker_at
 from tests.contracts.memory_under_test import UnixUnderTest
-from tests.stories.moor_process import PATIENCE_S, Ran, moor, moor_json, started
+from tests.stories.moor_process import PATIENCE_S, Result, moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio
 
@@ -25,7 +27,7 @@ async def cloud(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     """The bus of a `moor up`."""
     data = tmp_path_factory.mktemp("up")
     async with started("up", "--data", str(data), "--hosts", "2", "--listen", "127.0.0.1:0") as process:
-        await process.until_told("ready")
+        await process.until_printed("ready")
         yield f"unix://{data}/bus.sock"
         process.send_signal(signal.SIGTERM)
         await process.ended()
@@ -33,21 +35,21 @@ async def cloud(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
 
 @pytest_asyncio.fixture
 async def silent() -> AsyncIterator[str]:
-    """A bus on which everything is declared and nobody works."""
+    """A bus on which everything is declared and no worker runs."""
     under_test = await UnixUnderTest.start()
     assert (await moor("broker", "declare", "--cells", "c1", "--bus", under_test.url())).code == 0
     yield under_test.url()
     await under_test.close()
 
 
-def request_of(ran: Ran) -> str:
+def request_of(ran: Result) -> str:
     (found,) = re.findall(r"^request (\S+)$", ran.err, re.MULTILINE)
     return str(UUID(found))
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
-async def test_ids_and_states_are_whole_in_lists(cloud: str, columns: str) -> None:
+async def test_lists_never_fold_ids_and_states(cloud: str, columns: str) -> None:
     booted = await moor("boot", "--vcpus", "1", "--name", "web", "--bus", cloud, COLUMNS=columns)
     (one,) = await moor_json("show", request_of(booted), "--bus", cloud)
 
@@ -106,14 +108,14 @@ async def test_a_request_is_deleted_by_its_id(cloud: str) -> None:
     ],
     ids=" ".join,
 )
-async def test_a_filter_that_is_misspelt_is_said(cloud: str, words: tuple[str, ...], said: str) -> None:
+async def test_a_misspelt_filter_is_reported(cloud: str, words: tuple[str, ...], said: str) -> None:
     ran = await moor(*words, "--bus", cloud, COLUMNS="200")
 
     assert ran.code
     assert said in ran.err
 
 
-async def test_where_nobody_works_a_boot_says_its_id_and_how_to_go_on(silent: str) -> None:
+async def test_without_workers_a_boot_shows_its_id_and_how_to_go_on(silent: str) -> None:
     ran = await moor("boot", "--vcpus", "1", "--timeout", "1", "--bus", silent)
 
     request = request_of(ran)
@@ -122,7 +124,7 @@ async def test_where_nobody_works_a_boot_says_its_id_and_how_to_go_on(silent: st
     assert f"`moor show {request}` says what becomes of it, `moor delete {request}` deletes it" in ran.err
 
 
-async def test_where_nobody_works_a_rebuild_says_its_id_and_how_to_go_on(silent: str) -> None:
+async def test_without_workers_a_rebuild_shows_its_id_and_how_to_go_on(silent: str) -> None:
     instance = str(uuid4())
 
     ran = await moor("rebuild", instance, "--image", "debian", "--timeout", "1", "--bus", silent)
@@ -133,7 +135,7 @@ async def test_where_nobody_works_a_rebuild_says_its_id_and_how_to_go_on(silent:
     assert f"`moor show {instance}` says what becomes of it" in ran.err
 
 
-async def test_where_nobody_works_a_program_has_its_id_all_the_same(silent: str) -> None:
+async def test_without_workers_json_output_still_has_the_id(silent: str) -> None:
     request = str(uuid4())
     ran = await moor(
         "boot", "--vcpus", "1", "--timeout", "1", "--bus", silent, "--json", "--request-id", request
@@ -145,7 +147,7 @@ async def test_where_nobody_works_a_program_has_its_id_all_the_same(silent: str)
 
 async def test_ctrl_c_says_that_the_request_stays(silent: str) -> None:
     async with started("boot", "--vcpus", "1", "--bus", silent) as process:
-        line = await process.until_told_aside("request ")
+        line = await process.until_printed_to_stderr("request ")
         connection = await broker_at(silent).connect()
         async with asyncio.timeout(PATIENCE_S):
             while not await connection.depth("scheduler.requests"):
@@ -159,7 +161,7 @@ async def test_ctrl_c_says_that_the_request_stays(silent: str) -> None:
     assert line.split()[1] in ran.err
 
 
-async def test_without_the_topology_it_is_said_what_makes_it() -> None:
+async def test_without_the_topology_the_error_names_the_command_that_declares_it() -> None:
     under_test = await UnixUnderTest.start()
     try:
         ran = await moor("list", "--bus", under_test.url())
@@ -183,7 +185,7 @@ async def test_the_version_and_short_help_are_there() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-async def test_a_terminal_that_knows_few_letters_is_shown_others(encoding: str) -> None:
+async def test_a_terminal_with_few_characters_gets_replacements(encoding: str) -> None:
     ran = await moor("broker", "show", "--cells", "c1", PYTHONIOENCODING=encoding, PYTHONUTF8="0")
 
     assert (ran.code, ran.err) == (0, "")
@@ -215,7 +217,7 @@ async def test_a_name_that_is_no_utf_8_is_refused_at_once() -> None:
     ],
     ids=" ".join,
 )
-async def test_what_cannot_be_written_is_found_out_before_the_work(
+async def test_a_file_that_cannot_be_written_is_reported_before_the_work(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:
     ran = await moor(*(word.format(tmp_path) for word in words), COLUMNS="200")
@@ -224,7 +226,7 @@ async def test_what_cannot_be_written_is_found_out_before_the_work(
     assert f"is '{tmp_path}/not/there': it cannot be" in ran.err
 
 
-async def test_a_database_that_cannot_be_opened_is_said_in_a_line(tmp_path: Path) -> None:
+async def test_a_database_that_cannot_be_opened_is_reported_in_one_line(tmp_path: Path) -> None:
     ran = await moor("db", "upgrade", "--db", f"sqlite:///{tmp_path}/not/there.db")
 
     assert (ran.code, ran.err) == (
@@ -233,7 +235,7 @@ async def test_a_database_that_cannot_be_opened_is_said_in_a_line(tmp_path: Path
     )
 
 
-async def test_a_file_that_is_no_database_is_said_in_a_line(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "some.txt").write_text("not a database at all " * 100)
 
     ran = await moor("db", "upgrade", "--db", f"sqlite:///{tmp_path}/some.txt")

@@ -1,4 +1,4 @@
-"""`moor up` and the commands, each a process of its own, as a person has them in several terminals."""
+"""`moor up` and the commands, each as a process of its own, as a person has them in several terminals."""
 
 import asyncio
 import json
@@ -14,12 +14,12 @@ from uuid import UUID, uuid5
 import pytest
 
 from placement_worker.store_sql import SqlPlacementStore
-from tests.stories.moor_process import Process, Ran, moor, moor_json, started
+from tests.stories.moor_process import Process, Result, moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio
 
 REQUESTS = UUID("0b6a7c1e-1f0c-4a55-9d57-3f7d0d1c2b01")
-# One build in three takes its time, one in ten fails: there is always something under way.
+# One build in three is slow and one in ten fails: something is always under way.
 MISFORTUNES = """
 seed = 3
 spawn_ms = 20.0
@@ -37,7 +37,7 @@ probability = 0.1
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A short path: a socket's may not be long."""
+    """A short path: the path of a socket may not be long."""
     with tempfile.TemporaryDirectory(prefix="moor-") as place:
         yield Path(place)
 
@@ -45,7 +45,7 @@ def home() -> Iterator[Path]:
 @asynccontextmanager
 async def up(home: Path, *arguments: str) -> AsyncIterator[Process]:
     async with started("up", *arguments, XDG_STATE_HOME=str(home)) as process:
-        await process.until_told("ready")
+        await process.until_printed("ready")
         yield process
 
 
@@ -57,7 +57,7 @@ async def test_everything_goes_on_after_moor_up_was_killed_in_the_middle_of_boot
         boots = [asyncio.create_task(boot(home, number)) for number in range(2)]
         heard: Counter[str] = Counter()
         while heard["build.accepted"] < len(boots) or heard["instance.active"] < 10:
-            heard[(await said.until_told("")).split()[1]] += 1
+            heard[(await said.until_printed("")).split()[1]] += 1
         first.send_signal(signal.SIGKILL)
         await first.ended()
     async with up(home, *arguments) as second:
@@ -90,7 +90,7 @@ async def test_everything_goes_on_after_moor_up_was_killed_in_the_middle_of_boot
     assert not await problems_in_the_books(home)
 
 
-async def test_a_person_looks_around_and_is_told_what_is_wrong(home: Path) -> None:
+async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> None:
     async with up(home, "--cells", "harbour", "--hosts", "2"):
         first_host, other_host = "harbour-host-00001", "harbour-host-00002"
         at_home = {"XDG_STATE_HOME": str(home)}
@@ -139,7 +139,7 @@ async def test_a_person_looks_around_and_is_told_what_is_wrong(home: Path) -> No
         assert (gone.code, "deleted" in gone.out) == (0, True)
 
 
-async def test_events_are_told_as_they_are_said_on_the_bus(home: Path) -> None:
+async def test_events_are_printed_as_they_are_published(home: Path) -> None:
     async with (
         up(home, "--cells", "harbour", "--hosts", "1"),
         events(home, "build.#", "instance.#", "--json", "--count", "3") as listening,
@@ -154,7 +154,7 @@ async def test_events_are_told_as_they_are_said_on_the_bus(home: Path) -> None:
     assert said[2]["instance"]["host"] == "harbour-host-00001"
 
 
-async def test_without_a_cloud_it_is_said_that_there_is_none(home: Path) -> None:
+async def test_without_a_cloud_the_commands_say_so(home: Path) -> None:
     ran = await moor("list", XDG_STATE_HOME=str(home))
 
     assert ran.code == 1
@@ -165,12 +165,12 @@ async def test_without_a_cloud_it_is_said_that_there_is_none(home: Path) -> None
 @asynccontextmanager
 async def events(home: Path, *patterns: str) -> AsyncIterator[Process]:
     async with started("events", *patterns, XDG_STATE_HOME=str(home)) as process:
-        await process.until_told_aside("listening")
+        await process.until_printed_to_stderr("listening")
         yield process
 
 
-async def boot(home: Path, number: int) -> Ran:
-    """It waits for its instances, whatever becomes of `moor up` meanwhile."""
+async def boot(home: Path, number: int) -> Result:
+    """The command waits for its instances, even if `moor up` dies meanwhile."""
     return await moor(
         "boot", "--vcpus", "1", "--ram", "512", "--disk", "1", "--count", "25",
         "--request-id", str(uuid5(REQUESTS, str(number))), "--name", f"web{number}", "--json",
@@ -179,7 +179,7 @@ async def boot(home: Path, number: int) -> Ran:
 
 
 def built(home: Path) -> list[str]:
-    """The instances on all hosts, as often as they are there."""
+    """The instances on all hosts; one that is on two hosts is in the list twice."""
     with closing(sqlite3.connect(home / "moorage" / "moor.db")) as connection:
         attempts = [json.loads(body) for (body,) in connection.execute("SELECT body FROM compute_attempts")]
     return sorted(each["instance"] for each in attempts if each["state"] == "built")

@@ -1,4 +1,6 @@
-"""Another AMQP library says what a bare-metal node is: the program of docs/bus.md, on the real servers, without an Ironic."""
+"""The program of docs/bus.md that reports a bare-metal node with another AMQP library, on the real servers and without
+an Ironic.
+"""
 
 import asyncio
 import json
@@ -10,7 +12,7 @@ import pytest
 
 from bus.message import ProviderId
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
-from tests.stories.test_nodes import scene
+from tests.stories.test_nodes import nodes_setup
 from tests.stories.test_plain_amqp import PROGRAMS
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql]
@@ -31,12 +33,12 @@ async def say(url: str, node: dict[str, object], *arguments: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--envelope",), ()], ids=["enveloped", "plain"])
-async def test_it_moves_a_node_from_maintenance_to_schedulable(arguments: tuple[str, ...]) -> None:
-    async with scene("rabbitmq", "postgresql") as here, here.daemon("d1"):
-        broker = here.here.brokers.api
+async def test_the_program_moves_a_node_from_maintenance_to_schedulable(arguments: tuple[str, ...]) -> None:
+    async with nodes_setup("rabbitmq", "postgresql") as setup, setup.daemon("d1"):
+        broker = setup.cloud.brokers.api
         assert isinstance(broker, RabbitMQUnderTest)
         url = broker.url()
         await say(url, {**AVAILABLE, "maintenance": True}, *arguments)
-        await here.until_reserved(NODE, 1, "CUSTOM_GOLD")
+        await setup.until_reserved(NODE, 1, "CUSTOM_GOLD")
         await say(url, dict(AVAILABLE), *arguments)
-        await here.until_reserved(NODE, 0, "CUSTOM_GOLD")
+        await setup.until_reserved(NODE, 0, "CUSTOM_GOLD")

@@ -1,4 +1,4 @@
-"""From Ironic's notifications and its REST API to what placement and the scheduler know of bare-metal nodes."""
+"""From Ironic's notifications and its REST API to the bare-metal nodes that placement and the scheduler know."""
 
 import asyncio
 import json
@@ -59,8 +59,8 @@ QUICK = IronicSettings(
 CAPTURES = Path(__file__).parents[1] / "data" / "ironic_captures"
 
 
-class SeesLess(HttpIronicApi):
-    """Ironic's API, for a user that cannot see all nodes."""
+class HidesNodes(HttpIronicApi):
+    """Ironic's API for a user that cannot see all nodes."""
 
     def __init__(self, url: str, hidden: AbstractSet[ProviderId], transport: IronicTransport) -> None:
         super().__init__(url, transport=transport)
@@ -74,8 +74,8 @@ class SeesLess(HttpIronicApi):
         return None if node in self._hidden else await super().node(node)
 
 
-class Scene(Struct):
-    here: Cloud
+class NodesSetup(Struct):
+    cloud: Cloud
     rows: IronicStore
     connection: Connection
 
@@ -89,13 +89,13 @@ class Scene(Struct):
         cells: CellMap = CELLS_OF_NODES,
         hidden: AbstractSet[ProviderId] = frozenset(),
     ) -> AsyncIterator[asyncio.Event]:
-        """One that knows Ironic's API if there is a simulation; its user cannot see the `hidden` nodes."""
-        station = Station(self.here.brokers.at_api("ironic"), name, settings=SETTINGS, asks=True)
-        link = Link(self.here.brokers.at_api("ironic"), SETTINGS)
+        """A daemon. It uses Ironic's API if there is a simulation; its user cannot see the `hidden` nodes."""
+        station = Station(self.cloud.brokers.at_api("ironic"), name, settings=SETTINGS, asks=True)
+        link = Link(self.cloud.brokers.at_api("ironic"), SETTINGS)
         api = (
             None
             if simulation is None
-            else SeesLess("http://ironic", hidden, IronicTransport(simulation.ironic))
+            else HidesNodes("http://ironic", hidden, IronicTransport(simulation.ironic))
         )
         parts = ironic_parts(
             station,
@@ -108,14 +108,14 @@ class Scene(Struct):
             inbox=Inbox(creates_exchange=True),
             api=api,
         )
-        async with self.here.running(parts, station) as told:
+        async with self.cloud.running(parts, station) as told:
             yield told
         await link.close()
         if api is not None:
             await api.close()
 
     async def stock(self, node: ProviderId, resource: str) -> InventoryState | None:
-        found = (await self.here.providers()).get(str(node))
+        found = (await self.cloud.providers()).get(str(node))
         return None if found is None else found.inventories.get(resource)
 
     async def until_reserved(
@@ -135,24 +135,24 @@ class Scene(Struct):
         await until_so(is_so, f"{owners} own {count} nodes")
 
     async def said(self, *bodies: bytes) -> None:
-        """As Ironic publishes them."""
+        """Publish these bodies as Ironic does."""
         for body in bodies:
             parcel = Parcel(IRONIC, "ironic_versioned_notifications.info", body)
-            await self.here.client.publisher.offer(parcel)
+            await self.cloud.client.publisher.offer(parcel)
 
 
 @asynccontextmanager
-async def scene(bus: str, books: str) -> AsyncIterator[Scene]:
+async def nodes_setup(bus: str, books: str) -> AsyncIterator[NodesSetup]:
     async with (
-        cloud(bus, books) as here,
+        cloud(bus, books) as setup,
         open_ironic_store(books) as rows,
-        here.placement(),
-        here.scheduler(),
+        setup.placement(),
+        setup.scheduler(),
     ):
-        operator = Link(here.brokers.at_api("operator"), SETTINGS)
+        operator = Link(setup.brokers.at_api("operator"), SETTINGS)
         connection = await operator.connection()
         await connection.declare(objects_of(CELLS, create_foreign=True))
-        yield Scene(here, rows, connection)
+        yield NodesSetup(setup, rows, connection)
         await operator.close()
 
 
@@ -180,14 +180,14 @@ async def test_a_notification_alone_moves_a_node_in_and_out_of_placement(
     if not dressed:
         bodies = [plainly(body) for body in bodies]
     node = node_in(captured("09_maintenance_by_patch.jsonl")[0])
-    async with scene(bus, books) as here, here.daemon("d1"):
-        await here.said(*bodies[:2])
-        await here.until_reserved(node, 1)
-        await here.said(*bodies[2:])
-        await here.until_reserved(node, 0)
+    async with nodes_setup(bus, books) as setup, setup.daemon("d1"):
+        await setup.said(*bodies[:2])
+        await setup.until_reserved(node, 1)
+        await setup.said(*bodies[2:])
+        await setup.until_reserved(node, 0)
 
         async def is_host() -> bool:
-            found = await here.here.client.ask(AskHosts(name=str(node)))
+            found = await setup.cloud.client.ask(AskHosts(name=str(node)))
             assert isinstance(found, HostsFound)
             return [(each.up, each.kind, each.cell) for each in found.hosts] == [(True, NODE, "c1")]
 
@@ -196,69 +196,75 @@ async def test_a_notification_alone_moves_a_node_in_and_out_of_placement(
 
 async def test_all_nodes_are_read_at_the_start_and_changes_heard_from_then_on(bus: str, books: str) -> None:
     async with AsyncExitStack() as stack:
-        here = await stack.enter_async_context(scene(bus, books))
-        simulation = simulated_ironic(here.here.brokers.at_api("operator"), available_nodes(20), listen=None)
-        await stack.enter_async_context(here.here.running(simulation.parts))
-        await stack.enter_async_context(here.daemon("d1", simulation=simulation))
+        setup = await stack.enter_async_context(nodes_setup(bus, books))
+        simulation = simulated_ironic(
+            setup.cloud.brokers.at_api("operator"), available_nodes(20), listen=None
+        )
+        await stack.enter_async_context(setup.cloud.running(simulation.parts))
+        await stack.enter_async_context(setup.daemon("d1", simulation=simulation))
         nodes = [ProviderId(UUID(each.uuid)) for each in simulation.ironic.nodes.values()]
         for node in nodes:
-            await here.until_reserved(node, 0)
+            await setup.until_reserved(node, 0)
 
         simulation.ironic.set_maintenance(str(nodes[3]), is_on=True, reason="disk")
-        await here.until_reserved(nodes[3], 1)
+        await setup.until_reserved(nodes[3], 1)
         simulation.ironic.set_maintenance(str(nodes[3]), is_on=False)
-        await here.until_reserved(nodes[3], 0)
+        await setup.until_reserved(nodes[3], 0)
 
         simulation.ironic.set_maintenance(str(nodes[4]), is_on=True)
         simulation.ironic.delete(str(nodes[4]))
 
         async def is_gone() -> bool:
-            return await here.stock(nodes[4], "CUSTOM_BAREMETAL") is None
+            return await setup.stock(nodes[4], "CUSTOM_BAREMETAL") is None
 
         await until_so(is_gone, f"node {nodes[4]} is gone")
 
 
 async def test_the_nodes_of_a_daemon_that_died_are_read_and_reported_by_another(bus: str, books: str) -> None:
     async with AsyncExitStack() as stack:
-        here = await stack.enter_async_context(scene(bus, books))
-        simulation = simulated_ironic(here.here.brokers.at_api("operator"), available_nodes(12), listen=None)
-        await stack.enter_async_context(here.here.running(simulation.parts))
-        first = Membership(here.rows, "d1", "killed", QUICK)
+        setup = await stack.enter_async_context(nodes_setup(bus, books))
+        simulation = simulated_ironic(
+            setup.cloud.brokers.at_api("operator"), available_nodes(12), listen=None
+        )
+        await stack.enter_async_context(setup.cloud.running(simulation.parts))
+        first = Membership(setup.rows, "d1", "killed", QUICK)
         async with asyncio.TaskGroup() as tasks:
-            # Of the one that dies, only its place in the ring matters here.
+            # Of the daemon that dies, only its membership in the ring matters here.
             dying = tasks.create_task(first.run())
-            await stack.enter_async_context(here.daemon("d2", simulation=simulation))
+            await stack.enter_async_context(setup.daemon("d2", simulation=simulation))
             nodes = [ProviderId(UUID(each.uuid)) for each in simulation.ironic.nodes.values()]
 
             async def are_shared() -> bool:
-                owners = {each.owner for each in await here.rows.owners()}
+                owners = {each.owner for each in await setup.rows.owners()}
                 return owners == {"d1", "d2"}
 
             await until_so(are_shared, "d1 and d2 own some nodes each, and nobody owns none")
-            for each in await here.rows.owners(["d2"]):
-                await here.until_reserved(each.id, 0)
+            for each in await setup.rows.owners(["d2"]):
+                await setup.until_reserved(each.id, 0)
             dying.cancel()
-        await here.until_owned(12, "d2")
-        rows = await here.rows.page_of("d2", 100)
+        await setup.until_owned(12, "d2")
+        rows = await setup.rows.page_of("d2", 100)
         assert all(row.read_epoch <= row.epoch for row in rows)
 
         async def all_reported() -> bool:
-            rows = await here.rows.page_of("d2", 100)
+            rows = await setup.rows.page_of("d2", 100)
             return all(row.read_epoch == row.epoch for row in rows)
 
         await until_so(all_reported, "all nodes reported under the new epoch")
         for node in nodes:
-            await here.until_reserved(node, 0)
+            await setup.until_reserved(node, 0)
 
 
-async def test_what_cannot_be_read_is_buried_and_its_neighbours_are_applied(bus: str, books: str) -> None:
+async def test_an_unreadable_notification_is_dead_lettered_and_its_neighbours_are_applied(
+    bus: str, books: str
+) -> None:
     bodies = captured("08_maintenance_on_off_available.jsonl")
     node = node_in(bodies[0])
-    async with scene(bus, books) as here, here.daemon("d1"):
-        await here.said(b"\xff no json", *bodies, b"{}")
-        await here.until_reserved(node, 0, "CUSTOM_BAREMETAL_GOLD")
+    async with nodes_setup(bus, books) as setup, setup.daemon("d1"):
+        await setup.said(b"\xff no json", *bodies, b"{}")
+        await setup.until_reserved(node, 0, "CUSTOM_BAREMETAL_GOLD")
 
         async def are_buried() -> bool:
-            return await here.connection.depth("dead") == 2
+            return await setup.connection.depth("dead") == 2
 
         await until_so(are_buried, "two dead letters")

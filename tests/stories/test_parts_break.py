@@ -1,5 +1,5 @@
-"""Each part of each worker, broken in each way in which a broker or a database may break it: the process goes on, the
-failure is counted, and once it is mended the part works again. A bug in any of them ends the process.
+"""Breaks each part of each worker in each way in which a broker or a database may break it. The process continues, the
+failure is counted, and the part works again afterwards. A bug in any part ends the process.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ from tests.unit.test_conductor import Cell, failed, place
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 BUS = BusSettings(ask_again_ms=500, answer_timeout_ms=2_000, sweep_s=2.0, connect_delay_ms_max=500)
-# Of the loop's time, which jumps.
+# In simulated time.
 PATIENCE_S = 120.0
 HOSTS = alike("c1", 2)
 
@@ -66,8 +66,8 @@ def clock() -> datetime:
     return EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
 
 
-class Scene:
-    """One worker whose broker and store may be broken, on a broker where everything else works."""
+class WorkerSetup:
+    """One worker whose broker and store can be broken, on a broker where everything else works."""
 
     def __init__(self, role: str) -> None:
         self.role = role
@@ -99,11 +99,11 @@ class Scene:
                 return placement_parts((self.station,), books, PlacementSettings(prune_every_s=5), clock)
             case "scheduler":
                 way_down = BreakableBroker(self.below.as_user(), self.faults)
-                down = Station(way_down, "down", settings=BUS, clock=clock, cells=("c2",))
-                self._closing.append(down)
+                below = Station(way_down, "down", settings=BUS, clock=clock, cells=("c2",))
+                self._closing.append(below)
                 settings = SchedulerSettings(verify_every_s=5.0, prune_every_s=5.0, unsaid_s=1.0)
                 store = BreakableStore(self.requests, self.faults)
-                return scheduler_parts(self.station, store, settings, clock, cells={"c2": down})
+                return scheduler_parts(self.station, store, settings, clock, cells={"c2": below})
             case "conductor":
                 rules = ConductorSettings(look_s=2.0, poll_ms=1_000, ask_lease_s=5.0, retry_delay_s_max=2.0)
                 store = BreakableStore(self.rows, self.faults)
@@ -118,7 +118,7 @@ class Scene:
                 return compute_parts(self.station, HOSTS, of_hosts, clock=clock, clock_s=clock_s, store=store)
 
     async def ask(self, questions: Sequence[Message]) -> list[Message]:
-        """As placement would answer a conductor, where it is not broken."""
+        """Answers a conductor's questions as placement would, when not broken."""
         for question in questions:
             self.faults.check("ask", type(question).__name__)
         wrong = [self.faults.answers.get(type(question)) for question in questions]
@@ -155,25 +155,25 @@ class Scene:
 
 
 Break = Callable[[Faults], None]
-Stir = Callable[[Scene], Awaitable[object]]
+Stir = Callable[[WorkerSetup], Awaitable[object]]
 
 
-async def nothing(_: Scene) -> None:
-    """It fails by itself."""
+async def nothing(_: WorkerSetup) -> None:
+    """A part that fails without any action."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """How to break one part, beside its bug: by name, so that a failing test says which."""
+    """How to break one part with a server's error and with a bug; the name appears in the test's id."""
 
     role: str
     part: str
     ways: dict[str, Break]
     bug: Break | None
-    # What gives the part something to do while it is broken.
+    # The action that gives the part something to do while it is broken.
     stir: Stir = nothing
     from_start: bool = False
-    # The part that tries again what this one had to leave.
+    # The part that retries what this one had to leave.
     mended_by: str = ""
 
 
@@ -261,39 +261,39 @@ def consumer(role: str, queue: str) -> Case:
     return Case(role, f"{queue}: consume", *consuming(queue))
 
 
-# What gives a part something to do
+# Actions that give a part something to do
 
 
-async def a_report(scene: Scene) -> None:
-    scene.other.publisher.send(a_host("h1"))
+async def a_report(worker_setup: WorkerSetup) -> None:
+    worker_setup.other.publisher.send(a_host("h1"))
 
 
-async def an_overdue_request(scene: Scene) -> None:
+async def an_overdue_request(worker_setup: WorkerSetup) -> None:
     now = clock()
     request = RequestId(UUID(int=9))
     build = BuildInstance(request_id=request, name="web")
     rows = accepted(build, [InstanceId(ConsumerId(UUID(int=1)))], now, now)
-    async with scene.requests.transaction() as tx:
+    async with worker_setup.requests.transaction() as tx:
         await tx.accept([NewRequest(request, b"digest", rows)])
 
 
-async def a_swap(scene: Scene) -> None:
+async def a_swap(worker_setup: WorkerSetup) -> None:
     row = structs.replace(Cell(place("h2"), failed(1, "h1")).row, state_ends_at=clock())
-    async with scene.rows.transaction() as tx:
+    async with worker_setup.rows.transaction() as tx:
         await tx.save([row], (), ())
 
 
-async def a_silent_host(scene: Scene) -> None:
+async def a_silent_host(worker_setup: WorkerSetup) -> None:
     cell = Cell(place())
     row = structs.replace(cell.row, outbox=(), state_ends_at=clock())
-    async with scene.rows.transaction() as tx:
+    async with worker_setup.rows.transaction() as tx:
         await tx.save([row], (), ())
 
 
-async def a_spawn(scene: Scene) -> None:
+async def a_spawn(worker_setup: WorkerSetup) -> None:
     host = root_of(HOSTS[0].name)
     share = Share(host=host, amounts=(ResourceAmount(provider=host, resource="VCPU", amount=1),))
-    scene.other.publisher.send(
+    worker_setup.other.publisher.send(
         SpawnInstance(
             cell="c1",
             instance=InstanceId(ConsumerId(UUID(int=1))),
@@ -368,23 +368,29 @@ CASES = (
     ("case", "way"),
     [pytest.param(case, way, id=f"{case.role}: {case.part}: {way}") for case in CASES for way in case.ways],
 )
-def test_what_a_server_does_is_counted_and_survived_and_the_part_works_again(case: Case, way: str) -> None:
+def test_a_failing_server_is_counted_and_survived_and_the_part_works_again(case: Case, way: str) -> None:
     async def day() -> None:
-        scene = Scene(case.role)
+        worker_setup = WorkerSetup(case.role)
         if case.from_start:
-            case.ways[way](scene.faults)
-        async with scene.running() as running:
+            case.ways[way](worker_setup.faults)
+        async with worker_setup.running() as running:
             if not case.from_start:
-                await until(lambda: not scene.health.awaits(), running, lambda: str(scene.health.awaits()))
-                case.ways[way](scene.faults)
-            before = scene.failures(case.part)
-            await case.stir(scene)
-            await until(lambda: scene.failures(case.part) > before, running, lambda: f"{case.part} fails")
-            assert scene.health.is_well
+                await until(
+                    lambda: not worker_setup.health.awaits(),
+                    running,
+                    lambda: str(worker_setup.health.awaits()),
+                )
+                case.ways[way](worker_setup.faults)
+            before = worker_setup.failures(case.part)
+            await case.stir(worker_setup)
+            await until(
+                lambda: worker_setup.failures(case.part) > before, running, lambda: f"{case.part} fails"
+            )
+            assert worker_setup.health.is_well
 
-            scene.faults.mend()
+            worker_setup.faults.mend()
 
-            mended = scene.statuses(case.mended_by or case.part)
+            mended = worker_setup.statuses(case.mended_by or case.part)
             runs = sum(each.runs for each in mended) if case.mended_by else -1
             await until(
                 lambda: (
@@ -394,7 +400,9 @@ def test_what_a_server_does_is_counted_and_survived_and_the_part_works_again(cas
                 running,
                 lambda: f"{case.part} works again",
             )
-            await until(lambda: not scene.health.awaits(), running, lambda: str(scene.health.awaits()))
+            await until(
+                lambda: not worker_setup.health.awaits(), running, lambda: str(worker_setup.health.awaits())
+            )
 
     run_simulated(day())
 
@@ -404,16 +412,20 @@ def test_what_a_server_does_is_counted_and_survived_and_the_part_works_again(cas
 )
 def test_a_bug_ends_the_process(case: Case) -> None:
     async def day() -> None:
-        scene = Scene(case.role)
+        worker_setup = WorkerSetup(case.role)
         bug = case.bug
         assert bug is not None, "those without one are not asked"
         if case.from_start:
-            bug(scene.faults)
-        async with scene.running() as running:
+            bug(worker_setup.faults)
+        async with worker_setup.running() as running:
             if not case.from_start:
-                await until(lambda: not scene.health.awaits(), running, lambda: str(scene.health.awaits()))
-                bug(scene.faults)
-            await case.stir(scene)
+                await until(
+                    lambda: not worker_setup.health.awaits(),
+                    running,
+                    lambda: str(worker_setup.health.awaits()),
+                )
+                bug(worker_setup.faults)
+            await case.stir(worker_setup)
             await asyncio.wait((running,), timeout=PATIENCE_S)
             assert running.done(), f"{case.part} goes on although it has a bug"
             problem = running.exception()
@@ -423,27 +435,29 @@ def test_a_bug_ends_the_process(case: Case) -> None:
     run_simulated(day())
 
 
-def test_what_cannot_be_buried_yet_keeps_nobody_and_is_buried_later() -> None:
+def test_an_item_that_cannot_be_dead_lettered_yet_blocks_nothing_and_is_dead_lettered_later() -> None:
     async def day() -> None:
-        scene = Scene("placement")
+        worker_setup = WorkerSetup("placement")
 
         async def refuse(*_: object) -> Sequence[Said]:
             raise Poison("never")
 
-        worker = scene.station.worker(
+        worker = worker_setup.station.worker(
             "placement.work", {ReportInventory: refuse}, MemoryPlacementStore(clock)
         )
-        scene.parts = (worker,)
-        async with scene.running() as running:
-            scene.faults.unroutable.add("moor.dead")
-            await a_report(scene)
-            await until(lambda: scene.failures("placement.work: bury") > 1, running, lambda: "it fails")
-            connection = await scene.memory.as_user().connect()
+        worker_setup.parts = (worker,)
+        async with worker_setup.running() as running:
+            worker_setup.faults.unroutable.add("moor.dead")
+            await a_report(worker_setup)
+            await until(
+                lambda: worker_setup.failures("placement.work: bury") > 1, running, lambda: "it fails"
+            )
+            connection = await worker_setup.memory.as_user().connect()
             assert await connection.depth("dead") == 0
 
-            scene.faults.mend()
+            worker_setup.faults.mend()
 
-            (burying,) = scene.statuses("placement.work: bury")
+            (burying,) = worker_setup.statuses("placement.work: bury")
             await until(lambda: burying.state is State.WELL, running, lambda: "it is buried")
             assert await connection.depth("dead") == 1
             assert worker.intake.in_hand == 0

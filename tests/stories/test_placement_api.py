@@ -1,4 +1,4 @@
-"""Placement over HTTP as operators run it: processes of their own, on one database."""
+"""Placement over HTTP as operators run it: processes of their own on one database."""
 
 import signal
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ class Api:
 @asynccontextmanager
 async def api(*options: str, **environment: str) -> AsyncIterator[Api]:
     async with started("run", "placement-api", *options, **environment) as process:
-        line = await process.until_told_aside("placement is served at ")
+        line = await process.until_printed_to_stderr("placement is served at ")
         url = line.rstrip().rpartition(" ")[2]
         async with httpx.AsyncClient(base_url=url, headers=NEWEST) as client:
             yield Api(process, client)
@@ -44,7 +44,7 @@ async def test_each_of_two_servers_sees_at_once_what_was_written_through_the_oth
             ]
 
 
-async def test_told_to_stop_it_stops_and_what_was_written_is_there_for_the_next(tmp_path: Path) -> None:
+async def test_a_server_stops_when_told_and_its_writes_are_there_for_the_next(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'books.db'}"
     async with api("--db", url) as server:
         await server.client.put("/traits/CUSTOM_KEPT")
@@ -55,7 +55,7 @@ async def test_told_to_stop_it_stops_and_what_was_written_is_there_for_the_next(
         assert (await server.client.get("/traits/CUSTOM_KEPT")).status_code == 204
 
 
-async def test_basic_lets_in_the_users_of_its_file(tmp_path: Path) -> None:
+async def test_basic_authentication_accepts_the_users_of_its_file(tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text(f"ann:{bcrypt.hashpw(b'open sesame', bcrypt.gensalt(4)).decode()}\n")
     url = f"sqlite:///{tmp_path / 'books.db'}"
@@ -78,10 +78,10 @@ async def test_a_policy_file_says_who_may_do_what(tmp_path: Path) -> None:
     assert (traits.status_code, classes.status_code) == (200, 403)
 
 
-async def test_it_is_served_beside_all_else_in_moor_up(tmp_path: Path) -> None:
+async def test_moor_up_serves_the_placement_api(tmp_path: Path) -> None:
     async with started("up", "--cells", "harbour", "--hosts", "3", "--data", str(tmp_path)) as process:
-        url = (await process.until_told("placement is served at ")).rstrip().rpartition(" ")[2]
-        await process.until_told("ready")
+        url = (await process.until_printed("placement is served at ")).rstrip().rpartition(" ")[2]
+        await process.until_printed("ready")
         async with httpx.AsyncClient(base_url=url, headers=NEWEST) as client:
             answer = await client.get("/allocation_candidates", params={"resources": "VCPU:1"})
 
@@ -98,7 +98,7 @@ async def test_it_is_served_beside_all_else_in_moor_up(tmp_path: Path) -> None:
         (("--db", "sqlite:////nowhere/books.db", "--tls-cert", "x", "--tls-key", "y"), "cannot be shown"),
     ],
 )
-async def test_what_cannot_be_served_is_said_and_nothing_is_begun(options: tuple[str, ...], why: str) -> None:
+async def test_an_invalid_option_is_reported_and_nothing_starts(options: tuple[str, ...], why: str) -> None:
     ran = await moor("run", "placement-api", *options)
 
     assert ran.code == 2

@@ -33,7 +33,7 @@ IRONIC = {*ironic_tables.tables, "ironic_sync_version"}
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A short path: a socket's may not be long."""
+    """A short path: the path of a socket may not be long."""
     with tempfile.TemporaryDirectory(prefix="moor-") as place:
         yield Path(place)
 
@@ -41,7 +41,7 @@ def home() -> Iterator[Path]:
 @asynccontextmanager
 async def up(home: Path, *arguments: str, **environment: str) -> AsyncIterator[Process]:
     async with started("up", "--data", str(home), "--cells", "c1", *arguments, **environment) as process:
-        await process.until_told("ready")
+        await process.until_printed("ready")
         yield process
 
 
@@ -72,7 +72,7 @@ async def audited(url: str) -> tuple[str, ...]:
 async def providers_served(*arguments: str) -> list[str]:
     """The names that placement serves over HTTP."""
     async with started("run", "placement-api", *arguments) as process:
-        line = await process.until_told_aside("placement is served at ")
+        line = await process.until_printed_to_stderr("placement is served at ")
         async with httpx.AsyncClient(base_url=line.rstrip().rpartition(" ")[2]) as client:
             answer = await client.get("/resource_providers")
     return sorted(provider["name"] for provider in answer.json()["resource_providers"])
@@ -103,7 +103,7 @@ async def test_tables_are_made_only_where_they_belong(kind: str) -> None:
         assert await tables_in(url) == OTHERS | IRONIC
 
 
-async def test_moor_up_has_placement_s_tables_where_it_is_told(home: Path) -> None:
+async def test_moor_up_keeps_placements_tables_in_the_given_database(home: Path) -> None:
     apart = f"sqlite:///{home / 'placement.db'}"
     async with up(home, "--hosts", "2", MOOR_PLACEMENT_DB_URL=apart):
         booted = await moor_json(

@@ -1,4 +1,4 @@
-"""A placement worker as others meet it: over the bus, on each kind of broker with a kind of store that goes with it."""
+"""A placement worker as others use it: over the bus, on each kind of broker with each kind of store."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -69,8 +69,8 @@ STAGES = pytest.mark.parametrize(
 )
 
 
-class Scene:
-    """A placement worker at work, somebody who asks, and the store behind it."""
+class PlacementSetup:
+    """A placement worker, a client that asks it, and the store behind it."""
 
     def __init__(
         self, under_test: BrokerUnderTest, broker: Broker, client: Station, store: PlacementStore
@@ -102,9 +102,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(
+async def placement_setup(
     bus: str, books: str, user: str = "", settings: PlacementSettings = SETTLED
-) -> AsyncIterator[Scene]:
+) -> AsyncIterator[PlacementSetup]:
     async with AsyncExitStack() as stack:
         under_test = await under_test_of(bus)
         stack.push_async_callback(under_test.close)
@@ -114,18 +114,18 @@ async def scene(
             await under_test.add_user(user, ("c1", "c2"))
         placement = Station(under_test.broker(user), "placement", settings=SETTINGS)
         client = Station(broker, "client", settings=SETTINGS, asks=True)
-        here = Scene(under_test, broker, client, store)
+        setup = PlacementSetup(under_test, broker, client, store)
         told = asyncio.Event()
         running = asyncio.gather(
-            run_until(here.placement_told, placement_parts((placement,), store, settings), drain_s_max=10),
+            run_until(setup.placement_told, placement_parts((placement,), store, settings), drain_s_max=10),
             run_until(told, (client,), drain_s_max=10),
         )
         try:
-            yield here
+            yield setup
             assert await store.audit() == ()
         finally:
             told.set()
-            here.placement_told.set()
+            setup.placement_told.set()
             await running
             await client.close()
             await placement.close()
@@ -172,15 +172,15 @@ def claim(number: int, where: Share, *, attempt: int = 1) -> ClaimResources:
 
 @STAGES
 async def test_a_host_is_reported_claimed_swapped_and_released(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        assert isinstance(await here.report(host("h1", 4)), ReportAccepted)
-        assert isinstance(await here.report(host("h2", 4)), ReportAccepted)
+    async with placement_setup(bus, books) as setup:
+        assert isinstance(await setup.report(host("h1", 4)), ReportAccepted)
+        assert isinstance(await setup.report(host("h2", 4)), ReportAccepted)
 
-        assert await here.claim(claim(1, share("h1", 3)), claim(2, share("h1", 1))) == [Claimed(), Claimed()]
-        (too_much,) = await here.claim(claim(3, share("h1", 1)))
+        assert await setup.claim(claim(1, share("h1", 3)), claim(2, share("h1", 1))) == [Claimed(), Claimed()]
+        (too_much,) = await setup.claim(claim(3, share("h1", 1)))
         assert isinstance(too_much, DoesNotFit)
         assert [(each.resource, each.asked, each.free) for each in too_much.shortfalls] == [("VCPU", 1, 0)]
-        (again,) = await here.claim(claim(1, share("h2", 3)))
+        (again,) = await setup.claim(claim(1, share("h2", 3)))
         assert isinstance(again, AlreadyClaimed)
         assert again.share.host == share("h1", 3).host
 
@@ -192,44 +192,44 @@ async def test_a_host_is_reported_claimed_swapped_and_released(bus: str, books: 
             issued_at=datetime.now(UTC),
             share=share("h2", 3),
         )
-        assert await here.claim(moved) == [Claimed()]
+        assert await setup.claim(moved) == [Claimed()]
         over = ReleaseClaim(
             cell="c1", consumer=ConsumerId(UUID(int=1)), attempt=2, issued_at=datetime.now(UTC)
         )
-        assert await here.claim(over) == [Released(freed=True)]
-        assert await here.claim(claim(1, share("h1", 1))) == [Superseded(attempt=2, ended=True)]
+        assert await setup.claim(over) == [Released(freed=True)]
+        assert await setup.claim(claim(1, share("h1", 1))) == [Superseded(attempt=2, ended=True)]
 
-        providers = await here.providers()
+        providers = await setup.providers()
         assert {name: each.inventories["VCPU"].used for name, each in providers.items()} == {"h1": 1, "h2": 0}
 
 
 @STAGES
 async def test_a_claim_on_a_moved_shape_gets_the_new_state_and_then_the_host(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        seen = await here.report(host("h1"))
+    async with placement_setup(bus, books) as setup:
+        seen = await setup.report(host("h1"))
         assert isinstance(seen, ReportAccepted)
-        moved = await here.report(host("h1", traits=("CUSTOM_FAST",)))
+        moved = await setup.report(host("h1", traits=("CUSTOM_FAST",)))
         assert isinstance(moved, ReportAccepted)
         assert moved.shape_moved
 
-        (refused,) = await here.claim(claim(1, share("h1", 1, seen.shape)))
+        (refused,) = await setup.claim(claim(1, share("h1", 1, seen.shape)))
 
         assert isinstance(refused, ShapeMoved)
         (now,) = refused.trees
         assert (now.name, now.shape, now.traits) == ("h1", moved.shape, ("CUSTOM_FAST",))
-        assert await here.claim(claim(1, share("h1", 1, now.shape))) == [Claimed()]
+        assert await setup.claim(claim(1, share("h1", 1, now.shape))) == [Claimed()]
 
 
 @STAGES
 async def test_every_write_is_heard_without_gaps(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        link = Link(here.broker, SETTINGS)
+    async with placement_setup(bus, books) as setup:
+        link = Link(setup.broker, SETTINGS)
         feed = listen(
             link, [Grant(EVENTS, ("providers.changed",))], process="ears", settings=SETTINGS, codec=CODEC
         )
         await anext(feed)
-        await here.report(host("h1"))
-        verdicts = await here.claim(*(claim(n, share("h1", 1)) for n in range(1, 10)))
+        await setup.report(host("h1"))
+        verdicts = await setup.claim(*(claim(n, share("h1", 1)) for n in range(1, 10)))
         assert sum(isinstance(verdict, Claimed) for verdict in verdicts) == 8
 
         heard: list[ProvidersChanged] = []
@@ -246,7 +246,7 @@ async def test_every_write_is_heard_without_gaps(bus: str, books: str) -> None:
             for message in heard
             for each in message.providers
         ]
-        # Claims that came with the report are told with it.
+        # Claims that were reported together with the host.
         told += [("h1", each.revision, each.used["VCPU"]) for message in heard for each in message.usage]
         assert {name for name, _, _ in told} == {"h1"}
         assert [revision for _, revision, _ in told] == sorted(revision for _, revision, _ in told)
@@ -255,7 +255,7 @@ async def test_every_write_is_heard_without_gaps(bus: str, books: str) -> None:
 
 @STAGES
 async def test_a_plain_message_of_any_client_reports_a_host(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
+    async with placement_setup(bus, books) as setup:
         body = b"""{
           "message": {
             "type": "inventory.report", "cell": "c1", "root": "1d3e8d4e-52a2-4b09-9f34-3a4f4a0f3a10",
@@ -266,27 +266,27 @@ async def test_a_plain_message_of_any_client_reports_a_host(bus: str, books: str
           }
         }"""
         await send(
-            here.broker, Parcel(PLACEMENT, "inventory.report.c1", body, content_type=PLAIN, mandatory=True)
+            setup.broker, Parcel(PLACEMENT, "inventory.report.c1", body, content_type=PLAIN, mandatory=True)
         )
 
         async with asyncio.timeout(PATIENCE_S):
-            while "by-hand" not in await here.providers():
+            while "by-hand" not in await setup.providers():
                 await asyncio.sleep(0.01)
 
 
 @STAGES
-async def test_a_report_that_is_refused_is_told_to_whoever_listens(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        await here.report(host("h1"))
-        await here.claim(claim(1, share("h1", 1)))
-        link = Link(here.broker, SETTINGS)
+async def test_a_refused_report_is_published_as_an_event(bus: str, books: str) -> None:
+    async with placement_setup(bus, books) as setup:
+        await setup.report(host("h1"))
+        await setup.claim(claim(1, share("h1", 1)))
+        link = Link(setup.broker, SETTINGS)
         feed = listen(
             link, [Grant(EVENTS, ("inventory.refused.c1",))], process="ears", settings=SETTINGS, codec=CODEC
         )
         await anext(feed)
 
         gone = structs.replace(host("h1"), providers=(), removed=(host("h1").root,))
-        await here.client.publisher.send(gone)
+        await setup.client.publisher.send(gone)
         (told,) = await anext(feed)
         await feed.aclose()
         await link.close()
@@ -296,45 +296,43 @@ async def test_a_report_that_is_refused_is_told_to_whoever_listens(bus: str, boo
 
 
 @STAGES
-async def test_an_order_that_makes_no_sense_is_buried_with_its_field(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        await here.report(host("h1"))
-        await here.claim(claim(1, share("h1", 1)))
+async def test_an_invalid_order_is_dead_lettered_with_its_field(bus: str, books: str) -> None:
+    async with placement_setup(bus, books) as setup:
+        await setup.report(host("h1"))
+        await setup.claim(claim(1, share("h1", 1)))
 
-        # Of another cell than the consumer's.
+        # A claim from another cell than the consumer's.
         wrong = ReleaseClaim(
             cell="c2", consumer=ConsumerId(UUID(int=1)), attempt=1, issued_at=datetime.now(UTC)
         )
-        await here.client.publisher.send(wrong)
-        (letter,) = await dead_letters(here.broker, 1)
+        await setup.client.publisher.send(wrong)
+        (letter,) = await dead_letters(setup.broker, 1)
 
         assert letter.reason.startswith("cell: consumer 00000000-0000-0000-0000-000000000001 is of cell 'c1'")
 
 
 @pytest.mark.parametrize(("bus", "books"), [("memory", "memory"), ("unix", "sqlite")])
-async def test_who_does_not_say_who_it_is_speaks_for_nobody_where_there_are_users(
-    bus: str, books: str
-) -> None:
-    async with scene(bus, books, user="moor-placement") as here:
-        await here.client.publisher.send(host("h1"))
-        (letter,) = await dead_letters(here.broker, 1)
+async def test_a_message_without_a_sender_is_refused_where_there_are_users(bus: str, books: str) -> None:
+    async with placement_setup(bus, books, user="moor-placement") as setup:
+        await setup.client.publisher.send(host("h1"))
+        (letter,) = await dead_letters(setup.broker, 1)
         assert letter.reason == "sent without a user_id: set AMQP's user_id to the name of your user"
-        async with computes(here, "c1") as cell:
+        async with computes(setup, "c1") as cell:
             answer = await cell.ask(host("h2"))
         assert isinstance(answer, ReportAnswered)
         assert isinstance(answer.verdict, ReportAccepted)
 
-        page = await here.store.snapshot_page(0, 100)
+        page = await setup.store.snapshot_page(0, 100)
         assert [provider.name for provider in page.providers] == ["h2"]
 
 
 @STAGES
 async def test_a_cell_may_not_report_for_another(bus: str, books: str) -> None:
-    """The broker lets it speak on its own keys; placement looks at what it says there."""
-    async with scene(bus, books, user="moor-placement") as here:
-        async with computes(here, "c1") as ours:
+    """The broker allows the cell its own keys; placement checks the cell inside the message."""
+    async with placement_setup(bus, books, user="moor-placement") as setup:
+        async with computes(setup, "c1") as ours:
             accepted = await ours.ask(host("h1", cell="c1"))
-        async with computes(here, "c2") as theirs:
+        async with computes(setup, "c2") as theirs:
             refused = await theirs.ask(structs.replace(host("h1"), cell="c2"))
             own = await theirs.ask(host("h9", cell="c2"))
 
@@ -345,11 +343,11 @@ async def test_a_cell_may_not_report_for_another(bus: str, books: str) -> None:
 
 
 @asynccontextmanager
-async def computes(here: "Scene", cell: str) -> AsyncIterator[Station]:
+async def computes(setup: "PlacementSetup", cell: str) -> AsyncIterator[Station]:
     """The computes of a cell, as the cell's own user."""
     user = user_of("compute", cell)
-    await here.under_test.add_user(user, ("c1", "c2"))
-    station = Station(here.under_test.broker(user), f"computes-{cell}", settings=SETTINGS, asks=True)
+    await setup.under_test.add_user(user, ("c1", "c2"))
+    station = Station(setup.under_test.broker(user), f"computes-{cell}", settings=SETTINGS, asks=True)
     running = asyncio.create_task(station.run())
     try:
         yield station
@@ -361,22 +359,22 @@ async def computes(here: "Scene", cell: str) -> AsyncIterator[Station]:
 
 @STAGES
 async def test_the_feed_goes_on_in_a_new_term_when_its_leader_stops(bus: str, books: str) -> None:
-    async with scene(bus, books) as here:
-        await here.report(host("h1"))
-        link = Link(here.broker, SETTINGS)
+    async with placement_setup(bus, books) as setup:
+        await setup.report(host("h1"))
+        link = Link(setup.broker, SETTINGS)
         feed = listen(
             link, [Grant(EVENTS, ("providers.changed",))], process="ears", settings=SETTINGS, codec=CODEC
         )
         await anext(feed)
-        other = Station(here.broker, "placement-2", settings=SETTINGS)
+        other = Station(setup.broker, "placement-2", settings=SETTINGS)
         told = asyncio.Event()
         running = asyncio.create_task(
-            run_until(told, placement_parts((other,), here.store, SETTLED), drain_s_max=10)
+            run_until(told, placement_parts((other,), setup.store, SETTLED), drain_s_max=10)
         )
-        before = await here.store.snapshot_page(0, 1)
-        here.placement_told.set()
+        before = await setup.store.snapshot_page(0, 1)
+        setup.placement_told.set()
 
-        assert await here.claim(*(claim(n, share("h1", 1)) for n in range(1, 5))) == [Claimed()] * 4
+        assert await setup.claim(*(claim(n, share("h1", 1)) for n in range(1, 5))) == [Claimed()] * 4
         claimed: dict[int, LogPosition] = {}
         async with asyncio.timeout(PATIENCE_S):
             while len(claimed) < 4:
@@ -388,5 +386,5 @@ async def test_the_feed_goes_on_in_a_new_term_when_its_leader_stops(bus: str, bo
         await running
         await other.close()
 
-        assert (await here.store.snapshot_page(0, 1)).published.term > before.published.term
+        assert (await setup.store.snapshot_page(0, 1)).published.term > before.published.term
         assert set(claimed) == {1, 2, 3, 4}

@@ -1,4 +1,4 @@
-"""Other people's AMQP clients: the programs of docs/bus.md, with the rights that their users have, on the real servers."""
+"""Clients in other AMQP libraries: the programs of docs/bus.md, with the rights of their users, on the real servers."""
 
 import asyncio
 import json
@@ -34,10 +34,10 @@ CELL = "harbour"
 @asynccontextmanager
 async def a_cloud(**sizes: str) -> AsyncIterator[RealCloud]:
     """Two hosts in one cell, and a user for each role."""
-    async with real_cloud(CELL, has_nodes=False, HOSTS_PER_CELL="2", **sizes) as here:
-        await here.start("placement-1", "scheduler-1", f"conductor-{CELL}", f"compute-{CELL}")
-        await here.until_up(2)
-        yield here
+    async with real_cloud(CELL, has_nodes=False, HOSTS_PER_CELL="2", **sizes) as setup:
+        await setup.start("placement-1", "scheduler-1", f"conductor-{CELL}", f"compute-{CELL}")
+        await setup.until_up(2)
+        yield setup
 
 
 async def start(program: str, url: str, *arguments: str, project: str = "") -> asyncio.subprocess.Process:
@@ -53,7 +53,7 @@ async def start(program: str, url: str, *arguments: str, project: str = "") -> a
 
 
 async def run(program: str, url: str, *arguments: str, stdin: object = None, project: str = "") -> str:
-    """A program of the page, run to its end: what it printed."""
+    """Run a program of the page to its end; returns what it printed."""
     process = await start(program, url, *arguments, project=project)
     async with asyncio.timeout(PATIENCE_S):
         out, _ = await process.communicate(json.dumps(stdin).encode())
@@ -61,16 +61,16 @@ async def run(program: str, url: str, *arguments: str, stdin: object = None, pro
     return out.decode()
 
 
-async def ask(here: RealCloud, message: dict[str, Any], user: str = ADMIN.user) -> Any:
-    return json.loads(await run("ask.py", here.under_test.url(user), stdin=message))
+async def ask(setup: RealCloud, message: dict[str, Any], user: str = ADMIN.user) -> Any:
+    return json.loads(await run("ask.py", setup.under_test.url(user), stdin=message))
 
 
 @asynccontextmanager
 async def listening(
-    here: RealCloud, user: str = ADMIN.user, project: str = ""
+    setup: RealCloud, user: str = ADMIN.user, project: str = ""
 ) -> AsyncIterator[list[dict[str, Any]]]:
     """What the listening program of the page prints."""
-    process = await start("listen.py", here.under_test.url(user), project=project)
+    process = await start("listen.py", setup.under_test.url(user), project=project)
     assert process.stdout is not None
     assert await process.stdout.readline() == b"listening\n"
     heard: list[dict[str, Any]] = []
@@ -89,10 +89,10 @@ async def listening(
 
 
 async def test_one_plain_message_becomes_an_instance() -> None:
-    async with a_cloud() as here, listening(here) as heard:
-        request = (await run("boot.py", here.under_test.url(ADMIN.user))).strip()
+    async with a_cloud() as setup, listening(setup) as heard:
+        request = (await run("boot.py", setup.under_test.url(ADMIN.user))).strip()
 
-        active = await here.until_state(instance_id_of(RequestId(UUID(request)), 0), "active")
+        active = await setup.until_state(instance_id_of(RequestId(UUID(request)), 0), "active")
 
         assert (active.name, active.cell) == ("web-1", CELL)
         await until(lambda: any(message["type"] == "instance.active" for message in heard), "heard as active")
@@ -105,20 +105,20 @@ async def test_one_plain_message_becomes_an_instance() -> None:
 
 
 async def test_an_application_boots_asks_deletes_and_hears_of_its_project() -> None:
-    async with a_cloud() as here:
-        await here.under_test.add_users((SHOP.user,), (CELL,))
-        url = here.under_test.url(SHOP.user)
-        await here.client.ask(SetApplication(name="shop", projects=SHOP.projects))
-        async with listening(here, SHOP.user, "shop") as heard:
+    async with a_cloud() as setup:
+        await setup.under_test.add_users((SHOP.user,), (CELL,))
+        url = setup.under_test.url(SHOP.user)
+        await setup.client.ask(SetApplication(name="shop", projects=SHOP.projects))
+        async with listening(setup, SHOP.user, "shop") as heard:
 
             async def is_fed() -> bool:
                 wrong = {"type": "build.request", "project": "shop", "request_id": str(uuid4())}
-                assert (await ask(here, wrong, SHOP.user))["type"] == "build.rejected"
+                assert (await ask(setup, wrong, SHOP.user))["type"] == "build.rejected"
                 return bool(heard)
 
             await until_so(is_fed, "the schedulers know of it")
             heard.clear()
-            other = (await run("boot.py", here.under_test.url(ADMIN.user), project="p2")).strip()
+            other = (await run("boot.py", setup.under_test.url(ADMIN.user), project="p2")).strip()
             request = (await run("boot.py", url, project="shop")).strip()
             instance = str(instance_id_of(RequestId(UUID(request)), 0))
             hidden = str(instance_id_of(RequestId(UUID(other)), 0))
@@ -128,9 +128,9 @@ async def test_an_application_boots_asks_deletes_and_hears_of_its_project() -> N
 
             await until(lambda: "instance.active" in types(), "heard as active")
             question = {"type": "instance.query", "instances": [instance, hidden], "project": "shop"}
-            found = await ask(here, question, SHOP.user)
+            found = await ask(setup, question, SHOP.user)
             assert [each["id"] for each in found["instances"]] == [instance]
-            await ask(here, {"type": "instance.delete", "instance": instance, "project": "shop"}, SHOP.user)
+            await ask(setup, {"type": "instance.delete", "instance": instance, "project": "shop"}, SHOP.user)
             await until(lambda: "instance.deleted" in types(), "heard as deleted")
 
         assert [each for each in types() if each != "build.rejected"] == [
@@ -140,34 +140,36 @@ async def test_an_application_boots_asks_deletes_and_hears_of_its_project() -> N
 
 
 async def test_one_plain_report_changes_a_host_for_every_boot_after_it() -> None:
-    async with a_cloud() as here:
+    async with a_cloud() as setup:
         quiet = {**SMALL, "extra_specs": {"trait:CUSTOM_QUIET_ROOM": "required"}}
         before, after = RequestId(uuid4()), RequestId(uuid4())
-        await ask(here, {"type": "build.request", "request_id": str(before), "flavor": quiet})
-        nowhere = await here.until_state(instance_id_of(before, 0), "active", "error")
+        await ask(setup, {"type": "build.request", "request_id": str(before), "flavor": quiet})
+        nowhere = await setup.until_state(instance_id_of(before, 0), "active", "error")
 
-        chosen = (await here.hosts())[1]
-        cells_user = here.under_test.url(f"moor-compute-{CELL}")
+        chosen = (await setup.hosts())[1]
+        cells_user = setup.under_test.url(f"moor-compute-{CELL}")
         await run("report.py", cells_user, CELL, str(chosen.id), chosen.name)
-        await here.until_trait(chosen.id, "CUSTOM_QUIET_ROOM")
-        await ask(here, {"type": "build.request", "request_id": str(after), "flavor": quiet})
-        somewhere = await here.until_state(instance_id_of(after, 0), "active", "error")
+        await setup.until_trait(chosen.id, "CUSTOM_QUIET_ROOM")
+        await ask(setup, {"type": "build.request", "request_id": str(after), "flavor": quiet})
+        somewhere = await setup.until_state(instance_id_of(after, 0), "active", "error")
 
         assert (nowhere.state, nowhere.host) == ("error", "")
         assert (somewhere.state, somewhere.host) == ("active", chosen.name)
 
 
-async def test_what_is_deleted_before_during_or_after_its_building_is_gone_once_and_holds_nothing() -> None:
-    async with a_cloud(SPAWN_MS="1500") as here, listening(here) as heard:
+async def test_an_instance_deleted_before_during_or_after_its_build_is_deleted_once_and_holds_nothing() -> (
+    None
+):
+    async with a_cloud(SPAWN_MS="1500") as setup, listening(setup) as heard:
         requests = [RequestId(uuid4()) for _ in range(4)]
         unseen, at_once, building, active = [instance_id_of(request, 0) for request in requests]
 
         async def build(request: RequestId) -> None:
             order = {"type": "build.request", "request_id": str(request), "flavor": SMALL}
-            assert (await ask(here, order))["type"] == "build.accepted"
+            assert (await ask(setup, order))["type"] == "build.accepted"
 
         async def delete(instance: InstanceId) -> list[dict[str, Any]]:
-            found = await ask(here, {"type": "instance.delete", "instance": str(instance)})
+            found = await ask(setup, {"type": "instance.delete", "instance": str(instance)})
             states: list[dict[str, Any]] = found["instances"]
             return states
 
@@ -175,14 +177,14 @@ async def test_what_is_deleted_before_during_or_after_its_building_is_gone_once_
         await build(requests[0])
         await asyncio.gather(build(requests[1]), delete(at_once))
         await build(requests[2])
-        await here.until_in_cell(building, "building")
+        await setup.until_in_cell(building, "building")
         await delete(building)
         await build(requests[3])
-        await here.until_state(active, "active")
+        await setup.until_state(active, "active")
         await delete(active)
 
         for instance in (unseen, at_once, building, active):
-            state = await here.until_state(instance, "deleted")
+            state = await setup.until_state(instance, "deleted")
             (again,) = await delete(instance)
             assert (again["state"], again["sequence"]) == ("deleted", state.sequence)
         await until(lambda: len(deletions(heard)) == 4, "each deletion is heard")
@@ -191,7 +193,7 @@ async def test_what_is_deleted_before_during_or_after_its_building_is_gone_once_
             str(building),
             str(active),
         }
-        await here.until_nothing_is_held()
+        await setup.until_nothing_is_held()
 
 
 def of(message: dict[str, Any]) -> str:
@@ -219,12 +221,10 @@ NONSENSE: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-async def test_a_request_that_makes_no_sense_is_rejected_by_field_and_value_and_nothing_is_left_of_it() -> (
-    None
-):
-    async with a_cloud() as here, listening(here) as heard:
+async def test_an_invalid_request_is_rejected_with_field_and_value_and_leaves_nothing() -> None:
+    async with a_cloud() as setup, listening(setup) as heard:
         for fields, field, value in NONSENSE:
-            answer = await ask(here, {"type": "build.request", **fields})
+            answer = await ask(setup, {"type": "build.request", **fields})
 
             reason = answer.pop("reason")
             assert reason
@@ -238,25 +238,25 @@ async def test_a_request_that_makes_no_sense_is_rejected_by_field_and_value_and_
 
         await until(lambda: len(heard) == len(NONSENSE), "each of them is heard by whoever listens")
         assert [(message["field"], message["value"]) for message in heard] == [case[1:] for case in NONSENSE]
-        assert await here.rows("SELECT 1 FROM requested_instances") == []
-        connection = await here.under_test.broker().connect()
+        assert await setup.rows("SELECT 1 FROM requested_instances") == []
+        connection = await setup.under_test.broker().connect()
         assert await connection.depth("dead") == 0
         await connection.close()
 
 
-async def test_what_is_no_message_at_all_is_heard_as_rejected_and_kept_for_a_person() -> None:
-    async with a_cloud() as here, listening(here) as heard:
+async def test_bytes_that_are_no_message_are_rejected_by_an_event_and_kept_as_a_dead_letter() -> None:
+    async with a_cloud() as setup, listening(setup) as heard:
         broken = PROGRAMS["boot.py"].replace('json.dumps({"message": request})', '"vcpus=1, please"')
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
             broken,
-            env={"PATH": os.environ["PATH"], "MOOR_BUS_URL": here.under_test.url(ADMIN.user)},
+            env={"PATH": os.environ["PATH"], "MOOR_BUS_URL": setup.under_test.url(ADMIN.user)},
         )
         assert await process.wait() == 0
 
         await until(lambda: len(heard) == 1, "the rejection is heard")
         assert (heard[0]["type"], heard[0]["field"]) == ("build.rejected", "message")
-        (letter,) = await dead_letters(here.under_test.broker(), 1)
+        (letter,) = await dead_letters(setup.under_test.broker(), 1)
         assert letter.body == b"vcpus=1, please"
         assert letter.reason == heard[0]["reason"]

@@ -10,7 +10,7 @@ from compute_sim.ironic.core.script import WorkFails
 from tests.contracts.placement_orders import an_id
 from tests.stories.cloud import until_so
 from tests.stories.layouts import STAGES
-from tests.stories.test_deploys import CONDUCTING, IN_MEMORY, QUICK, SHORT, Scene, scene
+from tests.stories.test_deploys import CONDUCTING, IN_MEMORY, QUICK, SHORT, DeploySetup, deploy_setup
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,29 +22,29 @@ def a_rebuild(instance: InstanceId, number: int = 1, **fields: object) -> Rebuil
     return structs.replace(rebuild, **fields)
 
 
-async def ask(there: Scene, order: RebuildInstance) -> Message:
-    return await there.here.client.ask(order)
+async def ask(metal: DeploySetup, order: RebuildInstance) -> Message:
+    return await metal.cloud.client.ask(order)
 
 
-async def an_active_instance(there: Scene) -> InstanceId:
-    await there.until_offered(*there.nodes)
-    instance = await there.boot(1, config_drive="http://drives/1")
-    await there.here.until_state(instance, "active")
+async def an_active_instance(metal: DeploySetup) -> InstanceId:
+    await metal.until_offered(*metal.nodes)
+    instance = await metal.boot(1, config_drive="http://drives/1")
+    await metal.cloud.until_state(instance, "active")
     return instance
 
 
 @STAGES
-async def test_an_active_instance_is_rebuilt_where_it_is_and_asked_again_it_is_not(
+async def test_an_active_instance_is_rebuilt_in_place_and_a_repeated_request_changes_nothing(
     bus: str, books: str
 ) -> None:
     nodes = available_nodes(1)
-    async with scene(bus, books, *nodes) as there, there.daemon("d1"):
-        instance = await an_active_instance(there)
-        before = await there.here.until_state(instance, "active")
+    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
+        instance = await an_active_instance(metal)
+        before = await metal.cloud.until_state(instance, "active")
         order = a_rebuild(instance)
 
-        answer = await ask(there, order)
-        rebuilt = await there.here.until_state(instance, "active")
+        answer = await ask(metal, order)
+        rebuilt = await metal.cloud.until_state(instance, "active")
 
         assert isinstance(answer, InstancesFound)
         (begun,) = answer.instances
@@ -53,19 +53,19 @@ async def test_an_active_instance_is_rebuilt_where_it_is_and_asked_again_it_is_n
         assert rebuilt.rebuild is not None
         assert (rebuilt.rebuild.image, rebuilt.rebuild.failure) == (NEW, "")
         assert (rebuilt.host, rebuilt.attempt, rebuilt.reason) == (before.host, before.attempt, "")
-        (node,) = there.with_instance(instance)
+        (node,) = metal.with_instance(instance)
         assert node.provision_state == "active"
         assert node.instance_info["image_source"] == NEW.source
         assert node.instance_info["configdrive"] == "http://drives/1"
-        assert [each.used for each in (await there.stocks()).values()] == [1]
+        assert [each.used for each in (await metal.stocks()).values()] == [1]
 
-        assert await ask(there, order) == InstancesFound(instances=(rebuilt,))
-        (same,) = there.with_instance(instance)
+        assert await ask(metal, order) == InstancesFound(instances=(rebuilt,))
+        (same,) = metal.with_instance(instance)
         assert same.provision_updated_at == node.provision_updated_at
 
-        await there.delete(instance)
-        await there.here.until_state(instance, "deleted")
-        await there.until_free(*nodes)
+        await metal.delete(instance)
+        await metal.cloud.until_state(instance, "deleted")
+        await metal.until_free(*nodes)
 
 
 @STAGES
@@ -73,32 +73,32 @@ async def test_a_rebuild_that_fails_says_why_keeps_its_node_and_can_be_asked_aga
     bus: str, books: str
 ) -> None:
     nodes = available_nodes(1)
-    async with scene(bus, books, *nodes) as there, there.daemon("d1"):
-        instance = await an_active_instance(there)
-        there.simulation.ironic.script = IronicScript(faults=(WorkFails(work="deploy", reason="no disk"),))
+    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
+        instance = await an_active_instance(metal)
+        metal.simulation.ironic.script = IronicScript(faults=(WorkFails(work="deploy", reason="no disk"),))
 
-        await ask(there, a_rebuild(instance, 1))
-        failed = await there.here.until_state(instance, "error")
+        await ask(metal, a_rebuild(instance, 1))
+        failed = await metal.cloud.until_state(instance, "error")
 
         assert failed.rebuild is not None
         assert failed.rebuild.failure == "deploy failed: no disk"
         assert failed.reason == "its rebuild failed: deploy failed: no disk"
         assert (failed.host, failed.keeps_share) == (nodes[0].uuid, True)
-        assert len(there.with_instance(instance)) == 1
-        assert [each.used for each in (await there.stocks()).values()] == [1]
+        assert len(metal.with_instance(instance)) == 1
+        assert [each.used for each in (await metal.stocks()).values()] == [1]
 
-        there.simulation.ironic.script = IronicScript()
-        await ask(there, a_rebuild(instance, 2))
-        active = await there.here.until_state(instance, "active")
+        metal.simulation.ironic.script = IronicScript()
+        await ask(metal, a_rebuild(instance, 2))
+        active = await metal.cloud.until_state(instance, "active")
         assert active.rebuild is not None
         assert (active.rebuild.failure, active.reason, active.keeps_share) == ("", "", False)
 
-        there.simulation.ironic.script = IronicScript(faults=(WorkFails(work="deploy"),))
-        await ask(there, a_rebuild(instance, 3))
-        await there.here.until_state(instance, "error")
-        await there.delete(instance)
-        await there.here.until_state(instance, "deleted")
-        await there.until_free(*nodes)
+        metal.simulation.ironic.script = IronicScript(faults=(WorkFails(work="deploy"),))
+        await ask(metal, a_rebuild(instance, 3))
+        await metal.cloud.until_state(instance, "error")
+        await metal.delete(instance)
+        await metal.cloud.until_state(instance, "deleted")
+        await metal.until_free(*nodes)
 
 
 @IN_MEMORY
@@ -106,26 +106,26 @@ async def test_a_rebuild_that_ironic_refuses_leaves_the_instance_active_and_says
     bus: str, books: str
 ) -> None:
     nodes = available_nodes(1)
-    async with scene(bus, books, *nodes) as there, there.daemon("d1"):
-        instance = await an_active_instance(there)
-        (node,) = there.with_instance(instance)
-        there.simulation.ironic.set_maintenance(node.uuid, is_on=True, reason="smoke")
+    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
+        instance = await an_active_instance(metal)
+        (node,) = metal.with_instance(instance)
+        metal.simulation.ironic.set_maintenance(node.uuid, is_on=True, reason="smoke")
 
-        await ask(there, a_rebuild(instance))
-        active = await there.here.until_state(instance, "active")
+        await ask(metal, a_rebuild(instance))
+        active = await metal.cloud.until_state(instance, "active")
 
         assert active.rebuild is not None
         assert "is in maintenance" in active.rebuild.failure
 
 
 @IN_MEMORY
-async def test_what_cannot_be_rebuilt_is_refused_with_field_and_value(bus: str, books: str) -> None:
+async def test_an_invalid_rebuild_is_refused_with_field_and_value(bus: str, books: str) -> None:
     nodes = available_nodes(1)
     slow = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=0.3))
-    async with scene(bus, books, *nodes, settings=slow) as there, there.daemon("d1"):
+    async with deploy_setup(bus, books, *nodes, settings=slow) as metal, metal.daemon("d1"):
         unknown = InstanceId(an_id("nobody"))
-        instance = await an_active_instance(there)
-        begun = await ask(there, a_rebuild(instance, 1))
+        instance = await an_active_instance(metal)
+        begun = await ask(metal, a_rebuild(instance, 1))
         assert isinstance(begun, InstancesFound)
         refusals = [
             (a_rebuild(unknown, 2), "there is no such instance"),
@@ -133,14 +133,14 @@ async def test_what_cannot_be_rebuilt_is_refused_with_field_and_value(bus: str, 
             (a_rebuild(instance, 2), "it is rebuilt already, by request"),
         ]
         for order, why in refusals:
-            refused = await ask(there, order)
+            refused = await ask(metal, order)
             assert isinstance(refused, BuildRejected)
             assert (refused.field, refused.value) == ("instance", str(order.instance))
             assert why in refused.reason
-        await there.here.until_state(instance, "active")
-        await there.delete(instance)
-        await there.here.until_state(instance, "deleted")
-        refused = await ask(there, a_rebuild(instance, 2))
+        await metal.cloud.until_state(instance, "active")
+        await metal.delete(instance)
+        await metal.cloud.until_state(instance, "deleted")
+        refused = await ask(metal, a_rebuild(instance, 2))
         assert isinstance(refused, BuildRejected)
         assert "it is deleted: only an active instance can be rebuilt" in refused.reason
 
@@ -151,66 +151,66 @@ async def test_a_delete_in_the_middle_of_a_rebuild_takes_the_instance_off_its_no
 ) -> None:
     nodes = available_nodes(1)
     slow = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=0.3))
-    async with scene(bus, books, *nodes, settings=slow) as there, there.daemon("d1"):
-        instance = await an_active_instance(there)
-        await ask(there, a_rebuild(instance))
+    async with deploy_setup(bus, books, *nodes, settings=slow) as metal, metal.daemon("d1"):
+        instance = await an_active_instance(metal)
+        await ask(metal, a_rebuild(instance))
 
         async def is_deploying() -> bool:
-            return there.nodes[0].provision_state == "deploying"
+            return metal.nodes[0].provision_state == "deploying"
 
         await until_so(is_deploying, "Ironic rebuilds it")
-        await there.delete(instance)
-        await there.here.until_state(instance, "deleted")
-        await there.until_free(*nodes)
+        await metal.delete(instance)
+        await metal.cloud.until_state(instance, "deleted")
+        await metal.until_free(*nodes)
 
 
 @STAGES
 async def test_a_daemon_dies_in_the_middle_of_a_rebuild_and_another_ends_it(bus: str, books: str) -> None:
     nodes = available_nodes(4)
     slow = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=1.5))
-    async with scene(bus, books, *nodes, settings=slow) as there, there.daemon("d2"):
-        async with there.daemon("d1", killed=True):
-            await there.until_offered(*nodes)
-            await until_so(there.is_shared, "both own nodes")
-            instances = [await there.boot(number) for number in range(1, 5)]
-            hosts = {each: (await there.here.until_state(each, "active")).host for each in instances}
-            await there.here.send(*[a_rebuild(each, number) for number, each in enumerate(instances)])
+    async with deploy_setup(bus, books, *nodes, settings=slow) as metal, metal.daemon("d2"):
+        async with metal.daemon("d1", killed=True):
+            await metal.until_offered(*nodes)
+            await until_so(metal.is_shared, "both own nodes")
+            instances = [await metal.boot(number) for number in range(1, 5)]
+            hosts = {each: (await metal.cloud.until_state(each, "active")).host for each in instances}
+            await metal.cloud.send(*[a_rebuild(each, number) for number, each in enumerate(instances)])
 
             async def is_rebuilding() -> bool:
-                rows = [await there.row(node) for node in there.nodes if node.provision_state == "deploying"]
+                rows = [await metal.row(node) for node in metal.nodes if node.provision_state == "deploying"]
                 return any(row.owner == "d1" and row.deploy is not None for row in rows)
 
             await until_so(is_rebuilding, "the daemon that is to die rebuilds")
 
         async def are_rebuilt() -> bool:
-            return {node.instance_info.get("image_source") for node in there.nodes} == {NEW.source}
+            return {node.instance_info.get("image_source") for node in metal.nodes} == {NEW.source}
 
         await until_so(are_rebuilt, "Ironic has the new image everywhere")
         for each in instances:
-            active = await there.here.until_state(each, "active")
+            active = await metal.cloud.until_state(each, "active")
             assert active.rebuild is not None
             assert (active.rebuild.failure, active.host, active.attempt) == ("", hosts[each], 1)
 
 
 @IN_MEMORY
-async def test_a_rebuild_that_is_not_done_in_time_is_an_error_until_it_is_done(bus: str, books: str) -> None:
+async def test_a_rebuild_that_times_out_is_an_error_until_it_succeeds(bus: str, books: str) -> None:
     nodes = available_nodes(1)
     hasty = structs.replace(CONDUCTING, deploy_timeout_s=0.5)
     unsaid = structs.replace(QUICK, progress_s=3600.0)
     async with (
-        scene(bus, books, *nodes, conducting=hasty) as there,
-        there.daemon("d1", unsaid),
+        deploy_setup(bus, books, *nodes, conducting=hasty) as metal,
+        metal.daemon("d1", unsaid),
     ):
-        instance = await an_active_instance(there)
-        there.simulation.ironic.go_away(1.5, refuses=True)
-        await ask(there, a_rebuild(instance))
+        instance = await an_active_instance(metal)
+        metal.simulation.ironic.go_away(1.5, refuses=True)
+        await ask(metal, a_rebuild(instance))
 
-        failed = await there.here.until_state(instance, "error")
-        active = await there.here.until_state(instance, "active")
+        failed = await metal.cloud.until_state(instance, "error")
+        active = await metal.cloud.until_state(instance, "active")
 
         assert failed.rebuild is not None
         assert failed.rebuild.failure == "no message from the host within 0.5 s"
         assert active.rebuild is not None
         assert active.rebuild.failure == ""
-        (node,) = there.with_instance(instance)
+        (node,) = metal.with_instance(instance)
         assert node.instance_info["image_source"] == NEW.source

@@ -1,6 +1,7 @@
-"""Daemons that share nodes: they come, drain, stop, die, stand still and lose their database, and each node has one owner.
+"""Daemons that share nodes join, drain, stop, die, are suspended and lose their database; each node always has one
+owner.
 
-On a loop whose clock jumps, which is the database's clock and the daemons' own.
+Everything runs on the simulated clock, which is the database's clock and the daemons' own.
 """
 
 import asyncio
@@ -34,8 +35,8 @@ NOON = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 SETTINGS = IronicSettings(page=20)
 
 
-class Wire:
-    """The way from one daemon to the database: it may be slow, break, or stand still."""
+class DatabaseWire:
+    """The connection from one daemon to the database: it may be slow, break, or block."""
 
     def __init__(self, store: RingStore, chance: random.Random | None = None) -> None:
         self._store = store
@@ -49,7 +50,7 @@ class Wire:
     async def _done(self, ask: Callable[[], Awaitable[T]]) -> T:
         await self._on_the_way()
         answer = await ask()
-        # What was done is done, also if the answer is lost.
+        # The write takes effect even if its answer is lost.
         await self._on_the_way()
         return answer
 
@@ -88,7 +89,7 @@ class Wire:
 
 
 class Daemon:
-    """A membership, and what it told of its nodes."""
+    """A membership, and the nodes that it was told it gained and lost."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class Daemon:
         chance: random.Random | None = None,
     ) -> None:
         self.name = name
-        self.wire = Wire(store, chance)
+        self.wire = DatabaseWire(store, chance)
         self.nodes: dict[ProviderId, int] = {}
         self.membership = Membership(
             self.wire,
@@ -161,8 +162,8 @@ async def owned_by(store: IronicStore) -> Counter[str]:
     return Counter(each.owner for each in await store.owners())
 
 
-async def all_agree(store: IronicStore, *daemons: Daemon) -> None:
-    """Each row has a live owner, and each daemon believes what the rows say."""
+async def check_all_agree(store: IronicStore, *daemons: Daemon) -> None:
+    """Each row has a live owner, and each daemon agrees with the rows."""
     owners = {each.id: each for each in await store.owners()}
     believed = {node: daemon.name for daemon in daemons for node in daemon.nodes}
     assert believed == {id_: each.owner for id_, each in owners.items()}
@@ -179,7 +180,7 @@ def test_daemons_share_all_nodes_as_the_ring_says() -> None:
         assert not daemons[0].membership.may_act()
         await until_s(2)
 
-        await all_agree(store, *daemons)
+        await check_all_agree(store, *daemons)
         ring = Ring(await store.members())
         assert all(each.owner == ring.owner_of(each.id) for each in await store.owners())
         assert all(each.state is State.WELL for d in daemons for each in statuses([d.membership]))
@@ -203,7 +204,7 @@ def test_the_nodes_of_a_dead_daemon_have_new_owners_as_soon_as_its_lease_is_over
         assert not d1.membership.may_act()
         await until_s(5 + SETTINGS.lease_s + SETTINGS.look_s)
 
-        await all_agree(store, d2, d3)
+        await check_all_agree(store, d2, d3)
         for now in await store.owners():
             assert now.epoch == before[now.id].epoch + (now.id in dead)
             assert now.owner == before[now.id].owner or now.id in dead
@@ -222,18 +223,18 @@ def test_a_daemon_that_joins_is_given_its_share_but_no_node_with_an_instance() -
         d3 = Daemon(store, "d3")
         await until_s(5 + 3 * SETTINGS.look_s)
 
-        await all_agree(store, d1, d2, d3)
+        await check_all_agree(store, d1, d2, d3)
         owners = {each.id: each.owner for each in await store.owners()}
         assert all(owners[each] == before[each] for each in held)
         assert {each for each in owners if owners[each] != before[each]} == d3.nodes.keys()
         assert 25 < len(d3.nodes) < 60
 
-        # An instance that goes sets its node free to go where it belongs.
+        # When its instance is deleted, the node may move to the owner that the ring gives it.
         async with store.transaction() as tx:
             rows = (await tx.load(held)).values()
             await tx.save([structs.replace(row, node=None) for row in rows])
         await until_s(8 + SETTINGS.balance_s)
-        await all_agree(store, d1, d2, d3)
+        await check_all_agree(store, d1, d2, d3)
         assert held[0] in before
         ring = Ring(await store.members())
         assert all(each.owner == ring.owner_of(each.id) for each in await store.owners())
@@ -241,7 +242,7 @@ def test_a_daemon_that_joins_is_given_its_share_but_no_node_with_an_instance() -
     run_simulated(day())
 
 
-def test_a_daemon_that_is_given_many_nodes_knows_of_all_of_them_at_once() -> None:
+def test_a_daemon_that_gets_many_nodes_is_told_of_all_of_them_at_once() -> None:
     async def day() -> None:
         store = await filled(a_store(), 400)
         d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
@@ -250,7 +251,7 @@ def test_a_daemon_that_is_given_many_nodes_knows_of_all_of_them_at_once() -> Non
         await until_s(5 + 3 * SETTINGS.look_s)
 
         assert len(d3.nodes) > 5 * SETTINGS.page
-        await all_agree(store, d1, d2, d3)
+        await check_all_agree(store, d1, d2, d3)
 
     run_simulated(day())
 
@@ -261,7 +262,7 @@ def test_a_daemon_that_comes_back_while_another_takes_its_nodes_does_not_share_t
         d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
         await until_s(5)
         await d1.kill()
-        # It sees that d1 is dead, and is slow to read what d1 owned.
+        # It sees that d1 is dead, and is slow to read the nodes of d1.
         d2.wire.open_for_owners.clear()
         await until_s(5 + SETTINGS.lease_s + SETTINGS.look_s)
         back = Daemon(store, "d1", start=2)
@@ -272,12 +273,12 @@ def test_a_daemon_that_comes_back_while_another_takes_its_nodes_does_not_share_t
 
         assert not [each for each in d2.nodes if d2.may_act_on(each) and back.may_act_on(each)]
         await until_s(8 + SETTINGS.lease_s + SETTINGS.look_s)
-        await all_agree(store, back, d2)
+        await check_all_agree(store, back, d2)
 
     run_simulated(day())
 
 
-def test_a_daemon_that_drains_gives_away_everything_and_takes_nothing() -> None:
+def test_a_draining_daemon_hands_everything_over_and_takes_nothing() -> None:
     async def day() -> None:
         store = await filled(a_store())
         d1, d2, d3 = (Daemon(store, name) for name in ("d1", "d2", "d3"))
@@ -288,20 +289,20 @@ def test_a_daemon_that_drains_gives_away_everything_and_takes_nothing() -> None:
 
         assert d1.nodes == {}
         assert d1.membership.is_draining
-        await all_agree(store, d1, d2, d3)
+        await check_all_agree(store, d1, d2, d3)
         await d3.kill()
         await until_s(20)
-        await all_agree(store, d1, d2)
+        await check_all_agree(store, d1, d2)
         assert len(d2.nodes) == 90
 
         await d2.membership.drain()
         await until_s(25)
-        # There is nobody to give them to.
-        await all_agree(store, d1, d2)
+        # No other daemon could take the nodes.
+        await check_all_agree(store, d1, d2)
         assert len(d2.nodes) == 90
         await store.set_draining("d1", draining=False)
         await until_s(30)
-        await all_agree(store, d1, d2)
+        await check_all_agree(store, d1, d2)
         assert len(d1.nodes) == 90
 
     run_simulated(day())
@@ -320,32 +321,32 @@ def test_a_daemon_that_stops_leaves_no_gap() -> None:
         assert await owned_by(store) == {"d2": 90}
         assert [each.name for each in await store.members()] == ["d2"]
         await until_s(5 + 2 * SETTINGS.look_s)
-        await all_agree(store, d2)
+        await check_all_agree(store, d2)
 
         await d2.stop()
         assert await owned_by(store) == {"d2": 90}, "there was nobody to give them to"
         d3 = Daemon(store, "d3")
         await until_s(7)
-        await all_agree(store, d3)
+        await check_all_agree(store, d3)
 
     run_simulated(day())
 
 
-def test_a_daemon_that_stood_still_for_longer_than_its_lease_does_nothing_with_what_it_had() -> None:
+def test_a_daemon_suspended_longer_than_its_lease_acts_on_none_of_its_nodes() -> None:
     async def day() -> None:
         store = await filled(a_store())
         d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
         await until_s(5)
         mine = dict(d1.nodes)
         read = await store.read(mine)
-        # It stands still when it has decided to give everything away, just before it says so.
+        # It is suspended after it decided to give everything away, before it writes that.
         await store.set_draining("d1", draining=True)
         d1.wire.open.clear()
         await until_s(5 + SETTINGS.lease_s - SETTINGS.lease_margin_s)
         assert mine.keys() & {each for each in mine if d1.may_act_on(each)} == set()
         assert (await owned_by(store))["d1"] == len(mine), "its lease is not over yet"
         await until_s(5 + SETTINGS.lease_s + SETTINGS.look_s)
-        await all_agree(store, d2)
+        await check_all_agree(store, d2)
 
         d1.wire.open.set()
         stale = [Move(id_, "d1", epoch, "d1") for id_, epoch in mine.items()]
@@ -354,7 +355,7 @@ def test_a_daemon_that_stood_still_for_longer_than_its_lease_does_nothing_with_w
             assert {*(await tx.save([*read.values()])).lost} == mine.keys()
         assert not d1.membership.may_act()
         await until_s(25)
-        await all_agree(store, d1, d2)
+        await check_all_agree(store, d1, d2)
         assert d1.nodes, "it joined again, and was given its share"
         assert all(d1.nodes[each] > mine[each] for each in d1.nodes.keys() & mine.keys())
 
@@ -372,19 +373,19 @@ def test_a_second_process_of_the_same_name_waits_until_the_first_one_s_lease_is_
         assert status.state is State.FAILING
         assert "daemon name 'd1' is taken: incarnation d1-1 has a lease" in status.last_error
         assert not second.membership.may_act()
-        await all_agree(store, first, d2)
+        await check_all_agree(store, first, d2)
 
         before = dict(first.nodes)
         await first.kill()
         await until_s(45)
-        await all_agree(store, second, d2)
+        await check_all_agree(store, second, d2)
         assert second.nodes.keys() == before.keys()
         assert all(second.nodes[each] > before[each] for each in before), "under another epoch"
 
     run_simulated(day())
 
 
-def test_a_daemon_whose_name_was_taken_while_it_stood_still_has_no_nodes_any_more() -> None:
+def test_a_suspended_daemon_whose_name_was_taken_has_no_nodes() -> None:
     async def day() -> None:
         store = await filled(a_store())
         first = Daemon(store, "d1")
@@ -392,13 +393,13 @@ def test_a_daemon_whose_name_was_taken_while_it_stood_still_has_no_nodes_any_mor
         first.wire.open.clear()
         second = Daemon(store, "d1", start=2)
         await until_s(20)
-        await all_agree(store, second)
+        await check_all_agree(store, second)
         first.wire.open.set()
         await until_s(30)
 
         assert first.nodes == {}
         assert not first.membership.may_act()
-        await all_agree(store, second)
+        await check_all_agree(store, second)
 
     run_simulated(day())
 
@@ -414,7 +415,7 @@ def test_a_restart_under_the_same_name_takes_its_nodes_anew() -> None:
         await until_s(20)
 
         assert again.nodes == {each: epoch + 1 for each, epoch in before.items()}
-        await all_agree(store, again)
+        await check_all_agree(store, again)
 
     run_simulated(day())
 
@@ -437,34 +438,34 @@ def test_a_daemon_without_its_database_stops_acting_before_its_lease_is_over() -
         assert not d1.membership.may_act()
         assert (await owned_by(store))["d1"] == len(before)
         await until_s(25)
-        await all_agree(store, d2)
+        await check_all_agree(store, d2)
 
     run_simulated(day())
 
 
-class Days:
-    """Daemons to whom anything happens, drawn by a seed; and one who looks at all of them again and again."""
+class RandomFaults:
+    """Random faults of daemons, drawn by a seed, with a checker that compares all of them repeatedly."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.settings = IronicSettings(page=7)
         self.alive: list[Daemon] = []
-        # Those that stand still: they are to go on later, and another may run under the same name by then.
-        self.still: list[Daemon] = []
+        # Suspended daemons: they continue later, and another daemon may have their name by then.
+        self.suspended: list[Daemon] = []
         self.starts = 0
 
     async def run(self) -> None:
         self.store = await filled(a_store(), 40)
         watching = asyncio.create_task(self._watch())
         for _ in range(60):
-            await self._something()
+            await self._random_fault()
             await asyncio.sleep(self.chance.choice((0.1, 1.0, 5.0, 12.0)))
         await self._heal()
         await asyncio.sleep(60)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         assert watching.cancelled(), watching.exception()
-        await all_agree(self.store, *self.alive)
+        await check_all_agree(self.store, *self.alive)
         ring = Ring(await self.store.members())
         rows = await self.store.read([node_id(number) for number in range(1, 41)])
         assert all(row.owner == ring.owner_of(row.id) or row.holds_instance for row in rows.values())
@@ -474,13 +475,13 @@ class Days:
             for node in map(node_id, range(1, 41)):
                 acting = [
                     each.membership.incarnation
-                    for each in (*self.alive, *self.still)
+                    for each in (*self.alive, *self.suspended)
                     if each.may_act_on(node)
                 ]
                 assert len(acting) <= 1, f"{acting} all act on {node}"
             await asyncio.sleep(0.15)
 
-    async def _something(self) -> None:
+    async def _random_fault(self) -> None:
         which = self.chance.randrange(len(self.alive)) if self.alive else None
         match self.chance.choice(("start", "kill", "stop", "stand still", "go on", "away", "drain", "build")):
             case "start" if len(self.alive) < 5:
@@ -490,10 +491,10 @@ class Days:
             case "stop" if which is not None and len(self.alive) > 1:
                 await self.alive.pop(which).stop()
             case "stand still" if which is not None:
-                self.still.append(self.alive.pop(which))
-                self.still[-1].wire.open.clear()
-            case "go on" if self.still:
-                self.alive.append(self.still.pop(0))
+                self.suspended.append(self.alive.pop(which))
+                self.suspended[-1].wire.open.clear()
+            case "go on" if self.suspended:
+                self.alive.append(self.suspended.pop(0))
                 self.alive[-1].wire.open.set()
             case "away" if which is not None:
                 self.alive[which].wire.is_away ^= True
@@ -511,9 +512,9 @@ class Days:
         )
 
     async def _heal(self) -> None:
-        """The network is well, and of each name there is one daemon."""
+        """The network works, and each name has one daemon."""
         self._start()
-        daemons, self.still = (*self.alive, *self.still), []
+        daemons, self.suspended = (*self.alive, *self.suspended), []
         self.alive = [*{each.name: each for each in daemons}.values()]
         for daemon in daemons:
             daemon.wire.open.set()
@@ -528,7 +529,7 @@ class Days:
 def test_whatever_happens_no_two_daemons_act_on_a_node_and_in_the_end_each_node_has_an_owner(
     seed: int,
 ) -> None:
-    run_simulated(Days(seed).run())
+    run_simulated(RandomFaults(seed).run())
 
 
 @pytest.mark.postgresql

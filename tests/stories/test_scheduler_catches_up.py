@@ -1,4 +1,6 @@
-"""A scheduler whose feed is late, has gaps, or lies: it finds out, cheaply, and never says a wrong no for it."""
+"""A scheduler whose feed is late, has gaps, or is wrong: it finds out at low cost, and never refuses a request because
+of it.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -53,30 +55,30 @@ LONG_AGO, FAR_AHEAD = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzi
 HUGE = structs.replace(SMALL, vcpus=500)
 
 
-class Readings:
-    """What a scheduler reads of placement's books."""
+class ReadCounter:
+    """Counts a scheduler's reads of placement's books."""
 
     def __init__(self) -> None:
-        self.of_all = 0
-        self.of_changes = 0
+        self.full = 0
+        self.partial = 0
 
     def station(self, broker: Broker, name: str, *, settings: BusSettings, asks: bool) -> Station:
-        readings = self
+        reads = self
 
-        class Watched(Station):
+        class WatchedStation(Station):
             async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
-                # Only what was answered: on a machine that is slow, a question may have to be asked again.
+                # Only answered questions count: on a slow machine a question may have to be repeated.
                 answers = await super().ask_all(questions)
                 asked = [question for question in questions if isinstance(question, AskSnapshot)]
-                readings.of_all += sum(not question.since for question in asked)
-                readings.of_changes += sum(bool(question.since) for question in asked)
+                reads.full += sum(not question.since for question in asked)
+                reads.partial += sum(bool(question.since) for question in asked)
                 return answers
 
-        return Watched(broker, name, settings=settings, asks=asks)
+        return WatchedStation(broker, name, settings=settings, asks=asks)
 
 
-class Forgetful:
-    """Books whose log goes on telling of a provider as it was, from when it is told to."""
+class FrozenLog:
+    """Books whose log keeps reporting an old state of a provider once that provider is frozen."""
 
     def __init__(self, books: PlacementStore) -> None:
         self._books = books
@@ -86,7 +88,7 @@ class Forgetful:
         page = await self._books.snapshot_page(0, 100)
         self._frozen[name] = next(provider for provider in page.providers if provider.name == name)
 
-    def as_told(self, providers: Sequence[ProviderState]) -> tuple[ProviderState, ...]:
+    def as_frozen(self, providers: Sequence[ProviderState]) -> tuple[ProviderState, ...]:
         return tuple(self._frozen.get(provider.name, provider) for provider in providers)
 
     def transaction(self) -> AbstractAsyncContextManager[PlacementTransaction]:
@@ -102,7 +104,7 @@ class Forgetful:
         page = await self._books.changes_page(since, after, limit)
         if page is None:
             return None
-        return structs.replace(page, providers=self.as_told(page.providers))
+        return structs.replace(page, providers=self.as_frozen(page.providers))
 
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
         return await self._books.revisions_page(after, limit)
@@ -130,7 +132,7 @@ class Forgetful:
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
         async with self._books.lead_feed() as feed:
-            yield None if feed is None else _ForgetfulFeed(feed, self)
+            yield None if feed is None else _FrozenFeed(feed, self)
 
     async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
         return await self._books.prune(ended_before, logged_before)
@@ -142,8 +144,8 @@ class Forgetful:
         await self._books.close()
 
 
-class _ForgetfulFeed:
-    def __init__(self, feed: ChangeFeed, books: Forgetful) -> None:
+class _FrozenFeed:
+    def __init__(self, feed: ChangeFeed, books: FrozenLog) -> None:
         self._feed = feed
         self._books = books
 
@@ -153,168 +155,168 @@ class _ForgetfulFeed:
 
     async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
         read = await self._feed.read(entries_max)
-        return structs.replace(read, providers=self._books.as_told(read.providers))
+        return structs.replace(read, providers=self._books.as_frozen(read.providers))
 
     async def mark(self, position: int, cursor: str) -> None:
         await self._feed.mark(position, cursor)
 
 
-async def the_end_of(here: Cloud, number: int, **fields: object) -> InstanceState:
+async def the_end_of(setup: Cloud, number: int, **fields: object) -> InstanceState:
     build = a_build(number, **fields)
-    await here.client.ask(build)
-    return await here.until_state(instance_of(build), "active", "error")
+    await setup.client.ask(build)
+    return await setup.until_state(instance_of(build), "active", "error")
 
 
 @STAGES
-async def test_a_refusal_costs_one_question_for_the_changes_and_no_reading_of_all(
-    bus: str, books: str
-) -> None:
-    readings = Readings()
-    async with cloud(bus, books) as here, here.placement(), here.scheduler(station=readings.station):
-        await here.add_host("h1")
-        await here.until_known("h1")
-        # After the first one placement leads its feed, and what began before is caught up with.
-        assert (await the_end_of(here, 1, flavor=HUGE)).state == "error"
-        all_read, changes = readings.of_all, readings.of_changes
+async def test_a_refusal_costs_one_question_for_the_changes_and_no_full_read(bus: str, books: str) -> None:
+    reads = ReadCounter()
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(station=reads.station):
+        await setup.add_host("h1")
+        await setup.until_known("h1")
+        # After the first publication placement leads its feed, and has published everything from before.
+        assert (await the_end_of(setup, 1, flavor=HUGE)).state == "error"
+        all_read, changes = reads.full, reads.partial
 
         for number in range(2, 12):
-            assert (await the_end_of(here, number, flavor=HUGE)).state == "error"
+            assert (await the_end_of(setup, number, flavor=HUGE)).state == "error"
 
-        # A few more where the machine is so slow that requests are sent again; never two for each refusal.
-        assert 10 <= readings.of_changes - changes < 20
-        assert readings.of_all == all_read
+        # A few more on a machine so slow that requests are repeated; never two for each refusal.
+        assert 10 <= reads.partial - changes < 20
+        assert reads.full == all_read
 
 
 @STAGES
-async def test_with_two_placement_workers_what_either_wrote_is_known_before_a_refusal(
+async def test_with_two_placement_workers_the_writes_of_both_are_known_before_a_refusal(
     bus: str, books: str
 ) -> None:
-    async with cloud(bus, books) as here, here.placement(), here.placement(), here.scheduler():
-        await here.add_host("h1", vcpu=1)
-        await here.until_known("h1")
+    async with cloud(bus, books) as setup, setup.placement(), setup.placement(), setup.scheduler():
+        await setup.add_host("h1", vcpu=1)
+        await setup.until_known("h1")
         for number in range(1, 21):
-            # The host grows by just what the next one asks.
-            await here.report(a_host("h1", vcpu=number))
-            state = await the_end_of(here, number)
+            # The host grows by exactly the amount that the next request asks for.
+            await setup.report(a_host("h1", vcpu=number))
+            state = await the_end_of(setup, number)
             assert (state.state, state.no_valid_host, state.refusals) == ("active", None, ())
 
 
 @STAGES
 async def test_a_gap_in_the_feed_is_filled_from_the_log(bus: str, books: str) -> None:
-    readings = Readings()
-    async with cloud(bus, books) as here, here.placement(), here.scheduler(station=readings.station):
-        await here.add_host("h1")
-        await here.until_known("h1")
-        all_read, changes = readings.of_all, readings.of_changes
+    reads = ReadCounter()
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(station=reads.station):
+        await setup.add_host("h1")
+        await setup.until_known("h1")
+        all_read, changes = reads.full, reads.partial
 
-        # As if what is between had been dropped from a queue that was full.
-        await here.client.publisher.send(ProvidersChanged(at=LogPosition(term=1, position=1000)))
+        # As if the entries between had been dropped from a full queue.
+        await setup.client.publisher.send(ProvidersChanged(at=LogPosition(term=1, position=1000)))
 
-        await until(lambda: readings.of_changes > changes, "the changes are asked for")
-        assert (await the_end_of(here, 1)).state == "active"
-        assert readings.of_all == all_read
+        await until(lambda: reads.partial > changes, "the changes are asked for")
+        assert (await the_end_of(setup, 1)).state == "active"
+        assert reads.full == all_read
 
 
 @STAGES
-async def test_who_was_away_for_longer_than_the_log_is_kept_reads_all(bus: str, books: str) -> None:
-    async with cloud(bus, books) as here, here.placement():
-        station = Station(here.client.consuming.broker, "away", settings=SETTINGS, asks=True)
-        async with here.running((station,), station):
+async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup, setup.placement():
+        station = Station(setup.client.consuming.broker, "away", settings=SETTINGS, asks=True)
+        async with setup.running((station,), station):
             picture = Picture()
             catching_up = CatchingUp(station, picture, OwnChoices(picture), Progress(), page=2)
             for name in ("h1", "h2", "h3"):
-                await here.report(a_host(name))
+                await setup.report(a_host(name))
             await catching_up.catch_up()
 
-            await here.report(a_host("h3", vcpu=9))
+            await setup.report(a_host("h3", vcpu=9))
             await catching_up.catch_up()
             assert (catching_up.readings, catching_up.readings_of_all) == (2, 1)
-            since = (await here.books.snapshot_page(0, 1)).cursor
-            await here.report(a_host("h2", vcpu=9))
+            since = (await setup.books.snapshot_page(0, 1)).cursor
+            await setup.report(a_host("h2", vcpu=9))
 
             async def log_is_forgotten() -> bool:
-                await here.books.prune(LONG_AGO, FAR_AHEAD)
-                return await here.books.changes_page(since, 0, 1) is None
+                await setup.books.prune(LONG_AGO, FAR_AHEAD)
+                return await setup.books.changes_page(since, 0, 1) is None
 
             await until_so(log_is_forgotten, "the log is forgotten")
             await catching_up.catch_up()
 
             assert (catching_up.readings, catching_up.readings_of_all) == (3, 2)
-            now = await here.books.revisions_page(0, 10)
+            now = await setup.books.revisions_page(0, 10)
             assert picture.behind(dict(zip(now.internals, now.revisions, strict=True)), ()) == []
             assert len(picture.internals()) == 3
 
 
 @STAGES
 async def test_a_change_that_was_lost_silently_is_noticed_and_healed(bus: str, books: str) -> None:
-    readings, patient = Readings(), structs.replace(QUICK, verify_every_s=0.2)
-    async with cloud(bus, books) as here:
-        here.books = forgetful = Forgetful(here.books)
-        async with here.placement(), here.scheduler(station=readings.station, settings=patient):
-            await here.add_host("h1", vcpu=1)
-            await here.until_known("h1")
-            assert (await the_end_of(here, 1)).state == "active"
-            all_read = readings.of_all
+    reads, patient = ReadCounter(), structs.replace(QUICK, verify_every_s=0.2)
+    async with cloud(bus, books) as setup:
+        setup.books = forgetful = FrozenLog(setup.books)
+        async with setup.placement(), setup.scheduler(station=reads.station, settings=patient):
+            await setup.add_host("h1", vcpu=1)
+            await setup.until_known("h1")
+            assert (await the_end_of(setup, 1)).state == "active"
+            all_read = reads.full
             await forgetful.freeze("h1")
 
-            await here.report(a_host("h1", vcpu=8))
+            await setup.report(a_host("h1", vcpu=8))
 
-            await until(lambda: readings.of_all > all_read, "the loss is noticed")
-            assert (await the_end_of(here, 2, flavor=structs.replace(SMALL, vcpus=4))).state == "active"
+            await until(lambda: reads.full > all_read, "the loss is noticed")
+            assert (await the_end_of(setup, 2, flavor=structs.replace(SMALL, vcpus=4))).state == "active"
 
 
 @STAGES
 async def test_a_picture_that_was_emptied_wrongly_heals_within_its_checks_period(
     bus: str, books: str
 ) -> None:
-    """A false word that all hosts are gone: what is gone stays gone, so it would never be believed again."""
-    readings, patient = Readings(), structs.replace(QUICK, verify_every_s=0.2)
+    """The picture was told wrongly that all hosts are deleted. Deletions are final, so it would not believe a later
+    entry.
+    """
+    reads, patient = ReadCounter(), structs.replace(QUICK, verify_every_s=0.2)
     async with (
-        cloud(bus, books) as here,
-        here.placement(),
-        here.scheduler(station=readings.station, settings=patient),
+        cloud(bus, books) as setup,
+        setup.placement(),
+        setup.scheduler(station=reads.station, settings=patient),
     ):
-        await here.add_host("h1")
-        await here.until_known("h1")
-        assert (await the_end_of(here, 1)).state == "active"
-        page = await here.books.snapshot_page(0, 10)
+        await setup.add_host("h1")
+        await setup.until_known("h1")
+        assert (await the_end_of(setup, 1)).state == "active"
+        page = await setup.books.snapshot_page(0, 10)
         gone = tuple(
             ProviderGone(internal=each.internal, id=each.id, revision=999) for each in page.providers
         )
-        liar = Station(here.brokers.at_api("placement"), "liar", settings=SETTINGS)
-        all_read = readings.of_all
+        liar = Station(setup.brokers.at_api("placement"), "liar", settings=SETTINGS)
+        all_read = reads.full
 
         await liar.publisher.send(ProvidersChanged(at=LogPosition(term=999, position=1), gone=gone))
 
-        await until(lambda: readings.of_all > all_read, "the lie is noticed")
+        await until(lambda: reads.full > all_read, "the lie is noticed")
         numbers = count(2)
 
         async def is_built() -> bool:
-            return (await the_end_of(here, next(numbers))).state == "active"
+            return (await the_end_of(setup, next(numbers))).state == "active"
 
         await until_so(is_built, "boots find the host again")
         await liar.close()
 
 
 @STAGES
-async def test_a_picture_that_lost_nothing_is_not_read_again_however_often_it_is_compared(
+async def test_a_complete_picture_is_not_read_again_however_often_it_is_compared(
     bus: str, books: str
 ) -> None:
-    readings, eager = Readings(), structs.replace(QUICK, verify_every_s=0.01)
+    reads, eager = ReadCounter(), structs.replace(QUICK, verify_every_s=0.01)
     async with (
-        cloud(bus, books) as here,
-        here.placement(),
-        here.scheduler(station=readings.station, settings=eager),
+        cloud(bus, books) as setup,
+        setup.placement(),
+        setup.scheduler(station=reads.station, settings=eager),
     ):
-        await here.add_host("h1", vcpu=1000)
-        await here.until_known("h1")
-        all_read = readings.of_all
+        await setup.add_host("h1", vcpu=1000)
+        await setup.until_known("h1")
+        all_read = reads.full
 
-        # However fast boots are, some comparisons fall among them.
+        # However fast the boots are, some comparisons run between them.
         for number in range(1, 1001):
-            assert (await the_end_of(here, number)).state == "active"
-            if number >= 40 and readings.of_changes > 5:
+            assert (await the_end_of(setup, number)).state == "active"
+            if number >= 40 and reads.partial > 5:
                 break
 
-        assert readings.of_changes > 5
-        assert readings.of_all == all_read
+        assert reads.partial > 5
+        assert reads.full == all_read

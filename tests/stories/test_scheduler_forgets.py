@@ -1,4 +1,4 @@
-"""What a scheduler forgets after long, and what it refuses because it may have forgotten."""
+"""What a scheduler forgets after a long time, and what it refuses because it may have forgotten."""
 
 import itertools
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ DAY = timedelta(days=1)
 
 
 class Calendar:
-    """A clock that goes right, some days ahead."""
+    """A correct clock that is some days ahead."""
 
     def __init__(self) -> None:
         self.ahead = timedelta()
@@ -40,31 +40,33 @@ class Calendar:
 
 
 @STAGES
-async def test_what_was_deleted_is_forgotten_after_two_horizons_and_not_before(bus: str, books: str) -> None:
+async def test_deleted_instances_are_forgotten_after_two_horizons_and_not_before(
+    bus: str, books: str
+) -> None:
     calendar, forgetting = Calendar(), structs.replace(QUICK, prune_every_s=0.02, host_down_s=1e9)
     async with (
-        cloud(bus, books) as here,
-        here.placement(),
-        here.scheduler(clock=calendar.now, settings=forgetting),
+        cloud(bus, books) as setup,
+        setup.placement(),
+        setup.scheduler(clock=calendar.now, settings=forgetting),
     ):
-        await here.add_host("h1")
-        await here.until_known("h1")
+        await setup.add_host("h1")
+        await setup.until_known("h1")
         kept, gone = a_build(1), a_build(2)
         for build in (kept, gone):
-            await here.client.ask(build)
-            await here.until_state(instance_of(build), "active")
-        await here.client.ask(DeleteInstance(instance=instance_of(gone)))
-        await here.until_state(instance_of(gone), "deleted")
+            await setup.client.ask(build)
+            await setup.until_state(instance_of(build), "active")
+        await setup.client.ask(DeleteInstance(instance=instance_of(gone)))
+        await setup.until_state(instance_of(gone), "deleted")
 
         calendar.ahead = 2 * DAY - timedelta(hours=1)
-        assert await here.instance(instance_of(gone)) is not None
+        assert await setup.instance(instance_of(gone)) is not None
         calendar.ahead = 2 * DAY + timedelta(hours=1)
 
         async def is_forgotten() -> bool:
-            return await here.instance(instance_of(gone)) is None
+            return await setup.instance(instance_of(gone)) is None
 
         await until_so(is_forgotten, "it is forgotten")
-        state = await here.instance(instance_of(kept))
+        state = await setup.instance(instance_of(kept))
         assert state is not None
         assert state.state == "active"
 
@@ -75,40 +77,40 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
 ) -> None:
     calendar, forgetting = Calendar(), structs.replace(QUICK, prune_every_s=0.02, horizon_s=10**9)
     async with (
-        cloud(bus, books) as here,
-        here.placement(),
-        here.scheduler(clock=calendar.now, settings=forgetting),
-        here.scheduler("another", clock=calendar.now, settings=forgetting),
+        cloud(bus, books) as setup,
+        setup.placement(),
+        setup.scheduler(clock=calendar.now, settings=forgetting),
+        setup.scheduler("another", clock=calendar.now, settings=forgetting),
     ):
         for name in ("removed", "silent"):
-            await here.add_host(name)
-        await here.until_provided("removed", "silent")
-        assert await here.client.ask(SetHost(host="removed", enabled=False)) != HostSet(host=None)
-        assert isinstance(await here.client.ask(DeleteProvider(id=host_id("removed"))), WriteAnswered)
+            await setup.add_host(name)
+        await setup.until_provided("removed", "silent")
+        assert await setup.client.ask(SetHost(host="removed", enabled=False)) != HostSet(host=None)
+        assert isinstance(await setup.client.ask(DeleteProvider(id=host_id("removed"))), WriteAnswered)
 
         async def is_forgotten() -> bool:
             calendar.ahead += timedelta(minutes=30)
-            return {host.name for host in await here.rows.hosts("", "", 9)} == {"silent"}
+            return {host.name for host in await setup.rows.hosts("", "", 9)} == {"silent"}
 
         await until_so(is_forgotten, "it is forgotten")
         assert calendar.ahead >= DAY
         numbers = itertools.count(1)
 
         async def is_counted_by_nobody() -> bool:
-            """Eight builds in a row, so that both workers had some."""
+            """Eight builds in a row, so that both workers handled some."""
             for number in itertools.islice(numbers, 8):
-                await here.client.ask(a_build(number))
-                state = await here.until_state(instance_of(a_build(number)), "error")
+                await setup.client.ask(a_build(number))
+                state = await setup.until_state(instance_of(a_build(number)), "error")
                 assert state.no_valid_host is not None
                 if [(step.step, step.removed) for step in state.no_valid_host.steps] != [("up", 1)]:
                     return False
             return True
 
         await until_so(is_counted_by_nobody, "neither worker counts it among the hosts")
-        # Whoever comes back is a new host.
-        await here.add_host("removed")
-        await here.until_provided("removed")
-        (back,) = await here.rows.hosts("removed", "", 1)
+        # A host that comes back is a new host.
+        await setup.add_host("removed")
+        await setup.until_provided("removed")
+        (back,) = await setup.rows.hosts("removed", "", 1)
         assert back.enabled
 
 
@@ -117,24 +119,24 @@ async def test_a_request_that_was_sent_too_long_ago_is_refused_and_builds_nothin
     bus: str, books: str
 ) -> None:
     async with (
-        cloud(bus, books) as here,
-        here.placement(),
-        here.scheduler(),
-        here.listening("build.#") as heard,
+        cloud(bus, books) as setup,
+        setup.placement(),
+        setup.scheduler(),
+        setup.listening("build.#") as heard,
     ):
-        await here.add_host("h1")
-        await here.until_known("h1")
+        await setup.add_host("h1")
+        await setup.until_known("h1")
         late = Envelope[Message](message=a_build(1), sent_at=datetime.now(UTC) - DAY - timedelta(minutes=1))
         parcel = Parcel(API, "build.request.-", encode(late), content_type=PLAIN, mandatory=True)
 
-        await send(here.client.consuming.broker, parcel)
+        await send(setup.client.consuming.broker, parcel)
 
         await until(lambda: bool(heard), "the refusal")
         (refused,) = heard
         assert isinstance(refused, BuildRejected)
         assert refused.field == "sent_at"
         assert refused.reason.startswith("too old: ")
-        assert await here.client.ask(DeleteInstance(instance=instance_of(a_build(1)))) == InstancesFound(
+        assert await setup.client.ask(DeleteInstance(instance=instance_of(a_build(1)))) == InstancesFound(
             instances=()
         )
-        assert here.placed == []
+        assert setup.placed == []

@@ -1,4 +1,4 @@
-"""How many instances a host may have is kept however many schedulers choose at once."""
+"""The limit of instances per host holds however many schedulers choose at the same time."""
 
 import asyncio
 from collections import Counter
@@ -20,8 +20,8 @@ REQUESTS, COUNT = 400, 10
 SETTINGS = structs.replace(QUICK, instances_per_host_max=LIMIT)
 
 
-class Watched(MemoryPlacementStore):
-    """Looks after every commit how many instances each host has."""
+class WatchedStation(MemoryPlacementStore):
+    """Counts the instances of each host after every commit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,20 +36,20 @@ class Watched(MemoryPlacementStore):
 
 
 async def test_four_schedulers_give_no_host_more_instances_than_it_may_have() -> None:
-    async with cloud("memory", "memory") as here, AsyncExitStack() as stack:
-        books = here.books = Watched()
-        await stack.enter_async_context(here.placement())
+    async with cloud("memory", "memory") as setup, AsyncExitStack() as stack:
+        books = setup.books = WatchedStation()
+        await stack.enter_async_context(setup.placement())
         for number in range(4):
-            await stack.enter_async_context(here.scheduler(f"scheduler-{number}", settings=SETTINGS))
+            await stack.enter_async_context(setup.scheduler(f"scheduler-{number}", settings=SETTINGS))
         names = [f"host-{number}" for number in range(HOSTS)]
         for name in names:
-            await here.add_host(name, vcpu=100)
-        await here.until_provided(*names)
+            await setup.add_host(name, vcpu=100)
+        await setup.until_provided(*names)
 
         builds = [a_build(number, count=COUNT) for number in range(1, REQUESTS + 1)]
-        await asyncio.gather(*[here.client.ask_all(builds[start::4]) for start in range(4)])
+        await asyncio.gather(*[setup.client.ask_all(builds[start::4]) for start in range(4)])
         instances = [instance_of(build, index) for build in builds for index in range(COUNT)]
-        states = [await here.until_state(instance, "active", "error") for instance in instances]
+        states = [await setup.until_state(instance, "active", "error") for instance in instances]
 
         assert await books.audit() == ()
         assert books.most == LIMIT
@@ -57,4 +57,4 @@ async def test_four_schedulers_give_no_host_more_instances_than_it_may_have() ->
             "active": HOSTS * LIMIT,
             "error": len(instances) - HOSTS * LIMIT,
         }
-        assert set((await here.used()).values()) == {LIMIT}
+        assert set((await setup.used()).values()) == {LIMIT}

@@ -1,4 +1,6 @@
-"""Boots on hosts whose processors are in NUMA nodes, and on hosts whose disk is a pool: from the request to the release."""
+"""Boots on hosts with CPUs in NUMA nodes, and on hosts with their disk in a shared pool: from the request to the
+release.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,15 +32,15 @@ THREE = Flavor(name="three", vcpus=3, ram_mb=1024, root_gb=1)
 
 
 def nested(name: str, vcpus: int) -> Host:
-    """Half of them in each of two nodes."""
+    """Half of them in each of two NUMA nodes."""
     return Host(name=name, size=HostSize(vcpus=vcpus, numa_nodes=2, vcpu_ratio=1.0))
 
 
 @asynccontextmanager
-async def a_cell(here: Cloud, rows: ConductorStore, *hosts: Host, fails: str = "") -> AsyncIterator[None]:
-    """c1, with a real conductor and pretended hosts."""
+async def a_cell(setup: Cloud, rows: ConductorStore, *hosts: Host, fails: str = "") -> AsyncIterator[None]:
+    """c1, with a real conductor and simulated hypervisors."""
     conductor, computes = (
-        Station(here.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
+        Station(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
         for role in ("conductor", "compute")
     )
     script = FaultScript(spawn_ms=5, faults=(FailsToBuild(hosts=(fails,)),) if fails else ())
@@ -47,17 +49,17 @@ async def a_cell(here: Cloud, rows: ConductorStore, *hosts: Host, fails: str = "
         *compute_parts(computes, hosts, PRETENDING, script),
         conductor,
     )
-    async with here.running(parts, conductor, computes):
+    async with setup.running(parts, conductor, computes):
         yield
 
 
-async def until_used(here: Cloud, resource: str, **used: int) -> None:
-    """So much of it of these providers, and nothing of any other."""
+async def until_used(setup: Cloud, resource: str, **used: int) -> None:
+    """Wait until exactly these amounts of these providers are used, and nothing else."""
 
     async def is_so() -> bool:
         now = {
             name: inventory.used
-            for name, state in (await here.providers()).items()
+            for name, state in (await setup.providers()).items()
             if (inventory := state.inventories.get(resource)) is not None and inventory.used
         }
         return now == used
@@ -70,26 +72,26 @@ async def test_a_boot_is_claimed_in_one_node_swapped_to_a_node_of_another_host_a
     bus: str, books: str
 ) -> None:
     async with (
-        cloud(bus, books, scripted=("c2",)) as here,
-        here.placement(),
-        here.scheduler(),
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(),
         open_conductor_store(books, "c1") as rows,
-        a_cell(here, rows, nested("better", 16), nested("other", 8), fails="better"),
+        a_cell(setup, rows, nested("better", 16), nested("other", 8), fails="better"),
     ):
-        await here.until_provided("better", "other")
+        await setup.until_provided("better", "other")
         build = a_build(1, flavor=THREE)
 
-        await here.client.ask(build)
-        state = await here.until_state(instance_of(build), "active")
+        await setup.client.ask(build)
+        state = await setup.until_state(instance_of(build), "active")
 
         assert (state.host, state.attempt) == ("other", 2)
         assert [failure.host for failure in state.failures] == ["better"]
-        await until_used(here, "VCPU", other_NUMA0=3)
-        await until_used(here, "DISK_GB", other=1)
+        await until_used(setup, "VCPU", other_NUMA0=3)
+        await until_used(setup, "DISK_GB", other=1)
 
-        await here.client.ask(DeleteInstance(instance=instance_of(build)))
-        await here.until_state(instance_of(build), "deleted")
-        await until_used(here, "VCPU")
+        await setup.client.ask(DeleteInstance(instance=instance_of(build)))
+        await setup.until_state(instance_of(build), "deleted")
+        await until_used(setup, "VCPU")
 
 
 @STAGES
@@ -97,21 +99,21 @@ async def test_equal_boots_fill_both_nodes_and_the_next_is_told_what_each_has_le
     bus: str, books: str
 ) -> None:
     async with (
-        cloud(bus, books, scripted=("c2",)) as here,
-        here.placement(),
-        here.scheduler(),
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(),
         open_conductor_store(books, "c1") as rows,
-        a_cell(here, rows, nested("only", 8)),
+        a_cell(setup, rows, nested("only", 8)),
     ):
-        await here.until_provided("only")
+        await setup.until_provided("only")
         both, one_more = a_build(1, flavor=THREE, count=2), a_build(2, flavor=THREE)
 
-        await here.client.ask(both)
+        await setup.client.ask(both)
         for index in range(2):
-            await here.until_state(instance_of(both, index), "active")
-        await until_used(here, "VCPU", only_NUMA0=3, only_NUMA1=3)
-        await here.client.ask(one_more)
-        state = await here.until_state(instance_of(one_more), "error")
+            await setup.until_state(instance_of(both, index), "active")
+        await until_used(setup, "VCPU", only_NUMA0=3, only_NUMA1=3)
+        await setup.client.ask(one_more)
+        state = await setup.until_state(instance_of(one_more), "error")
 
         assert state.no_valid_host is not None
         assert [(step.step, step.example) for step in state.no_valid_host.steps] == [
@@ -133,26 +135,27 @@ def alone(name: str, totals: dict[str, int], *traits: str) -> ReportInventory:
 
 @STAGES
 async def test_two_hosts_take_their_disk_from_one_pool_until_it_is_used_up(bus: str, books: str) -> None:
-    async with cloud(bus, books) as here, here.placement(), here.scheduler():
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         for name in ("h1", "h2"):
-            await here.report(alone(name, {"VCPU": 8, "MEMORY_MB": 65536}))
-        await here.report(alone("nfs", {"DISK_GB": 2}, "MISC_SHARES_VIA_AGGREGATE"))
+            await setup.report(alone(name, {"VCPU": 8, "MEMORY_MB": 65536}))
+        await setup.report(alone("nfs", {"DISK_GB": 2}, "MISC_SHARES_VIA_AGGREGATE"))
         facts = tuple(HostFacts(id=host_id(name), name=name) for name in ("h1", "h2"))
-        await here.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=facts))
-        await here.until_known("h1", "h2")
+        await setup.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=facts))
+        await setup.until_known("h1", "h2")
         build = a_build(1, count=3)
 
-        await here.client.ask(build)
+        await setup.client.ask(build)
         ends = [
-            (await here.until_state(instance_of(build, index), "active", "error")).state for index in range(3)
+            (await setup.until_state(instance_of(build, index), "active", "error")).state
+            for index in range(3)
         ]
 
         assert sorted(ends) == ["active", "active", "error"]
-        await until_used(here, "DISK_GB", nfs=2)
-        for order in here.placed:
+        await until_used(setup, "DISK_GB", nfs=2)
+        for order in setup.placed:
             assert {seen.root for seen in order.chosen.share.shapes} == {
                 order.chosen.share.host,
                 host_id("nfs"),
             }
-            await here.client.ask(DeleteInstance(instance=order.instance))
-        await until_used(here, "DISK_GB")
+            await setup.client.ask(DeleteInstance(instance=order.instance))
+        await until_used(setup, "DISK_GB")

@@ -1,4 +1,6 @@
-"""Claims that placement refuses because the picture was late: tried again, elsewhere, and not for ever."""
+"""Placement refuses claims because the scheduler's picture was outdated: they are retried elsewhere, a bounded number
+of times.
+"""
 
 import asyncio
 import itertools
@@ -21,7 +23,7 @@ from bus.messages.placement import (
 from bus.settings import BusSettings
 from bus.station import Station
 from scheduler_worker.store import SchedulerStore, SchedulerTransaction
-from tests.stories.cloud import QUICK, Cloud, Meddling, a_build, a_host, cloud, instance_of
+from tests.stories.cloud import QUICK, Cloud, InterferingOnce, a_build, a_host, cloud, instance_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,31 +38,31 @@ STAGES = pytest.mark.parametrize(
 OVERTAKING_S_MAX = 0.5
 
 
-class Restless:
-    """Does something before every claim of a scheduler, and sees what placement made of its claims."""
+class InterferingAlways:
+    """Runs an action before every claim of a scheduler, and records placement's verdicts on its claims."""
 
-    def __init__(self, deed: Callable[[], Awaitable[object]]) -> None:
-        self._deed = deed
+    def __init__(self, action: Callable[[], Awaitable[object]]) -> None:
+        self._action = action
         self.verdicts: list[type[object]] = []
 
     def station(self, broker: Broker, name: str, *, settings: BusSettings, asks: bool) -> Station:
-        restless = self
+        interfering = self
 
-        class Troubled(Station):
+        class InterferingStation(Station):
             async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
                 if any(isinstance(question, ClaimResources) for question in questions):
-                    await restless._deed()
+                    await interfering._action()
                 answers = await super().ask_all(questions)
-                restless.verdicts += [
+                interfering.verdicts += [
                     type(answer.verdict) for answer in answers if isinstance(answer, ClaimAnswered)
                 ]
                 return answers
 
-        return Troubled(broker, name, settings=settings, asks=asks)
+        return InterferingStation(broker, name, settings=settings, asks=asks)
 
 
-class Overtaken:
-    """Holds a scheduler's first claim back until the same request, come again, has been looked into as well."""
+class HeldBack:
+    """Holds a scheduler's first claim back until its repeated request has been considered as well."""
 
     def __init__(self, again: Callable[[], Awaitable[object]]) -> None:
         self._again = again
@@ -70,23 +72,24 @@ class Overtaken:
         self.is_claimed = False
 
     def station(self, broker: Broker, name: str, *, settings: BusSettings, asks: bool) -> Station:
-        overtaken = self
+        held_back = self
 
         class Held(Station):
             async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
                 claims = [question for question in questions if isinstance(question, ClaimResources)]
-                if claims and overtaken._is_first:
-                    overtaken._is_first = False
-                    await overtaken._again()
-                    # Who waits for this claim to be answered first never comes so far.
+                if claims and held_back._is_first:
+                    held_back._is_first = False
+                    await held_back._again()
+                    # If the repeated request waits for this claim's answer, this never happens; then the timeout ends
+                    # the wait.
                     with suppress(TimeoutError):
                         async with asyncio.timeout(OVERTAKING_S_MAX):
-                            await overtaken._looked_into.wait()
+                            await held_back._looked_into.wait()
                 answers = await super().ask_all(questions)
                 if any(claim.cell == "cell0" for claim in claims):
-                    overtaken._looked_into.set()
+                    held_back._looked_into.set()
                 elif claims:
-                    overtaken.is_claimed = True
+                    held_back.is_claimed = True
                 return answers
 
         return Held(broker, name, settings=settings, asks=asks)
@@ -94,7 +97,7 @@ class Overtaken:
     def decided_last(
         self, rows: SchedulerStore
     ) -> Callable[[], AbstractAsyncContextManager[SchedulerTransaction]]:
-        """Transactions of these rows, in which who got the claim comes after who has the same request."""
+        """Transactions in which the decision of the request that got the claim comes after the other one's."""
         begin = rows.transaction
 
         @asynccontextmanager
@@ -115,111 +118,113 @@ class Overtaken:
         return transaction
 
 
-def moving(here: Cloud, name: str, vcpu: int) -> Restless:
-    """The host is another one whenever it is claimed."""
+def moving(setup: Cloud, name: str, vcpu: int) -> InterferingAlways:
+    """The host's shape changes before each of its claims."""
     numbers = itertools.count(1)
-    return Restless(lambda: here.report(a_host(name, vcpu=vcpu, traits=(f"CUSTOM_{next(numbers)}",))))
+    return InterferingAlways(
+        lambda: setup.report(a_host(name, vcpu=vcpu, traits=(f"CUSTOM_{next(numbers)}",)))
+    )
 
 
 @STAGES
 async def test_a_shape_that_moves_whenever_it_is_claimed_costs_its_retries_and_the_next_host_wins(
     bus: str, books: str
 ) -> None:
-    async with cloud(bus, books) as here, here.placement():
-        await here.add_host("h1", vcpu=100)
-        await here.add_host("h2", vcpu=8)
-        restless = moving(here, "h1", 100)
-        async with here.scheduler(station=restless.station):
-            await here.until_known("h1", "h2")
+    async with cloud(bus, books) as setup, setup.placement():
+        await setup.add_host("h1", vcpu=100)
+        await setup.add_host("h2", vcpu=8)
+        interfering = moving(setup, "h1", 100)
+        async with setup.scheduler(station=interfering.station):
+            await setup.until_known("h1", "h2")
             build = a_build(1)
 
-            await here.send(build)
-            state = await here.until_state(instance_of(build), "active", "error")
+            await setup.send(build)
+            state = await setup.until_state(instance_of(build), "active", "error")
 
             assert (state.state, state.host) == ("active", "h2")
-            assert restless.verdicts == [ShapeMoved] * QUICK.shape_tries_max + [Claimed]
+            assert interfering.verdicts == [ShapeMoved] * QUICK.shape_tries_max + [Claimed]
 
 
 @STAGES
 async def test_when_all_retries_run_out_the_request_ends_with_the_reason(bus: str, books: str) -> None:
     few = structs.replace(QUICK, shape_tries_max=2, claims_max=5)
-    async with cloud(bus, books) as here, here.placement():
-        await here.add_host("h1")
-        restless = moving(here, "h1", 8)
-        async with here.scheduler(station=restless.station, settings=few):
-            await here.until_known("h1")
+    async with cloud(bus, books) as setup, setup.placement():
+        await setup.add_host("h1")
+        interfering = moving(setup, "h1", 8)
+        async with setup.scheduler(station=interfering.station, settings=few):
+            await setup.until_known("h1")
             build = a_build(1)
 
-            await here.send(build)
-            state = await here.until_state(instance_of(build), "active", "error")
+            await setup.send(build)
+            state = await setup.until_state(instance_of(build), "active", "error")
 
             assert state.state == "error"
             assert state.reason.startswith("5 claims were refused, and no more are tried")
-            assert set(restless.verdicts) == {ShapeMoved}
-            await here.until_used(h1=0)
+            assert set(interfering.verdicts) == {ShapeMoved}
+            await setup.until_used(h1=0)
 
 
 @STAGES
-async def test_who_insisted_on_its_host_has_its_alternates(bus: str, books: str) -> None:
-    async with cloud(bus, books) as here, here.placement():
-        await here.add_host("h1", vcpu=100)
+async def test_a_request_that_kept_its_host_has_alternates(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup, setup.placement():
+        await setup.add_host("h1", vcpu=100)
         for name in ("h2", "h3", "h4"):
-            await here.add_host(name)
-        meddling = Meddling(lambda: here.report(a_host("h1", vcpu=100, traits=("CUSTOM_NEW",))))
-        async with here.scheduler(station=meddling.station):
-            await here.until_known("h1", "h2", "h3", "h4")
+            await setup.add_host(name)
+        interfering = InterferingOnce(lambda: setup.report(a_host("h1", vcpu=100, traits=("CUSTOM_NEW",))))
+        async with setup.scheduler(station=interfering.station):
+            await setup.until_known("h1", "h2", "h3", "h4")
             build = a_build(1)
 
-            await here.send(build)
-            await here.until_state(instance_of(build), "active")
+            await setup.send(build)
+            await setup.until_state(instance_of(build), "active")
 
-            (order,) = here.placed
-            assert meddling.verdicts == [ShapeMoved, Claimed]
+            (order,) = setup.placed
+            assert interfering.verdicts == [ShapeMoved, Claimed]
             assert order.chosen.name == "h1"
             assert len({each.name for each in order.alternates} - {"h1"}) == 2
 
 
 @STAGES
 async def test_a_host_that_went_to_another_cell_is_passed_over(bus: str, books: str) -> None:
-    async with cloud(bus, books) as here, here.placement():
-        await here.add_host("h1", vcpu=100)
-        await here.add_host("h2")
+    async with cloud(bus, books) as setup, setup.placement():
+        await setup.add_host("h1", vcpu=100)
+        await setup.add_host("h2")
 
         async def move() -> None:
-            """As a bare-metal node whose conductor group changes."""
+            """Move the host to another cell, as a bare-metal node moves whose conductor group changes."""
             host = a_host("h1", vcpu=100)
-            await here.report(structs.replace(host, providers=(), removed=(host.root,)))
-            await here.report(a_host("h1", "c2", vcpu=100))
+            await setup.report(structs.replace(host, providers=(), removed=(host.root,)))
+            await setup.report(a_host("h1", "c2", vcpu=100))
 
-        moving_away = Meddling(move)
-        async with here.scheduler(station=moving_away.station):
-            await here.until_known("h1", "h2")
+        moving_away = InterferingOnce(move)
+        async with setup.scheduler(station=moving_away.station):
+            await setup.until_known("h1", "h2")
             build = a_build(1)
 
-            await here.send(build)
-            active = await here.until_state(instance_of(build), "active")
+            await setup.send(build)
+            active = await setup.until_state(instance_of(build), "active")
 
             assert active.host == "h2"
             assert moving_away.verdicts == [NotAllowed, Claimed]
 
 
 @STAGES
-async def test_who_came_to_an_alternate_has_its_alternates_and_not_the_host_that_was_full(
+async def test_a_request_moved_to_an_alternate_has_other_alternates_than_the_full_host(
     bus: str, books: str
 ) -> None:
-    async with cloud(bus, books) as here, here.placement():
-        await here.add_host("h1", vcpu=100)
+    async with cloud(bus, books) as setup, setup.placement():
+        await setup.add_host("h1", vcpu=100)
         for name in ("h2", "h3", "h4"):
-            await here.add_host(name)
-        filling = Meddling(lambda: here.fill("h1", 100))
-        async with here.scheduler(station=filling.station):
-            await here.until_known("h1", "h2", "h3", "h4")
+            await setup.add_host(name)
+        filling = InterferingOnce(lambda: setup.fill("h1", 100))
+        async with setup.scheduler(station=filling.station):
+            await setup.until_known("h1", "h2", "h3", "h4")
             build = a_build(1)
 
-            await here.send(build)
-            await here.until_state(instance_of(build), "active")
+            await setup.send(build)
+            await setup.until_state(instance_of(build), "active")
 
-            (order,) = here.placed
+            (order,) = setup.placed
             assert filling.verdicts == [DoesNotFit, Claimed]
             names = [each.name for each in (order.chosen, *order.alternates)]
             assert sorted(names) == ["h2", "h3", "h4"]
@@ -227,19 +232,19 @@ async def test_who_came_to_an_alternate_has_its_alternates_and_not_the_host_that
 
 @STAGES
 async def test_alternates_are_hosts_of_the_same_cell_or_there_are_none(bus: str, books: str) -> None:
-    async with cloud(bus, books) as here, here.placement():
-        await here.add_host("h1", "c1", vcpu=100)
+    async with cloud(bus, books) as setup, setup.placement():
+        await setup.add_host("h1", "c1", vcpu=100)
         for name in ("h2", "h3"):
-            await here.add_host(name, "c2")
-        meddling = Meddling(lambda: here.report(a_host("h1", vcpu=100, traits=("CUSTOM_NEW",))))
-        async with here.scheduler(station=meddling.station):
-            await here.until_known("h1", "h2", "h3")
+            await setup.add_host(name, "c2")
+        interfering = InterferingOnce(lambda: setup.report(a_host("h1", vcpu=100, traits=("CUSTOM_NEW",))))
+        async with setup.scheduler(station=interfering.station):
+            await setup.until_known("h1", "h2", "h3")
             build = a_build(1)
 
-            await here.send(build)
-            await here.until_state(instance_of(build), "active")
+            await setup.send(build)
+            await setup.until_state(instance_of(build), "active")
 
-            (order,) = here.placed
+            (order,) = setup.placed
             assert (order.chosen.name, order.alternates) == ("h1", ())
 
 
@@ -247,16 +252,16 @@ async def test_alternates_are_hosts_of_the_same_cell_or_there_are_none(bus: str,
 async def test_a_request_that_comes_twice_at_once_is_not_refused_for_the_room_it_takes_itself(
     bus: str, books: str
 ) -> None:
-    async with cloud(bus, books) as here, here.placement():
-        await here.add_host("h1", vcpu=1)
+    async with cloud(bus, books) as setup, setup.placement():
+        await setup.add_host("h1", vcpu=1)
         build = a_build(1)
-        overtaken = Overtaken(lambda: here.send(build))
-        here.rows.transaction = overtaken.decided_last(here.rows)  # type: ignore[method-assign]
-        async with here.scheduler(station=overtaken.station):
-            await here.until_known("h1")
+        held_back = HeldBack(lambda: setup.send(build))
+        setup.rows.transaction = held_back.decided_last(setup.rows)  # type: ignore[method-assign]
+        async with setup.scheduler(station=held_back.station):
+            await setup.until_known("h1")
 
-            await here.send(build)
-            state = await here.until_state(instance_of(build), "active", "error")
+            await setup.send(build)
+            state = await setup.until_state(instance_of(build), "active", "error")
 
             assert (state.state, state.no_valid_host) == ("active", None)
-            assert len(here.placed) == 1
+            assert len(setup.placed) == 1
