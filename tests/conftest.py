@@ -1,5 +1,6 @@
-"""What holds for every test: properties are searched alike each time, and never fail for being slow; what takes longest
-begins first. Where there are several brokers, each test process has one of its own.
+"""For every test: hypothesis uses fixed seeds and no time limits; the longest files start first.
+
+With several brokers each test process has one of its own.
 """
 
 import gc
@@ -15,13 +16,13 @@ settings.load_profile("moorage")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Simulations compute for minutes beside tests that mostly wait."""
+    """Simulations compute for minutes, while other tests mostly wait."""
     items.sort(key=lambda item: "simulation" not in item.path.parts)
 
 
 def pytest_collection_finish() -> None:
-    """All that was imported and collected stays: the garbage collector need not walk it again. Nor need it look for
-    cycles every 700 objects. Both together were a seventh of the tests' CPU.
+    """Freeze all objects of imports and collection, so that the garbage collector does not visit them again; and let it
+    run less often than every 700 objects. Both together were a seventh of the tests' CPU.
     """
     gc.collect()
     gc.freeze()
@@ -29,7 +30,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """What `--numprocesses auto` means here."""
+    """The meaning of `--numprocesses auto` here."""
     return brokers_in(os.environ)
 
 

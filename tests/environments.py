@@ -1,6 +1,6 @@
-"""Other people's software, each in a Python environment of its own: made when first asked for, kept for the next time.
+"""Third-party programs, each in a Python environment of its own that is created on first use and kept.
 
-Beside ours it could not stand: it has dozens of dependencies, and would hold ours to versions of its choosing.
+They cannot share ours: they have dozens of dependencies, and would pin ours to other versions.
 """
 
 import fcntl
@@ -15,14 +15,14 @@ LINES_SHOWN = 10
 
 
 class NotInstallableError(RuntimeError):
-    """The package installer refused; the message holds the end of what it said."""
+    """The package installer refused; the message holds the end of its output."""
 
 
 def environment(name: str, requirements: Sequence[str]) -> Path:
-    """The directory of its programs. Made anew once other requirements are asked for."""
+    """The directory of its programs. The environment is created again when other requirements are asked for."""
     DIRECTORY.mkdir(exist_ok=True)
     with (DIRECTORY / f"{name}.lock").open("w") as lock:
-        # Whoever asks at the same time waits, and finds it made.
+        # Concurrent callers wait, and then find it created.
         fcntl.flock(lock, fcntl.LOCK_EX)
         here = DIRECTORY / name
         made_for = here / "made-for.txt"

@@ -1,4 +1,4 @@
-"""Do the benchmarks still run, and would they say so if what they measure went wrong?"""
+"""The benchmarks run, and fail when the measured work is wrong."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from sqlalchemy.engine import make_url
 from bus.messages.placement import ClaimResources
 from tests.benchmarks.__main__ import SECTIONS, measure
 from tests.benchmarks.books import MemoryBooks, SqliteBooks, WrongBooksError, asked, handled, handlers_on
-from tests.benchmarks.cpu import Family, OneProcess
+from tests.benchmarks.cpu import OneProcess, ProcessTree
 from tests.benchmarks.machine import this_machine
 from tests.benchmarks.measuring import QUICK, Result, Run
 from tests.benchmarks.messages import HOST_IDS, claims
@@ -31,7 +31,7 @@ BURN = f"import time\nwhile time.process_time() < {BURNT_S}: pass"
 
 @pytest.mark.asyncio
 async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order() -> None:
-    # Whoever finds a wrong answer, or books that contradict themselves, raises.
+    # A check that finds a wrong answer, or books that contradict themselves, raises.
     results = await measure(tuple(SECTIONS), QUICK)
 
     assert [(result.section, *map(str, result.what.values())) for result in results] == [
@@ -92,13 +92,13 @@ async def test_a_claim_that_is_refused_fails_a_benchmark() -> None:
             await handled(opened.store, handler, batch)
 
 
-def test_a_family_counts_what_its_ended_children_spent() -> None:
-    here = Family(os.getpid())
+def test_a_process_tree_counts_its_ended_children() -> None:
+    here = ProcessTree(os.getpid())
     before_s = here.spent_s()
 
     subprocess.run((sys.executable, "-c", BURN), check=True)
 
-    # The kernel tells of ended children in ticks.
+    # The kernel reports the CPU time of ended children in ticks.
     assert here.spent_s() - before_s > BURNT_S - 0.02
 
 
@@ -116,7 +116,7 @@ def test_one_process_counts_its_ended_threads_and_not_its_children() -> None:
     assert here.spent_s() - after_thread_s < BURNT_S
 
 
-def test_what_makes_the_load_is_shown_and_not_counted() -> None:
+def test_the_load_generator_is_shown_and_not_counted() -> None:
     run = Run(
         operations=10, wall_s=2, ours=0.5, others=0, cpu_us={"generator": 9, "placement": 3, "broker": 2}
     )
@@ -127,7 +127,7 @@ def test_what_makes_the_load_is_shown_and_not_counted() -> None:
     assert result.rate == 5
 
 
-def test_of_several_runs_the_least_is_held_against_the_budget() -> None:
+def test_the_minimum_of_several_runs_is_compared_with_the_budget() -> None:
     runs = tuple(
         Run(operations=1, wall_s=1, ours=0.5, others=0.5, cpu_us={"python": python, "database": 90})
         for python in (55, 39, 41)
@@ -160,7 +160,7 @@ def waited(beside: str, *longest_ms: float) -> Result:
     return Result(SECTION, {"asked": "GET /", "beside": beside}, runs)
 
 
-def test_the_longest_wait_of_the_best_run_is_held_against_the_promise() -> None:
+def test_the_longest_wait_of_the_best_run_is_compared_with_the_promise() -> None:
     (kept,) = longest_waits([waited("a", 900.0, 150.0), waited("b", 20.0)])
     (exceeded,) = longest_waits([waited("a", 900.0, 150.0), waited("b", 201.0)])
 
@@ -170,7 +170,7 @@ def test_the_longest_wait_of_the_best_run_is_held_against_the_promise() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_hard_question_that_is_answered_otherwise_fails_a_benchmark() -> None:
+async def test_a_costly_question_with_an_unexpected_answer_fails_a_benchmark() -> None:
     async def no_such_thing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}")

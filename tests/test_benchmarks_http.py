@@ -1,4 +1,4 @@
-"""Would the benchmarks of placement over HTTP say so if a server answered wrongly, or if ours cost too much?"""
+"""The benchmarks of placement over HTTP fail when a server answers wrongly, and report when ours costs too much."""
 
 import asyncio
 import json
@@ -11,8 +11,8 @@ from msgspec import structs
 
 from tests.benchmarks.books import WrongBooksError
 from tests.benchmarks.clouds import hosts_alone
+from tests.benchmarks.comparison_targets import targets_of
 from tests.benchmarks.http_load import Claiming, Claims, Searching
-from tests.benchmarks.incumbent_targets import targets_of
 from tests.benchmarks.measuring import Result, Run
 from tests.benchmarks.section_api import without_claims
 from tests.placement_servers import PlacementServer
@@ -22,7 +22,7 @@ CLOUD = hosts_alone(3)
 
 @asynccontextmanager
 async def a_server_that_says(*answers: tuple[int, Any]) -> AsyncIterator[PlacementServer]:
-    """These, one after another, and the last of them ever after; it closes each second connection, and says so."""
+    """Sends these answers in turn, then repeats the last one; it closes each second connection, and announces that."""
     left = list(answers)
     ends = False
 
@@ -64,7 +64,7 @@ def a_result(server: str, *totals_us: float, limit: str = "1,000") -> Result:
 
 
 @pytest.mark.asyncio
-async def test_claims_that_are_granted_and_on_the_books_are_in_order() -> None:
+async def test_granted_claims_that_are_on_the_books_pass() -> None:
     used = {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 80}
     async with a_server_that_says(*[(204, None)] * 4, (200, {"usages": used})) as server:
         claims = Claims(server, CLOUD)
@@ -76,7 +76,7 @@ async def test_claims_that_are_granted_and_on_the_books_are_in_order() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_claim_that_others_were_in_the_way_of_is_asked_again_and_counted() -> None:
+async def test_a_claim_that_conflicts_with_others_is_repeated_and_counted() -> None:
     conflict = (409, {"errors": [{"code": "placement.concurrent_update"}]})
     async with a_server_that_says(conflict, conflict, (204, None)) as server:
         claims = Claims(server, CLOUD)
@@ -129,7 +129,7 @@ async def test_candidates_from_before_the_last_claim_fail_a_benchmark() -> None:
             await searching.prepare(1)()
 
 
-def test_of_a_search_what_the_claims_beside_it_cost_by_themselves_is_taken_off() -> None:
+def test_the_cost_of_concurrent_claims_is_subtracted_from_a_search() -> None:
     run = Run(
         operations=10,
         wall_s=2,
@@ -148,7 +148,7 @@ def test_of_a_search_what_the_claims_beside_it_cost_by_themselves_is_taken_off()
     assert (left.details["claims beside µs"], left.details["claims beside a second"]) == (68, 10)
 
 
-def test_the_least_of_ours_is_held_against_the_least_of_theirs() -> None:
+def test_the_minimum_of_ours_is_compared_with_the_minimum_of_theirs() -> None:
     ours, theirs = a_result("moorage", 11_000, 30_000), a_result("openstack", 1_100_000, 5_000_000)
 
     ratio, most = targets_of([theirs, ours])
@@ -158,7 +158,7 @@ def test_the_least_of_ours_is_held_against_the_least_of_theirs() -> None:
     assert most.endswith("at most 12 ms, seen 11.0 (least of its runs): kept")
 
 
-def test_what_ours_would_cost_with_the_claims_beside_it_is_told_too() -> None:
+def test_the_cost_including_concurrent_claims_is_shown_too() -> None:
     ours, theirs = a_result("moorage", 11_000), a_result("openstack", 1_100_000)
     beside = tuple(structs.replace(run, details={"claims beside µs": 11_000}) for run in ours.runs)
 
@@ -168,7 +168,7 @@ def test_what_ours_would_cost_with_the_claims_beside_it_is_told_too() -> None:
     assert "50.0 with the claims beside ours left in" in ratio
 
 
-def test_a_target_that_is_missed_is_told() -> None:
+def test_a_missed_target_is_reported() -> None:
     ratio, most = targets_of([a_result("moorage", 13_000), a_result("openstack", 1_290_000)])
 
     assert "99.2 times as many" in ratio
@@ -176,5 +176,5 @@ def test_a_target_that_is_missed_is_told() -> None:
     assert most.endswith("MISSED")
 
 
-def test_what_the_other_server_was_not_measured_at_is_compared_with_nothing() -> None:
+def test_measurements_that_the_other_server_lacks_are_not_compared() -> None:
     assert list(targets_of([a_result("moorage", 13_000, limit="50"), a_result("openstack", 1_000)])) == []

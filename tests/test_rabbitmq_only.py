@@ -1,6 +1,6 @@
-"""What only the real broker can show: what its own client commands can do with our users' rights, and its kinds of queue.
+"""Behaviour of the real broker only: what clients can do with our users' rights, and the kinds of its queues.
 
-Everything here is raw AMQP, past our own port, as somebody would use it who holds a cell's password and means harm.
+The tests use raw AMQP, without our own port, as an attacker with a cell's password would.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ async def rabbitmq() -> AsyncIterator[RabbitMQUnderTest]:
 async def raw(
     rabbitmq: RabbitMQUnderTest, user: str = ""
 ) -> AsyncIterator[Callable[[Attempt], Awaitable[str]]]:
-    """Attempts as this user, each on a channel of its own; the answer is empty, or why it was refused."""
+    """Attempts as this user, each on a channel of its own; the answer is empty, or the reason of the refusal."""
     connection = await aio_pika.connect(rabbitmq.url(user))
 
     async def attempt(what: Attempt) -> str:
@@ -91,7 +91,7 @@ async def raw(
         await connection.close()
 
 
-def says(
+def publishes(
     exchange: str, routing_key: str, body: bytes = b"{}", headers: dict[str, list[str]] | None = None
 ) -> Attempt:
     properties = Basic.Properties(headers=cast("dict[str, Any]", headers or {}))
@@ -121,16 +121,16 @@ def binds_queue(queue: str, exchange: str, key: str) -> Attempt:
 
 
 async def depths(rabbitmq: RabbitMQUnderTest) -> dict[str, int]:
-    """Every queue that is not empty."""
+    """All queues that are not empty."""
     async with connected(rabbitmq.broker()) as connection:
         found = {name: await connection.depth(name) for name in QUEUES}
     return {name: depth for name, depth in found.items() if depth}
 
 
-# A cell cannot speak to the level above
+# A cell cannot publish to the level above
 
 
-async def test_a_cell_is_refused_what_it_may_not_say(rabbitmq: RabbitMQUnderTest) -> None:
+async def test_a_cell_is_refused_what_it_may_not_publish(rabbitmq: RabbitMQUnderTest) -> None:
     async with raw(rabbitmq, CELL) as attempt:
         for exchange, key in (
             (API, "build.request.-"),
@@ -154,7 +154,7 @@ async def test_a_cell_is_refused_what_it_may_not_say(rabbitmq: RabbitMQUnderTest
             ("amq.topic", "anything"),
             ("amq.fanout", ""),
         ):
-            refused = await attempt(says(exchange, key))
+            refused = await attempt(publishes(exchange, key))
             assert "ACCESS_REFUSED" in refused, f"{key!r} on {exchange!r}: {refused or 'allowed'}"
 
     assert await depths(rabbitmq) == {}
@@ -184,13 +184,14 @@ async def test_everything_a_cell_needs_works(rabbitmq: RabbitMQUnderTest) -> Non
         assert [each.parcel.body for each in await receive(answers, 1)] == [b"yes"]
 
 
-async def test_a_copy_by_header_reaches_only_queues_where_a_cell_is_heard_anyway(
+async def test_a_copy_by_header_reaches_only_queues_that_a_cell_may_reach(
     rabbitmq: RabbitMQUnderTest,
 ) -> None:
-    """RabbitMQ 3.10 does not judge the keys in CC and BCC headers, so an exchange must not have queues beyond reach.
+    """RabbitMQ 3.10 does not check the keys in CC and BCC headers, so exchanges must have no queues that a cell may not
+    reach.
 
-    That leaves placement's own queues, the schedulers' of events and those of its own cell, whose readers judge each message
-    by its primary key, and the dead letters, which a person judges.
+    Reachable are placement's queues, the schedulers' queues of events and those of the cell itself, whose readers check
+    each message by its primary key; and the dead letters, which a person checks.
     """
     every_key = [binding.pattern for queue in STANDING.queues for binding in queue.bindings]
     keys = sorted({key.replace("*", "b").replace("#", "b") for key in every_key} | set(QUEUES))
@@ -202,7 +203,7 @@ async def test_a_copy_by_header_reaches_only_queues_where_a_cell_is_heard_anyway
             ("moor.retry.conductor.a", "conductor.a.work"),
             (DEAD, "conductor.a.work"),
         ):
-            assert await attempt(says(exchange, key, headers={"CC": keys, "BCC": keys})) == ""
+            assert await attempt(publishes(exchange, key, headers={"CC": keys, "BCC": keys})) == ""
 
     assert set(await depths(rabbitmq)) == {
         "placement.work",
@@ -217,7 +218,7 @@ async def test_a_copy_by_header_reaches_only_queues_where_a_cell_is_heard_anyway
     }
 
 
-# Nor build itself a way there
+# Nor create a way there
 
 
 @pytest.mark.parametrize("exchange", [API, ""], ids=["requests", "the default exchange"])
@@ -236,7 +237,7 @@ async def test_a_cell_has_no_queue_whose_dead_letters_go_where_it_may_not_write(
 
 @pytest.mark.parametrize("name", [OWN_KEY, "amq.gen-mine", "moor.mine", "feed.moor-conductor-a.p1"])
 async def test_a_cell_has_no_exchange_of_its_own(rabbitmq: RabbitMQUnderTest, name: str) -> None:
-    """It would be free of topic rights: bound to where a cell may write, it would carry any key there."""
+    """A new exchange has no topic rights: bound to an exchange where a cell may write, it would carry any key there."""
     async with raw(rabbitmq, CELL) as attempt:
         variants: tuple[dict[str, str], ...] = ({}, {"alternate-exchange": PLACEMENT})
         for arguments in variants:
@@ -244,11 +245,12 @@ async def test_a_cell_has_no_exchange_of_its_own(rabbitmq: RabbitMQUnderTest, na
             assert "ACCESS_REFUSED" in refused, refused or "allowed"
 
 
-async def test_no_exchange_is_bound_to_another_by_a_cell_but_for_its_own_answers(
+async def test_a_cell_binds_exchanges_only_for_its_own_answers(
     rabbitmq: RabbitMQUnderTest,
 ) -> None:
-    """It may read `moor.reply` with the keys of its answers, and so bind that on to where it may write: RabbitMQ has no
-    right that would tell the two apart. Nothing that it says itself passes there, since it may not write answers.
+    """A cell may read `moor.reply` with the keys of its answers, so it may bind that to an exchange where it may write:
+    RabbitMQ's rights cannot tell the two apart. The cell's own messages do not pass there, because it may not write
+    answers.
     """
     own_keys = (OWN_KEY, f"answers.{CELL}.*", f"answers.{CELL}.#")
     keys = ("#", "", "scheduler.requests", "reshape", "swap.a", "answers.moor-scheduler.p1", *own_keys)
@@ -263,16 +265,16 @@ async def test_no_exchange_is_bound_to_another_by_a_cell_but_for_its_own_answers
         writable = (PLACEMENT, EVENTS, DEAD, "moor.cell.a", "moor.retry.conductor.a")
         assert allowed == {(REPLY, destination, key) for destination in writable for key in own_keys}
 
-    # All of these bindings stand now. What placement answers goes to no queue by them but the dead letters, where a
-    # cell may leave whatever it likes.
+    # All of these bindings exist now. Placement's answers reach no queue by them except the dead letters, where a cell
+    # may put anything.
     async with raw(rabbitmq) as placement:
-        assert await placement(says(REPLY, OWN_KEY, b"an answer")) == ""
+        assert await placement(publishes(REPLY, OWN_KEY, b"an answer")) == ""
     assert set(await depths(rabbitmq)) == {"dead"}
 
 
 async def test_the_dead_letters_of_an_answer_queue_are_answers(rabbitmq: RabbitMQUnderTest) -> None:
-    """A cell may let its answers go astray with any key, where it may write. It cannot say anything that way: nothing
-    but answers reaches such a queue, and none of its own parcels do.
+    """A cell may have its answers dead-lettered with any key, to an exchange where it may write. It gains nothing: only
+    answers reach such a queue, and no parcel of its own.
     """
     astray: dict[str, str | int] = {
         "x-dead-letter-exchange": PLACEMENT,
@@ -281,7 +283,7 @@ async def test_the_dead_letters_of_an_answer_queue_are_answers(rabbitmq: RabbitM
     }
     async with raw(rabbitmq, CELL) as attempt:
 
-        async def lets_answers_go_astray(channel: AbstractChannel) -> None:
+        async def dead_letters_its_answers(channel: AbstractChannel) -> None:
             queue = str(
                 (
                     await channel.queue_declare("", exclusive=True, arguments=cast("dict[str, Any]", astray))
@@ -292,11 +294,11 @@ async def test_the_dead_letters_of_an_answer_queue_are_answers(rabbitmq: RabbitM
                 if exchange != REPLY:
                     refused = await attempt(binds_queue(queue, exchange, "conductor.a.work"))
                     assert "ACCESS_REFUSED" in refused, f"bound to {exchange}"
-            assert "ACCESS_REFUSED" in await attempt(says("", queue, b"its own words"))
+            assert "ACCESS_REFUSED" in await attempt(publishes("", queue, b"its own words"))
 
-        assert await attempt(lets_answers_go_astray) == ""
+        assert await attempt(dead_letters_its_answers) == ""
         async with raw(rabbitmq) as placement:
-            await placement(says(REPLY, OWN_KEY, b"an answer"))
+            await placement(publishes(REPLY, OWN_KEY, b"an answer"))
 
         async def arrived() -> bool:
             return bool(await depths(rabbitmq))
@@ -307,18 +309,18 @@ async def test_the_dead_letters_of_an_answer_queue_are_answers(rabbitmq: RabbitM
         assert [each.parcel.body for each in await receive(work, 1)] == [b"an answer"]
 
 
-# Who speaks
+# Senders
 
 
-async def test_nobody_speaks_as_somebody_else(rabbitmq: RabbitMQUnderTest) -> None:
-    def speaks_as(user: str) -> Attempt:
+async def test_no_user_publishes_as_another(rabbitmq: RabbitMQUnderTest) -> None:
+    def publishes_as(user: str) -> Attempt:
         return lambda channel: channel.basic_publish(
             b"{}", exchange=PLACEMENT, routing_key="swap.a", properties=Basic.Properties(user_id=user)
         )
 
     async with raw(rabbitmq, CELL) as attempt:
-        assert "user_id property set to 'moor-placement'" in await attempt(speaks_as("moor-placement"))
-        assert await attempt(speaks_as(CELL)) == ""
+        assert "user_id property set to 'moor-placement'" in await attempt(publishes_as("moor-placement"))
+        assert await attempt(publishes_as(CELL)) == ""
 
 
 async def test_a_wrong_password_is_refused_without_being_shown(rabbitmq: RabbitMQUnderTest) -> None:
@@ -333,10 +335,10 @@ async def test_a_wrong_password_is_refused_without_being_shown(rabbitmq: RabbitM
 # Kinds of queue
 
 
-async def test_a_dead_letter_waits_in_its_queue_until_there_is_where_to_put_it(
+async def test_a_dead_letter_waits_in_its_queue_until_the_queue_of_dead_letters_is_back(
     rabbitmq: RabbitMQUnderTest,
 ) -> None:
-    """At least once: with the dead letters' queue away, nothing is dropped on the way to it."""
+    """At-least-once dead-lettering: while the dead letters' queue is away, nothing is lost on the way to it."""
     work = Queue("patient.work", QueueKind.WORK, (Binding("moor.cell.a", "spawn.patient"),))
     async with connected(rabbitmq.broker()) as connection, dead_letters_retried_after(1000):
         await connection.declare(Objects(queues=(work,)))
@@ -361,7 +363,7 @@ async def test_a_dead_letter_waits_in_its_queue_until_there_is_where_to_put_it(
 
 @asynccontextmanager
 async def dead_letters_retried_after(ms: int) -> AsyncIterator[None]:
-    """For queues that are declared now; by itself RabbitMQ takes three minutes."""
+    """For queues that are declared from now on; RabbitMQ's default is three minutes."""
     set_to = "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, {})."
     await asyncio.to_thread(ctl, "eval", set_to.format(ms))
     try:
@@ -404,21 +406,21 @@ DURABLE_CLASSIC = ("placement.questions", "ironic.events", "ironic.events.missed
 @pytest.mark.parametrize("name", KINDS)
 async def test_a_queue_is_of_the_kind_it_should_be(rabbitmq: RabbitMQUnderTest, name: str) -> None:
     arguments = KINDS[name]
-    # Of the classic ones, those outlive a restart whose readers may not declare them.
+    # Classic queues survive a restart only if their readers may not declare them.
     durable = arguments.get("x-queue-type") == "quorum" or name in DURABLE_CLASSIC
     async with raw(rabbitmq) as attempt:
         for key in arguments:
-            # The broker compares: with any one of them left out, it is another queue.
+            # The broker compares all arguments: without any one of them it is another queue.
             fewer = {other: value for other, value in arguments.items() if other != key}
             assert "PRECONDITION_FAILED" in await attempt(declares(name, fewer, durable=durable)), key
         assert "PRECONDITION_FAILED" in await attempt(declares(name, arguments, durable=not durable))
         assert await attempt(declares(name, arguments, durable=durable)) == ""
 
 
-async def test_a_feed_is_bounded_drops_its_oldest_and_goes_when_nobody_reads_it(
+async def test_a_feed_is_bounded_drops_its_oldest_and_expires_without_a_reader(
     rabbitmq: RabbitMQUnderTest,
 ) -> None:
-    """It cannot be declared once more to see what it is: its name is the broker's."""
+    """A second declaration to compare the arguments is impossible: the broker chooses the name."""
     feed = Objects(queues=(Queue("feed.one", QueueKind.FEED),))
     async with connected(rabbitmq.broker(), feed):
         listed = await asyncio.to_thread(
@@ -464,7 +466,7 @@ async def test_definitions_that_the_broker_does_not_take_are_an_error() -> None:
 # Networks
 
 
-async def test_a_network_that_swallows_everything_is_noticed_by_its_heartbeats(
+async def test_a_network_that_drops_everything_is_noticed_by_heartbeats(
     rabbitmq: RabbitMQUnderTest,
 ) -> None:
     connection = await RabbitBroker(f"{rabbitmq.url()}?heartbeat=1").connect()

@@ -1,4 +1,4 @@
-"""The servers that tests and benchmarks run against: they come, survive a crash, and leave nothing behind."""
+"""The servers for tests and benchmarks start, recover from a crash, and leave nothing behind."""
 
 import asyncio
 import os
@@ -101,7 +101,7 @@ def test_a_private_rabbitmq_recovers_from_a_crash_and_leaves_nothing_when_stoppe
     assert not directory.exists()
 
 
-def test_the_command_gets_the_servers_that_are_given_and_its_exit_code_is_ours() -> None:
+def test_the_command_gets_the_given_servers_and_its_exit_code_is_returned() -> None:
     says_what_it_got = f"import os, sys; print(os.environ['{AMQP_VARIABLE}'], os.environ['{POSTGRES_VARIABLE}']); sys.exit(7)"
 
     with harness(sys.executable, "-c", says_what_it_got, given=NOWHERE) as done:
@@ -126,7 +126,7 @@ def test_each_test_process_takes_a_broker_of_its_own() -> None:
     assert taken == [("amqp://first", "ctl first"), ("amqp://second", "ctl second")]
 
 
-def test_where_a_broker_is_given_no_others_are_started() -> None:
+def test_no_broker_is_started_where_one_is_given() -> None:
     says_whether_there_are_more = f"import os, sys; sys.exit('{AMQP_VARIABLE}_2' in os.environ)"
 
     with harness(
@@ -153,7 +153,7 @@ def test_a_command_that_dies_of_a_signal_counts_as_128_and_the_signal() -> None:
         assert done.wait(PATIENCE_S) == 128 + signal.SIGKILL
 
 
-def test_what_a_command_leaves_running_is_ended_daemons_too() -> None:
+def test_processes_that_a_command_leaves_running_are_ended_daemons_too() -> None:
     # The shell ends at once; its daemon has a session of its own and would run for minutes.
     leaves_a_daemon = "setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!"
     with harness("/bin/sh", "-c", leaves_a_daemon, given=NOWHERE) as done:
@@ -216,7 +216,7 @@ def test_the_servers_end_even_if_the_process_that_would_end_them_is_killed() -> 
     assert not directory.exists()
 
 
-def test_missing_servers_are_installed_by_whoever_may() -> None:
+def test_missing_servers_are_installed_by_a_user_who_may() -> None:
     machine = Machine(installed=frozenset({Software.POSTGRES}), has_apt=True, become_root=("sudo", "-n"))
 
     assert decide(machine, (Software.RABBITMQ, Software.POSTGRES)) == Install(
@@ -225,9 +225,7 @@ def test_missing_servers_are_installed_by_whoever_may() -> None:
     assert decide(machine, (Software.POSTGRES,)) == Ready()
 
 
-def test_who_may_not_install_is_told_the_one_line_that_does_and_the_variables_that_make_it_unnecessary() -> (
-    None
-):
+def test_a_user_who_may_not_install_is_told_the_command_and_the_variables() -> None:
     machine = Machine(installed=frozenset(), has_apt=True, become_root=None)
 
     assert decide(machine, (Software.RABBITMQ, Software.POSTGRES)) == AskForHelp(
@@ -239,7 +237,7 @@ def test_who_may_not_install_is_told_the_one_line_that_does_and_the_variables_th
     )
 
 
-def test_a_machine_without_apt_is_told_only_about_what_is_missing() -> None:
+def test_a_machine_without_apt_is_told_only_what_is_missing() -> None:
     machine = Machine(installed=frozenset({Software.RABBITMQ}), has_apt=False, become_root=())
 
     assert decide(machine, (Software.RABBITMQ, Software.POSTGRES)) == AskForHelp(
@@ -254,7 +252,7 @@ def test_a_machine_without_apt_is_told_only_about_what_is_missing() -> None:
 def harness(
     *command: str, given: Mapping[str, str], flags: tuple[str, ...] = ()
 ) -> Iterator[subprocess.Popen[str]]:
-    # Of those that we have ourselves, none: neither the first broker nor another.
+    # None of the servers that the harness started, neither the first broker nor another.
     ours = {name: value for name, value in os.environ.items() if not name.startswith(tuple(NOWHERE))}
     with subprocess.Popen(
         [sys.executable, "-m", "tests.servers", *flags, "--", *command],

@@ -1,7 +1,7 @@
-"""The stores that claims end up in, each with a thousand hosts on its books.
+"""The stores that claims are written to, each with a thousand hosts on its books.
 
-Every one of them keeps what it confirms: SQLite syncs at each commit, PostgreSQL is started with what a production
-server has (fsync, synchronous_commit) and a gigabyte of shared buffers.
+Each of them keeps what it confirms. SQLite syncs at each commit. PostgreSQL runs with a production server's settings
+(fsync, synchronous_commit) and a gigabyte of shared buffers.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD, now
-from tests.benchmarks.cpu import Family, Spender
+from tests.benchmarks.cpu import ProcessTree, Spender
 from tests.benchmarks.measuring import DATABASE
 from tests.benchmarks.messages import reports
 from tests.servers import PrivatePostgres
@@ -37,10 +37,10 @@ PRODUCTION = {"fsync": "on", "synchronous_commit": "on", "shared_buffers": "1GB"
 
 
 class WrongBooksError(AssertionError):
-    """What was measured did not do what it was to do; its figures mean nothing."""
+    """The measured work gave a wrong result, so its figures mean nothing."""
 
 
-class OpenBooks(Struct, frozen=True):
+class OpenedBooks(Struct, frozen=True):
     store: PlacementStore
     url: str = ""
 
@@ -54,11 +54,11 @@ class Books(Protocol):
     @property
     def spenders(self) -> Mapping[str, Spender]: ...
 
-    def opened(self, connections: int = POOL_SIZE) -> AbstractAsyncContextManager[OpenBooks]:
-        """With the hosts on its books, and no claim; audited at the end."""
+    def opened(self, connections: int = POOL_SIZE) -> AbstractAsyncContextManager[OpenedBooks]:
+        """Opened with the hosts on its books, and no claim; audited at the end."""
 
     async def settle(self) -> None:
-        """Have it do now what it would do later for what was written."""
+        """Do now the deferred work for what was written."""
 
 
 class MemoryBooks:
@@ -66,14 +66,14 @@ class MemoryBooks:
     spenders: Mapping[str, Spender] = {}
 
     @asynccontextmanager
-    async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenBooks]:  # noqa: ARG002 - it has none
+    async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenedBooks]:  # noqa: ARG002 - it has none
         store = MemoryPlacementStore()
         await fill(store, reports())
-        yield OpenBooks(store)
+        yield OpenedBooks(store)
         await check(store)
 
     async def settle(self) -> None:
-        """Nothing is left for later."""
+        """No work is deferred."""
 
 
 class SqliteBooks:
@@ -81,46 +81,46 @@ class SqliteBooks:
     spenders: Mapping[str, Spender] = {}
 
     @asynccontextmanager
-    async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenBooks]:  # noqa: ARG002 - there is one
+    async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenedBooks]:  # noqa: ARG002 - there is one
         with tempfile.TemporaryDirectory(prefix="moor-") as directory:
             url = f"sqlite:///{Path(directory) / 'books.db'}"
             await upgrade(url, WORKER)
             async with closing(SqlPlacementStore(url)) as store:
                 await fill(store, reports())
-                yield OpenBooks(store, url)
+                yield OpenedBooks(store, url)
                 await check(store)
 
     async def settle(self) -> None:
-        """Every thousand pages, a writer brings them home."""
+        """Every thousand pages a writer makes a checkpoint."""
 
 
 class PostgresBooks:
-    """A server of our own, and in it a database with the hosts, cloned for each measurement."""
+    """A private server, with a database that has the hosts; each measurement gets a clone of it."""
 
     name = "postgresql"
 
     def __init__(self, server: PrivatePostgres, template: str, administrator: asyncpg.Connection) -> None:
         assert server.keeper is not None
-        self.spenders: Mapping[str, Spender] = {DATABASE: Family(server.keeper)}
+        self.spenders: Mapping[str, Spender] = {DATABASE: ProcessTree(server.keeper)}
         self._server = server
         self._template = template
         self._administrator = administrator
         self._numbers = itertools.count(1)
 
     @asynccontextmanager
-    async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenBooks]:
+    async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenedBooks]:
         name = f"books_{next(self._numbers)}"
         await self._administrator.execute(f"CREATE DATABASE {name} TEMPLATE {self._template}")
         url = database_of(self._server, name)
         try:
             async with closing(SqlPlacementStore(url, pool_size=connections)) as store:
-                yield OpenBooks(store, url)
+                yield OpenedBooks(store, url)
                 await check(store)
         finally:
             await self._administrator.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     async def settle(self) -> None:
-        """Bring every changed page home, which a server left alone does some minutes later."""
+        """Write all dirty pages with a checkpoint; by itself the server does that minutes later."""
         await self._administrator.execute("CHECKPOINT")
 
 
@@ -145,7 +145,7 @@ async def check(store: PlacementStore) -> None:
         raise WrongBooksError(f"{len(contradictions)} contradictions in the books, among them:\n{shown}")
 
 
-# What placement's own handlers do with a batch, without a bus
+# Placement's own handlers called with a batch, without a bus
 
 
 def handlers_on(store: PlacementStore) -> Handlers:
@@ -153,7 +153,7 @@ def handlers_on(store: PlacementStore) -> Handlers:
 
 
 def asked(messages: Sequence[Message]) -> list[Received[Any]]:
-    """As they would come from a worker loop."""
+    """The orders as a worker loop would hand them to the handler."""
     return [
         Received(message=message, id="", trace="", sender="", reply_to="whoever-asks", attempts=0)
         for message in messages
@@ -161,7 +161,7 @@ def asked(messages: Sequence[Message]) -> list[Received[Any]]:
 
 
 async def handled(store: PlacementStore, handler: Handler | Reading, batch: Sequence[Received[Any]]) -> None:
-    """One transaction; each must be granted, or taken."""
+    """One transaction; placement must grant each claim, or take each report."""
     assert not isinstance(handler, Reading)
     async with store.transaction() as tx:
         said = await handler(batch, tx)
@@ -185,7 +185,7 @@ async def fill(store: PlacementStore, every: Sequence[ReportInventory]) -> None:
         await handled(store, handler, asked(every[start : start + REPORTS_AT_ONCE]))
     async with store.lead_feed() as feed:
         assert feed is not None
-        # Told long ago: to tell the hosts is not what is measured.
+        # Marks the log as published: publishing the hosts is not part of the measurement.
         await feed.mark(1, (await feed.read()).cursor)
 
 

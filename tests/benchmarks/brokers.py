@@ -1,4 +1,4 @@
-"""The buses that messages are sent over, each with the whole topology on it and with nobody else on it."""
+"""The buses that messages are sent over, each with the whole topology and no other traffic."""
 
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -11,15 +11,15 @@ from bus.broker import Broker
 from bus.memory import MemoryBroker
 from bus.topology import objects_of
 from bus.urls import broker_at
-from tests.benchmarks.apart import apart
-from tests.benchmarks.cpu import Family, Spender
+from tests.benchmarks.cpu import ProcessTree, Spender
 from tests.benchmarks.measuring import BROKER
 from tests.benchmarks.messages import CELL
+from tests.benchmarks.remote_role import remote_role
 from tests.servers import PrivateRabbitMQ
 
 
 class Bus(Struct, frozen=True):
-    """Without a `url` it can only be had in this process, whose CPU time is then the broker's too."""
+    """Without a `url` the bus exists only in this process, whose CPU time then includes the broker's."""
 
     name: str
     broker: Broker
@@ -39,7 +39,7 @@ async def unix_bus() -> AsyncIterator[Bus]:
     """The memory broker in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="moor-") as directory:
         path = str(Path(directory) / "bus.sock")
-        async with apart("broker", path) as served:
+        async with remote_role("broker", path) as served:
             broker = broker_at(f"unix://{path}")
             await _declare(broker)
             yield Bus("unix", broker, f"unix://{path}", {BROKER: served.spender})
@@ -51,7 +51,7 @@ async def rabbitmq_bus() -> AsyncIterator[Bus]:
         assert server.keeper is not None
         broker = broker_at(server.url)
         await _declare(broker)
-        yield Bus("rabbitmq", broker, server.url, {BROKER: Family(server.keeper)})
+        yield Bus("rabbitmq", broker, server.url, {BROKER: ProcessTree(server.keeper)})
 
 
 async def _declare(broker: Broker) -> None:

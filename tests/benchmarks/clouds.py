@@ -1,4 +1,4 @@
-"""Clouds to search: what is in them, what is asked of them, and how much of it is claimed at a time."""
+"""Clouds to search: their providers, the questions, and the amounts of one claim."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from bus.message import ProviderId
 from bus.messages.placement import ReportedInventory, ReportedProvider, ReportInventory
 from tests.benchmarks.messages import CELL, PLENTY, TRAITS, host
 
-# What a host has. Nothing runs out, and all stay candidates, however much is claimed meanwhile.
+# The inventory of a host: so large that claims never remove a candidate.
 _VCPU = ReportedInventory(total=PLENTY, allocation_ratio=2.0)
 _PLENTY = ReportedInventory(total=PLENTY)
 _BELOW_HOST = 1_000_000
@@ -17,16 +17,16 @@ _BELOW_HOST = 1_000_000
 class Cloud(Struct, frozen=True):
     name: str
     reports: tuple[ReportInventory, ...]
-    # What is asked, without a limit; and how many candidates there are for it.
+    # The question, without a limit, and the number of its candidates.
     query: str
     candidates: int
-    # What a claim is for, and where it may be had.
+    # The amounts of a claim, and the providers that may give them.
     claimed: Mapping[str, int]
     claimable: tuple[ProviderId, ...]
 
 
 def hosts_alone(count: int) -> Cloud:
-    """Hosts with nothing below them, all of which can take the instance."""
+    """Hosts without children, all of which can take the instance."""
     return Cloud(
         name=f"{count:,} hosts",
         reports=tuple(_host_alone(number) for number in range(count)),
@@ -38,7 +38,7 @@ def hosts_alone(count: int) -> Cloud:
 
 
 def trees(count: int) -> Cloud:
-    """Hosts with two NUMA cells, each with a network card: an instance wants both cells, and of each its own card."""
+    """Hosts with two NUMA nodes, each with a network card: an instance takes both nodes, and a card of each."""
     groups = "".join(
         f"&resources_N{n}=VCPU:2,MEMORY_MB:1024&resources_P{n}=SRIOV_NET_VF:1&required_P{n}=HW_NIC_SRIOV"
         f"&same_subtree=_N{n},_P{n}"
@@ -48,7 +48,7 @@ def trees(count: int) -> Cloud:
         name=f"{count:,} trees of 5",
         reports=tuple(_tree(number) for number in range(count)),
         query=f"resources=DISK_GB:20{groups}&group_policy=isolate",
-        # Either cell may be the first.
+        # Either NUMA node may come first.
         candidates=2 * count,
         claimed={"VCPU": 2, "MEMORY_MB": 1024},
         claimable=tuple(_below(number, 0) for number in range(count)),

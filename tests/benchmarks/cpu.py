@@ -1,4 +1,4 @@
-"""Whose CPU time is counted, under which name; how it is read is told in moor/load/cpu.py."""
+"""The processes whose CPU time is counted, by name; moor/load/cpu.py describes how it is read."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from moor.load.cpu import family_spent_s, process_spent_s
 
 
 class Spender(Protocol):
-    """One process, or several that belong together."""
+    """One process, or several that are counted together."""
 
     def spent_s(self) -> float:
         """All CPU time so far."""
@@ -22,8 +22,8 @@ class OneProcess:
         return process_spent_s(self._pid)
 
 
-class Family:
-    """A process and everything below it, also what ends meanwhile: a server with all its helpers."""
+class ProcessTree:
+    """A process and all its descendants, including those that end meanwhile: a server with all its helpers."""
 
     def __init__(self, eldest: int) -> None:
         self._eldest = eldest

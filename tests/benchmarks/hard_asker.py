@@ -1,6 +1,7 @@
-"""Asks one hard question over HTTP again and again, in a process of its own: `python -m tests.benchmarks.hard_asker HOST PORT STATUS`
+"""Repeats one costly request over HTTP, in a process of its own: `python -m tests.benchmarks.hard_asker HOST PORT
+STATUS`
 
-The request is what its stdin holds. Ends when it is killed, when the server does, or when it is answered otherwise.
+Stdin holds the request. The process ends when it is killed, when the server ends, or when an answer has another status.
 """
 
 import socket
@@ -17,7 +18,7 @@ def main(host: str, port: int, expected: int) -> None:
 
 
 def _status(host: str, port: int, request: bytes) -> int:
-    """Read in large pieces, and thrown away: the client has the same processors as the server."""
+    """Read the answer in large pieces and discard it: the client shares the CPUs with the server."""
     room = bytearray(_AT_ONCE)
     with socket.create_connection((host, port)) as connection:
         connection.sendall(request)

@@ -1,6 +1,6 @@
-"""An HTTP client that costs little: requests are bytes made beforehand, and bodies are looked at only by who wants to.
+"""An HTTP client with little overhead: requests are prepared bytes, and bodies are decoded only on demand.
 
-What it speaks is what placement servers answer with: a length, and a body of that length.
+It understands the answers of placement servers: a content length, and a body of that length.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from tests.placement_servers import PlacementServer
 _HEAD_BYTES_MAX = 1 << 16
 _LENGTH = re.compile(rb"^content-length: *(\d+)", re.MULTILINE | re.IGNORECASE)
 _CLOSES = re.compile(rb"^connection: *close", re.MULTILINE | re.IGNORECASE)
-# What all ask at; the newest at which the other server's usages work on PostgreSQL.
+# The version of all requests; the newest one at which OpenStack's usages work on PostgreSQL.
 VERSION = "1.36"
 
 
@@ -25,7 +25,7 @@ class HttpAnswer(Struct, frozen=True):
 
 
 def request(method: str, target: str, body: bytes | None = None) -> bytes:
-    """As an administrator, by whatever token: the one server looks at none, the other believes any."""
+    """As an administrator, with any token: one server ignores it, the other accepts all."""
     lines = [
         f"{method} {target} HTTP/1.1",
         "Host: placement",
@@ -39,7 +39,7 @@ def request(method: str, target: str, body: bytes | None = None) -> bytes:
 
 
 class HttpConnection:
-    """One request at a time. Kept open for the next, unless the server closes it."""
+    """One request at a time. The connection stays open for the next one, unless the server closes it."""
 
     def __init__(self, server: PlacementServer) -> None:
         self._server = server

@@ -1,6 +1,6 @@
-"""What is asked of a placement server over HTTP, by how many at once, and whether the answers can be right.
+"""The load on a placement server over HTTP: requests, number of clients, and checks of the answers.
 
-An answer is decoded only now and then: the client is not what is measured, and has the same two processors.
+Only some answers are decoded: the client is not measured, and shares the two CPUs.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from tests.benchmarks.roles import Handled
 from tests.placement_servers import PlacementServer
 
 OK, GRANTED, CONFLICT = 200, 204, 409
-# Of so many answers one is decoded, and the first of each run.
+# One answer in this many is decoded, and the first of each run.
 DECODED_EVERY = 25
 READERS = 2
 CLAIMERS = 8
@@ -35,7 +35,7 @@ _consumers = itertools.count(1)
 
 
 class Claims:
-    """Claims of one cloud, each for a new consumer; how many were granted, and how often one had to be asked again."""
+    """Claims in one cloud, each for a new consumer. Counts the granted ones, and those that had to be repeated."""
 
     def __init__(self, server: PlacementServer, cloud: Cloud) -> None:
         self._server = server
@@ -45,7 +45,7 @@ class Claims:
         self._told = Handled()
 
     def orders(self, providers: Sequence[ProviderId]) -> Iterator[bytes]:
-        """Without end, each on one of these."""
+        """An endless sequence of claims, each on one of these providers."""
         chance = random.Random(1)
         while True:
             body = {
@@ -58,7 +58,7 @@ class Claims:
             yield request("PUT", f"/allocations/{consumer}", json.dumps(body).encode())
 
     async def ask(self, connection: HttpConnection, order: bytes) -> None:
-        """Until it is granted: a server that says that others were in the way is asked again, as clients do."""
+        """Repeat a claim until it is granted, as clients do: on a conflict with other writers the server asks for that."""
         while (
             answer := await connection.ask(order)
         ).status == CONFLICT and b"concurrent_update" in answer.body:
@@ -69,11 +69,11 @@ class Claims:
         self._told.add(1)
 
     async def until_more(self, count: int) -> None:
-        """So many more than now, whoever asks for them."""
+        """Wait until this many more are granted, by any client."""
         await self._told.until(self.granted + count)
 
     async def check(self) -> None:
-        """Whether all that was granted is on the books, and nothing else."""
+        """All granted claims are on the books, and nothing else."""
         async with HttpConnection(self._server) as connection:
             answer = await connection.ask(request("GET", f"/usages?project_id={PROJECT}"))
         wanted = {name: amount * self.granted for name, amount in self._cloud.claimed.items() if self.granted}
@@ -85,7 +85,7 @@ class Claims:
 
 
 class Claiming:
-    """Eight clients, each of which asks for the next claim when it has the last."""
+    """Eight clients; each sends its next claim when it has the last answer."""
 
     def __init__(self, server: PlacementServer, claims: Claims, providers: Sequence[ProviderId]) -> None:
         self._server = server
@@ -104,13 +104,13 @@ class Claiming:
 
 
 class Searching:
-    """Two clients, each of which asks for candidates again when it has been answered, while others write."""
+    """Two clients; each sends its next search when it has the last answer, while other clients write."""
 
     def __init__(self, server: PlacementServer, cloud: Cloud, limit: int | None, claims: Claims) -> None:
         self._server = server
         self._claims = claims
         self._wanted = cloud.candidates if limit is None else min(limit, cloud.candidates)
-        # Who is told of all providers can tell whether the answer knows of all claims granted before the question.
+        # An answer with all providers shows whether it includes every claim that was granted before the question.
         self._used_each = cloud.claimed["VCPU"] if limit is None else 0
         query = cloud.query + ("" if limit is None else f"&limit={limit}")
         self._question = request("GET", f"/allocation_candidates?{query}")
@@ -151,8 +151,8 @@ class Searching:
 async def writing(
     server: PlacementServer, claims: Claims, providers: Sequence[ProviderId]
 ) -> AsyncIterator[None]:
-    """So many claims a second meanwhile; where the server does not keep up, as many as it can."""
-    pace = _Pace(1 / WRITES_A_S)
+    """Send this many claims a second meanwhile, or as many as the server manages."""
+    pace = _Pacer(1 / WRITES_A_S)
     orders = claims.orders(providers)
     enough = asyncio.Event()
 
@@ -168,12 +168,12 @@ async def writing(
         try:
             yield
         finally:
-            # What has been asked is answered first: nobody would know whether it was granted.
+            # Finish the requests under way: otherwise it would be unknown whether they were granted.
             enough.set()
 
 
-class _Pace:
-    """Turns at equal distances. One that nobody was free to take is lost, and not made up for."""
+class _Pacer:
+    """A steady pace. If no client is free for a turn, that turn is dropped."""
 
     def __init__(self, distance_s: float) -> None:
         self._distance_s = distance_s
@@ -192,7 +192,7 @@ Ask = Callable[[HttpConnection, bytes], Awaitable[None]]
 async def _asked_by(
     clients: int, server: PlacementServer, requests: Iterator[bytes], ask: Ask
 ) -> list[float]:
-    """Each request by whichever client is free; how long each took."""
+    """Each request by the next free client; records how long each took."""
     waits: list[float] = []
 
     async def client() -> None:

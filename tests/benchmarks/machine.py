@@ -1,4 +1,4 @@
-"""What was measured on, as far as figures depend on it."""
+"""The properties of this machine that the figures depend on."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ class Machine(Struct, frozen=True):
     python: str
     rabbitmq: str
     postgresql: str
-    # How many processes wanted to run in the minute before.
+    # The load average of the last minute.
     load: float
 
 
@@ -35,7 +35,7 @@ def this_machine() -> Machine:
 
 
 def _rabbitmq_version() -> str:
-    """By the name of the directory it is installed in: asking it takes an Erlang start."""
+    """Read from the name of its installation directory: asking the program costs an Erlang start."""
     scripts = rabbitmq_scripts()
     if scripts is None:
         return ""

@@ -1,7 +1,7 @@
-"""A measurement: the same work several times over, each time with a look at every clock before and after.
+"""A measurement: the same work several times, with all CPU counters read before and after.
 
-Of several runs the median is shown, and the range beside it. Neighbours on the machine make every figure larger and
-none smaller, so the least of them is the nearest to what the work costs by itself.
+The report shows the median of the runs and their range. Other processes on the machine make figures larger and never
+smaller, so the minimum is nearest to the cost of the work itself.
 """
 
 import gc
@@ -20,7 +20,7 @@ from tests.benchmarks.cpu import Spender
 
 BROKER = "broker"
 DATABASE = "database"
-# Whoever makes the work, where that is a process of its own: shown, and not counted.
+# The load generator, where it is a process of its own: shown, but not counted.
 GENERATOR = "generator"
 
 US_PER_S = 1e6
@@ -30,20 +30,20 @@ Details = Mapping[str, float]
 
 
 class Effort(Struct, frozen=True):
-    """How often to repeat, how much of the usual number of operations to do each time, and of how many kinds."""
+    """How often to repeat, what share of the usual number of operations to run, and how many variants to measure."""
 
     runs: int
     scale: float
     kinds_max: int
-    # Without servers there is only what runs in processes of our own.
+    # Without servers, only measurements inside our own processes run.
     servers: bool
 
     def operations(self, usual: int, batch: int) -> int:
-        """So many, in whole batches: at least two."""
+        """The number of operations, in whole batches, at least two."""
         return max(2, round(usual * self.scale / batch)) * batch
 
     def some(self, kinds: Mapping[K, V]) -> dict[K, V]:
-        """As many kinds as there is to be, the last ones first to stay."""
+        """The last variants, as many as are to be measured."""
         return dict(islice(kinds.items(), max(0, len(kinds) - self.kinds_max), None))
 
 
@@ -71,7 +71,7 @@ class Run(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """`what` tells it from others of its section, each by the column it stands in."""
+    """`what` names the measurement within its section, by table column."""
 
     section: str
     what: dict[str, str | int]
@@ -86,7 +86,7 @@ class Result(Struct, frozen=True):
 
     @property
     def python_us(self) -> float:
-        """Of the product's own processes, together."""
+        """The CPU time of all our own Python processes."""
         return statistics.median(
             sum(us for kind, us in run.cpu_us.items() if kind not in (BROKER, DATABASE, GENERATOR))
             for run in self.runs
@@ -117,14 +117,14 @@ class Result(Struct, frozen=True):
         return statistics.median(seen) if seen else None
 
 
-# One run: does the work, and says what else is to be known of it.
+# One run: does the work, and returns details for the report.
 Work = Callable[[], Awaitable[Details]]
-# What the work leaves to be done later, done now: it is paid for like the work, but nobody waits for it.
+# Does deferred work now: its CPU time counts, but its duration does not.
 Settle = Callable[[], Awaitable[None]]
 
 
 async def at_once() -> None:
-    """Nothing was left for later."""
+    """No work is deferred."""
 
 
 async def measured(
@@ -137,7 +137,7 @@ async def measured(
     prepare: Callable[[int], Work],
     settle: Settle = at_once,
 ) -> Result:
-    """Run once to warm up, and then as often as the effort says. `prepare` makes the work for so many operations."""
+    """Run once to warm up, then as often as the effort says. `prepare` makes the work for this many operations."""
     await prepare(max(operations // 4, 1))()
     await settle()
     runs = tuple([await _run(spenders, operations, prepare(operations), settle) for _ in range(effort.runs)])
@@ -155,14 +155,14 @@ async def measured_once(
     work: Work,
     settle: Settle = at_once,
 ) -> Result:
-    """Of work that takes long, and that nothing can be repeated of."""
+    """For work that takes long and cannot be repeated."""
     result = Result(section, what, (await _run(spenders, operations, work, settle),))
     _tell(result)
     return result
 
 
 async def _run(spenders: Mapping[str, Spender], operations: int, work: Work, settle: Settle) -> Run:
-    # The load was made before, and in production would not be there: its garbage collection is not the product's.
+    # The benchmark created the load's objects; freeze them, so that their garbage collection is not measured.
     gc.collect()
     gc.freeze()
     busy_before_s, spent_before_s = (
@@ -183,14 +183,14 @@ async def _run(spenders: Mapping[str, Spender], operations: int, work: Work, set
         wall_s=wall_s,
         cpu_us={kind: spent * US_PER_S / operations for kind, spent in spent_s.items()},
         ours=ours_s / machine_s,
-        # Two ways of counting, one of them in ticks: the difference may come out below nothing.
+        # The two CPU counters differ, and one counts in ticks: their difference may be below zero.
         others=max(0.0, busy - ours_s) / machine_s,
         details=dict(details),
     )
 
 
 def _tell(result: Result) -> None:
-    """A word on stderr as it goes: the tables come at the end."""
+    """Progress on stderr; the tables come at the end."""
     what = ", ".join(f"{name} {value}" for name, value in result.what.items())
     parts = " + ".join(f"{result.us(kind):.1f} {kind}" for kind in result.kinds)
     print(f"{result.section}: {what}: {parts} µs, {result.rate:,.0f}/s", file=sys.stderr, flush=True)

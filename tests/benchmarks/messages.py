@@ -1,4 +1,6 @@
-"""What is sent: reports and claims as scheduler and compute hosts send them, of about 600 bytes each on the wire."""
+"""The messages that benchmarks send: reports and claims as compute hosts and schedulers send them, about 600 bytes
+each.
+"""
 
 import itertools
 import random
@@ -23,14 +25,14 @@ HOSTS = 1_000
 PLENTY = 1_000_000_000
 TRAITS = ("COMPUTE_NODE", "COMPUTE_VOLUME_MULTI_ATTACH", "HW_CPU_X86_AVX2", "HW_CPU_X86_VMX")
 PROJECT, USER = "4ac9ae0ba3f84a5f9c1e5fcaac2ff9d5", "a2cc2f5a7a1c4a2d9ad0a5a2e9b0d6b1"
-# Of a host that was reported once.
+# The shape of a host after its first report.
 SHAPE = 1
 
 _consumers = itertools.count(1)
 
 
 def host(number: int) -> ProviderId:
-    # Spread over the whole range, as random ids are: an index that is always appended to is cheaper than a real one.
+    # Random over the whole range, as real ids are: appending to an index would be cheaper.
     return ProviderId(UUID(int=random.Random(number).getrandbits(128), version=4))
 
 
@@ -38,7 +40,7 @@ HOST_IDS = tuple(host(number) for number in range(HOSTS))
 
 
 def report(number: int) -> ReportInventory:
-    """A compute host, as it reports itself."""
+    """A compute host's report of itself."""
     return ReportInventory(
         cell=CELL,
         root=HOST_IDS[number],
@@ -62,7 +64,7 @@ def reports() -> list[ReportInventory]:
 
 
 def claims(count: int, hosts: Sequence[ProviderId]) -> list[ClaimResources]:
-    """Of consumers that nobody has seen before, each for three classes of one of these hosts."""
+    """Claims of new consumers, each for three classes of one of these hosts."""
     chance, issued_at = random.Random(count), datetime.now(UTC)
     return [
         ClaimResources(

@@ -1,7 +1,9 @@
-"""Who has a part in an event of a bare-metal node: a daemon, and schedulers that note when their pictures have it.
+"""The processes that an event of a bare-metal node passes: a daemon, and schedulers that record when their pictures
+change.
 
-`python -m tests.benchmarks.node_roles scheduler|daemon BUS DATABASE [NAME [IRONIC]]` is one of them in a process of its own. It says `ready`.
-Of a scheduler each line asks for as many changes as its number says, in all, and is answered by what was noted since, as JSON.
+`python -m tests.benchmarks.node_roles scheduler|daemon BUS DATABASE [NAME [IRONIC]]` runs one of them in a process of
+its own. It prints `ready`. For each number that a scheduler reads from stdin, it waits for that many changes in all,
+and prints those recorded since as JSON.
 """
 
 import asyncio
@@ -42,7 +44,7 @@ INBOX = Inbox(creates_exchange=True)
 
 
 class Seen(Struct, frozen=True, array_like=True):
-    """A node as a picture took it, and when, by the clock that all processes of the machine share."""
+    """The state of a node in a picture and its time, by the clock that all processes of the machine share."""
 
     node: UUID
     reserved: int
@@ -50,7 +52,7 @@ class Seen(Struct, frozen=True, array_like=True):
 
 
 class WatchedPicture(Picture):
-    """Notes each change of what a node offers."""
+    """Records each change of a node's offer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +75,7 @@ class WatchedPicture(Picture):
         self.changes.add(len(fresh))
 
     async def until(self, count: int) -> list[Seen]:
-        """What was noted since the last call, when there were so many changes in all."""
+        """The changes since the last call, once there were this many in all."""
         await self.changes.until(count)
         seen, self.seen = self.seen, []
         return seen
@@ -92,7 +94,7 @@ async def scheduler(broker: Broker, store: SchedulerStore, name: str) -> AsyncIt
 
 
 class Daemon:
-    """With Ironic's exchange on the same broker. Without `api` notifications alone decide."""
+    """A daemon with Ironic's exchange on the same broker. Without `api` it has only notifications."""
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ async def main(role: str, bus: str, database: str, name: str = "d1", ironic: str
     stdin = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     async with _playing(role, bus, database, name, ironic) as picture:
-        # As bus/process.py does.
+        # As bus/process.py does it.
         gc.freeze()
         _say(b"ready")
         async for line in stdin:
@@ -153,7 +155,7 @@ async def main(role: str, bus: str, database: str, name: str = "d1", ironic: str
 async def _playing(
     role: str, bus: str, database: str, name: str, ironic: str
 ) -> AsyncIterator[WatchedPicture | None]:
-    # Each role needs drivers and tables of its own.
+    # Imported here: each role needs other drivers and tables.
     if role == "scheduler":
         from scheduler_worker.store_sql import SqlSchedulerStore  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
 """One role in a process of its own: `python -m tests.benchmarks.other_process ROLE BUS [DATABASE]`
 
-Says `ready` when it is. Each line that it reads is a number: it says `reached` when so many messages were handled in
-all. It ends when nobody is left to write to it.
+It prints `ready` when it is. Each line of its stdin is a number: it prints `reached` once it has handled that many
+messages in all. It ends when stdin is closed.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from contextlib import asynccontextmanager
 
 from bus.process import run_process
 from bus.urls import broker_at
-from tests.benchmarks.roles import Handled, broker_at_socket, placement, reader, yes_sayer
+from tests.benchmarks.roles import Handled, broker_at_socket, granting_placement, placement, reader
 
 
 async def main(role: str, bus: str, database: str = "") -> None:
     stdin = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     async with _playing(role, bus, database) as handled:
-        # As bus/process.py does.
+        # As bus/process.py does it.
         gc.freeze()
         _say("ready")
         async for line in stdin:
@@ -34,10 +34,10 @@ async def _playing(role: str, bus: str, database: str) -> AsyncIterator[Handled]
             async with reader(broker_at(bus)) as handled:
                 yield handled
         case "yes-sayer":
-            async with yes_sayer(broker_at(bus)) as handled:
+            async with granting_placement(broker_at(bus)) as handled:
                 yield handled
         case "placement":
-            # The other roles need no database drivers, which take longer to load than all the rest.
+            # Imported here: the other roles need no database drivers, which take longer to load than everything else.
             from placement_worker.store_sql import SqlPlacementStore  # noqa: PLC0415
 
             store = SqlPlacementStore(database)

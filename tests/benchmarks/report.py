@@ -1,4 +1,4 @@
-"""Results for people, as a table a section; and for programs, as JSON."""
+"""Results for people, as one table per section, and for programs, as JSON."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.incumbent_targets import targets_of
+from tests.benchmarks.comparison_targets import targets_of
 from tests.benchmarks.machine import Machine
 from tests.benchmarks.measuring import BROKER, DATABASE, GENERATOR, Result
 from tests.benchmarks.section_beside import longest_waits
@@ -17,7 +17,7 @@ from tests.benchmarks.section_ring import ring_times
 
 
 class Budget(Struct, frozen=True):
-    """What an operation may cost at most, in these results, by this kind of process; "python" is all of ours."""
+    """The most that an operation of these results may cost, for this kind of process; "python" means all of ours."""
 
     section: str
     what: dict[str, frozenset[str | int]]
@@ -30,7 +30,7 @@ class Budget(Struct, frozen=True):
         )
 
     def least_us(self, result: Result) -> float:
-        """The least of all runs: a neighbour's noise is not ours to pay."""
+        """The minimum of all runs: other processes only make it larger."""
         return min(run.cpu_us.get(self.kind, run.total_us) for run in result.runs)
 
 
@@ -100,7 +100,7 @@ def _table(section: str, results: Sequence[Result]) -> Table:
         table.add_column(_COLUMNS[column], justify="right", no_wrap=True)
     last: Any = None
     for result in results:
-        # A line between what differs in more than the last of its columns.
+        # A line between groups of rows: those that differ in more than the last column.
         if last is not None and last != [result.what[name] for name in names[:-1]]:
             table.add_section()
         last = [result.what[name] for name in names[:-1]]
@@ -109,7 +109,7 @@ def _table(section: str, results: Sequence[Result]) -> Table:
 
 
 def _us(value: float) -> str:
-    """Three or four digits: more are not to be had."""
+    """Three or four digits; the figures are not more precise."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
@@ -170,7 +170,7 @@ def _slowest(result: Result) -> str:
 
 
 def _beside(result: Result) -> str:
-    """What is asked at the same time and was taken off: how much a second, and what it would add to an operation."""
+    """The concurrent load that was subtracted: its rate, and what it would add to an operation."""
     rate, cost_us = result.detail("claims beside a second"), result.detail("claims beside µs")
     return "" if rate is None or cost_us is None else f"{rate:.0f} ({_us(cost_us)})"
 

@@ -1,4 +1,4 @@
-"""Who works at the other end of the bus: in this process, or in one of its own (see other_process.py)."""
+"""The receivers at the other end of the bus: in this process, or in one of their own (see other_process.py)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Handled:
-    """How many messages a worker has handled; whoever waits is told when it is enough."""
+    """Counts the messages that a worker has handled, and wakes those that wait for a number."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -35,7 +35,7 @@ class Handled:
             self._reached.set()
 
     async def until(self, count: int) -> None:
-        """So many in all, since the beginning."""
+        """Wait for this many in all, since the start."""
         self._enough = count
         if self._count >= count:
             return
@@ -44,7 +44,7 @@ class Handled:
 
 
 class _NoStore:
-    """For workers that keep nothing."""
+    """For workers without rows."""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
@@ -53,7 +53,7 @@ class _NoStore:
 
 @asynccontextmanager
 async def running(*parts: Part) -> AsyncIterator[None]:
-    """Parts of a process, until the block ends; then they drain."""
+    """Run these parts until the block ends, then drain them."""
     told = asyncio.Event()
     ended = asyncio.create_task(run_until(told, parts, DRAIN_S_MAX))
     try:
@@ -65,7 +65,7 @@ async def running(*parts: Part) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def reader(broker: Broker) -> AsyncIterator[Handled]:
-    """Takes reports from placement's queue, and does nothing with them."""
+    """Takes reports from placement's queue, and ignores them."""
     handled = Handled()
 
     async def on_reports(reports: Sequence[Received[ReportInventory]], _: None) -> Sequence[Said]:
@@ -81,8 +81,8 @@ async def reader(broker: Broker) -> AsyncIterator[Handled]:
 
 
 @asynccontextmanager
-async def yes_sayer(broker: Broker) -> AsyncIterator[Handled]:
-    """Grants every claim, and writes nothing down."""
+async def granting_placement(broker: Broker) -> AsyncIterator[Handled]:
+    """Grants every claim, and writes nothing."""
     handled = Handled()
 
     async def on_claims(asks: Sequence[Received[ClaimResources]]) -> Sequence[Said]:
@@ -103,7 +103,7 @@ async def yes_sayer(broker: Broker) -> AsyncIterator[Handled]:
 
 @asynccontextmanager
 async def placement(broker: Broker, store: PlacementStore) -> AsyncIterator[None]:
-    """The real placement worker, with the feed of changes and everything else that it runs."""
+    """The real placement worker, with the feed of changes and all its other parts."""
     station = Station(broker, "placement")
     try:
         async with running(*placement_parts((station,), store, PlacementSettings())):

@@ -1,7 +1,7 @@
-"""Placement over HTTP, ours and OpenStack's side by side: candidates and claims, in clouds of several sizes.
+"""Placement over HTTP, ours and OpenStack's: candidates and claims, in clouds of several sizes.
 
-Candidates are asked for while somebody claims 200 times a second, so that no answer can be one that was kept. What those
-claims cost is measured first, by themselves, and taken off what the searches cost; it stands beside them.
+During the searches a client claims 200 times a second, so that no cached answer is right. The cost of these claims is
+measured separately first, subtracted from the cost of the searches, and shown beside it.
 """
 
 import os
@@ -10,10 +10,17 @@ from collections.abc import Mapping
 from msgspec import Struct, structs
 
 from tests.benchmarks.clouds import Cloud, hosts_alone, trees
+from tests.benchmarks.compared_servers import (
+    Contender,
+    MeasuredServer,
+    OpenStacks,
+    Ours,
+    OursOnSqlite,
+    postgres_server,
+)
+from tests.benchmarks.comparison_targets import OURS, THEIRS
 from tests.benchmarks.cpu import OneProcess, Spender
 from tests.benchmarks.http_load import WRITES_A_S, Claiming, Claims, Searching, writing
-from tests.benchmarks.incumbent import Contender, OpenStacks, Ours, OursOnSqlite, ServiceOptions, arena
-from tests.benchmarks.incumbent_targets import OURS, THEIRS
 from tests.benchmarks.measuring import GENERATOR, Details, Effort, Result, Run, Work, measured
 
 CANDIDATES, CLAIMS, PACED = "candidates over HTTP", "claims over HTTP", "claims over HTTP, paced"
@@ -24,12 +31,12 @@ PACED_CLAIMS = {OURS: 600, THEIRS: 100}
 
 
 class Plan(Struct, frozen=True):
-    """What is measured in one cloud; how many of each make a run of some seconds, by whom they are asked."""
+    """What to measure in one cloud: how many operations make a run of some seconds, and the number of clients."""
 
     cloud: Cloud
     limits: tuple[int | None, ...]
     searches: Mapping[str, int]
-    # On how many providers they meet; all, where it is None.
+    # The number of providers that all claims share; None means all providers.
     claimed_on: tuple[int | None, ...]
     claims: Mapping[str, int]
 
@@ -50,7 +57,7 @@ async def api_section(effort: Effort) -> list[Result]:
     if not effort.servers:
         return await _measure(OursOnSqlite(), plan_without_servers(), effort)
     results: list[Result] = []
-    async with arena() as ring:
+    async with postgres_server() as ring:
         for plan in plans():
             theirs = await _measure(OpenStacks(ring), plan, effort)
             ours = await _measure(Ours(ring), plan, effort)
@@ -64,7 +71,7 @@ async def _measure(contender: Contender, plan: Plan, effort: Effort) -> list[Res
         claimed = [await _claims(serving, plan, claims, meeting_on, effort) for meeting_on in plan.claimed_on]
         async with writing(serving.server, claims, plan.cloud.claimable):
             claimed.append(await _paced(serving, plan, claims, effort))
-            # How many share a transaction changes what each costs. Never take off more than it may have been.
+            # The cost of a claim depends on how many share a transaction: never subtract more than it may have been.
             cheapest = min(claimed, key=_total_us)
             searched = [
                 without_claims(await _searches(serving, plan, claims, limit, effort), cheapest)
@@ -79,7 +86,7 @@ def _total_us(result: Result) -> float:
 
 
 async def _claims(
-    serving: ServiceOptions, plan: Plan, claims: Claims, meeting_on: int | None, effort: Effort
+    serving: MeasuredServer, plan: Plan, claims: Claims, meeting_on: int | None, effort: Effort
 ) -> Result:
     providers = plan.cloud.claimable[:meeting_on]
     where = "spread over all" if meeting_on is None else f"on {meeting_on} of them"
@@ -94,8 +101,8 @@ async def _claims(
     )
 
 
-async def _paced(serving: ServiceOptions, plan: Plan, claims: Claims, effort: Effort) -> Result:
-    """What the claims beside the searches cost where nobody searches."""
+async def _paced(serving: MeasuredServer, plan: Plan, claims: Claims, effort: Effort) -> Result:
+    """The cost of the concurrent claims without any search."""
 
     def prepare(count: int) -> Work:
         async def work() -> Details:
@@ -115,7 +122,7 @@ async def _paced(serving: ServiceOptions, plan: Plan, claims: Claims, effort: Ef
 
 
 async def _searches(
-    serving: ServiceOptions, plan: Plan, claims: Claims, limit: int | None, effort: Effort
+    serving: MeasuredServer, plan: Plan, claims: Claims, limit: int | None, effort: Effort
 ) -> Result:
     return await measured(
         CANDIDATES,
@@ -132,7 +139,7 @@ async def _searches(
 
 
 def without_claims(searches: Result, claims: Result) -> Result:
-    """Take off what the claims made meanwhile cost by themselves; and tell how many they were."""
+    """Subtract the cost of the concurrent claims, and report their number."""
     return structs.replace(searches, runs=tuple(_without_claims(run, claims) for run in searches.runs))
 
 
@@ -150,5 +157,5 @@ def _without_claims(run: Run, claims: Result) -> Run:
     )
 
 
-def _spenders(serving: ServiceOptions) -> Mapping[str, Spender]:
+def _spenders(serving: MeasuredServer) -> Mapping[str, Spender]:
     return {GENERATOR: OneProcess(os.getpid()), **serving.spenders}

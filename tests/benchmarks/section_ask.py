@@ -1,6 +1,6 @@
-"""Claims over the bus: asked, carried, decided, written, answered, and told to whoever keeps a picture.
+"""Claims over the bus: asked, transported, decided, written, answered, and published to the pictures.
 
-The client asks as a scheduler does, and listens as one: a claim is done when it was granted and the feed has said so.
+The client asks and listens as a scheduler does: a claim is done when it is granted and the feed has brought it.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from bus.listening import listen
 from bus.messages.placement import ProvidersChanged
 from bus.station import Station
 from bus.topology import EVENTS, Grant
-from tests.benchmarks.apart import apart
-from tests.benchmarks.books import Books, MemoryBooks, OpenBooks, SqliteBooks, postgres_books
+from tests.benchmarks.books import Books, MemoryBooks, OpenedBooks, SqliteBooks, postgres_books
 from tests.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus, unix_bus
 from tests.benchmarks.cpu import OneProcess, Spender
 from tests.benchmarks.measuring import GENERATOR, Details, Effort, Result, Work, measured
+from tests.benchmarks.remote_role import remote_role
 from tests.benchmarks.roles import Handled, placement, running
 from tests.benchmarks.section_bus import ASKS_IN_FLIGHT, asking
 
-# Claims a call, and how many make a run of a second or two.
+# Claims per call, and how many make a run of a second or two.
 CALLS = {1: 1_500, 50: 10_000, 200: 12_000}
 PATIENCE_S = 60.0
 
@@ -74,7 +74,7 @@ async def _claims(bus: Bus, books: Books, processes: int, effort: Effort) -> lis
 
 
 class _Heard:
-    """How many claims the feed has told of, which is as many as were asked for."""
+    """Counts the claims in the feed, which must be all that were sent."""
 
     def __init__(self) -> None:
         self.claims = Handled()
@@ -119,12 +119,12 @@ async def _hearing(client: Station) -> AsyncIterator[_Heard]:
 
 
 @asynccontextmanager
-async def _placement(bus: Bus, opened: OpenBooks, processes: int) -> AsyncIterator[Mapping[str, Spender]]:
-    """A placement worker beside the client, or in a process of its own; and our processes by what they are."""
+async def _placement(bus: Bus, opened: OpenedBooks, processes: int) -> AsyncIterator[Mapping[str, Spender]]:
+    """A placement worker in this process or in one of its own, and our processes by kind."""
     here = OneProcess(os.getpid())
     if processes == 1:
         async with placement(bus.broker, opened.store):
             yield {"client and placement": here}
     else:
-        async with apart("placement", bus.url, opened.url) as other:
+        async with remote_role("placement", bus.url, opened.url) as other:
             yield {GENERATOR: here, "placement": other.spender}

@@ -1,7 +1,7 @@
-"""How long others wait while somebody asks what is hard: for `GET /` and for claims, over HTTP and over the bus.
+"""The waiting times of other clients during costly questions: for `GET /` and for claims, over HTTP and over the bus.
 
-Each hard question is asked again and again, over HTTP by processes of their own. What is measured are the waits of one
-client that asks every few milliseconds; CPU a question means nothing here, since the hard ones are paid for, too.
+Each costly question is repeated without pause, over HTTP by processes of their own. A client asks every few
+milliseconds, and its waits are measured. CPU per question is not shown: it would include the costly ones.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from bus.sql import upgrade
 from bus.station import Station
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import now
-from tests.benchmarks.apart import apart
 from tests.benchmarks.books import WORKER, WrongBooksError, check, closing, database_of, fill
 from tests.benchmarks.brokers import Bus, rabbitmq_bus, unix_bus
+from tests.benchmarks.compared_servers import PostgresServer, postgres_server
 from tests.benchmarks.cpu import OneProcess
 from tests.benchmarks.http_client import HttpConnection, request
 from tests.benchmarks.http_load import GRANTED, OK
-from tests.benchmarks.incumbent import Arena, arena
 from tests.benchmarks.measuring import GENERATOR, Details, Effort, Result, Work, measured
 from tests.benchmarks.messages import CELL
+from tests.benchmarks.remote_role import remote_role
 from tests.contracts.placement_orders import a_claim, a_share, amounts, consumer, provider
 from tests.hostile_requests import (
     Hostile,
@@ -48,13 +48,13 @@ SECTION = "waits beside hard questions"
 HOSTS = 5_000
 NOTHING, ALL_AT_ONCE = "nothing", "all of them at once"
 ASKED_EVERY_S = 0.01
-# How long a hard question is under way before somebody looks.
+# How long a costly question runs before the first measurement.
 HEAD_START_S = 0.5
 WAITS = 300
 MS_PER_S = 1e3
-# What is promised.
+# The promised limit.
 WAIT_MS_MAX = 200.0
-# Nothing is asked twice.
+# No question is repeated.
 _PATIENT = BusSettings(ask_again_ms=600_000, answer_timeout_ms=600_000)
 _ROOT = Path(__file__).parents[2]
 _consumers = itertools.count(1)
@@ -65,7 +65,7 @@ Ask = Callable[[], Awaitable[None]]
 async def beside_section(effort: Effort) -> list[Result]:
     results: list[Result] = []
     async with AsyncExitStack() as stack:
-        ring = await stack.enter_async_context(arena()) if effort.servers else None
+        ring = await stack.enter_async_context(postgres_server()) if effort.servers else None
         for kind in (None, ring) if ring else (None,):
             async with _books(kind, HOSTS if effort.servers else 50) as url:
                 results += await _over_http(url, effort)
@@ -75,8 +75,8 @@ async def beside_section(effort: Effort) -> list[Result]:
 
 
 @asynccontextmanager
-async def _books(ring: Arena | None, hosts: int) -> AsyncIterator[str]:
-    """The URL of a database with the worlds of the hard questions on it, and many hosts; audited at the end."""
+async def _books(ring: PostgresServer | None, hosts: int) -> AsyncIterator[str]:
+    """The URL of a database with the providers for the costly questions, and many hosts; audited at the end."""
     async with AsyncExitStack() as stack:
         if ring is None:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-"))
@@ -99,7 +99,7 @@ async def _over_http(url: str, effort: Effort) -> list[Result]:
     some = effort.some({NOTHING: (), **beside, ALL_AT_ONCE: (*hard.values(),)})
     results = []
     with our_server(url) as server:
-        # It reads all providers for the first question.
+        # The first question makes the server read all providers.
         await _once(server, "/resource_providers")
         for name, questions in some.items():
             async with asked_over_http(server, questions), HttpConnection(server) as connection:
@@ -133,7 +133,7 @@ async def _claim_over_http(connection: HttpConnection) -> None:
 async def asked_over_http(
     server: PlacementServer, questions: Sequence[Hostile]
 ) -> AsyncIterator[Sequence[asyncio.subprocess.Process]]:
-    """Each by a process of its own, again and again."""
+    """Each by a process of its own, repeated without pause."""
     processes = []
     try:
         for question in questions:
@@ -167,7 +167,7 @@ async def _over_the_bus(bus: Bus, url: str, effort: Effort) -> list[Result]:
     beside: dict[str, Sequence[Message]] = {name: (each,) for name, each in hard.items()}
     some = effort.some({NOTHING: (), **beside, ALL_AT_ONCE: (*hard.values(),)})
     results = []
-    async with apart("placement", bus.url, url), _client(bus) as client, _client(bus) as other:
+    async with remote_role("placement", bus.url, url), _client(bus) as client, _client(bus) as other:
         for name, questions in some.items():
             async with _asked_over_the_bus(other, questions):
                 results.append(
@@ -262,7 +262,7 @@ def _what(url: str, over: str, asked: str, beside: str) -> dict[str, str | int]:
 
 
 def longest_waits(results: Sequence[Result]) -> Iterator[str]:
-    """The longest wait of each run counts, and of the runs the best: neighbours make others longer and none shorter."""
+    """The longest wait of each run, and of the runs the best: other processes only make waits longer."""
     seen: Mapping[str, float] = {
         ", ".join(map(str, result.what.values())): min(run.details["longest wait ms"] for run in result.runs)
         for result in results

@@ -1,4 +1,4 @@
-"""The bus alone: what a message costs from publisher to worker, and a question to its answer and back."""
+"""The bus alone: the cost of a message from publisher to worker, and of a question with its answer."""
 
 import asyncio
 import os
@@ -15,17 +15,17 @@ from bus.messages.placement import ClaimAnswered, Claimed, ClaimResources
 from bus.publisher import Outgoing
 from bus.settings import BusSettings
 from bus.station import Station
-from tests.benchmarks.apart import apart
 from tests.benchmarks.books import WrongBooksError
 from tests.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus, unix_bus
 from tests.benchmarks.cpu import OneProcess, Spender
 from tests.benchmarks.measuring import Details, Effort, Result, Work, measured
 from tests.benchmarks.messages import HOST_IDS, batches_of, claims, reports
-from tests.benchmarks.roles import reader, running, yes_sayer
+from tests.benchmarks.remote_role import remote_role
+from tests.benchmarks.roles import granting_placement, reader, running
 
-# Items a parcel, and how many messages make a run of a second or two.
+# Items per parcel, and how many messages make a run of a second or two.
 PARCELS = {1: 5_000, 10: 20_000, 50: 40_000, 200: 80_000}
-# Handed to the publisher at once, and how many of these may be unconfirmed: what is said faster waits for its turn.
+# How many messages are handed to the publisher at once, and how many of them may be unconfirmed; more have to wait.
 SAID_AT_ONCE = 200
 SAID_UNCONFIRMED_MAX = 20
 
@@ -76,7 +76,7 @@ async def _one_way(bus: Bus, effort: Effort) -> list[Result]:
 
 
 class _Sent:
-    """How many reports were sent in all, which is what the reader counts."""
+    """Counts the sent reports, which the reader must receive."""
 
     def __init__(self, worked: Worked) -> None:
         self._worked = worked
@@ -118,7 +118,7 @@ async def _there_and_back(bus: Bus, effort: Effort) -> list[Result]:
                         prepare=partial(asking, client, batch, in_flight),
                     )
                     for batch, usual in effort.some(QUESTIONS).items()
-                    # A question all by itself tells how long a caller waits when nothing else goes on.
+                    # A single question at a time shows how long a caller waits on an idle bus.
                     for in_flight in ((1, ASKS_IN_FLIGHT) if batch == 1 else (ASKS_IN_FLIGHT,))
                 ]
         finally:
@@ -126,7 +126,7 @@ async def _there_and_back(bus: Bus, effort: Effort) -> list[Result]:
 
 
 def asking(client: Station, batch: int, in_flight: int, count: int) -> Work:
-    """So many claims on hosts all over, each of which must be granted."""
+    """This many claims on hosts all over the cloud; each must be granted."""
     return partial(_ask, client, list(batches_of(claims(count, HOST_IDS), batch)), in_flight)
 
 
@@ -150,17 +150,17 @@ async def _ask(client: Station, batches: Sequence[Sequence[ClaimResources]], in_
     return {"median wait ms": statistics.median(waited_s) * 1000}
 
 
-# Who has a part in it
+# The processes
 
 
 @asynccontextmanager
 async def _worker(role: str, bus: Bus) -> AsyncIterator[tuple[Worked, Spender | None]]:
-    """In a process of its own where the bus reaches there."""
+    """In a process of its own where the bus reaches other processes."""
     if bus.url:
-        async with apart(role, bus.url) as other:
+        async with remote_role(role, bus.url) as other:
             yield other, other.spender
     else:
-        async with (reader if role == "reader" else yes_sayer)(bus.broker) as handled:
+        async with (reader if role == "reader" else granting_placement)(bus.broker) as handled:
             yield handled, None
 
 

@@ -1,4 +1,4 @@
-"""The search for candidates by itself: no server, no text, only columns; with some claims told before each search."""
+"""The candidate search alone, without server and text: only the columns, with some claims applied before each search."""
 
 import os
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.benchmarks.measuring import Details, Effort, Result, Work, measured
 
 NEWEST = (1, 39)
 SEARCHES = 100
-# What 200 claims a second would be, at 10 searches a second.
+# Equals 200 claims a second at 10 searches a second.
 CLAIMS_BETWEEN = 20
 LIMITS: dict[str, int | None] = {"50": 50, "1,000": 1_000, "none": None}
 
@@ -55,7 +55,7 @@ def index_of(cloud: Cloud) -> ProviderIndex:
 
 
 def states_of(cloud: Cloud) -> Iterator[ProviderState]:
-    """As placement would tell of them."""
+    """As placement would publish them."""
     internals = count_from(1)
     for report in cloud.reports:
         for told in report.providers:

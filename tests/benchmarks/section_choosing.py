@@ -1,4 +1,4 @@
-"""The scheduler's choice by itself: no server, no message, only a picture; batches of equal wishes, and of different ones."""
+"""The scheduler's choice alone, without server and messages: a picture, and batches of equal and of different requests."""
 
 import os
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ WISHES = {"equal": equal_wishes(), "different": different_wishes()}
 
 
 async def choosing_section(effort: Effort) -> list[Result]:
-    """What an instance costs."""
+    """The cost of choosing a host for an instance."""
     clouds = (hosts_alone(1_000), hosts_alone(10_000), trees(1_000)) if effort.servers else (trees(100),)
     return [
         await measured(

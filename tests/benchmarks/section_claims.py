@@ -1,4 +1,4 @@
-"""Claims without a bus: lock, read, decide, write, commit, by placement's own handler, a batch a transaction."""
+"""Claims without a bus: lock, read, decide, write, commit, by placement's own handler, one batch a transaction."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from tests.benchmarks.cpu import OneProcess
 from tests.benchmarks.measuring import Details, Effort, Result, Work, measured
 from tests.benchmarks.messages import HOST_IDS, batches_of, claims
 
-# Claims a batch, and how many make a run of a second or so.
+# Claims per batch, and how many make a run of a second or so.
 BATCHES = {1: 1_000, 50: 8_000, 200: 10_000}
 HOSTS_CHOSEN = {"spread over 1,000": HOST_IDS, "on one": HOST_IDS[:1]}
 
@@ -36,7 +36,7 @@ async def claims_section(effort: Effort) -> list[Result]:
         if effort.servers:
             kinds.append(await stack.enter_async_context(postgres_books()))
         for books in kinds:
-            # The others have one writer at a time, whoever asks.
+            # The other stores have one writer at a time, however many clients ask.
             for connections in (1, 2) if isinstance(books, PostgresBooks) else (1,):
                 results += [
                     await _claims(books, connections, hosts, batch, effort)

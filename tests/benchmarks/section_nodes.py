@@ -1,9 +1,9 @@
-"""From a notification on Ironic's exchange to the pictures of all schedulers: how long it takes, and what it costs.
+"""From a notification on Ironic's exchange to the pictures of all schedulers: duration and cost.
 
-A notification that sets a node's maintenance is published, at a steady pace. The clock stops when the last scheduler's
-picture has the node reserved, or free again: placement has committed it before. Notifications alone decide here, so that
-Ironic's REST API has no part in the figures. Beside it stands how long a durable message takes from its publisher to a
-worker, at the same pace and in the same minutes.
+A notification that sets a node's maintenance is published at a steady pace. The clock stops when the last scheduler's
+picture has the node reserved, or free again; placement has committed that before. The daemon has only notifications, so
+that Ironic's REST API has no part in the figures. For comparison the report shows the duration of a durable message
+from its publisher to a worker, at the same pace and in the same minutes.
 """
 
 import asyncio
@@ -39,11 +39,10 @@ from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.store import SchedulerStore
 from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.store_sql import SqlSchedulerStore
-from tests.benchmarks.apart import apart
 from tests.benchmarks.books import WrongBooksError, check, closing, database_of
 from tests.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
+from tests.benchmarks.compared_servers import PostgresServer, postgres_server
 from tests.benchmarks.cpu import OneProcess, Spender
-from tests.benchmarks.incumbent import Arena, arena
 from tests.benchmarks.measuring import (
     DATABASE,
     GENERATOR,
@@ -57,31 +56,32 @@ from tests.benchmarks.measuring import (
 )
 from tests.benchmarks.messages import CELL, HOSTS, report
 from tests.benchmarks.node_roles import Seen, daemon, scheduler
+from tests.benchmarks.remote_role import remote_role
 from tests.benchmarks.roles import placement, running
 
 SECTION = "events of nodes"
 ROOMS = ("placement_worker", "scheduler_worker", "ironic_sync")
 NODES = 1_000
 EVENTS = 5_000
-# A second.
+# Per second.
 EMBEDDED_RATE, SERVERS_RATE = 100, 500
 SCHEDULERS = 2
 RUNS = 5
 MS_PER_S = 1e3
-# What is promised, of the median run.
+# The promised limits, for the median run.
 EMBEDDED_P99_MS_MAX = 10.0
 SERVERS_P50_MS_MAX, SERVERS_P99_MS_MAX = 30.0, 150.0
-# Where others use the machine too: or within so many times what the bus alone takes.
+# On a busy machine: or within this many times the duration of the bus alone.
 TIMES_OF_BUS = 4
 PATIENCE_S = 120.0
-# A picture that notes nothing for so long has missed what it has not.
+# A picture without changes for this long has missed those that it does not have.
 QUIET_S = 2.0
 LOOK_S = 0.02
 _ROOT = Path(__file__).parents[2]
 _LINE_BYTES_MAX = 2**26
 _END_S_MAX = 30.0
 
-# The changes that a picture noted since it was asked last, when there were so many in all (0: at once).
+# The changes of a picture since the last call, once there were this many in all (0: at once).
 Until = Callable[[int], Awaitable[Sequence[Seen]]]
 
 
@@ -93,16 +93,16 @@ async def nodes_section(effort: Effort) -> list[Result]:
             what: dict[str, str | int] = {"broker": "memory", "store": store, "a second": EMBEDDED_RATE}
             results.append(await events.measured(what, EMBEDDED_RATE, effort))
     if effort.servers:
-        async with rabbitmq_bus() as bus, arena() as ring:
+        async with rabbitmq_bus() as bus, postgres_server() as ring:
             results += await _on_servers(bus, ring, effort)
     return results
 
 
-# What happens
+# The changes
 
 
 class Flip(Struct, frozen=True):
-    """A node goes into maintenance, or comes back."""
+    """A node enters maintenance, or leaves it."""
 
     node: ProviderId
     reserved: int
@@ -110,7 +110,7 @@ class Flip(Struct, frozen=True):
 
 
 class Flips:
-    """Nodes of a simulated Ironic, of which one after the other changes."""
+    """The nodes of a simulated Ironic, which change one after the other."""
 
     def __init__(self, count: int) -> None:
         self._said: list[bytes] = []
@@ -120,11 +120,11 @@ class Flips:
         self._turn = 0
 
     def first(self) -> list[Flip]:
-        """Each node speaks once, so that it is known."""
+        """Each node sends one notification first, so that the daemon knows it."""
         return [self._flip(node, is_on=False) for node in self.nodes]
 
     def some(self, count: int, rate: int) -> list[Flip]:
-        """Their timestamps are those of the moments at which they will be published."""
+        """Their timestamps are those of their later publication."""
         began_s = time.time()
         flips = []
         for number in range(count):
@@ -137,7 +137,7 @@ class Flips:
     def _flip(self, node: str, *, is_on: bool) -> Flip:
         self._said.clear()
         self._ironic.set_maintenance(node, is_on=is_on)
-        # The word that it begins counts for nobody.
+        # The notification that a change starts does not count.
         return Flip(ProviderId(UUID(node)), int(is_on), self._said[-1])
 
     def _hear(self, key: str, properties: Mapping[str, Any], body: bytes) -> None:  # noqa: ARG002 - Ironic's form
@@ -145,7 +145,7 @@ class Flips:
 
 
 class Events(Struct, frozen=True):
-    """What is published, and where it arrives."""
+    """Publishes notifications, and collects their arrival."""
 
     flips: Flips
     publish: Callable[[bytes], Awaitable[None]]
@@ -175,7 +175,7 @@ class Events(Struct, frozen=True):
         return waits_of(await self._told(flips, rate))
 
     async def _told(self, flips: Sequence[Flip], rate: int = 0) -> list[float]:
-        """How many seconds each of them took to the last picture."""
+        """The duration of each change until the last picture had it, in seconds."""
         sent_at_s = await paced([partial(self.publish, flip.body) for flip in flips], rate)
         async with asyncio.timeout(PATIENCE_S):
             seen = [await _all_seen(picture, flips) for picture in self.pictures]
@@ -183,7 +183,7 @@ class Events(Struct, frozen=True):
 
 
 async def paced(deeds: Sequence[Callable[[], Awaitable[None]]], rate: int) -> list[float]:
-    """Begin so many a second, or all at once, and do not wait for one before the next; when each began."""
+    """Start this many a second, or all at once, without waiting for earlier ones; returns the start times."""
     began_s = time.monotonic()
     began_at_s = []
     async with asyncio.TaskGroup() as doing:
@@ -200,8 +200,8 @@ async def _done(deed: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _all_seen(picture: Until, flips: Sequence[Flip]) -> list[Seen]:
-    """All changes that a picture noted, when it has the last one of every node and notes no more. Where it is behind, it may
-    have missed some in between: placement tells what a node is, not what it was.
+    """All changes of a picture, once it has the last one of every node and there are no more. A picture that lags may
+    skip intermediate ones: placement publishes the state of a node, not each change.
     """
     last: dict[UUID, int] = {flip.node: flip.reserved for flip in flips}
     noted: list[Seen] = []
@@ -218,7 +218,9 @@ async def _all_seen(picture: Until, flips: Sequence[Flip]) -> list[Seen]:
 
 
 def _waits(flips: Sequence[Flip], sent_at_s: Sequence[float], seen: Sequence[Seen]) -> list[float]:
-    """Of one picture, the last changes of each node first: a change that was missed waited until the next that was not."""
+    """The waits in one picture, from the last changes of each node backwards: a skipped change waited until the next
+    one arrived.
+    """
     noted: dict[UUID, list[Seen]] = defaultdict(list)
     for each in seen:
         noted[each.node].append(each)
@@ -293,7 +295,7 @@ async def _embedded(store: str, effort: Effort) -> AsyncIterator[Events]:
 
 @asynccontextmanager
 async def publishing(broker: Broker) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
-    """As Ironic publishes: to its exchange, durable, and confirmed."""
+    """Publish as Ironic does: to its exchange, durable, and confirmed."""
     connection = await broker.connect()
     try:
         await connection.declare(objects_of((CELL,), create_foreign=True))
@@ -307,10 +309,10 @@ async def publishing(broker: Broker) -> AsyncIterator[Callable[[bytes], Awaitabl
         await connection.close()
 
 
-# On servers, each part a process
+# On servers, each part in a process of its own
 
 
-async def _on_servers(bus: Bus, ring: Arena, effort: Effort) -> list[Result]:
+async def _on_servers(bus: Bus, ring: PostgresServer, effort: Effort) -> list[Result]:
     what: dict[str, str | int] = {"broker": bus.name, "store": "postgresql", "a second": SERVERS_RATE}
     async with ring.database() as name, AsyncExitStack() as stack:
         url = database_of(ring.postgres, name)
@@ -318,7 +320,7 @@ async def _on_servers(bus: Bus, ring: Arena, effort: Effort) -> list[Result]:
             await upgrade(url, room)
         alone = await _bus_alone(bus, effort)
         publish = await stack.enter_async_context(publishing(bus.broker))
-        placing = await stack.enter_async_context(apart("placement", bus.url, url))
+        placing = await stack.enter_async_context(remote_role("placement", bus.url, url))
         schedulers = [
             await stack.enter_async_context(role_apart("scheduler", bus.url, url, f"scheduler-{number}"))
             for number in range(SCHEDULERS)
@@ -328,7 +330,7 @@ async def _on_servers(bus: Bus, ring: Arena, effort: Effort) -> list[Result]:
             GENERATOR: OneProcess(os.getpid()),
             "daemon": keeping.spender,
             "placement": placing.spender,
-            "schedulers": Several([each.spender for each in schedulers]),
+            "schedulers": ProcessGroup([each.spender for each in schedulers]),
             **bus.spenders,
             DATABASE: ring.spender,
         }
@@ -341,7 +343,7 @@ async def _on_servers(bus: Bus, ring: Arena, effort: Effort) -> list[Result]:
     return [alone, result]
 
 
-class Several:
+class ProcessGroup:
     """Processes that are counted together."""
 
     def __init__(self, spenders: Collection[Spender]) -> None:
@@ -352,7 +354,7 @@ class Several:
 
 
 class RoleApart:
-    """A process of node_roles.py, seen from here."""
+    """A process of node_roles.py, as the benchmark controls it."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -398,11 +400,11 @@ async def role_apart(
                 await process.wait()
 
 
-# What the bus alone takes
+# The duration of the bus alone
 
 
 class _Stamps:
-    """When reports arrived; nothing else is done with them."""
+    """Records when reports arrive, and nothing else."""
 
     def __init__(self) -> None:
         self.at_s: dict[int, float] = {}
@@ -454,7 +456,7 @@ async def _send(sender: Station, number: int) -> None:
     await sender.publisher.send(structs.replace(report(number % HOSTS), sequence=number))
 
 
-# What is promised
+# Promised limits
 
 
 def event_waits(results: Sequence[Result]) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""Four daemons that share nodes: the first sync, a storm of notifications, and one of the daemons killed.
+"""Four daemons that share nodes: the first sync, a storm of notifications, and one daemon killed.
 
-At the end of each, placement must have of every node what Ironic says, and every node must have one owner that is alive: else
-the section fails. Times go by the clock; the simulated Ironic, its REST API included, is in this process, and is not counted.
+At the end of each, placement must have every node's state at Ironic, and every node must have one live owner; otherwise
+the section fails. Times are of the wall clock. The simulated Ironic and its REST API run in this process, which is not
+counted.
 """
 
 import asyncio
@@ -27,16 +28,16 @@ from ironic_sync.store_memory import MemoryIronicStore
 from ironic_sync.store_sql import SqlIronicStore
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.store_sql import SqlPlacementStore
-from tests.benchmarks.apart import apart
 from tests.benchmarks.books import WrongBooksError, check, closing, database_of
 from tests.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
+from tests.benchmarks.compared_servers import postgres_server
 from tests.benchmarks.cpu import OneProcess, Spender
-from tests.benchmarks.incumbent import arena
 from tests.benchmarks.measuring import DATABASE, GENERATOR, Details, Effort, Result, measured_once
 from tests.benchmarks.messages import CELL
 from tests.benchmarks.node_roles import CLASS, Daemon
+from tests.benchmarks.remote_role import remote_role
 from tests.benchmarks.roles import placement, running
-from tests.benchmarks.section_nodes import ROOMS, Several, role_apart
+from tests.benchmarks.section_nodes import ROOMS, ProcessGroup, role_apart
 
 SECTION = "a ring of daemons"
 NAMES = ("d1", "d2", "d3", "d4")
@@ -44,12 +45,12 @@ NODES, EVENTS = 10_000, 20_000
 NODES_QUICK, EVENTS_QUICK = 60, 200
 # A part of the storm is repeated just before a daemon is killed.
 FLIPS_BEFORE_DEATH = 10
-# Not more than this is on its way: the sender drops what it cannot send.
+# At most this many are unsent: beyond it the sender drops notifications.
 UNSENT_MAX = 500
 PATIENCE_S = 900.0
 LOOK_S = 0.05
 DRAIN_S = 10.0
-# What is promised.
+# The promised limits.
 OWNERS_S_MAX, REPORTED_S_MAX = 2.0, 30.0
 QUICK = IronicSettings(
     lease_s=2.0,
@@ -69,7 +70,7 @@ async def ring_section(effort: Effort) -> list[Result]:
 
 
 class Ring(Struct, frozen=True):
-    """The daemons, and all that is looked at from outside."""
+    """The daemons, and everything that is checked from outside."""
 
     bus: str
     simulation: IronicSimulation
@@ -112,7 +113,7 @@ class Ring(Struct, frozen=True):
         return {"seconds": time.monotonic() - began_s}
 
     async def _flip(self, count: int) -> None:
-        """The maintenance of so many nodes is set, or taken back."""
+        """Set or clear the maintenance of this many nodes."""
         ironic, sender = self.simulation.ironic, self.simulation.sender
         nodes = list(ironic.nodes)
         for number in range(count):
@@ -124,7 +125,7 @@ class Ring(Struct, frozen=True):
             raise WrongBooksError(f"{sender.lost} notifications were lost before they were sent")
 
     async def _lose_one(self) -> Details:
-        """In the middle of its work: what it has not acknowledged is heard by others."""
+        """Kill one in the middle of its work: the other daemons get its unacknowledged messages."""
         await self._flip(self.events // FLIPS_BEFORE_DEATH)
         await self.kill()
         await self._until(self._is_lease_over, f"the lease of {NAMES[0]} is over")
@@ -135,7 +136,7 @@ class Ring(Struct, frozen=True):
         await self._until(self._is_as_ironic_says, "placement has what Ironic says")
         return {"new owners s": taken_s - noticed_s, "seconds": time.monotonic() - noticed_s}
 
-    # What is waited for
+    # Conditions to wait for
 
     async def until_reported(self) -> None:
         await self._until(self._are_reported, "all nodes are owned, read and reported")
@@ -184,7 +185,7 @@ class Ring(Struct, frozen=True):
         return len(said)
 
     async def _check(self) -> None:
-        """Nothing is lost, and nothing is owned twice or by a daemon that is gone."""
+        """Nothing is lost, and no node has two owners or a dead one."""
         if wrong := await self._differences():
             raise WrongBooksError(f"placement has something else than Ironic says of {wrong} nodes")
         alive = {each.name for each in await self.rows.members() if each.is_alive}
@@ -194,7 +195,7 @@ class Ring(Struct, frozen=True):
 
 
 class _Ended(Struct, frozen=True):
-    """A process that was killed: nobody can tell any more what it spent."""
+    """A killed process: its CPU time can no longer be read."""
 
     until_then_s: float
 
@@ -241,7 +242,7 @@ async def _embedded() -> AsyncIterator[Ring]:
 
 
 async def _end(task: asyncio.Task[None]) -> None:
-    """At once: nothing is given back."""
+    """End at once, without handing anything over."""
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
@@ -269,20 +270,20 @@ async def _client(bus: Bus) -> AsyncIterator[Station]:
         await client.close()
 
 
-# On servers, each part a process
+# On servers, each part in a process of its own
 
 
 @asynccontextmanager
 async def _on_servers() -> AsyncIterator[Ring]:
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(rabbitmq_bus())
-        servers = await stack.enter_async_context(arena())
+        servers = await stack.enter_async_context(postgres_server())
         url = database_of(servers.postgres, await stack.enter_async_context(servers.database()))
         for room in ROOMS:
             await upgrade(url, room)
         simulation = await stack.enter_async_context(_simulation(bus, NODES))
         client = await stack.enter_async_context(_client(bus))
-        placing = await stack.enter_async_context(apart("placement", bus.url, url))
+        placing = await stack.enter_async_context(remote_role("placement", bus.url, url))
         rows = SqlIronicStore(url)
         stack.push_async_callback(rows.close)
         daemons = dict[str, Spender]()
@@ -303,7 +304,7 @@ async def _on_servers() -> AsyncIterator[Ring]:
 
         spenders: dict[str, Spender] = {
             GENERATOR: OneProcess(os.getpid()),
-            "daemons": Several(daemons.values()),
+            "daemons": ProcessGroup(daemons.values()),
             "placement": placing.spender,
             **bus.spenders,
             DATABASE: servers.spender,
@@ -313,7 +314,7 @@ async def _on_servers() -> AsyncIterator[Ring]:
             await check(store)
 
 
-# What is promised
+# Promised limits
 
 
 def ring_times(results: Sequence[Result]) -> Iterator[str]:

@@ -1,1 +1,3 @@
-"""Whether we are what clients of OpenStack's Placement take us for: judged by upstream's own suite, and by its clients."""
+"""Do we behave as OpenStack's Placement does towards its clients? Checked with upstream's own test suite, and with its
+clients.
+"""

@@ -1,6 +1,7 @@
-"""AsyncAPI's own parser, as it is published, reads docs/asyncapi.json: `python -m tests.conformance.asyncapi_parser`.
+"""AsyncAPI's own published parser reads docs/asyncapi.json: `python -m tests.conformance.asyncapi_parser`.
 
-It needs npm, and installs the parser beside the other clients. Ends with 1 if the parser finds an error or a warning.
+It needs npm, and installs the parser beside the other clients. The exit code is 1 if the parser finds an error or a
+warning.
 """
 
 import shutil
@@ -13,7 +14,7 @@ from tests.environments import DIRECTORY
 DOCUMENT = Path(__file__).parents[2] / "docs" / "asyncapi.json"
 PACKAGE = "@asyncapi/parser@^3"
 WORST_ALLOWED = 2
-# What it prints is a line for each thing it minds, the severity first: 0 is an error, 1 a warning, 2 and 3 are hints.
+# The parser prints one line for each problem, the severity first: 0 is an error, 1 a warning, 2 and 3 are hints.
 PROGRAM = """
 import { Parser } from "@asyncapi/parser";
 import { readFileSync } from "fs";

@@ -1,9 +1,9 @@
 """Unmodified clients against a placement server: `python -m tests.conformance.clients [--against ours|openstacks]`
 
-They are the `openstack` command with osc-placement, and Nova's SchedulerReportClient, in an environment of their own that
-is made when it is first needed. Our server is asked with either kind of authentication that needs no Keystone, each time
-with empty books; OpenStack's own server, which shows that the scripts are right about it, with the one that it has.
-Ends with 1 if any step failed.
+The clients are the `openstack` command with osc-placement, and Nova's SchedulerReportClient, in an environment of their
+own that is created on first use. Our server is tested with each kind of authentication that needs no Keystone, each
+time with empty books. OpenStack's own server is tested with its only kind; this shows that the scripts are right. The
+exit code is 1 if any step failed.
 """
 
 import argparse
@@ -24,10 +24,10 @@ from tests.placement_servers import openstacks_server, our_server
 
 CLIENTS = ("python-openstackclient>=10", "osc-placement>=4.9", "nova>=34")
 USER, PASSWORD = "somebody", "a password: with a colon"
-# The fewest rounds that bcrypt has: nobody is to be kept out here.
+# The smallest number of rounds that bcrypt allows: these passwords protect nothing.
 BCRYPT_ROUNDS = 4
 PROJECT_DIRECTORY = Path(__file__).parents[2]
-# How each client is told whom to be, by the kind of authentication: keystoneauth's own names for it.
+# The credentials of each client by kind of authentication, under keystoneauth's own names.
 CREDENTIALS: Mapping[str, Mapping[str, str]] = {
     "none": {"auth-type": "none"},
     "basic": {"auth-type": "http_basic", "username": USER, "password": PASSWORD},
@@ -37,7 +37,7 @@ CREDENTIALS: Mapping[str, Mapping[str, str]] = {
 
 @contextmanager
 def server_with_empty_books(against: str, auth: str) -> Iterator[str]:
-    """Its address."""
+    """Returns its address."""
     with tempfile.TemporaryDirectory(prefix="moor-") as directory:
         books = f"sqlite+aiosqlite:///{directory}/placement.db"
         if against == "openstacks":
@@ -75,7 +75,7 @@ def nova_works_on(url: str, auth: str, programs: Path, title: str) -> bool:
         file.write("\n".join(("[placement]", *lines, "")))
         file.flush()
         done = subprocess.run(
-            # It tells of a library that it uses, on each start.
+            # On each start it warns about a library that it uses.
             (
                 str(programs / "python"),
                 "-W",

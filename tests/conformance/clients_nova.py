@@ -1,7 +1,7 @@
-"""Nova's own SchedulerReportClient, as it is published, doing what its computes, conductors and schedulers do with it.
+"""Nova's own published SchedulerReportClient, used as Nova's computes, conductors and schedulers use it.
 
-Run by the Python of its own environment: `python -m tests.conformance.clients_nova CONFIG_FILE TITLE`, with Nova's own
-configuration, which says where placement is and how to ask it.
+The Python of its own environment runs it: `python -m tests.conformance.clients_nova CONFIG_FILE TITLE`, with Nova's own
+configuration, which says where placement is and how to authenticate.
 """
 
 import logging
@@ -124,7 +124,7 @@ def _claims(compute: Service, scheduler: Service, steps: Steps) -> None:
     with steps.step("get_allocation_candidates for a flavor"):
         requests, summaries = scheduler.candidates(flavor())
         expect({provider for each in requests for provider in each["allocations"]}, {HOST, OTHER})
-        # Whole trees are told of, also where only their root is asked.
+        # The answer has whole trees, also where the question names only their root.
         expect(set(summaries), {HOST, *NUMA, OTHER})
         expect(summaries[HOST]["resources"]["VCPU"], {"capacity": 32, "used": 0})
     with steps.step("get_allocation_candidates for one with groups, a subtree, a shared disk, and traits"):
@@ -205,7 +205,7 @@ def _moves(compute: Service, scheduler: Service, steps: Steps) -> None:
 
 
 def _reshape(_: Service, __: Service, steps: Steps) -> None:
-    # A compute reshapes when it was upgraded, and so has just started.
+    # A compute reshapes after an upgrade, so it has just been restarted.
     compute = Service()
     with steps.step("a reshape moves inventory and what is claimed of it into the tree"):
         tree = compute.tree(HOST, "nova-host")
@@ -255,7 +255,7 @@ def _on(requests: list[dict[str, Any]], provider: str) -> dict[str, Any]:
 def main(file: str, title: str) -> int:
     config.parse_args(["nova", "--config-file", file], configure_db=False, init_rpc=False)
     objects.register_all()
-    # It warns of each refusal, and most of them are wanted here; what is not is told by its step.
+    # The client warns of each refusal, and most of them are intended here; a step reports the others.
     logging.getLogger("nova").setLevel(logging.CRITICAL)
     return 0 if nova_works(title) else 1
 

@@ -1,4 +1,4 @@
-"""A service of Nova's with its SchedulerReportClient, as far as it deals with placement; and what it has to say there."""
+"""A Nova service with its SchedulerReportClient, as far as it uses placement, and the data that it sends."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ PROJECT, USER = "nova-project", "nova-user"
 
 
 class Service:
-    """A Nova service, with a client that keeps a picture of its own of the providers."""
+    """A Nova service, whose client caches the providers."""
 
     def __init__(self) -> None:
         self.admin = context.get_admin_context()
@@ -28,7 +28,7 @@ class Service:
         self.client.update_from_provider_tree(self.admin, tree, allocations=allocations)
 
     def held(self, consumer: str) -> dict[str, dict[str, int]]:
-        """What a consumer has, by provider."""
+        """The allocations of a consumer, by provider."""
         told = self.client.get_allocs_for_consumer(self.admin, consumer)
         return {provider: each["resources"] for provider, each in told["allocations"].items()}
 

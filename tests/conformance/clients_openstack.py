@@ -1,7 +1,7 @@
-"""The `openstack` command with osc-placement, as it is published: each of its placement subcommands, one after another.
+"""The `openstack` command with the published osc-placement: each of its placement subcommands, one after another.
 
-They tell one story of a cloud with two hosts, one of them with a network card below it, and each is a process as a
-person would start it. That none was left out is checked against the command's own list.
+The steps use one cloud with two hosts, one of them with a network card as a child. Each step is a process, as a person
+would start it. A check against the command's own list shows that no subcommand is missing.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def openstack_works(openstack: Openstack, title: str) -> bool:
 
 
 def a_stranger_is_refused(openstack: Openstack, title: str) -> bool:
-    """With a password that is wrong, and told so in words: the command looks for them in the answer."""
+    """With a wrong password. The refusal must say so in words: the command looks for them in the answer."""
     steps = Steps(title)
     with steps.step("refused: a wrong password"):
         expect_within(openstack.refused("resource provider list"), "the password is wrong (HTTP 401)")
@@ -53,7 +53,7 @@ def _classes_and_traits(openstack: Openstack, steps: Steps) -> None:
         openstack("resource class create", "CUSTOM_FPGA")
     with steps.step("resource class set"):
         openstack("resource class set", "CUSTOM_GOLD")
-        # It is there already, and may be.
+        # It exists already, which is no error.
         openstack("resource class set", "CUSTOM_GOLD")
     with steps.step("resource class show"):
         expect(openstack.told("resource class show", "CUSTOM_FPGA"), {"name": "CUSTOM_FPGA"})

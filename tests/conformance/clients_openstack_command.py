@@ -1,4 +1,4 @@
-"""The `openstack` command as a program, asked as a person at a terminal would ask it: what it printed, or why it refused."""
+"""Runs the `openstack` command as a program, as a person at a terminal would; returns its output, or raises its error."""
 
 import json
 import os
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 120.0
-# What the newest version knows, and what none is asked for: the command then settles on one with the server.
+# The features of the newest version, without asking for a version: the command negotiates one with the server.
 NEWEST, SETTLED, FIRST = "1.39", "1", "1.0"
 
 
 class RefusedError(RuntimeError):
-    """The command ended with an error, which this tells."""
+    """The command ended with an error; the message holds its output."""
 
 
 class Openstack:
@@ -21,12 +21,12 @@ class Openstack:
 
     def __init__(self, program: Path, url: str, credentials: Sequence[str]) -> None:
         self._before = (str(program), "--os-endpoint", url, *credentials)
-        # Whatever cloud the person at this terminal has is not meant.
+        # Ignore the cloud configuration of the person who runs this.
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
         self.used: set[str] = set()
 
     def __call__(self, subcommand: str, *arguments: str, version: str = NEWEST) -> str:
-        """What it printed."""
+        """Returns its output."""
         self.used.add(subcommand)
         done = subprocess.run(
             (*self._before, "--os-placement-api-version", version, *subcommand.split(), *arguments),
@@ -53,7 +53,7 @@ class Openstack:
 
     @property
     def subcommands(self) -> set[str]:
-        """All that there are for placement, by its own account."""
+        """All placement subcommands, by the command's own list."""
         told = json.loads(self("command list", "--group", "openstack.placement.v1", "-f", "json"))
         self.used.remove("command list")
         return {command for group in told for command in group["Commands"]}

@@ -1,6 +1,6 @@
-"""What a client did, step by step, and whether it saw what it should have: printed as a table, and counted.
+"""The steps of a client and their results, printed as a table and counted.
 
-Nothing but the standard library is imported here: a client's own environment runs it, too.
+It imports only the standard library, because the clients' own environments run it too.
 """
 
 import time
@@ -11,7 +11,7 @@ NAME_WIDTH = 64
 
 
 class Steps:
-    """A step that fails does not keep the others from being tried: what one client cannot do, another may."""
+    """After a failed step the others still run: where one client fails, another may succeed."""
 
     def __init__(self, title: str) -> None:
         self._done = 0
@@ -37,13 +37,13 @@ class Steps:
 
     @property
     def are_well(self) -> bool:
-        """Say how many there were, and whether all went well."""
+        """Print the number of steps; true if all went well."""
         print(f"  {self._done} steps, {len(self._failed)} failed", flush=True)
         return bool(self._done) and not self._failed
 
 
 def expect(seen: object, wanted: object) -> None:
-    """Unlike a bare assertion, says both."""
+    """Unlike a bare assertion, the error shows both values."""
     if seen != wanted:
         raise AssertionError(f"saw    {seen!r}\nwanted {wanted!r}")
 

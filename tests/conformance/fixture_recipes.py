@@ -1,9 +1,8 @@
-"""Upstream's fixtures, made through the API of the server under test.
+"""Upstream's fixtures, created through the API of the server under test.
 
-Upstream's own start a server inside the test and write to its database. Here only their recipes are run, from the file in
-the wheel: which providers, inventories, traits and allocations there are, and which variables tell the steps of them. The
-imports are left out; what the recipes make things with is given to them from here, and whatever would set a server up
-comes to nothing.
+Upstream's fixtures start a server inside the test and write to its database. Here only their recipes run, from the file
+in the wheel: which providers, inventories, traits and allocations exist, and which variables name them for the steps.
+Their imports are replaced: objects from here create the rows, and everything that would start a server does nothing.
 """
 
 import ast
@@ -21,7 +20,7 @@ from gabbi import fixture
 from tests.conformance.placement_calls import PlacementCalls
 from tests.conformance.suite_files import functional_tests
 
-# What upstream's file imports to set a server up.
+# The imports of upstream's file that start a server.
 _SERVER = (
     "capture",
     "cfg",
@@ -39,7 +38,7 @@ _SERVER = (
 
 
 def fixtures_by(calls: PlacementCalls) -> SimpleNamespace:
-    """A module, as gabbi takes one: the fixtures' classes by their names."""
+    """A module, as gabbi expects it, with the fixtures' classes by name."""
     path = functional_tests() / "fixtures" / "gabbits.py"
     tree = ast.parse(path.read_text(), path.name)
     tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
@@ -62,7 +61,7 @@ def fixtures_by(calls: PlacementCalls) -> SimpleNamespace:
 
 
 class _Nothing:
-    """Stands for all that would set up a server: whatever is asked of it, it does nothing."""
+    """Replaces everything that would start a server: each attribute and call does nothing."""
 
     def __getattr__(self, name: str) -> "_Nothing":
         return self
@@ -80,12 +79,13 @@ class _Provider:
         self.uuid = provider_id
 
     def set_aggregates(self, aggregates: tuple[str, ...]) -> None:
-        # Upstream writes them past the API: no generation moves. So it is at the first version that has them.
+        # Upstream writes aggregates without the API, so no generation changes. The first version with aggregates does
+        # the same.
         self._calls.put(f"/resource_providers/{self.uuid}/aggregates", list(aggregates), "1.1")
 
 
 class _Making:
-    """By the names that the recipes know."""
+    """The functions that create rows, under the names that the recipes use."""
 
     def __init__(self, calls: PlacementCalls, uuids: "_SameUuids") -> None:
         self._calls = calls
@@ -129,12 +129,12 @@ class _Making:
             "user_id": consumer.user.external_id,
             "project_id": consumer.project.external_id,
         }
-        # The last version at which a consumer has no type, as upstream's have none.
+        # The last version in which a consumer has no type: upstream's consumers have none.
         self._calls.put(f"/allocations/{consumer.uuid}", body, "1.37")
 
 
 class _Named:
-    """A user or a project: the API knows them by their first allocation."""
+    """A user or a project: the API creates them with their first allocation."""
 
     def __init__(self, _: object, external_id: str) -> None:
         self.external_id = external_id
@@ -154,7 +154,7 @@ class _CustomClass:
 
 
 class _SameUuids:
-    """A uuid by any name, the same for the same name."""
+    """A uuid for any name, always the same for the same name."""
 
     def __getattr__(self, name: str) -> str:
         made = _new_uuid()

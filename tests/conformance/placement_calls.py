@@ -1,4 +1,4 @@
-"""The few calls by which fixtures are made and taken away, over HTTP, of any Placement."""
+"""The few HTTP calls that create and remove fixtures on any Placement."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import httpx
 
-# Every role that any policy asks for: who makes fixtures is not who is tested.
+# Every role that any policy requires: the user that creates fixtures is not under test.
 _HEADERS: Final = {
     "x-auth-token": "admin",
     "x-roles": "admin,service,member,reader",
@@ -35,7 +35,7 @@ class PlacementCalls:
         return int(self.get(f"/resource_providers/{provider}")["generation"])
 
     def forget_everything(self) -> None:
-        """As a new server has it: no provider, no consumer, no custom name."""
+        """Restore the state of a new server: no provider, no consumer, no custom name."""
         providers = self.get("/resource_providers")["resource_providers"]
         for consumer in sorted({c for p in providers for c in self._consumers_of(p["uuid"])}):
             self._call("DELETE", f"/allocations/{consumer}")

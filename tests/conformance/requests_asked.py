@@ -1,4 +1,4 @@
-"""A request, and an answer, as they are handed to the process of the real openstack-placement and back."""
+"""A request and its answer, as they pass to the process of the real openstack-placement and back."""
 
 from msgspec import Struct
 
@@ -14,5 +14,5 @@ class Told(Struct, frozen=True):
     status: int
     media: str = ""
     body: str = ""
-    # The methods there are, of a 405.
+    # The allowed methods in an answer 405.
     allow: str = ""

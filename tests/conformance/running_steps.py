@@ -1,4 +1,4 @@
-"""One file of the suite against one server: which of its steps failed, and how."""
+"""Runs one file of the suite against one server, and reports which steps failed, and how."""
 
 import http.client
 import io
@@ -22,7 +22,7 @@ _Raised = tuple[type[BaseException], BaseException, TracebackType] | tuple[None,
 
 
 def failures_of(file: SuiteFile, url: str) -> dict[str, str]:
-    """Each step that failed, with why; the server is emptied before."""
+    """Each step that failed, with the reason; the server is emptied before."""
     calls = PlacementCalls(url)
     forwarding = _Forwarding(url)
     try:
@@ -52,7 +52,7 @@ def failures_of(file: SuiteFile, url: str) -> dict[str, str]:
 
 
 class _Steps(unittest.TestResult):
-    """By the names of the steps. What is skipped has failed: upstream skips nothing."""
+    """Results by the names of the steps. A skipped step counts as failed: upstream skips none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _Steps(unittest.TestResult):
         self._fail(test, f"skipped: {reason}")
 
     def addExpectedFailure(self, test: unittest.TestCase, err: _Raised) -> None:  # noqa: N802
-        # Upstream fails it, too, and says so in the file.
+        # It fails upstream as well, and the file says so.
         del test, err
         self.passed += 1
 
@@ -85,10 +85,10 @@ class _Steps(unittest.TestResult):
 
 
 class _Forwarding:
-    """What gabbi asks, over one connection to the server, with exactly its headers.
+    """Sends gabbi's requests over one connection to the server, with exactly its headers.
 
-    gabbi's own client refuses to send what is no HTTP, as one of the steps does; and makes a TLS context for each step.
-    Instead of a server, gabbi takes an application to ask: this is one, and only hands on.
+    gabbi's own client refuses to send invalid HTTP, which one of the steps needs, and creates a TLS context for each
+    step. gabbi can call an application in place of a server: this one forwards its requests.
     """
 
     def __init__(self, url: str) -> None:
@@ -119,7 +119,7 @@ class _Forwarding:
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    """Fixtures tell the steps by variables."""
+    """Fixtures pass values to the steps in environment variables."""
     before = dict(os.environ)
     try:
         yield

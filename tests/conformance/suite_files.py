@@ -1,4 +1,4 @@
-"""Upstream's suite, as its wheel brings it: YAML files of steps, and which kind of server each wants."""
+"""Upstream's suite as its wheel contains it: YAML files of steps, and the kind of server that each needs."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -8,7 +8,7 @@ from typing import Final
 import yaml
 from msgspec import Struct
 
-# What upstream's fixtures turn their server into; the others want it as it comes.
+# The configuration that upstream's fixtures give their server; files without such a fixture need the default one.
 _PROFILES: Final = {
     "OpenPolicyFixture": "open",
     "SecureRBACPolicyFixture": "secure",
@@ -29,7 +29,7 @@ class SuiteFile(Struct, frozen=True):
 
 def suite_files() -> Iterator[SuiteFile]:
     for path in sorted((functional_tests() / "gabbits").glob("*.yaml")):
-        # gabbi's files say their own tags; only lists and names are looked at here.
+        # gabbi's files have YAML tags of their own; only lists and names are read here.
         written = yaml.load(path.read_text(), Loader=yaml.CBaseLoader)  # noqa: S506  (upstream's, and texts alone)
         fixtures = written.get("fixtures", ())
         profile = next((_PROFILES[name] for name in fixtures if name in _PROFILES), "default")
@@ -37,7 +37,7 @@ def suite_files() -> Iterator[SuiteFile]:
 
 
 def functional_tests() -> Path:
-    """Where the wheel keeps them. The package is found, not imported: nothing of it runs here."""
+    """Their directory in the wheel. The package is located, not imported: none of its code runs here."""
     found = find_spec("placement")
     assert found is not None, (
         "openstack-placement is not installed; it is a development dependency of this project"

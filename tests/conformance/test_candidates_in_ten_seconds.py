@@ -1,13 +1,13 @@
-"""No question that the real openstack-placement answers within ten seconds is refused for what it costs.
+"""Our server refuses no search as too costly that the real openstack-placement answers within ten seconds.
 
-The real one goes through the product of what each group may have in a tree, and does something for every element of it: on the
-machine on which our limits were chosen 17 microseconds at least, so that ten seconds are 600,000 of them at most (isolate
-costs it ten times as much). Ours looks at most once at each beginning of an element, most of which it never sees. The kind of
-question that leaves it the most to look at has two places for each group and no solution that sums could rule out: 524,288
-elements (19 groups, 9.2 seconds of the real one) took five million steps. The limit is ten times that.
+The real one builds the product of all places of each group in a tree, and works on every element of it. On the machine
+on which our limits were chosen that takes at least 17 microseconds each, so ten seconds allow at most 600,000 elements
+(isolate costs ten times as much). Our search visits each beginning of an element at most once, and prunes most of them.
+The worst kind for it has two places for each group and no solution that sums could rule out: 524,288 elements (19
+groups, 9.2 seconds of the real one) took five million steps. The limit is ten times that.
 
-Here the real one is asked smaller ones of each kind, since it is slow: it and ours find as many candidates, and what ours
-spends for each element leaves that much room at 600,000 of them.
+These tests ask the real one smaller questions of each kind, because it is slow. Both find the same number of
+candidates, and the steps that ours needs per element leave that margin at 600,000 elements.
 """
 
 from random import Random
@@ -30,7 +30,7 @@ Asked = tuple[World, CandidatesQuery, int]
 
 
 def two_places_for_each(groups: int) -> Asked:
-    """Even amounts, odd rooms, and one unit to spare: no sum says what fits."""
+    """Even amounts, odd capacities, and one unit to spare: no sum decides what fits."""
     chance = Random(5)
     amounts = [2 * chance.randrange(1_000, 9_000) for _ in range(groups)]
     half = sum(amounts) // 2
@@ -66,7 +66,7 @@ def as_many_devices_as_groups() -> Asked:
 
 
 def traits_together() -> Asked:
-    """Six classes, each to be had at six providers, that bear six traits between them."""
+    """Six classes, each at six providers that have six traits between them."""
     world = World()
     world.has("host")
     for number in range(6):
@@ -112,7 +112,7 @@ KINDS = (
 
 
 def everything(asked: Asked) -> tuple[list[object], int]:
-    """All that is found, and for how many steps."""
+    """The number of candidates, and of steps."""
     world, query, _ = asked
     budget = Budget()
     found = find_candidates(world.index, structs.replace(query, limit=None), budget=budget)
@@ -121,7 +121,7 @@ def everything(asked: Asked) -> tuple[list[object], int]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("asked", KINDS, ids=range(len(KINDS)))
-def test_what_the_real_one_finds_ours_finds_within_its_budget(upstream: Upstream, asked: Asked) -> None:
+def test_our_search_finds_within_its_budget_what_the_real_one_finds(upstream: Upstream, asked: Asked) -> None:
     world, query, elements = asked
     states = [world.index.state(row) for row in range(world.index.rows)]
     traits = tuple(sorted({trait for state in states for trait in state.traits}))

@@ -1,12 +1,12 @@
-"""Our candidates and those of the real openstack-placement, in the same worlds to the same questions.
+"""Our candidates and those of the real openstack-placement, for the same providers and questions.
 
-It asks the real one for its newest version, and where a question is about providers of one tree, for the last version
-that dropped those. Left out is that in which the real one errs:
-- Without `group_policy=none` it adds amounts up in values that candidates have in common: wrong numbers, where the group
-  without a suffix and one with ask for the same class.
-- What the group without a suffix is given by those who share alone, it keeps for one of the trees they share with, and by
-  chance for which; so where there are other groups, it loses candidates.
-- It breaks where a child shares with another tree and its own tree has nothing to offer.
+The real one is asked at its newest version; a question about providers of one tree is asked at the last version without
+trees. Cases in which the real one is wrong are left out:
+- Without `group_policy=none` it adds up amounts in objects that candidates share. The numbers are wrong where the group
+  without a suffix and one with a suffix ask for the same class.
+- If only sharing providers serve the group without a suffix, it keeps them for one of the trees that they share with,
+  chosen by chance. With other groups it therefore loses candidates.
+- It fails where a child shares with another tree and its own tree has nothing to offer.
 """
 
 import subprocess
@@ -35,7 +35,7 @@ from tests.properties.woodlands import SHARES, TRAITS, queries, woodlands
 
 NEWEST, FLAT = "1.39", "1.28"
 WORLDS, QUESTIONS = 12, 12
-# Of a few hundred, so many at least must have had an answer, and so many of those something to compare.
+# Of a few hundred questions at least this many must be answered, and this many must have candidates to compare.
 ANSWERED_MIN, FOUND_MIN = 60, 20
 
 
@@ -72,7 +72,7 @@ def upstream() -> Iterator[Upstream]:
         process.terminate()
 
 
-# A smaller example is not looked for: each takes the real one a tenth of a second.
+# Hypothesis does not shrink examples: each takes the real one a tenth of a second.
 @settings(BOUNDED, max_examples=WORLDS, phases=[Phase.generate])
 @given(woodlands(), st.lists(queries(), min_size=QUESTIONS, max_size=QUESTIONS))
 def _compare(upstream: Upstream, states: list[ProviderState], asked: list[CandidatesQuery]) -> None:
@@ -88,13 +88,13 @@ def _compare(upstream: Upstream, states: list[ProviderState], asked: list[Candid
         ours = set(told_of(index, find_candidates(index, query)))
         theirs = set(map(told, answer))
         if query.one_provider_per_tree:
-            # That version says no mappings.
+            # That version has no mappings in its answers.
             ours = {(amounts, frozenset()) for amounts, _ in ours}
         assert theirs <= ours, query
         assert all(may_be_lost(query, states, candidate) for candidate in ours - theirs), query
 
 
-# The real one is slow, and more so on a machine that others use too.
+# The real one is slow, and slower on a busy machine.
 @pytest.mark.timeout(300)
 def test_the_real_placement_finds_the_same_candidates(upstream: Upstream) -> None:
     _compare(upstream)
@@ -118,7 +118,7 @@ def told(request: Mapping[str, Any]) -> Told:
 
 
 def may_be_lost(query: CandidatesQuery, states: Sequence[ProviderState], candidate: Told) -> bool:
-    """Does the group without a suffix take only from those who share, and are there others?"""
+    """The group without a suffix takes only from sharing providers, and there are other groups."""
     if len({bool(group.suffix) for group in query.groups}) == 1:
         return False
     sharing = {state.id for state in states if SHARES in state.traits}
@@ -130,7 +130,7 @@ def may_be_lost(query: CandidatesQuery, states: Sequence[ProviderState], candida
 
 def is_beyond_upstream(query: CandidatesQuery) -> bool:
     if not all(any(_of_group(group)) for group in query.groups):
-        # Of which nothing is said, that is no group.
+        # A group without any field does not exist for upstream.
         return True
     if query.group_policy == "none":
         return False
@@ -139,7 +139,7 @@ def is_beyond_upstream(query: CandidatesQuery) -> bool:
 
 
 def askable(query: CandidatesQuery) -> CandidatesQuery:
-    """The old version knows less of everything: with what it does not know, the new one is asked."""
+    """The old version has fewer fields: a question that uses newer ones goes to the new version."""
     is_new = bool(query.same_subtree or query.root_required or query.root_forbidden) or any(
         group.in_tree or group.forbidden_aggregates or any(len(names) > 1 for names in group.required)
         for group in query.groups

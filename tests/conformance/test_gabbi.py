@@ -1,6 +1,6 @@
 """Upstream's own suite against `moor run placement-api`: every step of every file, on both databases.
 
-A server for each profile and database is started once, and emptied between files through its API.
+One server for each profile and database is started once, and emptied between files through its API.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ OPTIONS: Final[Mapping[str, Sequence[str]]] = {
 
 
 class Servers:
-    """One for each profile on one kind of database, each started when it is first asked for."""
+    """One server for each profile on one kind of database, started on first use."""
 
     def __init__(self, kind: str, stack: ExitStack) -> None:
         self._kind = kind
@@ -43,7 +43,7 @@ class Servers:
 
 @contextmanager
 def a_database(kind: str) -> Iterator[str]:
-    """Empty: the server makes its tables itself."""
+    """Empty: the server creates its tables."""
     with asyncio.Runner() as runner:
         database = empty_database(kind)
         yield runner.run(database.__aenter__())

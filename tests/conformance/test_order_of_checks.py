@@ -1,7 +1,8 @@
-"""Requests that are wrong in several ways at once: ours and the real openstack-placement say the same status and code.
+"""Requests with several errors at once: our server and the real openstack-placement answer with the same status and
+code.
 
-Both hold the same at each request: what one of them does, the other has done too. Left out is what is listed in
-docs/placement-api.md as a difference.
+Both have the same rows at each request, because each request changes both. Differences listed in docs/placement-api.md
+are left out.
 """
 
 import asyncio
@@ -20,15 +21,15 @@ import pytest
 
 from tests.api.whole_app import Server, server_over
 from tests.conformance.requests_asked import Asked, Told
-from tests.conformance.wrong_requests import HOST, NEW, NIC, OTHER, WEB, Wrongs
+from tests.conformance.wrong_requests import HOST, NEW, NIC, OTHER, WEB, WrongRequests
 from tests.contracts.stores import open_store
 
 SEEDS: Final = range(1, 31)
 REQUESTS: Final = 50
-# So many at least of all requests must have been refused, and so many done.
+# At least this many of all requests must be refused, and this many must succeed.
 REFUSED_MIN, DONE_MIN = 800, 250
 _DONE: Final = 300
-# Of a detail: in general, nothing, in particular.
+# What to expect of an error's detail: in general, nothing, in particular.
 LINES: Final = 3
 _HEADERS: Final = (
     ("x-auth-token", "admin"),
@@ -67,7 +68,7 @@ def upstream() -> Iterator[Upstream]:
         process.terminate()
 
 
-def test_of_several_things_that_are_wrong_both_name_the_same_one(upstream: Upstream) -> None:
+def test_both_report_the_same_one_of_several_errors(upstream: Upstream) -> None:
     refused = done = 0
     differences: list[str] = []
     for seed in SEEDS:
@@ -90,7 +91,7 @@ def test_before_trees_a_limit_leaves_what_is_said_of_the_same_trees(upstream: Up
         f"/resource_providers/{NIC}/inventories",
         {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}},
     )
-    # Which of two trees it leaves is chance.
+    # Which of two trees it leaves out is chance.
     emptied = _fixture("DELETE", f"/resource_providers/{OTHER}/inventories")
     upstream.ask(stocked, emptied)
     asked = Asked("GET", "/allocation_candidates?resources=VCPU:1&limit=1", old_version("1.28"))
@@ -113,11 +114,11 @@ def old_version(version: str) -> tuple[tuple[str, str], ...]:
 
 
 async def both_asked(upstream: Upstream, seed: int) -> list[tuple[Asked, Told, Told]]:
-    """Until one does what the other does not: from then on they would hold different things."""
+    """Ask until one of them does what the other does not: from then on their rows would differ."""
     upstream.wipe()
     upstream.ask(*FIXTURES)
     answered = []
-    wrongs = Wrongs(seed)
+    wrongs = WrongRequests(seed)
     async with ours() as server:
         for one in FIXTURES:
             assert (await our_answer(server, one)).status < _DONE
@@ -154,7 +155,7 @@ async def our_answer(server: Server, asked: Asked) -> Told:
     )
 
 
-async def note_generations(server: Server, wrongs: Wrongs) -> None:
+async def note_generations(server: Server, wrongs: WrongRequests) -> None:
     providers: dict[str, int] = {}
     consumers: dict[str, int] = {}
     for provider in (HOST, NIC, OTHER):
@@ -176,7 +177,7 @@ def is_alike(theirs: Told, ours: Told) -> bool:
     their_error, our_error = error_in(theirs), error_in(ours)
     if their_error is None or our_error is None:
         return True
-    # What the `openstack` client prints is the last line of it.
+    # The `openstack` client prints the last line of the error.
     said = our_error["detail"].split("\n")
     return their_error.get("code") == our_error.get("code") and len(said) == LINES and bool(said[-1])
 
@@ -190,16 +191,16 @@ def error_in(told: Told) -> dict[str, Any] | None:
 
 
 def is_listed(asked: Asked, theirs: Told, ours: Told) -> bool:
-    """The differences that docs/placement-api.md tells of."""
+    """The differences that docs/placement-api.md lists."""
     statuses = (theirs.status, ours.status)
     path, _, query = asked.target.partition("?")
     return (
         theirs.status == HTTPStatus.INTERNAL_SERVER_ERROR
-        # A refused write: Placement keeps a consumer that holds nothing, at generation 0.
+        # After a refused write Placement keeps a consumer without allocations, at generation 0.
         or "expected 0 but got None" in theirs.body
-        # A class that does not exist, beside an aggregate that nobody is in: Placement does not look at the class.
+        # For an aggregate without members, Placement does not check whether the class exists.
         or (statuses == (200, 400) and "NONE" in query and "member_of" in query)
-        # A version that does not have the path: Placement looks at the type of the body first, of this path alone.
+        # For a version without the path, Placement checks the type of the body first, on this path alone.
         or (statuses == (415, 404) and path.endswith("/aggregates"))
         # Inventories of a reshape that could never give anything.
         or (path == "/reshaper" and statuses == (204, 400) and "more than the total" in ours.body)

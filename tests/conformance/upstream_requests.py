@@ -1,6 +1,7 @@
-"""The real openstack-placement, asked over HTTP without a socket: a line with requests in, a line with answers out.
+"""The real openstack-placement, called over HTTP without a socket: it reads a line of requests and prints a line of
+answers.
 
-In a process of its own, since it keeps one database a process. An empty line empties its books.
+It is a process of its own, because it has one database per process. An empty line empties its books.
 """
 
 import json

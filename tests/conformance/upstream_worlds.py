@@ -1,7 +1,7 @@
-"""The real openstack-placement, asked for candidates in worlds that it is told: a line in, a line out.
+"""The real openstack-placement, asked for candidates among given providers: it reads a line and prints a line.
 
-In a process of its own, since it keeps one database a process and warns of much that is no concern of ours. Worlds are
-written through its own objects; questions go through its own HTTP application, so that what it answers is what it says.
+It is a process of its own, because it has one database per process, and prints many irrelevant warnings. Providers are
+written through its own objects; questions go through its own HTTP application.
 """
 
 import json
@@ -25,7 +25,7 @@ from webob import Request
 from bus.messages.placement import InventoryState, ProviderState
 from tests.conformance.worlds_asked import Question, World
 
-# Enough to hold what is used before the inventory is what it is to be.
+# Large enough for the usage that is written before the inventory gets its real size.
 ROOMY = InventoryState(total=1_000)
 
 
@@ -60,7 +60,7 @@ class Upstream:
         try:
             response = request.get_response(self._app)
         except KeyError:
-            # Some questions about those who share are beyond it.
+            # Some questions about sharing providers make it fail.
             return None
         if response.status_int == 500:
             return None

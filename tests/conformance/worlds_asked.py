@@ -1,4 +1,4 @@
-"""What is said to the process in which the real placement runs."""
+"""The messages to the process in which the real placement runs."""
 
 from msgspec import Struct
 
@@ -11,7 +11,7 @@ class Question(Struct, frozen=True):
 
 
 class World(Struct, frozen=True):
-    """`traits` are those that exist, whether anyone bears them or not."""
+    """`traits` are all that exist, also those that no provider has."""
 
     traits: tuple[str, ...]
     states: tuple[ProviderState, ...]

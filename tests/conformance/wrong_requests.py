@@ -1,6 +1,6 @@
-"""Requests to placement that are wrong in several ways at once, drawn from a seed: each endpoint, each kind of wrong.
+"""Requests to placement with several errors at once, drawn from a seed: each endpoint, each kind of error.
 
-What is answered to such a request tells in which order a server looks at it.
+The answer to such a request shows in which order a server checks.
 """
 
 import json
@@ -39,8 +39,8 @@ VERSIONS: Final = (
 Body = dict[str, Any]
 
 
-class Wrongs:
-    """Draws from one seed. `generations` are the providers' own, as they stand when the request is made."""
+class WrongRequests:
+    """Draws from one seed. `generations` are the providers' current ones when the request is made."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -50,7 +50,7 @@ class Wrongs:
 
     def request(self) -> Asked:
         draw = self.random
-        # Of some requests nearly all is right, of others hardly anything.
+        # Some requests have hardly any error, others many.
         self.care = draw.choice((0.02, 0.1, 0.2, 0.5))
         method, target, body = draw.choice(_ENDPOINTS)(self)
         if self.rarely(self.care / 10):
@@ -110,7 +110,7 @@ class Wrongs:
 
     def inventory(self) -> Body:
         body: Body = {"total": self.pick((8, 8, 9), 1, 0, -1, "8", 2**31, 8.5)}
-        # Of the ratio Placement takes values that nobody can use: below zero, or of any size.
+        # Placement accepts ratios that have no use: below zero, or of any size.
         for key, right, wrong in (
             ("reserved", (0, 1, 8), (9, -1)),
             ("min_unit", (1,), (0, 9)),
@@ -125,7 +125,7 @@ class Wrongs:
         return body
 
     def resources(self) -> Body:
-        # Beyond 2**31 ours refuses an amount with its schema, and Placement at the database.
+        # Beyond 2**31 our schema refuses an amount, and Placement's database does.
         amounts = {
             self.resource_class(): self.pick((1, 1, 2), 7, 9, 0, -1, "1") for _ in range(1 + self.rarely(0.3))
         }
@@ -158,7 +158,7 @@ class Wrongs:
 Drawn = tuple[str, str, Body | None]
 
 
-def _show(wrongs: Wrongs) -> Drawn:
+def _show(wrongs: WrongRequests) -> Drawn:
     what = wrongs.random.choice(
         ("", "/inventories", "/aggregates", "/traits", "/usages", "/allocations", "/nothing")
     )
@@ -166,7 +166,7 @@ def _show(wrongs: Wrongs) -> Drawn:
     return "GET", f"/resource_providers/{wrongs.provider()}{what}{query}", None
 
 
-def _create(wrongs: Wrongs) -> Drawn:
+def _create(wrongs: WrongRequests) -> Drawn:
     draw = wrongs.random
     body: Body = {"name": draw.choice(("fresh", "host", "host", "x" * 201, 5))}
     if wrongs.rarely(0.7):
@@ -178,7 +178,7 @@ def _create(wrongs: Wrongs) -> Drawn:
     return "POST", "/resource_providers", body
 
 
-def _rename(wrongs: Wrongs) -> Drawn:
+def _rename(wrongs: WrongRequests) -> Drawn:
     draw = wrongs.random
     body: Body = {"name": draw.choice(("host", "nic", "other", "fresh", 5))}
     if wrongs.rarely(0.6):
@@ -186,12 +186,12 @@ def _rename(wrongs: Wrongs) -> Drawn:
     return "PUT", f"/resource_providers/{wrongs.provider()}", body
 
 
-def _delete(wrongs: Wrongs) -> Drawn:
+def _delete(wrongs: WrongRequests) -> Drawn:
     what = wrongs.random.choice(("", "/inventories", "/traits", f"/inventories/{wrongs.resource_class()}"))
     return "DELETE", f"/resource_providers/{wrongs.provider()}{what}", None
 
 
-def _set_inventories(wrongs: Wrongs) -> Drawn:
+def _set_inventories(wrongs: WrongRequests) -> Drawn:
     provider = wrongs.provider()
     body: Body = {
         "resource_provider_generation": wrongs.generation(provider),
@@ -202,7 +202,7 @@ def _set_inventories(wrongs: Wrongs) -> Drawn:
     return "PUT", f"/resource_providers/{provider}/inventories", _missing(wrongs, body)
 
 
-def _set_inventory(wrongs: Wrongs) -> Drawn:
+def _set_inventory(wrongs: WrongRequests) -> Drawn:
     provider = wrongs.provider()
     body = {**wrongs.inventory(), "resource_provider_generation": wrongs.generation(provider)}
     return (
@@ -212,7 +212,7 @@ def _set_inventory(wrongs: Wrongs) -> Drawn:
     )
 
 
-def _add_inventory(wrongs: Wrongs) -> Drawn:
+def _add_inventory(wrongs: WrongRequests) -> Drawn:
     provider = wrongs.provider()
     body = {**wrongs.inventory(), "resource_class": wrongs.resource_class()}
     if wrongs.rarely(0.6):
@@ -220,11 +220,11 @@ def _add_inventory(wrongs: Wrongs) -> Drawn:
     return "POST", f"/resource_providers/{provider}/inventories", _missing(wrongs, body)
 
 
-def _show_inventory(wrongs: Wrongs) -> Drawn:
+def _show_inventory(wrongs: WrongRequests) -> Drawn:
     return "GET", f"/resource_providers/{wrongs.provider()}/inventories/{wrongs.resource_class()}", None
 
 
-def _set_aggregates(wrongs: Wrongs) -> Drawn:
+def _set_aggregates(wrongs: WrongRequests) -> Drawn:
     provider = wrongs.provider()
     named = [
         wrongs.random.choice((RACK, RACK, "none", RACK.upper()))
@@ -236,7 +236,7 @@ def _set_aggregates(wrongs: Wrongs) -> Drawn:
     return "PUT", f"/resource_providers/{provider}/aggregates", _missing(wrongs, body)
 
 
-def _set_traits(wrongs: Wrongs) -> Drawn:
+def _set_traits(wrongs: WrongRequests) -> Drawn:
     provider = wrongs.provider()
     body = {
         "traits": [wrongs.trait() for _ in range(wrongs.random.choice((0, 1, 1, 2)))],
@@ -245,11 +245,11 @@ def _set_traits(wrongs: Wrongs) -> Drawn:
     return "PUT", f"/resource_providers/{provider}/traits", _missing(wrongs, body)
 
 
-def _of_trait(wrongs: Wrongs) -> Drawn:
+def _of_trait(wrongs: WrongRequests) -> Drawn:
     return wrongs.random.choice(("GET", "PUT", "DELETE")), f"/traits/{wrongs.trait()}", None
 
 
-def _traits(wrongs: Wrongs) -> Drawn:
+def _traits(wrongs: WrongRequests) -> Drawn:
     query = wrongs.random.choice(
         (
             "",
@@ -264,7 +264,7 @@ def _traits(wrongs: Wrongs) -> Drawn:
     return "GET", f"/traits{query}", None
 
 
-def _classes(wrongs: Wrongs) -> Drawn:
+def _classes(wrongs: WrongRequests) -> Drawn:
     draw = wrongs.random
     name = draw.choice(
         ("CUSTOM_RARE", "CUSTOM_NEW", "CUSTOM_NONE", "VCPU", "custom_x", "", "CUSTOM_" + "X" * 250)
@@ -280,7 +280,7 @@ def _classes(wrongs: Wrongs) -> Drawn:
             return "GET", f"/resource_classes/{wrongs.resource_class()}", None
 
 
-def _set_allocations(wrongs: Wrongs) -> Drawn:
+def _set_allocations(wrongs: WrongRequests) -> Drawn:
     draw = wrongs.random
     allocations: object = wrongs.allocations()
     if wrongs.rarely(0.1):
@@ -297,7 +297,7 @@ def _set_allocations(wrongs: Wrongs) -> Drawn:
     return "PUT", f"/allocations/{consumer}", _missing(wrongs, body)
 
 
-def _several_allocations(wrongs: Wrongs) -> Drawn:
+def _several_allocations(wrongs: WrongRequests) -> Drawn:
     consumers = {
         consumer: _missing(
             wrongs,
@@ -308,11 +308,11 @@ def _several_allocations(wrongs: Wrongs) -> Drawn:
     return "POST", "/allocations", consumers
 
 
-def _of_consumer(wrongs: Wrongs) -> Drawn:
+def _of_consumer(wrongs: WrongRequests) -> Drawn:
     return wrongs.random.choice(("GET", "DELETE")), f"/allocations/{wrongs.consumer()}", None
 
 
-def _usages(wrongs: Wrongs) -> Drawn:
+def _usages(wrongs: WrongRequests) -> Drawn:
     query = wrongs.random.choice(
         (
             *("", "?project_id=shop", "?project_id=", "?user_id=ann", "?project_id=shop&user_id=ann"),
@@ -327,7 +327,7 @@ def _usages(wrongs: Wrongs) -> Drawn:
     return "GET", f"/usages{query}", None
 
 
-def _providers(wrongs: Wrongs) -> Drawn:
+def _providers(wrongs: WrongRequests) -> Drawn:
     draw = wrongs.random
     keys = draw.sample(
         (
@@ -359,7 +359,7 @@ def _providers(wrongs: Wrongs) -> Drawn:
     return "GET", "/resource_providers" + ("?" + "&".join(keys) if keys else ""), None
 
 
-def _candidates(wrongs: Wrongs) -> Drawn:
+def _candidates(wrongs: WrongRequests) -> Drawn:
     draw = wrongs.random
     keys = draw.sample(
         (
@@ -400,7 +400,7 @@ def _candidates(wrongs: Wrongs) -> Drawn:
     return "GET", "/allocation_candidates" + ("?" + "&".join(keys) if keys else ""), None
 
 
-def _reshape(wrongs: Wrongs) -> Drawn:
+def _reshape(wrongs: WrongRequests) -> Drawn:
     draw = wrongs.random
     inventories = {
         provider: _missing(
@@ -421,7 +421,7 @@ def _reshape(wrongs: Wrongs) -> Drawn:
     return "POST", "/reshaper", _missing(wrongs, {"inventories": inventories, "allocations": allocations})
 
 
-def _elsewhere(wrongs: Wrongs) -> Drawn:
+def _elsewhere(wrongs: WrongRequests) -> Drawn:
     draw = wrongs.random
     return (
         draw.choice(("GET", "PUT", "POST", "DELETE")),
@@ -430,15 +430,15 @@ def _elsewhere(wrongs: Wrongs) -> Drawn:
     )
 
 
-def _missing(wrongs: Wrongs, body: Body) -> Body:
-    """The same, or without one of its keys."""
+def _missing(wrongs: WrongRequests, body: Body) -> Body:
+    """The object as it is, or without one of its keys."""
     if not body or not wrongs.rarely(wrongs.care / 8):
         return body
     left_out = wrongs.random.choice(sorted(body))
     return {key: value for key, value in body.items() if key != left_out}
 
 
-_ENDPOINTS: Final[tuple[Callable[[Wrongs], Drawn], ...]] = (
+_ENDPOINTS: Final[tuple[Callable[[WrongRequests], Drawn], ...]] = (
     *(_show, _create, _rename, _delete, _set_inventories, _set_inventories, _set_inventory, _set_inventory),
     *(
         _add_inventory,

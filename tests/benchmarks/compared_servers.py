@@ -1,7 +1,6 @@
-"""Two placement servers, each with the same cloud on its books in a database of the same PostgreSQL: ours, and OpenStack's.
+"""Two placement servers, ours and OpenStack's, each with the same cloud in a database of its own on one PostgreSQL.
 
-One at a time: the other is not started while one is measured. Ours can have its books in SQLite, too, where there is no
-PostgreSQL.
+Only the measured server runs. Without PostgreSQL ours can run on SQLite.
 """
 
 import itertools
@@ -19,8 +18,8 @@ from bus.sql import upgrade
 from placement_worker.store_sql import SqlPlacementStore
 from tests.benchmarks.books import PRODUCTION, WORKER, check, closing, connected, database_of, fill
 from tests.benchmarks.clouds import Cloud
-from tests.benchmarks.cpu import Family, Spender
-from tests.benchmarks.incumbent_targets import OURS, THEIRS
+from tests.benchmarks.comparison_targets import OURS, THEIRS
+from tests.benchmarks.cpu import ProcessTree, Spender
 from tests.benchmarks.measuring import DATABASE, Settle, at_once
 from tests.placement_servers import PlacementServer, openstacks_server, our_server
 from tests.servers import PrivatePostgres
@@ -28,8 +27,8 @@ from tests.servers import PrivatePostgres
 SERVER = "server"
 
 
-class ServiceOptions(Struct, frozen=True):
-    """A server with a cloud on its books, and whose CPU time it is; `settle` does what was left to be done later."""
+class MeasuredServer(Struct, frozen=True):
+    """A running server with a cloud on its books, and its CPU counters; `settle` does its deferred work."""
 
     name: str
     server: PlacementServer
@@ -38,21 +37,21 @@ class ServiceOptions(Struct, frozen=True):
 
 
 class Contender(Protocol):
-    def serving(self, cloud: Cloud) -> AbstractAsyncContextManager[ServiceOptions]: ...
+    def serving(self, cloud: Cloud) -> AbstractAsyncContextManager[MeasuredServer]: ...
 
 
-class Arena:
-    """A PostgreSQL of production's settings, and its databases."""
+class PostgresServer:
+    """A PostgreSQL with a production server's settings, and its databases."""
 
     def __init__(self, postgres: PrivatePostgres) -> None:
         assert postgres.keeper is not None
         self.postgres = postgres
-        self.spender: Spender = Family(postgres.keeper)
+        self.spender: Spender = ProcessTree(postgres.keeper)
         self._numbers = itertools.count(1)
 
     @asynccontextmanager
     async def database(self) -> AsyncIterator[str]:
-        """The name of an empty one."""
+        """The name of a new, empty database."""
         name = f"arena_{next(self._numbers)}"
         await self._administer(f"CREATE DATABASE {name}")
         try:
@@ -61,7 +60,7 @@ class Arena:
             await self._administer(f"DROP DATABASE {name} WITH (FORCE)")
 
     async def settle(self) -> None:
-        """Bring every changed page home, which a server left alone does some minutes later."""
+        """Write all dirty pages with a checkpoint; by itself the server does that minutes later."""
         await self._administer("CHECKPOINT")
 
     async def _administer(self, statement: str) -> None:
@@ -70,68 +69,71 @@ class Arena:
 
 
 @asynccontextmanager
-async def arena() -> AsyncIterator[Arena]:
+async def postgres_server() -> AsyncIterator[PostgresServer]:
     with PrivatePostgres(settings=PRODUCTION) as postgres:
-        yield Arena(postgres)
+        yield PostgresServer(postgres)
 
 
 class Ours:
-    def __init__(self, arena: Arena) -> None:
-        self._arena = arena
+    def __init__(self, postgres_server: PostgresServer) -> None:
+        self._postgres_server = postgres_server
 
     @asynccontextmanager
-    async def serving(self, cloud: Cloud) -> AsyncIterator[ServiceOptions]:
-        async with self._arena.database() as name:
-            url = database_of(self._arena.postgres, name)
+    async def serving(self, cloud: Cloud) -> AsyncIterator[MeasuredServer]:
+        async with self._postgres_server.database() as name:
+            url = database_of(self._postgres_server.postgres, name)
             await upgrade(url, WORKER)
             async with closing(SqlPlacementStore(url)) as store:
                 await fill(store, cloud.reports)
-                await _analyze(self._arena, name)
+                await _analyze(self._postgres_server, name)
                 with our_server(url) as server:
-                    yield _serving(OURS, self._arena, server)
+                    yield _serving(OURS, self._postgres_server, server)
                 await check(store)
 
 
 class OursOnSqlite:
     @asynccontextmanager
-    async def serving(self, cloud: Cloud) -> AsyncIterator[ServiceOptions]:
+    async def serving(self, cloud: Cloud) -> AsyncIterator[MeasuredServer]:
         with tempfile.TemporaryDirectory(prefix="moor-") as directory:
             url = f"sqlite:///{Path(directory) / 'books.db'}"
             await upgrade(url, WORKER)
             async with closing(SqlPlacementStore(url)) as store:
                 await fill(store, cloud.reports)
                 with our_server(url) as server:
-                    yield ServiceOptions(OURS, server, {SERVER: Family(server.eldest)})
+                    yield MeasuredServer(OURS, server, {SERVER: ProcessTree(server.eldest)})
                 await check(store)
 
 
 class OpenStacks:
-    def __init__(self, arena: Arena) -> None:
-        self._arena = arena
+    def __init__(self, postgres_server: PostgresServer) -> None:
+        self._postgres_server = postgres_server
 
     @asynccontextmanager
-    async def serving(self, cloud: Cloud) -> AsyncIterator[ServiceOptions]:
-        async with self._arena.database() as name:
-            # It fills in the names of classes and traits when it starts.
-            with openstacks_server(database_of(self._arena.postgres, name)) as server:
-                async with connected(self._arena.postgres, name) as connection:
+    async def serving(self, cloud: Cloud) -> AsyncIterator[MeasuredServer]:
+        async with self._postgres_server.database() as name:
+            # The server inserts the names of classes and traits when it starts.
+            with openstacks_server(database_of(self._postgres_server.postgres, name)) as server:
+                async with connected(self._postgres_server.postgres, name) as connection:
                     await _fill_tables(connection, cloud.reports)
-                await _analyze(self._arena, name)
-                yield _serving(THEIRS, self._arena, server)
+                await _analyze(self._postgres_server, name)
+                yield _serving(THEIRS, self._postgres_server, server)
 
 
-def _serving(name: str, arena: Arena, server: PlacementServer) -> ServiceOptions:
-    return ServiceOptions(
-        name, server, {SERVER: Family(server.eldest), DATABASE: arena.spender}, arena.settle
+def _serving(name: str, postgres_server: PostgresServer, server: PlacementServer) -> MeasuredServer:
+    return MeasuredServer(
+        name,
+        server,
+        {SERVER: ProcessTree(server.eldest), DATABASE: postgres_server.spender},
+        postgres_server.settle,
     )
 
 
-async def _analyze(arena: Arena, database: str) -> None:
-    async with connected(arena.postgres, database) as connection:
+async def _analyze(postgres_server: PostgresServer, database: str) -> None:
+    async with connected(postgres_server.postgres, database) as connection:
         await connection.execute("VACUUM ANALYZE")
 
 
-# OpenStack's own tables. Its API would take a hundred providers a second at best.
+# Write OpenStack's tables directly: its API would take a hundred providers a second at best.
 
 
 async def _fill_tables(connection: asyncpg.Connection, reports: Sequence[ReportInventory]) -> None:

@@ -1,4 +1,4 @@
-"""How much less ours costs than OpenStack's, held against what it is to be."""
+"""Compares the costs of our server and OpenStack's with the targets for their ratio."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,13 +7,13 @@ from msgspec import Struct
 from tests.benchmarks.measuring import Result
 
 OURS, THEIRS = "moorage", "openstack"
-# At most so much for an answer of a thousand candidates out of ten thousand hosts.
+# The limit for an answer of a thousand candidates among ten thousand hosts.
 CANDIDATES = {"cloud": "10,000 hosts", "limit": "1,000"}
 CANDIDATES_US_MAX = 12_000
 
 
 class Target(Struct, frozen=True):
-    """In these results of a section, so many times as much for a second of CPU time."""
+    """For these results of a section: the least ratio of operations per second of CPU time."""
 
     section: str
     what: dict[str, frozenset[str]]
@@ -48,7 +48,7 @@ def targets_of(results: Iterable[Result]) -> Iterator[str]:
 
 
 def _are_the_same(ours: Result, theirs: Result) -> bool:
-    """But for whose they are."""
+    """The same measurement on either server."""
     return (
         ours.what.get("server") == OURS
         and theirs.section == ours.section
@@ -69,7 +69,7 @@ def _compared(ours: Result, theirs: Result) -> str:
 
 
 def _at_worst(ours: Result, theirs: Result) -> str:
-    """What was taken off for the claims beside searches is an estimate; this is without it, where it favours us."""
+    """The correction for concurrent claims is an estimate: where it favours our server, this is the figure without it."""
     with_claims_us = [run.total_us + run.details.get("claims beside µs", 0.0) for run in ours.runs]
     if tuple(with_claims_us) == ours.totals_us:
         return ""

@@ -1,4 +1,4 @@
-"""A process of its own for one role, seen from here."""
+"""One role in a process of its own, as the benchmark controls it."""
 
 import asyncio
 import sys
@@ -12,8 +12,8 @@ _ROOT = Path(__file__).parents[2]
 _END_S_MAX = 30.0
 
 
-class Apart:
-    """Counts like `Handled`, in another process."""
+class RemoteRole:
+    """Counts handled messages like `Handled`, but in another process."""
 
     def __init__(self, role: str, process: asyncio.subprocess.Process) -> None:
         self._role = role
@@ -36,7 +36,7 @@ class Apart:
 
 
 @asynccontextmanager
-async def apart(role: str, bus: str, database: str = "") -> AsyncIterator[Apart]:
+async def remote_role(role: str, bus: str, database: str = "") -> AsyncIterator[RemoteRole]:
     process = await asyncio.create_subprocess_exec(
         *(
             sys.executable,
@@ -52,7 +52,7 @@ async def apart(role: str, bus: str, database: str = "") -> AsyncIterator[Apart]
     )
     assert process.stdin is not None
     try:
-        here = Apart(role, process)
+        here = RemoteRole(role, process)
         await here.hear("ready")
         yield here
     finally:
