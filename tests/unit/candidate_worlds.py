@@ -1,4 +1,4 @@
-"""Providers by name and candidates as text, for examples that are read."""
+"""Providers by name and candidates as text, so that examples are easy to read."""
 
 from msgspec import structs
 
@@ -12,7 +12,7 @@ SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
 
 class World:
-    """`has` tells of a provider, or tells it anew; ids and internal ids follow from names."""
+    """`has` creates or replaces a provider; ids and internal ids follow from names."""
 
     def __init__(self) -> None:
         self.index = ProviderIndex()
@@ -50,7 +50,7 @@ class World:
         self.index.drop(self._states.pop(name).internal)
 
     def ask(self, *groups: Group, skip: int = 0, **of_the_query: object) -> list[str]:
-        """`VCPU:2@host DISK_GB:5@pool`, with what was asked for by groups with suffixes as `1=child` behind it."""
+        """Candidates as `VCPU:2@host DISK_GB:5@pool`, followed by the providers of groups with suffixes as `1=child`."""
         query = structs.replace(CandidatesQuery(groups=groups), **of_the_query)
         names = {state.id: name for name, state in self._states.items()}
         told = []

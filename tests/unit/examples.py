@@ -1,4 +1,4 @@
-"""One example of every message, with every field set: what the golden files hold."""
+"""One example of every message, with every field set: the golden files hold these."""
 
 from datetime import UTC, datetime
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Questions that are hard: by how many ways there are to be wrong, or by how well they hide that there is no way at all."""
+"""Costly questions: there are many wrong combinations to try, or it is hard to see that no combination fits."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ Asked = tuple[World, CandidatesQuery]
 
 
 def eleven_over_half_of_ten_nodes() -> Asked:
-    """No node holds two of the large groups, and there is a node too few; small groups hide it from sums."""
+    """No node has room for two of the large groups, and there is one node too few. Small groups hide this from sums."""
     chance = Random(0)
     world = World()
     world.has("host")
@@ -23,7 +23,7 @@ def eleven_over_half_of_ten_nodes() -> Asked:
 
 
 def pairs_on_a_chain(providers: int = 60, groups: int = 40) -> Asked:
-    """Groups with traits, each in one subtree with the next; and all providers stand under one another."""
+    """Groups with traits, each in one subtree with the next one; and all providers form one chain."""
     world = World()
     world.has("p0", VCPU=100)
     for number in range(1, providers):
@@ -37,8 +37,8 @@ def pairs_on_a_chain(providers: int = 60, groups: int = 40) -> Asked:
 
 
 def a_tight_packing() -> Asked:
-    """Thirty-six amounts for twelve nodes: all amounts are even and all rooms odd, so that each node wastes one; and by that
-    it is too much, however it is packed. Nothing known is quick at this.
+    """Thirty-six amounts for twelve nodes. All amounts are even and all capacities odd, so each node wastes one;
+    therefore no packing fits. No fast algorithm for this is known.
     """
     chance = Random(2)
     world = World()

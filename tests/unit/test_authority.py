@@ -1,4 +1,4 @@
-"""May this message count? By its key, its cell, its project and its verified sender."""
+"""Does this message count? Checks of its key, its cell, its project and its verified sender."""
 
 from collections.abc import Iterator
 from uuid import UUID
@@ -100,7 +100,7 @@ def test_a_message_counts_on_no_exchange_but_its_own() -> None:
 
 
 def variants(message: Message) -> Iterator[Message]:
-    """The same message with one of its texts another, and of its instance's."""
+    """Copies of the message with one of its texts changed, and one of its instance's."""
     for name, value in structs.asdict(message).items():
         if isinstance(value, str):
             yield structs.replace(message, **{name: "c2"})
@@ -110,7 +110,7 @@ def variants(message: Message) -> Iterator[Message]:
                     yield structs.replace(message, **{name: structs.replace(value, **{inner: "c2"})})
 
 
-def test_messages_that_are_judged_otherwise_differ_in_what_they_are_judged_by() -> None:
+def test_messages_with_different_verdicts_differ_in_the_fields_that_are_checked() -> None:
     otherwise = 0
     for example in EXAMPLES:
         project: str = (
@@ -151,7 +151,7 @@ def test_a_key_of_another_type_project_or_cell_is_refused_and_named(message: Mes
         ("moor-conductor-c1", BUILD, False),
         ("moor-app-shop", SetHost(host="h1", enabled=False), False),
         ("moor-operator", SetHost(host="h1", enabled=False), True),
-        # Whether this application is an admin, the broker has judged by its rights to the key.
+        # The broker has checked, by its rights to the key, whether this application is an admin.
         ("moor-app-shop", AskHosts(), True),
         ("moor-conductor-c1", AskHosts(), False),
         ("moor-app-shop", AskSnapshot(), False),
@@ -186,13 +186,13 @@ def test_a_key_of_another_type_project_or_cell_is_refused_and_named(message: Mes
         ("moor-operator", CHANGED, False),
     ],
 )
-def test_what_counts_is_what_the_table_gives_the_senders_role(
+def test_a_message_counts_if_the_table_allows_it_to_the_senders_role(
     sender: str, message: Message, *, allowed: bool
 ) -> None:
     assert (refusal(message, said(message, sender)) == "") is allowed
 
 
-def test_a_known_sender_is_told_why_its_message_does_not_count() -> None:
+def test_a_known_sender_gets_the_reason_why_its_message_does_not_count() -> None:
     no_right = judge(BUILD, said(BUILD, "moor-scheduler"), WITH_USERS)
     elsewhere = judge(BUILD, said(BUILD, "moor-operator", key="snapshot"), WITH_USERS)
 
@@ -204,7 +204,7 @@ def test_a_known_sender_is_told_why_its_message_does_not_count() -> None:
 @pytest.mark.parametrize(
     "sender", ["", "guest", "moor-cell-c1", "moor-client", "moor-conductor", "moor-app-"]
 )
-def test_a_sender_that_the_table_does_not_know_is_refused_and_not_told(sender: str) -> None:
+def test_a_sender_that_the_table_does_not_know_is_refused_without_an_answer(sender: str) -> None:
     refused = judge_parcel(said(BUILD, sender), WITH_USERS)
 
     assert refused is not None
@@ -212,7 +212,7 @@ def test_a_sender_that_the_table_does_not_know_is_refused_and_not_told(sender: s
     assert judge_parcel(said(BUILD, sender), WITHOUT) is None
 
 
-def test_on_a_cells_own_broker_nobody_speaks_for_another_cell() -> None:
+def test_on_a_cells_own_broker_no_message_counts_for_another_cell() -> None:
     other = ReportInventory(cell="c2", root=ProviderId(UUID(int=1)), providers=())
     for sender in ("moor-compute-c1", "moor-compute-c2", "moor-operator", "moor-ironic"):
         assert refusal(other, said(other, sender), OF_C1)
@@ -224,10 +224,10 @@ def test_on_a_cells_own_broker_nobody_speaks_for_another_cell() -> None:
     assert speaks_for("moor-compute-c2", WITH_USERS) == "c2"
 
 
-# What comes by detours
+# Messages that come by another exchange
 
 
-def test_a_parcel_that_was_dead_lettered_on_its_way_is_refused_whoever_sent_it() -> None:
+def test_a_parcel_that_was_dead_lettered_on_its_way_is_refused_from_any_sender() -> None:
     parcel = Parcel(
         PLACEMENT,
         "release.c1",
@@ -254,18 +254,20 @@ FIRST = {headers.SENDER: "moor-operator", headers.EXCHANGE: API, headers.KEY: "h
         (PLACEMENT, Origin("moor-app-shop", "", PLACEMENT, "build.request.shop")),
     ],
 )
-def test_who_said_it_first_is_believed_only_where_workers_alone_write(exchange: str, first: Origin) -> None:
+def test_the_header_of_the_first_sender_counts_only_where_workers_alone_write(
+    exchange: str, first: Origin
+) -> None:
     parcel = Parcel(exchange, "build.request.shop", b"{}", headers=dict(FIRST))
 
     assert origin_of(Delivery(1, "q", parcel, sender="moor-app-shop")) == first
 
 
-def test_what_the_broker_buried_has_the_key_that_it_had_first() -> None:
+def test_a_message_that_the_broker_dead_lettered_keeps_its_first_key() -> None:
     buried = {
         headers.BROKER_REASON: "delivery_limit",
         headers.BROKER_EXCHANGE: PLACEMENT,
         headers.BROKER_KEY: "release.c1",
-        # Its sender's own.
+        # The sender's own cell.
         **FIRST,
     }
     parcel = Parcel(DEAD, "placement.work", b"{}", headers=buried)
@@ -325,12 +327,12 @@ def test_where_there_are_no_users_an_address_must_still_be_one() -> None:
             True,
         ),
         (BUILD, InstancesFound(instances=()), "moor-scheduler", REPLY, False),
-        # A request that makes no sense is answered by a rejection, whatever was asked.
+        # An invalid request is answered by a rejection, whatever the question was.
         (AskSnapshot(), REJECTED, "moor-placement", REPLY, True),
         (AskSnapshot(), REJECTED, "moor-operator", REPLY, False),
     ],
 )
-def test_an_answer_counts_if_it_is_of_the_questions_type_and_from_who_may_answer_it(
+def test_an_answer_counts_if_its_type_fits_the_question_and_its_sender_may_answer(
     question: Message, answer: Message, sender: str, exchange: str, *, is_right: bool
 ) -> None:
     origin = Origin(sender, "", exchange, "answers.moor-scheduler.p1")
@@ -338,7 +340,7 @@ def test_an_answer_counts_if_it_is_of_the_questions_type_and_from_who_may_answer
     assert (judge_answer(question, answer, origin, WITH_USERS) is None) is is_right
 
 
-def test_where_there_are_no_users_anybody_may_answer() -> None:
+def test_without_users_any_sender_may_answer() -> None:
     assert judge_answer(AskSnapshot(), PAGE, Origin("", "", REPLY, "answers.anyone.p1"), WITHOUT) is None
 
 
@@ -354,7 +356,7 @@ def test_a_process_with_a_user_of_the_table_knows_that_its_broker_has_users() ->
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(example).__name__)
 def test_on_the_feed_only_events_count_and_only_under_their_own_project(example: Message) -> None:
-    """One that names no project counts under `-`."""
+    """An event without a project counts under `-`."""
     project: str = getattr(example, "project", "") or getattr(
         getattr(example, "instance", None), "project", ""
     )
@@ -365,7 +367,7 @@ def test_on_the_feed_only_events_count_and_only_under_their_own_project(example:
         assert isinstance(judge(example, Origin("", "", FEED, key), WITHOUT), Refused)
 
 
-def test_on_the_feed_only_schedulers_speak() -> None:
+def test_on_the_feed_only_schedulers_publish() -> None:
     project = PLACED.instance.project or "-"  # type: ignore[attr-defined]
     may = [
         sender

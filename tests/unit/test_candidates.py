@@ -1,4 +1,4 @@
-"""What is a candidate, case by case."""
+"""The rules for candidates, case by case."""
 
 from msgspec import structs
 
@@ -20,7 +20,7 @@ def a_numa_host(world: World, name: str = "host") -> None:
 # Capacity and bounds.
 
 
-def test_what_fits_exactly_is_found_and_one_more_is_not() -> None:
+def test_an_exact_fit_is_found_and_one_more_is_not() -> None:
     world = World()
     world.has("host", VCPU=InventoryState(total=4, reserved=1, allocation_ratio=2.0, used=2))
 
@@ -63,7 +63,7 @@ def test_one_class_is_not_gathered_from_several_providers() -> None:
     assert world.finds(asking(VCPU=9)) == set()
 
 
-def test_without_a_suffix_required_traits_are_met_by_the_givers_together() -> None:
+def test_without_a_suffix_the_chosen_providers_have_the_required_traits_together() -> None:
     world = World()
     world.has("host", VCPU=4, traits=("CUSTOM_A",))
     world.has("disk", under="host", DISK_GB=10, traits=("CUSTOM_B",))
@@ -87,7 +87,7 @@ def test_an_aggregate_of_the_root_is_one_of_the_whole_tree() -> None:
     assert world.finds(structs.replace(ONE_CPU, forbidden_aggregates=(aggregate("rack"),))) == set()
 
 
-def test_several_aggregates_are_those_of_one_provider_not_of_it_and_its_root_between_them() -> None:
+def test_one_provider_must_be_in_all_aggregates_not_it_and_its_root_together() -> None:
     world = World()
     world.has("host", VCPU=1, aggregates=("rack",))
     world.has("child", under="host", VCPU=2, aggregates=("fast",))
@@ -102,7 +102,7 @@ def test_several_aggregates_are_those_of_one_provider_not_of_it_and_its_root_bet
     assert world.finds(both) == {"VCPU:1@host", "VCPU:1@child"}
 
 
-def test_an_aggregate_that_nobody_is_in_keeps_nobody_away_and_lets_nobody_in() -> None:
+def test_an_aggregate_without_members_excludes_nothing_and_includes_nothing() -> None:
     world = World()
     world.has("host", VCPU=4)
 
@@ -112,7 +112,7 @@ def test_an_aggregate_that_nobody_is_in_keeps_nobody_away_and_lets_nobody_in() -
     }
 
 
-def test_in_tree_of_a_child_means_its_whole_tree_and_of_a_stranger_nothing() -> None:
+def test_in_tree_of_a_child_means_its_whole_tree_and_of_an_unknown_provider_nothing() -> None:
     world = World()
     a_numa_host(world)
     world.has("other", VCPU=8)
@@ -124,7 +124,7 @@ def test_in_tree_of_a_child_means_its_whole_tree_and_of_a_stranger_nothing() -> 
     assert world.finds(structs.replace(ONE_CPU, in_tree=provider("stranger"))) == set()
 
 
-# Those who share.
+# Sharing providers.
 
 
 def a_pool_for_two_hosts() -> World:
@@ -135,7 +135,7 @@ def a_pool_for_two_hosts() -> World:
     return world
 
 
-def test_who_shares_gives_to_the_trees_it_has_an_aggregate_with() -> None:
+def test_a_sharing_provider_serves_trees_with_a_common_aggregate() -> None:
     world = a_pool_for_two_hosts()
     world.has("far", VCPU=4, aggregates=("elsewhere",))
 
@@ -145,7 +145,7 @@ def test_who_shares_gives_to_the_trees_it_has_an_aggregate_with() -> None:
     }
 
 
-def test_who_shares_gives_to_a_tree_of_which_a_child_is_in_the_aggregate() -> None:
+def test_a_sharing_provider_serves_a_tree_with_a_child_in_the_aggregate() -> None:
     world = a_pool_for_two_hosts()
     world.has("far", VCPU=4)
     world.has("far.child", under="far", aggregates=("rack",))
@@ -153,20 +153,20 @@ def test_who_shares_gives_to_a_tree_of_which_a_child_is_in_the_aggregate() -> No
     assert "DISK_GB:5@pool VCPU:1@far" in world.finds(asking(VCPU=1, DISK_GB=5))
 
 
-def test_what_is_taken_from_pools_alone_is_one_candidate_for_all_roots() -> None:
+def test_resources_from_pools_alone_are_one_candidate_for_all_roots() -> None:
     world = a_pool_for_two_hosts()
 
     assert world.finds(asking(DISK_GB=5)) == {"DISK_GB:5@pool"}
     assert world.finds(asking("1", DISK_GB=5)) == {"DISK_GB:5@pool 1=pool"}
 
 
-def test_in_tree_keeps_who_shares_from_another_tree_away() -> None:
+def test_in_tree_excludes_sharing_providers_of_another_tree() -> None:
     world = a_pool_for_two_hosts()
 
     assert world.finds(structs.replace(asking(VCPU=1, DISK_GB=5), in_tree=provider("h1"))) == set()
 
 
-def test_who_shares_must_be_in_the_aggregate_by_itself() -> None:
+def test_a_sharing_provider_must_be_in_the_aggregate_itself() -> None:
     world = a_pool_for_two_hosts()
     world.has("h1", VCPU=4, aggregates=("rack", "fast"))
     member = structs.replace(asking(VCPU=1, DISK_GB=5), member_of=((aggregate("fast"),),))
@@ -258,7 +258,7 @@ def test_that_siblings_have_a_parent_is_no_subtree_unless_a_group_is_given_the_p
     }
 
 
-def test_a_group_that_asks_for_nothing_and_requires_nothing_is_met_by_nobody() -> None:
+def test_a_group_without_resources_and_requirements_has_no_candidate() -> None:
     world = World()
     world.has("host", VCPU=4, traits=("CUSTOM_A",))
     empty = Group(suffix="2", forbidden=("CUSTOM_B",))
@@ -266,7 +266,7 @@ def test_a_group_that_asks_for_nothing_and_requires_nothing_is_met_by_nobody() -
     assert world.finds(asking("1", VCPU=1), empty, group_policy="none", same_subtree=(("1", "2"),)) == set()
 
 
-def test_root_traits_are_about_the_root_whoever_gives() -> None:
+def test_root_traits_are_about_the_root_whichever_provider_serves() -> None:
     world = World()
     a_numa_host(world)
     world.has("special", traits=("CUSTOM_A",))
@@ -300,7 +300,7 @@ def test_a_limit_gives_every_host_one_before_any_has_two() -> None:
     assert len(hosts) == 5
 
 
-def test_pages_of_one_order_are_the_whole() -> None:
+def test_the_pages_of_one_order_are_the_whole_result() -> None:
     world = World()
     for name in ("h1", "h2", "h3"):
         a_numa_host(world, name)
@@ -311,7 +311,7 @@ def test_pages_of_one_order_are_the_whole() -> None:
     assert pages[3] == []
 
 
-def test_what_is_worth_more_comes_first_and_what_is_shunned_last() -> None:
+def test_preferred_candidates_come_first_and_avoided_ones_last() -> None:
     world = World()
     world.has("plain", VCPU=4)
     world.has("old", VCPU=4, traits=("CUSTOM_OLD",))
@@ -324,7 +324,7 @@ def test_what_is_worth_more_comes_first_and_what_is_shunned_last() -> None:
     assert world.ask(choosy, limit=1) == ["VCPU:1@fast"]
 
 
-def test_in_one_tree_the_place_that_is_worth_more_comes_first() -> None:
+def test_in_one_tree_the_preferred_provider_comes_first() -> None:
     world = World()
     world.has("host")
     for name, traits in (("d1", ()), ("d2", ("CUSTOM_FAST",)), ("d3", ())):

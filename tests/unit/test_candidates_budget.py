@@ -1,4 +1,4 @@
-"""What a search may cost is counted, the same everywhere; what can be seen to be impossible is seen at little cost."""
+"""The cost of a search is counted in steps, the same on every machine; impossible searches are recognised in few steps."""
 
 import pytest
 from msgspec import structs
@@ -20,7 +20,7 @@ FEW_STEPS = 100_000
 
 
 def spent(asked: Asked, limits: SearchLimits) -> tuple[int | TooCostly, Budget]:
-    """How many were found, or what cut the search."""
+    """The number of candidates, or the reason why the search was cut."""
     world, query = asked
     budget = Budget(limits)
     try:
@@ -49,8 +49,10 @@ def test_more_large_groups_than_nodes_are_counted_apart_from_the_small_ones() ->
     assert budget.steps < FEW_STEPS
 
 
-def test_large_groups_that_may_go_to_too_few_of_the_nodes_are_seen_though_other_nodes_have_room() -> None:
-    """Five of eight large groups want one of four nodes; small ones, which have fewer to choose from, are tried first."""
+def test_large_groups_with_too_few_nodes_are_recognised_though_other_nodes_have_room() -> None:
+    """Five of eight large groups fit only on one of four nodes. Small groups, which have fewer places to choose from,
+    are tried first.
+    """
     world = World()
     world.has("host")
     for number in range(9):
@@ -73,7 +75,7 @@ def wanting(group: Group, trait: str) -> Group:
     return structs.replace(group, required=((trait,),))
 
 
-def test_where_all_places_stand_under_one_another_no_subtree_is_split() -> None:
+def test_in_a_chain_of_providers_no_subtree_is_split() -> None:
     found, budget = spent(pairs_on_a_chain(), SearchLimits())
 
     assert found == 1
@@ -93,7 +95,7 @@ def test_more_subtrees_than_calls_may_be_nested() -> None:
     assert found == 1
 
 
-def test_a_search_that_is_too_hard_is_cut_and_says_by_what() -> None:
+def test_a_search_that_is_too_costly_is_cut_and_names_the_limit() -> None:
     cut, budget = spent(a_tight_packing(), SearchLimits(steps_max=FEW_STEPS))
 
     assert isinstance(cut, TooCostly)
@@ -111,7 +113,7 @@ def test_the_same_question_spends_the_same_steps() -> None:
     assert (first[1].steps, first[1].held_most) == (second[1].steps, second[1].held_most)
 
 
-def test_what_is_enough_steps_is_enough_and_one_less_is_not() -> None:
+def test_the_exact_number_of_steps_is_enough_and_one_less_is_not() -> None:
     asked = devices(6, 2), some_groups(4)
     found, budget = spent(asked, SearchLimits())
 
@@ -119,7 +121,7 @@ def test_what_is_enough_steps_is_enough_and_one_less_is_not() -> None:
     assert isinstance(spent(asked, SearchLimits(steps_max=budget.steps - 1))[0], TooCostly)
 
 
-def test_marks_change_nothing_of_what_is_found_or_spent() -> None:
+def test_marks_change_neither_the_result_nor_the_steps() -> None:
     world, query = devices(6, 2), some_groups(4)
     marks: list[int] = []
     marked = Budget(at_mark=lambda: marks.append(marked.steps), mark_every=1_000)
@@ -133,7 +135,7 @@ def test_marks_change_nothing_of_what_is_found_or_spent() -> None:
     assert marks == sorted(marks)
 
 
-def test_what_a_search_holds_is_bounded() -> None:
+def test_the_memory_of_a_search_is_bounded() -> None:
     cut, _ = spent((devices(9, 9), some_groups(6)), SearchLimits(bytes_max=1_000_000))
 
     assert isinstance(cut, TooCostly)
@@ -141,8 +143,8 @@ def test_what_a_search_holds_is_bounded() -> None:
     assert 1_000_000 < cut.spent < 1_100_000
 
 
-def test_what_is_let_go_is_not_held_any_more() -> None:
-    """A thousand hosts that are all different are looked at one after another."""
+def test_released_memory_counts_no_more() -> None:
+    """A thousand hosts that are all different are searched one after another."""
     world = World()
     for number in range(1_000):
         world.has(f"host-{number}", PGPU=number + 1)

@@ -1,4 +1,4 @@
-"""Questions that trying everything would never answer: who gets one of these wrong does not come back."""
+"""Questions that a search by trying everything would never answer: a mistake here makes the test hang."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ def a_host_with(world: World, devices: Sequence[int], name: str = "host") -> Non
         world.has(f"{name}.d{number}", under=name, PGPU=total)
 
 
-def test_one_group_more_than_there_are_devices_is_seen_to_be_too_many() -> None:
+def test_one_group_more_than_devices_is_recognised_as_impossible() -> None:
     world = World()
     a_host_with(world, [1] * 30)
     groups = [asking(f"g{number}", PGPU=1) for number in range(31)]
@@ -22,8 +22,8 @@ def test_one_group_more_than_there_are_devices_is_seen_to_be_too_many() -> None:
     assert world.ask(*groups, group_policy="none") == []
 
 
-def test_groups_that_have_too_few_devices_between_them_are_seen_to_be_too_many() -> None:
-    """Each has eight to choose from, no two the same eight, and no two devices are alike."""
+def test_groups_with_too_few_devices_together_are_recognised_as_impossible() -> None:
+    """Each group has eight devices to choose from; no two have the same eight, and no two devices are alike."""
     world = World()
     world.has("host")
     for number in range(24):
@@ -51,9 +51,7 @@ def test_as_many_groups_as_devices_give_as_many_candidates_as_are_asked_for() ->
     assert len(set(told)) == 30
 
 
-def test_amounts_that_would_fit_as_a_sum_and_cannot_be_packed_are_given_up_once_and_not_for_each_order() -> (
-    None
-):
+def test_amounts_that_fit_as_a_sum_but_cannot_be_packed_are_given_up_once_and_not_for_each_order() -> None:
     world = World()
     a_host_with(world, [10] * 16)
     groups = [asking(f"g{number}", PGPU=6 if number < 14 else 5) for number in range(19)]
@@ -69,9 +67,7 @@ def test_more_groups_than_calls_may_be_nested() -> None:
     assert len(world.ask(*groups, group_policy="none", limit=2)) == 2
 
 
-def test_traits_that_three_givers_can_never_bear_together_are_seen_tree_by_tree_and_not_triple_by_triple() -> (
-    None
-):
+def test_traits_that_no_three_providers_have_together_are_checked_per_tree_and_not_per_triple() -> None:
     world = World()
     world.has("host")
     for number in range(60):

@@ -1,4 +1,4 @@
-"""The feed's publisher reads a log that has grown a page at a time, and tells all of it."""
+"""The feed's publisher reads a log that has grown, a page at a time, and publishes all of it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ PATIENCE_S = 10
 
 
 class Told(Publisher):
-    """What is told is remembered, and goes nowhere."""
+    """A publisher that only records the messages."""
 
     def __init__(self, station: Station) -> None:
         super().__init__(station.consuming, station.settings, "told")
@@ -41,7 +41,7 @@ async def told_of(client: StoreClient, *, stops_at_once: bool) -> list[Providers
     part = ChangePublisher(client.store, (publisher,), PAGED)
     running = asyncio.create_task(part.run())
     async with asyncio.timeout(PATIENCE_S):
-        # The pauses between two looks are endless here.
+        # The pauses between two reads are endless here.
         while not stops_at_once and names_in(publisher.told) != {"h5", "h6", "h7"}:
             await asyncio.sleep(0)
         if stops_at_once:
@@ -66,7 +66,7 @@ async def a_log_whose_first_pages_tell_nothing() -> StoreClient:
 
 
 @pytest.mark.parametrize("stops_at_once", [False, True])
-async def test_a_long_log_is_told_to_its_end_without_a_pause_and_before_it_stops(
+async def test_a_long_log_is_published_to_its_end_without_a_pause_and_before_a_stop(
     *, stops_at_once: bool
 ) -> None:
     client = await a_log_whose_first_pages_tell_nothing()
@@ -82,7 +82,7 @@ async def test_a_long_log_is_told_to_its_end_without_a_pause_and_before_it_stops
     assert (left.providers, left.gone) == ((), ())
 
 
-async def test_after_a_short_telling_the_next_change_is_told_soon() -> None:
+async def test_after_a_short_page_the_next_change_is_published_soon() -> None:
     client = StoreClient(MemoryPlacementStore())
     publisher = Told(Station(MemoryBroker().as_user(), "a-test"))
     part = ChangePublisher(client.store, (publisher,), PAGED)

@@ -1,4 +1,4 @@
-"""decide_claims by itself: what the stores' contract cannot show, or not as plainly."""
+"""decide_claims alone: cases that the stores' contract cannot show, or not as clearly."""
 
 from collections.abc import Mapping
 
@@ -51,7 +51,7 @@ def a_ledger(
     inventory: InventoryState | None = None,
     cells: Mapping[ProviderId, str] | None = None,
 ) -> Ledger:
-    """Two hosts, one of which has a child, each with eight VCPU, or with such an inventory."""
+    """Two hosts, one of them with a child, each with eight VCPU or with this inventory."""
     stock = {"VCPU": inventory or InventoryState(total=8)}
     consumers = {who.int: Consumer(id=who) for who in (WEB, DB, CLEANUP)}
     return Ledger(
@@ -86,7 +86,7 @@ def living(who: ConsumerId = WEB, attempt: int = 1) -> Consumer:
     return Consumer(id=who, cell=CELL, generation=1, attempt=attempt, host=HOST)
 
 
-def test_over_commit_multiplies_what_is_left_after_the_reserve() -> None:
+def test_over_commit_multiplies_the_total_minus_the_reserve() -> None:
     assert capacity_of(InventoryState(total=10, reserved=2, allocation_ratio=1.5)) == 12
     assert capacity_of(InventoryState(total=3, allocation_ratio=1.5)) == 4
 
@@ -105,7 +105,7 @@ def test_a_shortfall_names_the_rule_its_bound_and_what_is_free(asked: int, rule:
     assert (short.asked, short.free, short.rule, short.bound) == (asked, 4, rule, bound)
 
 
-def test_every_shortfall_is_told_in_the_order_in_which_was_asked() -> None:
+def test_shortfalls_come_in_the_order_of_the_amounts_asked() -> None:
     asked = (
         *amounts(NUMA, VCPU=9),
         *amounts(HOST, VGPU=1),
@@ -151,14 +151,14 @@ def test_the_bounds_hold_for_the_sum_of_what_is_asked_in_parts() -> None:
     )
 
 
-def test_shapes_are_looked_at_before_numbers() -> None:
+def test_shapes_are_checked_before_amounts() -> None:
     asked = a_share(HOST, amounts(HOST, VCPU=99), shapes={HOST: 1, OTHER_HOST: 7})
 
     assert judged(a_ledger(), a_claim(asked)) == MovedRoots(roots=(OTHER_HOST,))
 
 
-def test_who_names_the_trees_that_it_saw_takes_from_no_other() -> None:
-    # A provider that an operator moved out of the host's tree, and that the asker took for a part of it.
+def test_a_claim_that_names_its_trees_takes_from_no_other() -> None:
+    # A provider that an operator moved out of the host's tree, and that the sender took for a part of it.
     taken = (*amounts(HOST, VCPU=1), *amounts(OTHER_HOST, VCPU=1))
 
     assert judged(a_ledger(), a_claim(a_share(HOST, taken, shapes={HOST: 1}))) == MovedRoots(
@@ -167,7 +167,7 @@ def test_who_names_the_trees_that_it_saw_takes_from_no_other() -> None:
     assert judged(a_ledger(), a_claim(a_share(HOST, taken, shapes={HOST: 1, OTHER_HOST: 1}))) == Claimed()
 
 
-def test_of_a_root_that_became_a_child_the_new_tree_is_named() -> None:
+def test_for_a_root_that_became_a_child_the_refusal_names_the_new_tree() -> None:
     assert judged(a_ledger(), a_claim(a_share(HOST, shapes={NUMA: 1}))) == MovedRoots(roots=(HOST,))
 
 
@@ -178,8 +178,8 @@ def test_a_host_that_is_no_root_is_refused() -> None:
     assert verdict.field == "share.host"
 
 
-def test_whoever_lives_on_a_host_takes_something_from_its_tree() -> None:
-    # Otherwise the host could be removed from under it.
+def test_a_claim_must_take_something_from_its_hosts_tree() -> None:
+    # Otherwise the host could be deleted while the consumer still counts on it.
     verdict = judged(a_ledger(), a_claim(a_share(HOST, amounts(OTHER_HOST, VCPU=1))))
 
     assert isinstance(verdict, NotAllowed)
@@ -187,7 +187,7 @@ def test_whoever_lives_on_a_host_takes_something_from_its_tree() -> None:
     assert judged(a_ledger(), a_claim(a_share(HOST, amounts(NUMA, VCPU=1)))) == Claimed()
 
 
-def test_a_sender_speaks_for_its_own_cell_only() -> None:
+def test_a_sender_may_change_only_its_own_cell() -> None:
     asked = [SentOrder(a_claim(), speaks_for="c2"), SentOrder(a_claim(who=DB), speaks_for=CELL)]
 
     refused, granted = decide_claims(a_ledger(), asked, NOON, HORIZON).verdicts
@@ -198,7 +198,7 @@ def test_a_sender_speaks_for_its_own_cell_only() -> None:
     assert granted == Claimed()
 
 
-def test_who_stands_above_cells_ends_what_may_be_in_any_of_them() -> None:
+def test_an_api_level_sender_releases_consumers_of_any_cell() -> None:
     ended = a_release(cell=NO_CELL)
 
     assert decide(a_ledger(), a_claim(), ended).verdicts == (Claimed(), Released(freed=True))
@@ -208,7 +208,7 @@ def test_who_stands_above_cells_ends_what_may_be_in_any_of_them() -> None:
     assert isinstance(refused, NotAllowed)
 
 
-def test_who_chose_another_cell_in_an_earlier_life_is_told_what_is_held_there() -> None:
+def test_a_claim_repeated_for_another_cell_is_told_what_is_held() -> None:
     elsewhere = structs.replace(a_claim(a_share(OTHER_HOST)), cell="c2")
 
     verdicts = decide(a_ledger(cells={OTHER_HOST: "c2"}), a_claim(), elsewhere).verdicts
@@ -233,7 +233,7 @@ def test_providers_without_a_cell_serve_all_and_those_of_another_none() -> None:
         assert verdict.field == "share.cell"
 
 
-def test_what_is_written_is_absolute_and_only_what_changed() -> None:
+def test_writes_are_absolute_values_of_the_changed_rows() -> None:
     elsewhere = structs.replace(living(DB), host=OTHER_HOST)
     ledger = a_ledger(
         elsewhere, held={DB: amounts(OTHER_HOST, VCPU=2)}, inventory=InventoryState(total=8, used=2)
@@ -272,7 +272,7 @@ def test_a_swap_with_cleanup_moves_each_provider_by_one_generation() -> None:
 
     changes = decide(ledger, a_swap(asked, cleanup=CLEANUP)).changes
 
-    # Who cleans up stays where the instance was.
+    # A cleanup consumer stays on the host of its instance.
     assert changes.touched == (
         Touched(HOST, 6, {"VCPU": 3}, consumers=1),
         Touched(OTHER_HOST, 6, {"VCPU": 4}, consumers=1),
@@ -288,7 +288,7 @@ def test_a_swap_must_lead_to_a_later_attempt(attempt: int) -> None:
     assert verdict.field == "attempt"
 
 
-def test_a_swap_of_what_is_not_held_is_superseded_by_what_is() -> None:
+def test_a_swap_of_an_attempt_that_is_not_held_is_superseded() -> None:
     held = {WEB: amounts(HOST, VCPU=1)}
     ended = structs.replace(living(attempt=1), ended_at=NOON, host=None)
     swap = a_swap(a_share(OTHER_HOST), held=1, attempt=2)
@@ -298,7 +298,7 @@ def test_a_swap_of_what_is_not_held_is_superseded_by_what_is() -> None:
     assert judged(a_ledger(living(attempt=3), held=held), swap) == Superseded(attempt=3, ended=False)
 
 
-def test_a_cleanup_must_be_nobody_who_holds_anything() -> None:
+def test_a_cleanup_consumer_must_not_hold_anything_before() -> None:
     holders = living(), living(DB)
     held = {WEB: amounts(HOST, VCPU=1), DB: amounts(HOST, VCPU=1)}
 
@@ -321,7 +321,7 @@ def test_a_cleanup_that_was_released_before_its_swap_keeps_nothing() -> None:
     assert CLEANUP not in dict(decision.changes.held)
 
 
-def test_a_consumer_made_by_a_way_without_attempts_is_seen_by_what_it_holds() -> None:
+def test_a_consumer_without_attempts_is_recognised_by_its_holdings() -> None:
     made_over_http = Consumer(id=WEB, cell=CELL, generation=1)
     ledger = a_ledger(made_over_http, held={WEB: amounts(NUMA, VCPU=1)})
 

@@ -1,4 +1,4 @@
-"""What is on the wire today is read tomorrow: golden files of every message, and the rules of compatibility."""
+"""Messages on the wire today must be readable tomorrow: golden files of every message, and the rules of compatibility."""
 
 import pathlib
 import re
@@ -78,7 +78,7 @@ FAR_MOMENTS = (
 
 
 def moments_in(value: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Of each point in time in a golden file: its path, and where it stands."""
+    """Each timestamp in a golden file, with its path."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in pairs:
         here = f"{path}[{key}]" if isinstance(value, list) else f"{path}.{key}".removeprefix(".")
@@ -89,16 +89,14 @@ def moments_in(value: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
 
 @each_example
 @pytest.mark.parametrize("far", FAR_MOMENTS)
-def test_a_point_in_time_that_nobody_can_count_with_is_refused_by_its_name(
-    example: Message, far: str
-) -> None:
+def test_a_timestamp_out_of_range_is_refused_by_its_name(example: Message, far: str) -> None:
     golden = plain(golden_file(example).read_bytes())
     places = [("sent_at", golden, "sent_at"), *moments_in(golden["message"])]
 
     for path, where, key in places:
         stood, where[key] = where[key], far
         read = CODEC.decode(msgspec.json.encode(golden))
-        # However it is written.
+        # In whatever form it is written.
         escaped = CODEC.decode(msgspec.json.encode(golden).replace(far.encode(), b"\\u003" + far.encode()))
         where[key] = stood
 
@@ -109,7 +107,7 @@ def test_a_point_in_time_that_nobody_can_count_with_is_refused_by_its_name(
             assert each.reason == f"{path} is {each.value}: must be in the years from 1970 to 8999"
 
 
-def test_points_in_time_inside_of_what_a_message_lists_are_looked_at() -> None:
+def test_timestamps_inside_lists_of_a_message_are_checked() -> None:
     found = next(example for example in EXAMPLES if isinstance(example, InstancesFound))
     golden = plain(golden_file(found).read_bytes())
     golden["message"]["instances"][-1]["changed_at"] = FAR_MOMENTS[0]
@@ -121,7 +119,7 @@ def test_points_in_time_inside_of_what_a_message_lists_are_looked_at() -> None:
 
 
 @pytest.mark.parametrize("near", ["1970-01-01T00:00:00+14:00", "8999-12-31T23:59:59-12:00"])
-def test_any_year_from_1970_to_8999_may_be_named_and_counted_with(near: str) -> None:
+def test_any_year_from_1970_to_8999_is_accepted(near: str) -> None:
     golden = plain(golden_file(RELEASE).read_bytes())
     golden["message"]["issued_at"] = near
 
@@ -134,7 +132,7 @@ def test_any_year_from_1970_to_8999_may_be_named_and_counted_with(near: str) -> 
 
 
 @each_example
-def test_a_field_that_we_do_not_know_matters_only_where_people_write(example: Message) -> None:
+def test_an_unknown_field_is_refused_only_where_people_write(example: Message) -> None:
     golden = plain(golden_file(example).read_bytes())
     golden["of_the_envelope_too"] = True
     assert CODEC.decode(msgspec.json.encode(golden)) == enveloped(example)
@@ -151,7 +149,9 @@ def test_a_field_that_we_do_not_know_matters_only_where_people_write(example: Me
 
 
 def test_clients_and_operators_are_read_strictly_and_workers_are_not() -> None:
-    """A worker may be of a later release than its reader; what a person misspells must not be an order half obeyed."""
+    """A worker may be of a later release than its reader, so unknown fields are ignored. A client's misspelt field must
+    not make an order that is carried out by half.
+    """
     written_by_people = {
         *("build.request", "instance.delete", "instance.rebuild", "instance.query", "host.query", "host.set"),
         *("application.query", "application.set"),
@@ -181,7 +181,7 @@ def test_clients_and_operators_are_read_strictly_and_workers_are_not() -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_in_a_request_is_named(message: dict[str, object], field: str, value: str) -> None:
+def test_the_error_in_a_request_is_named(message: dict[str, object], field: str, value: str) -> None:
     given = {"request_id": str(CONSUMER), "type": "build.request"} | message
     read = CODEC.decode(msgspec.json.encode({"id": "mine", "message": given}))
 
@@ -293,7 +293,7 @@ def test_anything_else_is_unreadable_and_never_an_exception(line: bytes) -> None
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_what_no_text_or_number_can_be_is_named(line: bytes, reason: str, field: str, value: str) -> None:
+def test_impossible_texts_and_numbers_are_named(line: bytes, reason: str, field: str, value: str) -> None:
     read = CODEC.decode(line)
 
     assert isinstance(read, Unreadable)
@@ -301,9 +301,10 @@ def test_what_no_text_or_number_can_be_is_named(line: bytes, reason: str, field:
     assert (read.field, read.value) == (field, value)
 
 
-def test_every_number_that_a_cell_or_a_client_may_say_fits_a_column() -> None:
-    """Those of an answer, or of placement's own facts, come out of a database; a flavor's and a deadline are judged by the
-    scheduler."""
+def test_every_number_that_a_cell_or_a_client_may_send_fits_a_column() -> None:
+    """Numbers in answers, and placement's own figures, come out of a database; the scheduler checks those of a flavor
+    and a deadline.
+    """
     spoken_by_placement = {"providers.changed", "inventory.refused"}
     said = {name for name, route in ROUTES.items() if route.kind is not Kind.ANSWER} - spoken_by_placement
     numbers = {
@@ -343,7 +344,7 @@ def test_a_backslash_before_what_looks_like_nul_is_only_a_backslash() -> None:
     assert isinstance(read, Envelope)
 
 
-def test_what_is_wrong_is_told_in_few_words_however_much_of_it_there_is() -> None:
+def test_an_error_is_described_briefly_however_large_the_value_is() -> None:
     much = b"x" * 200_000
     for line in (
         b'{"message":{"type":"' + much + b'"}}',
@@ -358,7 +359,7 @@ def test_what_is_wrong_is_told_in_few_words_however_much_of_it_there_is() -> Non
 
 
 class Lamp(Message, frozen=True, tag="lamp"):
-    """As it is from version 2 on: brightness in lumen, where version 1 said watts."""
+    """The message from version 2 on: brightness in lumen, where version 1 had watts."""
 
     VERSION: ClassVar[int] = 2
     lumen: int
@@ -397,8 +398,8 @@ def test_an_upgrade_that_fails_makes_an_unreadable_message(line: bytes) -> None:
     assert isinstance(NEXT_RELEASE.decode(line), Unreadable)
 
 
-def test_of_two_types_the_last_is_told() -> None:
-    """A message's type is looked for first, and read last."""
+def test_of_two_types_the_last_one_is_reported() -> None:
+    """The codec looks for a message's type first, and JSON parsers take the last of two keys."""
     two = Codec([Lamp, type(RELEASE)])
 
     read = two.decode(b'{"version":1,"message":{"type":"lamp","lumen":3,"type":"release"}}')
@@ -406,7 +407,7 @@ def test_of_two_types_the_last_is_told() -> None:
     assert isinstance(read, Unreadable)
 
 
-def test_a_message_that_is_put_back_keeps_what_we_do_not_know_of_it() -> None:
+def test_a_message_that_is_put_back_keeps_its_unknown_fields() -> None:
     line = b'{"message":{"type":"snapshot","hint":[1,2]},"id":"a","attempts":2}'
 
     assert plain(put_back(line)) == plain(line) | {"attempts": 3}
@@ -414,7 +415,7 @@ def test_a_message_that_is_put_back_keeps_what_we_do_not_know_of_it() -> None:
     assert attempts_of(revived(line)) == 0
 
 
-def test_attempts_that_no_header_can_hold_are_none() -> None:
+def test_invalid_attempts_in_a_header_count_as_none() -> None:
     line = b'{"message":{"type":"snapshot"},"attempts":1%s}' % (b"0" * 30)
 
     assert (attempts_of(line), put_back(line), revived(line)) == (0, line, line)

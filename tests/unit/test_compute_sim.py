@@ -1,4 +1,4 @@
-"""The deciding functions of the compute simulator, its fault script, and the kit that tests drivers."""
+"""The deciding functions of the compute simulator, its fault script, and the conformance kit for drivers."""
 
 import math
 from collections.abc import Callable
@@ -82,7 +82,7 @@ def a_destroy(number: int = 1) -> DestroyInstance:
 # Differences of trees
 
 
-def test_a_first_report_tells_all_of_the_drivers_own_parents_first() -> None:
+def test_a_first_report_has_all_providers_of_the_driver_parents_first() -> None:
     sharing = structs.replace(STORAGE)
 
     report = difference(NOTHING, tree(NUMA, sharing, ROOT, foreign=frozenset({STORAGE.id})), "c1", 7)
@@ -103,7 +103,7 @@ def test_only_providers_that_differ_are_reported_and_nothing_if_none_does() -> N
     assert [(each.name, each.traits) for each in report.providers] == [("h1_NUMA0", ("CUSTOM_A", "CUSTOM_B"))]
 
 
-def test_what_others_say_of_a_provider_is_never_reported() -> None:
+def test_fields_that_others_set_on_a_provider_are_never_reported() -> None:
     theirs = structs.replace(ROOT, foreign_traits=frozenset({OPERATORS_TRAIT}))
 
     assert difference(Reporting(tree(ROOT), 1), tree(theirs), "c1", 2) is None
@@ -123,7 +123,7 @@ def test_aggregates_are_reported_only_by_a_driver_that_says_which() -> None:
     assert report.providers[0].aggregates == (UUID(int=9),)
 
 
-def test_a_provider_that_is_gone_is_removed() -> None:
+def test_a_provider_that_no_longer_exists_is_removed() -> None:
     report = difference(Reporting(tree(ROOT, NUMA), 7), tree(ROOT), "c1", 9)
 
     assert report is not None
@@ -137,7 +137,7 @@ def test_sequences_rise_even_if_the_clock_does_not() -> None:
     assert report.sequence == 101
 
 
-def test_an_answer_tells_where_the_host_stands_now() -> None:
+def test_an_answer_contains_the_hosts_current_sequence() -> None:
     now = tree(ROOT)
     report = difference(NOTHING, now, "c1", 7)
     assert report is not None
@@ -149,7 +149,7 @@ def test_an_answer_tells_where_the_host_stands_now() -> None:
     wrong = after_answer(report, now, NotAllowed(field="cell", reason="not yours"))
 
     assert accepted == echo == Taken(Reporting(now, 7))
-    # Somebody else took the books further: everything is told again, above their number.
+    # Another reporter has a higher sequence: report everything again, with one above it.
     assert other == Unknown(Reporting(ProviderTree(HOST), 8))
     assert isinstance(in_use, Refused)
     assert isinstance(wrong, Refused)
@@ -190,7 +190,7 @@ SHARED = frozenset({STORAGE.id})
         (tree(MARKED, NUMA, STORAGE, foreign=SHARED), "nothing"),
     ],
 )
-def test_a_driver_that_touches_what_is_not_its_own_is_found_out(edited: ProviderTree, flaw: str) -> None:
+def test_a_driver_that_changes_foreign_providers_is_detected(edited: ProviderTree, flaw: str) -> None:
     given = tree(MARKED, STORAGE, foreign=SHARED)
 
     assert flaw in (flaw_of(given, edited) or "nothing")
@@ -210,7 +210,7 @@ def test_the_simulated_driver_keeps_the_contract(kind: str) -> None:
 
 
 class Bad:
-    """A driver that does one thing wrong with the tree of an honest one."""
+    """A driver that makes one mistake with the tree of a correct one."""
 
     made = 0
 
@@ -311,7 +311,7 @@ def test_a_spawn_is_due_when_it_is_built_and_the_same_order_changes_nothing_unti
     assert due(spawned(built, a_spawn(), Fate(1), 11.0), WELL) == (built, answer)
 
 
-def test_a_build_that_fails_says_why_each_time_it_is_asked() -> None:
+def test_a_failed_build_gives_its_reason_each_time_it_is_asked() -> None:
     failed, answer = due(spawned(None, a_spawn(), Fate(1, "no image"), 0.0), WELL)
 
     assert isinstance(answer, SpawnFailed)
@@ -326,7 +326,7 @@ def test_an_attempt_that_was_destroyed_is_never_built() -> None:
     assert due(spawned(gone, a_spawn(), Fate(1), 2.0), WELL) == (gone, answer)
 
 
-def test_a_silent_host_works_unheard_a_late_one_keeps_what_it_has_to_say_a_dead_one_has_nothing() -> None:
+def test_a_silent_host_loses_its_answers_a_late_one_keeps_them_a_dead_one_has_none() -> None:
     building = spawned(None, a_spawn(), Fate(1), 0.0)
 
     unheard, nothing = due(building, Silent())
@@ -353,7 +353,7 @@ def test_a_fault_is_on_from_its_beginning_to_before_its_end_and_again() -> None:
     assert next_turn_s(Dies(after_s=3), 3) is None
 
 
-def test_turns_go_on_for_ever_without_standing_still() -> None:
+def test_repeated_faults_go_on_for_ever() -> None:
     pulse = Changes(after_s=0.1, for_s=0.1, every_s=0.3)
     at_s, turns = 0.0, 0
     for _ in range(1000):
@@ -366,7 +366,7 @@ def test_turns_go_on_for_ever_without_standing_still() -> None:
     assert math.isclose(at_s, 0.2 + 0.3 * 499)
 
 
-def test_the_worst_of_what_is_on_counts() -> None:
+def test_the_worst_active_fault_counts() -> None:
     late, silent, dies = ComesBackLate(for_s=9), FallsSilent(for_s=5), Dies(after_s=7)
 
     assert condition_of((late, silent, dies), 1) == Silent()
@@ -402,7 +402,7 @@ def test_the_fate_of_a_build_follows_from_the_seed_and_the_attempt_alone() -> No
     assert fates != [fate_of(script, script.faults, a_spawn(n, attempt=2), 0) for n in range(1000)]
 
 
-def test_a_change_makes_the_host_another_for_its_time() -> None:
+def test_a_change_replaces_the_hosts_size_while_it_lasts() -> None:
     change = Changes(
         after_s=5, for_s=5, vcpus=-100, ram_mb=10, traits_gained=("CUSTOM_A",), traits_lost=("COMPUTE_NODE",)
     )
@@ -463,9 +463,7 @@ def test_a_script_is_read_from_toml_and_from_json_alike(tmp_path: Path) -> None:
         ("not toml", "faults.toml"),
     ],
 )
-def test_a_script_that_makes_no_sense_is_refused_with_what_is_wrong(
-    tmp_path: Path, text: str, what: str
-) -> None:
+def test_an_invalid_script_is_refused_with_the_error(tmp_path: Path, text: str, what: str) -> None:
     path = tmp_path / "faults.toml"
     path.write_text(text)
 
@@ -503,7 +501,7 @@ def test_facts_are_cut_into_messages_by_their_number_and_their_size() -> None:
         ({"reports_at_once_max": 0}, "reports_at_once_max is 0"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object], what: str) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, object], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         structs.replace(ComputeSettings(), **wrong)
 
@@ -524,7 +522,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object], what:
         ({"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "Not A Cell"}, "matching regex"),
     ],
 )
-def test_a_process_that_was_started_wrongly_says_what_is_missing(
+def test_a_process_that_was_started_wrongly_names_what_is_missing(
     environment: dict[str, str], what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(environment) == 2

@@ -1,4 +1,4 @@
-"""What becomes of an instance, message by message."""
+"""The life of an instance in its cell, message by message."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -114,7 +114,7 @@ class Cell:
             self.hear(each)
 
     def hear(self, *inputs: Input) -> list[Message]:
-        """What is said to all of these in one batch."""
+        """The messages that the conductor publishes after this batch."""
         self.last = decide(self.rows, inputs, self.now, RULES)
         self.rows |= {row.id: row for row in self.last.rows}
         for each in self.last.forgotten:
@@ -126,7 +126,7 @@ class Cell:
         return self.hear(Due(ONE))
 
     def swap(self, verdict: ClaimVerdict | None) -> list[Message]:
-        """Placement's answer to the swap that is asked now."""
+        """Placement's answer to the current swap."""
         if not self.last.swaps:
             self.hear(Due(ONE))
         (swap,) = self.last.swaps
@@ -148,14 +148,14 @@ def released(said: Sequence[Message]) -> list[tuple[ConsumerId, int]]:
     return [(each.consumer, each.attempt) for each in said if isinstance(each, ReleaseClaim)]
 
 
-def test_what_is_placed_is_spawned_on_the_host_that_was_chosen() -> None:
+def test_a_placed_instance_is_spawned_on_the_chosen_host() -> None:
     (said,) = Cell().hear(place("h2"))
 
     assert isinstance(said, SpawnInstance)
     assert (said.host, said.attempt, said.share) == (host("h1"), 1, choice("h1").share)
 
 
-def test_what_is_spawned_is_active_and_says_so_once() -> None:
+def test_a_spawned_instance_is_active_and_published_once() -> None:
     cell = Cell(place())
 
     (said,) = cell.hear(spawned(1, "h1"), spawned(1, "h1"))
@@ -165,7 +165,7 @@ def test_what_is_spawned_is_active_and_says_so_once() -> None:
     assert cell.row.due_at is None
 
 
-def test_the_same_message_again_says_what_is_pending_and_not_more() -> None:
+def test_a_repeated_message_publishes_only_what_is_pending() -> None:
     cell = Cell()
     first = cell.hear(place())
 
@@ -176,7 +176,7 @@ def test_the_same_message_again_says_what_is_pending_and_not_more() -> None:
     assert cell.hear(spawned(1, "h1"), place(), failed(1, "h1")) == active
 
 
-def test_an_order_that_was_answered_is_no_longer_pending() -> None:
+def test_an_answered_order_is_no_longer_pending() -> None:
     cell = Cell(place("h2"), spawned(1, "h1"))
 
     assert kinds(cell.hear(place("h2"))) == [InstanceActive]
@@ -195,7 +195,7 @@ def test_a_failure_asks_for_the_next_alternate_and_its_claim_comes_before_its_sp
     assert (said.host, said.attempt) == (host("h2"), 2)
 
 
-def test_what_is_really_held_is_adopted() -> None:
+def test_the_claim_that_is_really_held_is_adopted() -> None:
     cell = Cell(place("h2", "h3"), failed(1, "h1"))
     cell.swap(FULL)
 
@@ -245,7 +245,7 @@ def a_tree(name: str, shape: int, *, total: int = 8, traits: tuple[str, ...] = (
 
 
 def seen(name: str, shape: int = 1) -> Choice:
-    """As a scheduler saw it that knew its tree."""
+    """The shapes as a scheduler saw them that knew the host's tree."""
     share = structs.replace(choice(name).share, shapes=(ShapeSeen(root=host(name), shape=shape),))
     return structs.replace(choice(name), share=share, qualities=qualities_of([a_tree(name, shape)]))
 
@@ -254,7 +254,7 @@ def moved(tree: ProviderState) -> ShapeMoved:
     return ShapeMoved(roots=(tree.id,), trees=(tree,))
 
 
-def test_an_alternate_whose_inventory_alone_moved_is_tried_again_as_it_is_now() -> None:
+def test_an_alternate_whose_inventory_alone_changed_is_tried_again_as_it_is_now() -> None:
     cell = Cell(structs.replace(place(), alternates=(seen("h2"),)), failed(1, "h1"))
 
     assert cell.swap(moved(a_tree("h2", 2, total=4))) == []
@@ -279,7 +279,7 @@ def test_an_alternate_that_is_tried_again_still_names_the_pool_that_shares_with_
     assert cell.row.alternates[0].share.shapes == (ShapeSeen(root=host("h2"), shape=2), pool)
 
 
-def test_alternates_that_did_not_move_come_before_one_that_did() -> None:
+def test_unchanged_alternates_come_before_a_changed_one() -> None:
     cell = Cell(structs.replace(place(), alternates=(seen("h2"), seen("h3"))), failed(1, "h1"))
 
     cell.swap(moved(a_tree("h2", 2, total=4)))
@@ -301,7 +301,7 @@ def test_alternates_that_did_not_move_come_before_one_that_did() -> None:
     ],
     ids=["another quality", "too large to be told", "gone", "more than its own tree"],
 )
-def test_an_alternate_of_which_more_moved_or_nobody_can_tell_is_not_tried_again(verdict: ShapeMoved) -> None:
+def test_an_alternate_with_other_or_unknown_changes_is_not_tried_again(verdict: ShapeMoved) -> None:
     cell = Cell(structs.replace(place(), alternates=(seen("h2"), seen("h3"))), failed(1, "h1"))
 
     cell.swap(verdict)
@@ -310,7 +310,7 @@ def test_an_alternate_of_which_more_moved_or_nobody_can_tell_is_not_tried_again(
     assert [each.host for each in cell.row.failures] == ["h1", "h2"]
 
 
-def test_what_was_said_of_the_shape_before_is_not_taken_for_an_answer_to_the_new_one() -> None:
+def test_an_answer_about_the_old_shape_is_no_answer_to_the_new_swap() -> None:
     cell = Cell(structs.replace(place(), alternates=(seen("h2"),)), failed(1, "h1"))
     cell.hear(Due(ONE))
     (swap,) = cell.last.swaps
@@ -322,7 +322,7 @@ def test_what_was_said_of_the_shape_before_is_not_taken_for_an_answer_to_the_new
     assert (cell.row.state, cell.row.alternates) == ("swapping", (seen("h2", shape=2),))
 
 
-def test_without_an_alternate_the_claim_is_released_and_every_reason_told() -> None:
+def test_without_an_alternate_the_claim_is_released_and_every_reason_is_given() -> None:
     cell = Cell(place("h2"), failed(1, "h1"))
     cell.swap(CLAIMED)
 
@@ -335,23 +335,23 @@ def test_without_an_alternate_the_claim_is_released_and_every_reason_told() -> N
     assert cell.row.due_at is None
 
 
-def test_when_the_last_alternate_is_refused_what_may_have_been_granted_is_released() -> None:
+def test_when_the_last_alternate_is_refused_a_claim_that_may_be_granted_is_released() -> None:
     cell = Cell(place("h2"), failed(1, "h1"))
 
     said = cell.swap(FULL)
 
     assert kinds(said) == [ReleaseClaim, InstanceFailed]
-    # A question that was repeated may still be granted: the next attempt is ended with this one.
+    # A repeated question may still be granted: the next attempt ends together with this one.
     assert released(said) == [(ONE, 2)]
 
 
-def test_a_claim_that_somebody_released_means_that_the_instance_is_deleted() -> None:
+def test_a_claim_released_by_another_means_that_the_instance_is_deleted() -> None:
     cell = Cell(place("h2"), failed(1, "h1"))
 
     assert kinds(cell.swap(Superseded(attempt=5, ended=True))) == [InstanceDeleted]
 
 
-def test_while_placement_does_not_answer_the_same_is_asked_again_ever_later() -> None:
+def test_while_placement_does_not_answer_the_question_is_repeated_with_growing_pauses() -> None:
     cell = Cell(place("h2"), failed(1, "h1"))
     asked: list[SwapClaim] = []
 
@@ -421,17 +421,17 @@ def test_a_success_while_the_claim_is_being_swapped_comes_too_late() -> None:
     assert cell.row.state == "swapping"
 
 
-def test_what_was_built_for_nobody_is_destroyed() -> None:
+def test_an_instance_without_a_row_is_destroyed() -> None:
     assert Cell().hear(spawned(3, "h1")) == [destroy(3, "h1")]
     assert Cell().hear(failed(3, "h1"), destroyed(3, "h1"), Due(ONE)) == []
 
 
-def test_a_host_is_reminded_of_what_it_has_to_destroy_until_it_has() -> None:
+def test_a_host_is_reminded_of_a_destroy_until_it_confirms() -> None:
     cell = Cell(place("h2"))
     cell.after_s(60)
     cell.swap(CLAIMED)
     cell.hear(spawned(2, "h2"))
-    # The first order is still on the row, confirmed or not: it is said anew, and not twice.
+    # The first order is still on the row, confirmed or not: it is published again, once.
     assert cell.after_s(100) == [destroy(1, "h1")]
     assert [each.message for each in cell.row.outbox].count(destroy(1, "h1")) == 1
     cell.confirm_all()
@@ -453,7 +453,7 @@ def test_the_deadline_of_the_request_ends_it_while_its_host_keeps_the_share() ->
     assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 1)]
 
 
-def test_the_deadline_of_the_request_ends_a_swap_that_nobody_answers() -> None:
+def test_the_deadline_of_the_request_ends_an_unanswered_swap() -> None:
     cell = Cell(place("h2", ends_in_s=40), failed(1, "h1"))
     cell.swap(None)
 
@@ -463,9 +463,7 @@ def test_the_deadline_of_the_request_ends_a_swap_that_nobody_answers() -> None:
     assert released(said) == [(ONE, 2)]
 
 
-def test_given_up_between_a_silent_host_and_an_unanswered_swap_both_shares_are_released_when_it_is_clean() -> (
-    None
-):
+def test_after_a_silent_host_and_an_unanswered_swap_both_shares_are_released_when_the_host_is_clean() -> None:
     cell = Cell(place("h2", ends_in_s=70))
     cell.after_s(60)
     cell.swap(None)
@@ -482,7 +480,7 @@ def test_an_order_that_comes_after_its_deadline_is_not_built() -> None:
     assert kinds(cell.hear(place())) == [ReleaseClaim, InstanceFailed]
 
 
-def test_a_removal_that_overtakes_its_instance_lets_nothing_be_built() -> None:
+def test_a_removal_before_its_placement_prevents_the_build() -> None:
     cell = Cell()
 
     assert cell.hear(REMOVE) == []
@@ -493,7 +491,7 @@ def test_a_removal_that_overtakes_its_instance_lets_nothing_be_built() -> None:
     assert cell.hear(place(), REMOVE) == said
 
 
-def test_a_removal_of_what_never_came_frees_what_was_claimed_for_it_and_ends() -> None:
+def test_a_removal_of_an_unknown_instance_releases_its_claim_and_ends() -> None:
     cell = Cell(REMOVE)
 
     assert cell.after_s(29) == []
@@ -502,13 +500,15 @@ def test_a_removal_of_what_never_came_frees_what_was_claimed_for_it_and_ends() -
     assert released(said) == [(ONE, 1)]
     cell.confirm_all()
 
-    # And if it comes after all, it is still not built, and its end was told.
+    # If it arrives after all, it is still not built, and its end was published.
     assert kinds(cell.hear(place())) == [ReleaseClaim]
     assert cell.row.state == "deleted"
 
 
 @pytest.mark.parametrize("before", [(), (spawned(1, "h1"),)], ids=["building", "active"])
-def test_what_is_removed_is_destroyed_then_released_then_deleted(before: tuple[InstanceSpawned, ...]) -> None:
+def test_a_removed_instance_is_destroyed_then_released_then_deleted(
+    before: tuple[InstanceSpawned, ...],
+) -> None:
     cell = Cell(place("h2"), *before)
 
     assert cell.hear(REMOVE) == [destroy(1, "h1")]
@@ -518,7 +518,7 @@ def test_what_is_removed_is_destroyed_then_released_then_deleted(before: tuple[I
     assert released(said) == [(ONE, 1)]
 
 
-def test_what_is_removed_while_it_is_swapped_is_deleted_at_once_if_its_host_is_clean() -> None:
+def test_an_instance_removed_during_a_swap_is_deleted_at_once_if_its_host_is_clean() -> None:
     cell = Cell(place("h2"), failed(1, "h1"), Due(ONE))
     (swap,) = cell.last.swaps
 
@@ -541,13 +541,13 @@ def test_a_host_that_does_not_confirm_a_delete_keeps_the_share_and_the_delete_en
     assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 1)]
 
 
-def test_what_is_in_error_can_be_deleted() -> None:
+def test_an_instance_in_error_can_be_deleted() -> None:
     cell = Cell(place(), failed(1, "h1"))
 
     assert kinds(cell.hear(REMOVE)) == [InstanceDeleted]
 
 
-def test_what_is_deleted_is_forgotten_when_all_is_said_and_cleaned_up() -> None:
+def test_a_deleted_instance_is_forgotten_when_all_is_confirmed_and_cleaned_up() -> None:
     cell = Cell(place(), REMOVE)
     cell.after_s(30)
     assert cell.row.state == "deleted"
@@ -555,7 +555,7 @@ def test_what_is_deleted_is_forgotten_when_all_is_said_and_cleaned_up() -> None:
     assert ONE in cell.rows  # its host has not confirmed
     cell.hear(destroyed(1, "h1"))
     cell.after_s(1000)
-    assert ONE in cell.rows  # not everything it said is confirmed
+    assert ONE in cell.rows  # some of its messages are not confirmed
 
     cell.confirm_all()
     cell.after_s(1000)

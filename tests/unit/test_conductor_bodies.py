@@ -1,4 +1,4 @@
-"""An instance's row is written without saying anything twice, and read as it was."""
+"""An instance's row stores no value twice, and is read back unchanged."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -71,7 +71,7 @@ DESTROY = DestroyInstance(cell="c1", instance=ORDER.instance, attempt=1, host=CH
         "a choice renewed",
     ],
 )
-def test_what_is_read_is_what_was_written(row: Instance) -> None:
+def test_a_row_is_read_as_it_was_written(row: Instance) -> None:
     assert decoded(body_of(encoded_body(row)), row.order) == row
 
 
@@ -100,14 +100,14 @@ def test_an_order_to_deploy_is_not_written_where_it_follows_from_the_row() -> No
     assert decoded(body_of(written), order) == row
 
 
-def test_alternates_that_are_still_the_orders_own_are_not_written_one_by_one() -> None:
+def test_unchanged_alternates_of_the_order_are_not_written_one_by_one() -> None:
     row = structs.replace(PLACED, alternates=ORDER.alternates)
 
     assert body_of(encoded_body(row)).alternates is None
     assert decoded(body_of(encoded_body(row)), ORDER) == row
 
 
-def test_words_that_were_confirmed_since_are_left_out() -> None:
+def test_messages_confirmed_since_are_left_out() -> None:
     row = structs.replace(PLACED, outbox=(Pending(101, NOON, DESTROY), Pending(102, NOON, DESTROY)))
     first, second = ((row.id.bytes, each.sequence) for each in row.outbox)
 
@@ -143,7 +143,7 @@ def test_a_row_is_remembered_by_its_body_for_as_long_as_the_instance_is_being_bu
     assert remembered.row_of(encoded_body(active)) is None
 
 
-def test_of_many_rows_the_oldest_is_read_again() -> None:
+def test_among_many_rows_the_oldest_is_read_again() -> None:
     remembered = Remembered()
     for number in range(REMEMBERED_MAX):
         remembered.replace(None, b"%d" % number, PLACED)

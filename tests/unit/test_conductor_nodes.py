@@ -1,4 +1,4 @@
-"""What becomes of an instance whose host is a bare-metal node: other orders, other deadlines, the same rules."""
+"""The life of an instance on a bare-metal node: other orders and deadlines than on a hypervisor, the same rules."""
 
 import pytest
 from msgspec import structs
@@ -61,7 +61,7 @@ def undeploy(attempt: int, name: str) -> UndeployInstance:
     return UndeployInstance(cell="c1", instance=ONE, attempt=attempt, host=host(name))
 
 
-def test_what_is_placed_on_a_node_is_deployed_there_with_all_that_the_request_named() -> None:
+def test_an_instance_placed_on_a_node_is_deployed_there_with_all_fields_of_the_request() -> None:
     order = place_on_node()
 
     (said,) = Cell().hear(order)
@@ -72,14 +72,14 @@ def test_what_is_placed_on_a_node_is_deployed_there_with_all_that_the_request_na
         assert getattr(said, field) == getattr(order, field)
 
 
-def test_what_is_deployed_is_active_and_the_order_is_not_said_again() -> None:
+def test_a_deployed_instance_is_active_and_the_order_is_not_sent_again() -> None:
     cell = Cell(place_on_node())
 
     assert kinds(cell.hear(spawned(1, "n1"))) == [InstanceActive]
     assert kinds([each.message for each in cell.row.outbox]) == [InstanceActive]
 
 
-def test_a_node_that_fails_to_deploy_gives_way_to_the_next_alternate_whatever_that_is() -> None:
+def test_a_node_that_fails_to_deploy_gives_way_to_the_next_alternate_of_any_kind() -> None:
     cell = Cell(place_on_node(choice("h2"), a_node("n3")))
 
     cell.hear(failed(1, "n1"))
@@ -93,7 +93,7 @@ def test_a_node_that_fails_to_deploy_gives_way_to_the_next_alternate_whatever_th
     assert (deploy.host, deploy.attempt) == (host("n3"), 3)
 
 
-def test_a_node_that_is_really_held_is_deployed_whatever_was_asked_for() -> None:
+def test_the_node_that_is_really_held_is_deployed_whichever_was_asked_for() -> None:
     cell = Cell(place_on_node(choice("h2"), a_node("n3")))
     cell.hear(failed(1, "n1"))
 
@@ -103,13 +103,13 @@ def test_a_node_that_is_really_held_is_deployed_whatever_was_asked_for() -> None
     assert said.host == host("n3")
 
 
-def test_progress_begins_the_attempts_time_anew() -> None:
+def test_progress_restarts_the_attempts_timeout() -> None:
     cell = Cell(place_on_node(a_node("n2"), ends_in_s=9_000))
     for _ in range(2):
         cell.after_s(DEPLOY_S - 1)
         assert cell.row.state == "building"
         assert cell.hear(progressed(1, "n1")) == []
-        # It has arrived, as the answer shows.
+        # The answer shows that the order has arrived.
         assert cell.row.outbox == ()
 
     cell.after_s(DEPLOY_S - 1)
@@ -128,7 +128,7 @@ def test_progress_never_lasts_longer_than_the_request() -> None:
     assert cell.row.reason == "the time of the request is up"
 
 
-def test_a_silent_node_is_left_with_its_share_until_it_says_that_it_is_clean() -> None:
+def test_a_silent_node_keeps_its_share_until_it_reports_that_it_is_clean() -> None:
     cell = Cell(place_on_node(a_node("n2")))
 
     said = cell.after_s(DEPLOY_S)
@@ -149,7 +149,7 @@ def test_a_silent_node_is_reminded() -> None:
     assert cell.after_s(100) == [undeploy(1, "n1")]
 
 
-def test_of_two_kinds_of_hosts_each_is_told_in_its_own_words_to_clean_up() -> None:
+def test_each_kind_of_host_gets_its_own_order_to_clean_up() -> None:
     cell = Cell(place_on_node(choice("h2")))
     cell.after_s(DEPLOY_S)
     cell.swap(CLAIMED)
@@ -180,7 +180,7 @@ def test_a_delete_waits_for_a_node_no_longer_than_it_may() -> None:
 
 
 @pytest.mark.parametrize("word", [spawned(1, "n1"), progressed(1, "n1")])
-def test_a_late_word_of_a_superseded_attempt_is_answered_by_an_undeploy(
+def test_a_late_report_of_a_superseded_attempt_is_answered_by_an_undeploy(
     word: InstanceSpawned | DeployProgressed,
 ) -> None:
     cell = Cell(place_on_node(choice("h2")))
@@ -192,13 +192,13 @@ def test_a_late_word_of_a_superseded_attempt_is_answered_by_an_undeploy(
     assert cell.row.state == "building"
 
 
-def test_who_deploys_what_nobody_knows_is_told_to_undeploy_it() -> None:
+def test_a_node_that_deploys_an_unknown_instance_is_told_to_undeploy_it() -> None:
     assert Cell().hear(structs.replace(spawned(1, "n1"), kind=NODE)) == [undeploy(1, "n1")]
     assert Cell().hear(progressed(1, "n1")) == [undeploy(1, "n1")]
     assert Cell().hear(spawned(1, "h1")) == [destroy(1, "h1")]
 
 
-def test_progress_of_what_is_active_changes_nothing() -> None:
+def test_progress_of_an_active_instance_changes_nothing() -> None:
     cell = Cell(place_on_node(), spawned(1, "n1"))
     cell.confirm_all()
     before = cell.row

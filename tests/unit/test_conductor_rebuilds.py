@@ -1,4 +1,4 @@
-"""What becomes of an instance that is to be rebuilt: in place, numbered, with an end whatever its node says."""
+"""Rebuilds of an instance: in place, numbered, and with an end whatever its node reports."""
 
 from datetime import timedelta
 
@@ -70,7 +70,7 @@ def state_in(said: object) -> InstanceState:
     return said.instance
 
 
-def test_a_rebuild_is_ordered_of_the_node_that_has_the_attempt_with_all_that_it_was_placed_with() -> None:
+def test_a_rebuild_is_ordered_from_the_node_of_the_attempt_with_all_fields_of_its_placement() -> None:
     cell, order = an_active_cell(), place_on_node()
 
     (said,) = cell.hear(rebuild())
@@ -82,7 +82,7 @@ def test_a_rebuild_is_ordered_of_the_node_that_has_the_attempt_with_all_that_it_
     assert cell.row.state == "rebuilding"
 
 
-def test_what_was_rebuilt_is_active_again_under_a_number_that_readers_take_for_later() -> None:
+def test_a_rebuilt_instance_is_active_again_with_a_higher_sequence() -> None:
     cell = an_active_cell()
     cell.hear(rebuild())
 
@@ -96,7 +96,7 @@ def test_what_was_rebuilt_is_active_again_under_a_number_that_readers_take_for_l
     assert cell.row.state == "active"
 
 
-def test_an_order_that_comes_again_is_not_done_again_and_an_earlier_one_never() -> None:
+def test_a_repeated_order_is_not_carried_out_again_and_an_earlier_one_never() -> None:
     cell = an_active_cell()
     first = cell.hear(rebuild())
 
@@ -113,7 +113,7 @@ def test_an_order_that_comes_again_is_not_done_again_and_an_earlier_one_never() 
     assert kinds(cell.hear(rebuild(151))) == [RedeployInstance]
 
 
-def test_what_is_said_of_another_rebuild_or_attempt_or_node_changes_nothing() -> None:
+def test_reports_of_another_rebuild_attempt_or_node_change_nothing() -> None:
     cell = an_active_cell()
     cell.hear(rebuild())
     cell.confirm_all()
@@ -173,7 +173,7 @@ def test_a_delete_ends_a_rebuild_and_its_share_is_held_until_the_node_is_clean(*
 
     assert cell.hear(REMOVE) == [undeploy(1, "n1")]
     assert not any(isinstance(each.message, RedeployInstance) for each in cell.row.outbox)
-    # What comes late is of no more use.
+    # A late report has no use any more.
     before = cell.row
     for late in (redeployed(), rebuild(170)):
         cell.hear(late)
@@ -183,12 +183,12 @@ def test_a_delete_ends_a_rebuild_and_its_share_is_held_until_the_node_is_clean(*
     assert kinds(said)[-1] is InstanceDeleted
 
 
-def test_progress_begins_the_time_of_a_rebuild_anew_but_never_beyond_its_deadline() -> None:
+def test_progress_restarts_the_timeout_of_a_rebuild_but_never_beyond_its_deadline() -> None:
     cell = an_active_cell()
     cell.hear(rebuild(ends_in_s=DEPLOY_S + 1_000))
     cell.after_s(DEPLOY_S - 1)
     assert cell.hear(progressed(1, "n1")) == []
-    # It may be a word of an earlier rebuild: the order stays to be said.
+    # It may be a report of an earlier rebuild: the order stays pending.
     assert [type(each.message) for each in cell.row.outbox] == [RedeployInstance]
 
     cell.after_s(1_000)
@@ -198,7 +198,7 @@ def test_progress_begins_the_time_of_a_rebuild_anew_but_never_beyond_its_deadlin
     assert state_in(said).reason == "its rebuild failed: not rebuilt by its deadline"
 
 
-def test_a_node_that_says_no_word_in_time_is_an_error_until_it_says_that_it_is_done() -> None:
+def test_a_rebuild_without_a_report_in_time_is_an_error_until_the_node_reports_success() -> None:
     cell = an_active_cell()
     cell.hear(rebuild())
 
@@ -211,7 +211,7 @@ def test_a_node_that_says_no_word_in_time_is_an_error_until_it_says_that_it_is_d
     assert (told.state, told.reason) == ("active", "")
 
 
-def test_a_rebuild_that_is_found_never_to_have_begun_when_its_time_is_up_leaves_the_instance_active() -> None:
+def test_a_rebuild_that_never_began_before_its_timeout_leaves_the_instance_active() -> None:
     cell = an_active_cell()
     cell.hear(rebuild())
     cell.after_s(DEPLOY_S)
@@ -245,7 +245,7 @@ def test_an_instance_on_a_hypervisor_is_not_rebuilt_yet_and_stays_active() -> No
     assert state_in(said).rebuild == structs.replace(rebuild().rebuild, failure=NOT_YET)
 
 
-def test_what_is_not_active_is_not_rebuilt() -> None:
+def test_an_instance_that_is_not_active_is_not_rebuilt() -> None:
     assert Cell().hear(rebuild()) == []
     building = Cell(place_on_node())
     before = building.row

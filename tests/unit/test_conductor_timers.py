@@ -1,4 +1,4 @@
-"""When rows that are due are looked at, on a loop whose clock jumps."""
+"""When the timers handle due rows, on the simulated clock."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ SETTINGS = ConductorSettings(poll_ms=10_000, look_s=1000, rest_ms=250)
 
 
 class Scene:
-    """Timers whose questions are noted, with their time, and never answered."""
+    """Timers whose questions are recorded with their time, and never answered."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[float, int]] = []
@@ -45,7 +45,7 @@ class Scene:
         return ()
 
     async def spawn_failed(self, number: int) -> None:
-        """The claim of this instance is to be swapped, at once."""
+        """The claim of this instance must be swapped, at once."""
         row = Cell(place("h2"), failed(1, "h1")).row
         now = NOON + timedelta(seconds=asyncio.get_running_loop().time())
         row = structs.replace(row, id=InstanceId(ConsumerId(UUID(int=number))), state_ends_at=now)
@@ -55,7 +55,7 @@ class Scene:
         self.timers.saved()
 
 
-def test_a_row_alone_is_looked_at_at_once_and_those_that_follow_it_soon_together() -> None:
+def test_a_single_due_row_is_handled_at_once_and_those_soon_after_it_together() -> None:
     async def day() -> list[tuple[float, int]]:
         scene = Scene()
         told = asyncio.Event()

@@ -1,5 +1,6 @@
-"""A whole cell of values: conductor and placement decide for real, hosts and nodes build, fail and fall silent, and messages come
-late, twice and in any order. Whatever happens, what stands on a host is paid for, and everything ends.
+"""A whole cell of values. Conductor and placement decide with their real rules; hosts and nodes build, fail and fall
+silent; messages come late, twice and in any order. In every case each instance on a host has a claim, and everything
+ends.
 """
 
 import asyncio
@@ -77,7 +78,7 @@ RULES = rules_of(
     "c1",
 )
 HOSTS = tuple(ProviderId(UUID(int=500 + n)) for n in range(5))
-# Two of them are bare-metal nodes, which understand other orders, and bury those of hypervisors.
+# Two of them are bare-metal nodes, which take other orders, and dead-letter those of hypervisors.
 NODES = HOSTS[3:]
 ROOM = 4
 SEEDS = range(150)
@@ -86,7 +87,7 @@ Thing = tuple[InstanceId, int]
 
 
 class World:
-    """Everything there is, and the messages under way, of which chance takes one after the other."""
+    """All state, and the messages under way; chance picks the next one to deliver."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -97,11 +98,11 @@ class World:
         self.under_way: list[Message | SwapAnswered] = []
         self.orders: list[PlaceInCell] = []
         self.removed: set[InstanceId] = set()
-        # What stands on a host, what was answered there, and what must not come to stand there any more.
+        # Instances on a host, its answers, and the attempts that must not be built any more.
         self.things: dict[ProviderId, set[Thing]] = {host: set() for host in HOSTS}
         self.answers: dict[tuple[ProviderId, Thing], Message] = {}
         self.over: set[tuple[ProviderId, Thing]] = set()
-        # By instance and number: how a node ended each rebuild. And which was done last.
+        # By instance and number: how a node ended each rebuild; and the last one that was done.
         self.rebuilds: dict[tuple[InstanceId, int], InstanceRedeployed] = {}
         self.images: dict[InstanceId, int] = {}
         self.told: dict[InstanceId, dict[int, str]] = {}
@@ -164,7 +165,7 @@ class World:
             )
 
     def _rebuild(self, told: InstanceState) -> None:
-        """Of an instance that is active, or whose rebuild failed: the next one has the next number."""
+        """For an instance that is active, or whose rebuild failed: the next rebuild has the next number."""
         may_be = told.state == "active" or told.rebuild is not None
         probability = 0.9 if told.host in map(str, NODES) else 0.1
         if not self.has_faults or not may_be or self.of_rebuilds.random() > probability:
@@ -191,7 +192,7 @@ class World:
         if self.under_way:
             n = self.chance.randrange(len(self.under_way))
             each = self.under_way[n]
-            if not self.has_faults or self.chance.random() > 0.15:  # else it comes again
+            if not self.has_faults or self.chance.random() > 0.15:  # otherwise it comes again
                 self.under_way[n] = self.under_way[-1]
                 self.under_way.pop()
             await self._deliver(each)
@@ -236,7 +237,8 @@ class World:
         for forgotten in decision.forgotten:
             del self.rows[forgotten]
         if self.has_faults and self.chance.random() < 0.1:
-            # It dies between saving and saying. Who spoke to it is not acknowledged and does so again; time does not.
+            # The conductor dies between commit and publish. The senders get no acknowledgement and send again; timers
+            # do not.
             self.crashes += 1
             self.under_way += [each for each in inputs if not isinstance(each, Due | SwapAnswered)]
             return
@@ -272,7 +274,7 @@ class World:
             )
         if where not in self.answers:
             self.answers[where] = self._build(order)
-        # A host that is silent has built all the same, and says so much later, if ever.
+        # A silent host has built the instance, and reports it much later, if ever.
         if not self.has_faults or self.chance.random() < 0.7:
             self.under_way.append(self.answers[where])
 
@@ -338,11 +340,11 @@ class World:
         return verdict
 
     async def holds(self, consumer: ConsumerId) -> ProviderId | None:
-        """Where it holds something."""
+        """The hosts where it holds something."""
         order = ReleaseClaim(cell="c1", consumer=consumer, attempt=1, issued_at=self.now)
         async with self.books.transaction() as tx:
             ledger = await tx.lock_claims([order])
-            # Who was made by looking is forgotten.
+            # Rows that only a lookup created are removed.
             is_new = ledger.consumers[consumer.int].attempt == 0
             await tx.write_claims(ClaimChanges(forgotten=(consumer,) if is_new else ()))
         held = ledger.held.get(consumer.int, ())
@@ -422,7 +424,7 @@ async def live(seed: int) -> World:
 
 
 @pytest.mark.parametrize("block", range(0, len(SEEDS), 50))
-def test_in_every_world_all_ends_and_what_stands_on_a_host_is_paid_for(block: int) -> None:
+def test_in_every_world_everything_ends_and_each_instance_on_a_host_has_a_claim(block: int) -> None:
     for seed in SEEDS[block : block + 50]:
         try:
             asyncio.run(live(seed))
@@ -430,7 +432,7 @@ def test_in_every_world_all_ends_and_what_stands_on_a_host_is_paid_for(block: in
             raise AssertionError(f"seed {seed}: {wrong}") from wrong
 
 
-def test_worlds_see_every_end_and_every_way_there() -> None:
+def test_the_worlds_cover_every_end_and_every_path_to_it() -> None:
     ends: set[str] = set()
     reasons: set[str] = set()
     attempts: set[int] = set()

@@ -1,4 +1,4 @@
-"""No database keeps anybody waiting without a limit. What a real server may do is in tests/adversity."""
+"""No database makes a worker wait without a limit. tests/adversity has the tests with real servers."""
 
 import asyncio
 import sqlite3
@@ -29,7 +29,7 @@ SHORT = DatabaseSettings(
 
 @asynccontextmanager
 async def silent_server() -> AsyncIterator[str]:
-    """It accepts connections, and never says a word."""
+    """A server that accepts connections, and sends nothing."""
     over = asyncio.Event()
 
     async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -60,7 +60,7 @@ async def test_a_server_that_accepts_and_says_nothing_is_away() -> None:
 
 
 @pytest.mark.asyncio
-async def test_who_waits_too_long_for_a_session_is_told_how_many_there_are() -> None:
+async def test_a_timeout_for_a_session_names_the_size_of_the_pool() -> None:
     async with silent_server() as url:
         database = open_database(url, pool_size=1, settings=structs.replace(SHORT, connect_s=20.0))
         first = asyncio.create_task(one_question(database))
@@ -86,7 +86,7 @@ async def test_a_file_that_another_process_has_locked_is_locked(tmp_path: Path) 
 
 
 @pytest.mark.asyncio
-async def test_a_writer_of_the_same_process_is_waited_for_so_long_and_no_longer(tmp_path: Path) -> None:
+async def test_a_writer_of_the_same_process_is_waited_for_up_to_the_limit(tmp_path: Path) -> None:
     database = open_database(f"sqlite:///{tmp_path / 'books.db'}", settings=SHORT)
     async with database.writing() as transaction:
         await transaction.run(ask)
@@ -120,8 +120,8 @@ def test_limits_that_contradict_each_other_are_refused() -> None:
             structs.replace(settings, **{field: value})
 
 
-def test_what_a_server_is_told_when_a_session_opens() -> None:
-    """That a server keeps to it is in tests/adversity."""
+def test_the_settings_that_a_server_gets_when_a_session_opens() -> None:
+    """tests/adversity shows that a server keeps to these settings."""
     assert DatabaseSettings().of_sessions == {
         "lock_timeout": "10000",
         "statement_timeout": "60000",

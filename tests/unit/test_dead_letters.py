@@ -1,4 +1,4 @@
-"""How a dead letter is told from others, why it is there, and how it goes back."""
+"""How dead letters are identified, which reason they show, and how they are replayed."""
 
 import pytest
 from msgspec import structs
@@ -31,7 +31,7 @@ def handle(parcel: Parcel) -> str:
     ],
     ids=["body", "queue", "reply address", "header", "name"],
 )
-def test_letters_that_differ_in_anything_have_different_handles(other: Parcel) -> None:
+def test_different_dead_letters_have_different_handles(other: Parcel) -> None:
     assert handle(other) != handle(BURIED)
     assert handle(structs.replace(BURIED)) == handle(BURIED)
 
@@ -58,7 +58,7 @@ async def a_letter() -> tuple[MemoryBroker, Connection]:
 
 
 @pytest.mark.asyncio
-async def test_a_letter_that_is_replayed_is_gone_from_here_and_is_in_its_queue() -> None:
+async def test_a_replayed_dead_letter_moves_to_its_queue() -> None:
     _, connection = await a_letter()
 
     async with opened(connection, letters_max=10) as grave:
@@ -69,7 +69,7 @@ async def test_a_letter_that_is_replayed_is_gone_from_here_and_is_in_its_queue()
 
 
 @pytest.mark.asyncio
-async def test_a_letter_whose_queue_is_gone_is_not_replayed_and_stays() -> None:
+async def test_a_dead_letter_whose_queue_is_gone_is_not_replayed_and_stays() -> None:
     memory, connection = await a_letter()
     memory.delete_queue(WORK)
 

@@ -1,4 +1,4 @@
-"""Users and rights for RabbitMQ, as data. That they do what they say is for a real broker to show."""
+"""Users and rights for RabbitMQ, as data. Tests with the real broker show that they work."""
 
 import base64
 import hashlib
@@ -27,7 +27,7 @@ def test_every_role_is_a_user_and_a_cells_role_one_for_each_cell() -> None:
     }
 
 
-def test_who_has_a_password_becomes_a_user_with_the_rights_of_its_role() -> None:
+def test_each_password_makes_a_user_with_the_rights_of_its_role() -> None:
     definitions = definitions_of(EXCHANGES, CELLS, PASSWORDS, salt=b"pepper", virtual_host="moor")
 
     assert [user["name"] for user in definitions["users"]] == ["moor-conductor-c1", "moor-placement"]
@@ -65,6 +65,6 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert once == again
 
 
-def test_a_password_for_nobody_is_refused_by_name() -> None:
+def test_a_password_for_an_unknown_user_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="no such user of the topology: moor-conductor-c9"):
         definitions_of(EXCHANGES, CELLS, {"moor-conductor-c9": "x"}, salt=b"pepper")

@@ -1,4 +1,6 @@
-"""Within a process, what was written is what is read: with its bytes beside it, or, on a broker that is alone, without."""
+"""Within a process a reader gets the message that was written, beside its bytes; on a broker without sockets, without
+the bytes.
+"""
 
 import asyncio
 import tempfile
@@ -45,7 +47,7 @@ async def test_a_reader_in_the_process_has_the_message_beside_its_bytes() -> Non
     assert CODEC.decode(parcel.body) == parcel.envelopes[0]
 
 
-async def test_alone_nothing_is_put_into_bytes_until_somebody_wants_them() -> None:
+async def test_a_broker_without_sockets_encodes_a_message_only_on_demand() -> None:
     message = order(7)
 
     parcel = await arriving(MemoryBroker(alone=True), message, WORK)
@@ -59,7 +61,7 @@ async def test_alone_nothing_is_put_into_bytes_until_somebody_wants_them() -> No
 
 
 @pytest.mark.parametrize("alone", [False, True])
-async def test_what_people_may_write_is_read_from_its_bytes(*, alone: bool) -> None:
+async def test_messages_that_people_may_write_are_read_from_their_bytes(*, alone: bool) -> None:
     parcel = await arriving(MemoryBroker(alone=alone), BUILD, "scheduler.requests")
 
     assert parcel.envelopes == ()
@@ -68,7 +70,7 @@ async def test_what_people_may_write_is_read_from_its_bytes(*, alone: bool) -> N
     assert read.message == BUILD
 
 
-async def test_who_comes_over_a_socket_gets_bytes() -> None:
+async def test_a_client_on_a_socket_gets_bytes() -> None:
     memory = MemoryBroker()
     with tempfile.TemporaryDirectory(prefix="moor-") as directory:
         async with serve_unix(memory, Path(directory) / "bus.sock"):
@@ -87,7 +89,7 @@ async def test_who_comes_over_a_socket_gets_bytes() -> None:
     assert read.message == order(7)
 
 
-async def test_a_broker_that_is_alone_is_served_to_nobody_and_keeps_no_journal() -> None:
+async def test_a_broker_without_bytes_serves_no_socket_and_keeps_no_journal() -> None:
     alone = MemoryBroker(alone=True)
     assert alone.as_user().hands_over is HandsOver.MESSAGES
 

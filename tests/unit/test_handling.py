@@ -1,4 +1,4 @@
-"""The one place that decides what becomes of a message that could not be handled."""
+"""The one place that decides what happens to a message after its handler failed."""
 
 import random
 
@@ -19,7 +19,7 @@ def test_a_batch_that_failed_is_tried_one_by_one(problem: Exception) -> None:
     assert after_failure(problem, items=3, attempts=0, settings=SETTINGS) == OneByOne()
 
 
-def test_poison_is_given_up_at_once() -> None:
+def test_a_poison_message_is_dead_lettered_at_once() -> None:
     assert after_failure(Poison("never"), items=1, attempts=0, settings=SETTINGS) == GiveUp("never")
 
 
@@ -30,13 +30,13 @@ def test_anything_else_goes_back_with_growing_pauses() -> None:
 
 
 @pytest.mark.parametrize("problem", [Locked("by others"), Unavailable("no server")])
-def test_what_a_message_cannot_help_counts_no_attempt(problem: Exception) -> None:
+def test_a_failure_that_is_not_the_messages_fault_counts_no_attempt(problem: Exception) -> None:
     verdict = after_failure(problem, items=1, attempts=3, settings=SETTINGS)
 
     assert verdict == PutBack(SETTINGS.blameless_delay_ms, counts=False)
 
 
-def test_what_takes_too_long_counts_an_attempt_only_if_others_get_through() -> None:
+def test_a_timeout_counts_an_attempt_only_if_other_messages_succeed() -> None:
     problem = TookTooLong("60 s")
 
     alone = after_failure(problem, items=1, attempts=3, settings=SETTINGS, others_succeed=False)

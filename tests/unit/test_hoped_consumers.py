@@ -1,4 +1,4 @@
-"""Most consumers are new and get what they ask for: they are made so at once, and not written a second time."""
+"""Most consumers are new and get their claim: their rows are created that way at once, and not written a second time."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ HOST_ROW = (NUMBER, NUMBER, BASE, 0, 0, "{}", 0)
 
 
 def written_of(writes: Sequence[SetAllocations]) -> tuple[list[ConsumerRecord], ConsumerWrites]:
-    """How the consumers are made, all of them new, and what is written of them when these writes were decided."""
+    """The rows that are created for these consumers, all of them new, and the rows written after these decisions."""
     classes = NameCache(resource_classes)
     classes.ids, classes.names = {"VCPU": 1}, {1: "VCPU"}
     known = ProviderCache()
@@ -49,7 +49,7 @@ def test_new_consumers_are_made_as_they_are_granted(kind: str | None) -> None:
     assert kept.moved == [(WEB.int, {}, {NUMBER: {1: 2}})]
 
 
-def test_who_is_written_twice_in_a_batch_is_kept_as_it_was_written_last() -> None:
+def test_a_consumer_written_twice_in_a_batch_has_its_last_values() -> None:
     first = allocations(holding(WEB, *amounts(HOST, VCPU=2)))
     last = allocations(holding(WEB, *amounts(HOST, VCPU=3), generation=1))
 
@@ -58,7 +58,7 @@ def test_who_is_written_twice_in_a_batch_is_kept_as_it_was_written_last() -> Non
     assert [(one.row.generation, one.held) for one in kept.consumers] == [(2, {NUMBER: {1: 3}})]
 
 
-def test_who_is_refused_leaves_nothing_to_be_kept() -> None:
+def test_a_refused_consumer_leaves_no_row() -> None:
     too_much = allocations(holding(consumer("greedy"), *amounts(HOST, VCPU=9)))
 
     _, kept = written_of([too_much])

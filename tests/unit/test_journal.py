@@ -1,4 +1,4 @@
-"""What a journal keeps, and what becomes of it: a kill is a copy of its files as they are at that moment."""
+"""What a journal stores, and what a new process reads from it. A kill is a copy of its files at that moment."""
 
 import asyncio
 import os
@@ -60,7 +60,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def left_by_a_kill(place: Path) -> Path:
-    """What the next process would find, were this one killed now."""
+    """The files that the next process would find if this one were killed now."""
     found = place.with_name(f"{place.name}-found")
     for end in ("", "-wal"):
         shutil.copy(f"{place}{end}", f"{found}{end}")
@@ -80,11 +80,11 @@ async def waiting(broker: MemoryBroker, queue: str = WORK.name) -> list[Delivery
 
 
 async def until_written(connection: Connection) -> None:
-    """A confirm is given no earlier than all that happened before it is written."""
+    """Wait until everything so far is written: only then does the broker confirm."""
     assert await publish(connection, parcel(b"a landmark", "other")) == [Receipt.CONFIRMED]
 
 
-async def test_what_was_confirmed_is_found_in_order_in_every_queue_that_it_went_to(place: Path) -> None:
+async def test_confirmed_parcels_are_found_in_order_in_every_queue_that_took_them(place: Path) -> None:
     letter = structs.replace(
         parcel(7), headers={"a": "text", "n": 5}, reply_to="someone", content_type="text/plain"
     )
@@ -102,7 +102,7 @@ async def test_what_was_confirmed_is_found_in_order_in_every_queue_that_it_went_
                     assert there[-1].parcel == letter
 
 
-async def test_what_was_declared_stands(place: Path) -> None:
+async def test_declared_objects_exist_after_a_restart(place: Path) -> None:
     rebound = structs.replace(WORK, bindings=(Binding(TOWN, "late"),))
     with kept_broker(place) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
@@ -148,7 +148,7 @@ async def test_an_inbox_that_an_earlier_release_declared_as_a_work_queue_is_decl
                     assert await again.depth(WORK.name) == 1
 
 
-async def test_limits_stand_as_they_were_declared(place: Path) -> None:
+async def test_declared_limits_hold_after_a_restart(place: Path) -> None:
     few = Limits(work_length_max=2)
     with kept_broker(place) as broker:
         async with connected(broker.as_user(), world(limits=few)) as connection:
@@ -161,7 +161,7 @@ async def test_limits_stand_as_they_were_declared(place: Path) -> None:
                         await again.declare(world(limits=Limits()))
 
 
-async def test_what_was_not_to_be_kept_is_gone_and_what_was_deleted_stays_so(place: Path) -> None:
+async def test_transient_and_deleted_objects_are_gone_after_a_restart(place: Path) -> None:
     with kept_broker(place) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER, QUESTIONS)) as connection:
             await publish(connection, structs.replace(parcel(1, "question"), persistent=False))
@@ -176,7 +176,7 @@ async def test_what_was_not_to_be_kept_is_gone_and_what_was_deleted_stays_so(pla
                 assert bodies(await waiting(found, OTHER.name)) == [1, 2, 3]
 
 
-async def test_what_is_deleted_before_it_was_written_was_never_there(place: Path) -> None:
+async def test_an_object_deleted_before_it_was_written_leaves_nothing(place: Path) -> None:
     with kept_broker(place) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
             publishing = await connection.open_publishing()
@@ -191,7 +191,7 @@ async def test_what_is_deleted_before_it_was_written_was_never_there(place: Path
                     await waiting(found)
 
 
-async def test_what_comes_after_a_restart_is_not_taken_for_what_was_delivered_before(place: Path) -> None:
+async def test_parcels_after_a_restart_are_not_confused_with_those_delivered_before(place: Path) -> None:
     with kept_broker(place) as broker:
         async with connected(broker.as_user(), world()) as connection:
             await publish_bodies(connection, *range(10))
@@ -204,7 +204,7 @@ async def test_what_comes_after_a_restart_is_not_taken_for_what_was_delivered_be
                 assert [(int(each.parcel.body), each.returns) for each in await waiting(found)] == [(11, 0)]
 
 
-async def test_what_was_acknowledged_is_gone_and_what_was_held_has_come_back_once(place: Path) -> None:
+async def test_acknowledged_parcels_are_gone_and_held_ones_are_redelivered_once(place: Path) -> None:
     with kept_broker(place) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
             await publish_bodies(connection, *range(6))
@@ -225,7 +225,9 @@ async def test_what_was_acknowledged_is_gone_and_what_was_held_has_come_back_onc
     ]
 
 
-async def test_returns_are_counted_over_lives_and_only_while_somebody_has_the_parcel(place: Path) -> None:
+async def test_redeliveries_are_counted_across_restarts_and_only_while_a_consumer_holds_the_parcel(
+    place: Path,
+) -> None:
     with kept_broker(place) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
             await publish_bodies(connection, 1, 2)
@@ -234,12 +236,12 @@ async def test_returns_are_counted_over_lives_and_only_while_somebody_has_the_pa
                 (held,) = await receive(consuming, 1)
                 assert (held.parcel.body, held.returns) == (b"1", returns)
                 await consuming.give_back(held.tag)
-            # The first is held for the fourth time.
+            # The first parcel is held for the fourth time.
             await until_written(connection)
 
     for returns in (4, 5, 6):
         with kept_broker(place) as broker:
-            # A life in which nobody takes anything adds nothing.
+            # A process in which no consumer takes anything adds nothing.
             async with connected(broker.as_user()) as connection:
                 assert await connection.depth(WORK.name) == 2
         with kept_broker(place) as broker:
@@ -251,7 +253,7 @@ async def test_returns_are_counted_over_lives_and_only_while_somebody_has_the_pa
         assert [each.returns for each in await waiting(broker)] == [7, 0]
 
 
-async def test_a_queue_that_cannot_count_says_only_that_a_parcel_came_back(place: Path) -> None:
+async def test_a_queue_without_a_count_says_only_that_a_parcel_was_redelivered(place: Path) -> None:
     for _ in range(3):
         with kept_broker(place) as broker:
             async with connected(broker.as_user(), world(QUESTIONS)) as connection:
@@ -262,7 +264,7 @@ async def test_a_queue_that_cannot_count_says_only_that_a_parcel_came_back(place
         assert [each.returns for each in await waiting(broker, QUESTIONS.name)] == [1]
 
 
-async def test_what_comes_back_once_too_often_is_a_dead_letter_in_the_next_life(place: Path) -> None:
+async def test_a_parcel_redelivered_too_often_is_a_dead_letter_after_the_restart(place: Path) -> None:
     limits = Limits(deliveries_max=DELIVERIES_MAX_LEAST)
     everything = world(WORK, OTHER, DEAD_LETTERS, limits=limits)
     with kept_broker(place) as broker:
@@ -278,7 +280,7 @@ async def test_what_comes_back_once_too_often_is_a_dead_letter_in_the_next_life(
 
     with kept_broker(left) as broker:
         assert not await waiting(broker)
-        # It is buried when somebody declares what there must be; then it is in one queue, and stays there.
+        # It is dead-lettered at the next declaration of the topology; then it is in one queue, and stays there.
         async with connected(broker.as_user(), everything):
             pass
         with found_after_a_kill(left) as found:
@@ -323,7 +325,7 @@ async def test_the_files_stay_small_under_constant_traffic(place: Path) -> None:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
             consuming = await connection.open_consuming(WORK.name, prefetch=in_flight)
             other = await connection.open_consuming(OTHER.name, prefetch=in_flight)
-            # Some always wait while others come and go.
+            # Some parcels always wait while others come and go.
             await publish(connection, *[parcel(body)] * in_flight)
             for _ in range(rounds):
                 for each in (consuming, other):
@@ -339,7 +341,7 @@ async def test_the_files_stay_small_under_constant_traffic(place: Path) -> None:
     assert sizes[1] < 2 * CHECKPOINT_PAGES * PAGE_BYTES
 
 
-async def test_a_second_process_is_refused_and_told_by_whom(place: Path) -> None:
+async def test_a_second_process_is_refused_with_the_id_of_the_first(place: Path) -> None:
     holder = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -363,12 +365,12 @@ async def test_a_second_process_is_refused_and_told_by_whom(place: Path) -> None
         holder.kill()
         await holder.wait()
 
-    # However it ended, its lock ended with it.
+    # The lock ends with its process, however that ended.
     with kept_broker(place) as broker:
         assert isinstance(broker, MemoryBroker)
 
 
-async def test_what_is_no_journal_is_left_alone(place: Path) -> None:
+async def test_a_file_that_is_no_journal_is_left_alone(place: Path) -> None:
     place.write_text("precious " * 100)
     with pytest.raises(JournalUnreadableError, match="cannot be read as a journal"), kept_broker(place):
         pass
@@ -418,7 +420,7 @@ async def test_nothing_is_confirmed_while_the_disk_is_full_and_everything_once_i
 
 @contextmanager
 def files_no_larger_than(size: int) -> Iterator[None]:
-    """For this process, as if the disk were full."""
+    """A limit for this process, as if the disk were full."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -429,7 +431,7 @@ def files_no_larger_than(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-async def test_who_connects_after_the_end_is_told_of_it(place: Path) -> None:
+async def test_a_connection_after_the_end_gets_the_error(place: Path) -> None:
     with kept_broker(place) as broker:
         connection = await broker.as_user().connect()
 
@@ -447,11 +449,11 @@ async def test_a_publish_that_waits_for_the_disk_when_the_broker_stops_is_lost_a
         await connection.declare(world())
         publishing = await connection.open_publishing()
         waiting_for_disk = asyncio.create_task(publishing.publish(Parcel(TOWN, "work", b"1")))
-        # It has been stored, and not been written.
+        # The parcel is stored, but not written to disk.
         await asyncio.sleep(0)
 
     with pytest.raises(ConnectionLost):
         await within_patience(waiting_for_disk)
-    # Lost is the confirm.
+    # Only the confirm is lost.
     with kept_broker(place) as broker:
         assert bodies(await waiting(broker)) == [1]

@@ -1,4 +1,4 @@
-"""A SQL store does not read again what it knows; here it must notice that it does not know it any more."""
+"""A SQL store caches rows and does not read them again. It must notice when a cached row is outdated."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -52,12 +52,12 @@ THREE_CPUS = a_share(HOST, amounts(HOST, VCPU=3))
 
 
 class GivenUpError(Exception):
-    """What a transaction is left with."""
+    """A transaction is left with this error."""
 
 
 @pytest_asyncio.fixture(params=("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)))
 async def batchers(request: pytest.FixtureRequest) -> AsyncIterator[tuple[StoreClient, StoreClient]]:
-    """Two stores on one database, which know a host of four VCPU."""
+    """Two stores on one database that have cached a host of four VCPU."""
     async with migrated_database(request.param) as url:
         stores = SqlPlacementStore(url), SqlPlacementStore(url)
         ours, theirs = StoreClient(stores[0]), StoreClient(stores[1])
@@ -70,7 +70,7 @@ async def batchers(request: pytest.FixtureRequest) -> AsyncIterator[tuple[StoreC
             await store.close()
 
 
-async def test_what_this_store_has_claimed_counts_in_its_next_batch(
+async def test_claims_of_this_store_count_in_its_next_batch(
     batchers: tuple[StoreClient, StoreClient],
 ) -> None:
     ours, _ = batchers
@@ -79,7 +79,7 @@ async def test_what_this_store_has_claimed_counts_in_its_next_batch(
     assert isinstance(await ours.ask_one(a_claim(THREE_CPUS, DB)), DoesNotFit)
 
 
-async def test_what_another_store_has_claimed_is_seen(batchers: tuple[StoreClient, StoreClient]) -> None:
+async def test_claims_of_another_store_are_seen(batchers: tuple[StoreClient, StoreClient]) -> None:
     ours, theirs = batchers
     await theirs.ask(a_claim(THREE_CPUS, WEB))
 
@@ -102,7 +102,7 @@ async def test_a_report_to_another_store_is_seen(batchers: tuple[StoreClient, St
     assert await ours.ask_one(a_claim(of_eight)) == Claimed()
 
 
-async def test_a_report_about_what_stands_below_a_root_is_seen(
+async def test_a_report_about_a_child_is_seen(
     batchers: tuple[StoreClient, StoreClient],
 ) -> None:
     ours, theirs = batchers
@@ -114,14 +114,14 @@ async def test_a_report_about_what_stands_below_a_root_is_seen(
     assert await ours.ask_one(a_claim(a_share(HOST, asked, {HOST: 3}))) == Claimed()
 
 
-async def test_a_host_that_another_store_felled_is_gone(batchers: tuple[StoreClient, StoreClient]) -> None:
+async def test_a_host_that_another_store_deleted_is_gone(batchers: tuple[StoreClient, StoreClient]) -> None:
     ours, theirs = batchers
     await theirs.report(a_report(removed=(HOST,)))
 
     assert await ours.ask_one(a_claim(ONE_CPU)) == MovedRoots(gone=(HOST,))
 
 
-async def test_a_host_that_another_store_planted_anew_is_found(
+async def test_a_host_that_another_store_created_again_is_found(
     batchers: tuple[StoreClient, StoreClient],
 ) -> None:
     ours, theirs = batchers
@@ -133,7 +133,7 @@ async def test_a_host_that_another_store_planted_anew_is_found(
     assert await _until_settled(ours, order) == Claimed()
 
 
-async def test_a_report_finds_a_host_that_another_store_planted_anew(
+async def test_a_report_finds_a_host_that_another_store_created_again(
     batchers: tuple[StoreClient, StoreClient],
 ) -> None:
     ours, theirs = batchers
@@ -144,7 +144,7 @@ async def test_a_report_finds_a_host_that_another_store_planted_anew(
     assert await _until_taken(ours, _grown()) == ReportAccepted(shape=shape + 1, shape_moved=True)
 
 
-async def test_a_report_finds_no_host_that_another_store_felled(
+async def test_a_report_finds_no_host_that_another_store_deleted(
     batchers: tuple[StoreClient, StoreClient],
 ) -> None:
     ours, theirs = batchers
@@ -160,7 +160,7 @@ async def test_a_report_finds_a_host_that_came_below_another(
     ours, theirs = batchers
     await theirs.report(a_report(removed=(HOST,)))
     await theirs.report(a_report(a_provider("host-2"), a_provider("host-1", OTHER_HOST), root=OTHER_HOST))
-    # It is known where the host stands, and then it becomes a root again.
+    # The store has cached where the host is, and then it becomes a root again.
     below = a_report(a_provider("host-1", OTHER_HOST, inventories(VCPU=2)), root=OTHER_HOST)
     assert isinstance(await _until_taken(ours, below), ReportAccepted)
     assert isinstance(await _until_taken(ours, a_host("host-1")), NotAllowed)
@@ -170,7 +170,7 @@ async def test_a_report_finds_a_host_that_came_below_another(
     assert isinstance(await _until_taken(ours, _grown()), ReportAccepted)
 
 
-async def test_a_consumer_gives_back_what_only_another_store_knows(
+async def test_a_consumer_releases_a_claim_that_only_another_store_has_cached(
     batchers: tuple[StoreClient, StoreClient],
 ) -> None:
     ours, theirs = batchers
@@ -181,7 +181,7 @@ async def test_a_consumer_gives_back_what_only_another_store_knows(
     assert (await theirs.provider(OTHER_HOST)).inventories["VCPU"].used == 0
 
 
-async def test_what_is_forgotten_for_want_of_room_is_read_again(
+async def test_rows_evicted_from_the_cache_are_read_again(
     batchers: tuple[StoreClient, StoreClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provider_cache, "PROVIDERS_MAX", 1)
@@ -192,12 +192,14 @@ async def test_what_is_forgotten_for_want_of_room_is_read_again(
         assert await ours.ask_one(a_claim(a_share(host, amounts(host, VCPU=3)), who)) == Claimed()
 
 
-async def test_a_claim_that_was_rolled_back_is_forgotten(batchers: tuple[StoreClient, StoreClient]) -> None:
+async def test_a_claim_that_was_rolled_back_leaves_no_cached_row(
+    batchers: tuple[StoreClient, StoreClient],
+) -> None:
     ours, _ = batchers
 
     async def claimed(tx: PlacementTransaction) -> None:
         await _claim(tx, a_claim(THREE_CPUS, WEB))
-        # Written at the latest when something is read again.
+        # Written at the latest before the next read.
         await tx.read_trees((HOST,))
 
     await _given_up(ours, claimed)
@@ -205,7 +207,7 @@ async def test_a_claim_that_was_rolled_back_is_forgotten(batchers: tuple[StoreCl
     assert await ours.ask_one(a_claim(THREE_CPUS, DB)) == Claimed()
 
 
-async def test_what_was_read_behind_a_report_that_was_rolled_back_is_forgotten(
+async def test_rows_read_after_a_report_that_was_rolled_back_are_not_cached(
     batchers: tuple[StoreClient, StoreClient],
 ) -> None:
     ours, _ = batchers
@@ -252,7 +254,6 @@ async def _reported_and_read(tx: PlacementTransaction) -> None:
 
 
 async def _until_taken(client: StoreClient, report: ReportInventory) -> ReportVerdict:
-    """Likewise."""
     try:
         return await client.report_one(report)
     except Transient:
@@ -260,7 +261,7 @@ async def _until_taken(client: StoreClient, report: ReportInventory) -> ReportVe
 
 
 async def _until_settled(client: StoreClient, order: ClaimOrder) -> ClaimJudgement:
-    """PostgreSQL has locked by what was known, and begins anew when that is no more; once, since then it knows better."""
+    """PostgreSQL has locked rows by outdated cached values, and starts again once; by then it has the new values."""
     try:
         return await client.ask_one(order)
     except Transient:

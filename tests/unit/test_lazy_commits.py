@@ -1,4 +1,4 @@
-"""A commit that nobody waits for spares the disk, and the next one does not."""
+"""A commit that no client waits for does not wait for the disk, and the next one does."""
 
 import pytest
 import sqlalchemy as sa
@@ -10,7 +10,7 @@ from tests.contracts.sql_stores import empty_database
 pytestmark = pytest.mark.asyncio
 
 ASKED = {"sqlite": "PRAGMA synchronous", "postgresql": "SHOW synchronous_commit"}
-# SQLite: 2 is FULL, each commit waits; 1 is NORMAL, only a checkpoint does.
+# SQLite: 2 is FULL, each commit waits for the disk; 1 is NORMAL, only a checkpoint does.
 WAITS = {"sqlite": "2", "postgresql": "on"}
 WAITS_NOT = {"sqlite": "1", "postgresql": "off"}
 
@@ -18,7 +18,7 @@ WAITS_NOT = {"sqlite": "1", "postgresql": "off"}
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 async def test_only_a_lazy_commit_does_not_wait_for_the_disk(kind: str) -> None:
     async with empty_database(kind) as url:
-        # One session, so that each transaction has that of the one before.
+        # One session, so that each transaction has the session of the one before.
         database = open_database(url, pool_size=1)
         try:
             found = [

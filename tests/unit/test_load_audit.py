@@ -1,4 +1,4 @@
-"""What `moor load` must notice: each kind of contradiction, and whose CPU it may count."""
+"""What `moor load` must notice: each kind of contradiction, and which processes' CPU it may count."""
 
 import os
 import socket
@@ -34,7 +34,7 @@ SHARE = Share(
 
 
 def a_provider(id_: ProviderId, name: str, *, times: int = 0, vcpus: int = 8) -> ProviderState:
-    """With so many times in use what one instance holds."""
+    """A provider with this many times the amounts of one instance in use."""
     totals = {"VCPU": vcpus, "MEMORY_MB": 65536, "DISK_GB": 1000}
     return ProviderState(
         id=id_,
@@ -59,7 +59,7 @@ def test_an_instance_that_holds_its_share_where_it_runs_is_right() -> None:
     assert problems_of_usage({ONE: SHARE}, providers) == []
 
 
-def test_ends_that_were_not_heard_or_were_heard_otherwise_are_named() -> None:
+def test_missing_and_contradicting_end_events_are_named() -> None:
     failed = structs.replace(ACTIVE, state="error")
 
     assert "heard nothing" in problems_of_ends({ONE: Boot(0.0)}, {ONE: ACTIVE})[0]
@@ -67,7 +67,7 @@ def test_ends_that_were_not_heard_or_were_heard_otherwise_are_named() -> None:
     assert "the API level has nothing" in problems_of_ends({ONE: Boot(0.0, 1.0, ACTIVE)}, {})[0]
 
 
-def test_a_share_that_is_missing_elsewhere_or_of_nobody_is_named() -> None:
+def test_shares_that_are_missing_on_another_host_or_without_instance_are_named() -> None:
     providers = {HERE: a_provider(HERE, "here"), THERE: a_provider(THERE, "there")}
     elsewhere = structs.replace(SHARE, host=THERE)
     less = structs.replace(SHARE, amounts=SHARE.amounts[:1])
@@ -83,7 +83,7 @@ def test_a_share_that_is_missing_elsewhere_or_of_nobody_is_named() -> None:
         assert said in problem
 
 
-def test_what_is_in_use_and_held_by_nobody_has_leaked() -> None:
+def test_usage_without_a_holder_has_leaked() -> None:
     providers = {HERE: a_provider(HERE, "here", times=2)}
 
     leaks = problems_of_usage({ONE: SHARE}, providers)
@@ -92,7 +92,7 @@ def test_what_is_in_use_and_held_by_nobody_has_leaked() -> None:
     assert len(leaks) == len(HELD)
 
 
-def test_more_in_use_than_there_is_is_named() -> None:
+def test_usage_beyond_the_capacity_is_named() -> None:
     assert capacity_problems([a_provider(HERE, "here", times=9, vcpus=8)]) == [
         "here: 9 VCPU are in use, and there are 8"
     ]
@@ -103,13 +103,13 @@ def test_a_server_is_found_by_the_port_it_listens_on_if_it_is_one() -> None:
         port = server.getsockname()[1]
 
         assert listener_of(f"amqp://guest@127.0.0.1:{port}/", ("python", "pytest")) == os.getpid()
-        # A proxy of another name is not the server, and what it spends is not what the server spends.
+        # A proxy of another name is not the server, and its CPU time is not the server's.
         assert isinstance(listener_of(f"amqp://guest@127.0.0.1:{port}/", ("beam",)), Unseen)
     assert listener_of(f"amqp://guest@127.0.0.1:{port}/", ("python",)) == Unseen("not on this machine")
     assert listener_of("amqp://guest@192.0.2.1/", ("beam",)) == Unseen("not on this machine")
 
 
-def test_a_family_spends_what_its_members_do() -> None:
+def test_a_process_tree_spends_the_sum_of_its_members() -> None:
     before_s = family_spent_s(os.getpid())
     alone_s = process_spent_s(os.getpid())
 
@@ -117,7 +117,7 @@ def test_a_family_spends_what_its_members_do() -> None:
     assert family_spent_s(os.getpid()) >= alone_s
 
 
-def test_cost_is_told_in_all_to_whom_and_over_time() -> None:
+def test_the_cost_is_shown_in_total_by_process_and_over_time() -> None:
     spent = {"busy": 0.0, "idle": 1.0}
     meter = Meter({name: partial(spent.__getitem__, name) for name in spent}, 100)
 

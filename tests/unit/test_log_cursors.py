@@ -9,7 +9,7 @@ def test_a_snapshot_is_written_as_it_was_read(cursor: str) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", "12", "9:8:", "9:3:", "3:9:8,5", "3:4:5", "0:0:", "a:b:"])
-def test_what_is_no_snapshot_is_none(cursor: str) -> None:
+def test_an_invalid_text_is_no_snapshot(cursor: str) -> None:
     assert Snapshot.of(cursor) is None
 
 
@@ -19,16 +19,16 @@ def test_what_is_no_snapshot_is_none(cursor: str) -> None:
         ("7:7:", "", True),
         ("7:7:", "7:7:", True),
         ("7:7:", "8:8:", False),
-        # Transaction 5 is still open for both, or only for whoever forgot.
+        # Transaction 5 is still open for both, or only for the one that pruned.
         ("5:9:5", "5:7:5", True),
         ("9:9:", "5:7:5", True),
-        # It was committed, published and forgotten since the cursor was taken.
+        # It was committed, published and pruned since the cursor was taken.
         ("5:9:5", "7:7:", False),
-        # It is younger than all that was forgotten.
+        # It is younger than everything that was pruned.
         ("8:9:8", "7:7:", True),
     ],
 )
-def test_a_cursor_can_be_told_more_if_it_has_seen_all_that_was_forgotten(
+def test_a_cursor_can_be_continued_if_it_has_seen_all_that_was_pruned(
     cursor: str, forgotten: str, *, seen: bool
 ) -> None:
     assert has_seen(cursor, forgotten) == seen

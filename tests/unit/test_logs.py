@@ -1,4 +1,4 @@
-"""What a worker logs, as text and as JSON."""
+"""The log of a worker, as text and as JSON."""
 
 import json
 import logging
@@ -43,7 +43,7 @@ def test_no_extra_field_replaces_what_every_line_has() -> None:
 
 @contextmanager
 def as_in_a_new_process() -> Iterator[logging.Logger]:
-    """The logger that a worker sets up; afterwards as it was. pytest gives it handlers of its own."""
+    """The logger that a worker sets up; restored afterwards. pytest gives it handlers of its own."""
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
     root.handlers = []
@@ -63,7 +63,7 @@ def as_in_a_new_process() -> Iterator[logging.Logger]:
         ({"MOOR_LOG_LEVEL": "INFO", "MOOR_LOG_FORMAT": "JSON"}, ["INFO", "WARNING"]),
     ],
 )
-def test_a_process_logs_at_the_level_and_in_the_format_that_it_was_told(
+def test_a_process_logs_at_the_configured_level_and_in_the_configured_format(
     environment: dict[str, str], levels: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with as_in_a_new_process() as root:
@@ -91,7 +91,7 @@ def test_a_traceback_is_one_field_and_an_entry_is_one_line() -> None:
     assert "ValueError: invalid literal" in json.loads(text)["exception"]
 
 
-def test_what_json_cannot_carry_is_written_as_python_shows_it() -> None:
+def test_values_that_json_cannot_hold_are_written_by_their_repr() -> None:
     line = json.loads(JsonFormatter().format(a_record("x", problem=TypeError("planted"))))
 
     assert line["problem"] == "TypeError('planted')"

@@ -1,4 +1,4 @@
-"""What only the memory broker can show: moments that cannot be hit on a real one, and time that can be moved."""
+"""Behaviour of the memory broker only: moments that tests cannot hit on a real broker, and a clock that can be moved."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
@@ -35,7 +35,7 @@ ORDER = Parcel(TOWN, "work", b"{}")
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock jumps to the next timer when nothing else is to be done."""
+    """A loop whose clock jumps to the next timer when nothing else is ready."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         if not vars(self)["_ready"]:
             timers = (timer.when() for timer in vars(self)["_scheduled"] if not timer.cancelled())
             self._now = max(self._now, min(timers, default=self._now))
-        # Private to asyncio, and the one place where a turn begins.
+        # Private to asyncio, and the one place where an iteration begins.
         super()._run_once()  # type: ignore[misc]
 
 
@@ -125,7 +125,7 @@ async def test_nothing_is_confirmed_or_delivered_within_the_call_that_published_
 
 
 @pytest.mark.asyncio
-async def test_a_parcel_s_headers_do_not_stay_its_publisher_s_to_change() -> None:
+async def test_a_publisher_cannot_change_a_parcels_headers_afterwards() -> None:
     broker = await standing()
     said: dict[str, str | int] = {"moor-reason": "before"}
     await publish(broker, Parcel(TOWN, "work", b"{}", headers=said))
@@ -146,7 +146,7 @@ async def test_only_bytes_are_stored() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_parcel_of_no_sane_size_is_refused_with_its_size() -> None:
+async def test_an_oversized_parcel_is_refused_with_its_size() -> None:
     broker = await standing()
 
     with pytest.raises(Refusal, match=f"{BODY_BYTES_MAX + 1} bytes"):
@@ -154,7 +154,7 @@ async def test_a_parcel_of_no_sane_size_is_refused_with_its_size() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_came_back_stands_again_where_it_stood() -> None:
+async def test_redelivered_parcels_return_to_their_old_place() -> None:
     broker = await standing()
     connection = await broker.as_user().connect()
     for number in range(6):
@@ -171,7 +171,7 @@ async def test_what_came_back_stands_again_where_it_stood() -> None:
 
 
 @pytest.mark.asyncio
-async def test_of_connections_that_are_cut_together_none_is_handed_what_another_held() -> None:
+async def test_connections_that_are_cut_together_do_not_get_each_others_parcels() -> None:
     broker = await standing()
     for _ in range(2):
         connection = await broker.as_user().connect()
@@ -186,7 +186,7 @@ async def test_of_connections_that_are_cut_together_none_is_handed_what_another_
 
 
 @pytest.mark.asyncio
-async def test_a_restart_forgets_what_was_not_to_be_kept() -> None:
+async def test_a_restart_forgets_transient_objects() -> None:
     broker = await standing()
     await publish(broker, Parcel(TOWN, "work", b"kept"))
     await publish(broker, Parcel(TOWN, "work", b"not kept", persistent=False))
@@ -197,8 +197,8 @@ async def test_a_restart_forgets_what_was_not_to_be_kept() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_dead_letter_waits_in_its_queue_until_there_is_a_place_for_it() -> None:
-    # RabbitMQ does so too; there it takes three minutes until it tries again.
+async def test_a_dead_letter_waits_in_its_queue_until_its_target_has_room() -> None:
+    # RabbitMQ does so too, but waits three minutes before it tries again.
     broker = await standing()
     connection = await broker.as_user().connect()
     await publish(broker)
@@ -215,7 +215,7 @@ async def test_a_dead_letter_waits_in_its_queue_until_there_is_a_place_for_it() 
 
 
 @pytest.mark.asyncio
-async def test_dead_letters_without_a_place_fill_their_queue() -> None:
+async def test_dead_letters_that_cannot_move_fill_their_queue() -> None:
     broker = await standing(
         Queue("small", QueueKind.WORK, (Binding(TOWN, "small"),)),
         limits=Limits(work_length_max=1, deliveries_max=DELIVERIES_MAX_LEAST),
@@ -269,7 +269,7 @@ async def test_a_tag_that_is_not_held_ends_its_consumer_and_no_other() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_broker_that_knows_its_users_turns_strangers_away() -> None:
+async def test_a_broker_with_users_refuses_unknown_ones() -> None:
     broker = MemoryBroker()
     await broker.as_user("anybody").connect()
 

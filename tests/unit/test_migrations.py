@@ -1,4 +1,4 @@
-"""The migrations, run one after the other, make the tables that the code believes in."""
+"""The migrations, run one after the other, create the tables that the code declares."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ from tests.contracts.sql_stores import WORKER, empty_database
 
 pytestmark = [
     pytest.mark.asyncio,
-    # SQLAlchemy reads the type of such a column as none; nothing else than that is there to compare it by.
+    # SQLAlchemy reads no type for such a column, and there is nothing else to compare.
     pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8':sqlalchemy.exc.SAWarning"),
 ]
 
@@ -31,7 +31,7 @@ async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
         yield url
 
 
-async def test_the_migrations_make_the_tables_that_the_code_believes_in(url: str) -> None:
+async def test_the_migrations_create_the_tables_that_the_code_declares(url: str) -> None:
     await upgrade(url, WORKER)
 
     assert await _asked_of(url, _differences) == []
@@ -46,11 +46,11 @@ async def test_a_table_that_no_migration_made_is_noticed(url: str) -> None:
     assert difference[0] == "add_table"
 
 
-async def test_the_first_upgrade_says_from_nothing_to_where(url: str) -> None:
+async def test_the_first_upgrade_names_the_revision_it_reaches(url: str) -> None:
     assert await upgrade(url, WORKER) == ("", HEAD)
 
 
-async def test_an_upgrade_of_what_is_up_to_date_does_nothing(url: str) -> None:
+async def test_an_upgrade_of_an_up_to_date_database_does_nothing(url: str) -> None:
     await upgrade(url, WORKER)
     await _asked_of(url, lambda connection: connection.execute(text("UPDATE feed SET term = 7")))
 
@@ -59,7 +59,7 @@ async def test_an_upgrade_of_what_is_up_to_date_does_nothing(url: str) -> None:
     assert await _asked_of(url, lambda connection: connection.scalar(text("SELECT term FROM feed"))) == 7
 
 
-async def test_of_processes_that_start_at_once_one_upgrades_and_the_others_find_it_done(url: str) -> None:
+async def test_of_processes_that_start_together_one_upgrades_and_the_others_find_it_done(url: str) -> None:
     starters = [await _start_upgrade(url) for _ in range(3)]
     outcomes = [await starter.communicate() for starter in starters]
 

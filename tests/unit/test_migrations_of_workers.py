@@ -1,4 +1,4 @@
-"""Each worker's migrations make the tables that its code believes in, beside those of another worker."""
+"""Each worker's migrations create the tables that its code declares, beside those of another worker."""
 
 from collections.abc import AsyncIterator
 from importlib import import_module
@@ -18,7 +18,7 @@ from tests.contracts.sql_stores import empty_database
 
 pytestmark = pytest.mark.asyncio
 
-# Who shares a database with whom, and the revision that each comes to. Placement's have tests of their own.
+# Which workers share a database, and the revision of each. Placement's migrations have tests of their own.
 WORKERS = {
     "scheduler_worker": ("placement_worker", "0004"),
     "cell_conductor": ("scheduler_worker", "0001"),
@@ -34,7 +34,7 @@ async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("worker", WORKERS)
-async def test_the_migrations_make_the_tables_that_the_code_believes_in(url: str, worker: str) -> None:
+async def test_the_migrations_create_the_tables_that_the_code_declares(url: str, worker: str) -> None:
     _, head = WORKERS[worker]
     assert await upgrade(url, worker) == ("", head)
 
@@ -47,7 +47,7 @@ async def test_the_migrations_make_the_tables_that_the_code_believes_in(url: str
 
 
 @pytest.mark.parametrize("worker", WORKERS)
-async def test_it_shares_a_database_with_its_neighbour(url: str, worker: str) -> None:
+async def test_a_worker_shares_a_database_with_its_neighbour(url: str, worker: str) -> None:
     neighbour, head = WORKERS[worker]
     await upgrade(url, neighbour)
 

@@ -1,4 +1,4 @@
-"""What the commands for bare metal make of files and of what is known of nodes, without any server."""
+"""What the commands for bare metal make of files and of the state of nodes, without any server."""
 
 from pathlib import Path
 from uuid import UUID
@@ -43,7 +43,7 @@ def test_a_flavor_that_is_written_is_read_again(tmp_path: Path) -> None:
         ("[metal\n", "cannot be read"),
     ],
 )
-def test_what_is_wrong_with_a_file_of_flavors_is_named(tmp_path: Path, text: str, told: str) -> None:
+def test_errors_in_a_file_of_flavors_are_named(tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "flavors.toml"
     file.write_text(text)
 
@@ -129,7 +129,7 @@ def test_each_cell_has_a_conductor_group_and_what_is_stated_goes_before() -> Non
         ),
     ],
 )
-def test_it_is_said_what_is_offered_and_why_not(
+def test_the_reason_why_a_node_is_not_offered_is_shown(
     node: Node | None, row: NodeRow | None, amount: int, reasons: tuple[str, ...]
 ) -> None:
     offered = shown(ID, node, row).offered

@@ -1,4 +1,4 @@
-"""The bare-metal demo: each of its checks can fail, and its picture fits."""
+"""The bare-metal demo: each of its checks can fail, and its picture fits the screen."""
 
 import io
 from collections.abc import Callable
@@ -67,7 +67,7 @@ WELL = Said(
 )
 
 
-def test_what_is_as_it_must_be_has_no_problems() -> None:
+def test_a_correct_state_has_no_problems() -> None:
     assert [*problems_of(WELL)] == []
 
 
@@ -138,7 +138,7 @@ def test_what_is_as_it_must_be_has_no_problems() -> None:
         ),
     ],
 )
-def test_whatever_is_wrong_is_told(wrong: dict[str, object], told: str) -> None:
+def test_each_problem_is_named(wrong: dict[str, object], told: str) -> None:
     problems = [*problems_of(structs.replace(WELL, **wrong))]
 
     assert any(told in problem for problem in problems), problems
@@ -227,5 +227,5 @@ def test_the_picture_fits(count: int) -> None:
         ),
     ],
 )
-def test_a_tile_says_what_the_node_is_doing(row: NodeRow, kind: str) -> None:
+def test_a_tile_shows_what_the_node_is_doing(row: NodeRow, kind: str) -> None:
     assert kind_of(row) == kind

@@ -1,4 +1,4 @@
-"""What `moor node` orders of Ironic, and what it refuses before it asks Ironic anything."""
+"""What `moor node` orders from Ironic, and what it refuses before it asks Ironic."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ AWAY = "http://127.0.0.1:1"
         ("nowhere.json", "no JSON list and no file"),
     ],
 )
-def test_steps_of_cleaning_that_make_no_sense_are_refused(steps: str, told: str, tmp_path: Path) -> None:
+def test_invalid_cleaning_steps_are_refused(steps: str, told: str, tmp_path: Path) -> None:
     for given in (steps, written(tmp_path, steps)):
         ran = CliRunner().invoke(app, ["node", "clean", "n1", "--ironic", AWAY, "--steps", given])
 
@@ -41,7 +41,7 @@ def test_steps_of_cleaning_that_make_no_sense_are_refused(steps: str, told: str,
 
 @contextmanager
 def an_ironic() -> Iterator[tuple[SimulatedIronic, str]]:
-    """Served by a thread, so that a command may be run here; its address is beside it."""
+    """A simulated Ironic in a thread, so that a command can run here; yields its address as well."""
     settings = IronicSimSettings(delays=Delays(clean_s=0.05))
     ironic = SimulatedIronic(available_nodes(2), time.time, lambda *_: None, settings)
     server = IronicServer(ironic, "127.0.0.1", 0)
@@ -72,11 +72,11 @@ def test_nodes_are_cleaned_by_hand_by_the_steps_that_are_given(tmp_path: Path) -
             assert ran.exit_code == 0, ran.output
             (cleaned,) = json.loads(ran.output)
             assert cleaned["ironic"]["provision_state"] == "manageable"
-        # Ironic refuses it of a node that is available, and says so of this node.
+        # Ironic refuses this for a node that is available, and names the node.
         ran = CliRunner().invoke(app, ["node", "clean", "node-00001", "--steps", steps, *here])
         assert ran.exit_code == 1
         assert "Ironic refuses 'clean' (400)" in plain(ran.output)
-        # `manage` is told once, each cleaning at its start and at its end.
+        # `manage` is reported once, each cleaning when it starts and when it ends.
         assert ironic.published == 5
 
 
@@ -95,5 +95,5 @@ def written(place: Path, text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Without the frame and its line ends."""
+    """The output without the frame and its line breaks."""
     return " ".join(text.replace("│", " ").split())

@@ -1,4 +1,4 @@
-"""What `moor node` finds of nodes: in Ironic, in the daemons' rows, or in both."""
+"""What `moor node` shows of nodes: from Ironic, from the daemons' rows, or from both."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ FREE = Offer(resource_class="CUSTOM_BAREMETAL", reserved=False)
 
 
 class Scene:
-    """Three nodes of a simulated Ironic, of which a daemon has a row for the first two; and one that Ironic has no more."""
+    """Three nodes of a simulated Ironic; a daemon has rows of the first two, and of one that Ironic has no more."""
 
     def __init__(self, rows: IronicStore) -> None:
         self.ironic = SimulatedIronic(available_nodes(3), lambda: 1_800_000_000.0, lambda *_: None)
@@ -104,7 +104,7 @@ async def test_ironic_and_the_rows_are_put_side_by_side() -> None:
     assert gone.offered.reasons[0] == "the node is deleted in Ironic"
 
 
-async def test_without_ironic_it_is_as_it_was_last_heard() -> None:
+async def test_without_ironic_a_node_is_shown_as_last_known() -> None:
     scene = await a_scene()
     async with scene.reader(asks_ironic=False) as reader:
         found = (await reader.all()).nodes
@@ -127,7 +127,7 @@ async def test_without_the_rows_nothing_is_known_to_be_offered() -> None:
     assert [each and each.id for each in named.values()] == [scene.ids[2], scene.ids[2]]
 
 
-async def test_a_node_that_cannot_be_read_is_told_and_takes_no_other_with_it() -> None:
+async def test_an_unreadable_node_is_reported_and_the_others_are_shown() -> None:
     scene = await a_scene()
     listed = {"nodes": [{"uuid": str(scene.ids[0])}, {"uuid": str(scene.ids[1]), "provision_state": 5}]}
     transport = httpx.MockTransport(lambda _: httpx.Response(200, json=listed))

@@ -1,4 +1,4 @@
-"""The kit for what runs, on a loop whose clock jumps."""
+"""The kit for the parts of a process, on the simulated clock."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ PAUSES = Pauses(first_s=1.0, max_s=8.0)
 
 
 class Work:
-    """Fails as often as told, by these problems in turn, and notes when it ran."""
+    """Fails as often as configured, with these errors in turn, and records when it ran."""
 
     def __init__(self, *problems: Exception) -> None:
         self._problems = list(problems)
@@ -46,7 +46,7 @@ class Work:
             self.under_way -= 1
 
 
-def test_what_fails_is_tried_again_after_growing_pauses_with_jitter() -> None:
+def test_a_failed_run_is_retried_after_growing_pauses_with_jitter() -> None:
     work = Work(*[ConnectionLost("gone")] * 6)
 
     async def day() -> None:
@@ -99,7 +99,7 @@ def test_a_bug_ends_the_part_with_its_traceback(caplog: pytest.LogCaptureFixture
     assert record.exc_info is not None
 
 
-def test_a_bug_beside_an_operational_error_is_a_bug() -> None:
+def test_a_bug_together_with_an_operational_error_is_a_bug() -> None:
     assert isinstance(operational(ExceptionGroup("", [Transient("a"), Refusal("b")])), Operational)
     assert operational(ExceptionGroup("", [Transient("a"), TypeError("b")])) is None
 
@@ -148,7 +148,7 @@ def test_a_periodic_part_runs_every_so_often_and_at_once_when_woken() -> None:
         running = asyncio.create_task(part.run())
         await until_s(15)
         part.wake()
-        # While it runs: one more run, and not two at a time.
+        # While it runs: one more run, and never two at the same time.
         await until_s(15.1)
         part.wake()
         part.wake()
@@ -161,7 +161,7 @@ def test_a_periodic_part_runs_every_so_often_and_at_once_when_woken() -> None:
     assert work.at_s == [0.0, 10.25, 15.0, 15.25, 25.5]
 
 
-def test_a_periodic_part_that_fails_is_woken_by_nobody_before_its_pause_is_over() -> None:
+def test_a_periodic_part_that_fails_cannot_be_woken_before_its_pause_is_over() -> None:
     work = Work(Transient("no"))
 
     async def day() -> None:
@@ -201,7 +201,7 @@ def test_callers_share_the_next_flight_and_never_the_one_under_way() -> None:
     assert len(set(ends)) == 2
 
 
-def test_a_bug_in_a_flight_ends_the_process_though_nobody_waits_for_it() -> None:
+def test_a_bug_in_a_flight_ends_the_process_though_no_caller_waits_for_it() -> None:
     async def day() -> None:
         flight = SingleFlight("a flight", Work(TypeError("planted")))
         running = asyncio.create_task(Together(flight).run())
@@ -213,7 +213,7 @@ def test_a_bug_in_a_flight_ends_the_process_though_nobody_waits_for_it() -> None
     assert isinstance(raised.value.exceptions[0], TypeError)
 
 
-def test_what_must_succeed_once_is_awaited_until_it_has() -> None:
+def test_work_that_must_succeed_once_is_retried_until_it_does() -> None:
     async def day() -> None:
         once = Once("tables", Work(Transient("no")))
         assert once.status.awaits == "not yet"

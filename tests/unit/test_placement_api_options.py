@@ -1,4 +1,4 @@
-"""How placement may be served, by flags, and what is said of those that cannot be."""
+"""How flags configure the placement API, and the errors for invalid combinations."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_by_default_anyone_on_this_machine_is_an_administrator() -> None:
 
 @pytest.mark.parametrize("auth", [Auth.NONE, Auth.NOAUTH2])
 @pytest.mark.parametrize("listen", [EVERYWHERE, "192.0.2.7:8780", "cloud.example.com:8780"])
-def test_who_lets_anyone_in_does_so_from_other_machines_only_when_told(auth: Auth, listen: str) -> None:
+def test_access_for_anyone_from_other_machines_needs_a_flag(auth: Auth, listen: str) -> None:
     with pytest.raises(typer.BadParameter, match=r"lets anyone in.*--allow-anyone"):
         serving_of(ApiFlags(auth=auth, listen=listen))
 
@@ -53,7 +53,7 @@ def test_limits_of_connections_are_those_of_the_flags() -> None:
     assert (said.connections_max, said.connections_per_address_max) == (4, 5)
 
 
-def test_each_way_of_authentication_is_had_by_its_name(tmp_path: Path) -> None:
+def test_each_kind_of_authentication_is_chosen_by_its_name(tmp_path: Path) -> None:
     def of(**flags: object) -> object:
         return serving_of(ApiFlags(listen=EVERYWHERE, **flags)).auth  # type: ignore[arg-type]
 
@@ -76,6 +76,6 @@ def test_each_way_of_authentication_is_had_by_its_name(tmp_path: Path) -> None:
         (ApiFlags(tls_cert=Path("/nowhere"), tls_key=Path("/nowhere")), "cannot be shown"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_flag_that_says_it(flags: ApiFlags, why: str) -> None:
+def test_invalid_combinations_are_refused_with_the_flag(flags: ApiFlags, why: str) -> None:
     with pytest.raises(typer.BadParameter, match=why):
         serving_of(flags)

@@ -1,4 +1,4 @@
-"""What is said of candidates is what they are, at every version; and it is said of providers as they are now."""
+"""The text of candidates is right at every version, and describes the providers as they are now."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ def an_id(number: int) -> ProviderId:
 
 
 def forest() -> Replica:
-    """Three hosts, each with two network cards below it, and a pool of disks that all of them share."""
+    """Three hosts, each with two network cards as children, and a pool of disks that all of them share."""
     replica = Replica()
     for number in (10, 20, 30):
         replica.tell(
@@ -100,7 +100,7 @@ def summaries(
     return said
 
 
-def test_from_1_34_on_each_candidate_is_said_with_its_mappings(query: CandidatesQuery) -> None:
+def test_from_1_34_on_each_candidate_has_its_mappings(query: CandidatesQuery) -> None:
     replica = forest()
     found = find_candidates(replica.index, query)
 
@@ -116,7 +116,7 @@ def test_from_1_34_on_each_candidate_is_said_with_its_mappings(query: Candidates
     assert requests(found, replica, (1, 34)) == expected
 
 
-def test_before_1_34_the_same_is_said_without_mappings_and_before_1_12_as_a_list(
+def test_before_1_34_candidates_have_no_mappings_and_before_1_12_they_are_a_list(
     query: CandidatesQuery,
 ) -> None:
     replica = forest()
@@ -135,7 +135,7 @@ def test_before_1_34_the_same_is_said_without_mappings_and_before_1_12_as_a_list
     ]
 
 
-def test_summaries_are_of_whole_trees_from_1_29_on_and_of_who_gives_something_before() -> None:
+def test_summaries_have_whole_trees_from_1_29_on_and_only_used_providers_before() -> None:
     replica = forest()
     found = find_candidates(replica.index, QUERIES["sharing"])
     hosts = {str(an_id(number)) for number in (10, 20, 30)}
@@ -146,7 +146,7 @@ def test_summaries_are_of_whole_trees_from_1_29_on_and_of_who_gives_something_be
     assert summaries(Summaries(), found, replica, (1, 28)).keys() == hosts | pool
 
 
-def test_a_summary_tells_more_from_version_to_version() -> None:
+def test_a_summary_has_more_fields_from_version_to_version() -> None:
     replica = forest()
     found = find_candidates(replica.index, QUERIES["one provider"])
     host = str(an_id(10))
@@ -166,7 +166,7 @@ def test_a_summary_tells_more_from_version_to_version() -> None:
     }
 
 
-def test_before_1_27_only_classes_that_were_asked_for_are_told() -> None:
+def test_before_1_27_summaries_have_only_the_classes_that_were_asked_for() -> None:
     replica = Replica()
     replica.tell([a_provider(1, VCPU=8, MEMORY_MB=512)])
     found = find_candidates(replica.index, QUERIES["one provider"])
@@ -178,7 +178,7 @@ def test_before_1_27_only_classes_that_were_asked_for_are_told() -> None:
     assert after["resources"].keys() == {"VCPU", "MEMORY_MB"}
 
 
-def test_a_summary_that_was_kept_is_written_anew_when_its_provider_changes() -> None:
+def test_a_cached_summary_is_rewritten_when_its_provider_changes() -> None:
     replica, kept = forest(), Summaries()
     host = str(an_id(10))
 

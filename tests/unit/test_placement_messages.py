@@ -1,4 +1,4 @@
-"""No message of placement's is larger than what a reader takes, and none leaves anything out."""
+"""No message of placement is larger than a reader accepts, and none leaves anything out."""
 
 from uuid import UUID
 
@@ -56,7 +56,7 @@ def providers(draw: st.DrawFn) -> ProviderState:
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(providers())
-def test_a_provider_never_takes_more_than_it_is_reckoned_to(provider: ProviderState) -> None:
+def test_a_provider_never_takes_more_bytes_than_its_estimate(provider: ProviderState) -> None:
     assert len(msgspec.json.encode(provider)) <= bytes_at_most(provider)
 
 
@@ -72,7 +72,7 @@ def fat(number: int, traits: int = 300) -> ProviderState:
 
 
 def much_used(number: int) -> ProviderUsage:
-    """Of so many classes that it takes some 25 kB."""
+    """A provider with so many classes in use that its usage takes some 25 kB."""
     return ProviderUsage(
         internal=number,
         id=ProviderId(UUID(int=number)),
@@ -82,7 +82,7 @@ def much_used(number: int) -> ProviderUsage:
     )
 
 
-def test_a_page_that_is_too_large_is_cut_and_says_where_it_goes_on() -> None:
+def test_a_page_that_is_too_large_is_cut_and_names_the_next_position() -> None:
     page = SnapshotPage(
         providers=tuple(fat(n) for n in range(1, 21)), published=LogPosition(term=1, position=1), next=99
     )
@@ -128,7 +128,7 @@ def test_many_changes_make_several_messages_at_positions_without_gaps() -> None:
     assert tuple(e for each in messages for e in each.ended) == unpublished.ended
 
 
-def test_claims_are_named_after_the_states_of_what_they_took() -> None:
+def test_claims_come_after_the_states_of_their_providers() -> None:
     unpublished = Unpublished(
         cursor="c",
         providers=tuple(fat(n) for n in range(1, 31)),

@@ -1,4 +1,4 @@
-"""The grammar of placement's queries, version by version, read into values."""
+"""The grammar of placement's queries, version by version, parsed into values."""
 
 from urllib.parse import parse_qsl
 from uuid import UUID
@@ -50,7 +50,7 @@ def test_a_query_without_suffixes_is_one_group() -> None:
     )
 
 
-def test_what_ends_in_the_same_suffix_is_one_group() -> None:
+def test_keys_with_the_same_suffix_are_one_group() -> None:
     query = candidates(
         "resources=VCPU:1&resources_NIC=VF:1&required_NIC=HW_A&resources7=VF:2&group_policy=none"
     )
@@ -120,7 +120,7 @@ def test_aggregates_may_be_named_again_from_1_24_and_forbidden_from_1_32_on() ->
 
 
 @pytest.mark.parametrize("value", ["", "x", f"{A},{B}", f"in:{A},", "!in:", f"!{A},{B}", f"!!{A}"])
-def test_an_aggregate_that_is_none_is_refused_with_what_was_sent(value: str) -> None:
+def test_an_invalid_aggregate_is_refused_with_its_value(value: str) -> None:
     assert refused(f"resources=VCPU:1&member_of={value}").detail.endswith(("is none", "is not"))
 
 
@@ -139,7 +139,7 @@ def test_an_aggregate_that_is_none_is_refused_with_what_was_sent(value: str) -> 
         ("VCPU:1,", "Got: ."),
     ],
 )
-def test_an_amount_that_is_none_is_refused_with_what_was_sent(value: str, said: str) -> None:
+def test_an_invalid_amount_is_refused_with_its_value(value: str, said: str) -> None:
     assert said in refused(f"resources={value}").detail
 
 
@@ -162,7 +162,7 @@ def test_the_root_is_asked_for_once() -> None:
     assert "in:" in refused("resources=VCPU:1&root_required=in:HW_A,HW_B").detail
 
 
-def test_of_a_limit_that_is_repeated_the_first_counts() -> None:
+def test_of_a_repeated_limit_the_first_counts() -> None:
     assert candidates("resources=VCPU:1&limit=3&limit=5").limit == 3
     assert "'x'" in refused("resources=VCPU:1&limit=x&limit=5").detail
 
@@ -208,7 +208,7 @@ def test_every_trait_of_a_query_is_named_whatever_it_is_there_for() -> None:
         (query_schemas.PROVIDERS_1_0, "name=%00", "NUL"),
     ],
 )
-def test_keys_are_refused_by_their_schema_with_what_was_sent(
+def test_keys_are_refused_by_their_schema_with_the_value(
     schema: dict[str, object], query: str, said: str
 ) -> None:
     with pytest.raises(ApiError) as caught:

@@ -1,4 +1,4 @@
-"""All providers in memory: what is later replaces what is earlier, in whatever order it is told."""
+"""All providers in memory: later states replace earlier ones, in whatever order they arrive."""
 
 from uuid import UUID
 
@@ -43,7 +43,7 @@ def told(*states: ProviderState) -> Replica:
 
 
 def used(replica: Replica) -> tuple[int, int]:
-    """As the provider says it, and as the columns do."""
+    """The usage in the provider's state, and in the columns."""
     state = replica.get(HOST)
     row = replica.index.row_of(HOST)
     assert state is not None
@@ -51,7 +51,7 @@ def used(replica: Replica) -> tuple[int, int]:
     return state.inventories["VCPU"].used, replica.index.used(row, "VCPU")
 
 
-def test_what_is_older_is_not_believed() -> None:
+def test_an_older_state_is_ignored() -> None:
     replica = told(a_host(revision=5, used=5))
 
     replica.tell([a_host(revision=4, used=4)])
@@ -60,7 +60,7 @@ def test_what_is_older_is_not_believed() -> None:
     assert used(replica) == (5, 5)
 
 
-def test_usage_changes_what_is_used_and_nothing_else() -> None:
+def test_usage_changes_only_the_used_amounts() -> None:
     replica = told(a_host())
 
     assert replica.use([the_usage(2, used=3)])
@@ -69,7 +69,7 @@ def test_usage_changes_what_is_used_and_nothing_else() -> None:
     assert replica.get(HOST) == a_host(revision=2, used=3)
 
 
-def test_of_a_class_that_usage_does_not_name_nothing_is_used() -> None:
+def test_a_class_that_usage_does_not_name_is_not_in_use() -> None:
     replica = told(a_host(used=3))
 
     assert replica.use([structs.replace(the_usage(2, used=0), used={})])
@@ -77,7 +77,7 @@ def test_of_a_class_that_usage_does_not_name_nothing_is_used() -> None:
     assert used(replica) == (0, 0)
 
 
-def test_usage_on_a_base_that_was_never_told_shows_that_something_is_missing() -> None:
+def test_usage_for_an_unknown_state_shows_that_something_is_missing() -> None:
     assert not told(a_host(revision=1)).use([the_usage(7, used=3, base=6)])
     assert not Replica().use([the_usage(7, used=3)])
     assert not told(a_host(internal=1)).use([the_usage(2, used=3, internal=2)])
@@ -92,11 +92,11 @@ def test_a_new_name_is_found_and_the_old_one_is_not() -> None:
     assert replica.named("other") == a_host(revision=2, name="other")
 
 
-def test_a_name_that_was_handed_on_is_its_new_bearers() -> None:
+def test_a_name_that_moved_to_another_provider_finds_that_one() -> None:
     nic = ProviderState(internal=2, id=NIC, name="nic", root=NIC, revision=1)
     replica = told(a_host(), nic)
 
-    # Told in the order of their ids: for a moment both have it.
+    # Applied in the order of their ids: for a moment both have it.
     replica.tell([a_host(revision=2, name="nic"), structs.replace(nic, revision=2, name="host")])
 
     assert (replica.named("nic"), replica.named("host")) == (replica.get(HOST), replica.get(NIC))
@@ -111,7 +111,7 @@ def test_a_provider_that_moved_to_another_tree_is_found_there() -> None:
     assert [state.id for state in replica.tree_of(NIC)] == [HOST, NIC]
 
 
-def test_who_is_gone_is_found_in_no_way() -> None:
+def test_a_deleted_provider_is_not_found() -> None:
     replica = told(a_host())
 
     replica.remove([ProviderGone(internal=1, id=HOST, revision=2)])
@@ -127,7 +127,7 @@ def test_who_is_gone_is_found_in_no_way() -> None:
     assert not replica.index.members((RACK,)).any()
 
 
-def test_another_under_the_same_id_is_not_taken_for_the_one_that_is_gone() -> None:
+def test_a_new_provider_with_the_same_id_is_not_taken_for_the_deleted_one() -> None:
     replica = told(a_host(revision=9, used=4))
 
     replica.tell([a_host(revision=1, internal=2)])
@@ -137,7 +137,7 @@ def test_another_under_the_same_id_is_not_taken_for_the_one_that_is_gone() -> No
     assert replica.internals() == {2}
 
 
-def test_of_a_whole_reading_who_was_not_in_it_is_gone() -> None:
+def test_providers_missing_in_a_full_read_are_deleted() -> None:
     replica = told(a_host(), ProviderState(internal=2, id=NIC, name="nic", root=NIC, revision=1))
 
     replica.keep_only({2})

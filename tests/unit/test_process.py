@@ -1,11 +1,11 @@
-"""What a worker's environment must have before it starts."""
+"""The environment that a worker needs before it starts."""
 
 import pytest
 
 from bus.process import is_ready
 
 
-def test_what_is_missing_is_named_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_variable_is_named_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
     assert not is_ready({"MOOR_BUS_URL": "", "MOOR_CELL": "c1"}, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")
 
     said = capsys.readouterr().err
@@ -14,7 +14,7 @@ def test_what_is_missing_is_named_with_its_meaning(capsys: pytest.CaptureFixture
     )
 
 
-def test_nothing_is_said_when_nothing_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_missing_variable_there_is_no_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert is_ready({"MOOR_BUS_URL": "unix:///x"}, "MOOR_BUS_URL")
 
     assert capsys.readouterr().err == ""

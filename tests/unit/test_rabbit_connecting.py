@@ -1,4 +1,4 @@
-"""What a RabbitMQ client meets where there is no RabbitMQ: it needs none to be seen."""
+"""The RabbitMQ client without a RabbitMQ: these cases need no server."""
 
 import asyncio
 
@@ -14,8 +14,8 @@ GREETING = frame.marshal(commands.Connection.Start(mechanisms="PLAIN", locales="
 
 
 @pytest.mark.parametrize("said", [b"", GREETING], ids=["silent", "after the greeting"])
-async def test_who_is_hung_up_on_at_the_door_is_told_that_the_connection_is_lost(said: bytes) -> None:
-    """As a proxy does whose broker is away: it takes the connection, and is gone."""
+async def test_a_connection_closed_before_the_handshake_is_lost(said: bytes) -> None:
+    """As a proxy whose broker is down: it accepts the connection and closes it."""
 
     async def hang_up(_: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
         out.write(said)

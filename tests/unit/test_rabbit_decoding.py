@@ -1,4 +1,4 @@
-"""What RabbitMQ lets through, and the library's decoders would not."""
+"""Bytes that RabbitMQ passes on, and that the library's decoders could not read."""
 
 import struct
 import time
@@ -38,7 +38,7 @@ def header_of(flags: int, *properties: bytes) -> ContentHeader:
 def deliver(
     exchange: bytes = b"e", key: bytes = b"k", *, redelivered: bool = False
 ) -> commands.Basic.Deliver:
-    """With the class and method of a delivery."""
+    """The bytes of a delivery, with its class and method."""
     payload = struct.pack(">HH", 60, 60) + short(b"tag") + struct.pack(">QB", 7, redelivered)
     read = pamqp.frame.unmarshal(frame(1, payload + short(exchange) + short(key)))[2]
     assert isinstance(read, commands.Basic.Deliver)
@@ -83,11 +83,11 @@ def test_a_table_that_is_cut_off_is_an_error_of_the_connection(data: bytes) -> N
         table(data)
 
 
-def test_the_time_it_takes_grows_with_the_bytes_and_not_faster() -> None:
+def test_decoding_takes_time_linear_in_the_bytes() -> None:
     for entries in (nested(15_000), _many(12_000)):
         begun = time.process_time()
         table(entries)
-        # The library's took the square of it: seconds, or an end of the stack.
+        # The library's decoder took quadratic time (seconds), or exhausted the stack.
         assert time.process_time() - begun < 0.5
 
 
@@ -124,8 +124,8 @@ def test_a_delivery_is_read_whatever_its_sender_wrote_around_it() -> None:
         (long(b"F", b""), 0, 1),
     ],
 )
-def test_how_often_it_came_back_is_the_brokers_word_and_a_count(value: bytes, first: int, again: int) -> None:
-    """What is delivered for the first time never came back, whatever its sender says."""
+def test_the_number_of_redeliveries_is_the_brokers_count(value: bytes, first: int, again: int) -> None:
+    """A first delivery has no returns, whatever its sender writes into the header."""
     entry = short(b"x-delivery-count") + value
     header = header_of(HEADERS, struct.pack(">I", len(entry)) + entry)
 

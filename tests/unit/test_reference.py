@@ -1,4 +1,4 @@
-"""docs/bus.md and docs/asyncapi.json say what the code says; every example on the page is read by the code."""
+"""docs/bus.md and docs/asyncapi.json match the code; the codec reads every example on the page."""
 
 import gzip
 import json
@@ -14,19 +14,19 @@ from bus.messages import ALL
 from moor.reference import BEGIN, END, HEARD, SAID, asyncapi, reference
 
 DOCS = Path(__file__).parents[2] / "docs"
-# As @asyncapi/specs publishes it.
+# The schema as @asyncapi/specs publishes it.
 SCHEMA = Path(__file__).parents[1] / "data" / "asyncapi-3.0.0.schema.json.gz"
 PAGE = (DOCS / "bus.md").read_text()
 EXAMPLES = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_page_says_what_the_code_says() -> None:
+def test_the_page_matches_the_code() -> None:
     made = PAGE[PAGE.index(BEGIN) : PAGE.index(END) + len(END)]
 
     assert made == reference(), "put what `moor broker reference` prints into docs/bus.md"
 
 
-def test_the_asyncapi_document_says_what_the_code_says() -> None:
+def test_the_asyncapi_document_matches_the_code() -> None:
     written = json.loads((DOCS / "asyncapi.json").read_text())
 
     assert written == json.loads(json.dumps(asyncapi())), "moor broker asyncapi > docs/asyncapi.json"
@@ -47,7 +47,7 @@ def test_every_example_of_the_page_is_a_message(example: str) -> None:
     assert isinstance(CODEC.decode(example.encode()), Envelope)
 
 
-def test_what_people_may_send_is_read_strictly_or_is_a_report() -> None:
+def test_messages_that_people_may_send_are_read_strictly_or_are_reports() -> None:
     assert {type_of(kind) for kind in ALL if kind.IS_STRICT} == {type_of(kind) for kind in SAID} - {
         "inventory.report"
     }

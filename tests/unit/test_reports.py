@@ -1,4 +1,4 @@
-"""decide_reports by itself: every reason to refuse one, and what it leaves alone."""
+"""decide_reports alone: every reason to refuse a report, and the rows that it leaves alone."""
 
 import pytest
 from msgspec import structs
@@ -93,7 +93,7 @@ def odd_host(**odd: int) -> ReportedProvider:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_naming_the_field(field: str, report: ReportInventory) -> None:
+def test_an_invalid_report_is_refused_naming_the_field(field: str, report: ReportInventory) -> None:
     forest = FOREST if report.root != NEW else Forest(trees={HOST: TREE}, elsewhere={NEW: HOST})
     decision = decide_reports(forest, [SentReport(report)], VOCABULARY)
 
@@ -118,7 +118,7 @@ def test_a_tree_that_does_not_exist_needs_its_root_reported() -> None:
     assert judged(a_report(a_provider("new"), root=NEW)) == ReportAccepted(shape=1, shape_moved=True)
 
 
-def test_a_sender_reports_for_its_own_cell_only() -> None:
+def test_a_sender_may_report_only_its_own_cell() -> None:
     refused = judged(a_report(), speaks_for="c2")
 
     assert isinstance(refused, NotAllowed)
@@ -172,7 +172,7 @@ def test_parents_are_written_before_their_children_and_removed_after_them() -> N
     assert changes.removed == (PCI, NUMA)
 
 
-def test_only_the_number_of_a_report_is_written_when_it_tells_nothing_new() -> None:
+def test_a_report_without_changes_writes_only_its_sequence() -> None:
     changes = decide_reports(FOREST, [SentReport(a_report(epoch=2, sequence=7))], VOCABULARY).changes
 
     (tree,) = changes.trees
@@ -195,7 +195,7 @@ def test_a_chain_may_be_deeper_than_the_interpreters_stack() -> None:
     assert len(decision.changes.changed) == 2001
 
 
-def test_a_tree_that_is_felled_leaves_a_stump_with_its_counters() -> None:
+def test_a_deleted_tree_leaves_a_tombstone_with_its_counters() -> None:
     free = TreeBook(root=NEW, cell=CELL, shape=5, providers={NEW: ProviderBook(id=NEW, name="new")})
     felling = a_report(root=NEW, removed=(NEW,), epoch=2, sequence=7)
 
@@ -205,7 +205,7 @@ def test_a_tree_that_is_felled_leaves_a_stump_with_its_counters() -> None:
     assert decision.changes == TreeChanges(trees=(STUMP,), removed=(NEW,))
 
 
-def test_where_nothing_stood_no_stump_is_left() -> None:
+def test_the_deletion_of_an_unknown_tree_leaves_no_tombstone() -> None:
     empty = a_report(root=NEW, removed=(NEW,), epoch=2, sequence=7)
 
     decision = decide_reports(FOREST, [SentReport(empty)], VOCABULARY)
@@ -214,7 +214,7 @@ def test_where_nothing_stood_no_stump_is_left() -> None:
     assert decision.changes == TreeChanges()
 
 
-def test_what_grows_on_a_stump_goes_on_counting_its_shape() -> None:
+def test_a_tree_created_over_a_tombstone_continues_its_shape() -> None:
     planted = a_report(a_provider("new"), root=NEW, epoch=2, sequence=8)
 
     decision = decide_reports(FELLED, [SentReport(planted)], VOCABULARY)
@@ -225,7 +225,7 @@ def test_what_grows_on_a_stump_goes_on_counting_its_shape() -> None:
     assert (decision.changes.changed, decision.changes.removed) == ((NEW,), ())
 
 
-def test_a_tree_that_is_planted_felled_and_planted_in_one_batch_counts_every_time() -> None:
+def test_a_tree_created_deleted_and_created_in_one_batch_counts_every_time() -> None:
     planted, felling = a_report(a_provider("new"), root=NEW), a_report(root=NEW, removed=(NEW,))
 
     decision = decide_reports(
@@ -236,7 +236,7 @@ def test_a_tree_that_is_planted_felled_and_planted_in_one_batch_counts_every_tim
     assert [tree.shape for tree in decision.changes.trees] == [3]
 
 
-def test_a_late_report_of_a_felled_tree_is_outdated() -> None:
+def test_a_late_report_of_a_deleted_tree_is_outdated() -> None:
     for epoch, sequence in ((1, 9), (2, 6), (2, 7)):
         late = a_report(a_provider("new"), root=NEW, epoch=epoch, sequence=sequence)
         assert judged(late, FELLED) == ReportOutdated(epoch=2, sequence=7)
@@ -252,7 +252,7 @@ def test_a_host_that_comes_back_in_another_cell_is_judged_by_the_reports_of_that
     assert (tree.cell, tree.epoch, tree.sequence) == ("c2", 1, 1)
 
 
-def test_another_cell_cannot_make_a_stump_forget_its_last_report() -> None:
+def test_another_cell_cannot_make_a_tombstone_forget_its_last_report() -> None:
     empty = a_report(root=NEW, cell="c2", epoch=1, sequence=1)
 
     decision = decide_reports(FELLED, [SentReport(empty)], VOCABULARY)
@@ -283,7 +283,7 @@ WRITTEN = structs.replace(TREE, cell="")
         (STUMP, "leave", None, ReportAccepted(shape=7, shape_moved=True)),
     ],
 )
-def test_a_reporter_that_asks_is_told_that_something_else_keeps_the_tree_or_takes_it(
+def test_a_reporter_is_told_that_the_tree_has_another_owner_or_takes_it_over(
     tree: TreeBook, foreign: str, speaks_for: str | None, verdict: ReportVerdict
 ) -> None:
     root = tree.root
@@ -296,7 +296,7 @@ def test_a_reporter_that_asks_is_told_that_something_else_keeps_the_tree_or_take
     assert judged(mended, Forest(trees={root: tree}), speaks_for) == verdict
 
 
-def test_a_tree_that_is_taken_is_written_whole_in_its_new_cell() -> None:
+def test_a_tree_that_is_taken_over_is_written_in_full_in_its_new_cell() -> None:
     report = structs.replace(a_report(a_provider("host-1"), epoch=3, sequence=9), foreign="take")
 
     changes = decide_reports(Forest(trees={HOST: WRITTEN}), [SentReport(report, None)], VOCABULARY).changes

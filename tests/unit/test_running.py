@@ -1,4 +1,4 @@
-"""A worker as a process, on no server: its first line, what must be so before its parts run, its health, how it ends."""
+"""A worker as a process, without servers: its first line, the work before its parts run, its health, and its end."""
 
 import asyncio
 import gc
@@ -21,13 +21,13 @@ ANY_PORT = "127.0.0.1:0"
 
 @pytest.fixture(autouse=True)
 def _garbage() -> Iterator[None]:
-    """A worker freezes what it was made of, which in a process of tests is everything."""
+    """A worker freezes the objects of its start, which here are the objects of the whole test process."""
     yield
     gc.unfreeze()
 
 
 class Ends:
-    """A part that has nothing to do: with it ends the worker."""
+    """A part that ends at once; the worker ends with it."""
 
     async def run(self) -> None:
         """Return at once."""
@@ -41,7 +41,7 @@ def first_line(caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
 
 
 @pytest.mark.asyncio
-async def test_a_worker_says_first_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_first_logs_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
     whole = about("conductor", cell="c1", brokers=("amqp://u:x@h/",), database="postgresql://u:x@h/n")
     with caplog.at_level(logging.INFO):
         await run_worker(whole, (Ends(),), 5, health_at=ANY_PORT)
@@ -63,7 +63,7 @@ async def test_a_worker_says_first_what_it_is(caplog: pytest.LogCaptureFixture) 
 
 
 async def stopped(running: asyncio.Task[None]) -> None:
-    """Told to stop by a signal, which only a worker that runs takes for itself."""
+    """Stop by a signal, which a worker handles only while it runs."""
     assert not running.done()
     os.kill(os.getpid(), signal.SIGTERM)
     async with asyncio.timeout(30):
@@ -71,7 +71,7 @@ async def stopped(running: asyncio.Task[None]) -> None:
 
 
 class Tables:
-    """What must succeed before the parts run."""
+    """Work that must succeed before the parts run."""
 
     def __init__(self) -> None:
         self.tries = 0
@@ -114,7 +114,7 @@ async def test_a_worker_is_watched_from_its_start_and_ready_when_all_that_it_nee
 
 
 @pytest.mark.asyncio
-async def test_a_worker_that_waits_for_what_must_be_first_stops_when_it_is_told_to() -> None:
+async def test_a_worker_that_still_waits_for_its_preconditions_stops_when_told() -> None:
     tables = Tables()
     part = Supervised("a part", asyncio.Event().wait)
     running = asyncio.create_task(
@@ -126,7 +126,7 @@ async def test_a_worker_that_waits_for_what_must_be_first_stops_when_it_is_told_
 
 
 class Broken:
-    """Whoever reads of what it is made comes upon a bug."""
+    """A bug in the report of the worker's parts."""
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -134,7 +134,7 @@ class Broken:
 
 
 @pytest.mark.asyncio
-async def test_a_bug_in_what_watches_a_worker_ends_it() -> None:
+async def test_a_bug_in_the_health_check_ends_the_worker() -> None:
     part = Supervised("a part", asyncio.Event().wait)
     with pytest.raises(TypeError, match="planted"):
         async with asyncio.timeout(30):

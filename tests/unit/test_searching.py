@@ -1,4 +1,4 @@
-"""A long search takes turns with everything else, sees one state of the providers, and ends when nobody waits for it."""
+"""A long search alternates with other work, sees one state of the providers, and ends when no client waits for it."""
 
 import asyncio
 from uuid import UUID
@@ -43,7 +43,7 @@ def capacity(index: ProviderIndex) -> int:
 
 
 def looking_again_and_again(index: ProviderIndex, budget: Budget) -> set[int]:
-    """All that the host's capacity ever was while it looked."""
+    """Records every capacity of the host that the search saw."""
     seen = set()
     for _ in range(LONG // 1_000):
         budget.spend(1_000)
@@ -51,14 +51,14 @@ def looking_again_and_again(index: ProviderIndex, budget: Budget) -> set[int]:
     return seen
 
 
-async def test_what_is_done_at_once_lets_nobody_in_between() -> None:
+async def test_a_short_search_runs_without_a_break() -> None:
     searcher = Searcher()
 
     assert await searcher.done(a_replica(), lambda index, _: capacity(index)) == 8
     assert searcher.turns == 0
 
 
-async def test_a_long_search_lets_others_run_between_its_turns() -> None:
+async def test_a_long_search_lets_other_tasks_run_between_its_steps() -> None:
     searcher, others = Searcher(), []
     search = asyncio.ensure_future(searcher.done(a_replica(), looking_again_and_again))
     while not search.done():
@@ -70,7 +70,7 @@ async def test_a_long_search_lets_others_run_between_its_turns() -> None:
     assert len(set(others)) >= searcher.turns
 
 
-async def test_a_long_search_sees_one_state_and_what_is_written_meanwhile_is_there_for_the_next() -> None:
+async def test_a_long_search_sees_one_state_and_the_next_search_sees_the_writes_meanwhile() -> None:
     searcher, replica = Searcher(), a_replica()
     search = asyncio.ensure_future(searcher.done(replica, looking_again_and_again))
     written = 0
@@ -86,7 +86,7 @@ async def test_a_long_search_sees_one_state_and_what_is_written_meanwhile_is_the
     assert await searcher.done(replica, lambda index, _: capacity(index)) == 8 + written
 
 
-async def test_once_nobody_reads_a_write_copies_nothing() -> None:
+async def test_without_readers_a_write_copies_nothing() -> None:
     searcher, replica = Searcher(), a_replica()
     await searcher.done(replica, looking_again_and_again)
     before = replica.index
@@ -96,7 +96,7 @@ async def test_once_nobody_reads_a_write_copies_nothing() -> None:
     assert replica.index is before
 
 
-async def test_a_copy_that_was_written_on_leaves_what_was_read_as_it_was() -> None:
+async def test_a_write_to_a_copy_leaves_the_readers_state_unchanged() -> None:
     replica = a_replica()
     with replica.reading() as index:
         replica.tell([a_host(9, revision=2)])
@@ -106,7 +106,7 @@ async def test_a_copy_that_was_written_on_leaves_what_was_read_as_it_was() -> No
         assert "VCPU" not in replica.index.stocks
 
 
-async def test_what_is_cut_is_told_with_its_numbers() -> None:
+async def test_a_cut_search_reports_its_numbers() -> None:
     searcher = Searcher(SearchLimits(steps_max=LONG // 2))
 
     cut = await searcher.done(a_replica(), looking_again_and_again)
@@ -114,7 +114,7 @@ async def test_what_is_cut_is_told_with_its_numbers() -> None:
     assert cut == TooCostly(what="steps", spent=LONG // 2 + 1_000, budget=LONG // 2)
 
 
-async def test_a_search_for_which_nobody_waits_any_more_ends_and_gives_its_turns_to_others() -> None:
+async def test_a_search_without_a_waiting_client_ends() -> None:
     searcher, ended = Searcher(), []
 
     def never_done(_: ProviderIndex, budget: Budget) -> None:
@@ -131,12 +131,12 @@ async def test_a_search_for_which_nobody_waits_any_more_ends_and_gives_its_turns
         one.cancel()
     await asyncio.gather(*forgotten, return_exceptions=True)
 
-    # Each began once at once; and two of them took turns.
+    # Each began at once, and two of them alternated.
     assert len(ended) == 4 + searching.TAKING_TURNS_MAX
     assert await searcher.done(a_replica(), looking_again_and_again) == {8}
 
 
-async def test_beyond_so_many_that_wait_others_are_told_to_come_again() -> None:
+async def test_beyond_the_limit_of_waiting_searches_clients_are_told_to_retry() -> None:
     searcher, replica = Searcher(waiting_max=1), a_replica()
     asked = [
         asyncio.ensure_future(searcher.done(replica, looking_again_and_again))
@@ -148,7 +148,7 @@ async def test_beyond_so_many_that_wait_others_are_told_to_come_again() -> None:
     assert isinstance(done[-1], Unavailable)
 
 
-async def test_what_a_search_raises_is_raised_where_it_was_asked_for() -> None:
+async def test_an_exception_of_a_search_is_raised_in_its_caller() -> None:
     def wrong(_: ProviderIndex, budget: Budget) -> None:
         for _step in range(LONG // 1_000):
             budget.spend(1_000)

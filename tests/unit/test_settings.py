@@ -1,4 +1,4 @@
-"""Where a command's settings come from, and what is said of those that cannot be."""
+"""Where a command's settings come from, and the errors for invalid ones."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def a_file(place: Path, text: str) -> Path:
 # Which of them counts
 
 
-def test_a_flag_goes_before_a_variable_and_a_variable_before_the_file(tmp_path: Path) -> None:
+def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file(tmp_path: Path) -> None:
     file = a_file(
         tmp_path / "c.toml", 'bus_url = "unix:///file"\ndb_url = "sqlite:////file"\ncells = ["of-file"]\n'
     )
@@ -66,10 +66,10 @@ def test_without_a_bus_it_is_that_of_moor_up_in_the_data_directory() -> None:
     assert settings_from({"data": "/f"}, {"MOOR_DATA": "/d"}, here=HERE).data == Path("/f")
 
 
-# What they say
+# What they contain
 
 
-def test_a_cell_without_places_of_its_own_is_where_the_api_level_is() -> None:
+def test_a_cell_without_addresses_of_its_own_uses_those_of_the_api_level() -> None:
     places = places_in(
         {
             "MOOR_BUS_URL": "amqp://m:p@api/",
@@ -91,7 +91,7 @@ def test_a_cell_without_places_of_its_own_is_where_the_api_level_is() -> None:
     assert places.db_of("reef") == places.db_url
 
 
-def test_a_file_says_the_same_as_variables_do(tmp_path: Path) -> None:
+def test_a_file_has_the_same_settings_as_variables(tmp_path: Path) -> None:
     file = a_file(
         tmp_path / "moorage.toml",
         'cells = ["harbour", "island"]\n[cell_bus_urls]\nisland = "amqp://i/"\n[cell_db_urls]\nisland = "sqlite:////i.db"\n',
@@ -111,18 +111,18 @@ def test_a_file_says_the_same_as_variables_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "url"), [("MOOR_CELL_BUS_URLS", "amqp://i/"), ("MOOR_CELL_DB_URLS", "sqlite:////i.db")]
 )
-def test_where_all_cells_are_named_the_place_of_another_is_refused(variable: str, url: str) -> None:
+def test_the_address_of_a_cell_that_is_not_listed_is_refused(variable: str, url: str) -> None:
     with pytest.raises(
         BadSetting, match=f"is 'reef' .{variable}.: there is no such cell; the cells are harbour, island"
     ):
         places_in({"MOOR_CELLS": "harbour,island", variable: f"reef={url}"})
 
 
-def test_nothing_stated_is_nothing_known() -> None:
+def test_without_any_setting_nothing_is_set() -> None:
     assert places_in({"MOOR_BUS_URL": " ", "PATH": "/bin"}) == Places()
 
 
-# What cannot be
+# Invalid settings
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_wrong_file_is_named_with_its_key_and_value(tmp_path: Path, text: str,
         settings_from(NO_FLAGS, {}, config=file, here=HERE)
 
 
-def test_a_file_that_is_named_must_be_there() -> None:
+def test_a_named_file_must_exist() -> None:
     with pytest.raises(BadSetting, match=r"config is '/no/such.toml' .* cannot be read"):
         settings_from(NO_FLAGS, {"MOOR_CONFIG": "/no/such.toml"}, here=HERE)
 
@@ -211,7 +211,7 @@ def test_every_flag_with_a_variable_has_a_key_in_the_file() -> None:
     assert keys == OF_COMMANDS.keys()
 
 
-def test_a_flag_goes_before_its_variable_and_that_before_its_key(tmp_path: Path) -> None:
+def test_a_flag_overrides_its_variable_and_that_overrides_its_key(tmp_path: Path) -> None:
     file = a_file(tmp_path / "c.toml", 'listen = "10.0.0.1:1"\nauth = "basic"\nusers = "/nowhere"\n')
 
     def said(*flags: str, **environment: str) -> str:
@@ -229,7 +229,7 @@ def test_a_flag_goes_before_its_variable_and_that_before_its_key(tmp_path: Path)
     )
 
 
-def test_a_key_that_a_command_does_not_know_is_no_trouble_for_it(tmp_path: Path) -> None:
+def test_a_command_ignores_keys_of_other_commands(tmp_path: Path) -> None:
     file = a_file(tmp_path / "c.toml", 'listen = "10.0.0.1:1"\n')
 
     done = CliRunner().invoke(app, ["--config", str(file), "broker", "show"])

@@ -1,4 +1,4 @@
-"""Only the server's own absence is waited out; what else goes wrong in a transaction keeps its name."""
+"""Only the absence of the server is waited out; other errors in a transaction stay what they are."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ from bus.sql import PostgresDatabase, is_duplicate, open_database, upgrade
 from bus.sql.errors import connecting, is_away, is_transient, transients
 from tests.contracts.sql_stores import empty_database
 
-# Nobody is asked for it: a transaction takes no connection before its first statement.
+# No server is asked: a transaction takes no connection before its first statement.
 NOWHERE = "postgresql+asyncpg://moor@127.0.0.1:1/moor"
 # PostgreSQL's message ErrorResponse: its length, and its fields.
 LAST_FIELDS = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
@@ -32,7 +32,7 @@ ANYBODY_S = (
 
 
 @pytest.mark.parametrize("error", ANYBODY_S, ids=repr)
-def test_what_the_operating_system_says_inside_a_transaction_is_not_the_server_s_absence(
+def test_an_os_error_inside_a_transaction_is_not_the_servers_absence(
     error: OSError,
 ) -> None:
     assert not is_away(error)
@@ -42,7 +42,7 @@ def test_what_the_operating_system_says_inside_a_transaction_is_not_the_server_s
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
 @pytest.mark.parametrize("error", ANYBODY_S, ids=repr)
 @pytest.mark.asyncio
-async def test_it_leaves_the_transaction_as_what_it_is(kind: str, error: OSError, tmp_path: Path) -> None:
+async def test_it_leaves_the_transaction_unchanged(kind: str, error: OSError, tmp_path: Path) -> None:
     database = open_database(NOWHERE if kind == "postgresql" else f"sqlite:///{tmp_path / 'books.db'}")
     try:
         with pytest.raises(type(error)) as raised:
@@ -55,7 +55,7 @@ async def test_it_leaves_the_transaction_as_what_it_is(kind: str, error: OSError
 
 
 @pytest.mark.asyncio
-async def test_it_leaves_a_piece_of_work_as_what_it_is(tmp_path: Path) -> None:
+async def test_it_leaves_a_piece_of_work_unchanged(tmp_path: Path) -> None:
     def work(_: Connection) -> None:
         raise TimeoutError("a deadline of the work's own")
 
@@ -101,7 +101,7 @@ def test_a_broken_connection_and_a_server_that_stops_are_its_absence(error: Exce
     ],
     ids=repr,
 )
-def test_who_was_only_in_the_way_is_not_away(error: Exception) -> None:
+def test_a_conflict_with_another_transaction_is_not_the_servers_absence(error: Exception) -> None:
     assert not is_away(error)
     with pytest.raises(Transient) as raised, transients():
         raise error
@@ -118,14 +118,14 @@ def test_who_was_only_in_the_way_is_not_away(error: Exception) -> None:
     ],
     ids=repr,
 )
-def test_while_connecting_there_is_nobody_else_whom_it_could_be_about(error: OSError) -> None:
+def test_an_os_error_while_connecting_is_about_the_server(error: OSError) -> None:
     with pytest.raises(Unavailable, match="cannot connect") as raised, connecting():
         raise error
     assert raised.value.__cause__ is error
 
 
 @pytest.mark.asyncio
-async def test_a_port_where_nobody_listens_is_a_server_that_is_away() -> None:
+async def test_a_port_without_a_listener_is_a_server_that_is_away() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         await _expect_away(f"postgresql+asyncpg://moor@127.0.0.1:{taken.getsockname()[1]}/moor")
@@ -167,8 +167,8 @@ def _ask(connection: Connection) -> None:
 @pytest.mark.postgresql
 @pytest.mark.asyncio
 @pytest.mark.parametrize("asks", ["nothing", "through SQLAlchemy", "asyncpg"])
-async def test_a_server_that_ends_a_session_which_asks_nothing_is_away_and_others_go_on(asks: str) -> None:
-    """Its last words have been read when we ask again, and the end of the connection has not."""
+async def test_a_server_that_ends_an_idle_session_is_away_and_others_go_on(asks: str) -> None:
+    """Its last message has arrived before the next question, but not yet the end of the connection."""
     async with empty_database("postgresql") as url:
         database = PostgresDatabase(make_url(url))
         try:
@@ -259,21 +259,23 @@ def test_a_taken_id_is_a_duplicate_and_a_missing_value_is_not() -> None:
     ],
     ids=repr,
 )
-def test_a_server_that_lets_us_not_in_is_waited_for_and_says_what_to_correct(error: Exception) -> None:
+def test_a_server_that_refuses_our_login_is_waited_for_and_the_error_says_what_to_correct(
+    error: Exception,
+) -> None:
     with pytest.raises(Unavailable, match="correct the role, its password") as raised, connecting():
         raise error
     assert str(error) in str(raised.value)
 
 
 def test_a_database_that_takes_no_connections_for_a_while_is_away() -> None:
-    """As an operator may set it; seen to end a worker."""
+    """As an operator may configure it; this once ended a worker."""
     with pytest.raises(Unavailable, match="not currently accepting connections"), connecting():
         raise asyncpg.ObjectNotInPrerequisiteStateError(
             'database "moor" is not currently accepting connections'
         )
 
 
-def test_a_bug_while_connecting_keeps_its_name() -> None:
+def test_a_bug_while_connecting_stays_a_bug() -> None:
     with pytest.raises(asyncpg.PostgresSyntaxError), connecting():
         raise asyncpg.PostgresSyntaxError("syntax error")
 
@@ -287,6 +289,6 @@ def test_a_bug_while_connecting_keeps_its_name() -> None:
     ],
     ids=repr,
 )
-def test_what_an_operator_can_mend_is_tried_again(error: Exception) -> None:
+def test_errors_that_an_operator_can_mend_are_retried(error: Exception) -> None:
     assert is_transient(error)
     assert not is_away(error)

@@ -1,4 +1,4 @@
-"""Several rooms of one process may share an SQLite file: they take turns, and nobody has to look again and again."""
+"""Several workers of one process may share an SQLite file: they take turns, without polling."""
 
 import asyncio
 from pathlib import Path
@@ -30,7 +30,7 @@ async def note(database: SqliteDatabase, name: str) -> None:
         await transaction.run(noted, name)
 
 
-async def test_who_asks_first_writes_first_whatever_room_they_are_in(tmp_path: Path) -> None:
+async def test_the_first_to_ask_writes_first_in_any_worker(tmp_path: Path) -> None:
     rooms = [open_database(f"sqlite:///{tmp_path / 'shared.db'}") for _ in range(ROOMS)]
     names = [f"{round_}-{room}" for round_ in range(ROUNDS) for room in range(ROOMS)]
     try:

@@ -1,4 +1,4 @@
-"""Which broker has what, by where cells have brokers of their own."""
+"""Which broker gets which objects, depending on the cells that have brokers of their own."""
 
 from bus.places import Places
 from bus.topology import Site
@@ -16,7 +16,7 @@ def users(standing: Standing) -> set[str]:
     return set(standing.rights())
 
 
-def test_without_cells_brokers_everything_stands_on_the_one() -> None:
+def test_without_cell_brokers_everything_is_on_the_one_broker() -> None:
     (one,) = standings_of(Places(bus_url=ALL), ("c1", "c2"))
 
     assert one == Standing(ALL, (Site.API, Site.CELL, Site.IRONIC), ("c1", "c2"))
@@ -26,7 +26,7 @@ def test_without_cells_brokers_everything_stands_on_the_one() -> None:
     assert {"moor-scheduler", "moor-conductor-c1", "moor-compute-c2"} <= users(one)
 
 
-def test_a_cell_with_a_broker_of_its_own_stands_there_and_nowhere_else() -> None:
+def test_a_cell_with_a_broker_of_its_own_is_there_only() -> None:
     api, there = standings_of(Places(bus_url=ALL, cell_bus_urls={"c1": C1}), ("c1", "c2"))
 
     assert (api.names, there.names) == (("api", "c2"), ("c1",))
@@ -52,7 +52,7 @@ def test_a_cells_roles_have_users_on_its_own_broker_alone() -> None:
     assert not one.rights()["moor-scheduler"].may_publish("moor.cell.c2", "place.c2")
 
 
-def test_cells_that_share_a_broker_stand_on_it_together() -> None:
+def test_cells_that_share_a_broker_are_on_it_together() -> None:
     places = Places(bus_url=ALL, cell_bus_urls={"c1": C1, "c2": ALL, "c3": C1})
 
     api, there = standings_of(places, ("c1", "c2", "c3"))

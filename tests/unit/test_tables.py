@@ -24,7 +24,7 @@ def shown(width: int, rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [20, 50, 60, 80, 200])
-def test_ids_and_states_are_whole_in_any_width(width: int) -> None:
+def test_ids_and_states_are_never_folded(width: int) -> None:
     lines = shown(width, [(ID, "web-1", state, REASON) for state in STATES])
 
     assert [line.split()[:3] for line in lines if ID in line] == [[ID, "web-1", state] for state in STATES]
@@ -37,14 +37,14 @@ def test_with_room_a_row_is_one_line() -> None:
     ]
 
 
-def test_with_less_room_prose_takes_several_lines_beside_the_others() -> None:
+def test_with_less_room_long_texts_are_wrapped_in_their_column() -> None:
     _, first, second, third = shown(80, [(ID, "web-1", "error", REASON)])
 
     assert first == f"{ID}  web-1  error  no host has room for that,"
     assert (second.strip(), third.strip()) == ("and there are many reasons", "for it")
 
 
-def test_with_none_prose_stands_below() -> None:
+def test_without_room_long_texts_follow_below_the_row() -> None:
     assert shown(58, [(ID, "web-1", "error", "no room"), (ID, "web-2", "active", "")])[1:] == [
         f"{ID}  web-1  error",
         "  no room",
@@ -52,5 +52,5 @@ def test_with_none_prose_stands_below() -> None:
     ]
 
 
-def test_what_is_said_of_none_has_no_column() -> None:
+def test_an_empty_column_is_left_out() -> None:
     assert shown(80, [(ID, "", "active", "")]) == [f"id{'':34}  state", f"{ID}  active"]

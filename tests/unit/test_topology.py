@@ -1,4 +1,4 @@
-"""The promise of no up-calls and that every message finds its way, read off the table itself."""
+"""No cell calls up, and every message finds its way: both checked on the table itself."""
 
 import pytest
 
@@ -45,7 +45,7 @@ from tests.unit.examples import EXAMPLES
 
 CELLS = ("c1", "c2")
 RIGHTS = rights_by_user(objects_of(CELLS).exchanges, CELLS)
-# What only a person may say.
+# Messages that only an operator may publish.
 FOR_OPERATORS = {"host.set", "application.set", "application.query", *BOOK_WRITES}
 ADMINS = rights_of_application(
     Application("admin", admin=True), [each.name for each in objects_of(CELLS).exchanges]
@@ -69,7 +69,7 @@ def test_every_order_and_question_finds_a_queue() -> None:
             ), f"{address.routing_key} on {address.exchange}"
 
 
-def test_what_ends_a_key_is_a_field_of_the_message() -> None:
+def test_the_last_part_of_a_key_is_a_field_of_the_message() -> None:
     for kind in ALL:
         scope, fields = ROUTES[type_of(kind)].scope, kind.__struct_fields__
         assert (scope is Scope.CELL) == (
@@ -78,7 +78,7 @@ def test_what_ends_a_key_is_a_field_of_the_message() -> None:
         assert scope is not Scope.PROJECT or "project" in fields, kind
 
 
-def test_every_question_says_what_answers_it_and_somebody_does() -> None:
+def test_every_question_names_its_answers_and_a_role_sends_them() -> None:
     for name, route in ROUTES.items():
         if route.kind is Kind.QUESTION:
             assert ROUTES[route.answer].kind is Kind.ANSWER, name
@@ -88,7 +88,7 @@ def test_every_question_says_what_answers_it_and_somebody_does() -> None:
     assert answering("instance.query") == {"scheduler"}
 
 
-def test_some_role_may_say_every_message() -> None:
+def test_some_role_may_publish_every_message() -> None:
     for example in EXAMPLES:
         address = address_of(example)
         if address.kind is not Kind.ANSWER and type_of(example) not in FOR_OPERATORS:
@@ -130,7 +130,7 @@ def test_a_conductor_reads_and_configures_only_what_is_its_own() -> None:
     for queue in objects_of(CELLS).queues:
         assert rights.may_read(queue.name) == (queue.name == "conductor.c1.work")
         assert not rights.may_configure(queue.name)
-    # A right to its answer queues' names would be one to exchanges of these names, past all topic rights.
+    # A right to the names of its answer queues would include exchanges of these names, without topic rights.
     assert not rights.may_configure("answers.moor-conductor-c1.p1")
     assert rights.may_declare_queue("answers.moor-conductor-c1.p1")
     assert not rights.may_declare_queue("answers.moor-conductor-c2.p1")
@@ -156,7 +156,7 @@ def test_bare_metal_orders_are_read_by_ironics_daemons_alone_on_a_cells_own_brok
             assert may == {f"moor-{role}", "moor-operator"}, key
 
 
-def test_nobody_but_an_operator_configures_more_than_queues_that_the_broker_names() -> None:
+def test_only_an_operator_configures_more_than_queues_named_by_the_broker() -> None:
     applications = [Application("a", projects=("p",)), Application("b", admin=True)]
     rights = rights_by_user(objects_of(CELLS).exchanges, CELLS, applications=applications)
     for user, each in rights.items():
@@ -187,15 +187,15 @@ def test_an_application_that_would_get_more_than_its_projects_is_refused(
         Application(name, projects, admin)
 
 
-def test_only_an_operator_may_say_whether_a_host_is_used() -> None:
+def test_only_an_operator_may_enable_and_disable_hosts() -> None:
     may = {user for user, rights in RIGHTS.items() if rights.may_publish(API, "host.set")}
 
     assert may == {"moor-operator"}
 
 
-def test_only_an_operator_writes_the_books_by_name_and_cells_do_not_even_ask() -> None:
+def test_only_an_operator_writes_to_the_books_directly_and_cells_may_not_even_ask() -> None:
     for keys, who in (
-        # What schedulers set is the aggregates' members, by their aggregates.
+        # Schedulers set the members of aggregates, by aggregate.
         ([key for key in BOOK_WRITES if key != "aggregates.set"], {"moor-operator"}),
         (["aggregates.set"], {"moor-operator", "moor-scheduler"}),
         ([*BOOK_SEARCHES, *(key.replace("*", "shop") for key in BOOK_QUESTIONS)], {"moor-operator"}),
@@ -204,19 +204,19 @@ def test_only_an_operator_writes_the_books_by_name_and_cells_do_not_even_ask() -
             assert {user for user, rights in RIGHTS.items() if rights.may_publish(PLACEMENT, key)} == who, key
 
 
-def test_only_who_answers_may_write_answers() -> None:
+def test_only_answering_roles_may_write_answers() -> None:
     may = {user for user, rights in RIGHTS.items() if rights.may_publish(REPLY, "answers.moor-app-shop.p1")}
 
     assert may == {user_of(role.name) for role in ROLES if role.answers or role.operates}
 
 
-def test_nobody_but_an_operator_uses_the_default_exchange() -> None:
+def test_only_an_operator_uses_the_default_exchange() -> None:
     assert [user for user, rights in RIGHTS.items() if rights.may_publish("", "scheduler.requests")] == [
         "moor-operator"
     ]
 
 
-def test_everything_that_is_read_or_written_exists() -> None:
+def test_everything_that_a_role_reads_or_writes_exists() -> None:
     names = {exchange.name for exchange in EXCHANGES}
     queues = {queue.name for queue in QUEUES}
     for role in ROLES:
@@ -228,14 +228,14 @@ def test_everything_that_is_read_or_written_exists() -> None:
     assert {route.exchange for route in ROUTES.values()} <= names
 
 
-def test_what_can_be_retried_is_reached_by_its_own_name() -> None:
+def test_a_queue_with_retries_is_reached_by_its_own_name() -> None:
     for queue in objects_of(CELLS).queues:
         back = [binding.pattern for binding in queue.bindings if binding.exchange.startswith(RETRY)]
         assert back == ([queue.name] if queue.kind in (QueueKind.WORK, QueueKind.QUESTIONS) else [])
 
 
-def test_who_may_write_to_an_exchange_that_brings_back_may_read_every_queue_bound_to_it() -> None:
-    # A key that may be used opens the others: RabbitMQ routes by those in a CC header too, unasked.
+def test_a_writer_to_a_retry_exchange_may_read_every_queue_bound_to_it() -> None:
+    # A key that a user may publish opens others: RabbitMQ also routes by the keys in a CC header, without a check.
     for user, rights in RIGHTS.items():
         for queue in objects_of(CELLS).queues:
             for binding in queue.bindings:
@@ -253,7 +253,7 @@ def test_nothing_is_put_back_into_an_inbox() -> None:
             retry_exchange_of(name)
 
 
-def test_ironic_alone_reads_and_binds_its_inbox_and_hears_no_rpc() -> None:
+def test_ironic_alone_reads_and_binds_its_inbox_and_gets_no_rpc() -> None:
     for user, rights in RIGHTS.items():
         may = user in ("moor-ironic", "moor-operator")
         assert rights.may_read(IRONIC_EVENTS) is may, user
@@ -263,7 +263,7 @@ def test_ironic_alone_reads_and_binds_its_inbox_and_hears_no_rpc() -> None:
         assert not RIGHTS["moor-ironic"].may_bind(IRONIC, key), key
 
 
-def test_on_a_broker_of_ironics_own_stands_its_inbox_and_nothing_else() -> None:
+def test_a_broker_of_ironics_own_has_its_inbox_and_nothing_else() -> None:
     there = objects_of((), (Site.IRONIC,))
 
     assert {exchange.name for exchange in there.exchanges} == {IRONIC, MISSED}
@@ -271,7 +271,7 @@ def test_on_a_broker_of_ironics_own_stands_its_inbox_and_nothing_else() -> None:
     assert {*rights_by_user(there.exchanges, (), (Site.IRONIC,))} == {"moor-ironic"}
 
 
-def test_placement_and_events_stand_on_every_broker_and_the_api_only_on_its_own() -> None:
+def test_placement_and_events_are_on_every_broker_and_the_api_only_on_its_own() -> None:
     of_cell = objects_of(("c1",), (Site.CELL,))
     of_api = objects_of((), (Site.API,))
 
@@ -286,13 +286,13 @@ def test_placement_and_events_stand_on_every_broker_and_the_api_only_on_its_own(
     }
 
 
-def test_a_delivery_limit_that_would_bury_innocents_is_refused() -> None:
+def test_a_delivery_limit_that_would_dead_letter_innocent_messages_is_refused() -> None:
     with pytest.raises(ValueError, match="deliveries_max is 2, must be at least 20"):
         Limits(deliveries_max=2)
 
 
 def matches(pattern: str, key: str) -> bool:
-    """AMQP's rule, the slow and obvious way."""
+    """AMQP's matching rule in its simplest form."""
     match pattern.split("."), key.split("."):
         case [], []:
             return True

@@ -1,4 +1,4 @@
-"""Settings of workers, as variables and tables of a file state them."""
+"""Settings of workers, from variables and from tables of a file."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ from scheduler_worker.__main__ import main as scheduler_main
 from scheduler_worker.settings import SchedulerSettings
 
 HERE = Path("/nowhere")
-# For these, zero says something: none, at once, or any number.
+# For these settings zero has a meaning: none, at once, or any number.
 ZERO_SAYS_SOMETHING = {
     "scheduler.shape_pause_ms_max",
     "scheduler.alternates_max",
@@ -54,7 +54,7 @@ def every_field() -> list[tuple[Section[Any], str]]:
     return [(section, field) for section in SECTIONS.values() for field in section.types]
 
 
-# What counts
+# Precedence
 
 
 @pytest.mark.parametrize(("section", "field"), every_field(), ids=lambda each: getattr(each, "name", each))
@@ -62,7 +62,7 @@ def test_every_setting_of_every_worker_has_a_variable_and_a_key(
     section: Section[Any], field: str, tmp_path: Path
 ) -> None:
     default = getattr(section.kind(), field)
-    # So little more that no limit is broken; of words, another.
+    # A value slightly larger, so that no limit is exceeded; for texts, another text.
     words = get_args(section.types[field])
     value = words[-1] if words else default + (1 if section.types[field] is int else 0.5)
     if section is BUS and field in ("parcel_items_max", "parcel_bytes_max"):
@@ -76,7 +76,7 @@ def test_every_setting_of_every_worker_has_a_variable_and_a_key(
     assert by_variable == by_file == structs.replace(section.kind(), **{field: value})
 
 
-def test_a_flag_goes_before_a_variable_and_a_variable_before_the_file(tmp_path: Path) -> None:
+def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file(tmp_path: Path) -> None:
     text = "[scheduler]\nclaims_max = 20\nalternates_max = 3\nio_ops_per_host_max = 4\n"
     file = a_file(tmp_path / "c.toml", text)
     environment = {"MOOR_SCHEDULER_ALTERNATES_MAX": "5", "MOOR_SCHEDULER_IO_OPS_PER_HOST_MAX": "6"}
@@ -98,7 +98,7 @@ def test_a_flag_goes_before_a_variable_and_a_variable_before_the_file(tmp_path: 
     }
 
 
-def test_the_defaults_of_a_command_count_where_nothing_is_stated() -> None:
+def test_the_defaults_of_a_command_count_where_nothing_is_set() -> None:
     own = CloudSettings(bus=BusSettings(ask_again_ms=5.0), conductor=ConductorSettings(ask_lease_s=7.0))
     environment = {"MOOR_BUS_PREFETCH": "9", "MOOR_CONDUCTOR_ASK_LEASE_S": "8"}
 
@@ -109,7 +109,7 @@ def test_the_defaults_of_a_command_count_where_nothing_is_stated() -> None:
     assert found.placement == PLACEMENT.kind()
 
 
-def test_a_broken_relation_between_limits_of_the_database_is_told_with_both_values() -> None:
+def test_contradicting_limits_of_the_database_are_refused_with_both_values() -> None:
     environment = {"MOOR_DB_LOCK_S": "90", "MOOR_DB_STATEMENT_S": "80", "MOOR_DB_URL": "sqlite:////x"}
 
     with pytest.raises(
@@ -118,7 +118,7 @@ def test_a_broken_relation_between_limits_of_the_database_is_told_with_both_valu
         tuning_from(environment, here=HERE).of_cloud(CloudSettings())
 
 
-def test_processes_that_read_variables_alone_are_told_what_the_file_says(tmp_path: Path) -> None:
+def test_processes_that_read_only_variables_get_the_values_of_the_file(tmp_path: Path) -> None:
     file = a_file(tmp_path / "c.toml", "[bus]\nprefetch = 9\n[compute]\nbeat_s = 2\n")
 
     variables = tuning_from({"MOOR_BUS_PREFETCH": "10"}, config=file, here=HERE).variables()
@@ -127,7 +127,7 @@ def test_processes_that_read_variables_alone_are_told_what_the_file_says(tmp_pat
     assert settings_in(variables, COMPUTE) == structs.replace(COMPUTE.kind(), beat_s=2.0)
 
 
-def test_one_variable_states_how_long_an_attempt_may_take_and_when_the_host_is_told_again() -> None:
+def test_one_variable_sets_the_timeout_of_an_attempt_and_the_reminder_of_the_host() -> None:
     both = settings_in({"MOOR_ATTEMPT_TIMEOUT_S": "3"}, CONDUCTOR)
     one = settings_in({"MOOR_ATTEMPT_TIMEOUT_S": "3", "MOOR_CONDUCTOR_REMIND_EVERY_S": "9"}, CONDUCTOR)
 
@@ -135,7 +135,7 @@ def test_one_variable_states_how_long_an_attempt_may_take_and_when_the_host_is_t
     assert one == ConductorSettings(attempt_timeout_s=3.0, remind_every_s=9.0)
 
 
-def test_variables_of_something_else_that_begin_the_same_are_left_alone() -> None:
+def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
     environment = {
         "MOOR_BUS_URL": "amqp://h/",
         "MOOR_PLACEMENT_DB_URL": "sqlite:////x",
@@ -153,7 +153,7 @@ def test_variables_of_something_else_that_begin_the_same_are_left_alone() -> Non
         assert settings_in(environment, section) == section.kind()
 
 
-# What cannot be
+# Invalid settings
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_wrong_table_is_named_with_its_key_and_value(tmp_path: Path, text: str
 
 
 @pytest.mark.parametrize(("section", "field"), every_field(), ids=lambda each: getattr(each, "name", each))
-def test_zero_is_refused_wherever_it_says_nothing(section: Section[Any], field: str) -> None:
+def test_zero_is_refused_wherever_it_has_no_meaning(section: Section[Any], field: str) -> None:
     variable = section.variable(field)
     if f"{section.name}.{field}" in ZERO_SAYS_SOMETHING:
         settings_in({variable: "0"}, section)
@@ -245,7 +245,7 @@ def test_zero_is_refused_wherever_it_says_nothing(section: Section[Any], field: 
         (conductor_main, "MOOR_DB_LOCK_S"),
     ],
 )
-def test_a_worker_without_moor_reads_them_and_does_not_start_with_a_wrong_one(
+def test_a_worker_without_moor_reads_its_variables_and_does_not_start_with_a_wrong_one(
     main: Callable[[Mapping[str, str]], int], variable: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needed = {"MOOR_BUS_URL": "unix:///nowhere", "MOOR_DB_URL": "sqlite:////nowhere/x", "MOOR_CELL": "c1"}
@@ -256,7 +256,7 @@ def test_a_worker_without_moor_reads_them_and_does_not_start_with_a_wrong_one(
 
 
 @pytest.mark.parametrize("worker", ["scheduler", "placement", "conductor", "compute"])
-def test_a_worker_that_moor_runs_reads_them_and_does_not_start_with_a_wrong_one(worker: str) -> None:
+def test_a_worker_that_moor_runs_reads_its_variables_and_does_not_start_with_a_wrong_one(worker: str) -> None:
     command = ["run", worker, "--bus", "unix:///nowhere", "--db", "sqlite:////nowhere/x"]
     cell = ["--cell", "c1"] if worker in ("conductor", "compute") else []
 

@@ -1,4 +1,4 @@
-"""The socket's file: private, replaced when it was left behind, never taken from somebody who uses it."""
+"""The socket's file: private, replaced when it was left behind, never taken from a process that uses it."""
 
 import asyncio
 import socket
@@ -32,7 +32,7 @@ def place() -> Iterator[Path]:
         yield Path(directory) / "bus.sock"
 
 
-async def test_the_socket_is_its_owner_s_alone(place: Path) -> None:
+async def test_only_its_owner_may_use_the_socket(place: Path) -> None:
     async with serve_unix(MemoryBroker(), place):
         mode = place.stat().st_mode
 
@@ -50,7 +50,7 @@ async def test_a_socket_that_a_dead_process_left_is_replaced(place: Path) -> Non
         await (await UnixBroker(place).connect()).close()
 
 
-async def test_a_socket_that_is_served_is_left_to_who_serves_it(place: Path) -> None:
+async def test_a_socket_in_use_is_left_to_its_server(place: Path) -> None:
     async with serve_unix(MemoryBroker(), place):
         with pytest.raises(SocketTakenError, match="served by another process"):
             async with serve_unix(MemoryBroker(), place):
@@ -114,7 +114,7 @@ async def test_another_process_serves_and_is_killed_and_is_replaced(place: Path)
         await (await UnixBroker(place).connect()).close()
 
 
-async def test_where_nobody_serves_there_is_no_connection(place: Path) -> None:
+async def test_without_a_server_there_is_no_connection(place: Path) -> None:
     with pytest.raises(ConnectionLost, match="nobody serves a bus"):
         await UnixBroker(place).connect()
 
@@ -132,7 +132,7 @@ async def test_where_nobody_serves_there_is_no_connection(place: Path) -> None:
     ],
     ids=["too long", "no request", "no hello", "another protocol", "no text", "too deep", "cut off"],
 )
-async def test_noise_ends_its_connection_and_no_other(place: Path, noise: bytes) -> None:
+async def test_invalid_bytes_end_their_connection_and_no_other(place: Path, noise: bytes) -> None:
     async with serve_unix(MemoryBroker(), place):
         bystander = await UnixBroker(place).connect()
         reader, writer = await asyncio.open_unix_connection(place)
@@ -145,7 +145,7 @@ async def test_noise_ends_its_connection_and_no_other(place: Path, noise: bytes)
         await bystander.declare(Objects())
 
 
-async def test_what_is_too_large_to_travel_is_refused_before_it_does(place: Path) -> None:
+async def test_an_oversized_message_is_refused_before_it_is_sent(place: Path) -> None:
     async with serve_unix(MemoryBroker(), place):
         connection = await UnixBroker(place).connect()
         await connection.declare(Objects((Exchange("moor.town"),)))
@@ -157,8 +157,8 @@ async def test_what_is_too_large_to_travel_is_refused_before_it_does(place: Path
         await publishing.publish(Parcel("moor.town", "", b"fits"))
 
 
-async def test_messages_that_a_client_sends_in_the_place_of_bytes_are_not_taken(place: Path) -> None:
-    """No wire carries them; who made them up would speak past whatever reads the bytes."""
+async def test_message_objects_from_a_client_are_not_accepted(place: Path) -> None:
+    """Messages cannot travel on a socket; accepting objects from a client would bypass the checks of its bytes."""
     broker = MemoryBroker()
     work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
     async with serve_unix(broker, place):
@@ -175,7 +175,7 @@ async def test_messages_that_a_client_sends_in_the_place_of_bytes_are_not_taken(
 
 
 @pytest.mark.parametrize("text", ["\ud800", "x" * 256], ids=["no text", "too long"])
-async def test_a_name_that_cannot_travel_is_refused_and_others_are_not(place: Path, text: str) -> None:
+async def test_a_name_that_cannot_be_encoded_is_refused_and_others_are_not(place: Path, text: str) -> None:
     async with serve_unix(MemoryBroker(), place):
         connection = await UnixBroker(place).connect()
         await connection.declare(Objects((Exchange("moor.town"),)))
@@ -196,7 +196,7 @@ async def test_the_end_of_the_server_is_the_end_of_its_connections(place: Path) 
         await connection.depth("any")
 
 
-async def test_what_a_client_held_that_vanished_goes_to_another(place: Path) -> None:
+async def test_parcels_of_a_vanished_client_go_to_another(place: Path) -> None:
     work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
     async with serve_unix(MemoryBroker(), place):
         staying, vanishing = await UnixBroker(place).connect(), await UnixBroker(place).connect()
@@ -213,7 +213,7 @@ async def test_what_a_client_held_that_vanished_goes_to_another(place: Path) -> 
         assert delivery.returns == 1
 
 
-async def test_a_client_with_too_much_under_way_is_heard_again_when_half_of_it_is_done(place: Path) -> None:
+async def test_a_client_with_too_much_under_way_is_read_again_when_half_of_it_is_done(place: Path) -> None:
     broker, count = MemoryBroker(), REQUESTS_UNDER_WAY_MAX * 3
     work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
     async with serve_unix(broker, place):
@@ -240,7 +240,7 @@ async def test_a_client_with_too_much_under_way_is_heard_again_when_half_of_it_i
         assert bodies == [b"%d" % number * 100 for number in range(count)]
 
 
-async def test_a_broker_that_says_nothing_is_lost_and_not_waited_for(place: Path) -> None:
+async def test_a_broker_that_sends_nothing_is_lost_and_not_waited_for(place: Path) -> None:
     over = asyncio.Event()
 
     async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -265,7 +265,7 @@ async def test_a_broker_with_an_alarm_is_waited_for(place: Path) -> None:
         sent = asyncio.create_task(publishing.publish(Parcel("x", "k", b"1")))
         while not connection.blocked:
             await asyncio.sleep(0)
-        # On a connection that publishes, a broker with an alarm hears nothing else either.
+        # On a connection that publishes, a broker with an alarm reads nothing else either.
         asking = asyncio.create_task(connection.depth("q"))
         assert not (await asyncio.wait((asking,), timeout=0.1))[0]
         memory.end_alarm()

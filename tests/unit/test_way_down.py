@@ -1,4 +1,4 @@
-"""How much may be under way to a cell's own broker, and what becomes of it."""
+"""How much may be under way to a cell's own broker, and what happens to it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ def a_row(number: int) -> Row:
 
 
 def an_ended(number: int, cell: str) -> NewRequest:
-    """A request whose instance is to be removed from that cell."""
+    """A request whose instance must be removed from that cell."""
     build = BuildInstance(request_id=RequestId(UUID(int=100 + number)))
     (row,) = accepted(build, [InstanceId(ConsumerId(UUID(int=number)))], NOON, NOON)
     told = structs.replace(row.told, state=DELETING, cell=cell)
@@ -70,7 +70,7 @@ async def declared(cell: MemoryUnderTest) -> None:
     await connection.close()
 
 
-async def test_no_more_is_under_way_to_a_broker_that_is_away_than_may_be() -> None:
+async def test_the_messages_under_way_to_an_absent_broker_are_bounded() -> None:
     cell = MemoryUnderTest()
     await declared(cell)
     await cell.unplug()
@@ -85,7 +85,7 @@ async def test_no_more_is_under_way_to_a_broker_that_is_away_than_may_be() -> No
         assert way.under_way == 0
 
 
-async def test_what_is_under_way_or_confirmed_is_not_said_twice() -> None:
+async def test_messages_under_way_or_confirmed_are_not_sent_twice() -> None:
     cell = MemoryUnderTest()
     await declared(cell)
     async with a_way_down(cell, under_way_max=10) as way:
@@ -102,8 +102,8 @@ async def test_what_is_under_way_or_confirmed_is_not_said_twice() -> None:
         assert way.confirmed == ()
 
 
-async def test_what_a_broker_does_not_take_stays_on_its_row() -> None:
-    """The exchange is not there: it has lost its topology, or never had it."""
+async def test_messages_that_a_broker_refuses_stay_on_their_row() -> None:
+    """The exchange does not exist: the broker has lost its topology, or never had it."""
     async with a_way_down(MemoryUnderTest(), under_way_max=10) as way:
         way.say([a_row(1)])
         assert way.under_way == 1

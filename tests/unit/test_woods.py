@@ -1,4 +1,4 @@
-"""Woods that change: providers come, go, move and are used, one at a time."""
+"""A provider index that changes: providers are created, deleted, moved and used, one at a time."""
 
 from msgspec import structs
 
@@ -10,7 +10,7 @@ from tests.unit.candidate_worlds import SHARES, World, asking
 ONE_CPU = asking(VCPU=1)
 
 
-def test_a_child_is_found_once_all_between_it_and_its_root_are_known() -> None:
+def test_a_child_is_found_once_all_its_ancestors_are_known() -> None:
     complete = World()
     states = [
         complete.has("host", VCPU=1),
@@ -28,7 +28,7 @@ def test_a_child_is_found_once_all_between_it_and_its_root_are_known() -> None:
     assert planted == [0, 0, 3]
 
 
-def test_what_is_used_is_gone_at_once_and_free_again_when_it_is_told() -> None:
+def test_used_amounts_are_subtracted_at_once_and_free_again_when_released() -> None:
     world = World()
     host = world.has("host", VCPU=4, DISK_GB=5)
 
@@ -40,7 +40,7 @@ def test_what_is_used_is_gone_at_once_and_free_again_when_it_is_told() -> None:
     assert world.finds(ONE_CPU) == {"VCPU:1@host"}
 
 
-def test_use_of_a_provider_that_is_not_known_is_nobodys() -> None:
+def test_usage_of_an_unknown_provider_is_ignored() -> None:
     world = World()
     world.has("host", VCPU=4)
 
@@ -50,7 +50,7 @@ def test_use_of_a_provider_that_is_not_known_is_nobodys() -> None:
     assert world.finds(ONE_CPU) == {"VCPU:1@host"}
 
 
-def test_a_provider_that_is_gone_leaves_nothing_to_whoever_has_its_row_next() -> None:
+def test_a_deleted_provider_leaves_nothing_to_the_next_one_in_its_row() -> None:
     world = World()
     world.has("old", VCPU=4, traits=("CUSTOM_A", SHARES), aggregates=("rack",))
     world.loses("old")
@@ -63,7 +63,7 @@ def test_a_provider_that_is_gone_leaves_nothing_to_whoever_has_its_row_next() ->
     assert world.index.sharing == set()
 
 
-def test_an_id_that_is_borne_again_is_the_later_bearers() -> None:
+def test_a_reused_id_belongs_to_the_later_provider() -> None:
     world = World()
     old = world.has("host", VCPU=4)
 
@@ -86,7 +86,7 @@ def test_a_child_that_moves_is_found_in_its_new_tree() -> None:
     assert world.finds(asking(VCPU=1, DISK_GB=1)) == {"DISK_GB:1@h2 VCPU:1@child"}
 
 
-def test_inventory_and_traits_that_are_taken_away_are_away() -> None:
+def test_removed_inventory_and_traits_are_gone() -> None:
     world = World()
     world.has("host", VCPU=4, DISK_GB=5, traits=("CUSTOM_A",))
 
@@ -107,7 +107,7 @@ def test_more_providers_and_more_traits_than_there_was_room_for_at_first() -> No
     assert len(world.finds(ONE_CPU)) == 200
 
 
-def test_each_change_of_a_row_is_counted_for_who_keeps_what_was_made_of_it() -> None:
+def test_each_change_of_a_row_is_counted_for_caches_of_derived_values() -> None:
     world = World()
     host = world.has("host", VCPU=4)
     row = world.index.row_of(provider("host"))
