@@ -329,7 +329,7 @@ async def test_a_silent_deploy_that_a_conductor_gave_up_is_undone_when_ironic_is
 
         ended = await metal.cloud.until_state(instance, "active", "error")
 
-        assert any("no word of it" in each.reason for each in ended.failures)
+        assert any("no message from the host" in each.reason for each in ended.failures)
         await metal.delete(instance)
         await metal.cloud.until_state(instance, "deleted")
         await metal.until_free(*nodes)
