@@ -98,7 +98,10 @@ def _found(draft: ForestDraft, reported: SentReport) -> TreeBook:
         return structs.replace(tree, cell=report.cell)
     if tree.providers or tree.cell == report.cell:
         return tree
-    # A host that comes back in another cell has other reporters, which number their reports independently.
+    if report.foreign:
+        # This reporter serves all cells and numbers its reports across them: a late one must not undo what came after it.
+        return structs.replace(tree, cell=report.cell)
+    # A host that comes back in another cell has another reporter, which numbers its reports anew.
     return TreeBook(root=tree.root, cell=report.cell, shape=tree.shape)
 
 

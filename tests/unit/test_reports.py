@@ -252,6 +252,17 @@ def test_a_host_that_comes_back_in_another_cell_is_judged_by_the_reports_of_that
     assert (tree.cell, tree.epoch, tree.sequence) == ("c2", 1, 1)
 
 
+def test_a_late_report_of_another_cell_does_not_bring_back_a_node_that_was_removed() -> None:
+    """A ring of daemons reports the nodes of all cells: the node had gone to this cell, and is deleted."""
+    late = structs.replace(
+        a_report(a_provider("new"), root=NEW, cell="c2", epoch=2, sequence=6), foreign="leave"
+    )
+
+    assert judged(late, FELLED) == ReportOutdated(epoch=2, sequence=7)
+    next_one = structs.replace(late, sequence=8)
+    assert judged(next_one, FELLED) == ReportAccepted(shape=7, shape_moved=True)
+
+
 def test_another_cell_cannot_make_a_tombstone_forget_its_last_report() -> None:
     empty = a_report(root=NEW, cell="c2", epoch=1, sequence=1)
 
