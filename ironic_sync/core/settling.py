@@ -46,9 +46,11 @@ def after_change(before: NodeRow, changed: NodeRow, terms: Terms) -> NodeRow:
 
     If it says something else to placement than before, nothing counts as reported any more, also where it says again what
     placement accepted once: in between a report may have been accepted of which nobody heard.
+
+    A node that placement removed stays removed while it counts as deleted, whatever is heard of it: a read decides first.
     """
     after = settled(changed, terms)
-    if _said(before) == _said(after):
+    if _said(before) == _said(after) or (before.is_removed and after.is_deleted):
         return after
     return structs.replace(after, reported=None, is_removed=False, said_version=before.version + 1)
 

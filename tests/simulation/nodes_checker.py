@@ -29,6 +29,8 @@ from tests.simulation.process import EPOCH, SimProcess
 
 # What is counted: nodes that became unavailable, nodes that became available again, and claims of nodes.
 NODE, LEFT, BACK, CLAIMED = "node", "left", "came back", "claimed"
+# A node in one of these states has no instance, whatever id it carries.
+BEFORE_A_DEPLOY = frozenset(("enroll", "verifying", "manageable", "available"))
 # Notifications sent at the same moment differ by microseconds.
 AT_ONCE_S = 0.001
 UNAVAILABLE = "an unavailable node is not offered before it is available again"
@@ -118,12 +120,14 @@ class NodesChecker:
 
     def still_there(self, instance: InstanceId, host: ProviderId) -> bool:
         """After another daemon has ended the deploy, Ironic may still accept the instance id from a daemon that was
-        delayed. The node is still available then, and the id is removed again.
+        delayed. The node has not been deployed then, and the id is removed again.
         """
         real_node = self.real_nodes.get(host)
         node = real_node.node if real_node is not None else None
         return (
-            node is not None and node.instance_uuid == str(instance) and node.provision_state != "available"
+            node is not None
+            and node.instance_uuid == str(instance)
+            and node.provision_state not in BEFORE_A_DEPLOY
         )
 
     def has_built(self, instance: InstanceId, host: ProviderId) -> bool:

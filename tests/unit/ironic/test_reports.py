@@ -363,6 +363,21 @@ def test_a_node_that_came_back_and_was_deleted_again_is_removed_again() -> None:
     assert removal.report.removed == (ID,)
 
 
+def test_a_removed_node_that_is_heard_of_is_reported_only_when_it_was_read() -> None:
+    """Its deletion was told, and then a notification of a node that may be another one with the same id."""
+    gone = told(becomes(told(a_row()), is_deleted=True))
+    other = structs.replace(FREE, resource_class="silver")
+
+    heard = becomes(gone, node=other, is_doubted=True, doubts=("a notification came after its deletion",))
+    assert heard.is_removed
+    assert report_of(heard) is None
+    assert report_of(heard, may_try=False) is None
+
+    read = report_of(becomes(heard, is_deleted=False, is_doubted=False, doubts=()))
+    assert read is not None
+    assert read.offer == Offer(resource_class="CUSTOM_SILVER", reserved=False, traits=("CUSTOM_A",))
+
+
 def test_why_placement_refuses_is_noted() -> None:
     row = told(a_row(), NotAllowed(field="providers[0].name", reason="it is the name of provider 9"))
 
