@@ -1,13 +1,13 @@
-"""Which applications there are, and what they hear: events of their projects, said again on the feed.
+"""The registered applications, and their feeds: copies of the events of their projects.
 
-Between workers, events keep their large parcels, of all projects. Only what concerns the project of an application is
-said a second time, and where there is no application, nothing is. The publisher adds the second copy to whatever leaves
-by it, so what is said again after a crash is said again on the feed, too.
+Between workers, events travel in large parcels, of all projects. Only an event of an application's project is published
+a second time, on the feed; without applications, none is. The publisher adds the copy to every event that leaves by it,
+so an event that is repeated after a crash is repeated on the feed, too.
 """
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from bus.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
@@ -29,18 +29,17 @@ from bus.messages.build import (
 )
 from bus.parts import Periodic
 from bus.publisher import Publisher
-from bus.topology import CELL0
-from scheduler_worker.core.instances.lifecycle import CellsWord
-from scheduler_worker.outbox.lazy_transaction import LateTransaction
+from scheduler_worker.core.instances.lifecycle import CellEvent
+from scheduler_worker.outbox.transactions import LazyTransaction
 from scheduler_worker.requests.answering import SENT_AT
 from scheduler_worker.store import SchedulerStore, SchedulerTransaction
 
-# How far an operator's clock may be ahead of ours: an order from later than that would outdate all that come after it.
+# How far an operator's clock may be ahead of ours: an order with a later time would make all orders after it outdated.
 AHEAD_MAX = timedelta(minutes=5)
 
 
 class Applications(Periodic):
-    """The registered applications, as this process knows them. A part: it looks for what other workers wrote."""
+    """The applications that this process knows. A part: it reads what other workers wrote."""
 
     def __init__(
         self,
@@ -58,14 +57,14 @@ class Applications(Periodic):
         self.read = asyncio.Event()
 
     async def refresh(self) -> None:
-        """On return, the projects are those of all applications that were written before the call."""
+        """On return, every application that was written before the call is known."""
         applications = await self._store.applications()
         self._projects = frozenset(project for each in applications for project in each.projects)
         self._publisher.feed_by(self.project_of if self._projects else None)
         self.read.set()
 
     def project_of(self, message: Message) -> str:
-        """The project on whose feed this event is said; empty if it is said on none."""
+        """The project on whose feed this event is published; empty if it is on none."""
         match message:
             case InstancePlaced() | InstanceActive() | InstanceFailed() | InstanceDeleted():
                 project = message.instance.project
@@ -75,54 +74,40 @@ class Applications(Periodic):
                 return ""
         return project if project in self._projects else ""
 
-    def asked(self) -> Handlers:
-        """The question of people."""
+    def question_handlers(self) -> Handlers:
         return {AskApplications: Reading(self._on_ask)}
 
-    def ordered(self) -> Handlers:
-        """The order of operators."""
+    def order_handlers(self) -> Handlers:
         return {SetApplication: self._on_set}
 
-    def fed(self, handlers: Handlers) -> Handlers:
-        """The same, and what cells said of instances is said on the feed. News or not: listeners go by the sequence."""
-        on_words = handlers[InstanceActive]
-        assert not isinstance(on_words, Reading), "what cells say is saved"
-
-        async def on_words_for_feeds(
-            asks: Sequence[Received[CellsWord]], late: LateTransaction
-        ) -> Sequence[Said]:
-            said = await on_words(asks, late)
-            return [*said, *self._heard(asks)] if self._projects else said
-
-        return {
-            **handlers,
-            **dict.fromkeys((InstanceActive, InstanceFailed, InstanceDeleted), on_words_for_feeds),
-        }
-
-    def _heard(self, words: Iterable[Received[CellsWord]]) -> list[Said]:
-        """A scheduler's own words, of cell0, are on the feed already."""
+    def repeated_on_feeds(self, events: Sequence[Received[CellEvent]]) -> list[Said]:
+        """The copies of events that cells published: those did not leave by this publisher."""
+        if not self._projects:
+            return []
         return [
-            Tell(word.message, word, feed=project)
-            for word in words
-            if word.message.cell != CELL0 and (project := self.project_of(word.message))
+            Tell(event.message, event, feed=project)
+            for event in events
+            if (project := self.project_of(event.message))
         ]
 
-    async def _on_set(self, asks: Sequence[Received[SetApplication]], late: LateTransaction) -> list[Said]:
-        """Other workers find it at their next look. Orders count by when they were sent, since an older one may be delivered
-        after a newer: it changes nothing, and its sender is told what holds.
+    async def _on_set(
+        self, asks: Sequence[Received[SetApplication]], transaction: LazyTransaction
+    ) -> list[Said]:
+        """Other workers find the application at their next look. Orders count by the time they were sent, since an older one
+        may be delivered after a newer one: it changes nothing, and its answer is the application as it is.
         """
-        transaction = await late.begun()
+        store = await transaction.begun()
         said: list[Said] = []
-        # Workers that are given several at once lock their rows in one order.
+        # All workers lock the rows of several orders in one order.
         for ask in sorted(asks, key=lambda ask: ask.message.name):
             order, why = ask.message, _why_not_ordered(ask.sent_at, self._clock())
             if ask.sent_at is None or why is not None:
                 assert why is not None, "an order without a date is refused"
                 said += [Answer(ask, why), Bury(ask, f"{why.field}: {why.reason}")]
                 continue
-            if await transaction.hear_of_application(order.name, ask.sent_at):
-                await _write(transaction, order)
-            known = await transaction.application(order.name)
+            if await store.hear_of_application(order.name, ask.sent_at):
+                await _write(store, order)
+            known = await store.application(order.name)
             said.append(Answer(ask, ApplicationSet(application=known)))
         return said
 

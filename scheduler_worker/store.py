@@ -19,7 +19,8 @@ from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
-from scheduler_worker.core.instances.lifecycle import CellsWord, InstanceRow
+from scheduler_worker.core.instances.lifecycle import CellEvent
+from scheduler_worker.core.instances.rows import InstanceRow
 
 
 class NewRequest(Struct, frozen=True):
@@ -86,7 +87,7 @@ class SchedulerTransaction(Protocol):
     async def save(self, rows: Sequence[InstanceRow]) -> None:
         """Write these, which were locked; but what is of no request is new. `Transient` if somebody was quicker."""
 
-    async def hear(self, words: Sequence[CellsWord]) -> int:
+    async def hear(self, words: Sequence[CellEvent]) -> int:
         """Write what these words make of rows that are placed and have heard nothing later: each word is whole, so no
         row is read for it. How many there were; the others are to be locked and judged, as if nothing had been heard.
         """

@@ -17,16 +17,8 @@ from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
-from scheduler_worker.core.instances.lifecycle import (
-    DELETED,
-    NO_REQUEST,
-    PLACED,
-    CellsWord,
-    InstanceRow,
-    adopted,
-    confirmed,
-    heard,
-)
+from scheduler_worker.core.instances.lifecycle import CellEvent, adopted, confirmed, heard
+from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
     InstanceQuery,
@@ -117,7 +109,7 @@ class MemorySchedulerTransaction:
         for row in rows:
             self._put(row)
 
-    async def hear(self, words: Sequence[CellsWord]) -> int:
+    async def hear(self, words: Sequence[CellEvent]) -> int:
         heard_of = 0
         for word in words:
             said, row = word.instance, self._rows.instances.get(word.instance.id)

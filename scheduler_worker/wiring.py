@@ -1,4 +1,4 @@
-"""The parts of a scheduler worker, put together; __main__.py runs them alone, `moor` beside others."""
+"""The parts of a scheduler worker, put together. `__main__.py` runs them alone, `moor up` beside other workers."""
 
 import asyncio
 import random
@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import os_resource_classes
 import os_traits
 
+from bus.messages.build import BuildInstance
 from bus.process import Part
 from bus.station import Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
@@ -16,17 +17,27 @@ from scheduler_worker.applications import Applications
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.core.choosing.plugins import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.handlers import on_events, on_questions, on_requests
+from scheduler_worker.forgetting import Forgetting
+from scheduler_worker.handlers import (
+    cell_broker_handlers,
+    event_handlers,
+    question_handlers,
+    request_handlers,
+)
+from scheduler_worker.hosts.listening import HostListener
 from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.outbox.cell_dispatch import Parting, WayDown
-from scheduler_worker.outbox.cell_relay import CellEars, relayed, without_relayed
-from scheduler_worker.outbox.lazy_transaction import LateTransactions, Unswept
+from scheduler_worker.hosts.watch import HostWatch
+from scheduler_worker.outbox.cell_dispatch import CellDispatch
+from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.outbox import Outbox, OutboxWithoutSweep
+from scheduler_worker.outbox.transactions import LazyTransactions
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.requests.building import Builder
-from scheduler_worker.requests.rebuilding import on_rebuild_requests
+from scheduler_worker.requests.burying import Burial
+from scheduler_worker.requests.deadlines import Deadlines
+from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
-from scheduler_worker.timers import Deadlines, Forgetting, HostWatch
 
 STANDARD = Vocabulary(
     classes=frozenset(os_resource_classes.STANDARDS), traits=frozenset(os_traits.get_traits())
@@ -47,10 +58,10 @@ def scheduler_parts(
     cells: Mapping[str, Station] | None = None,
     picture: Picture | None = None,
 ) -> tuple[Part, ...]:
-    """All that a scheduler worker runs, its stations included; closing them is the caller's.
+    """Everything that a scheduler worker runs, its stations included; the caller closes the stations.
 
-    `station` is on the API level's broker, and must be one that asks; `cells` says on which others there are cells, each
-    with the station there. Cells that it does not name are on the API level's.
+    `station` is on the API level's broker, and asks questions there. `cells` has the station of each cell that has a
+    broker of its own; all other cells are on the API level's broker.
     """
     chance = chance or random.Random(secrets.randbits(64))
     picture = Picture() if picture is None else picture
@@ -67,7 +78,7 @@ def scheduler_parts(
 
     async def make_sure() -> None:
         await replica.catch_up()
-        # Any other host that could be chosen is known here as it was written.
+        # The registry has the rows of all other hosts.
         await watch.look_again(picture.unregistered())
 
     claimer = Claimer(
@@ -81,84 +92,79 @@ def scheduler_parts(
         chance=chance,
         clock=clock,
     )
-    unsaid_after = timedelta(seconds=settings.unsaid_s)
-    rows = LateTransactions(store, unsaid_after, clock)
+    notes = Notes(store, timedelta(seconds=settings.unsaid_s), clock)
     apart = by_station(cells or {})
-    ways = [
-        WayDown(there, down, station.publisher, rows, under_way_max=settings.under_way_max)
-        for down, there in apart.items()
+    dispatches = [
+        CellDispatch(names, down, station.publisher, notes, under_way_max=settings.under_way_max)
+        for down, names in apart.items()
     ]
-    parting = Parting(store, unsaid_after, clock, ways)
+    outbox = Outbox(store, notes, dispatches)
     applications = Applications(store, station.publisher, settings.hosts_poll_s, clock, chance)
-    builder = Builder(store, claimer, STANDARD, clock, settings)
-    rebuilds = on_rebuild_requests(clock, timeout_s=settings.node_request_timeout_s)
-    ordered = {**on_requests(builder, registry, clock), **rebuilds, **applications.ordered()}
-    requests = parting.parted(ordered)
-    here = on_events(registry, clock)
-    # One of them looks for what is unsaid; all of them clear what they have said.
-    outboxes: list[Parting | Unswept] = [parting, *[Unswept(parting)] * (settings.batches_in_flight - 1)]
-    return (
-        Staged(
-            (
-                station,
-                replica,
-                watch,
-                applications,
-                Deadlines(store, station.publisher, settings.deadline_poll_s, clock, chance),
-                Forgetting(
-                    store,
-                    registry,
-                    lambda host: not replica.whole.is_set() or picture.has_provider(host),
-                    settings,
-                    clock,
-                    chance=chance,
-                ),
-                *apart,
-                *ways,
-                *[CellEars(down, registry) for down in apart],
-            ),
-            (replica.whole, watch.read, applications.read),
-            (
-                *[
-                    station.worker(
-                        "scheduler.requests",
-                        requests,
-                        parting,
-                        outbox=outbox,
-                        chance=chance,
-                        before_burial=builder.before_burial,
-                    )
-                    for outbox in outboxes
-                ],
-                station.worker(
-                    "scheduler.events",
-                    without_relayed(applications.fed(here), cells or {}),
-                    rows,
-                    chance=chance,
-                ),
-                *[
-                    down.worker(
-                        "scheduler.events",
-                        relayed(on_events(registry, clock)),
-                        rows,
-                        chance=chance,
-                        says_by=station.publisher,
-                    )
-                    for down in apart
-                ],
-                station.worker(
-                    "scheduler.questions",
-                    {**on_questions(store, registry), **applications.asked()},
-                    rows,
-                    chance=chance,
-                ),
-            ),
+    reader = RequestReader(STANDARD, settings.horizon)
+    builder = Builder(store, claimer, reader, clock, settings)
+    burial = Burial(reader, clock, settings)
+    requests = request_handlers(builder, registry, applications, clock, settings)
+    without_outbox = LazyTransactions(store)
+    # One loop sweeps the outbox for all; each clears what it has published itself.
+    sweeps: list[Outbox | OutboxWithoutSweep] = [outbox, OutboxWithoutSweep(outbox)]
+    parts = (
+        station,
+        replica,
+        watch,
+        applications,
+        Deadlines(store, station.publisher, settings.deadline_poll_s, clock, chance),
+        Forgetting(
+            store,
+            registry,
+            lambda host: not replica.whole.is_set() or picture.has_provider(host),
+            settings,
+            clock,
+            chance=chance,
+        ),
+        *apart,
+        *dispatches,
+        *[HostListener(down, registry) for down in apart],
+    )
+    workers = (
+        *[
+            station.worker(
+                "scheduler.requests",
+                requests,
+                outbox,
+                outbox=sweeps[number > 0],
+                chance=chance,
+                before_burial={BuildInstance: (burial.end_in_error, burial.release)},
+            )
+            for number in range(settings.batches_in_flight)
+        ],
+        station.worker(
+            "scheduler.events",
+            event_handlers(registry, applications, clock, cells or {}),
+            without_outbox,
+            chance=chance,
+        ),
+        *[
+            down.worker(
+                "scheduler.events",
+                cell_broker_handlers(registry, clock),
+                without_outbox,
+                chance=chance,
+                says_by=station.publisher,
+            )
+            for down in apart
+        ],
+        station.worker(
+            "scheduler.questions",
+            question_handlers(store, registry, applications),
+            without_outbox,
+            chance=chance,
         ),
     )
+    return (Staged(parts, (replica.whole, watch.read, applications.read), workers),)
 
 
 class Staged:
-    """Workers that start when what they need is ready, and have it until they are done."""
+    """Parts, and workers that start when these are ready; the parts stop after the workers."""
 
     def __init__(
         self, needed: Sequence[Part], ready: Sequence[asyncio.Event], workers: Sequence[Part]

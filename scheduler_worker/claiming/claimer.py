@@ -1,8 +1,7 @@
-"""From wishes to hosts that hold their shares: choose in the picture, and ask placement. What its verdicts
-make of them is in judging.py.
+"""Hosts for a batch of instances: choose them in the picture, and claim there from placement.
 
-Rounds are bounded for each instance. Before one is told that there is no host, placement is read anew, and it chooses
-once more: a stale picture may cost a retry, never a wrong no.
+Rounds are bounded for each instance. Before an instance is told that there is no host, the picture catches up with
+placement, and the claimer chooses once more: a stale picture may cost a retry, never a wrong no.
 """
 
 import asyncio
@@ -11,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
 import tenacity
+from msgspec import structs
 
 from bus.errors import Transient, WrongAnswer
 from bus.message import Message, ProviderId
@@ -18,16 +18,18 @@ from bus.messages.build import NoValidHost
 from bus.messages.placement import (
     AlreadyClaimed,
     ClaimAnswered,
+    Claimed,
     ClaimResources,
     ClaimVerdict,
+    ShapeMoved,
     Superseded,
     TooOld,
 )
-from scheduler_worker.claiming.judging import RELEASED, Judge
-from scheduler_worker.claiming.searching import Over, Search, claim_of, probe_of
-from scheduler_worker.core.choosing.choosing import choose
+from scheduler_worker.claiming.search import Search
+from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates
 from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.instances.lifecycle import FIRST_ATTEMPT
+from scheduler_worker.core.choosing.verdicts import OtherHost, SameHost, adopted, after_verdict
+from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.replica.replica import Replica
@@ -37,7 +39,7 @@ AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
 
 class Claimer:
-    """Finds hosts for a batch. What it decides by is the picture; what decides is placement."""
+    """The picture proposes a host, and placement's verdict on the claim decides (core/choosing/verdicts.py)."""
 
     def __init__(
         self,
@@ -62,103 +64,100 @@ class Claimer:
         self._settings = settings
         self._chance = chance
         self._clock = clock
-        # Among hosts equally good each worker prefers others.
+        # Among hosts equally good, each worker prefers others.
         self._salt = chance.getrandbits(32)
-        self._judge = Judge(picture, replica, registry, plugins=plugins, settings=settings, salt=self._salt)
-        # Claims of all batches that are not answered yet.
+        # The claims of all batches that are not answered yet.
         self._under_way: set[asyncio.Future[None]] = set()
 
     async def find_at_once(self, searches: Sequence[Search]) -> None:
-        """One round: those who hold their first choice then have that for an outcome."""
+        """One round. A search whose first choice is granted has its outcome; the others begin anew."""
         try:
             self._choose(searches)
-            await self._ask(_asking(searches))
+            await self._claim_chosen(searches)
         finally:
-            lost = [one for one in searches if one.outcome is None]
-            self._choices.drop((one.row.id, FIRST_ATTEMPT) for one in lost)
+            lost = [one for one in searches if one.is_searching]
+            self._choices.drop(one.key for one in lost)
             for one in lost:
                 one.chosen = None
         for one in searches:
-            self._judge.refill(one)
+            self._refill(one)
 
     async def find_hosts(self, searches: Sequence[Search]) -> None:
-        """Until each search has its outcome."""
+        """Rounds, until each search has its outcome."""
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_result(bool),
-            # Bounded by the claims of each search, who then has an outcome.
+            # Each search is bounded by its number of claims.
             stop=tenacity.stop_never,
             wait=lambda _: self._pause_s(searches),
         )
         try:
             await retrying(self._round, searches)
         finally:
-            # Whoever could not ask begins anew, if at all: it may be decided by then, and nobody would let go of these.
-            self._choices.drop((one.row.id, FIRST_ATTEMPT) for one in searches if one.outcome is None)
+            # A search that could not ask begins anew with its request, if at all: by then it may be decided otherwise,
+            # and nothing would drop its choice.
+            self._choices.drop(one.key for one in searches if one.is_searching)
         for one in searches:
-            self._judge.refill(one)
+            self._refill(one)
 
     def _pause_s(self, searches: Sequence[Search]) -> float:
-        """Who moved a shape may be moving it still; who was refused goes on to the next host at once."""
-        if not any(one.insisted for one in searches if one.outcome is None):
+        """A tree whose shape moved may be moving still; after any other refusal the next host is tried at once."""
+        if not any(one.insisted for one in searches if one.is_searching):
             return 0.0
         return self._chance.uniform(0, self._settings.shape_pause_ms_max) / 1000
 
     async def _round(self, searches: Sequence[Search]) -> int:
-        """Everybody who has no outcome chooses and asks once; how many still have none.
+        """Each search without an outcome chooses and claims once. Returns how many still have none.
 
-        Who finds no host waits for the verdicts of those who did: what they hold is room that a refusal gives back.
-        Only when nobody is left to wait for, it is made sure that there is none.
+        A search that finds no host waits for the verdicts of the others: a refused claim gives room back. Only when no
+        claim is left to wait for, the claimer makes sure that there is no host.
         """
-        nowhere = self._choose([one for one in searches if one.outcome is None and one.chosen is None])
-        asking = _asking(searches)
-        if nowhere and not asking:
-            await self._despair([one for one, _ in nowhere])
-            asking = _asking(searches)
-        await self._ask(asking)
-        return sum(one.outcome is None for one in searches)
+        nowhere = self._choose([one for one in searches if one.is_searching and one.chosen is None])
+        if nowhere and not _chosen(searches):
+            await self._make_sure_of_none([one for one, _ in nowhere])
+        await self._claim_chosen(searches)
+        return sum(one.is_searching for one in searches)
 
-    async def _despair(self, lost: Sequence[Search]) -> None:
-        """Make sure that there is no host, before anybody is told.
+    async def _make_sure_of_none(self, lost: Sequence[Search]) -> None:
+        """Make sure that there is no host, before a client is told so.
 
-        What other batches hold only by choice may turn out to be held by nobody, so their verdicts are waited for. And
-        it may be itself who takes the room: another batch, another worker, or an earlier life of this one has the same
-        request and got its claim through. So placement is asked what it holds, after the verdicts are in.
+        Another batch may hold room for a choice that placement then refuses, so its verdicts are waited for. And the
+        room may be held by this very instance: another batch, another worker or an earlier try had the same request, and
+        its claim was granted. So placement is asked which share it holds, after the verdicts are in.
         """
         while True:
             if self._under_way:
                 await asyncio.wait(tuple(self._under_way))
             await self._make_sure()
-            await self._adopt_what_is_held([one for one in lost if one.outcome is None])
-            nowhere = self._choose_now([one for one in lost if one.outcome is None])
-            if not nowhere or _asking(lost):
+            await self._adopt_held([one for one in lost if one.is_searching])
+            nowhere = self._choose_now([one for one in lost if one.is_searching])
+            if not nowhere or _chosen(lost):
                 return
             if not self._under_way:
                 for one, why in nowhere:
                     one.outcome = why
                 return
 
-    async def _adopt_what_is_held(self, lost: Sequence[Search]) -> None:
-        for one, verdict in zip(lost, await self._claim([probe_of(one) for one in lost]), strict=True):
+    async def _adopt_held(self, lost: Sequence[Search]) -> None:
+        for one, verdict in zip(lost, await self._ask([one.probe() for one in lost]), strict=True):
             match verdict:
                 case AlreadyClaimed():
-                    one.outcome = self._judge.adopted(one, None, verdict)
+                    one.outcome = self._adopted(one, verdict)
                 case Superseded(ended=True) | TooOld():
-                    one.outcome = Over(RELEASED)
-            # Those that were passed over were so for what was not in the picture; now it is.
-            one.ignored.clear()
+                    one.outcome = EndedElsewhere()
+            one.forget_refusals()
 
     # Choosing
 
     def _choose(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
-        """A host that was insisted on and no longer qualifies is passed over like any other."""
+        """As `_choose_now`. A host that is tried again and no longer qualifies is passed over like any other."""
         nowhere = self._choose_now(choosing)
         insisting = [one for one, _ in nowhere if one.insisted]
         for one in insisting:
-            one.give_in()
+            one.pass_over(one.insisted)
         return [(one, why) for one, why in nowhere if one not in insisting] + self._choose_now(insisting)
 
     def _choose_now(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
-        """Hosts for all for whom there are any, held at once; the others, and why."""
+        """Choose a host for each search, and hold it in the picture at once. Returns the searches that found none."""
         nowhere = []
         held = []
         if not choosing:
@@ -175,55 +174,105 @@ class Claimer:
                 nowhere.append((one, where))
             else:
                 one.chosen = where
-                held.append((one.row.id, FIRST_ATTEMPT, where.choice.share))
+                held.append((*one.key, where.choice.share))
         self._choices.hold(held)
         return nowhere
 
+    def _refill(self, one: Search) -> None:
+        """Alternates for an instance that has fewer than it may have: refusals used them up, or it was given none."""
+        holds = one.outcome
+        if not isinstance(holds, Holds) or len(holds.alternates) >= self._settings.alternates_max:
+            return
+        taken = [each.name.lower() for each in (holds.choice, *holds.alternates)]
+        spec = one.elsewhere
+        more = more_alternates(
+            self._picture,
+            structs.replace(spec, ignore_hosts=(*spec.ignore_hosts, *taken)),
+            self._plugins,
+            cell=holds.cell,
+            salt=self._salt,
+            count=self._settings.alternates_max - len(holds.alternates),
+            start=one.instance.int,
+        )
+        one.outcome = structs.replace(holds, alternates=(*holds.alternates, *more))
+
     # Claiming
 
-    async def _ask(self, asking: Sequence[Search]) -> None:
+    async def _claim_chosen(self, searches: Sequence[Search]) -> None:
+        claiming = _chosen(searches)
         needs_more = False
         answered = asyncio.get_running_loop().create_future()
         self._under_way.add(answered)
         try:
-            verdicts = await self._claim([claim_of(one) for one in asking])
-            for one, verdict in zip(asking, verdicts, strict=True):
-                one.claims += 1
-                needs_more |= self._judge.judge(one, verdict)
+            verdicts = await self._ask([one.claim() for one, _ in claiming])
+            for (one, chosen), verdict in zip(claiming, verdicts, strict=True):
+                needs_more |= self._take(one, chosen, verdict)
         finally:
             self._under_way.discard(answered)
             answered.set_result(None)
         if needs_more:
             await self._replica.catch_up()
 
-    async def _claim(self, claims: Sequence[ClaimResources]) -> list[ClaimVerdict]:
+    def _take(self, one: Search, chosen: Chosen, verdict: ClaimVerdict) -> bool:
+        """Give the search its verdict. Returns whether the picture needs more than the verdict told."""
+        if isinstance(verdict, Claimed):
+            self._choices.granted(*one.key)
+        else:
+            self._choices.drop((one.key,))
+        needs_more = isinstance(verdict, ShapeMoved) and not self._replica.moved(verdict)
+        step = (
+            self._adopted(one, verdict)
+            if isinstance(verdict, AlreadyClaimed)
+            else after_verdict(verdict, chosen)
+        )
+        if isinstance(step, SameHost | OtherHost):
+            limits = self._settings
+            one.refused(step, shape_tries_max=limits.shape_tries_max, claims_max=limits.claims_max)
+            if one.is_searching and one.chosen is not None:
+                self._choices.hold(((*one.key, one.chosen.choice.share),))
+        else:
+            one.outcome = step
+        return needs_more
+
+    def _adopted(self, one: Search, held: AlreadyClaimed) -> Outcome:
+        return adopted(
+            held,
+            self._registry.get(held.share.host),
+            dict(one.spec.amounts),
+            one.chosen,
+            alternates_max=self._settings.alternates_max,
+            row_wait_s=self._settings.host_row_wait_s,
+        )
+
+    async def _ask(self, claims: Sequence[ClaimResources]) -> list[ClaimVerdict]:
         verdicts = []
         for answer in await self._ask_all(claims):
             if not isinstance(answer, ClaimAnswered):
                 raise WrongAnswer(f"placement answered a claim by {answer!r}")
             verdicts.append(answer.verdict)
-        if any(self._holder_unknown(each) for each in verdicts):
+        if any(self._unknown_holder(each) for each in verdicts):
             await self._make_sure()
         self._wait_for_rows(claims, verdicts)
         return verdicts
 
     def _wait_for_rows(self, claims: Sequence[ClaimResources], verdicts: Sequence[ClaimVerdict]) -> None:
         """Another worker has heard of a host, this one has not, and its row is still to be written: then try again. A row
-        that is not written in time will not be: the judge ends that request.
+        that is not written in time never will be: `adopted` ends that request.
         """
         began_after = self._clock() - timedelta(seconds=self._settings.host_row_wait_s)
         for claim, verdict in zip(claims, verdicts, strict=True):
-            unknown = self._holder_unknown(verdict)
+            unknown = self._unknown_holder(verdict)
             if unknown is not None and claim.issued_at > began_after:
                 raise Transient(
-                    f"a share is held of provider {unknown}, which is no host that we know of yet"
+                    f"a share is held of provider {unknown}, a host that this worker does not know yet"
                 )
 
-    def _holder_unknown(self, verdict: ClaimVerdict) -> ProviderId | None:
+    def _unknown_holder(self, verdict: ClaimVerdict) -> ProviderId | None:
         if isinstance(verdict, AlreadyClaimed) and self._registry.get(verdict.share.host) is None:
             return verdict.share.host
         return None
 
 
-def _asking(searches: Sequence[Search]) -> list[Search]:
-    return [one for one in searches if one.outcome is None and one.chosen is not None]
+def _chosen(searches: Sequence[Search]) -> list[tuple[Search, Chosen]]:
+    """The searches that have a host to claim, with it."""
+    return [(one, one.chosen) for one in searches if one.is_searching and one.chosen is not None]

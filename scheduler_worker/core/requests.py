@@ -5,12 +5,12 @@ would be an instance without what it was meant to have.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from bus.messages.build import BuildInstance, BuildRejected, Flavor, InstanceId, RequestId
+from bus.messages.build import BuildInstance, BuildRejected, Flavor
 from bus.messages.placement import INTEGER_MAX
 from placement_worker.core.vocabulary import CUSTOM, Vocabulary
 
@@ -30,11 +30,11 @@ _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 _ABOUT_GROUPS = ("group_policy", "same_subtree")
 
 
-class Wish(Struct, frozen=True):
-    """What each of `count` instances needs of its host. Equal wishes are decided in one pass.
+class InstanceSpec(Struct, frozen=True):
+    """What each of `count` instances needs of its host. Equal specs are decided in one pass.
 
     Names of hosts are in lower case, since they are compared so. `extra_specs` are those that only plugins read. `project`
-    is empty where no bare-metal node can be asked for: only nodes are bound to projects, and with it the same wishes of two
+    is empty where no bare-metal node can be asked for: only nodes are bound to projects, and with it the same specs of two
     projects are two passes. `is_for_nodes`: only a node will do.
     """
 
@@ -77,7 +77,7 @@ _Spec = _Resource | _Trait | _ForPlugins | _Problem
 
 def read_request(
     build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[str] = frozenset()
-) -> Wish | BuildRejected:
+) -> InstanceSpec | BuildRejected:
     """`scopes` are those of the extra specs (what stands before the colon) that plugins read."""
     specs = tuple(_specs_of(build, vocabulary, scopes))
     problem = next(_problems_of(build, specs), None)
@@ -87,7 +87,7 @@ def read_request(
             request_id=build.request_id, field=problem.field, value=str(problem.value), reason=problem.reason
         )
     amounts = _amounts_of(build.flavor, specs)
-    return Wish(
+    return InstanceSpec(
         amounts=tuple(sorted(amounts.items())),
         required=_traits_that_are("required", specs),
         forbidden=_traits_that_are("forbidden", specs),
@@ -99,15 +99,6 @@ def read_request(
         project=build.project if _may_ask_for_a_node(amounts) else "",
         is_for_nodes=any(True for _ in _only_nodes_read(build)),
     )
-
-
-def instances_of(
-    build: BuildInstance, instance_id_of: Callable[[RequestId, int], InstanceId]
-) -> tuple[InstanceId, ...]:
-    """The ids of what a sound request builds: those given, or those that follow from its own."""
-    if build.instance_ids or build.request_id is None:
-        return build.instance_ids
-    return tuple([instance_id_of(build.request_id, index) for index in range(build.count)])
 
 
 def _problems_of(build: BuildInstance, specs: tuple[_Spec, ...]) -> Iterator[_Problem]:

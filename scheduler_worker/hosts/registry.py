@@ -1,7 +1,7 @@
-"""Which hosts there are, and are they up: the rows, what was heard since, and what the picture is told of both.
+"""The hosts that this process knows: their rows, the reports and heartbeats heard since, and which hosts are up.
 
-A heartbeat is remembered and not written. Rows that were read at start are believed for one period: whoever is alive
-has been heard of by then.
+Heartbeats are kept in memory and not written. A host whose row was read at start counts as up for one period: a host
+that is alive has sent a heartbeat by then.
 """
 
 import itertools
@@ -12,90 +12,34 @@ from typing import Protocol
 
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.hosts import NODE, HostFacts, HostsReported, HostState
+from bus.handling import Received
+from bus.message import Message, ProviderId
+from bus.messages.hosts import NODE, HostsAlive, HostsReported, HostState
+from scheduler_worker.core.host_reports import reported, rewritten
 
 log = logging.getLogger(__name__)
 
 
 class KnowsHosts(Protocol):
-    """A picture, as far as hosts go."""
+    """The part of a picture that the registry updates."""
 
     def know(self, hosts: Iterable[HostState]) -> None: ...
 
     def unknow(self, hosts: Iterable[ProviderId]) -> None: ...
 
 
-def reported(
-    host: HostState | None,
-    facts: HostFacts,
-    report: HostsReported,
-    now: datetime,
-    *,
-    speaks_for: str | None = None,
-) -> HostState | None:
-    """The host with these facts, or as it was if it has said something later; None if it is another cell's, who may not
-    speak of it.
-
-    A node goes to another cell when its conductor group or shard changes. Only a sender that stands above cells
-    (`speaks_for` is None) may say so: else one cell could take the nodes of another.
-    """
-    if host is None:
-        host = HostState(id=facts.id, name=facts.name, cell=report.cell, up=True, enabled=True)
-    may_move = speaks_for is None and host.kind == facts.kind == NODE
-    if host.cell != report.cell and not may_move:
-        return None
-    epoch, sequence = report.epoch, report.sequence
-    if facts.epoch or facts.sequence:
-        epoch, sequence = facts.epoch, facts.sequence
-    if (epoch, sequence) < (host.report_epoch, host.report_sequence):
-        return host
-    return structs.replace(
-        host,
-        name=facts.name,
-        cell=report.cell,
-        up=True,
-        instances=facts.instances,
-        io_ops=facts.io_ops,
-        availability_zone=facts.availability_zone,
-        hypervisor_type=facts.hypervisor_type,
-        hypervisor_version=facts.hypervisor_version,
-        heard_at=now,
-        report_epoch=epoch,
-        report_sequence=sequence,
-        kind=facts.kind,
-        projects=facts.projects,
-    )
-
-
-def rewritten(known: HostState, row: HostState) -> HostState:
-    """The host as its row was written, but for what it has said itself since."""
-    if (row.report_epoch, row.report_sequence) >= (known.report_epoch, known.report_sequence):
-        return row
-    return structs.replace(
-        known, enabled=row.enabled, disabled_reason=row.disabled_reason, sequence=row.sequence
-    )
-
-
-def is_news(host: HostState | None, now: HostState) -> bool:
-    """Does it say more than that the host is alive?"""
-    return host is None or structs.replace(host, up=now.up, heard_at=now.heard_at) != now
-
-
 class HostRegistry:
-    """All hosts as this process knows them."""
-
     def __init__(self, picture: KnowsHosts, down_after: timedelta, clock: Callable[[], datetime]) -> None:
         self._picture = picture
         self._down_after = down_after
         self._clock = clock
         self._hosts: dict[ProviderId, HostState] = {}
         self._heard: dict[ProviderId, datetime] = {}
-        # The picture takes what is later: later in this process, since a row does not tell who is up.
+        # The picture takes the later state of a host: later in this process, since a row does not say whether it is up.
         self._told = itertools.count(1)
 
     def learn(self, rows: Iterable[HostState]) -> None:
-        """As they are written: at start, by this worker, or by another."""
+        """Rows, as they were read at start, or written by this worker or another."""
         changed = []
         now = self._clock()
         for row in rows:
@@ -106,15 +50,25 @@ class HostRegistry:
                 changed.append(self._hosts[row.id])
         self._tell(changed, now)
 
+    def hear(self, heard: Received[Message]) -> None:
+        """A message of the feed; any other than a report or a heartbeat is ignored."""
+        match heard.message:
+            case HostsReported() as report:
+                self.hear_facts(report, heard.cell)
+            case HostsAlive(cell=cell, hosts=hosts):
+                self.hear_beats(cell, hosts, heard.cell)
+            case _:
+                pass
+
     def hear_facts(self, report: HostsReported, speaks_for: str | None = None) -> None:
-        """What all workers hear at once, and one of them writes. `speaks_for` is the only cell that its sender may name."""
+        """A report, which all workers hear and one of them writes. `speaks_for` is the only cell that its sender may name."""
         now = self._clock()
         changed = []
         for each in report.hosts:
             known = self._hosts.get(each.id)
             host = reported(known, each, report, now, speaks_for=speaks_for)
             if host is None:
-                log.warning("cell %s speaks of host %s, which is another cell's", report.cell, each.name)
+                log.warning("cell %s reports host %s of another cell", report.cell, each.name)
                 continue
             if host is known:
                 continue
@@ -140,27 +94,27 @@ class HostRegistry:
         return self._hosts.get(host)
 
     def disabled(self) -> list[ProviderId]:
-        """As far as is known here: another worker may have written otherwise."""
+        """The hosts that are disabled as far as this process knows: another worker may have enabled them."""
         return [host.id for host in self._hosts.values() if not host.enabled]
 
     def unheard_since(self, before: datetime) -> list[HostState]:
-        """Those of whom this process has heard nothing since. What it read at start counts as heard then."""
+        """The hosts that this process has not heard since. A row that was read at start counts as heard then."""
         return [host for host in self._hosts.values() if self._heard[host.id] < before]
 
     def forget(self, hosts: Iterable[ProviderId]) -> None:
-        """Their rows are gone. Whoever reports again is a new host."""
+        """Their rows are deleted. One that reports again is a new host."""
         going = [host for host in hosts if self._hosts.pop(host, None) is not None]
         for host in going:
             self._heard.pop(host, None)
         self._picture.unknow(going)
 
     def look(self) -> None:
-        """Who was not heard of for too long?"""
+        """Mark the hosts down that were not heard for too long."""
         now = self._clock()
         self._tell([host for host in self._hosts.values() if host.up and not self._is_up(host.id, now)], now)
 
     def as_heard(self, row: HostState) -> HostState:
-        """A row of the store, with what only this process knows."""
+        """A row of the store, with `up` and `heard_at`, which only processes know."""
         heard = self._heard.get(row.id)
         return structs.replace(row, up=self._is_up(row.id, self._clock()), heard_at=heard or row.heard_at)
 

@@ -8,16 +8,13 @@ import logging
 import random
 from contextlib import aclosing
 
-from bus.handling import Received
-from bus.listening import listen
-from bus.message import Message
-from bus.messages.hosts import HostsAlive, HostsReported
 from bus.messages.placement import ProvidersChanged, ShapeMoved
 from bus.parts import Periodic, Supervised, Together
 from bus.station import Station
 from bus.topology import EVENTS, Grant
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
+from scheduler_worker.hosts.listening import feed_of
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.replica.catching_up import CatchingUp
 from scheduler_worker.replica.own_choices import OwnChoices
@@ -76,33 +73,16 @@ class Replica(Together):
     # The feed
 
     async def _listen(self) -> None:
-        station = self._station
-        feed = listen(
-            station.consuming,
-            HEARD,
-            process=station.name,
-            settings=station.settings,
-            codec=station.codec,
-            status=self._hearing.status,
-        )
-        async with aclosing(feed):
+        async with aclosing(feed_of(self._station, HEARD, self._hearing.status)) as feed:
             async for batch in feed:
                 if not batch:
-                    # A new queue: what was said before it stood is in no feed.
+                    # A new queue: the feed does not have what was published before it stood.
                     self.catching_up.soon()
                 for each in batch:
-                    self._take(each)
-
-    def _take(self, heard: Received[Message]) -> None:
-        match heard.message:
-            case ProvidersChanged() as changed:
-                self._merge(changed)
-            case HostsReported() as report:
-                self._registry.hear_facts(report, heard.cell)
-            case HostsAlive(cell=cell, hosts=hosts):
-                self._registry.hear_beats(cell, hosts, heard.cell)
-            case _:
-                pass
+                    if isinstance(each.message, ProvidersChanged):
+                        self._merge(each.message)
+                    else:
+                        self._registry.hear(each)
 
     def _merge(self, changed: ProvidersChanged) -> None:
         self._picture.apply(changed.providers)

@@ -1,4 +1,6 @@
-"""What a client is told of its request at once: taken, or why not."""
+"""The answer to a request: accepted, or rejected with the reason. The client gets it, and an event says the same: a
+client with a plain AMQP library waits for no answer.
+"""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -18,8 +20,8 @@ def too_old(ask: Received[BuildInstance], horizon: timedelta) -> BuildRejected:
         request_id=ask.message.request_id,
         field=SENT_AT,
         value=str(ask.sent_at),
-        reason=f"too old: what was sent more than {horizon.total_seconds():.0f} s ago may have been built and deleted "
-        "since, and nobody would know",
+        reason=f"too old: a request that was sent more than {horizon.total_seconds():.0f} s ago may have been built and "
+        "deleted since, and its rows may be forgotten",
     )
 
 
@@ -32,15 +34,23 @@ def other_content(ask: Received[BuildInstance]) -> BuildRejected:
     )
 
 
+def taken_instances(request: RequestId, instances: Iterable[InstanceId]) -> BuildRejected:
+    return BuildRejected(
+        request_id=request,
+        field="instance_ids",
+        value=", ".join(map(str, instances)),
+        reason="duplicate id: they belong to another request",
+    )
+
+
 def rejected(ask: Received[Message], why: BuildRejected) -> tuple[Said, ...]:
     if isinstance(ask.message, BuildInstance):
         why = structs.replace(why, project=ask.message.project)
     return (Answer(ask, why), Tell(why, ask))
 
 
-def taken(
+def accepted_answer(
     ask: Received[BuildInstance], request: RequestId, instances: Iterable[InstanceId]
 ) -> tuple[Said, ...]:
-    """To whoever asked, and to whoever listens: a client with a plain AMQP library waits for no answer."""
     told = BuildAccepted(request_id=request, instances=tuple(instances), project=ask.message.project)
     return (Answer(ask, told), Tell(told, ask))

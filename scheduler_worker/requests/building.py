@@ -1,49 +1,42 @@
-"""A batch of build requests from validation to their hosts: accept, find hosts, decide.
+"""A batch of build requests, from the queue to their orders: read, accept, find hosts, decide, note, answer.
 
-The request's rows are the arbiter. They are written over when the verdicts are in, if they are still open: who finds that
-it was decided otherwise meanwhile lets go of what it got.
+    read_request                core/requests.py: is the request valid, and what does one instance need?
+    Claimer.find_hosts          claiming/claimer.py: choose in the picture, claim from placement
+    after_search                core/instances/outcomes.py: the row with that outcome, and its order to the cell
+    transaction.note, tells     outbox/outbox.py: the messages that the rows have to send
 
-A row costs as much as everything else that is done here. So of many requests that come for the first time, those that
-get the host they ask for at once are written once, as placed: until then the message itself, which is not acknowledged,
-answers for what was claimed. Whoever has to wait, comes alone or comes again (it may be on its way to the dead letters)
-is written first, and so ends by its deadline whatever happens. Where even that fails for good, and the request goes to
-the dead letters, it ends before: what was claimed for it when it came first would stay claimed for ever.
+The rows of a request are the arbiter. They are overwritten when the verdicts are in, if they are still open. If a row
+was decided otherwise meanwhile, the builder releases the claim that it found.
+
+A row costs as much as everything else that is done here. So first-time requests in a batch of several that get the host
+of their first choice at once are written once, as placed. Until then the unacknowledged message answers for the claim. A
+request that has to wait, comes alone, or comes again (it may be on its way to the dead letters) is written first, and so
+ends by its deadline whatever happens. If even that fails for good, burying.py ends it before it becomes a dead letter:
+otherwise the claim that it made when it came first would stay for ever.
 """
 
-import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-import msgspec
-from msgspec import Struct, structs
-
-from bus.handling import Handler, Received, Said, Tell
-from bus.message import Message
-from bus.messages.build import (
-    BuildInstance,
-    BuildRejected,
-    InstanceId,
-    NoValidHost,
-    RequestId,
-)
-from bus.messages.cell import PlaceInCell
-from bus.messages.hosts import NODE
-from placement_worker.core.vocabulary import Vocabulary
+from bus.handling import Received, Said, Tell
+from bus.messages.build import BuildInstance, BuildRejected, InstanceId
 from scheduler_worker.claiming.claimer import Claimer
-from scheduler_worker.claiming.searching import Holds, Over, Refused, Search
-from scheduler_worker.core.instances.lifecycle import (
-    InstanceRow,
-    accepted,
-    deleted,
-    failed,
-    placed,
-    release_of,
-    released,
+from scheduler_worker.claiming.search import Search
+from scheduler_worker.core.instances.lifecycle import accepted
+from scheduler_worker.core.instances.messages import release_of
+from scheduler_worker.core.instances.outcomes import Holds, after_search
+from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.outbox.outbox import NotedRows, OutboxTransaction
+from scheduler_worker.requests.answering import (
+    SENT_AT,
+    accepted_answer,
+    other_content,
+    rejected,
+    taken_instances,
 )
-from scheduler_worker.core.requests import Wish, instances_of, read_request
-from scheduler_worker.outbox.lazy_transaction import LateTransaction, Names
-from scheduler_worker.requests.answering import SENT_AT, other_content, rejected, taken, too_old
-from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.requests.instance_ids import instance_ids_of
+from scheduler_worker.requests.reading import RequestReader, ValidRequest
+from scheduler_worker.requests.releasing import released_unless_held
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import (
     Acceptance,
@@ -54,133 +47,58 @@ from scheduler_worker.store import (
     SchedulerStore,
 )
 
-WISHES_MAX = 1000
-BURIED = "its request went to the dead letters before it was written down: ask again, by another id"
-
-_canonical = msgspec.json.Encoder(order="deterministic").encode
-
-
-class Sound(Struct, frozen=True, eq=False):
-    """A request that makes sense. The digest is of all that it says beside its id."""
-
-    ask: Received[BuildInstance]
-    id: RequestId
-    wish: Wish
-    digest: bytes
-
 
 class Builder:
     def __init__(
         self,
         store: SchedulerStore,
         claimer: Claimer,
-        vocabulary: Vocabulary,
+        reader: RequestReader,
         clock: Callable[[], datetime],
         settings: SchedulerSettings,
     ) -> None:
         self._store = store
         self._claimer = claimer
-        self._vocabulary = vocabulary
+        self._reader = reader
         self._clock = clock
         self._settings = settings
-        self._horizon = settings.horizon
-        # What requests ask for by what they say, and the digest of that: most say the same as one before.
-        self._wishes: dict[bytes, tuple[Wish, bytes]] = {}
 
-    async def on_builds(self, asks: Sequence[Received[BuildInstance]], late: LateTransaction) -> list[Said]:
+    async def on_builds(
+        self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
+    ) -> list[Said]:
         said: list[Said] = []
-        sound: list[Sound] = []
+        valid: list[ValidRequest] = []
         came_back_too_late = []
         now = self._clock()
         for ask in asks:
-            read = self._read(ask, now)
-            if isinstance(read, Sound):
-                sound.append(read)
+            read = self._reader.read(ask, now)
+            if isinstance(read, ValidRequest):
+                valid.append(read)
                 continue
             said += rejected(ask, read)
             if read.field == SENT_AT and ask.attempts:
                 # An earlier try may have claimed for it, and died before it wrote that down.
                 came_back_too_late.append(ask)
-        builds = _builds(sound, now, self._settings)
+        builds = _builds(valid, now, self._settings)
         if len(asks) > 1 and not any(ask.attempts for ask in asks):
             await self._claimer.find_at_once([one for build in builds for one in build.searches])
         found = [build for build in builds if build.is_found]
         searching = [build for build in builds if not build.is_found]
         await self._accept(searching)
-        await self._claimer.find_hosts([one for build in searching for one in build.still_open])
-        await self._write_at_once(found, late)
-        await self._decide(builds, late)
-        names = await late.note(one.row for build in builds for one in build.taken)
+        await self._claimer.find_hosts([build.searches[at] for build in searching for at in build.open])
+        await self._write_at_once(found, transaction)
+        await self._decide(builds, transaction)
+        noted = await transaction.note(row for build in builds if not build.rejection for row in build.rows)
         for build in builds:
-            said += await self._let_go(build, late)
-            for each in build.asks:
-                said += _answered(each, build, names)
+            said += await self._release(build, transaction)
+            for each in build.requests:
+                said += _answered(each, build, noted)
         for ask in came_back_too_late:
-            said += await self._let_go_of_what_nobody_has(ask, late)
+            said += await released_unless_held(ask, transaction, self._clock())
         return said
-
-    @property
-    def before_burial(self) -> Mapping[type[Message], Sequence[Handler]]:
-        """How a request ends that goes to the dead letters."""
-        return {BuildInstance: (self._end_buried, self._let_go_of_buried)}
-
-    async def _end_buried(self, asks: Sequence[Received[BuildInstance]], late: LateTransaction) -> list[Said]:
-        """A request that was never written ends in error, by a row without its name: a client's words may be what the
-        database refuses. Whoever has a copy of the request in hand finds that row, and lets go of what it claims.
-        """
-        said: list[Said] = []
-        now = self._clock()
-        for ask in asks:
-            read = self._read(ask, now)
-            if not isinstance(read, Sound):
-                # Rejected when it came; but an earlier try may have claimed for what has become too old.
-                said += await self._let_go_of_what_nobody_has(ask, late) if read.field == SENT_AT else ()
-                continue
-            build = _Build(read, now, self._settings)
-            ended = NewRequest(read.id, read.digest, tuple(_ended(row, now) for row in build.rows))
-            (acceptance,) = await (await late.begun()).accept([ended])
-            build.learn(acceptance)
-            if isinstance(build.judged, BuildRejected):
-                said += await self._let_go_of_what_nobody_has(ask, late)
-                continue
-            names = await late.note(one.row for one in build.taken)
-            said += [
-                Tell(message, ask, kept)
-                for one in build.taken
-                for kept, message in names.kept_messages(one.row)
-            ]
-        return said
-
-    async def _let_go_of_buried(
-        self, asks: Sequence[Received[BuildInstance]], late: LateTransaction
-    ) -> list[Said]:
-        """Where no row of the request can be written, no copy of it can be placed: its claims are released all the same."""
-        return [each for ask in asks for each in await self._let_go_of_what_nobody_has(ask, late)]
-
-    def _read(self, ask: Received[BuildInstance], now: datetime) -> "Sound | BuildRejected":
-        build = ask.message
-        understood = self._understood(build, _canonical(structs.replace(build, request_id=None)))
-        if isinstance(understood, BuildRejected):
-            return understood
-        if ask.sent_at is not None and now - ask.sent_at > self._horizon:
-            return too_old(ask, self._horizon)
-        assert build.request_id is not None, "a request without an id is rejected"
-        return Sound(ask, build.request_id, *understood)
-
-    def _understood(self, build: BuildInstance, content: bytes) -> tuple[Wish, bytes] | BuildRejected:
-        """What it wishes, and the digest of what it says beside its id."""
-        if build.request_id is not None and (known := self._wishes.get(content)) is not None:
-            return known
-        wish = read_request(build, self._vocabulary)
-        if isinstance(wish, BuildRejected):
-            return wish
-        if len(self._wishes) >= WISHES_MAX:
-            self._wishes.clear()
-        understood = self._wishes[content] = wish, hashlib.sha256(content).digest()
-        return understood
 
     async def _accept(self, builds: Sequence["_Build"]) -> None:
-        """Committed, and so their deadline set, before anything that may take long."""
+        """Committed, and so with a deadline, before anything that may take long."""
         if not builds:
             return
         async with self._store.transaction() as transaction:
@@ -188,197 +106,138 @@ class Builder:
         for build, acceptance in zip(builds, acceptances, strict=True):
             build.learn(acceptance)
 
-    async def _write_at_once(self, builds: Sequence["_Build"], late: LateTransaction) -> None:
-        """Somebody may have been there before, with the same request, another, or a delete."""
+    async def _write_at_once(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
+        """Another worker may have been there before, with the same request, another one, or a delete."""
         if not builds:
             return
         now = self._clock()
-        acceptances = await (await late.begun()).accept([build.as_placed(now) for build in builds])
+        acceptances = await (await transaction.begun()).accept([build.as_placed(now) for build in builds])
         for build, acceptance in zip(builds, acceptances, strict=True):
             build.learn(acceptance)
 
-    async def _decide(self, builds: Sequence["_Build"], late: LateTransaction) -> None:
-        """Compare and set: what is still open becomes what was found."""
+    async def _decide(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
+        """Compare and set: rows that are still open take the outcome of their search."""
         now = self._clock()
-        decided = {
-            row.id: (one, row)
+        decided = [
+            (build, at, row)
             for build in builds
-            for one in build.still_open
-            if (row := _decided(one.row, one, now, self._settings)) is not None
-        }
+            for at in build.open
+            if (row := build.decided(at, now)) is not None
+        ]
         if decided:
-            others = await (await late.begun()).decide([row for _, row in decided.values()])
-            for id_, (one, row) in decided.items():
-                one.row = others.get(id_, row)
+            others = await (await transaction.begun()).decide([row for _, _, row in decided])
+            for build, at, row in decided:
+                build.rows[at] = others.get(row.id, row)
 
-    async def _let_go(self, build: "_Build", late: LateTransaction) -> list[Said]:
-        """Of what it found, if it was decided otherwise meanwhile."""
-        ask = build.asks[0].ask
-        # An earlier try of a rejected request may have claimed for it, and died before it let go.
-        if isinstance(build.judged, BuildRejected):
-            if ask.attempts or any(isinstance(one.outcome, Holds) for one in build.searches):
-                return await self._let_go_of_what_nobody_has(ask, late, new=_new_claims(build))
-            return []
-        return [
-            Tell(released(one.row), ask)
-            for one in build.searches
-            if isinstance(held := one.outcome, Holds)
-            and (one.row.is_open or one.row.may_lose(is_new=held.is_new))
+    async def _release(self, build: "_Build", transaction: OutboxTransaction) -> list[Said]:
+        """Release what the searches found, if the instances were decided otherwise meanwhile."""
+        ask = build.requests[0].ask
+        held = [
+            (row, one.outcome)
+            for row, one in zip(build.rows, build.searches, strict=True)
+            if isinstance(one.outcome, Holds)
         ]
-
-    async def _let_go_of_what_nobody_has(
-        self, ask: Received[BuildInstance], late: LateTransaction, *, new: Collection[InstanceId] = ()
-    ) -> list[Said]:
-        """Release what this request may have claimed for instances that have no row, or whose row holds nothing any more:
-        placement may have forgotten by now that they ended, and grant it.
-        """
-        instances = sorted(instances_of(ask.message, instance_id_of), key=lambda id_: id_.int)
-        known = await (await late.begun()).lock(instances)
-        return [
-            Tell(release_of(id_, self._clock()), ask)
-            for id_ in instances
-            if (row := known.get(id_)) is None or row.may_lose(is_new=id_ in new)
-        ]
+        if build.rejection is None:
+            return [
+                Tell(release_of(row.id, row.issued_at), ask)
+                for row, holds in held
+                if row.is_open or row.may_lose(is_new=holds.is_new)
+            ]
+        # An earlier try of a rejected request may have claimed for it, and died before it released that.
+        if ask.attempts or held:
+            new: set[InstanceId] = {row.id for row, holds in held if holds.is_new}
+            return await released_unless_held(ask, transaction, self._clock(), new=new)
+        return []
 
 
 class _Build:
-    """A request on its way, with all who ask for it in this batch."""
+    """A request on its way, with every delivery of it in this batch; the first one counts."""
 
-    def __init__(self, one: Sound, now: datetime, settings: SchedulerSettings) -> None:
-        self.asks = [one]
-        self.settings = settings
-        self.rows = _rows(one.ask.message, now, settings)
-        self.searches = [Search(row, one.ask.message, one.wish) for row in self.rows]
-        self.judged: Known | BuildRejected = Known(self.rows)
+    def __init__(self, request: ValidRequest, now: datetime, settings: SchedulerSettings) -> None:
+        self.requests = [request]
+        self.rows = list(new_rows(request.ask.message, now, settings))
+        self.searches = [
+            Search(row.id, row.issued_at, request.ask.message, request.spec) for row in self.rows
+        ]
+        self.rejection: BuildRejected | None = None
+        self._node_timeout_s = settings.node_request_timeout_s
 
     @property
     def is_found(self) -> bool:
         return all(isinstance(one.outcome, Holds) for one in self.searches)
 
+    @property
+    def open(self) -> list[int]:
+        """Which of its instances are to be decided; none of a request that is rejected."""
+        return [] if self.rejection else [at for at, row in enumerate(self.rows) if row.is_open]
+
     def learn(self, acceptance: Acceptance) -> None:
-        self.judged = _judged(self.asks[0].ask, self.asks[0].id, acceptance)
-        if isinstance(self.judged, Known):
-            for one, row in zip(self.searches, self.judged.rows, strict=True):
-                one.row = row
+        request = self.requests[0]
+        judged = rows_or_rejection(request, acceptance)
+        if isinstance(judged, BuildRejected):
+            self.rejection = judged
+            return
+        self.rows = list(judged)
+        for row, search in zip(self.rows, self.searches, strict=True):
+            # It may have been accepted before: its claim was made with that time.
+            search.issued_at = row.issued_at
 
-    @property
-    def taken(self) -> Sequence[Search]:
-        """None of a request that is refused."""
-        return self.searches if isinstance(self.judged, Known) else ()
-
-    @property
-    def still_open(self) -> list[Search]:
-        """Those to decide."""
-        return [one for one in self.taken if one.row.is_open]
+    def decided(self, at: int, now: datetime) -> InstanceRow | None:
+        search = self.searches[at]
+        return after_search(
+            self.rows[at],
+            search.build,
+            search.outcome,
+            search.refusals,
+            now,
+            node_timeout_s=self._node_timeout_s,
+        )
 
     def as_new(self) -> NewRequest:
-        return NewRequest(self.asks[0].id, self.asks[0].digest, self.rows)
+        return NewRequest(self.requests[0].id, self.requests[0].digest, tuple(self.rows))
 
     def as_placed(self, now: datetime) -> NewRequest:
-        decided = [_decided(one.row, one, now, self.settings) for one in self.searches]
+        decided = [self.decided(at, now) for at in range(len(self.rows))]
         rows = tuple([row for row in decided if row is not None])
-        return NewRequest(self.asks[0].id, self.asks[0].digest, rows)
+        return NewRequest(self.requests[0].id, self.requests[0].digest, rows)
 
 
-def _builds(sound: Sequence[Sound], now: datetime, settings: SchedulerSettings) -> list[_Build]:
-    """A request that came twice is built once, as it came first."""
+def _builds(valid: Sequence[ValidRequest], now: datetime, settings: SchedulerSettings) -> list[_Build]:
+    """A request that came twice is built once, with the content that came first."""
     builds: dict[int, _Build] = {}
-    for one in sound:
+    for one in valid:
         if known := builds.get(one.id.int):
-            known.asks.append(one)
+            known.requests.append(one)
         else:
             builds[one.id.int] = _Build(one, now, settings)
     return list(builds.values())
 
 
-def _answered(one: Sound, build: _Build, names: Names) -> list[Said]:
-    if isinstance(build.judged, BuildRejected):
-        return list(rejected(one.ask, build.judged))
-    if one.digest != build.asks[0].digest:
-        return list(rejected(one.ask, other_content(one.ask)))
-    said = list(taken(one.ask, one.id, [row.id for row in build.rows]))
-    if one is build.asks[0]:
-        for each in build.searches:
-            said += [Tell(message, one.ask, kept) for kept, message in names.kept_messages(each.row)]
-    return said
-
-
-def _rows(build: BuildInstance, now: datetime, settings: SchedulerSettings) -> tuple[InstanceRow, ...]:
-    """Until a host is chosen nobody knows its kind: the rows are due as if it were a hypervisor."""
+def new_rows(build: BuildInstance, now: datetime, settings: SchedulerSettings) -> tuple[InstanceRow, ...]:
+    """Until a host is chosen its kind is unknown: the rows are due as if it were a hypervisor."""
     seconds = settings.request_timeout_s if build.deadline_s is None else build.deadline_s
-    ends_by = now + timedelta(seconds=seconds)
-    return accepted(build, instances_of(build, instance_id_of), now, ends_by)
+    return accepted(build, instance_ids_of(build), now, now + timedelta(seconds=seconds))
 
 
-def _ended(row: InstanceRow, now: datetime) -> InstanceRow:
-    nameless = structs.replace(row, told=structs.replace(row.told, name=""))
-    ended = failed(nameless, now, reason=BURIED)
-    assert ended is not None, "nothing is decided of a new row"
-    return ended
-
-
-def _judged(
-    ask: Received[BuildInstance], request: RequestId, acceptance: Acceptance
-) -> Known | BuildRejected:
+def rows_or_rejection(
+    request: ValidRequest, acceptance: Acceptance
+) -> tuple[InstanceRow, ...] | BuildRejected:
     match acceptance:
-        case Known():
-            return acceptance
+        case Known(rows):
+            return rows
         case OtherContent():
-            return other_content(ask)
+            return other_content(request.ask)
         case InstancesTaken(instances):
-            return BuildRejected(
-                request_id=request,
-                field="instance_ids",
-                value=", ".join(map(str, instances)),
-                reason="duplicate id: they belong to another request",
-            )
+            return taken_instances(request.id, instances)
 
 
-def _new_claims(build: _Build) -> set[InstanceId]:
-    """The instances that had no share before this try of the request claimed one."""
-    return {one.row.id for one in build.searches if isinstance(one.outcome, Holds) and one.outcome.is_new}
-
-
-def _decided(row: InstanceRow, one: Search, now: datetime, settings: SchedulerSettings) -> InstanceRow | None:
-    match one.outcome:
-        case Holds() as holds:
-            order = _order(row, one.build, holds, settings)
-            return placed(row, order, holds.choice.name, now, refusals=tuple(one.refusals))
-        case NoValidHost() as nowhere:
-            return failed(row, now, reason="no valid host", no_valid_host=nowhere)
-        case Refused(reason):
-            return failed(row, now, reason=reason)
-        case Over(reason):
-            return deleted(row, now, reason) if row.is_open else None
-        case None:
-            return None
-
-
-def _order(row: InstanceRow, build: BuildInstance, holds: Holds, settings: SchedulerSettings) -> PlaceInCell:
-    assert build.flavor is not None, "a request without a flavor is rejected"
-    return PlaceInCell(
-        cell=holds.cell,
-        instance=row.id,
-        request_id=row.told.request_id,
-        attempt=holds.attempt,
-        issued_at=row.issued_at,
-        ends_by=_ends_by(row, build, holds, settings),
-        flavor=build.flavor,
-        chosen=holds.choice,
-        alternates=holds.alternates,
-        name=row.told.name,
-        project=build.project,
-        user=build.user,
-        image_properties=build.image_properties,
-        group=build.group,
-        image=build.image,
-        config_drive=build.config_drive,
-        ports=build.ports,
-    )
-
-
-def _ends_by(row: InstanceRow, build: BuildInstance, holds: Holds, settings: SchedulerSettings) -> datetime:
-    """Counted from the acceptance. A request that names no deadline, and may be built on a node, has a node's time."""
-    if build.deadline_s is None and NODE in [each.kind for each in (holds.choice, *holds.alternates)]:
-        return row.issued_at + timedelta(seconds=settings.node_request_timeout_s)
-    return row.ends_by
+def _answered(request: ValidRequest, build: _Build, noted: NotedRows) -> list[Said]:
+    if build.rejection is not None:
+        return list(rejected(request.ask, build.rejection))
+    if request.digest != build.requests[0].digest:
+        return list(rejected(request.ask, other_content(request.ask)))
+    said = list(accepted_answer(request.ask, request.id, [row.id for row in build.rows]))
+    if request is build.requests[0]:
+        for row in build.rows:
+            said += noted.tells(row, request.ask)
+    return said

@@ -23,7 +23,8 @@ from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
-from scheduler_worker.core.instances.lifecycle import NO_REQUEST, CellsWord, InstanceRow
+from scheduler_worker.core.instances.lifecycle import CellEvent
+from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import Acceptance, InstanceQuery, NewRequest, Noted, SchedulerTransaction
 from scheduler_worker.store_sql import reading
 from scheduler_worker.store_sql.accepting import Rows, accept
@@ -113,7 +114,7 @@ class SqlSchedulerTransaction:
         if known and (written := await self._instances.write([values(row) for row in known])) < len(known):
             raise Bug(f"{written} of {len(known)} instances were there, although locked")
 
-    async def hear(self, words: Sequence[CellsWord]) -> int:
+    async def hear(self, words: Sequence[CellEvent]) -> int:
         if not words:
             return 0
         ordered = sorted(words, key=lambda word: word.instance.id.int)

@@ -10,7 +10,8 @@ from uuid import UUID
 
 from bus.errors import Transient
 from bus.messages.build import InstanceId
-from scheduler_worker.core.instances.lifecycle import NO_REQUEST, InstanceRow, adopted
+from scheduler_worker.core.instances.lifecycle import adopted
+from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import Acceptance, InstancesTaken, Known, NewRequest, OtherContent
 from scheduler_worker.store_sql.rows import Values, new_values, row_of, standing_of
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from bus.handling import Kept
 from bus.messages.build import InstanceId
 from bus.sql import among
-from scheduler_worker.core.instances.lifecycle import InstanceRow
+from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import InstanceQuery, Noted
 from scheduler_worker.store_sql.rows import READ, ids_in, row_of
 from scheduler_worker.tables import instances as table

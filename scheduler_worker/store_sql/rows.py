@@ -23,7 +23,8 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import PlaceInCell
-from scheduler_worker.core.instances.lifecycle import DELETED, NO_REQUEST, PLACED, CellsWord, InstanceRow
+from scheduler_worker.core.instances.lifecycle import CellEvent
+from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, InstanceRow
 
 _CHANGING = (
     *("state", "sequence", "heard", "cell", "host", "attempt", "changed_at", "due_at", "ended_at", "unsaid"),
@@ -85,7 +86,7 @@ def values(row: InstanceRow) -> Values:
     return (row.id, *_changing_values(row))
 
 
-def heard_values(word: CellsWord) -> Values:
+def heard_values(word: CellEvent) -> Values:
     """Those of `HEARD`."""
     said = word.instance
     return (said.id, word.cell, said.sequence, said.host, said.attempt, said.changed_at)

@@ -8,7 +8,7 @@ from bus.messages.hosts import HostState
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.plugins import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.requests import InstanceSpec
 from tests.benchmarks.clouds import Cloud, hosts_alone, trees
 from tests.benchmarks.cpu import OneProcess
 from tests.benchmarks.measuring import Details, Effort, Result, Work, measured
@@ -19,20 +19,20 @@ BATCHES = 5
 PLUGINS = standard_plugins()
 
 
-def equal_wishes() -> list[Wish]:
-    return [_wish(0)] * BATCH
+def equal_specs() -> list[InstanceSpec]:
+    return [_spec(0)] * BATCH
 
 
-def different_wishes() -> list[Wish]:
-    return [_wish(number) for number in range(BATCH)]
+def different_specs() -> list[InstanceSpec]:
+    return [_spec(number) for number in range(BATCH)]
 
 
-def _wish(number: int) -> Wish:
+def _spec(number: int) -> InstanceSpec:
     amounts = (("DISK_GB", 20), ("MEMORY_MB", 2048 + number), ("VCPU", 2))
-    return Wish(amounts=amounts)
+    return InstanceSpec(amounts=amounts)
 
 
-WISHES = {"equal": equal_wishes(), "different": different_wishes()}
+WISHES = {"equal": equal_specs(), "different": different_specs()}
 
 
 async def choosing_section(effort: Effort) -> list[Result]:
@@ -41,7 +41,7 @@ async def choosing_section(effort: Effort) -> list[Result]:
     return [
         await measured(
             "hosts, chosen",
-            {"cloud": cloud.name, "wishes": kind},
+            {"cloud": cloud.name, "specs": kind},
             {"python": OneProcess(os.getpid())},
             operations=effort.operations(BATCHES * BATCH, BATCH),
             effort=effort,
@@ -61,12 +61,12 @@ def picture_of(cloud: Cloud) -> Picture:
     return picture
 
 
-def _prepare(picture: Picture, wishes: Sequence[Wish], count: int) -> Work:
-    return partial(_choose, picture, wishes, count)
+def _prepare(picture: Picture, specs: Sequence[InstanceSpec], count: int) -> Work:
+    return partial(_choose, picture, specs, count)
 
 
-async def _choose(picture: Picture, wishes: Sequence[Wish], count: int) -> Details:
+async def _choose(picture: Picture, specs: Sequence[InstanceSpec], count: int) -> Details:
     for turn in range(max(1, count // BATCH)):
-        chosen = sum(isinstance(one, Chosen) for one in choose(picture, wishes, PLUGINS, salt=turn))
-        assert chosen == BATCH, f"{chosen} of {BATCH} wishes found a host, and there is room for all"
+        chosen = sum(isinstance(one, Chosen) for one in choose(picture, specs, PLUGINS, salt=turn))
+        assert chosen == BATCH, f"{chosen} of {BATCH} specs found a host, and there is room for all"
     return {}

@@ -29,11 +29,6 @@ from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import ResourceAmount, Share
 from bus.topology import CELL0
 from scheduler_worker.core.instances.lifecycle import (
-    ACCEPTED,
-    ACTIVE,
-    DELETED,
-    ERROR,
-    InstanceRow,
     accepted,
     deleted,
     deleted_unseen,
@@ -43,6 +38,7 @@ from scheduler_worker.core.instances.lifecycle import (
     placed,
 )
 from scheduler_worker.core.instances.rebuilds import rebuilt
+from scheduler_worker.core.instances.rows import ACCEPTED, ACTIVE, DELETED, ERROR, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
     InstanceQuery,

@@ -21,7 +21,7 @@ from scheduler_worker.core.choosing.plugins import Plugins, standard_plugins
 from scheduler_worker.core.choosing.ranking import BAND
 from scheduler_worker.core.choosing.weighers import FreeAmount
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import provider
 from tests.properties.bounds import THOROUGH
 
@@ -57,28 +57,28 @@ class Host:
             usable = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
             self.free[resource] = usable - inventory.used
 
-    def first_failure(self, wish: Wish) -> str | None:
-        asked_for = not wish.hosts or self.name in wish.hosts
+    def first_failure(self, spec: InstanceSpec) -> str | None:
+        asked_for = not spec.hosts or self.name in spec.hosts
         holds = {
             "registered": self.registered,
             "up": self.up,
             "enabled": self.enabled,
             "inventory": self.inventories is not None,
             "cell": self.booked_cell == self.cell,
-            "bare metal": self.is_asked_for(wish) if self.is_node else not wish.is_for_nodes,
-            "projects": not self.projects or wish.project in self.projects,
-            "availability zone": wish.availability_zone in ("", self.zone),
-            "asked hosts": asked_for and self.name not in wish.ignore_hosts,
-            "traits": set(wish.required) <= set(self.traits) and not set(wish.forbidden) & set(self.traits),
+            "bare metal": self.is_asked_for(spec) if self.is_node else not spec.is_for_nodes,
+            "projects": not self.projects or spec.project in self.projects,
+            "availability zone": spec.availability_zone in ("", self.zone),
+            "asked hosts": asked_for and self.name not in spec.ignore_hosts,
+            "traits": set(spec.required) <= set(self.traits) and not set(spec.forbidden) & set(self.traits),
             "io ops": self.io_ops < IO_OPS_MAX,
             "instances": self.instances < INSTANCES_MAX,
-            "capacity": all(self.gives(*amount) for amount in wish.amounts),
+            "capacity": all(self.gives(*amount) for amount in spec.amounts),
         }
         # A host that is neither registered nor up is told as the first of these.
         return next((name for name, is_so in holds.items() if not is_so), None)
 
-    def is_asked_for(self, wish: Wish) -> bool:
-        return any(resource in (self.inventories or {}) for resource, _ in wish.amounts)
+    def is_asked_for(self, spec: InstanceSpec) -> bool:
+        return any(resource in (self.inventories or {}) for resource, _ in spec.amounts)
 
     def gives(self, resource: str, amount: int) -> bool:
         inventory = (self.inventories or {}).get(resource)
@@ -89,10 +89,10 @@ class Host:
             and amount <= self.free[resource]
         )
 
-    def take(self, wish: Wish) -> None:
+    def take(self, spec: InstanceSpec) -> None:
         self.instances += 1
         self.io_ops += 1
-        for resource, amount in wish.amounts:
+        for resource, amount in spec.amounts:
             self.free[resource] -= amount
 
 
@@ -197,18 +197,18 @@ OF_NODES: tuple[dict[str, object], ...] = (
 )
 
 
-def a_wish(amounts: tuple[tuple[str, int], ...], picky: dict[str, Any]) -> Wish:
-    return Wish(amounts=amounts, **PLAIN | picky)
+def a_spec(amounts: tuple[tuple[str, int], ...], picky: dict[str, Any]) -> InstanceSpec:
+    return InstanceSpec(amounts=amounts, **PLAIN | picky)
 
 
 WISHES = st.one_of(
-    *[st.builds(a_wish, st.sampled_from(AMOUNTS[:3] * 4 + AMOUNTS[3:]), st.sampled_from(PICKY))] * 3,
-    st.builds(a_wish, st.just(((GOLD, 1),)), st.sampled_from(OF_NODES)),
+    *[st.builds(a_spec, st.sampled_from(AMOUNTS[:3] * 4 + AMOUNTS[3:]), st.sampled_from(PICKY))] * 3,
+    st.builds(a_spec, st.just(((GOLD, 1),)), st.sampled_from(OF_NODES)),
 )
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> list[Wish]:
+def batches(draw: st.DrawFn) -> list[InstanceSpec]:
     shapes = draw(st.lists(WISHES, min_size=1, max_size=3))
     length = draw(st.sampled_from([8, 12, 1, 3]))
     return draw(st.lists(st.sampled_from(shapes), min_size=length, max_size=length))
@@ -253,7 +253,7 @@ def _booked(host: Host, number: int) -> ProviderState:
 
 
 class Scale:
-    """How good hosts are, as measured among those that qualified when a wish was first looked at."""
+    """How good hosts are, as measured among those that qualified when a spec was first looked at."""
 
     def __init__(self, qualified: Sequence[Host], *, is_packing: bool) -> None:
         self._sign = -1 if is_packing else 1
@@ -267,10 +267,10 @@ class Scale:
         )
 
 
-def in_order_of_decision(wishes: Sequence[Wish]) -> dict[Wish, list[int]]:
-    alike: dict[Wish, list[int]] = {}
-    for position, wish in enumerate(wishes):
-        alike.setdefault(wish, []).append(position)
+def in_order_of_decision(specs: Sequence[InstanceSpec]) -> dict[InstanceSpec, list[int]]:
+    alike: dict[InstanceSpec, list[int]] = {}
+    for position, spec in enumerate(specs):
+        alike.setdefault(spec, []).append(position)
     return alike
 
 
@@ -280,24 +280,26 @@ def test_every_choice_is_one_that_the_slow_way_could_have_made() -> None:
     @THOROUGH
     @given(
         cloud=clouds(),
-        wishes=batches(),
+        specs=batches(),
         plugins=st.sampled_from([SPREADING, PACKING]),
         salt=st.integers(0, 3),
         alternates=st.sampled_from([2, 0, 1, 3]),
     )
-    def check(cloud: list[Host], wishes: list[Wish], plugins: Plugins, salt: int, alternates: int) -> None:
-        outcomes = choose(picture_of(cloud), wishes, plugins, salt, alternates)
+    def check(
+        cloud: list[Host], specs: list[InstanceSpec], plugins: Plugins, salt: int, alternates: int
+    ) -> None:
+        outcomes = choose(picture_of(cloud), specs, plugins, salt, alternates)
 
-        assert len(outcomes) == len(wishes)
+        assert len(outcomes) == len(specs)
         by_id = {provider(host.name): host for host in cloud}
-        for wish, positions in in_order_of_decision(wishes).items():
+        for spec, positions in in_order_of_decision(specs).items():
             mine = [outcomes[position] for position in positions]
-            taken = _follow(wish, mine, by_id, is_packing=plugins is PACKING)
+            taken = _follow(spec, mine, by_id, is_packing=plugins is PACKING)
             for outcome in mine:
                 if isinstance(outcome, NoValidHost):
-                    _check_refusal(wish, outcome, by_id.values())
+                    _check_refusal(spec, outcome, by_id.values())
                 else:
-                    _check_alternates(wish, outcome, by_id, alternates)
+                    _check_alternates(spec, outcome, by_id, alternates)
                     met["nodes"] += outcome.choice.kind == NODE
                     met["alternates"] += len(outcome.alternates)
             met["chosen"] += taken
@@ -310,47 +312,53 @@ def test_every_choice_is_one_that_the_slow_way_could_have_made() -> None:
 
 
 def _follow(
-    wish: Wish, outcomes: list[Chosen | NoValidHost], by_id: dict[ProviderId, Host], *, is_packing: bool
+    spec: InstanceSpec,
+    outcomes: list[Chosen | NoValidHost],
+    by_id: dict[ProviderId, Host],
+    *,
+    is_packing: bool,
 ) -> int:
     """Take what was chosen, one after the other, and see that it was there and as good as any; how many there were."""
     scale = Scale(
-        [host for host in by_id.values() if host.first_failure(wish) is None], is_packing=is_packing
+        [host for host in by_id.values() if host.first_failure(spec) is None], is_packing=is_packing
     )
     for taken, outcome in enumerate(outcomes):
-        qualified = [host for host in by_id.values() if host.first_failure(wish) is None]
+        qualified = [host for host in by_id.values() if host.first_failure(spec) is None]
         if isinstance(outcome, NoValidHost):
-            assert not qualified, f"{wish} was refused, but {qualified[0]} would do"
+            assert not qualified, f"{spec} was refused, but {qualified[0]} would do"
             assert all(later == outcome for later in outcomes[taken:])
             return taken
         host = by_id[outcome.choice.share.host]
-        assert host.first_failure(wish) is None
+        assert host.first_failure(spec) is None
         assert scale.score(host) >= max(map(scale.score, qualified)) - BAND - 1e-6
         assert (outcome.choice.name, outcome.cell) == (host.name, host.cell)
         assert outcome.choice.kind == (NODE if host.is_node else "")
         amounts = [(one.provider, one.resource, one.amount) for one in outcome.choice.share.amounts]
-        assert amounts == [(provider(host.name), *amount) for amount in wish.amounts]
-        host.take(wish)
+        assert amounts == [(provider(host.name), *amount) for amount in spec.amounts]
+        host.take(spec)
     return len(outcomes)
 
 
-def _check_refusal(wish: Wish, outcome: NoValidHost, cloud: Iterable[Host]) -> None:
-    failures = Counter(host.first_failure(wish) for host in cloud)
+def _check_refusal(spec: InstanceSpec, outcome: NoValidHost, cloud: Iterable[Host]) -> None:
+    failures = Counter(host.first_failure(spec) for host in cloud)
     assert {step.step: step.removed for step in outcome.steps} == failures
     assert outcome.hosts == sum(step.removed for step in outcome.steps)
-    if wish.hosts:
-        assert {miss.host.lower() for miss in outcome.nearest} == set(wish.hosts)
+    if spec.hosts:
+        assert {miss.host.lower() for miss in outcome.nearest} == set(spec.hosts)
     else:
         assert len(outcome.nearest) == min(3, outcome.hosts)
     assert all(miss.reason for miss in outcome.nearest)
 
 
-def _check_alternates(wish: Wish, outcome: Chosen, by_id: dict[ProviderId, Host], alternates: int) -> None:
+def _check_alternates(
+    spec: InstanceSpec, outcome: Chosen, by_id: dict[ProviderId, Host], alternates: int
+) -> None:
     """They would do even after all that was chosen, and there are as many as are wanted, or could be had."""
     chosen = outcome.choice.share.host
     possible = [
         which
         for which, host in by_id.items()
-        if which != chosen and host.cell == outcome.cell and host.first_failure(wish) is None
+        if which != chosen and host.cell == outcome.cell and host.first_failure(spec) is None
     ]
     named = [other.share.host for other in outcome.alternates]
     assert len(set(named)) == len(named) == min(alternates, len(possible))

@@ -21,7 +21,7 @@ from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.explaining import why_not
 from scheduler_worker.core.choosing.plugins import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import consumer
 from tests.properties.bounds import THOROUGH
 from tests.properties.woodlands import LARGE_ASKS, TRAITS, rarely, woodlands
@@ -31,10 +31,10 @@ ONE_EACH = tuple((trait,) for trait in TRAITS)
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> Wish:
+def specs(draw: st.DrawFn) -> InstanceSpec:
     required: tuple[str, ...] = draw(rarely((*ONE_EACH, TRAITS[:2]), ()))
     forbidden: tuple[str, ...] = draw(rarely(ONE_EACH, (), one_in=6))
-    return Wish(
+    return InstanceSpec(
         amounts=tuple(sorted(draw(st.sampled_from(LARGE_ASKS)).items())),
         required=required,
         forbidden=tuple(trait for trait in forbidden if trait not in required),
@@ -60,11 +60,11 @@ def index_of(states: Iterable[ProviderState]) -> ProviderIndex:
     return index
 
 
-def query_of(wish: Wish) -> CandidatesQuery:
+def query_of(spec: InstanceSpec) -> CandidatesQuery:
     group = Group(
-        resources=dict(wish.amounts),
-        required=tuple((trait,) for trait in wish.required),
-        forbidden=wish.forbidden,
+        resources=dict(spec.amounts),
+        required=tuple((trait,) for trait in spec.required),
+        forbidden=spec.forbidden,
     )
     return CandidatesQuery(groups=(group,))
 
@@ -84,10 +84,10 @@ def homes(index: ProviderIndex, candidate: Candidate) -> set[ProviderId]:
     }
 
 
-def homes_of(states: Iterable[ProviderState], wish: Wish) -> dict[frozenset[object], set[ProviderId]]:
+def homes_of(states: Iterable[ProviderState], spec: InstanceSpec) -> dict[frozenset[object], set[ProviderId]]:
     """Of each candidate that placement finds, by what it takes."""
     index = index_of(states)
-    found = find_candidates(index, query_of(wish)).written_out(index)
+    found = find_candidates(index, query_of(spec)).written_out(index)
     return {frozenset(each.amounts): homes(index, each) for each in found}
 
 
@@ -110,12 +110,12 @@ def test_hosts_that_qualify_are_those_where_one_could_live_with_a_candidate() ->
     met: Counter[str] = Counter()
 
     @THOROUGH
-    @given(woodlands(), wishes())
-    def check(states: list[ProviderState], wish: Wish) -> None:
+    @given(woodlands(), specs())
+    def check(states: list[ProviderState], spec: InstanceSpec) -> None:
         hosts = {state.name: state.id for state in states if state.parent is None}
-        refused = {hosts[miss.host] for miss in why_not(picture_of(states), wish, PLUGINS)}
+        refused = {hosts[miss.host] for miss in why_not(picture_of(states), spec, PLUGINS)}
 
-        expected = set().union(*homes_of(states, wish).values())
+        expected = set().union(*homes_of(states, spec).values())
 
         assert set(hosts.values()) - refused == expected
         met["qualified"] += len(expected)
@@ -131,11 +131,11 @@ def test_each_choice_of_a_batch_is_a_candidate_when_those_before_it_are_claimed(
     @THOROUGH
     @given(
         states=woodlands(),
-        shapes=st.lists(wishes(), min_size=1, max_size=2),
+        shapes=st.lists(specs(), min_size=1, max_size=2),
         held=st.sampled_from([0, 0, 1, 3]),
         alternates=st.sampled_from([2, 0]),
     )
-    def check(states: list[ProviderState], shapes: list[Wish], held: int, alternates: int) -> None:
+    def check(states: list[ProviderState], shapes: list[InstanceSpec], held: int, alternates: int) -> None:
         picture = picture_of(states)
         now = states
         # What this scheduler has chosen, and nobody has answered.
@@ -145,11 +145,11 @@ def test_each_choice_of_a_batch_is_a_candidate_when_those_before_it_are_claimed(
                 now = using(now, one.choice.share)
                 met["held"] += 1
 
-        batch = [wish for wish in dict.fromkeys(shapes) for _ in range(4)]
-        for wish, one in zip(batch, choose(picture, batch, PLUGINS, 0, alternates), strict=True):
-            found = homes_of(now, wish)
+        batch = [spec for spec in dict.fromkeys(shapes) for _ in range(4)]
+        for spec, one in zip(batch, choose(picture, batch, PLUGINS, 0, alternates), strict=True):
+            found = homes_of(now, spec)
             if isinstance(one, NoValidHost):
-                assert not any(found.values()), f"{wish} was refused, but could have {found}"
+                assert not any(found.values()), f"{spec} was refused, but could have {found}"
                 met["refused"] += 1
                 continue
             share = one.choice.share

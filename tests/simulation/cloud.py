@@ -18,7 +18,7 @@ from bus.topology import Limits, objects_of, user_of
 from cell_conductor.core.instance import Instance
 from compute_sim.core.attempts import Attempted
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
-from scheduler_worker.core.instances.lifecycle import InstanceRow
+from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation import faults as may
 from tests.simulation.admins import Admins
 from tests.simulation.books_checker import BooksChecker

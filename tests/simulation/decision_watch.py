@@ -8,9 +8,10 @@ import cell_conductor.core.decide as of_cells
 import placement_worker.handlers as of_placement
 from bus.messages.administration import Write, WriteVerdict
 from placement_worker import admin_writes
-from scheduler_worker import handlers, store_memory, timers
-from scheduler_worker.core.instances.lifecycle import PLACED
-from scheduler_worker.requests import building, rebuilding
+from scheduler_worker import store_memory
+from scheduler_worker.core.instances import outcomes
+from scheduler_worker.core.instances.rows import PLACED
+from scheduler_worker.requests import building, burying, cell_events, deadlines, deleting, rebuilding
 from scheduler_worker.store import Known
 from tests.simulation.faulty_scheduler_store import RequestsTransaction
 from tests.simulation.replacing import replaced
@@ -32,16 +33,17 @@ def watched_decisions(see: See, judged: Judged) -> Iterator[None]:
         stack.enter_context(replaced(admin_writes, "decide_reshape", lambda real: _reshaped(real, judged)))
         stack.enter_context(replaced(of_cells, "_judge", lambda real: _in_a_cell(real, see)))
         stack.enter_context(replaced(of_placement, "_claim_answered", lambda real: _judgement(real, see)))
-        stack.enter_context(replaced(building, "_judged", lambda real: _asked(real, see)))
+        for owner in (building, burying):
+            stack.enter_context(replaced(owner, "rows_or_rejection", lambda real: _asked(real, see)))
         for owner, name, event in (
-            (handlers, "deleted", "DeleteInstance"),
-            (handlers, "deleted_unseen", "DeleteInstance"),
-            (handlers, "heard", ""),
+            (deleting, "after_delete", "DeleteInstance"),
+            (cell_events, "heard", ""),
             (rebuilding, "rebuilt", "RebuildInstance"),
             (store_memory, "heard", ""),
-            (building, "placed", "a host was found"),
-            (building, "failed", "no host was found"),
-            (timers, "overdue", "the deadline"),
+            (outcomes, "placed", "a host was found"),
+            (outcomes, "failed", "no host was found"),
+            (burying, "failed", "no host was found"),
+            (deadlines, "overdue", "the deadline"),
         ):
             stack.enter_context(replaced(owner, name, _of_a_request(see, event)))
         stack.enter_context(replaced(RequestsTransaction, "decide", lambda real: _decided(real, see)))
@@ -97,10 +99,10 @@ def _judgement(real: Callable[..., Any], see: See) -> Callable[..., Any]:
 
 
 def _asked(real: Callable[..., Any], see: See) -> Callable[..., Any]:
-    def judged(ask: Any, request: Any, acceptance: Any) -> Any:
+    def judged(request: Any, acceptance: Any) -> Any:
         for row in acceptance.rows if isinstance(acceptance, Known) else ():
             see(REQUEST_PAIR, f"{row.told.state} / BuildInstance")
-        return real(ask, request, acceptance)
+        return real(request, acceptance)
 
     return judged
 

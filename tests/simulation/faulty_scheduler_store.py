@@ -10,7 +10,8 @@ from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
-from scheduler_worker.core.instances.lifecycle import CellsWord, InstanceRow
+from scheduler_worker.core.instances.lifecycle import CellEvent
+from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import (
     Acceptance,
     InstanceQuery,
@@ -133,7 +134,7 @@ class RequestsTransaction:
     def _written(self, rows: Sequence[InstanceRow]) -> None:
         self.unsaid |= {row.id for row in rows if row.has_to_say} - self._unsaid_before
 
-    async def hear(self, words: Sequence[CellsWord]) -> int:
+    async def hear(self, words: Sequence[CellEvent]) -> int:
         fail_if_armed(self._process, "deadlock")
         spoken_of = [word.instance.id for word in words]
         before = await self._inner.lock(spoken_of)

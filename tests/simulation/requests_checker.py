@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.cell import PlaceInCell
 from bus.topology import CELL0
-from scheduler_worker.core.instances.lifecycle import NO_REQUEST, InstanceRow
-from scheduler_worker.requests.building import BURIED
+from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
+from scheduler_worker.requests.burying import BURIED
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id
 from tests.simulation.nodes_checker import name_of

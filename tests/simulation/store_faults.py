@@ -14,7 +14,7 @@ from bus.messages.hosts import HostState
 from cell_conductor.core.instance import Instance
 from compute_sim.core.attempts import Attempted
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
-from scheduler_worker.core.instances.lifecycle import InstanceRow
+from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation.process import SimProcess
 
 

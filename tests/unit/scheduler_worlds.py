@@ -6,7 +6,7 @@ from bus.message import AggregateId, ProviderId
 from bus.messages.hosts import HostState
 from bus.messages.placement import InventoryState, ProviderState, ProviderUsage
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import provider
 
 ROOMY = InventoryState(total=16, max_unit=16)
@@ -90,5 +90,5 @@ def a_picture(*states: ProviderState, hosts: tuple[HostState, ...] | None = None
     return picture
 
 
-def a_wish(vcpu: int = 1, **amounts: int) -> Wish:
-    return Wish(amounts=tuple(sorted({"VCPU": vcpu, **amounts}.items())))
+def a_spec(vcpu: int = 1, **amounts: int) -> InstanceSpec:
+    return InstanceSpec(amounts=tuple(sorted({"VCPU": vcpu, **amounts}.items())))

@@ -20,19 +20,10 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import RebuildInCell, RemoveFromCell
-from scheduler_worker.core.instances.lifecycle import (
-    ACTIVE,
-    ERROR,
-    REBUILDING,
-    InstanceRow,
-    accepted,
-    deleted,
-    deleted_unseen,
-    heard,
-    is_whole,
-    messages_of,
-)
+from scheduler_worker.core.instances.lifecycle import accepted, deleted, deleted_unseen, heard, is_whole
+from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rebuilds import REBUILDS_MAX, rebuilt
+from scheduler_worker.core.instances.rows import ACTIVE, ERROR, REBUILDING, InstanceRow
 from tests.contracts.placement_orders import an_id
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)

@@ -14,19 +14,23 @@ from bus.messages.build import BuildInstance, BuildRejected, Flavor, Image, NoVa
 from bus.messages.cell import PlaceInCell
 from bus.messages.hosts import NODE, HostFacts, HostsReported
 from bus.messages.placement import InventoryState, ProviderGone, ProviderState
-from scheduler_worker.claiming.searching import Holds, Search
+from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.explaining import why_not
 from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.core.host_reports import reported
+from scheduler_worker.core.instances.outcomes import Holds
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import Wish, read_request
-from scheduler_worker.hosts.registry import HostRegistry, reported
-from scheduler_worker.outbox.lazy_transaction import LateTransactions
+from scheduler_worker.core.requests import InstanceSpec, read_request
+from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.requests.building import Builder
+from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_memory import MemorySchedulerStore
 from tests.contracts.placement_orders import VOCABULARY, an_id, provider
-from tests.unit.scheduler_worlds import a_host, a_state, a_wish, vcpus
+from tests.unit.scheduler_worlds import a_host, a_spec, a_state, vcpus
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GOLD = "CUSTOM_GOLD"
@@ -55,45 +59,45 @@ def a_build(extra_specs: Mapping[str, str] | None = None, **fields: Any) -> Buil
     return BuildInstance(request_id=RequestId(an_id("request")), flavor=flavor, **fields)
 
 
-def the_wish(**fields: Any) -> Wish:
-    wish = read_request(a_build(**fields), VOCABULARY)
-    assert isinstance(wish, Wish), wish
-    return wish
+def the_spec(**fields: Any) -> InstanceSpec:
+    spec = read_request(a_build(**fields), VOCABULARY)
+    assert isinstance(spec, InstanceSpec), spec
+    return spec
 
 
-def found(picture: Picture, wish: Wish) -> Chosen | NoValidHost:
-    (one,) = choose(picture, [wish], PLUGINS, salt=0)
+def found(picture: Picture, spec: InstanceSpec) -> Chosen | NoValidHost:
+    (one,) = choose(picture, [spec], PLUGINS, salt=0)
     return one
 
 
-def chosen(picture: Picture, wish: Wish) -> Chosen:
-    one = found(picture, wish)
+def chosen(picture: Picture, spec: InstanceSpec) -> Chosen:
+    one = found(picture, spec)
     assert isinstance(one, Chosen), one
     return one
 
 
-def refusal(picture: Picture, wish: Wish) -> NoValidHost:
-    one = found(picture, wish)
+def refusal(picture: Picture, spec: InstanceSpec) -> NoValidHost:
+    one = found(picture, spec)
     assert isinstance(one, NoValidHost), one
     return one
 
 
-def reasons(picture: Picture, wish: Wish) -> dict[str, str]:
-    return {miss.host: miss.reason for miss in why_not(picture, wish, PLUGINS)}
+def reasons(picture: Picture, spec: InstanceSpec) -> dict[str, str]:
+    return {miss.host: miss.reason for miss in why_not(picture, spec, PLUGINS)}
 
 
 # Who gets a node
 
 
 def test_a_request_for_a_nodes_class_gets_the_node_and_its_cell_is_told_its_kind() -> None:
-    one = chosen(a_cloud(a_node("n1"), a_node("n2")), the_wish())
+    one = chosen(a_cloud(a_node("n1"), a_node("n2")), the_spec())
 
     assert {one.choice.name, *(each.name for each in one.alternates)} == {"n1", "n2"}
     assert {each.kind for each in (one.choice, *one.alternates)} == {NODE}
 
 
 def test_any_other_request_gets_a_hypervisor_whose_kind_is_none() -> None:
-    one = chosen(a_cloud(a_node("n1")), a_wish())
+    one = chosen(a_cloud(a_node("n1")), a_spec())
 
     assert one.choice.name in ("h1", "h2")
     assert [each.kind for each in (one.choice, *one.alternates)] == ["", ""]
@@ -101,7 +105,7 @@ def test_any_other_request_gets_a_hypervisor_whose_kind_is_none() -> None:
 
 def test_a_node_is_not_for_a_request_that_asks_for_another_class() -> None:
     picture = a_cloud(a_node("n1"))
-    told = refusal(picture, a_wish(vcpu=17))
+    told = refusal(picture, a_spec(vcpu=17))
 
     assert told.steps[0].step == "bare metal"
     assert told.steps[0].removed == 1
@@ -112,14 +116,14 @@ def test_a_node_is_not_for_a_request_that_asks_for_another_class() -> None:
 def test_a_node_without_a_class_says_so() -> None:
     picture = a_cloud(a_state("n1", {}))
 
-    assert reasons(picture, the_wish())["n1"] == "bare metal: is a bare-metal node without a resource class"
+    assert reasons(picture, the_spec())["n1"] == "bare metal: is a bare-metal node without a resource class"
 
 
 def test_a_node_whose_memory_would_fit_is_still_no_hypervisor() -> None:
     """Some reporter gives the node's hardware as well: whoever asks for any of it gets the node, and nobody else."""
     picture = a_cloud(a_state("n1", {GOLD: ONE, "MEMORY_MB": InventoryState(total=4096, max_unit=4096)}))
 
-    assert refusal(picture, a_wish(vcpu=17)).steps[0].step == "bare metal"
+    assert refusal(picture, a_spec(vcpu=17)).steps[0].step == "bare metal"
 
 
 def test_a_request_for_what_is_shared_with_a_node_does_not_land_on_the_node() -> None:
@@ -134,17 +138,17 @@ def test_a_request_for_what_is_shared_with_a_node_does_not_land_on_the_node() ->
     picture = Picture()
     picture.apply((pool, node))
     picture.know([a_host("n1", kind=NODE)])
-    shared_alone = Wish(amounts=(("DISK_GB", 10),))
+    shared_alone = InstanceSpec(amounts=(("DISK_GB", 10),))
 
     assert refusal(picture, shared_alone).steps[0].step == "bare metal"
-    both = Wish(amounts=((GOLD, 1), ("DISK_GB", 10)))
+    both = InstanceSpec(amounts=((GOLD, 1), ("DISK_GB", 10)))
     assert chosen(picture, both).choice.name == "n1"
 
 
 def test_a_node_that_is_taken_or_reserved_is_full() -> None:
     picture = a_cloud(a_node("n1", **{GOLD: InventoryState(total=1, reserved=1, max_unit=1)}))
 
-    assert reasons(picture, the_wish())["n1"] == f"capacity: {GOLD} asked 1, free 0 of 0"
+    assert reasons(picture, the_spec())["n1"] == f"capacity: {GOLD} asked 1, free 0 of 0"
 
 
 # What only nodes read
@@ -155,11 +159,11 @@ def test_a_request_with_an_image_gets_no_hypervisor_even_if_that_has_the_class()
     picture.apply((a_state("h1", {GOLD: InventoryState(total=9, max_unit=9)}), a_node("n1")))
     picture.know((a_host("h1"), a_host("n1", kind=NODE)))
 
-    one = chosen(picture, the_wish(image=IMAGE))
+    one = chosen(picture, the_spec(image=IMAGE))
 
     assert (one.choice.name, one.alternates) == ("n1", ())
-    assert reasons(picture, the_wish(image=IMAGE))["h1"].startswith("bare metal: is no bare-metal node")
-    assert {chosen(picture, the_wish()).choice.name} <= {"h1", "n1"}
+    assert reasons(picture, the_spec(image=IMAGE))["h1"].startswith("bare metal: is no bare-metal node")
+    assert {chosen(picture, the_spec()).choice.name} <= {"h1", "n1"}
 
 
 @pytest.mark.parametrize(
@@ -203,48 +207,48 @@ def test_a_node_is_for_its_owner_and_its_lessee_alone() -> None:
     picture = a_cloud(a_node("n1"), projects={"n1": ("owner", "lessee")})
 
     for project in ("owner", "lessee"):
-        assert chosen(picture, the_wish(project=project)).choice.name == "n1"
+        assert chosen(picture, the_spec(project=project)).choice.name == "n1"
     for project in ("shop", ""):
-        steps = refusal(picture, the_wish(project=project)).steps
+        steps = refusal(picture, the_spec(project=project)).steps
         assert [(step.step, step.removed) for step in steps] == [("projects", 1), ("capacity", 2)]
 
 
 def test_the_reason_names_the_project_that_a_node_belongs_to() -> None:
     picture = a_cloud(a_node("n1"), a_node("n2"), projects={"n1": ("owner",), "n2": ("owner", "lessee")})
 
-    told = reasons(picture, the_wish(project="shop"))
+    told = reasons(picture, the_spec(project="shop"))
 
     assert told["n1"] == "projects: this node belongs to project owner, the request to shop"
     assert told["n2"] == "projects: this node belongs to projects owner and lessee, the request to shop"
-    (plain,) = [miss for miss in refusal(picture, a_wish(vcpu=17)).nearest if miss.host == "n1"]
+    (plain,) = [miss for miss in refusal(picture, a_spec(vcpu=17)).nearest if miss.host == "n1"]
     assert "belongs" not in plain.reason
 
 
 def test_a_node_that_is_bound_anew_is_for_its_new_project() -> None:
     picture = a_cloud(a_node("n1"), projects={"n1": ("owner",)})
     picture.know([a_host("n1", kind=NODE, projects=("shop",), sequence=2)])
-    assert chosen(picture, the_wish(project="shop")).choice.name == "n1"
+    assert chosen(picture, the_spec(project="shop")).choice.name == "n1"
 
     picture.know([a_host("n1", kind=NODE, sequence=3)])
-    assert chosen(picture, the_wish(project="anybody")).choice.name == "n1"
+    assert chosen(picture, the_spec(project="anybody")).choice.name == "n1"
 
 
-def test_requests_that_can_get_no_node_are_one_wish_whatever_their_projects() -> None:
-    wishes = {
+def test_requests_that_can_get_no_node_are_one_spec_whatever_their_projects() -> None:
+    specs = {
         read_request(a_build({"resources:VCPU": "1"}, project=project), VOCABULARY)
         for project in ("shop", "bank")
     }
 
-    assert len(wishes) == 1
-    assert the_wish(project="shop") != the_wish(project="bank")
+    assert len(specs) == 1
+    assert the_spec(project="shop") != the_spec(project="bank")
 
 
 def test_columns_that_grow_keep_what_nodes_are() -> None:
     picture = a_cloud(a_node("n1"), projects={"n1": ("owner",)})
     picture.apply([a_state(f"more{number}", vcpus(1)) for number in range(200)])
 
-    assert chosen(picture, the_wish(project="owner")).choice.kind == NODE
-    assert reasons(picture, the_wish(project="shop"))["n1"].startswith("projects: ")
+    assert chosen(picture, the_spec(project="owner")).choice.kind == NODE
+    assert reasons(picture, the_spec(project="shop"))["n1"].startswith("projects: ")
 
 
 def test_a_row_that_was_a_nodes_is_nothing_of_the_kind_for_its_next_host() -> None:
@@ -254,7 +258,7 @@ def test_a_row_that_was_a_nodes_is_nothing_of_the_kind_for_its_next_host() -> No
     picture.apply([a_state("h3", vcpus(32))])
     picture.know([a_host("h3")])
 
-    one = chosen(picture, a_wish(vcpu=32))
+    one = chosen(picture, a_spec(vcpu=32))
 
     assert (one.choice.name, one.choice.kind) == ("h3", "")
 
@@ -263,24 +267,26 @@ def test_a_row_that_was_a_nodes_is_nothing_of_the_kind_for_its_next_host() -> No
 
 
 class ClaimsAll:
-    """Finds hosts in a picture, and never loses one to anybody else."""
+    """A claimer whose claims are all granted."""
 
     def __init__(self, picture: Picture) -> None:
         self.picture = picture
 
     async def find_hosts(self, searches: Sequence[Search]) -> None:
         for one in searches:
-            where = chosen(self.picture, one.wish)
+            where = chosen(self.picture, one.spec)
             one.outcome = Holds(where.cell, 1, where.choice, where.alternates)
 
 
 async def ends_after_s(build: BuildInstance, picture: Picture, settings: SchedulerSettings) -> float:
     """How long after its acceptance the cell is told that a request ends."""
     store = MemorySchedulerStore()
-    builder = Builder(store, ClaimsAll(picture), VOCABULARY, lambda: NOON, settings)  # type: ignore[arg-type]
+    reader = RequestReader(VOCABULARY, settings.horizon)
+    builder = Builder(store, ClaimsAll(picture), reader, lambda: NOON, settings)  # type: ignore[arg-type]
+    outbox = Outbox(store, Notes(store, timedelta(seconds=5), lambda: NOON))
     ask = Received(message=build, id="1", trace="", sender="", reply_to="", attempts=0)
-    async with LateTransactions(store, timedelta(seconds=5), lambda: NOON).transaction() as late:
-        said = await builder.on_builds([ask], late)
+    async with outbox.transaction() as transaction:
+        said = await builder.on_builds([ask], transaction)
     (order,) = [
         each.message for each in said if isinstance(each, Tell) and isinstance(each.message, PlaceInCell)
     ]

@@ -17,23 +17,23 @@ from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Plugins, standard_plugins
 from scheduler_worker.core.choosing.weighers import FreeAmount
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import an_id, consumer, provider
-from tests.unit.scheduler_worlds import ROOMY, a_host, a_picture, a_state, a_wish, usage_of, vcpus
+from tests.unit.scheduler_worlds import ROOMY, a_host, a_picture, a_spec, a_state, usage_of, vcpus
 
 PLUGINS = standard_plugins()
 
 
 def chosen(
-    picture: Picture, *wishes: Wish, plugins: Plugins = PLUGINS, salt: int = 0, alternates: int = 2
+    picture: Picture, *specs: InstanceSpec, plugins: Plugins = PLUGINS, salt: int = 0, alternates: int = 2
 ) -> list[Chosen]:
-    found = choose(picture, wishes, plugins, salt, alternates)
+    found = choose(picture, specs, plugins, salt, alternates)
     assert all(isinstance(one, Chosen) for one in found), found
     return [one for one in found if isinstance(one, Chosen)]
 
 
-def refusal(picture: Picture, wish: Wish, plugins: Plugins = PLUGINS) -> NoValidHost:
-    (found,) = choose(picture, [wish], plugins, salt=0)
+def refusal(picture: Picture, spec: InstanceSpec, plugins: Plugins = PLUGINS) -> NoValidHost:
+    (found,) = choose(picture, [spec], plugins, salt=0)
     assert isinstance(found, NoValidHost)
     return found
 
@@ -51,7 +51,7 @@ def equals(count: int, total: int = 16, cells: int = 1) -> Picture:
 def test_the_host_with_the_most_room_is_chosen_and_the_next_best_are_its_alternates() -> None:
     picture = a_picture(*(a_state(f"h{used}", vcpus(16, used=used)) for used in (9, 3, 6, 0)))
 
-    (only,) = chosen(picture, a_wish())
+    (only,) = chosen(picture, a_spec())
 
     assert only.cell == "c1"
     assert only.choice.name == "h0"
@@ -59,7 +59,7 @@ def test_the_host_with_the_most_room_is_chosen_and_the_next_best_are_its_alterna
 
 
 def test_a_batch_does_not_herd_onto_one_host() -> None:
-    found = chosen(equals(20), *[a_wish()] * 20)
+    found = chosen(equals(20), *[a_spec()] * 20)
 
     assert len(set(names(found))) == 20
 
@@ -67,7 +67,7 @@ def test_a_batch_does_not_herd_onto_one_host() -> None:
 def test_unequal_hosts_are_filled_until_they_are_equal() -> None:
     picture = a_picture(a_state("roomy", vcpus(16)), a_state("tight", vcpus(16, used=8)))
 
-    found = names(chosen(picture, *[a_wish()] * 12, plugins=standard_plugins(io_ops_max=100)))
+    found = names(chosen(picture, *[a_spec()] * 12, plugins=standard_plugins(io_ops_max=100)))
 
     assert found[:8] == ["roomy"] * 8
     assert Counter(found) == {"roomy": 10, "tight": 2}
@@ -76,7 +76,7 @@ def test_unequal_hosts_are_filled_until_they_are_equal() -> None:
 def test_a_batch_of_many_shapes_counts_them_against_each_other() -> None:
     picture = equals(1, total=10)
 
-    found = choose(picture, [a_wish(4), a_wish(3), a_wish(4), a_wish(3)], PLUGINS, salt=0)
+    found = choose(picture, [a_spec(4), a_spec(3), a_spec(4), a_spec(3)], PLUGINS, salt=0)
 
     assert [isinstance(one, Chosen) for one in found] == [True, False, True, False]
     assert isinstance(found[1], NoValidHost)
@@ -84,7 +84,7 @@ def test_a_batch_of_many_shapes_counts_them_against_each_other() -> None:
 
 
 def test_a_batch_takes_the_last_of_what_there_is_and_no_more() -> None:
-    found = choose(equals(3, total=4), [a_wish(1)] * 20, PLUGINS, salt=0)
+    found = choose(equals(3, total=4), [a_spec(1)] * 20, PLUGINS, salt=0)
 
     assert Counter(one.choice.name for one in found if isinstance(one, Chosen)) == {"h0": 4, "h1": 4, "h2": 4}
     assert sum(isinstance(one, NoValidHost) for one in found) == 8
@@ -96,38 +96,38 @@ def test_more_instances_than_were_looked_up_at_once_fit_on_one_large_host() -> N
     )
     plugins = standard_plugins(io_ops_max=1000, instances_max=1000)
 
-    assert names(chosen(picture, *[a_wish()] * 200, plugins=plugins)) == ["huge"] * 200
+    assert names(chosen(picture, *[a_spec()] * 200, plugins=plugins)) == ["huge"] * 200
 
 
 def test_limits_of_builds_and_instances_hold_inside_a_batch() -> None:
     picture = a_picture(a_state("h"), hosts=(a_host("h", io_ops=5, instances=1),))
 
     assert (
-        len([one for one in choose(picture, [a_wish()] * 9, PLUGINS, salt=0) if isinstance(one, Chosen)]) == 3
+        len([one for one in choose(picture, [a_spec()] * 9, PLUGINS, salt=0) if isinstance(one, Chosen)]) == 3
     )
 
     plugins = standard_plugins(io_ops_max=100, instances_max=3)
     assert (
-        len([one for one in choose(picture, [a_wish()] * 9, plugins, salt=0) if isinstance(one, Chosen)]) == 2
+        len([one for one in choose(picture, [a_spec()] * 9, plugins, salt=0) if isinstance(one, Chosen)]) == 2
     )
 
 
 def test_choosing_leaves_the_picture_as_it_is_and_holding_changes_it() -> None:
     picture = equals(1, total=4)
-    first, again = chosen(picture, a_wish(4)), chosen(picture, a_wish(4))
+    first, again = chosen(picture, a_spec(4)), chosen(picture, a_spec(4))
     assert first == again
 
     picture.hold(consumer("web"), 1, first[0].choice.share)
 
-    assert refusal(picture, a_wish(4)).steps[0].step == "capacity"
+    assert refusal(picture, a_spec(4)).steps[0].step == "capacity"
 
 
 def test_two_workers_prefer_different_ones_among_equals_and_each_is_constant() -> None:
     picture = equals(50)
-    ours, theirs = (names(chosen(picture, *[a_wish()] * 10, salt=salt)) for salt in (1, 2))
+    ours, theirs = (names(chosen(picture, *[a_spec()] * 10, salt=salt)) for salt in (1, 2))
 
     assert len(set(ours) & set(theirs)) < 8
-    assert names(chosen(picture, *[a_wish()] * 10, salt=1)) == ours
+    assert names(chosen(picture, *[a_spec()] * 10, salt=1)) == ours
 
 
 def test_what_differs_by_less_than_a_band_is_equal_and_by_more_is_not() -> None:
@@ -135,8 +135,8 @@ def test_what_differs_by_less_than_a_band_is_equal_and_by_more_is_not() -> None:
     close = a_picture(a_state("h0", vcpus(10_000)), a_state("h1", vcpus(10_000, used=1)))
     far = a_picture(a_state("h0", vcpus(10_000)), a_state("h1", vcpus(10_000, used=1_000)))
 
-    assert {names(chosen(close, a_wish(), salt=salt))[0] for salt in range(20)} == {"h0", "h1"}
-    assert {names(chosen(far, a_wish(), salt=salt))[0] for salt in range(20)} == {"h0"}
+    assert {names(chosen(close, a_spec(), salt=salt))[0] for salt in range(20)} == {"h0", "h1"}
+    assert {names(chosen(far, a_spec(), salt=salt))[0] for salt in range(20)} == {"h0"}
 
 
 def test_alternates_are_of_the_same_cell_even_if_the_best_are_elsewhere() -> None:
@@ -144,7 +144,7 @@ def test_alternates_are_of_the_same_cell_even_if_the_best_are_elsewhere() -> Non
     mine = [a_state(f"m{number}", vcpus(8), cell="c1") for number in range(3)]
     others = [a_state(f"o{number}", vcpus(32), cell="c2") for number in range(30)]
 
-    (only,) = chosen(a_picture(*best, *mine, *others), a_wish())
+    (only,) = chosen(a_picture(*best, *mine, *others), a_spec())
 
     assert only.choice.name == "b0"
     assert {other.name for other in only.alternates} < {"m0", "m1", "m2"}
@@ -154,11 +154,11 @@ def test_alternates_are_of_the_same_cell_even_if_the_best_are_elsewhere() -> Non
 def test_a_host_alone_in_its_cell_has_no_alternates() -> None:
     picture = a_picture(a_state("h0", vcpus(64), cell="c1"), a_state("h1", cell="c2"))
 
-    assert chosen(picture, a_wish())[0].alternates == ()
+    assert chosen(picture, a_spec())[0].alternates == ()
 
 
 def test_alternates_of_a_batch_are_spread_over_the_cell() -> None:
-    found = chosen(equals(40), *[a_wish()] * 20)
+    found = chosen(equals(40), *[a_spec()] * 20)
 
     named = Counter(other.name for one in found for other in one.alternates)
     assert len(named) >= 20
@@ -195,7 +195,7 @@ def test_each_step_of_the_funnel_says_how_many_it_removed_and_why_the_first() ->
         a_host(name, **zoned | told.get(name, {}))
         for name in [*(state.name for state in states if state.name != "unheard"), "bare"]
     )
-    wish = Wish(
+    spec = InstanceSpec(
         amounts=(("VCPU", 2),),
         required=(ssd,),
         forbidden=("CUSTOM_OLD",),
@@ -204,7 +204,7 @@ def test_each_step_of_the_funnel_says_how_many_it_removed_and_why_the_first() ->
     )
     picture = a_picture(*states, hosts=registry)
 
-    found = refusal(picture, wish)
+    found = refusal(picture, spec)
 
     assert found.hosts == 13
     assert found.steps == (
@@ -226,7 +226,7 @@ def test_each_step_of_the_funnel_says_how_many_it_removed_and_why_the_first() ->
         FunnelStep(step="instances", removed=1, example="crowded: has 50 instances, at most 50"),
         FunnelStep(step="capacity", removed=2, example="full: VCPU asked 2, free 1 of 4"),
     )
-    reasons = {miss.host: miss.reason for miss in why_not(picture, wish, PLUGINS)}
+    reasons = {miss.host: miss.reason for miss in why_not(picture, spec, PLUGINS)}
     assert len(reasons) == 13
     assert reasons["old"] == "traits: has forbidden CUSTOM_OLD"
     assert reasons["small"] == "capacity: VCPU asked 2, gives at most 1"
@@ -239,7 +239,7 @@ def test_the_nearest_misses_lack_one_thing_and_little_of_it() -> None:
     )
     picture.know([a_host("off", enabled=False)])
 
-    found = refusal(picture, a_wish(4))
+    found = refusal(picture, a_spec(4))
 
     assert found.nearest == (
         Miss(host="h5", reason="VCPU asked 4, free 3 of 8"),
@@ -249,12 +249,12 @@ def test_the_nearest_misses_lack_one_thing_and_little_of_it() -> None:
 
 
 def test_an_empty_cloud_refuses_with_an_empty_funnel() -> None:
-    assert refusal(Picture(), a_wish()) == NoValidHost(hosts=0, steps=())
+    assert refusal(Picture(), a_spec()) == NoValidHost(hosts=0, steps=())
     assert choose(Picture(), [], PLUGINS, salt=0) == []
 
 
 def test_a_class_that_nobody_has_is_a_reason_for_every_host() -> None:
-    found = refusal(equals(3), a_wish(VGPU=1))
+    found = refusal(equals(3), a_spec(VGPU=1))
 
     assert [(step.step, step.removed) for step in found.steps] == [("capacity", 3)]
     assert found.nearest[0].reason == "VGPU asked 1, has none"
@@ -263,17 +263,17 @@ def test_a_class_that_nobody_has_is_a_reason_for_every_host() -> None:
 def test_asked_hosts_are_matched_without_regard_to_case() -> None:
     picture = a_picture(a_state("Rack-A"), a_state("rack-b"))
 
-    wish = structs.replace(a_wish(), hosts=("rack-a",))
+    spec = structs.replace(a_spec(), hosts=("rack-a",))
 
-    assert names(chosen(picture, wish)) == ["Rack-A"]
+    assert names(chosen(picture, spec)) == ["Rack-A"]
 
 
 def test_who_asks_for_hosts_by_name_is_told_of_these_and_of_no_others() -> None:
     picture = a_picture(a_state("off"), a_state("Small", vcpus(2)), a_state("roomy"))
     picture.know([a_host("off", enabled=False, disabled_reason="broken fan", sequence=2)])
-    wish = structs.replace(a_wish(4), hosts=("off", "small", "unheard-of"))
+    spec = structs.replace(a_spec(4), hosts=("off", "small", "unheard-of"))
 
-    found = refusal(picture, wish)
+    found = refusal(picture, spec)
 
     assert found.nearest == (
         Miss(host="off", reason="is disabled: broken fan"),
@@ -289,7 +289,7 @@ def test_of_hosts_that_are_asked_by_name_each_is_told_of_and_no_more_than_ten() 
     picture = a_picture(*states, hosts=())
     picture.know([structs.replace(a_host(cell, cell=cell), name="twin") for cell in cells])
 
-    found = refusal(picture, structs.replace(a_wish(4), hosts=("twin", *(f"x{n}" for n in range(20)))))
+    found = refusal(picture, structs.replace(a_spec(4), hosts=("twin", *(f"x{n}" for n in range(20)))))
 
     assert [miss.host for miss in found.nearest] == ["twin", "twin", *(f"x{n}" for n in range(8))]
 
@@ -298,7 +298,7 @@ def test_a_host_without_a_class_is_farther_away_than_one_where_it_ran_out() -> N
     spent = {"VCPU": ROOMY, "VGPU": InventoryState(total=1, used=1)}
     picture = a_picture(a_state("bare"), a_state("spent", spent))
 
-    found = refusal(picture, a_wish(VGPU=1))
+    found = refusal(picture, a_spec(VGPU=1))
 
     assert [miss.host for miss in found.nearest] == ["spent", "bare"]
 
@@ -306,7 +306,7 @@ def test_a_host_without_a_class_is_farther_away_than_one_where_it_ran_out() -> N
 def test_claims_name_how_many_instances_a_host_may_have() -> None:
     plugins = standard_plugins(instances_max=2)
 
-    (one,) = chosen(equals(3), a_wish(), plugins=plugins)
+    (one,) = chosen(equals(3), a_spec(), plugins=plugins)
 
     shares = [one.choice.share, *[other.share for other in one.alternates]]
     assert [share.instances_max for share in shares] == [2, 2, 2]
@@ -318,15 +318,15 @@ def test_a_host_has_those_that_placement_counts_and_those_that_it_says_it_has() 
     picture = a_picture(crowded, a_state("busy"), a_state("free"), hosts=(a_host("crowded"), a_host("free")))
     picture.know([a_host("busy", instances=3)])
 
-    (one,) = chosen(picture, a_wish(), plugins=plugins)
+    (one,) = chosen(picture, a_spec(), plugins=plugins)
     assert (one.choice.name, one.alternates) == ("free", ())
-    reasons = {miss.host: miss.reason for miss in why_not(picture, a_wish(), plugins)}
+    reasons = {miss.host: miss.reason for miss in why_not(picture, a_spec(), plugins)}
     assert set(reasons.values()) == {"instances: has 3 instances, at most 3"}
 
     # Claims come and go without anything else of the host being told.
     free, crowd = a_state("free"), crowded
     picture.use([structs.replace(usage_of(free, 1, 2), consumers=3), usage_of(crowd, 0, 2)])
-    (one,) = chosen(picture, a_wish(), plugins=plugins)
+    (one,) = chosen(picture, a_spec(), plugins=plugins)
     assert one.choice.name == "crowded"
 
 
@@ -336,10 +336,10 @@ class OddOnesOnly:
     name = "odd ones only"
     is_per_instance = False
 
-    def passes(self, hosts: Hosts, _wish: Wish) -> Flags:
+    def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
         return np.array([hosts.name(at).endswith(("1", "3")) for at in range(len(hosts))])
 
-    def reason(self, _hosts: Hosts, _wish: Wish, _at: int) -> str:
+    def reason(self, _hosts: Hosts, _spec: InstanceSpec, _at: int) -> str:
         return "is even"
 
 
@@ -352,18 +352,18 @@ class ByName:
     def __init__(self, multiplier: float) -> None:
         self.multiplier = multiplier
 
-    def weigh(self, hosts: Hosts, _wish: Wish) -> Floats:
+    def weigh(self, hosts: Hosts, _spec: InstanceSpec) -> Floats:
         return np.array([float(hosts.name(at)[1:]) for at in range(len(hosts))])
 
 
 def test_filters_and_weighers_of_others_have_their_say() -> None:
     plugins = Plugins(filters=(*PLUGINS.filters, OddOnesOnly()), weighers=(*PLUGINS.weighers, ByName(100.0)))
 
-    (only,) = chosen(equals(5), a_wish(), plugins=plugins)
+    (only,) = chosen(equals(5), a_spec(), plugins=plugins)
 
     assert only.choice.name == "h3"
     assert [other.name for other in only.alternates] == ["h1"]
-    assert refusal(equals(1), a_wish(), plugins).steps[0] == FunnelStep(
+    assert refusal(equals(1), a_spec(), plugins).steps[0] == FunnelStep(
         step="odd ones only", removed=1, example="h0: is even"
     )
 
@@ -371,13 +371,13 @@ def test_filters_and_weighers_of_others_have_their_say() -> None:
 def test_a_negative_multiplier_turns_the_order_around() -> None:
     weighers = (ByName(-1.0),)
 
-    assert names(chosen(equals(5), a_wish(), plugins=structs.replace(PLUGINS, weighers=weighers))) == ["h0"]
+    assert names(chosen(equals(5), a_spec(), plugins=structs.replace(PLUGINS, weighers=weighers))) == ["h0"]
 
 
 def test_a_packing_weigher_fills_one_host_before_the_next() -> None:
     plugins = structs.replace(PLUGINS, weighers=(FreeAmount("cpu", "VCPU", -1.0),))
 
-    found = names(chosen(equals(5, total=4), *[a_wish()] * 8, plugins=plugins))
+    found = names(chosen(equals(5, total=4), *[a_spec()] * 8, plugins=plugins))
 
     assert sorted(Counter(found).values()) == [4, 4]
 
@@ -388,7 +388,7 @@ def test_multipliers_that_would_not_fit_are_refused_at_once() -> None:
 
 
 def test_a_share_names_the_root_and_its_shape() -> None:
-    (only,) = chosen(a_picture(a_state("h", shape=7)), a_wish(2))
+    (only,) = chosen(a_picture(a_state("h", shape=7)), a_spec(2))
 
     share = only.choice.share
     assert share.host == provider("h") == an_id("h")

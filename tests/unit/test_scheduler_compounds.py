@@ -11,7 +11,7 @@ from bus.messages.placement import InventoryState, ProviderGone, ProviderState, 
 from placement_worker.core.candidates.budget import SharedBudget
 from placement_worker.core.candidates.fitting import Scope
 from placement_worker.core.candidates.search import CutInTrees, InTrees, find_one_in_each_tree
-from scheduler_worker.core.choosing.choosing import Chosen, choose, stand_ins
+from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates
 from scheduler_worker.core.choosing.compounds import (
     BYTES_PER_TREE,
     STEPS_PER_BATCH,
@@ -21,9 +21,9 @@ from scheduler_worker.core.choosing.compounds import (
 )
 from scheduler_worker.core.choosing.plugins import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import DB, WEB, aggregate, provider
-from tests.unit.scheduler_worlds import a_host, a_picture, a_state, a_wish, usage_of
+from tests.unit.scheduler_worlds import a_host, a_picture, a_spec, a_state, usage_of
 
 PLUGINS = standard_plugins()
 RACK = (aggregate("rack"),)
@@ -87,7 +87,7 @@ def refusal(found: Chosen | NoValidHost) -> NoValidHost:
 def test_a_boot_takes_its_vcpus_from_one_cell_and_equal_boots_fill_both() -> None:
     picture = a_cloud(*a_nested_host("h"))
 
-    found = choose(picture, [a_wish(3, DISK_GB=10)] * 3, PLUGINS, salt=0)
+    found = choose(picture, [a_spec(3, DISK_GB=10)] * 3, PLUGINS, salt=0)
 
     assert chosen(found) == ["DISK_GB:10@h VCPU:3@h-n0", "DISK_GB:10@h VCPU:3@h-n1"]
     assert refusal(found[2]).steps == (
@@ -100,7 +100,7 @@ def test_a_boot_takes_its_vcpus_from_one_cell_and_equal_boots_fill_both() -> Non
 
 
 def test_a_share_names_the_host_and_the_shape_of_its_tree_once() -> None:
-    (one,) = choose(a_cloud(*a_nested_host("h")), [a_wish(3, DISK_GB=10)], PLUGINS, salt=0)
+    (one,) = choose(a_cloud(*a_nested_host("h")), [a_spec(3, DISK_GB=10)], PLUGINS, salt=0)
 
     assert isinstance(one, Chosen)
     share = one.choice.share
@@ -109,7 +109,7 @@ def test_a_share_names_the_host_and_the_shape_of_its_tree_once() -> None:
 
 
 def test_what_no_cell_has_by_itself_is_refused_though_both_together_have_it() -> None:
-    (found,) = choose(a_cloud(*a_nested_host("h")), [a_wish(5)], PLUGINS, salt=0)
+    (found,) = choose(a_cloud(*a_nested_host("h")), [a_spec(5)], PLUGINS, salt=0)
 
     assert [(step.step, step.example) for step in refusal(found).steps] == [
         ("capacity", "h: VCPU asked 5, free 4 of 4 at h-n0, the most of 2")
@@ -123,36 +123,36 @@ def test_what_is_used_of_a_cell_counts_there() -> None:
 
     picture.use([usage_of(states[1], 2, 2)])
 
-    assert chosen(choose(picture, [a_wish(3)] * 2, PLUGINS, salt=0)) == ["VCPU:3@h-n1"]
+    assert chosen(choose(picture, [a_spec(3)] * 2, PLUGINS, salt=0)) == ["VCPU:3@h-n1"]
 
 
 def test_a_choice_that_is_held_counts_at_the_provider_it_takes_from_until_it_is_dropped() -> None:
     picture = a_cloud(*a_nested_host("h"))
     for holder, place in ((WEB, "h-n0"), (DB, "h-n1")):
-        (one,) = choose(picture, [a_wish(3)], PLUGINS, salt=0)
+        (one,) = choose(picture, [a_spec(3)], PLUGINS, salt=0)
         assert chosen([one]) == [f"VCPU:3@{place}"]
         assert isinstance(one, Chosen)
         picture.hold(holder, 1, one.choice.share)
 
-    assert chosen(choose(picture, [a_wish(3)], PLUGINS, salt=0)) == []
+    assert chosen(choose(picture, [a_spec(3)], PLUGINS, salt=0)) == []
     picture.drop(WEB, 1)
 
-    assert chosen(choose(picture, [a_wish(3)] * 2, PLUGINS, salt=0)) == ["VCPU:3@h-n0"]
+    assert chosen(choose(picture, [a_spec(3)] * 2, PLUGINS, salt=0)) == ["VCPU:3@h-n0"]
 
 
-def test_wishes_of_one_batch_that_differ_count_against_each_other_in_a_cell() -> None:
+def test_specs_of_one_batch_that_differ_count_against_each_other_in_a_cell() -> None:
     found = choose(
-        a_cloud(*a_nested_host("h")), [a_wish(3), a_wish(4), a_wish(1), a_wish(2)], PLUGINS, salt=0
+        a_cloud(*a_nested_host("h")), [a_spec(3), a_spec(4), a_spec(1), a_spec(2)], PLUGINS, salt=0
     )
 
     assert chosen(found) == ["VCPU:3@h-n0", "VCPU:4@h-n1", "VCPU:1@h-n0"]
 
 
 def test_a_trait_of_one_cell_is_had_there_and_without_room_there_not_at_all() -> None:
-    wish = structs.replace(a_wish(3), required=("CUSTOM_FAST",))
+    spec = structs.replace(a_spec(3), required=("CUSTOM_FAST",))
     picture = a_cloud(*a_nested_host("h", traits={1: "CUSTOM_FAST"}), *a_nested_host("g"))
 
-    found = choose(picture, [wish, wish], PLUGINS, salt=0)
+    found = choose(picture, [spec, spec], PLUGINS, salt=0)
 
     assert chosen(found) == ["VCPU:3@h-n1"]
     assert [(step.step, step.removed, step.example) for step in refusal(found[1]).steps] == [
@@ -162,9 +162,9 @@ def test_a_trait_of_one_cell_is_had_there_and_without_room_there_not_at_all() ->
 
 
 def test_a_forbidden_trait_keeps_off_the_cell_that_has_it_and_not_off_the_host() -> None:
-    wish = structs.replace(a_wish(3), forbidden=("CUSTOM_SLOW",))
+    spec = structs.replace(a_spec(3), forbidden=("CUSTOM_SLOW",))
 
-    found = choose(a_cloud(*a_nested_host("h", traits={0: "CUSTOM_SLOW"})), [wish, wish], PLUGINS, salt=0)
+    found = choose(a_cloud(*a_nested_host("h", traits={0: "CUSTOM_SLOW"})), [spec, spec], PLUGINS, salt=0)
 
     assert chosen(found) == ["VCPU:3@h-n1"]
 
@@ -172,7 +172,7 @@ def test_a_forbidden_trait_keeps_off_the_cell_that_has_it_and_not_off_the_host()
 def test_disk_of_a_pool_is_named_with_the_shape_of_the_pool() -> None:
     picture = a_cloud(a_diskless_host("h"), a_pool(10))
 
-    (one,) = choose(picture, [a_wish(1, DISK_GB=5)], PLUGINS, salt=0)
+    (one,) = choose(picture, [a_spec(1, DISK_GB=5)], PLUGINS, salt=0)
 
     assert chosen([one]) == ["DISK_GB:5@pool VCPU:1@h"]
     assert isinstance(one, Chosen)
@@ -181,7 +181,7 @@ def test_disk_of_a_pool_is_named_with_the_shape_of_the_pool() -> None:
         (provider("pool"), 7),
     ]
     picture.remove([ProviderGone(internal=a_pool(10).internal, id=provider("pool"), revision=9)])
-    (found,) = choose(picture, [a_wish(1, DISK_GB=5)], PLUGINS, salt=0)
+    (found,) = choose(picture, [a_spec(1, DISK_GB=5)], PLUGINS, salt=0)
     assert refusal(found).steps[0].example == "h: DISK_GB asked 5, has none"
 
 
@@ -189,7 +189,7 @@ def test_who_finds_a_pool_used_up_is_told_of_the_pool_and_not_of_a_host_outside_
     outside = [a_state(name, some(VCPU=8)) for name in ("flat1", "flat2", "k")]
     picture = a_cloud(*outside, a_diskless_host("h"), a_diskless_host("g"), a_pool(14))
 
-    found = choose(picture, [a_wish(1, DISK_GB=5)] * 3, PLUGINS, salt=0)
+    found = choose(picture, [a_spec(1, DISK_GB=5)] * 3, PLUGINS, salt=0)
 
     used_up = "DISK_GB asked 5, free 4 of 14 at pool"
     none = refusal(found[2])
@@ -206,16 +206,16 @@ def test_who_finds_a_pool_used_up_is_told_of_the_pool_and_not_of_a_host_outside_
 def test_a_pool_of_another_cell_is_not_near() -> None:
     picture = a_cloud(a_state("flat1", some(VCPU=8)), a_diskless_host("h", cell="c2"), a_pool(4, cell="c1"))
 
-    (found,) = choose(picture, [a_wish(1, DISK_GB=5)], PLUGINS, salt=0)
+    (found,) = choose(picture, [a_spec(1, DISK_GB=5)], PLUGINS, salt=0)
 
     assert {miss.reason for miss in refusal(found).nearest} == {"DISK_GB asked 5, has none"}
 
 
 def test_what_one_host_takes_of_a_pool_another_cannot_take() -> None:
     picture = a_cloud(a_diskless_host("h"), a_diskless_host("g"), a_pool(14))
-    wish = a_wish(1, DISK_GB=5)
+    spec = a_spec(1, DISK_GB=5)
 
-    found = choose(picture, [wish] * 3, PLUGINS, salt=0)
+    found = choose(picture, [spec] * 3, PLUGINS, salt=0)
 
     assert sorted(chosen(found)) == ["DISK_GB:5@pool VCPU:1@g", "DISK_GB:5@pool VCPU:1@h"]
     assert refusal(found[2]).steps == (
@@ -223,23 +223,23 @@ def test_what_one_host_takes_of_a_pool_another_cannot_take() -> None:
     )
     assert isinstance(found[0], Chosen)
     picture.hold(WEB, 1, found[0].choice.share)
-    assert len(chosen(choose(picture, [wish] * 3, PLUGINS, salt=0))) == 1
+    assert len(chosen(choose(picture, [spec] * 3, PLUGINS, salt=0))) == 1
 
 
 def test_a_host_that_has_disk_itself_gives_that_before_any_pool_does() -> None:
     own = a_state("h", some(VCPU=8, DISK_GB=8), aggregates=RACK)
 
-    found = choose(a_cloud(own, a_pool(50)), [a_wish(1, DISK_GB=5)] * 2, PLUGINS, salt=0)
+    found = choose(a_cloud(own, a_pool(50)), [a_spec(1, DISK_GB=5)] * 2, PLUGINS, salt=0)
 
     assert chosen(found) == ["DISK_GB:5@h VCPU:1@h", "DISK_GB:5@pool VCPU:1@h"]
 
 
 def test_nobody_lives_on_a_host_that_gives_nothing() -> None:
     """All of it could be had from the pool, as a candidate of Placement's; a claim of it would be refused."""
-    (found,) = choose(a_cloud(a_diskless_host("h"), a_pool(10)), [a_wish(9, DISK_GB=5)], PLUGINS, salt=0)
+    (found,) = choose(a_cloud(a_diskless_host("h"), a_pool(10)), [a_spec(9, DISK_GB=5)], PLUGINS, salt=0)
     assert refusal(found).steps[0].example == "h: VCPU asked 9, free 8 of 8 at h"
 
-    disk_alone = structs.replace(a_wish(), amounts=(("DISK_GB", 5),))
+    disk_alone = structs.replace(a_spec(), amounts=(("DISK_GB", 5),))
     (found,) = choose(a_cloud(a_diskless_host("h"), a_pool(10)), [disk_alone], PLUGINS, salt=0)
     assert refusal(found).steps[0].example == "h: all of it would be shared with it, and nothing its own"
 
@@ -247,10 +247,10 @@ def test_nobody_lives_on_a_host_that_gives_nothing() -> None:
 def test_a_pool_of_another_cell_is_not_taken_from() -> None:
     states = [a_diskless_host("near", cell="c1"), a_diskless_host("far", cell="c2")]
 
-    found = choose(a_cloud(*states, a_pool(50, cell="c2")), [a_wish(1, DISK_GB=5)] * 2, PLUGINS, salt=0)
+    found = choose(a_cloud(*states, a_pool(50, cell="c2")), [a_spec(1, DISK_GB=5)] * 2, PLUGINS, salt=0)
 
     assert chosen(found) == ["DISK_GB:5@pool VCPU:1@far"] * 2
-    found = choose(a_cloud(*states, a_pool(50)), [a_wish(6, DISK_GB=5)] * 2, PLUGINS, salt=0)
+    found = choose(a_cloud(*states, a_pool(50)), [a_spec(6, DISK_GB=5)] * 2, PLUGINS, salt=0)
     assert sorted(chosen(found)) == ["DISK_GB:5@pool VCPU:6@far", "DISK_GB:5@pool VCPU:6@near"]
 
 
@@ -262,7 +262,7 @@ def test_where_a_pool_runs_out_hosts_that_need_none_take_the_rest() -> None:
         a_pool(9),
     )
 
-    found = choose(picture, [a_wish(1, DISK_GB=5)] * 4, PLUGINS, salt=0, alternates=0)
+    found = choose(picture, [a_spec(1, DISK_GB=5)] * 4, PLUGINS, salt=0, alternates=0)
 
     assert Counter(words.split()[0] for words in chosen(found)) == {
         "DISK_GB:5@pool": 1,
@@ -275,7 +275,7 @@ def test_where_a_pool_runs_out_hosts_that_need_none_take_the_rest() -> None:
 def test_alternates_have_shares_of_their_own_and_only_where_there_is_room() -> None:
     picture = a_cloud(*a_nested_host("h"), *a_nested_host("g"), *a_nested_host("k", vcpu=2))
 
-    one, other = choose(picture, [a_wish(3)] * 2, PLUGINS, salt=0)
+    one, other = choose(picture, [a_spec(3)] * 2, PLUGINS, salt=0)
 
     assert isinstance(one, Chosen)
     assert isinstance(other, Chosen)
@@ -285,10 +285,10 @@ def test_alternates_have_shares_of_their_own_and_only_where_there_is_room() -> N
         assert in_words(alternate.share) == ("VCPU:3@g-n1" if each.choice.name == "h" else "VCPU:3@h-n1")
 
 
-def test_stand_ins_are_given_the_shares_that_they_could_take() -> None:
+def test_more_alternates_are_given_the_shares_that_they_could_take() -> None:
     picture = a_cloud(*a_nested_host("h"), a_state("flat1", some(VCPU=3)))
 
-    found = stand_ins(picture, a_wish(3), PLUGINS, cell="c1", salt=0, count=2, turn=0)
+    found = more_alternates(picture, a_spec(3), PLUGINS, cell="c1", salt=0, count=2, start=0)
 
     assert sorted(in_words(each.share) for each in found) == ["VCPU:3@flat1", "VCPU:3@h-n0"]
 
@@ -317,8 +317,8 @@ def a_host_of_many_traits(name: str, parts: int = 30, classes: int = 7) -> list[
     ]
 
 
-def a_hard_wish(amount: int = 1, classes: int = 7) -> Wish:
-    return Wish(
+def a_hard_spec(amount: int = 1, classes: int = 7) -> InstanceSpec:
+    return InstanceSpec(
         amounts=tuple((f"CUSTOM_R{number}", amount) for number in range(classes)),
         required=tuple(f"CUSTOM_T{number}" for number in range(24)),
     )
@@ -327,7 +327,7 @@ def a_hard_wish(amount: int = 1, classes: int = 7) -> Wish:
 def test_a_host_whose_search_is_cut_is_removed_with_that_reason_and_others_are_chosen() -> None:
     picture = a_cloud(*a_host_of_many_traits("hard"), *a_nested_host("h"))
 
-    hard, plain = choose(picture, [a_hard_wish(), a_wish(3)], PLUGINS, salt=0)
+    hard, plain = choose(picture, [a_hard_spec(), a_spec(3)], PLUGINS, salt=0)
 
     refused = refusal(hard)
     (cut,) = [step for step in refused.steps if step.step == "search"]
@@ -343,8 +343,8 @@ def test_all_searches_of_a_batch_together_have_a_budget() -> None:
     index = a_cloud(*a_host_of_many_traits("hard")).index
     spent = questions = 0
     for number in range(40):
-        wish = a_hard_wish(1 + number)
-        for cut in find_one_in_each_tree(index, query_of(needs_of(wish)), Scope(), shared):
+        spec = a_hard_spec(1 + number)
+        for cut in find_one_in_each_tree(index, query_of(needs_of(spec)), Scope(), shared):
             assert isinstance(cut, CutInTrees)
             spent += cut.steps
             questions += 1
@@ -357,7 +357,7 @@ def test_trees_where_nothing_is_hard_are_found_when_all_is_spent_that_is_shared(
     shared = SharedBudget(STEPS_PER_TREE, 0, BYTES_PER_TREE)
     index = a_cloud(*[state for number in range(50) for state in a_nested_host_of_its_own(number)]).index
 
-    found = list(find_one_in_each_tree(index, query_of(needs_of(a_wish(3))), Scope(), shared))
+    found = list(find_one_in_each_tree(index, query_of(needs_of(a_spec(3))), Scope(), shared))
 
     assert sum(len(trees.roots) for trees in found if isinstance(trees, InTrees)) == 50
 

@@ -1,16 +1,19 @@
-"""What a scheduler answers, lets go of, and has learnt by when."""
+"""The handlers of a scheduler: answers, releases, and what a worker knows before and after a commit."""
 
 import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
 import pytest
 from msgspec import structs
 
-from bus.handling import Answer, Bury, Handler, Handlers, Reading, Received, Said, Tell
+from bus.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
+from bus.memory import MemoryBroker
 from bus.message import Message, ProviderId
+from bus.messages.applications import AskApplications
 from bus.messages.build import (
     AskInstances,
     BuildInstance,
@@ -21,21 +24,28 @@ from bus.messages.build import (
 )
 from bus.messages.hosts import AskHosts, HostFacts, HostsReported, HostState, SetHost
 from bus.messages.placement import ReleaseClaim
+from bus.station import Station
 from bus.unreadable import Unreadable
-from scheduler_worker.claiming.searching import Search
+from scheduler_worker.applications import Applications
+from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.lifecycle import accepted
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.handlers import on_events, on_questions, on_requests
+from scheduler_worker.handlers import event_handlers, question_handlers, request_handlers
 from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.outbox.lazy_transaction import LateTransactions
-from scheduler_worker.requests.building import BURIED, Builder
+from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.outbox import Outbox
+from scheduler_worker.requests.building import Builder
+from scheduler_worker.requests.burying import BURIED, Burial
 from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest
 from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import STANDARD
 
 pytestmark = pytest.mark.asyncio
+
+M = TypeVar("M", bound=Message)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -44,50 +54,47 @@ REQUEST = RequestId(UUID(int=9 << 80))
 
 
 class NoClaims:
-    """Nothing is left to be claimed for."""
+    """A claimer that must not be asked for a host."""
 
     async def find_hosts(self, searches: Sequence[Search]) -> None:
         assert not searches
 
 
-class Desk:
-    """A scheduler's rows, what it knows of hosts, and its handlers."""
+class Worker:
+    """A scheduler's store, registry and handlers."""
 
     def __init__(self) -> None:
         self.store = MemorySchedulerStore()
         self.registry = HostRegistry(Picture(), timedelta(seconds=60), lambda: NOON)
-        self.transactions = LateTransactions(self.store, timedelta(seconds=5), lambda: NOON)
+        self.outbox = Outbox(self.store, Notes(self.store, timedelta(seconds=5), lambda: NOON))
         settings = SchedulerSettings()
-        builder = Builder(self.store, NoClaims(), STANDARD, lambda: NOON, settings)  # type: ignore[arg-type]
-        self.builder = builder
+        reader = RequestReader(STANDARD, settings.horizon)
+        builder = Builder(self.store, NoClaims(), reader, lambda: NOON, settings)  # type: ignore[arg-type]
+        self.burial = Burial(reader, lambda: NOON, settings)
+        publisher = Station(MemoryBroker().as_user(), "s").publisher
+        self.applications = Applications(self.store, publisher, 5.0, lambda: NOON)
         self.handlers: Handlers = {
-            **on_requests(builder, self.registry, lambda: NOON),
-            **on_events(self.registry, lambda: NOON),
+            **event_handlers(self.registry, self.applications, lambda: NOON, ()),
+            **request_handlers(builder, self.registry, self.applications, lambda: NOON, settings),
         }
 
     async def bury(self, build: BuildInstance, *, with_a_row: bool = True) -> Sequence[Said]:
-        """What is said before it is buried; without a row, the database refuses every row of it."""
-        first, second = self.builder.before_burial[BuildInstance]
-        async with self.transactions.transaction() as late:
-            return await (first if with_a_row else second)([an_ask(build, attempts=19)], late)
+        """The messages before it is buried. `with_a_row=False`: the database refuses each of its rows."""
+        end = self.burial.end_in_error if with_a_row else self.burial.release
+        async with self.outbox.transaction() as transaction:
+            return await end([an_ask(build, attempts=19)], transaction)
 
     async def handle(self, *messages: Message, attempts: int = 0, dies: bool = False) -> Sequence[Said]:
         handler = self.handlers[type(messages[0])]
         assert not isinstance(handler, Reading)
-        async with self.transactions.transaction() as late:
-            said = await _handled(handler, messages, late, attempts)
+        async with self.outbox.transaction() as transaction:
+            said = await handler([an_ask(message, attempts=attempts) for message in messages], transaction)
             if dies:
                 raise ZeroDivisionError
         return said
 
 
-async def _handled(
-    handler: Handler, messages: Sequence[Message], late: object, attempts: int
-) -> Sequence[Said]:
-    return await handler([an_ask(message, attempts=attempts) for message in messages], late)
-
-
-def an_ask(message: Message, *, reply_to: str = "", attempts: int = 0) -> Received[Message]:
+def an_ask(message: M, *, reply_to: str = "", attempts: int = 0) -> Received[M]:
     return Received(message=message, id="7", trace="", sender="", reply_to=reply_to, attempts=attempts)
 
 
@@ -95,47 +102,47 @@ def a_report(name: str = "h1") -> HostsReported:
     return HostsReported(cell="c1", hosts=(HostFacts(id=HOST, name=name),), sequence=1)
 
 
-def known(desk: Desk) -> HostState | None:
-    return desk.registry.get(HOST)
+def known(worker: Worker) -> HostState | None:
+    return worker.registry.get(HOST)
 
 
 async def test_a_report_that_is_not_committed_is_not_learnt() -> None:
-    desk = Desk()
+    worker = Worker()
 
     with pytest.raises(ZeroDivisionError):
-        await desk.handle(a_report(), dies=True)
-    assert known(desk) is None
+        await worker.handle(a_report(), dies=True)
+    assert known(worker) is None
 
-    await desk.handle(a_report())
-    host = known(desk)
+    await worker.handle(a_report())
+    host = known(worker)
     assert host is not None
     assert host.up
 
 
 async def test_an_operators_word_that_is_not_committed_is_not_learnt() -> None:
-    desk = Desk()
-    await desk.handle(a_report())
+    worker = Worker()
+    await worker.handle(a_report())
     off = SetHost(host="h1", enabled=False, reason="broken fan")
 
     with pytest.raises(ZeroDivisionError):
-        await desk.handle(off, dies=True)
-    host = known(desk)
+        await worker.handle(off, dies=True)
+    host = known(worker)
     assert host is not None
     assert host.enabled
 
-    await desk.handle(off)
-    host = known(desk)
+    await worker.handle(off)
+    host = known(worker)
     assert host is not None
     assert (host.enabled, host.disabled_reason) == (False, "broken fan")
 
 
 async def test_a_rejected_request_that_comes_back_lets_go_of_what_it_may_have_claimed() -> None:
-    desk = Desk()
+    worker = Worker()
     small = BuildInstance(request_id=REQUEST, flavor=Flavor(vcpus=1))
-    await accept_another(desk, small)
+    await accept_another(worker, small)
 
     # The first try of this one claimed for two, found that the id is taken, and died before it let go.
-    said = await desk.handle(structs.replace(small, count=2), attempts=1)
+    said = await worker.handle(structs.replace(small, count=2), attempts=1)
 
     assert [type(each.message) for each in said if isinstance(each, Answer)] == [BuildRejected]
     released = [each.message for each in said if isinstance(each, Tell)]
@@ -145,10 +152,10 @@ async def test_a_rejected_request_that_comes_back_lets_go_of_what_it_may_have_cl
 
 
 async def test_a_request_that_is_buried_before_it_was_written_ends_in_error_and_lets_go() -> None:
-    desk = Desk()
+    worker = Worker()
     small = BuildInstance(request_id=REQUEST, flavor=Flavor(vcpus=1), count=2, name="a name")
 
-    said = [each.message for each in await desk.bury(small) if isinstance(each, Tell)]
+    said = [each.message for each in await worker.bury(small) if isinstance(each, Tell)]
 
     instances = {instance_id_of(REQUEST, index) for index in range(2)}
     assert {each.consumer for each in said if isinstance(each, ReleaseClaim)} == instances
@@ -156,26 +163,26 @@ async def test_a_request_that_is_buried_before_it_was_written_ends_in_error_and_
     assert {each.id for each in ended} == instances
     assert {(each.state, each.reason, each.name) for each in ended} == {("error", BURIED, "")}
     # Whoever has a copy of it in hand finds that, and lets go of what it has claimed.
-    again = await desk.handle(small, attempts=1)
+    again = await worker.handle(small, attempts=1)
     assert {each.message for each in again if isinstance(each, Tell)} >= set(said)
 
 
 async def test_a_request_that_is_buried_when_it_was_written_goes_on() -> None:
-    desk = Desk()
+    worker = Worker()
     small = BuildInstance(request_id=REQUEST, flavor=Flavor(vcpus=1))
-    await accept_as_it_is(desk, small)
+    await accept_as_it_is(worker, small)
 
-    assert await desk.bury(small) == []
-    assert await desk.bury(small, with_a_row=False) == []
-    (row,) = await desk.store.instances(InstanceQuery())
+    assert await worker.bury(small) == []
+    assert await worker.bury(small, with_a_row=False) == []
+    (row,) = await worker.store.instances(InstanceQuery())
     assert row.is_open
 
 
 async def test_a_buried_request_of_which_no_row_can_be_written_lets_go_all_the_same() -> None:
-    desk = Desk()
+    worker = Worker()
     small = BuildInstance(request_id=REQUEST, flavor=Flavor(vcpus=1))
 
-    (said,) = await desk.bury(small, with_a_row=False)
+    (said,) = await worker.bury(small, with_a_row=False)
 
     assert isinstance(said, Tell)
     assert isinstance(said.message, ReleaseClaim)
@@ -183,24 +190,24 @@ async def test_a_buried_request_of_which_no_row_can_be_written_lets_go_all_the_s
 
 
 async def test_a_buried_request_that_was_rejected_says_nothing() -> None:
-    desk = Desk()
+    worker = Worker()
 
-    assert await desk.bury(BuildInstance(request_id=REQUEST)) == []
+    assert await worker.bury(BuildInstance(request_id=REQUEST)) == []
 
 
-async def accept_as_it_is(desk: Desk, build: BuildInstance) -> None:
+async def accept_as_it_is(worker: Worker, build: BuildInstance) -> None:
     digest = hashlib.sha256(
         msgspec.json.Encoder(order="deterministic").encode(structs.replace(build, request_id=None))
     ).digest()
     rows = accepted(build, [instance_id_of(REQUEST, 0)], NOON, NOON + DAY)
-    async with desk.store.transaction() as transaction:
+    async with worker.store.transaction() as transaction:
         await transaction.accept([NewRequest(REQUEST, digest, rows)])
 
 
-async def accept_another(desk: Desk, build: BuildInstance) -> None:
+async def accept_another(worker: Worker, build: BuildInstance) -> None:
     """A request with the id of this one was accepted before."""
     rows = accepted(build, [instance_id_of(REQUEST, 0)], NOON, NOON + DAY)
-    async with desk.store.transaction() as transaction:
+    async with worker.store.transaction() as transaction:
         await transaction.accept([NewRequest(REQUEST, b"another digest", rows)])
 
 
@@ -221,7 +228,7 @@ async def accept_another(desk: Desk, build: BuildInstance) -> None:
 async def test_whoever_waits_is_told_why_its_order_cannot_be_read_and_a_person_keeps_it(
     unreadable: Unreadable, reason: str
 ) -> None:
-    handler = Desk().handlers[Unreadable]
+    handler = Worker().handlers[Unreadable]
     assert isinstance(handler, Reading)
 
     answer, letter = await handler.handle([an_ask(unreadable, reply_to="answers.moor-client.1")])
@@ -234,9 +241,9 @@ async def test_whoever_waits_is_told_why_its_order_cannot_be_read_and_a_person_k
 
 
 async def test_whoever_waits_is_told_why_its_question_cannot_be_read() -> None:
-    desk = Desk()
-    handlers = on_questions(desk.store, desk.registry)
-    assert {AskInstances, AskHosts, Unreadable} == handlers.keys()
+    worker = Worker()
+    handlers = question_handlers(worker.store, worker.registry, worker.applications)
+    assert {AskInstances, AskHosts, AskApplications, Unreadable} == handlers.keys()
     handler = handlers[Unreadable]
     assert isinstance(handler, Reading)
     wrong = Unreadable(b"", "Expected `int`, got `str`", kind="instance.query", field="limit", value="many")

@@ -1,4 +1,4 @@
-"""What a scheduler's rows keep of what was said, and who is told again."""
+"""The scheduler's outbox: which messages are sent again, and which notes are deleted."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -8,8 +8,10 @@ from msgspec import structs
 
 from bus.handling import Kept
 from bus.messages.build import BuildInstance, InstanceId, RequestId
-from scheduler_worker.core.instances.lifecycle import PLACED, accepted, deleted
-from scheduler_worker.outbox.lazy_transaction import LateTransactions
+from scheduler_worker.core.instances.lifecycle import accepted, deleted
+from scheduler_worker.core.instances.rows import PLACED
+from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.store import NewRequest
 from scheduler_worker.store_memory import MemorySchedulerStore
 
@@ -25,7 +27,7 @@ class Rows:
     def __init__(self) -> None:
         self.store = MemorySchedulerStore()
         self.now = NOON
-        self.outbox = LateTransactions(self.store, UNSAID_AFTER, lambda: self.now)
+        self.outbox = Outbox(self.store, Notes(self.store, UNSAID_AFTER, lambda: self.now))
 
     async def say(self, number: int) -> Kept:
         build = BuildInstance(request_id=RequestId(UUID(int=100 + number)))
@@ -38,8 +40,8 @@ class Rows:
         return kept
 
     async def clear(self, *said: Kept) -> None:
-        async with self.outbox.transaction() as late:
-            await self.outbox.clear(late, said)
+        async with self.outbox.transaction() as transaction:
+            await self.outbox.clear(transaction, said)
 
     async def unsaid(self) -> list[int]:
         notes = await self.store.unsaid(self.now + timedelta(days=1), None, 10)
@@ -93,7 +95,7 @@ async def test_an_order_that_was_not_read_with_its_row_is_not_noted_again() -> N
     build = BuildInstance(request_id=RequestId(UUID(int=100)))
     (row,) = accepted(build, [InstanceId(UUID(int=1))], rows.now, rows.now)
     told = structs.replace(row.told, state=PLACED, cell="c1")
-    async with rows.outbox.transaction() as late:
-        await late.note([structs.replace(row, told=told, unsaid=True)])
+    async with rows.outbox.transaction() as transaction:
+        await transaction.note([structs.replace(row, told=told, unsaid=True)])
 
     assert await rows.store.unsaid(rows.now + timedelta(days=1), None, 10) == []

@@ -12,13 +12,13 @@ from bus.message import Message
 from bus.messages.build import BuildInstance, Flavor
 from bus.station import Station
 from scheduler_worker.claiming.claimer import Claimer
-from scheduler_worker.claiming.searching import Search
+from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.plugins import standard_plugins
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
-from tests.unit.scheduler_worlds import a_picture, a_state, a_wish
-from tests.unit.test_scheduler_shell import a_row
+from tests.unit.scheduler_worlds import a_picture, a_spec, a_state
+from tests.unit.test_scheduler_instances_hosts import a_row
 
 SETTINGS = SchedulerSettings()
 
@@ -47,8 +47,9 @@ async def test_a_choice_that_placement_never_answered_for_counts_no_more() -> No
         chance=random.Random(7),
         clock=lambda: datetime.now(UTC),
     )
+    row, build = a_row(), BuildInstance(flavor=Flavor(vcpus=1))
     with pytest.raises(NoAnswer):
-        await claimer.find_hosts([Search(a_row(), BuildInstance(flavor=Flavor(vcpus=1)), a_wish())])
+        await claimer.find_hosts([Search(row.id, row.issued_at, build, a_spec())])
 
     assert seen == [1]
     assert picture.columns.holding[0] == 0

@@ -14,7 +14,7 @@ from scheduler_worker.core.choosing.host_columns import Draft, Hosts
 from scheduler_worker.core.choosing.plugins import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.placement_orders import DB, WEB, amounts, provider
-from tests.unit.scheduler_worlds import ROOMY, a_host, a_picture, a_state, a_wish, usage_of, vcpus
+from tests.unit.scheduler_worlds import ROOMY, a_host, a_picture, a_spec, a_state, usage_of, vcpus
 
 PLUGINS = standard_plugins()
 
@@ -236,9 +236,9 @@ def test_a_child_gives_what_the_root_has_not_and_the_share_names_it() -> None:
     child = a_state("h-gpu", {"VGPU": ROOMY}, parent=root.id, root=root.id, shape=4, traits=("CUSTOM_GPU",))
     for order in permutations((root, child)):
         picture = a_picture(*order)
-        wish = structs.replace(a_wish(), amounts=(("MEMORY_MB", 2), ("VGPU", 3)), required=("CUSTOM_GPU",))
+        spec = structs.replace(a_spec(), amounts=(("MEMORY_MB", 2), ("VGPU", 3)), required=("CUSTOM_GPU",))
 
-        (chosen,) = choose(picture, [wish], PLUGINS, salt=0)
+        (chosen,) = choose(picture, [spec], PLUGINS, salt=0)
 
         assert isinstance(chosen, Chosen)
         share = chosen.choice.share
@@ -290,17 +290,17 @@ def test_a_host_of_the_registry_is_a_host_before_placement_knows_it() -> None:
     picture.apply([a_state("h")])
 
     assert len(picture) == 1
-    assert isinstance(choose(picture, [a_wish()], PLUGINS, salt=0)[0], Chosen)
+    assert isinstance(choose(picture, [a_spec()], PLUGINS, salt=0)[0], Chosen)
 
 
 def test_an_older_word_of_the_registry_changes_nothing() -> None:
     picture = a_picture(a_state("h"), hosts=(a_host("h", up=False, sequence=5),))
 
     picture.know([a_host("h", up=True, sequence=4)])
-    assert isinstance(choose(picture, [a_wish()], PLUGINS, salt=0)[0], NoValidHost)
+    assert isinstance(choose(picture, [a_spec()], PLUGINS, salt=0)[0], NoValidHost)
     picture.know([a_host("h", up=True, sequence=5)])
 
-    assert isinstance(choose(picture, [a_wish()], PLUGINS, salt=0)[0], Chosen)
+    assert isinstance(choose(picture, [a_spec()], PLUGINS, salt=0)[0], Chosen)
 
 
 def test_a_host_that_is_renamed_is_found_by_its_new_name_only() -> None:
@@ -346,12 +346,12 @@ def test_preferences_are_the_same_every_time_and_know_new_hosts(salt: int) -> No
 def test_a_choice_tells_what_its_tree_was_beside_its_amounts() -> None:
     state = a_state("h1", vcpus(16), traits=("CUSTOM_A",))
     picture = a_picture(state)
-    (first,) = choose(picture, [a_wish()], PLUGINS, 0)
+    (first,) = choose(picture, [a_spec()], PLUGINS, 0)
 
     picture.apply([structs.replace(state, shape=2, revision=2, inventories=vcpus(32))])
-    (grown,) = choose(picture, [a_wish()], PLUGINS, 0)
+    (grown,) = choose(picture, [a_spec()], PLUGINS, 0)
     picture.apply([structs.replace(state, shape=3, revision=3, traits=("CUSTOM_B",))])
-    (other,) = choose(picture, [a_wish()], PLUGINS, 0)
+    (other,) = choose(picture, [a_spec()], PLUGINS, 0)
 
     assert isinstance(first, Chosen)
     assert isinstance(grown, Chosen)

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from typing import Any
-from uuid import UUID
 
 import pytest
 from msgspec import structs
 
 from bus.messages.build import BuildInstance, BuildRejected, Flavor, InstanceId, RequestId
-from scheduler_worker.core.requests import Wish, instances_of, read_request
+from scheduler_worker.core.requests import InstanceSpec, read_request
 from tests.contracts.placement_orders import GROUP, VOCABULARY, an_id
 
 REQUEST = RequestId(an_id("request"))
@@ -20,10 +19,10 @@ def a_build(extra_specs: Mapping[str, str] | None = None, **other: Any) -> Build
     return structs.replace(BuildInstance(request_id=REQUEST, flavor=flavor), **other)
 
 
-def the_wish(build: BuildInstance, scopes: frozenset[str] = frozenset()) -> Wish:
-    wish = read_request(build, VOCABULARY, scopes)
-    assert isinstance(wish, Wish), wish
-    return wish
+def the_spec(build: BuildInstance, scopes: frozenset[str] = frozenset()) -> InstanceSpec:
+    spec = read_request(build, VOCABULARY, scopes)
+    assert isinstance(spec, InstanceSpec), spec
+    return spec
 
 
 def the_rejection(build: BuildInstance) -> BuildRejected:
@@ -35,28 +34,28 @@ def the_rejection(build: BuildInstance) -> BuildRejected:
 
 
 def test_a_flavor_asks_for_its_processors_memory_and_disk() -> None:
-    assert the_wish(a_build()).amounts == (("DISK_GB", 20), ("MEMORY_MB", 4096), ("VCPU", 2))
+    assert the_spec(a_build()).amounts == (("DISK_GB", 20), ("MEMORY_MB", 4096), ("VCPU", 2))
 
 
 def test_disk_is_root_and_ephemeral_and_swap_rounded_up_to_gigabytes() -> None:
     flavor = structs.replace(SMALL, root_gb=10, ephemeral_gb=5, swap_mb=1025)
 
-    assert dict(the_wish(a_build(flavor=flavor)).amounts)["DISK_GB"] == 17
+    assert dict(the_spec(a_build(flavor=flavor)).amounts)["DISK_GB"] == 17
 
 
 def test_extra_specs_override_and_add_and_strip() -> None:
-    wish = the_wish(a_build({"resources:VCPU": "8", "resources:VGPU": "1", "resources:DISK_GB": "0"}))
+    spec = the_spec(a_build({"resources:VCPU": "8", "resources:VGPU": "1", "resources:DISK_GB": "0"}))
 
-    assert wish.amounts == (("MEMORY_MB", 4096), ("VCPU", 8), ("VGPU", 1))
+    assert spec.amounts == (("MEMORY_MB", 4096), ("VCPU", 8), ("VGPU", 1))
 
 
 def test_dedicated_processors_replace_the_flavors_shared_ones() -> None:
     vocabulary = structs.replace(VOCABULARY, classes=VOCABULARY.classes | {"PCPU"})
 
-    wish = read_request(a_build({"resources:PCPU": "2"}), vocabulary)
+    spec = read_request(a_build({"resources:PCPU": "2"}), vocabulary)
 
-    assert isinstance(wish, Wish)
-    assert dict(wish.amounts).keys() == {"PCPU", "MEMORY_MB", "DISK_GB"}
+    assert isinstance(spec, InstanceSpec)
+    assert dict(spec.amounts).keys() == {"PCPU", "MEMORY_MB", "DISK_GB"}
 
 
 def test_traits_come_from_flavor_and_image_each_once_and_in_order() -> None:
@@ -69,33 +68,33 @@ def test_traits_come_from_flavor_and_image_each_once_and_in_order() -> None:
         image_properties={"trait:HW_CPU_X86_VMX": "required", "trait:CUSTOM_GOLD": "required"},
     )
 
-    wish = the_wish(build)
+    spec = the_spec(build)
 
-    assert wish.required == ("CUSTOM_GOLD", "HW_CPU_X86_VMX", "STORAGE_DISK_SSD")
-    assert wish.forbidden == ("CUSTOM_OLD",)
+    assert spec.required == ("CUSTOM_GOLD", "HW_CPU_X86_VMX", "STORAGE_DISK_SSD")
+    assert spec.forbidden == ("CUSTOM_OLD",)
 
 
 def test_zone_hosts_and_count_are_carried_along() -> None:
     build = a_build(availability_zone="z1", hosts=("Host-2", "host-1"), ignore_hosts=("HOST-9",), count=3)
 
-    wish = the_wish(build)
+    spec = the_spec(build)
 
-    assert (wish.availability_zone, wish.count) == ("z1", 3)
-    assert (wish.hosts, wish.ignore_hosts) == (("host-1", "host-2"), ("host-9",))
+    assert (spec.availability_zone, spec.count) == ("z1", 3)
+    assert (spec.hosts, spec.ignore_hosts) == (("host-1", "host-2"), ("host-9",))
 
 
-def test_requests_that_ask_for_the_same_in_another_order_are_equal_wishes() -> None:
+def test_requests_that_ask_for_the_same_in_another_order_are_equal_specs() -> None:
     one = a_build({"trait:CUSTOM_A": "required", "resources:VGPU": "1"}, hosts=("a", "b"))
     other = a_build({"resources:VGPU": "1", "trait:CUSTOM_A": "required"}, hosts=("b", "a"), name="else")
 
-    assert the_wish(one) == the_wish(other)
-    assert hash(the_wish(one)) == hash(the_wish(other))
+    assert the_spec(one) == the_spec(other)
+    assert hash(the_spec(one)) == hash(the_spec(other))
 
 
 def test_keys_that_plugins_read_are_left_to_them() -> None:
-    wish = the_wish(a_build({"acme:rack": "7"}), scopes=frozenset({"acme"}))
+    spec = the_spec(a_build({"acme:rack": "7"}), scopes=frozenset({"acme"}))
 
-    assert wish.extra_specs == (("acme:rack", "7"),)
+    assert spec.extra_specs == (("acme:rack", "7"),)
 
 
 @pytest.mark.parametrize(
@@ -166,16 +165,6 @@ def test_granular_groups_are_refused_by_their_key_rather_than_done_by_half(key: 
     assert rejected.field == f"flavor.extra_specs.{key}"
     assert "granular group" in rejected.reason
     assert "yet" in rejected.reason
-
-
-def test_instances_are_called_as_given_or_by_their_place_in_the_request() -> None:
-    given = (InstanceId(an_id("mine")),)
-
-    def numbered(request: RequestId, index: int) -> InstanceId:
-        return InstanceId(UUID(int=request.int + index & 2**128 - 1))
-
-    assert instances_of(a_build(instance_ids=given), numbered) == given
-    assert instances_of(a_build(count=2), numbered) == (numbered(REQUEST, 0), numbered(REQUEST, 1))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from bus.messages.placement import ResourceAmount, ShapeSeen, Share
 from placement_worker.core.candidates.columns import Ints, Rows
 from scheduler_worker.core.choosing.compounds import Filling, Gift
 from scheduler_worker.core.choosing.host_columns import Draft
-from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.requests import InstanceSpec
 
 # Enough that no host is everyone's alternate; to write down more of them would cost more than it helps.
 BENCH = 32
@@ -78,17 +78,19 @@ class Benches:
 
 
 class Choices(dict[int, Choice]):
-    """Hosts as they are told of, by row: with the share that a wish takes there. Each is written once, when needed;
+    """Hosts as they are told of, by row: with the share that a spec takes there. Each is written once, when needed;
     compound ones as they are when that is.
     """
 
-    def __init__(self, draft: Draft, wish: Wish, filling: Filling | None, instances_max: int = 0) -> None:
+    def __init__(
+        self, draft: Draft, spec: InstanceSpec, filling: Filling | None, instances_max: int = 0
+    ) -> None:
         super().__init__()
         self._instances_max = instances_max
         self.columns = draft.columns
         self._picture = draft.picture
         self._filling = filling
-        self._wish = wish
+        self._spec = spec
 
     def open_among(self, rows: list[int]) -> list[int]:
         """Those that could still take one more, of such as could by their columns."""
@@ -108,7 +110,7 @@ class Choices(dict[int, Choice]):
                 row,
                 [
                     ResourceAmount(provider=host, resource=resource, amount=amount)
-                    for resource, amount in self._wish.amounts
+                    for resource, amount in self._spec.amounts
                 ],
             )
         self[row] = choice

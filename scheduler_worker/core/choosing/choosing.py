@@ -1,7 +1,7 @@
 """Which host for which instance?
 
 A batch often asks many times for the same, and a cloud has many hosts; to look at every host for every instance would
-cost more than all the rest of a boot. So wishes that are equal are decided together, by one pass over the columns:
+cost more than all the rest of a boot. So specs that are equal are decided together, by one pass over the columns:
 
 1. Filters leave the hosts that qualify, weighers give each of them a worth. The hosts are cut down to these before
    anything is sorted.
@@ -11,14 +11,14 @@ cost more than all the rest of a boot. So wishes that are equal are decided toge
 3. Each instance takes the best of the pool, which is then worth what a host with one instance more is worth: more,
    less, or nothing any longer. What that is was asked beforehand for the whole pool and the next few instances at once
    (the ladders), since a column costs little more than a number. A heap keeps the best on top.
-4. What was chosen is written into the draft, so that the next wishes of the batch find it taken.
+4. What was chosen is written into the draft, so that the next specs of the batch find it taken.
 
 Worths that differ by less than a band are equal. Equals are told apart by a hash of host and salt: each worker has
 another salt, so that two of them that see the same picture do not choose the same host, and claim past each other.
 
 A compound host is searched when it is its turn (compounds.py), since its ladder only says what it would be worth. It may
 have no room by then, even untouched, where several take from one pool. Then the pool may run out of hosts that are as
-good as any outside, and what is left of the wish is decided by another pass.
+good as any outside, and what is left of the spec is decided by another pass.
 
 Alternates are the best of the same cell as the hosts stand after all choices. They hold nothing; each instance gets the
 next ones in turn, so that a host that fails with all that it was given does not send them all to one other.
@@ -41,7 +41,7 @@ from scheduler_worker.core.choosing.host_columns import Draft, Hosts
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.ranking import FULL, Ladders, Order
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.requests import InstanceSpec
 
 ALTERNATES = 2
 
@@ -55,7 +55,7 @@ class Chosen(Struct, frozen=True):
 
 
 class _Batch(NamedTuple):
-    """What is the same for all wishes of a batch."""
+    """What is the same for all specs of a batch."""
 
     draft: Draft
     plugins: Plugins
@@ -64,76 +64,83 @@ class _Batch(NamedTuple):
 
 
 def choose(
-    picture: Picture, wishes: Sequence[Wish], plugins: Plugins, salt: int, alternates: int = ALTERNATES
+    picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int, alternates: int = ALTERNATES
 ) -> list[Chosen | NoValidHost]:
-    """A host for one instance of each wish, in their order; whoever wants `count` of them repeats the wish.
+    """A host for one instance of each spec, in their order; whoever wants `count` of them repeats the spec.
 
     The picture stays as it is: whoever goes on to claim what was chosen holds it there.
     """
     batch = _Batch(Draft(picture), plugins, salt, alternates)
-    alike: dict[Wish, list[int]] = {}
-    for position, wish in enumerate(wishes):
-        alike.setdefault(wish, []).append(position)
+    alike: dict[InstanceSpec, list[int]] = {}
+    for position, spec in enumerate(specs):
+        alike.setdefault(spec, []).append(position)
     outcomes: dict[int, Chosen | NoValidHost] = {}
-    for wish, positions in alike.items():
-        chosen = _choose_alike(batch, wish, len(positions))
+    for spec, positions in alike.items():
+        chosen = _choose_alike(batch, spec, len(positions))
         outcomes.update(zip(positions, chosen, strict=False))
         if len(chosen) < len(positions):
-            refusal = explain(batch.draft, wish, plugins)
+            refusal = explain(batch.draft, spec, plugins)
             outcomes.update(dict.fromkeys(positions[len(chosen) :], refusal))
-    return [outcomes[position] for position in range(len(wishes))]
+    return [outcomes[position] for position in range(len(specs))]
 
 
-def stand_ins(
-    picture: Picture, wish: Wish, plugins: Plugins, *, cell: str, salt: int, count: int, turn: int
+def more_alternates(
+    picture: Picture,
+    spec: InstanceSpec,
+    plugins: Plugins,
+    *,
+    cell: str,
+    salt: int,
+    count: int,
+    start: int,
 ) -> tuple[Choice, ...]:
-    """Up to so many hosts of this cell, where an instance that has its host could be built as well. They are among the
-    best; who asks with another `turn` is given others of these, where there are more of them.
+    """Up to `count` hosts of this cell for an instance that has its host already, from the best there. Callers with
+    another `start` get others of these, where there are more.
     """
     draft = Draft(picture)
     everyone = Hosts(draft)
     in_cell = np.equal(draft.columns.cell[: len(everyone)], draft.columns.cells.find(cell))
-    rows = np.flatnonzero(_qualify(everyone, wish, plugins) & in_cell)
+    rows = np.flatnonzero(_qualify(everyone, spec, plugins) & in_cell)
     if not len(rows):
         return ()
-    order = Order(Hosts(draft, rows), wish, plugins.weighers, picture.preferences(salt))
+    order = Order(Hosts(draft, rows), spec, plugins.weighers, picture.preferences(salt))
     best = rows[the_best(order.worths_at_first, BENCH)].tolist()
-    choices = Choices(draft, wish, draft.filling(wish), plugins.instances_max)
-    start = turn % len(best)
-    return tuple([choices[row] for row in (*best[start:], *best[:start])[:count]])
+    choices = Choices(draft, spec, draft.filling(spec), plugins.instances_max)
+    first = start % len(best)
+    return tuple([choices[row] for row in (*best[first:], *best[:first])[:count]])
 
 
-def _choose_alike(batch: _Batch, wish: Wish, instances: int) -> list[Chosen]:
+def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Chosen]:
     """As many as find a host, up to so many."""
     chosen: list[Chosen] = []
     while len(chosen) < instances:
-        more, is_over = _choose_in_pool(batch, wish, instances - len(chosen))
+        more, is_over = _choose_in_pool(batch, spec, instances - len(chosen))
         chosen += more
         if is_over or not more:
             break
     return chosen
 
 
-def _choose_in_pool(batch: _Batch, wish: Wish, instances: int) -> tuple[list[Chosen], bool]:
+def _choose_in_pool(batch: _Batch, spec: InstanceSpec, instances: int) -> tuple[list[Chosen], bool]:
     """The same of one pool; and whether nobody outside could do better."""
     draft, plugins, salt, alternates = batch
     everyone = Hosts(draft)
-    rows = np.flatnonzero(_qualify(everyone, wish, plugins))
+    rows = np.flatnonzero(_qualify(everyone, spec, plugins))
     if not len(rows):
         return [], True
     hosts = everyone if len(rows) == len(everyone) else Hosts(draft, rows)
-    order = Order(hosts, wish, plugins.weighers, draft.picture.preferences(salt))
+    order = Order(hosts, spec, plugins.weighers, draft.picture.preferences(salt))
     worths = order.worths_at_first
     best = the_best(worths, instances + alternates)
     pool = rows[best]
     ladders = Ladders(draft, order, plugins.filters, pool, instances) if instances > 1 else None
     # Sorted, and so a heap already.
     heap = [(-worth, place) for place, worth in enumerate(worths[best].tolist())]
-    filling = draft.filling(wish)
+    filling = draft.filling(spec)
     turns = _take_turns(heap, pool.tolist(), ladders, instances, filling)
-    draft.take(pool, np.bincount(turns.places, minlength=len(pool)), dict(wish.amounts))
+    draft.take(pool, np.bincount(turns.places, minlength=len(pool)), dict(spec.amounts))
     still_open = pool[np.array([place for _, place in sorted(heap)], dtype=np.intp)]
-    choices = Choices(draft, wish, filling, plugins.instances_max)
+    choices = Choices(draft, spec, filling, plugins.instances_max)
     benches = Benches(choices, Ranked(rows, worths, best), still_open, alternates)
     chosen = pool[np.array(turns.places, dtype=np.intp)]
     return _told(choices, chosen, turns.gifts, benches), not turns.is_cut_short
@@ -155,10 +162,10 @@ def _told(
     ]
 
 
-def _qualify(hosts: Hosts, wish: Wish, plugins: Plugins) -> Flags:
+def _qualify(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Flags:
     qualify = hosts.present
     for one in plugins.filters:
-        qualify = qualify & one.passes(hosts, wish)
+        qualify = qualify & one.passes(hosts, spec)
     return qualify
 
 

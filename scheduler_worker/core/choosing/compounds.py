@@ -24,7 +24,7 @@ from placement_worker.core.candidates.found import Block
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import CutInTrees, find_one_in_each_tree
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.requests import InstanceSpec
 
 # About a tenth of a millisecond for each tree, whatever else is asked; and a tenth of a second for a batch, for the
 # trees that need more.
@@ -34,7 +34,7 @@ BYTES_PER_TREE = 16 * 1024 * 1024
 
 
 class Needs(NamedTuple):
-    """What of a wish candidates are searched by."""
+    """What of a spec candidates are searched by."""
 
     amounts: tuple[tuple[str, int], ...]
     required: tuple[str, ...] = ()
@@ -56,8 +56,8 @@ class Giver(NamedTuple):
     free: int
 
 
-def needs_of(wish: Wish) -> Needs:
-    return Needs(wish.amounts, wish.required, wish.forbidden)
+def needs_of(spec: InstanceSpec) -> Needs:
+    return Needs(spec.amounts, spec.required, spec.forbidden)
 
 
 def query_of(needs: Needs) -> CandidatesQuery:
@@ -206,12 +206,12 @@ class Compounds:
 
 
 class Filling:
-    """Compound hosts while instances of one wish are put on them, one after another."""
+    """Compound hosts while instances of one spec are put on them, one after another."""
 
-    def __init__(self, compounds: Compounds, wish: Wish) -> None:
+    def __init__(self, compounds: Compounds, spec: InstanceSpec) -> None:
         self.flags = compounds.flags
         self._compounds = compounds
-        self._needs = needs_of(wish)
+        self._needs = needs_of(spec)
         self._found = compounds.found(self._needs)
         self._last: dict[int, tuple[Gift, ...]] = {}
 

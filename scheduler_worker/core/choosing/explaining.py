@@ -9,67 +9,67 @@ from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
 from scheduler_worker.core.choosing.host_columns import Draft, Hosts
 from scheduler_worker.core.choosing.plugins import Filter, Plugins
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.requests import InstanceSpec
 
 NEAREST = 3
 # Of the hosts that a request names itself.
 ASKED_MAX = 10
 
 
-def explain(draft: Draft, wish: Wish, plugins: Plugins) -> NoValidHost:
+def explain(draft: Draft, spec: InstanceSpec, plugins: Plugins) -> NoValidHost:
     """The funnel: each step removes the hosts that passed all before it. Steps that remove nobody are not told. A request that asks for hosts by name is told about these, and about no others."""
     hosts = Hosts(draft)
     left = hosts.present.copy()
     failed = np.zeros(len(hosts), dtype=np.int64)
     removed_by = []
     for one in plugins.filters:
-        passed = one.passes(hosts, wish)
+        passed = one.passes(hosts, spec)
         removed = np.flatnonzero(left & ~passed)
         if len(removed):
             removed_by.append((one, removed))
         left &= passed
         failed += ~passed
     lacking = np.zeros(len(hosts), dtype=np.int64)
-    for resource, _ in wish.amounts:
+    for resource, _ in spec.amounts:
         lacking += ~_has(hosts, resource)
-    steps = [_step(hosts, wish, one, removed, lacking) for one, removed in removed_by]
-    if wish.hosts:
-        misses = list(_asked(hosts, wish, plugins))[:ASKED_MAX]
+    steps = [_step(hosts, spec, one, removed, lacking) for one, removed in removed_by]
+    if spec.hosts:
+        misses = list(_asked(hosts, spec, plugins))[:ASKED_MAX]
     else:
-        nearest = _nearest(hosts, failed + _shortfall(hosts, wish, lacking))
-        misses = [_miss(hosts, wish, plugins, at) for at in nearest]
+        nearest = _nearest(hosts, failed + _shortfall(hosts, spec, lacking))
+        misses = [_miss(hosts, spec, plugins, at) for at in nearest]
     return NoValidHost(hosts=int(np.count_nonzero(hosts.present)), steps=tuple(steps), nearest=tuple(misses))
 
 
-def _step(hosts: Hosts, wish: Wish, one: Filter, removed: Rows, lacking: Ints) -> FunnelStep:
+def _step(hosts: Hosts, spec: InstanceSpec, one: Filter, removed: Rows, lacking: Ints) -> FunnelStep:
     """Its example is the first that it removed, of those that lack the fewest classes altogether."""
     first = int(removed[np.argmin(lacking[removed])])
-    example = f"{hosts.name(first)}: {one.reason(hosts, wish, first)}"
+    example = f"{hosts.name(first)}: {one.reason(hosts, spec, first)}"
     return FunnelStep(step=one.name, removed=len(removed), example=example)
 
 
-def _asked(hosts: Hosts, wish: Wish, plugins: Plugins) -> Iterator[Miss]:
-    for name in wish.hosts:
+def _asked(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Iterator[Miss]:
+    for name in spec.hosts:
         places = hosts.places_named(name)
         if not places:
             yield Miss(host=name, reason="no host of this name is known")
         for at in places:
-            yield _miss(hosts, wish, plugins, at)
+            yield _miss(hosts, spec, plugins, at)
 
 
-def _miss(hosts: Hosts, wish: Wish, plugins: Plugins, at: int) -> Miss:
-    return Miss(host=hosts.name(at), reason=_reasons(hosts, wish, plugins, at))
+def _miss(hosts: Hosts, spec: InstanceSpec, plugins: Plugins, at: int) -> Miss:
+    return Miss(host=hosts.name(at), reason=_reasons(hosts, spec, plugins, at))
 
 
-def why_not(picture: Picture, wish: Wish, plugins: Plugins) -> tuple[Miss, ...]:
+def why_not(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> tuple[Miss, ...]:
     """Every host that does not qualify, and the first reason for it. Nothing is chosen, nothing held."""
     hosts = Hosts(Draft(picture))
     left = hosts.present.copy()
     misses: list[Miss] = []
     for one in plugins.filters:
-        passed = one.passes(hosts, wish)
+        passed = one.passes(hosts, spec)
         misses += [
-            Miss(host=hosts.name(at), reason=f"{one.name}: {one.reason(hosts, wish, at)}")
+            Miss(host=hosts.name(at), reason=f"{one.name}: {one.reason(hosts, spec, at)}")
             for at in np.flatnonzero(left & ~passed).tolist()
         ]
         left &= passed
@@ -89,20 +89,20 @@ def _has(hosts: Hosts, resource: str) -> Flags:
     return has
 
 
-def _shortfall(hosts: Hosts, wish: Wish, lacking: Ints) -> Floats:
+def _shortfall(hosts: Hosts, spec: InstanceSpec, lacking: Ints) -> Floats:
     """What part of all that is asked is not there: less than 1, so that it only decides between equals. A host that lacks a
     class altogether is farther away than one where that ran out.
     """
     short = lacking.astype(np.float64)
-    for resource, amount in wish.amounts:
+    for resource, amount in spec.amounts:
         free = np.maximum(hosts.free(resource), hosts.shared(resource))
         short += np.clip(amount - free, 0, amount) / amount
-    return short / (2 * len(wish.amounts) + 1)
+    return short / (2 * len(spec.amounts) + 1)
 
 
-def _reasons(hosts: Hosts, wish: Wish, plugins: Plugins, at: int) -> str:
-    failed = [one for one in plugins.filters if not _passes(one.passes(hosts, wish), at)]
-    return "; ".join(one.reason(hosts, wish, at) for one in failed)
+def _reasons(hosts: Hosts, spec: InstanceSpec, plugins: Plugins, at: int) -> str:
+    failed = [one for one in plugins.filters if not _passes(one.passes(hosts, spec), at)]
+    return "; ".join(one.reason(hosts, spec, at) for one in failed)
 
 
 def _passes(passed: Flags, at: int) -> bool:

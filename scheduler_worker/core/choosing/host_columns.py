@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from placement_worker.core.candidates.columns import Flags, Ints, Rows, Scalar
 from scheduler_worker.core.choosing.compounds import Compounds, Filling, Giver, Needs
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.requests import InstanceSpec
 
 
 class Draft:
@@ -26,9 +26,9 @@ class Draft:
         self._free: dict[str, Ints] = {}
         self._holding: Ints | None = None
 
-    def filling(self, wish: Wish) -> Filling | None:
+    def filling(self, spec: InstanceSpec) -> Filling | None:
         """None where nobody is compound."""
-        return None if self.compounds is None else Filling(self.compounds, wish)
+        return None if self.compounds is None else Filling(self.compounds, spec)
 
     @property
     def holding(self) -> Ints:

@@ -1,6 +1,6 @@
 """What a filter and a weigher are, and which of our own are used unless others are wanted.
 
-Both see columns: one call for all hosts. They decide by these and the wish alone, and keep nothing of their own.
+Both see columns: one call for all hosts. They decide by these and the spec alone, and keep nothing of their own.
 """
 
 from typing import Protocol
@@ -10,7 +10,7 @@ from msgspec import Struct
 from placement_worker.core.candidates.columns import Flags, Floats, Ints
 from scheduler_worker.core.choosing import filters, weighers
 from scheduler_worker.core.choosing.host_columns import Hosts
-from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.requests import InstanceSpec
 
 # All multipliers together. What hosts are worth has to fit into half a word, beside what tells equals apart.
 MULTIPLIERS_MAX = 1e7
@@ -25,10 +25,10 @@ class Filter(Protocol):
     def is_per_instance(self) -> bool:
         """Does its answer depend on what a host has taken? Then it is asked again after every choice."""
 
-    def passes(self, hosts: Hosts, wish: Wish) -> Flags:
+    def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         """Which of them could take one instance more."""
 
-    def reason(self, hosts: Hosts, wish: Wish, at: int) -> str:
+    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
         """Why the one at this place does not pass, with the numbers."""
 
 
@@ -44,7 +44,7 @@ class Weigher(Protocol):
     def minimum(self) -> float | None:
         """What is worth 0; None: the least of the hosts that qualify."""
 
-    def weigh(self, hosts: Hosts, wish: Wish) -> Floats | Ints:
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints:
         """Finite numbers, more is better. Made to run from 0 to 1 over the hosts that qualify, then multiplied."""
 
 

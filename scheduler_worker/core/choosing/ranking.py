@@ -1,11 +1,11 @@
-"""How good are hosts for a wish, as one number each, and what becomes of that when they take more?"""
+"""How good are hosts for a spec, as one number each, and what becomes of that when they take more?"""
 
 import numpy as np
 
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Words
 from scheduler_worker.core.choosing.host_columns import Draft, Hosts
 from scheduler_worker.core.choosing.plugins import Filter, Weigher
-from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.requests import InstanceSpec
 
 # Of what one weigher with a multiplier of 1 tells between the worst host and the best: less is no difference.
 BAND = 0.01
@@ -26,12 +26,14 @@ class Order:
     while a batch fills them.
     """
 
-    def __init__(self, hosts: Hosts, wish: Wish, weighers: tuple[Weigher, ...], preferences: Words) -> None:
-        self.wish = wish
+    def __init__(
+        self, hosts: Hosts, spec: InstanceSpec, weighers: tuple[Weigher, ...], preferences: Words
+    ) -> None:
+        self.spec = spec
         self._preferences = preferences.astype(np.int64)
         self._scales: list[tuple[Weigher, float, float]] = []
         for weigher in weighers:
-            weights = weigher.weigh(hosts, wish)
+            weights = weigher.weigh(hosts, spec)
             least = float(weights.min()) if weigher.minimum is None else weigher.minimum
             most = float(weights.max())
             # Where all are worth the same, this weigher tells nothing.
@@ -49,7 +51,7 @@ class Order:
     def _bands(self, hosts: Hosts) -> Floats:
         bands = np.zeros(len(hosts))
         for weigher, least, factor in self._scales:
-            bands += (weigher.weigh(hosts, self.wish) - least) * factor
+            bands += (weigher.weigh(hosts, self.spec) - least) * factor
         return bands
 
     def _worths(self, bands: Floats, hosts: Hosts) -> Ints:
@@ -61,14 +63,14 @@ class Order:
 
 
 class Ladders:
-    """For each host of a pool its worth after it took 0, 1, 2 and more instances of a wish, until it is full."""
+    """For each host of a pool its worth after it took 0, 1, 2 and more instances of a spec, until it is full."""
 
     def __init__(
         self, draft: Draft, order: Order, filters: tuple[Filter, ...], pool: Rows, instances: int
     ) -> None:
         self._draft = draft
-        self._wish = order.wish
-        self._amounts = dict(order.wish.amounts)
+        self._spec = order.spec
+        self._amounts = dict(order.spec.amounts)
         self._filters = [one for one in filters if one.is_per_instance]
         self._order = order
         self._pool = pool
@@ -94,7 +96,7 @@ class Ladders:
         worths = self._order.worths(hosts)
         qualify: Flags = hosts.everyone()
         for one in self._filters:
-            qualify = qualify & one.passes(hosts, self._wish)
+            qualify = qualify & one.passes(hosts, self._spec)
         worths[~qualify] = FULL
         rungs: list[int] = worths.tolist()
         return [rungs[end - count : end] for end, count in zip(ends.tolist(), counts.tolist(), strict=True)]

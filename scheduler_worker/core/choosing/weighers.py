@@ -2,7 +2,7 @@
 
 from placement_worker.core.candidates.columns import Ints
 from scheduler_worker.core.choosing.host_columns import Hosts
-from scheduler_worker.core.requests import Wish
+from scheduler_worker.core.requests import InstanceSpec
 
 
 class FreeAmount:
@@ -15,5 +15,5 @@ class FreeAmount:
         self.resource = resource
         self.multiplier = multiplier
 
-    def weigh(self, hosts: Hosts, _wish: Wish) -> Ints:
+    def weigh(self, hosts: Hosts, _spec: InstanceSpec) -> Ints:
         return hosts.free(self.resource)

@@ -1,100 +1,55 @@
-"""What becomes of an instance at API level: the arbiter between placing it and ending it.
+"""The states of an instance at API level, and every step from one to the next.
 
-Pure: plain functions over frozen values; the store locks a row before it is judged here and writes what comes out, so
-that each step is a compare-and-set.
+A store locks a row before it is decided here, and writes the result, so each step is a compare-and-set.
 
-    accepted ──▶ placed ──▶ building, active, error      the cell's word, the latest counts
-       │            │         └─▶ rebuilding ─▶ active, error   another image, in place: the cell's word (rebuilds.py)
-       │            └─────────┴──▶ deleting ──▶ deleted   once the cell has said so
-       ├──▶ error    no host, no right, or no time: kept in cell0
+    accepted ──▶ placed ──▶ building, active, error      the cell's event; the highest sequence counts
+       │            │         └─▶ rebuilding ─▶ active, error   a new image on the same host (rebuilds.py)
+       │            └─────────┴──▶ deleting ──▶ deleted   when the cell has reported it
+       ├──▶ error    no host, not allowed, or no time left: kept in cell0
        └──▶ deleted  before it was placed
 
-What is to be said of a step follows from the row alone, so a row keeps no messages, only whether it may have to say them.
+A function returns the new row, or None if the step changes nothing or comes too late.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from uuid import UUID
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import (
     BuildInstance,
     ClaimRefused,
+    DeleteInstance,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
     InstanceId,
-    InstancePlaced,
     InstanceState,
     NoValidHost,
-    RequestId,
 )
-from bus.messages.cell import PlaceInCell, RebuildInCell, RemoveFromCell
-from bus.messages.placement import ReleaseClaim
+from bus.messages.cell import PlaceInCell
 from bus.topology import CELL0
+from scheduler_worker.core.instances.rows import (
+    ACCEPTED,
+    ACTIVE,
+    DELETED,
+    DELETING,
+    ERROR,
+    NO_REQUEST,
+    PLACED,
+    REBUILDING,
+    InstanceRow,
+    is_of,
+)
 
-FIRST_ATTEMPT = 1
-# That of a delete which came before its request: no client's uuid is all zeros.
-NO_REQUEST = RequestId(UUID(int=0))
-
-ACCEPTED = "accepted"
-PLACED = "placed"
-ACTIVE = "active"
-REBUILDING = "rebuilding"
-ERROR = "error"
-DELETING = "deleting"
-DELETED = "deleted"
-
-_STATES = {InstanceActive: ACTIVE, InstanceFailed: ERROR, InstanceDeleted: DELETED}
-CellsWord = InstanceActive | InstanceFailed | InstanceDeleted
-
-
-class InstanceRow(Struct, frozen=True):
-    """One instance: what is told of it, and what is needed to go on with it.
-
-    `issued_at` is when it was accepted, and goes with its claim, so that the claim is the same however often it is
-    asked. `heard` is the highest sequence that its cell has said. `unsaid`: the messages of its state may not have
-    reached the broker. A row that is placed is so until its cell speaks of it: to write it before, only because its order
-    is confirmed, would be a third of all writes. `order` is kept only as long as the row is unsaid. `rebuilds` are the
-    requests of its last rebuilds, the newest last: each is done once, however often it is asked.
-    """
-
-    told: InstanceState
-    issued_at: datetime
-    ends_by: datetime
-    order: PlaceInCell | None = None
-    heard: int = 0
-    unsaid: bool = False
-    rebuilds: tuple[RequestId, ...] = ()
-
-    @property
-    def id(self) -> InstanceId:
-        return self.told.id
-
-    @property
-    def is_open(self) -> bool:
-        """Accepted, and nothing decided yet."""
-        return self.told.state == ACCEPTED
-
-    @property
-    def has_to_say(self) -> bool:
-        """An order that was not read with its row is another's to say."""
-        return self.unsaid and (self.order is not None or self.told.state != PLACED)
-
-    @property
-    def is_in_cell(self) -> bool:
-        """It is its cell's to say what becomes of it."""
-        return self.told.cell not in ("", CELL0)
-
-    def may_lose(self, *, is_new: bool) -> bool:
-        """May a claim that its request got be released? Not while it is to have one, or has one. After its end its cell may
-        still keep the share for a host that has not confirmed, and a claim that was not new may be that one.
-        """
-        if self.told.state in (DELETED, ERROR) or not (self.is_open or self.is_in_cell):
-            return is_new or not self.told.keeps_share
-        return False
+_DELETED_FIRST = "deleted before its request was seen"
+_STATES: Mapping[type[Message], str] = {
+    InstanceActive: ACTIVE,
+    InstanceFailed: ERROR,
+    InstanceDeleted: DELETED,
+}
+CellEvent = InstanceActive | InstanceFailed | InstanceDeleted
 
 
 def accepted(
@@ -121,25 +76,9 @@ def accepted(
     )
 
 
-def deleted_unseen(instance: InstanceId, now: datetime, project: str = "") -> InstanceRow:
-    """A delete overtook its request, or there never was one: what comes later finds it deleted. With `project`, only a
-    request of that project finds it so.
-    """
-    told = InstanceState(
-        id=instance,
-        request_id=NO_REQUEST,
-        sequence=1,
-        state=DELETED,
-        cell=CELL0,
-        project=project,
-        changed_at=now,
-    )
-    return InstanceRow(told=told, issued_at=now, ends_by=now)
-
-
 def adopted(unseen: InstanceRow, new: InstanceRow) -> InstanceRow:
-    """The request that a delete had overtaken: it is known now whose it was, and it stays deleted; unless the delete was
-    by another project, which had no right to it.
+    """The row of a request that its delete has overtaken: its owner is known now, and it stays deleted. But a delete of
+    another project had no right to it, and does not count.
     """
     if unseen.told.project not in ("", new.told.project):
         return new
@@ -163,7 +102,7 @@ def placed(
     *,
     refusals: tuple[ClaimRefused, ...] = (),
 ) -> InstanceRow | None:
-    """Its cell shall have it; None if it was decided otherwise meanwhile."""
+    """A host is found; the order goes to its cell."""
     if not row.is_open:
         return None
     told = structs.replace(
@@ -182,27 +121,15 @@ def placed(
 def failed(
     row: InstanceRow, now: datetime, *, reason: str, no_valid_host: NoValidHost | None = None
 ) -> InstanceRow | None:
-    """It ends in error without a cell; None if it was decided otherwise meanwhile."""
+    """The instance ends in error without a cell."""
     if not row.is_open:
         return None
     told = _next(row, now, state=ERROR, cell=CELL0, reason=reason, no_valid_host=no_valid_host)
     return structs.replace(row, told=told, unsaid=True)
 
 
-def deleted(row: InstanceRow, now: datetime, reason: str = "") -> InstanceRow | None:
-    """Nobody wants it any more; None if that was known. Where a cell has it, it is the cell's to say when it is gone."""
-    told = row.told
-    if told.state in (DELETING, DELETED):
-        return None
-    if row.is_in_cell:
-        return structs.replace(row, told=_next(row, now, state=DELETING), order=None, unsaid=True)
-    return structs.replace(
-        row, told=_next(row, now, state=DELETED, cell=CELL0, reason=reason or told.reason), unsaid=True
-    )
-
-
 def overdue(row: InstanceRow, now: datetime) -> InstanceRow | None:
-    """It was never placed, and its time is up; None if that is not so."""
+    """The instance was not placed before its deadline."""
     if not row.is_open or now < row.ends_by:
         return None
     waited_s = (row.ends_by - row.issued_at).total_seconds()
@@ -213,88 +140,81 @@ def overdue(row: InstanceRow, now: datetime) -> InstanceRow | None:
     )
 
 
-def heard(row: InstanceRow, word: CellsWord, now: datetime) -> InstanceRow | None:
-    """What its cell says of it; None if that is no news."""
-    said, told = word.instance, row.told
-    if told.cell != word.cell or said.sequence <= row.heard:
+def after_delete(row: InstanceRow | None, order: DeleteInstance, now: datetime) -> InstanceRow | None:
+    """A client deletes the instance. Its request may not have been seen yet: it then finds the instance deleted."""
+    if row is None:
+        return deleted_unseen(order.instance, now, order.project)
+    return deleted(row, now) if is_of(row, order.project) else None
+
+
+def deleted_unseen(instance: InstanceId, now: datetime, project: str = "") -> InstanceRow:
+    """The row of a delete that came before its request, or that never had one. With `project`, only a request of that
+    project finds its instance deleted.
+    """
+    told = InstanceState(
+        id=instance,
+        request_id=NO_REQUEST,
+        sequence=1,
+        state=DELETED,
+        cell=CELL0,
+        project=project,
+        changed_at=now,
+    )
+    return InstanceRow(told=told, issued_at=now, ends_by=now)
+
+
+def deleted(row: InstanceRow, now: datetime, reason: str = "") -> InstanceRow | None:
+    """The instance is no longer wanted. If a cell has it, the cell reports when it is gone."""
+    told = row.told
+    if told.state in (DELETING, DELETED):
         return None
-    sequence, state = max(told.sequence + 1, said.sequence), _STATES[type(word)]
+    if row.is_in_cell:
+        return structs.replace(row, told=_next(row, now, state=DELETING), order=None, unsaid=True)
+    now_told = _next(row, now, state=DELETED, cell=CELL0, reason=reason or told.reason)
+    return structs.replace(row, told=now_told, unsaid=True)
+
+
+def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | None:
+    """Its cell reports the instance."""
+    said, told = event.instance, row.told
+    if told.cell != event.cell or said.sequence <= row.heard:
+        return None
+    sequence, state = max(told.sequence + 1, said.sequence), _STATES[type(event)]
     if told.state == DELETED or (told.state == REBUILDING and state != DELETED and _is_before(said, told)):
         return structs.replace(row, heard=said.sequence)
     now_told = structs.replace(
         said,
         request_id=told.request_id,
         sequence=sequence,
-        # Once deleting, only its end is news; the host and the attempt are still worth knowing.
+        # While it is deleting, the state stays; the host and the attempt are still worth knowing.
         state=DELETING if told.state == DELETING and state != DELETED else state,
-        cell=word.cell,
+        cell=event.cell,
         name=told.name,
         project=told.project,
         refusals=told.refusals,
         changed_at=said.changed_at or now,
     )
     still_to_say = row.unsaid and now_told.state == DELETING
-    # Whoever speaks of it has had its order.
+    # A cell that reports the instance has received the order.
     return structs.replace(row, told=now_told, order=None, heard=said.sequence, unsaid=still_to_say)
 
 
 def _is_before(said: InstanceState, told: InstanceState) -> bool:
-    """Was it said before its cell had heard of the rebuild?"""
+    """Did the cell send this before it received the rebuild?"""
     last = said.rebuild.number if said.rebuild else 0
     return told.rebuild is not None and last < told.rebuild.number
 
 
-def is_of(row: InstanceRow, project: str) -> bool:
-    """May a sender who names this project have to do with it? With none, the sender has the right to all."""
-    return project in ("", row.told.project)
-
-
-def is_whole(word: CellsWord) -> bool:
-    """Does what becomes of an instance that is placed follow from this word alone, whatever else is on its row?"""
-    said = word.instance
+def is_whole(event: CellEvent) -> bool:
+    """Does this event alone say what becomes of a placed instance, so that its row need not be read?"""
+    said = event.instance
     is_plain = not (said.failures or said.reason or said.no_valid_host or said.rebuild)
-    return isinstance(word, InstanceActive) and is_plain and said.changed_at is not None
+    return isinstance(event, InstanceActive) and is_plain and said.changed_at is not None
 
 
 def confirmed(row: InstanceRow, sequence: int) -> InstanceRow:
-    """What it said up to this sequence has reached the broker, and no word of its cell will say so."""
+    """The messages up to this sequence have reached the broker, and no event of a cell will imply it."""
     return row if row.told.sequence > sequence else structs.replace(row, unsaid=False)
-
-
-def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one for each state
-    """What this row says, if nobody can be sure that it was said."""
-    if not row.unsaid:
-        return ()
-    told, order = row.told, row.order
-    match told.state:
-        case "placed" if order is not None:
-            return (order, InstancePlaced(cell=order.cell, instance=told))
-        case "rebuilding" if told.rebuild is not None:
-            return (RebuildInCell(cell=told.cell, instance=told.id, rebuild=told.rebuild),)
-        case "deleting":
-            return (
-                RemoveFromCell(
-                    cell=told.cell, instance=told.id, request_id=told.request_id, issued_at=row.issued_at
-                ),
-            )
-        case "error":
-            return (InstanceFailed(cell=CELL0, instance=told), released(row))
-        case "deleted":
-            return (InstanceDeleted(cell=CELL0, instance=told), released(row))
-        case _:
-            return ()
-
-
-def released(row: InstanceRow) -> ReleaseClaim:
-    """A claim that may be on its way, by whoever asked it and in whatever cell, is to be freed or refused."""
-    return release_of(row.id, row.issued_at)
-
-
-def release_of(instance: InstanceId, issued_at: datetime) -> ReleaseClaim:
-    return ReleaseClaim(cell=CELL0, consumer=instance, attempt=FIRST_ATTEMPT, issued_at=issued_at)
-
-
-_DELETED_FIRST = "deleted before its request was seen"
 
 
 def _next(

@@ -11,14 +11,7 @@ from datetime import datetime, timedelta
 from msgspec import structs
 
 from bus.messages.build import BuildRejected, Rebuild, RebuildInstance
-from scheduler_worker.core.instances.lifecycle import (
-    ACTIVE,
-    ERROR,
-    NO_REQUEST,
-    REBUILDING,
-    InstanceRow,
-    is_of,
-)
+from scheduler_worker.core.instances.rows import ACTIVE, ERROR, NO_REQUEST, REBUILDING, InstanceRow, is_of
 from scheduler_worker.core.requests import DEADLINE_S_MAX
 
 # How many requests of rebuilds a row remembers. One that is older would be done again if it was delivered again.

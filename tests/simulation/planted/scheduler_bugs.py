@@ -1,16 +1,17 @@
 """Planted bugs in a scheduler's picture."""
 
+from collections import defaultdict
 from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec import structs
 
 from bus.handling import Kept
-from scheduler_worker import handlers
 from scheduler_worker.core.picture.progress import Progress
-from scheduler_worker.outbox.lazy_transaction import LateTransaction, Names
+from scheduler_worker.outbox.outbox import NotedRows, OutboxTransaction
 from scheduler_worker.replica.own_choices import OwnChoices
 from scheduler_worker.replica.replica import Replica
+from scheduler_worker.requests import cell_events
 from tests.simulation.replacing import replaced
 
 
@@ -38,19 +39,20 @@ def foreign_event_believed() -> AbstractContextManager[None]:
     def planted(real: Any) -> Any:
         return lambda row, word, now: real(row, structs.replace(word, cell=row.told.cell), now)
 
-    return replaced(handlers, "heard", planted)
+    return replaced(cell_events, "heard", planted)
 
 
 def no_notes_written() -> AbstractContextManager[None]:
     """No outbox note is written: after a crash only a repeated request makes the scheduler publish its decision."""
 
     def planted(_real: Any) -> Any:
-        async def note(_self: Any, _rows: Any) -> Names:
-            return Names(Kept("note", 0))
+        async def note(self: Any, _rows: Any) -> NotedRows:
+            kept = Kept("note", 0)
+            return NotedRows(kept, defaultdict(lambda: kept), self._dispatches, self.leaving)
 
         return note
 
-    return replaced(LateTransaction, "note", planted)
+    return replaced(OutboxTransaction, "note", planted)
 
 
 def usage_ignored() -> AbstractContextManager[None]:

@@ -21,20 +21,13 @@ from bus.messages.build import (
 from bus.messages.cell import Choice, PlaceInCell, RemoveFromCell
 from bus.messages.hosts import HostFacts, HostsReported, HostState
 from bus.messages.placement import ReleaseClaim, ResourceAmount, Share
-from scheduler_worker.core.instances.lifecycle import (
-    InstanceRow,
-    accepted,
-    deleted,
-    failed,
-    heard,
-    messages_of,
-    overdue,
-    placed,
-)
+from scheduler_worker.core.instances.lifecycle import accepted, deleted, failed, heard, overdue, placed
+from scheduler_worker.core.instances.messages import messages_of
+from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.forgetting import Forgetting
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_memory import MemorySchedulerStore
-from scheduler_worker.timers import Forgetting
 from tests.simulation.loop import run_simulated, until_s
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -1,0 +1,102 @@
+"""What placement's verdict on a claim makes of an instance's search: an outcome, the same host again, or another host.
+
+Claimed, AlreadyClaimed   it has a host: the share that placement holds counts, not the choice
+ShapeMoved                the picture takes the new state, and the same host is tried again
+DoesNotFit                the next alternate; after the last, a new choice without these hosts
+Superseded, TooOld        another worker has ended the instance
+NotAllowed                it ends in error; but if the host has moved to another cell, as DoesNotFit
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from bus.messages.cell import Choice
+from bus.messages.hosts import HostState
+from bus.messages.placement import (
+    SHARE_CELL,
+    AlreadyClaimed,
+    Claimed,
+    ClaimVerdict,
+    DoesNotFit,
+    NotAllowed,
+    ShapeMoved,
+    Superseded,
+    TooOld,
+)
+from scheduler_worker.core.choosing.choosing import Chosen
+from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome, Refused
+from scheduler_worker.core.instances.rows import FIRST_ATTEMPT
+
+
+class SameHost(Struct, frozen=True):
+    """Only the shape of the host's tree had moved: claim there again."""
+
+    reason: str = "its shape moved"
+
+
+class OtherHost(Struct, frozen=True):
+    """This host has no room for the instance."""
+
+    reason: str
+
+
+def after_verdict(  # noqa: PLR0911 - one for each verdict
+    verdict: ClaimVerdict, chosen: Chosen
+) -> Outcome | SameHost | OtherHost:
+    """`AlreadyClaimed` is not decided here, but by `adopted`: that needs the host which is held."""
+    match verdict:
+        case Claimed():
+            return Holds(chosen.cell, FIRST_ATTEMPT, chosen.choice, chosen.alternates, is_new=True)
+        case ShapeMoved():
+            return SameHost()
+        case DoesNotFit():
+            return OtherHost(_shortage(verdict))
+        case Superseded(ended=True) | TooOld():
+            return EndedElsewhere()
+        case NotAllowed(field, reason) if field == SHARE_CELL:
+            return OtherHost(reason)
+        case NotAllowed(field, reason):
+            return Refused(f"placement does not allow the claim: {field}: {reason}")
+        case _:
+            return Refused(f"placement answered the claim by {verdict!r}")
+
+
+def adopted(
+    held: AlreadyClaimed,
+    host: HostState | None,
+    amounts: Mapping[str, int],
+    chosen: Chosen | None,
+    *,
+    alternates_max: int,
+    row_wait_s: float,
+) -> Outcome:
+    """An earlier try of this request got its claim granted, maybe on another host, maybe in another cell. `host` is the
+    host that is held, `amounts` are those that the request asks for. The claimer has waited `row_wait_s` for its row.
+    """
+    share = held.share
+    if _amounts_of(held) != amounts:
+        return Refused("it holds a share of other amounts, claimed for another request of the same id")
+    if host is None:
+        # The end of the request releases the claim.
+        return Refused(
+            f"it holds a share of provider {share.host}, which is no host that any scheduler knows, for {row_wait_s:g} s"
+        )
+    choices = () if chosen is None or chosen.cell != host.cell else (chosen.choice, *chosen.alternates)
+    others = [other for other in choices if other.share.host != host.id]
+    choice = Choice(name=host.name, share=share, kind=host.kind)
+    return Holds(host.cell, held.attempt, choice, tuple(others[:alternates_max]))
+
+
+def _amounts_of(held: AlreadyClaimed) -> dict[str, int]:
+    amounts: dict[str, int] = {}
+    for each in held.share.amounts:
+        amounts[each.resource] = amounts.get(each.resource, 0) + each.amount
+    return amounts
+
+
+def _shortage(verdict: DoesNotFit) -> str:
+    said = [f"{short.resource} asked {short.asked}, free {short.free}" for short in verdict.shortfalls]
+    if full := verdict.full:
+        said.append(f"has {full.instances} instances, at most {full.instances_max}")
+    return ", ".join(said)

@@ -1,0 +1,63 @@
+"""What a report, or a row that another worker wrote, makes of a host."""
+
+from datetime import datetime
+
+from msgspec import structs
+
+from bus.messages.hosts import NODE, HostFacts, HostsReported, HostState
+
+
+def reported(
+    host: HostState | None,
+    facts: HostFacts,
+    report: HostsReported,
+    now: datetime,
+    *,
+    speaks_for: str | None = None,
+) -> HostState | None:
+    """The host with these facts, or unchanged if a later report is known; None if the host belongs to another cell than
+    the one that reports it.
+
+    A node moves to another cell when its conductor group or shard changes. Only a sender that stands above cells
+    (`speaks_for` is None) may report that: otherwise one cell could take the nodes of another.
+    """
+    if host is None:
+        host = HostState(id=facts.id, name=facts.name, cell=report.cell, up=True, enabled=True)
+    may_move = speaks_for is None and host.kind == facts.kind == NODE
+    if host.cell != report.cell and not may_move:
+        return None
+    epoch, sequence = report.epoch, report.sequence
+    if facts.epoch or facts.sequence:
+        epoch, sequence = facts.epoch, facts.sequence
+    if (epoch, sequence) < (host.report_epoch, host.report_sequence):
+        return host
+    return structs.replace(
+        host,
+        name=facts.name,
+        cell=report.cell,
+        up=True,
+        instances=facts.instances,
+        io_ops=facts.io_ops,
+        availability_zone=facts.availability_zone,
+        hypervisor_type=facts.hypervisor_type,
+        hypervisor_version=facts.hypervisor_version,
+        heard_at=now,
+        report_epoch=epoch,
+        report_sequence=sequence,
+        kind=facts.kind,
+        projects=facts.projects,
+    )
+
+
+def rewritten(known: HostState, row: HostState) -> HostState:
+    """The host as its row was written, with the facts that it has reported since."""
+    if (row.report_epoch, row.report_sequence) >= (known.report_epoch, known.report_sequence):
+        return row
+    return structs.replace(
+        known, enabled=row.enabled, disabled_reason=row.disabled_reason, sequence=row.sequence
+    )
+
+
+def is_news(host: HostState | None, now: HostState) -> bool:
+    """Does a report change more of the host than when it was heard?"""
+    return host is None or structs.replace(host, up=now.up, heard_at=now.heard_at) != now

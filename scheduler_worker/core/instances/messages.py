@@ -1,0 +1,57 @@
+"""The messages that a row has to send: they follow from the row alone, so a row stores no messages."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+
+from bus.message import Message
+from bus.messages.build import InstanceDeleted, InstanceFailed, InstanceId, InstancePlaced
+from bus.messages.cell import RebuildInCell, RemoveFromCell
+from bus.messages.placement import ReleaseClaim
+from bus.topology import CELL0
+from scheduler_worker.core.instances.rows import FIRST_ATTEMPT, InstanceRow
+
+
+def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one for each state
+    """The messages of the row's state; none if all of them have reached the broker."""
+    if not row.unsaid:
+        return ()
+    told, order = row.told, row.order
+    match told.state:
+        case "placed" if order is not None:
+            return (order, InstancePlaced(cell=order.cell, instance=told))
+        case "rebuilding" if told.rebuild is not None:
+            return (RebuildInCell(cell=told.cell, instance=told.id, rebuild=told.rebuild),)
+        case "deleting":
+            return (
+                RemoveFromCell(
+                    cell=told.cell, instance=told.id, request_id=told.request_id, issued_at=row.issued_at
+                ),
+            )
+        # Another worker's claim for an ended instance may be on its way, in any cell: placement frees or refuses it.
+        case "error":
+            return (InstanceFailed(cell=CELL0, instance=told), release_of(row.id, row.issued_at))
+        case "deleted":
+            return (InstanceDeleted(cell=CELL0, instance=told), release_of(row.id, row.issued_at))
+        case _:
+            return ()
+
+
+def release_of(instance: InstanceId, issued_at: datetime) -> ReleaseClaim:
+    return ReleaseClaim(cell=CELL0, consumer=instance, attempt=FIRST_ATTEMPT, issued_at=issued_at)
+
+
+def releases_of_ended(
+    instances: Sequence[InstanceId],
+    known: Mapping[InstanceId, InstanceRow],
+    now: datetime,
+    *,
+    new: Collection[InstanceId] = (),
+) -> list[ReleaseClaim]:
+    """Releases for the instances that have no row, or whose row holds nothing any more. `new` names those for which this
+    try of the request made the first claim.
+    """
+    return [
+        release_of(id_, now)
+        for id_ in instances
+        if (row := known.get(id_)) is None or row.may_lose(is_new=id_ in new)
+    ]

@@ -1,0 +1,77 @@
+"""An instance's row at API level: the state of the instance, and what a worker needs to go on with it."""
+
+from datetime import datetime
+from uuid import UUID
+
+from msgspec import Struct
+
+from bus.messages.build import InstanceId, InstanceState, RequestId
+from bus.messages.cell import PlaceInCell
+from bus.topology import CELL0
+
+FIRST_ATTEMPT = 1
+# The request id of a row whose delete came before its request: no client's uuid is all zeros.
+NO_REQUEST = RequestId(UUID(int=0))
+
+ACCEPTED = "accepted"
+PLACED = "placed"
+ACTIVE = "active"
+REBUILDING = "rebuilding"
+ERROR = "error"
+DELETING = "deleting"
+DELETED = "deleted"
+
+
+class InstanceRow(Struct, frozen=True):
+    """One instance.
+
+    `told` is the state that clients are told. `issued_at` is the moment of acceptance; the claim carries it, so that a
+    repeated claim is the same claim. `heard` is the highest sequence that the cell has sent. `unsaid` is set while the
+    messages of the row's state may not have reached the broker. A placed row stays `unsaid` until its cell reports the
+    instance: a write only because the order is confirmed would be a third of all writes. `order` is kept as long as
+    the row is `unsaid`. `rebuilds` has the requests of the last rebuilds, the newest last: each is done once, however
+    often it is delivered.
+    """
+
+    told: InstanceState
+    issued_at: datetime
+    ends_by: datetime
+    order: PlaceInCell | None = None
+    heard: int = 0
+    unsaid: bool = False
+    rebuilds: tuple[RequestId, ...] = ()
+
+    @property
+    def id(self) -> InstanceId:
+        return self.told.id
+
+    @property
+    def is_open(self) -> bool:
+        """The request is accepted, and nothing is decided yet."""
+        return self.told.state == ACCEPTED
+
+    @property
+    def has_to_say(self) -> bool:
+        """Does this row have messages to send? A placed row that was read without its order has none: the worker that
+        wrote the order sends it.
+        """
+        return self.unsaid and (self.order is not None or self.told.state != PLACED)
+
+    @property
+    def is_in_cell(self) -> bool:
+        """Does a cell decide what becomes of the instance?"""
+        return self.told.cell not in ("", CELL0)
+
+    def may_lose(self, *, is_new: bool) -> bool:
+        """May the claim that a request got for this instance be released? Not while the instance is to have a claim, or
+        has one. After its end, the cell may still keep the share for a host that has not confirmed the destroy; only a
+        claim that was new (`is_new`) cannot be that share.
+        """
+        if self.told.state in (DELETED, ERROR) or not (self.is_open or self.is_in_cell):
+            return is_new or not self.told.keeps_share
+        return False
+
+
+def is_of(row: InstanceRow, project: str) -> bool:
+    """May a sender who names this project act on the instance? A sender without a project may act on all of them."""
+    return project in ("", row.told.project)

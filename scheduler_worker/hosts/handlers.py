@@ -1,0 +1,90 @@
+"""Handlers of messages about hosts: a cell's reports, an operator's order, a question."""
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from msgspec import structs
+
+from bus.handling import Answer, Handlers, Reading, Received, Said
+from bus.message import ProviderId  # noqa: TC001 - imported like every other type
+from bus.messages.hosts import AskHosts, HostSet, HostsFound, HostsReported, HostState, SetHost
+from bus.topology import CELL0
+from scheduler_worker.core.host_reports import is_news, reported
+from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.outbox.transactions import LazyTransaction
+from scheduler_worker.store import SchedulerStore
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], datetime]
+
+
+def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
+    async def on_hosts_reported(
+        asks: Sequence[Received[HostsReported]], transaction: LazyTransaction
+    ) -> list[Said]:
+        asks = [ask for ask in asks if ask.message.cell != CELL0]
+        store = await transaction.begun()
+        ids = sorted({host.id for ask in asks for host in ask.message.hosts}, key=lambda id_: id_.int)
+        written = {host.id: host for host in await store.lock_hosts(ids, ())}
+        changed: dict[ProviderId, HostState] = {}
+        for ask in asks:
+            for facts in ask.message.hosts:
+                before = written.get(facts.id)
+                host = reported(before, facts, ask.message, clock(), speaks_for=ask.cell)
+                if host is None:
+                    log.warning("cell %s reports host %s of another cell", ask.message.cell, facts.name)
+                elif is_news(before, host):
+                    host = structs.replace(host, sequence=host.sequence + 1)
+                    changed[host.id] = written[host.id] = host
+        await store.save_hosts(list(changed.values()), clock())
+
+        def learn() -> None:
+            registry.learn(changed.values())
+            for ask in asks:
+                registry.hear_beats(ask.message.cell, [host.id for host in ask.message.hosts], ask.cell)
+
+        transaction.when_committed(learn)
+        return []
+
+    return {HostsReported: on_hosts_reported}
+
+
+def host_order_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
+    async def on_set_hosts(asks: Sequence[Received[SetHost]], transaction: LazyTransaction) -> list[Said]:
+        store = await transaction.begun()
+        found = await store.lock_hosts((), sorted({ask.message.host for ask in asks}))
+        hosts = {host.id: host for host in found}
+        answers: list[Said] = []
+        for ask in asks:
+            order = ask.message
+            named = [host for host in hosts.values() if host.name == order.host]
+            for host in named:
+                hosts[host.id] = structs.replace(
+                    host,
+                    enabled=order.enabled,
+                    disabled_reason="" if order.enabled else order.reason,
+                    sequence=host.sequence + 1,
+                )
+            first = registry.as_heard(hosts[named[0].id]) if named else None
+            answers.append(Answer(ask, HostSet(host=first)))
+        await store.save_hosts(list(hosts.values()), clock())
+        transaction.when_committed(lambda: registry.learn(hosts.values()))
+        return answers
+
+    return {SetHost: on_set_hosts}
+
+
+def host_questions(store: SchedulerStore, registry: HostRegistry) -> Handlers:
+    async def on_ask_hosts(asks: Sequence[Received[AskHosts]]) -> list[Said]:
+        said: list[Said] = []
+        for ask in asks:
+            limit = ask.message.limit
+            # One more than asked tells whether there is another page.
+            found = await store.hosts(ask.message.name, ask.message.after, limit + 1)
+            page = tuple(registry.as_heard(host) for host in found[:limit])
+            said.append(Answer(ask, HostsFound(hosts=page, next=page[-1].name if len(found) > limit else "")))
+        return said
+
+    return {AskHosts: Reading(on_ask_hosts)}

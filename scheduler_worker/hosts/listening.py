@@ -1,0 +1,49 @@
+"""Reports and heartbeats of hosts in a cell that has a broker of its own."""
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+
+from bus.handling import Received
+from bus.link import pauses_of
+from bus.listening import listen
+from bus.message import Message
+from bus.parts import Status, Supervised
+from bus.station import Station
+from bus.topology import EVENTS, Grant
+from scheduler_worker.hosts.registry import HostRegistry
+
+OF_HOSTS = (Grant(EVENTS, ("host.*.*",)),)
+
+
+def feed_of(
+    station: Station, grants: Iterable[Grant], status: Status
+) -> AsyncGenerator[Sequence[Received[Message]], None]:
+    return listen(
+        station.consuming,
+        grants,
+        process=station.name,
+        settings=station.settings,
+        codec=station.codec,
+        status=status,
+    )
+
+
+class HostListener(Supervised):
+    """A part for one cell's broker; while that is away, hosts of other cells are heard all the same."""
+
+    def __init__(self, station: Station, registry: HostRegistry) -> None:
+        super().__init__(
+            "hear of hosts in cells",
+            self._listen,
+            is_needed=True,
+            pauses=pauses_of(station.settings),
+            chance=station.chance,
+        )
+        self._station = station
+        self._registry = registry
+
+    async def _listen(self) -> None:
+        async with aclosing(feed_of(self._station, OF_HOSTS, self.status)) as feed:
+            async for batch in feed:
+                for each in batch:
+                    self._registry.hear(each)

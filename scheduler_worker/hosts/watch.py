@@ -1,0 +1,54 @@
+"""The rows of hosts, read at start and whenever another worker may have written one; and the hosts that fell silent."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+from bus.message import ProviderId
+from bus.parts import Periodic
+from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.store import SchedulerStore
+
+# Clocks differ, and a write is committed after its time was taken.
+OVERLAP = timedelta(seconds=60)
+EVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class HostWatch(Periodic):
+    """`read` is set when all rows have been read once."""
+
+    def __init__(
+        self,
+        store: SchedulerStore,
+        registry: HostRegistry,
+        poll_s: float,
+        clock: Callable[[], datetime],
+        chance: random.Random | None = None,
+    ) -> None:
+        super().__init__("read hosts", self._look, poll_s, is_needed=True, chance=chance)
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+        self._since = EVER
+        self.read = asyncio.Event()
+
+    async def look_again(self, unknown: Iterable[ProviderId]) -> None:
+        """On return, the registry has every row of these and of disabled hosts that was written before the call."""
+        doubted = [*unknown, *self._registry.disabled()]
+        if doubted:
+            self._registry.learn(await self._store.hosts_of(doubted))
+
+    async def refresh(self) -> None:
+        """On return, the registry has every row that was written before the call."""
+        now = self._clock()
+        self._registry.learn(await self._store.hosts_changed(self._since))
+        self._since = now - OVERLAP
+        self.read.set()
+
+    async def _look(self) -> None:
+        try:
+            await self.refresh()
+        finally:
+            # A host may fall silent while the database cannot be read.
+            self._registry.look()

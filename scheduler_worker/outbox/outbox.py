@@ -1,0 +1,137 @@
+"""The outbox: how a message that a row has to send reaches its broker at least once.
+
+1. A handler writes rows, and calls `transaction.note(rows)`: the same transaction stores a note that names them.
+2. `NotedRows.tells` turns a row into its messages. Messages for a cell on the API level's broker are returned by the
+   handler, and the worker loop publishes them after the commit. Messages for a cell that has a broker of its own leave
+   by that cell's dispatch (cell_dispatch.py), also after the commit; the batch does not wait for them.
+3. A confirmed note is deleted with the next batch's write, by `clear`, or by `transaction` for a cell's dispatch.
+4. A note that stays (a crash, a lost confirm) is read again by a sweep: `pending` for the API level's broker, and each
+   dispatch for its own.
+
+Messages follow from rows (core/instances/messages.py), so nothing else is stored.
+"""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from bus.handling import Kept, Received, Tell
+from bus.message import Message
+from bus.publisher import Outgoing
+from scheduler_worker.core.instances.messages import messages_of
+from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.outbox.cell_dispatch import CellDispatch
+from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.transactions import LazyTransaction
+from scheduler_worker.store import Noted, SchedulerStore
+
+Dispatches = Mapping[str, CellDispatch]
+
+
+class NotedRows:
+    """Rows that are noted: all by one note, but those of a dispatch each by a note of its own."""
+
+    def __init__(
+        self,
+        together: Kept | None,
+        alone: Mapping[int, Kept],
+        dispatches: Dispatches,
+        leaving: defaultdict[CellDispatch, list[tuple[Kept, Sequence[Outgoing]]]],
+    ) -> None:
+        self._together = together
+        self._alone = alone
+        self._dispatches = dispatches
+        self._leaving = leaving
+
+    def tells(self, row: InstanceRow, cause: Received[Message]) -> Sequence[Tell]:
+        """The row's messages for the API level's broker; messages for another broker are left to its dispatch."""
+        messages = messages_of(row)
+        if not messages:
+            return ()
+        if (dispatch := self._dispatches.get(row.told.cell)) is None:
+            assert self._together is not None, "a row that has something to say is noted"
+            return [Tell(message, cause, self._together) for message in messages]
+        outgoing = [Outgoing(message, cause.id, cause.trace) for message in messages]
+        self._leaving[dispatch].append((self._alone[row.id.int], outgoing))
+        return ()
+
+
+class OutboxTransaction(LazyTransaction):
+    """The transaction of a handler that writes rows which have something to say."""
+
+    def __init__(self, store: SchedulerStore, stack: AsyncExitStack, dispatches: Dispatches) -> None:
+        super().__init__(store, stack)
+        self._dispatches = dispatches
+        self.leaving: defaultdict[CellDispatch, list[tuple[Kept, Sequence[Outgoing]]]] = defaultdict(list)
+
+    async def note(self, rows: Iterable[InstanceRow]) -> NotedRows:
+        """Note those of these rows that have something to say, until it is confirmed. A dispatch limits and confirms
+        each row by itself, so each of its rows has its own note.
+        """
+        together: list[InstanceRow] = []
+        alone: list[InstanceRow] = []
+        for row in rows:
+            if row.has_to_say:
+                (alone if row.told.cell in self._dispatches else together).append(row)
+        groups = [*([together] if together else []), *[[row] for row in alone]]
+        kept = list(await (await self.begun()).note(groups)) if groups else []
+        common = kept.pop(0) if together else None
+        own = {row.id.int: each for row, each in zip(alone, kept, strict=True)}
+        return NotedRows(common, own, self._dispatches, self.leaving)
+
+
+class Outbox:
+    """Transactions with an outbox, as the worker loop wants them."""
+
+    def __init__(self, store: SchedulerStore, notes: Notes, dispatches: Sequence[CellDispatch] = ()) -> None:
+        self._store = store
+        self._notes = notes
+        self._all = dispatches
+        self._dispatches = {cell: dispatch for dispatch in dispatches for cell in dispatch.cells}
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[OutboxTransaction]:
+        confirmed = {dispatch: dispatch.confirmed for dispatch in self._all}
+        async with AsyncExitStack() as stack:
+            transaction = OutboxTransaction(self._store, stack, self._dispatches)
+            yield transaction
+            if clearing := [kept for some in confirmed.values() for kept in some]:
+                await self.clear(transaction, clearing)
+        transaction.committed()
+        for dispatch, cleared in confirmed.items():
+            dispatch.cleared(cleared)
+        for dispatch, rows in transaction.leaving.items():
+            dispatch.send(rows)
+
+    async def clear(self, transaction: LazyTransaction, said: Sequence[Kept]) -> None:
+        await (await transaction.begun()).confirm(said)
+
+    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+        """A page of what the API level's broker has not confirmed, behind `after`."""
+        async for page in self._notes.pages(after):
+            found: list[tuple[Kept, Message]] = []
+            for note in page:
+                ways = {self._dispatches.get(row.told.cell) for row in note.rows}
+                if ways == {None}:
+                    found += [(note.kept, message) for row in note.rows for message in messages_of(row)]
+                elif len(ways) > 1:
+                    await self._note_anew(note)
+            if found:
+                return found
+        return ()
+
+    async def _note_anew(self, note: Noted) -> None:
+        """A cell of these rows has got a broker of its own since they were noted together."""
+        async with self.transaction() as transaction:
+            await transaction.note(note.rows)
+            await (await transaction.begun()).drop_notes([note.kept])
+
+
+class OutboxWithoutSweep:
+    """The outbox for all but one of the worker loops of a process: that one sweeps for all."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self.clear = outbox.clear
+
+    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:  # noqa: ARG002 - the port has it
+        return ()

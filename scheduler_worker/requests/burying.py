@@ -1,0 +1,69 @@
+"""The end of a build request that becomes a dead letter: an earlier try may have claimed for it."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from msgspec import structs
+
+from bus.handling import Received, Said
+from bus.messages.build import BuildInstance, BuildRejected
+from scheduler_worker.core.instances.lifecycle import failed
+from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.outbox.outbox import OutboxTransaction
+from scheduler_worker.requests.answering import SENT_AT
+from scheduler_worker.requests.building import new_rows, rows_or_rejection
+from scheduler_worker.requests.reading import RequestReader, ValidRequest
+from scheduler_worker.requests.releasing import released_unless_held
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store import NewRequest
+
+BURIED = "its request went to the dead letters before it was written down: ask again, by another id"
+
+
+class Burial:
+    def __init__(
+        self, reader: RequestReader, clock: Callable[[], datetime], settings: SchedulerSettings
+    ) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._settings = settings
+
+    async def end_in_error(
+        self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
+    ) -> list[Said]:
+        """A request that was never written ends in error, by rows without a name: the database may have refused the
+        client's text. A worker that has a copy of the request in hand finds these rows, and releases its claims.
+        """
+        said: list[Said] = []
+        now = self._clock()
+        for ask in asks:
+            read = self._reader.read(ask, now)
+            if not isinstance(read, ValidRequest):
+                # Rejected when it came; but an earlier try may have claimed for a request that is too old now.
+                if read.field == SENT_AT:
+                    said += await released_unless_held(ask, transaction, now)
+                continue
+            ended = tuple(_ended(row, now) for row in new_rows(ask.message, now, self._settings))
+            new = NewRequest(read.id, read.digest, ended)
+            (acceptance,) = await (await transaction.begun()).accept([new])
+            rows = rows_or_rejection(read, acceptance)
+            if isinstance(rows, BuildRejected):
+                said += await released_unless_held(ask, transaction, now)
+                continue
+            noted = await transaction.note(rows)
+            for row in rows:
+                said += noted.tells(row, ask)
+        return said
+
+    async def release(
+        self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
+    ) -> list[Said]:
+        """Where no row of the request can be written, no copy of it can be placed: only its claims are released."""
+        return [each for ask in asks for each in await released_unless_held(ask, transaction, self._clock())]
+
+
+def _ended(row: InstanceRow, now: datetime) -> InstanceRow:
+    nameless = structs.replace(row, told=structs.replace(row.told, name=""))
+    ended = failed(nameless, now, reason=BURIED)
+    assert ended is not None, "a new row is open"
+    return ended

@@ -1,0 +1,71 @@
+"""Questions about instances, and the answer to a message that cannot be read."""
+
+from collections.abc import Sequence
+
+from bus.handling import Answer, Bury, Handlers, Reading, Received, Said
+from bus.message import type_of
+from bus.messages.build import AskInstances, BuildInstance, BuildRejected, InstancesFound, RequestId
+from bus.unreadable import Unreadable
+from scheduler_worker.requests.answering import rejected
+from scheduler_worker.store import InstanceQuery, SchedulerStore
+
+# Keys of the API that have a route already, and no message yet.
+PLANNED = ("move.request",)
+
+
+def instance_questions(store: SchedulerStore) -> Handlers:
+    async def on_ask_instances(asks: Sequence[Received[AskInstances]]) -> list[Said]:
+        return [Answer(ask, await _instances(store, ask.message)) for ask in asks]
+
+    return {AskInstances: Reading(on_ask_instances)}
+
+
+async def _instances(store: SchedulerStore, question: AskInstances) -> InstancesFound:
+    found = await store.instances(
+        InstanceQuery(
+            instances=question.instances,
+            request_id=question.request_id,
+            after=question.after,
+            state=question.state,
+            project=question.project,
+            # One more than asked tells whether there is another page.
+            limit=question.limit + 1,
+        )
+    )
+    page = tuple(row.told for row in found[: question.limit])
+    return InstancesFound(instances=page, next=page[-1].id if len(found) > question.limit else None)
+
+
+async def on_unreadable_orders(asks: Sequence[Received[Unreadable]]) -> list[Said]:
+    """A build request that cannot be read is rejected like an invalid one. Any other order becomes a dead letter, for a
+    person to look at, and its sender gets an answer. A message without a type may be a build request.
+    """
+    said: list[Said] = []
+    for ask in asks:
+        why = _why_not(ask.message)
+        if ask.message.kind in (type_of(BuildInstance), ""):
+            said += rejected(ask, why)
+        else:
+            said.append(Answer(ask, why))
+        if ask.message.kind != type_of(BuildInstance):
+            said.append(Bury(ask, why.reason))
+    return said
+
+
+async def on_unreadable_questions(asks: Sequence[Received[Unreadable]]) -> list[Said]:
+    said: list[Said] = []
+    for ask in asks:
+        why = _why_not(ask.message)
+        said += [Answer(ask, why), Bury(ask, why.reason)]
+    return said
+
+
+def _why_not(wrong: Unreadable) -> BuildRejected:
+    is_planned = wrong.field == "type" and wrong.kind in PLANNED
+    return BuildRejected(
+        request_id=None if wrong.request_id is None else RequestId(wrong.request_id),
+        field=wrong.field or "message",
+        value=wrong.value,
+        reason=f"{wrong.kind} is not supported yet: {wrong.reason}" if is_planned else wrong.reason,
+        project=wrong.project,
+    )

@@ -1,0 +1,55 @@
+"""Build requests, checked: each is valid, or rejected with the field, the value and the reason."""
+
+import hashlib
+from datetime import datetime, timedelta
+
+import msgspec
+from msgspec import Struct, structs
+
+from bus.handling import Received
+from bus.messages.build import BuildInstance, BuildRejected, RequestId
+from placement_worker.core.vocabulary import Vocabulary
+from scheduler_worker.core.requests import InstanceSpec, read_request
+from scheduler_worker.requests.answering import too_old
+
+SPECS_MAX = 1000
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+class ValidRequest(Struct, frozen=True, eq=False):
+    """`digest` is of the whole content but its id: it tells two requests of one id apart."""
+
+    ask: Received[BuildInstance]
+    id: RequestId
+    spec: InstanceSpec
+    digest: bytes
+
+
+class RequestReader:
+    def __init__(self, vocabulary: Vocabulary, horizon: timedelta) -> None:
+        self._vocabulary = vocabulary
+        self._horizon = horizon
+        # The spec and the digest of each content: most requests have the content of an earlier one.
+        self._known: dict[bytes, tuple[InstanceSpec, bytes]] = {}
+
+    def read(self, ask: Received[BuildInstance], now: datetime) -> ValidRequest | BuildRejected:
+        build = ask.message
+        understood = self._understood(build, _canonical(structs.replace(build, request_id=None)))
+        if isinstance(understood, BuildRejected):
+            return understood
+        if ask.sent_at is not None and now - ask.sent_at > self._horizon:
+            return too_old(ask, self._horizon)
+        assert build.request_id is not None, "a request without an id is rejected"
+        return ValidRequest(ask, build.request_id, *understood)
+
+    def _understood(self, build: BuildInstance, content: bytes) -> tuple[InstanceSpec, bytes] | BuildRejected:
+        if build.request_id is not None and (known := self._known.get(content)) is not None:
+            return known
+        spec = read_request(build, self._vocabulary)
+        if isinstance(spec, BuildRejected):
+            return spec
+        if len(self._known) >= SPECS_MAX:
+            self._known.clear()
+        understood = self._known[content] = spec, hashlib.sha256(content).digest()
+        return understood

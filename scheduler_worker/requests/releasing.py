@@ -1,0 +1,23 @@
+"""Releases of claims that a request may have made, and that no row of an instance needs."""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from bus.handling import Received, Said, Tell
+from bus.messages.build import BuildInstance, InstanceId
+from scheduler_worker.core.instances.messages import releases_of_ended
+from scheduler_worker.outbox.transactions import LazyTransaction
+from scheduler_worker.requests.instance_ids import instance_ids_of
+
+
+async def released_unless_held(
+    ask: Received[BuildInstance],
+    transaction: LazyTransaction,
+    now: datetime,
+    *,
+    new: Collection[InstanceId] = (),
+) -> list[Said]:
+    """Placement may have forgotten by now that these instances ended, and grant a claim that comes late."""
+    instances = sorted(instance_ids_of(ask.message), key=lambda id_: id_.int)
+    known = await (await transaction.begun()).lock(instances)
+    return [Tell(release, ask) for release in releases_of_ended(instances, known, now, new=new)]
