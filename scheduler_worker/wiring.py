@@ -107,7 +107,7 @@ def scheduler_parts(
     without_outbox = LazyTransactions(store)
     # One loop sweeps the outbox for all; each clears what it has published itself.
     sweeps: list[Outbox | OutboxWithoutSweep] = [outbox, OutboxWithoutSweep(outbox)]
-    parts = (
+    parts: tuple[Part, ...] = (
         station,
         replica,
         watch,
@@ -125,7 +125,7 @@ def scheduler_parts(
         *dispatches,
         *[HostListener(down, registry) for down in apart],
     )
-    workers = (
+    workers: tuple[Part, ...] = (
         *[
             station.worker(
                 "scheduler.requests",
