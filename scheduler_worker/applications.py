@@ -105,7 +105,7 @@ class Applications(Periodic):
                 assert why is not None, "an order without a date is refused"
                 said += [Answer(ask, why), Bury(ask, f"{why.field}: {why.reason}")]
                 continue
-            if await store.hear_of_application(order.name, ask.sent_at):
+            if await store.is_latest_order(order.name, ask.sent_at):
                 await _write(store, order)
             known = await store.application(order.name)
             said.append(Answer(ask, ApplicationSet(application=known)))

@@ -1,6 +1,6 @@
 """The scheduler's rows in the memory of one process, for the embedded mode, tests and simulation.
 
-One transaction runs at a time, and readers see what is committed. A transaction notes how to undo each step.
+One transaction runs at a time, and readers see committed rows only. A transaction remembers how to undo each step.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from scheduler_worker.store import (
     InstancesTaken,
     Known,
     NewRequest,
-    Noted,
+    Note,
     OtherContent,
     SchedulerTransaction,
 )
@@ -40,7 +40,7 @@ class _Request(Struct, frozen=True):
 
 
 class _Note(Struct, frozen=True):
-    """The sequence of each row that it names; of those that are placed, none."""
+    """The sequence of each row that it names; None for placed rows."""
 
     at: datetime
     sequences: Mapping[InstanceId, int | None]
@@ -55,14 +55,14 @@ class _Rows:
         self.applications: dict[str, KnownApplication] = {}
         # When the latest order about each was sent.
         self.application_orders: dict[str, datetime] = {}
-        # Those with something to do, so that looking for them costs nothing when there is nothing.
+        # The open rows, so that looking for overdue ones costs nothing when there are none.
         self.open: dict[InstanceId, None] = {}
         self.notes: dict[int, _Note] = {}
         self.last_note = 0
 
 
 class MemorySchedulerTransaction:
-    """Writes in place, and knows how to take it back."""
+    """Writes in place, and remembers how to undo that."""
 
     def __init__(self, rows: _Rows) -> None:
         self._rows = rows
@@ -100,8 +100,8 @@ class MemorySchedulerTransaction:
         }
 
     async def decide(self, rows: Sequence[InstanceRow]) -> Mapping[InstanceId, InstanceRow]:
-        standing = await self.lock([row.id for row in rows])
-        others = {id_: row for id_, row in standing.items() if not row.is_open}
+        known = await self.lock([row.id for row in rows])
+        others = {id_: row for id_, row in known.items() if not row.is_open}
         await self.save([row for row in rows if row.id not in others])
         return others
 
@@ -109,17 +109,17 @@ class MemorySchedulerTransaction:
         for row in rows:
             self._put(row)
 
-    async def hear(self, words: Sequence[CellEvent]) -> int:
-        heard_of = 0
-        for word in words:
-            said, row = word.instance, self._rows.instances.get(word.instance.id)
+    async def apply_events(self, events: Sequence[CellEvent]) -> int:
+        written = 0
+        for event in events:
+            said, row = event.instance, self._rows.instances.get(event.instance.id)
             if row is None or row.told.state != PLACED or row.told.sequence >= said.sequence:
                 continue
-            now = heard(row, word, row.issued_at)
+            now = heard(row, event, row.issued_at)
             if now is not None:
                 self._put(now)
-                heard_of += 1
-        return heard_of
+                written += 1
+        return written
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         hosts = self._rows.hosts
@@ -139,7 +139,7 @@ class MemorySchedulerTransaction:
             self._delete(self._rows.hosts, host)
             self._delete(self._rows.hosts_changed, host)
 
-    async def hear_of_application(self, name: str, sent_at: datetime) -> bool:
+    async def is_latest_order(self, name: str, sent_at: datetime) -> bool:
         latest = self._rows.application_orders.get(name)
         if latest is not None and sent_at < latest:
             return False
@@ -161,7 +161,7 @@ class MemorySchedulerTransaction:
         return [self._note(rows) for rows in groups]
 
     def _note(self, rows: Sequence[InstanceRow]) -> Kept:
-        # Not taken back: a number is never used again.
+        # Never undone: a number is never used again.
         self._rows.last_note = number = self._rows.last_note + 1
         at = max(row.told.changed_at or row.issued_at for row in rows)
         note = _Note(at, {row.id: None if row.told.state == PLACED else row.told.sequence for row in rows})
@@ -247,17 +247,17 @@ class MemorySchedulerStore:
     async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
         async with self._lock:
             rows = self._rows
-            late = [instance for instance in rows.open if rows.instances[instance].ends_by <= now]
-            return late[:limit]
+            due = [instance for instance in rows.open if rows.instances[instance].ends_by <= now]
+            return due[:limit]
 
-    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Noted]:
+    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Note]:
         async with self._lock:
-            found: list[Noted] = []
+            found: list[Note] = []
             count = 0
             for number, note in sorted(self._rows.notes.items()):
                 if note.at < before and (after is None or number > after.sequence) and count < limit:
                     count += len(note.sequences)
-                    found.append(Noted(_name_of(number), self._unsaid_of(note)))
+                    found.append(Note(_name_of(number), self._unsaid_of(note)))
             return found
 
     def _unsaid_of(self, note: _Note) -> tuple[InstanceRow, ...]:
@@ -306,7 +306,7 @@ class MemorySchedulerStore:
             return len(over[:limit]) + len(unseen[:limit])
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
 
 def _in_order(instance: InstanceId) -> int:

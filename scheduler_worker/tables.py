@@ -1,10 +1,10 @@
-"""The scheduler's rows as tables, alike on PostgreSQL and SQLite: instances as the API level has them, hosts.
+"""The scheduler's tables, the same on PostgreSQL and SQLite: instances at API level, hosts, applications.
 
-A request has no row of its own: it is its instances, each of which carries its digest.
+A request has no row of its own: the rows of its instances each carry its digest.
 
-Change them in two steps, each with its migration: first expand (a new column or table that the release before does not
-mind), and only a release later contract. What is only read back whole stands in a body; what is asked for by, in columns. A cell has tables
-of instances too, and may share this database: so none is called just that.
+Change tables in two steps, each with its migration: first expand (a new column or table that the release before can
+ignore), and only a release later contract. A value that is only read back whole is in a body; a value that queries name
+has a column. A cell has a table of instances too, and may share this database: so no table is called `instances`.
 """
 
 from sqlalchemy import (
@@ -35,12 +35,12 @@ instances = Table(
     "requested_instances",
     metadata,
     Column("id", Id, primary_key=True),
-    # NULL: deleted before its request was seen. Its place among the instances of its request comes with it.
+    # NULL: deleted before its request was seen; then `place`, its number in the request, is NULL, too.
     Column("request_id", Id),
     Column("place", Integer),
     # NULL: none.
     Column("project", String(64)),
-    # What never changes, and is asked for by nothing (store_sql/rows.py).
+    # Values that never change, and that no query names (store_sql/rows.py).
     Column("given", LargeBinary, nullable=False),
     Column("state", String(32), nullable=False),
     Column("sequence", BigInteger, nullable=False),
@@ -49,19 +49,19 @@ instances = Table(
     Column("host", String(255), nullable=False),
     Column("attempt", BigInteger, nullable=False),
     Column("changed_at", Moment, nullable=False),
-    # Set as long as it is accepted and nothing is decided.
+    # Set while the instance is accepted and nothing is decided.
     Column("due_at", Moment),
-    # Set when it is deleted: then it will be forgotten.
+    # Set when the instance is deleted: pruning goes by it.
     Column("ended_at", Moment),
-    # The sequence whose messages may not have reached the broker. Which rows these are is asked of the notes.
+    # The sequence whose messages may not have reached the broker. The notes tell which rows have one.
     Column("unsaid", BigInteger),
-    # The order to its cell, as long as that is unsaid: the largest part of a row by far.
+    # The order to its cell, while that is unsaid: by far the largest part of a row.
     Column("place_order", LargeBinary),
-    # What went wrong: of most instances, nothing.
+    # Failures, refusals and reasons: NULL for most instances.
     Column("troubles", LargeBinary),
-    # Two requests of one id meet here, whatever instances they name.
+    # Two requests with one id conflict here, whatever instances they name.
     Index(None, "request_id", "place", unique=True),
-    # The instances of a project, a page at a time.
+    # For a project's instances, a page at a time.
     Index(
         None,
         "project",
@@ -72,7 +72,7 @@ instances = Table(
     Index(
         None, "due_at", postgresql_where=text("due_at IS NOT NULL"), sqlite_where=text("due_at IS NOT NULL")
     ),
-    # Only pruning asks for it.
+    # For pruning alone.
     Index(
         None,
         "ended_at",
@@ -84,14 +84,14 @@ instances = Table(
     postgresql_with={"fillfactor": 70},
 )
 
-# Which instances a transaction has written that have something to say: gone when all of it is confirmed.
+# The instances of a transaction that have messages to send; a note is deleted when all of these are confirmed.
 notes = Table(
     "request_notes",
     metadata,
-    # Never used again: a late word that a note is confirmed must not find another.
+    # Never used again: a late confirm must not find another note.
     Column("number", InternalId, Identity(), primary_key=True),
     Column("at", Moment, nullable=False),
-    # Ids one after the other: of the instances that are placed by it, and of the others, each of these with its sequence.
+    # Ids one after the other: of the instances that the transaction placed; and of the others, each with its sequence.
     Column("placed", LargeBinary, nullable=False),
     Column("others", LargeBinary, nullable=False),
     sqlite_autoincrement=True,
@@ -104,8 +104,8 @@ applications = Table(
     Column("body", LargeBinary, nullable=False),
 )
 
-# When the latest order about an application was sent, whether it was registered or removed: an older one that is delivered
-# late changes nothing. Operators write the names, so there are few; none is forgotten.
+# When the latest order about an application was sent, be it registered or removed: an older order that is delivered late
+# changes nothing. Operators choose the names, so there are few; no row is deleted.
 application_orders = Table(
     "application_orders",
     metadata,

@@ -1,7 +1,7 @@
-"""Does a request make sense, and what does one of its instances need?
+"""The check of a build request, and the spec of one of its instances.
 
-Everything in it is understood, or it is refused with the field, the value and the reason: a key that nobody reads
-would be an instance without what it was meant to have.
+Every key of a request is understood, or the request is rejected with the field, the value and the reason: to ignore a key
+would build an instance that lacks what the client asked for.
 """
 
 import re
@@ -16,26 +16,26 @@ from placement_worker.core.vocabulary import CUSTOM, Vocabulary
 
 COUNT_MAX = 100
 DEADLINE_S_MAX = 86_400
-# Flavors have some dozens; each one is a pass over all hosts.
+# Real flavors have some dozens; each one costs a pass over all hosts.
 EXTRA_SPECS_MAX = 400
 NAMED_HOSTS_MAX = 1_000
 MB_PER_GB = 1024
-# Of a value that may be very long.
+# A long value is cut to this length in an error.
 SHOWN_MAX = 200
 
 _GROUPED = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
-# They say how groups stand to each other, and mean nothing without groups.
+# Keys about the relation between groups, which are not supported yet.
 _ABOUT_GROUPS = ("group_policy", "same_subtree")
 
 
 class InstanceSpec(Struct, frozen=True):
-    """What each of `count` instances needs of its host. Equal specs are decided in one pass.
+    """The needs of each of `count` instances. Equal specs are decided in one pass.
 
-    Names of hosts are in lower case, since they are compared so. `extra_specs` are those that only plugins read. `project`
-    is empty where no bare-metal node can be asked for: only nodes are bound to projects, and with it the same specs of two
-    projects are two passes. `is_for_nodes`: only a node will do.
+    Names of hosts are in lower case. `extra_specs` are those that only plugins read. `project` is set only if the request
+    may get a bare-metal node: only nodes are bound to projects, and specs of two projects are decided in two passes.
+    `is_for_nodes`: only a node qualifies.
     """
 
     amounts: tuple[tuple[str, int], ...]
@@ -78,7 +78,7 @@ _Spec = _Resource | _Trait | _ForPlugins | _Problem
 def read_request(
     build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[str] = frozenset()
 ) -> InstanceSpec | BuildRejected:
-    """`scopes` are those of the extra specs (what stands before the colon) that plugins read."""
+    """`scopes` are the prefixes (before the colon) of extra specs that plugins read."""
     specs = tuple(_specs_of(build, vocabulary, scopes))
     problem = next(_problems_of(build, specs), None)
     if problem is not None or build.flavor is None:
@@ -155,12 +155,12 @@ def _problems_of_bare_metal(build: BuildInstance, amounts: dict[str, int]) -> It
     for number, port in enumerate(build.ports):
         if not port.strip("."):
             yield _Problem(
-                f"ports[{number}]", port, "it is no id of a port: in an address it would lead elsewhere"
+                f"ports[{number}]", port, "it is no id of a port: in a URL it would name another resource"
             )
 
 
 def _only_nodes_read(build: BuildInstance) -> Iterator[tuple[str, str]]:
-    """The fields that the request names and only a bare-metal node reads, with their values."""
+    """The fields of the request that only bare-metal nodes read, with their values."""
     if build.image is not None:
         yield "image", build.image.source
     if build.config_drive:
@@ -170,7 +170,7 @@ def _only_nodes_read(build: BuildInstance) -> Iterator[tuple[str, str]]:
 
 
 def _may_ask_for_a_node(amounts: dict[str, int]) -> bool:
-    """The classes of nodes are all custom."""
+    """All resource classes of nodes are custom ones."""
     return any(resource.startswith(CUSTOM) for resource in amounts)
 
 
@@ -184,7 +184,7 @@ def _problems_of_flavor(flavor: Flavor, specs: tuple[_Spec, ...]) -> Iterator[_P
             yield _Problem(f"flavor.{name}", amount, f"an amount is 0 to {INTEGER_MAX}")
     amounts = _amounts_of(flavor, specs)
     if not amounts:
-        yield _Problem("flavor", flavor.name, "it asks for nothing, and nothing needs no host")
+        yield _Problem("flavor", flavor.name, "it asks for no resources, and an instance needs some")
     for resource, amount in amounts.items():
         if amount > INTEGER_MAX:
             yield _Problem("flavor", amount, f"{resource} adds up to {amount}, more than {INTEGER_MAX}")
@@ -199,7 +199,9 @@ def _specs_of(build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[st
         if key.startswith("trait"):
             yield _read_spec(field, key, value, vocabulary, scopes)
         else:
-            yield _Problem(field, value, f"nothing here reads {key!r}: of an image only trait:TRAIT is read")
+            yield _Problem(
+                field, value, f"unknown key {key!r}: of an image's properties only trait:TRAIT is read"
+            )
 
 
 def _read_spec(field: str, key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[str]) -> _Spec:
@@ -209,9 +211,7 @@ def _read_spec(field: str, key: str, value: str, vocabulary: Vocabulary, scopes:
             return _Problem(field, value, f"{key} is about granular groups, which cannot be asked for yet")
         if key.partition(":")[0] in scopes:
             return _ForPlugins(key, value)
-        return _Problem(
-            field, value, f"nothing here reads {key!r}: known are resources:CLASS and trait:TRAIT"
-        )
+        return _Problem(field, value, f"unknown key {key!r}: known are resources:CLASS and trait:TRAIT")
     kind, suffix, name = parts.groups()
     if suffix:
         return _Problem(
@@ -241,7 +241,7 @@ def _read_trait(field: str, name: str, value: str, vocabulary: Vocabulary) -> _T
 
 
 def _amounts_of(flavor: Flavor, specs: tuple[_Spec, ...]) -> dict[str, int]:
-    """The flavor's own amounts, unless its extra specs say otherwise; one that is 0 is not asked for."""
+    """The flavor's amounts, overridden by its extra specs, without those that are 0."""
     amounts = {
         "VCPU": flavor.vcpus,
         "MEMORY_MB": flavor.ram_mb,
@@ -249,7 +249,7 @@ def _amounts_of(flavor: Flavor, specs: tuple[_Spec, ...]) -> dict[str, int]:
     }
     asked = {spec.name: spec.amount for spec in specs if isinstance(spec, _Resource)}
     if asked.get("PCPU"):
-        # Who asks for dedicated processors gets them instead of shared ones.
+        # Dedicated processors (PCPU) replace shared ones.
         del amounts["VCPU"]
     return {resource: amount for resource, amount in (amounts | asked).items() if amount}
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
 
 from bus.handling import Kept
-from scheduler_worker.store import Noted, SchedulerStore
+from scheduler_worker.store import Note, SchedulerStore
 
 # How many rows are read at once: those of as few notes as have so many.
 UNSAID_PAGE = 500
@@ -17,7 +17,7 @@ class Notes:
         self.unsaid_after = unsaid_after
         self._clock = clock
 
-    async def pages(self, after: Kept | None = None) -> AsyncIterator[Sequence[Noted]]:
+    async def pages(self, after: Kept | None = None) -> AsyncIterator[Sequence[Note]]:
         """The notes behind `after` that still have something to say."""
         before = self._clock() - self.unsaid_after
         while page := await self._store.unsaid(before, after, UNSAID_PAGE):

@@ -23,7 +23,7 @@ from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.cell_dispatch import CellDispatch
 from scheduler_worker.outbox.notes import Notes
 from scheduler_worker.outbox.transactions import LazyTransaction
-from scheduler_worker.store import Noted, SchedulerStore
+from scheduler_worker.store import Note, SchedulerStore
 
 Dispatches = Mapping[str, CellDispatch]
 
@@ -120,7 +120,7 @@ class Outbox:
                 return found
         return ()
 
-    async def _note_anew(self, note: Noted) -> None:
+    async def _note_anew(self, note: Note) -> None:
         """A cell of these rows has got a broker of its own since they were noted together."""
         async with self.transaction() as transaction:
             await transaction.note(note.rows)

@@ -42,7 +42,7 @@ async def _write(
     store = await transaction.begun()
     # Nearly every event says that a placed instance is active now: no row need be read for that.
     whole = [event for event in events if is_whole(event)]
-    if await store.hear(whole) == len(whole):
+    if await store.apply_events(whole) == len(whole):
         events = [event for event in events if not is_whole(event)]
     if not events:
         return

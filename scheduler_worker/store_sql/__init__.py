@@ -1,13 +1,14 @@
-"""The scheduler's rows in SQL: the few hot statements for each of the two databases, the rest once for both.
+"""The scheduler's rows in SQL: the few hot statements for each of the two databases, all others once for both.
 
-On tables that stand: `bus.sql.upgrade(url, "scheduler_worker")` makes them. A batch is a constant number of statements.
+`bus.sql.upgrade(url, "scheduler_worker")` creates the tables first. A batch is a constant number of statements.
 
-    accepting.py    requests written down, each once
-    postgresql.py   the hot statements there, and sqlite.py there
-    rows.py         an instance between columns and value
-    reading.py      questions about instances, and what is forgotten of them
-    hosts.py        the registry's rows
-    applications.py the rows of applications
+    accepting.py     requests, each written once
+    postgresql.py    the hot statements on PostgreSQL
+    sqlite.py        the hot statements on SQLite
+    rows.py          the codec between an instance's columns and its value
+    reading.py       queries for instances and notes, and pruning
+    hosts.py         rows of hosts
+    applications.py  rows of applications
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,13 +26,13 @@ from bus.messages.hosts import HostState
 from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
-from scheduler_worker.store import Acceptance, InstanceQuery, NewRequest, Noted, SchedulerTransaction
+from scheduler_worker.store import Acceptance, InstanceQuery, NewRequest, Note, SchedulerTransaction
 from scheduler_worker.store_sql import reading
 from scheduler_worker.store_sql.accepting import Rows, accept
 from scheduler_worker.store_sql.applications import (
     find_application,
     find_applications,
-    hear_of_application,
+    is_latest_order,
     remove_application,
     save_application,
 )
@@ -48,7 +49,7 @@ from scheduler_worker.store_sql.rows import (
     Values,
     by_id,
     confirmed_in,
-    heard_values,
+    event_values,
     new_values,
     note_values,
     row_of,
@@ -58,21 +59,21 @@ from scheduler_worker.store_sql.sqlite import SqliteInstances
 
 
 class Instances(Rows, Protocol):
-    """The hot statements."""
+    """The hot statements, in one transaction."""
 
     async def write(self, rows: Sequence[Values]) -> int: ...
 
     async def decide(self, rows: Sequence[Values]) -> int: ...
 
-    async def hear(self, words: Sequence[Values]) -> int: ...
+    async def apply_events(self, events: Sequence[Values]) -> int: ...
 
     async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]: ...
 
     async def note(self, notes: Sequence[Values]) -> Sequence[int]:
-        """Their numbers, in their order."""
+        """The numbers of these notes, in their order."""
 
     async def drop_notes(self, numbers: Sequence[int]) -> Sequence[bytes]:
-        """What each that there was has of others than placed ones."""
+        """The `others` column of each note that was there."""
 
     async def confirm(self, said: Mapping[UUID, int]) -> None: ...
 
@@ -100,8 +101,8 @@ class SqlSchedulerTransaction:
         decided = sorted(rows, key=by_id)
         if await self._instances.decide([values(row) for row in decided]) == len(decided):
             return {}
-        standing = await self.lock([row.id for row in decided])
-        return {row.id: standing[row.id] for row in decided if standing[row.id].told != row.told}
+        stored = await self.lock([row.id for row in decided])
+        return {row.id: stored[row.id] for row in decided if stored[row.id].told != row.told}
 
     async def save(self, rows: Sequence[InstanceRow]) -> None:
         new = [row for row in rows if row.told.request_id == NO_REQUEST]
@@ -109,16 +110,16 @@ class SqlSchedulerTransaction:
         if new and await self._instances.add(
             [new_values(row, None, b"") for row in sorted(new, key=by_id)]
         ) < len(new):
-            # A delete that found no row would overwrite the request that another worker accepted in that moment.
-            raise Transient("an instance that was found missing has a row by now")
+            # Another worker has just accepted the request of this delete, whose row must not be overwritten.
+            raise Transient("a deleted instance without a row has got one from its request meanwhile")
         if known and (written := await self._instances.write([values(row) for row in known])) < len(known):
-            raise Bug(f"{written} of {len(known)} instances were there, although locked")
+            raise Bug(f"only {written} of {len(known)} locked instances were written")
 
-    async def hear(self, words: Sequence[CellEvent]) -> int:
-        if not words:
+    async def apply_events(self, events: Sequence[CellEvent]) -> int:
+        if not events:
             return 0
-        ordered = sorted(words, key=lambda word: word.instance.id.int)
-        return await self._instances.hear([heard_values(word) for word in ordered])
+        ordered = sorted(events, key=lambda event: event.instance.id.int)
+        return await self._instances.apply_events([event_values(event) for event in ordered])
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         return await self._transaction.run(lock_hosts, ids, names)
@@ -131,8 +132,8 @@ class SqlSchedulerTransaction:
         if hosts:
             await self._transaction.run(forget_hosts, hosts)
 
-    async def hear_of_application(self, name: str, sent_at: datetime) -> bool:
-        return await self._transaction.run(hear_of_application, name, sent_at)
+    async def is_latest_order(self, name: str, sent_at: datetime) -> bool:
+        return await self._transaction.run(is_latest_order, name, sent_at)
 
     async def application(self, name: str) -> KnownApplication | None:
         return await self._transaction.run(find_application, name)
@@ -181,7 +182,7 @@ class SqlSchedulerStore:
         async with self._database.reading() as transaction:
             return await transaction.run(reading.find_overdue, now, limit)
 
-    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Noted]:
+    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Note]:
         async with self._database.reading() as transaction:
             return await transaction.run(reading.find_unsaid, before, after, limit)
 

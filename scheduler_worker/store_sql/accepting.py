@@ -1,7 +1,7 @@
-"""Requests written down, each once.
+"""Requests are accepted: each is written once.
 
-Two workers that accept the same request meet at its first instance, whatever instances they name, and two requests that
-name the same instance at that. In the usual case nobody is there, and one statement is all.
+Two workers that accept the same request conflict at its first instance, whatever instances they name. Two requests that
+name the same instance conflict at that. Usually nothing conflicts, and one statement is enough.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,35 +13,33 @@ from bus.messages.build import InstanceId
 from scheduler_worker.core.instances.lifecycle import adopted
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import Acceptance, InstancesTaken, Known, NewRequest, OtherContent
-from scheduler_worker.store_sql.rows import Values, new_values, row_of, standing_of
+from scheduler_worker.store_sql.rows import Values, new_values, request_of, row_of
 
 
 class Rows(Protocol):
     async def add(self, rows: Sequence[Values]) -> int: ...
 
-    async def lock_standing(self, ids: Sequence[UUID], requests: Sequence[UUID]) -> Sequence[Values]: ...
+    async def lock_stored(self, ids: Sequence[UUID], requests: Sequence[UUID]) -> Sequence[Values]: ...
 
     async def forget(self, ids: Sequence[UUID]) -> int: ...
 
 
 async def accept(rows: Rows, new: Sequence[NewRequest]) -> list[Acceptance]:
-    """All are inserted in the order of their ids, so that nobody waits for who waits for him."""
+    """Rows are inserted in the order of their ids, so that no two workers wait for each other."""
     added = [each for request in new for each in _values_of(request, request.rows)]
     if await rows.add(sorted(added, key=_by_id)) == len(added):
         return [Known(request.rows) for request in new]
-    standing = _Standing(
-        await rows.lock_standing([each[0] for each in added], [request.id for request in new])
-    )
-    judged = [standing.judged(request) for request in new]
+    stored = _StoredRows(await rows.lock_stored([each[0] for each in added], [request.id for request in new]))
+    judged = [stored.judged(request) for request in new]
     refused = [request for request, each in zip(new, judged, strict=True) if not isinstance(each, Known)]
-    if withdrawn := [id_ for request in refused for id_ in standing.of(request)]:
+    if withdrawn := [id_ for request in refused for id_ in stored.of(request)]:
         await rows.forget(withdrawn)
-    await _adopt(rows, standing, new, judged)
+    await _adopt(rows, stored, new, judged)
     return judged
 
 
-class _Standing:
-    """What is there once ours are inserted: a refused request's, too."""
+class _StoredRows:
+    """The rows in the database after the insert, those of refused requests included."""
 
     def __init__(self, read: Iterable[Values]) -> None:
         self.rows: dict[UUID, InstanceRow] = {}
@@ -49,20 +47,20 @@ class _Standing:
         self._digests: dict[UUID | None, set[bytes]] = {}
         for each in read:
             row = row_of(each)
-            request, digest = standing_of(each)
+            request, digest = request_of(each)
             self.rows[row.id] = row
             self._of.setdefault((request, digest), []).append(row.id)
             self._digests.setdefault(request, set()).add(digest)
 
     def of(self, request: NewRequest) -> Sequence[InstanceId]:
-        """Its own. Of a refused one these are new: had it stood before, it would be known now."""
+        """The rows of this request. Those of a refused request are new: if it had been there before, it would be `Known`."""
         return self._of.get((request.id, request.digest), ())
 
     def judged(self, request: NewRequest) -> Acceptance:
         if self._digests.get(request.id, set()) - {request.digest}:
             return OtherContent()
         if any(row.id not in self.rows for row in request.rows):
-            raise Transient("a request was forgotten in the moment it came again")
+            raise Transient("a repeated request was pruned at the same moment")
         mine = [(row, self.rows[row.id]) for row in request.rows]
         if taken := tuple(
             there.id for _, there in mine if there.told.request_id not in (request.id, NO_REQUEST)
@@ -76,15 +74,15 @@ class _Standing:
 
 
 async def _adopt(
-    rows: Rows, standing: _Standing, new: Sequence[NewRequest], judged: Sequence[Acceptance]
+    rows: Rows, stored: _StoredRows, new: Sequence[NewRequest], judged: Sequence[Acceptance]
 ) -> None:
-    """Who was deleted before its request was seen gets a row of that request instead."""
+    """An instance that was deleted before its request was seen gets a row of that request instead."""
     instead = [
         values
         for request, each in zip(new, judged, strict=True)
         if isinstance(each, Known)
         for row, values in zip(each.rows, _values_of(request, each.rows), strict=True)
-        if standing.rows[row.id] is not row
+        if stored.rows[row.id] is not row
     ]
     if instead:
         await rows.forget([each[0] for each in instead])

@@ -1,4 +1,4 @@
-"""The rows of applications: few, read and written whole."""
+"""Rows of applications: few, read and written whole."""
 
 from datetime import datetime
 
@@ -15,7 +15,7 @@ _SAVE = sa.text(
     "ON CONFLICT (name) DO UPDATE SET body = excluded.body"
 )
 
-_HEAR = sa.text(
+_LATEST = sa.text(
     "INSERT INTO application_orders (name, sent_at) VALUES (:name, :sent_at) "
     "ON CONFLICT (name) DO UPDATE SET sent_at = excluded.sent_at "
     "WHERE application_orders.sent_at <= excluded.sent_at RETURNING name"
@@ -25,8 +25,8 @@ _encode = msgspec.json.Encoder().encode
 _application = msgspec.json.Decoder(KnownApplication).decode
 
 
-def hear_of_application(connection: Connection, name: str, sent_at: datetime) -> bool:
-    return connection.execute(_HEAR, {"name": name, "sent_at": sent_at}).first() is not None
+def is_latest_order(connection: Connection, name: str, sent_at: datetime) -> bool:
+    return connection.execute(_LATEST, {"name": name, "sent_at": sent_at}).first() is not None
 
 
 def save_application(connection: Connection, application: KnownApplication) -> None:
@@ -44,5 +44,5 @@ def find_application(connection: Connection, name: str) -> KnownApplication | No
 
 def find_applications(connection: Connection) -> list[KnownApplication]:
     found = [_application(body) for body in connection.scalars(sa.select(table.c.body))]
-    # Here, and not by the database: its order of texts depends on its locale.
+    # Sorted here: a database's order of texts depends on its locale.
     return sorted(found, key=lambda each: each.name)

@@ -1,4 +1,4 @@
-"""The registry's rows: one for each host, read and written whole."""
+"""Rows of hosts, one for each, read and written whole."""
 
 from collections.abc import Sequence
 from datetime import datetime

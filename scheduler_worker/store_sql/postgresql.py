@@ -1,7 +1,7 @@
-"""The hot statements on PostgreSQL, spoken to asyncpg: each takes a batch as arrays, a column an array.
+"""The hot statements on PostgreSQL, by asyncpg: each takes a batch as arrays, one array for each column.
 
-asyncpg looks at each element of a list in Python, several times as long as msgspec takes to write it: so numbers, times
-and words go as the text of an array.
+asyncpg encodes each element of a list in Python, which takes several times as long as msgspec needs to write it. So
+numbers, times and short texts are passed as the text of an array.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from uuid import UUID
 from bus.sql import PostgresTransaction, array_of
 from scheduler_worker.store_sql.rows import COLUMNS, HEARD, WRITTEN, Values
 
-# The columns that go as they are: text would double these, and of those it takes PostgreSQL long to read it.
+# Columns that are passed as lists: text would double the size of packs, and PostgreSQL reads ids from text slowly.
 _IDS = ("id", "request_id")
 _PACKS = ("project", "given", "place_order", "troubles")
 
-# As columns of the select the arrays are read side by side; in its FROM each would be copied first, row by row.
+# In the select list the arrays are read side by side; in FROM each would be copied first, row by row.
 _ADD = """
 INSERT INTO requested_instances (id, request_id, place, project, given, state, sequence, heard, cell, host, attempt, changed_at,
                                  due_at, ended_at, unsaid, place_order, troubles)
@@ -26,7 +26,7 @@ SELECT unnest($1::uuid[]), unnest($2::uuid[]), unnest($3::text::int[]), unnest($
        unnest($15::text::bigint[]), unnest($16::bytea[]), unnest($17::bytea[])
 ON CONFLICT DO NOTHING
 """
-# What is in the array is looked for one after the other, so rows are locked in its order.
+# The ids of the array are looked up one after the other, so rows are locked in its order.
 _WRITE = """
 UPDATE requested_instances
 SET state = new.state, sequence = new.sequence, heard = new.heard, cell = new.cell, host = new.host,
@@ -40,8 +40,8 @@ FROM unnest($1::uuid[], $2::text::text[], $3::text::bigint[], $4::text::bigint[]
 WHERE requested_instances.id = ANY (ARRAY[new.id])
 """
 _DECIDE = _WRITE + " AND requested_instances.state = 'accepted'"
-# What a word makes of a row is `heard` in instances.py.
-_HEAR = """
+# The same step as `heard` in core/instances/lifecycle.py.
+_APPLY_EVENTS = """
 UPDATE requested_instances
 SET state = 'active', sequence = new.sequence, heard = new.sequence, host = new.host, attempt = new.attempt,
     changed_at = new.changed_at, unsaid = NULL, place_order = NULL
@@ -58,14 +58,14 @@ FROM requested_instances
 WHERE id = ANY($1::uuid[])
 ORDER BY id::text COLLATE "C" FOR UPDATE
 """
-_LOCK_STANDING = """
+_LOCK_STORED = """
 SELECT id, request_id, project, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, place_order, troubles
 FROM requested_instances
 WHERE id = ANY($1::uuid[]) OR request_id = ANY($2::uuid[])
 ORDER BY id::text COLLATE "C" FOR UPDATE
 """
 _FORGET = "DELETE FROM requested_instances WHERE id = ANY($1::uuid[])"
-# What is confirmed of rows that are not placed: `confirmed` in instances.py.
+# The same step as `confirmed` in core/instances/lifecycle.py, for rows that are not placed.
 _CONFIRM = """
 UPDATE requested_instances SET unsaid = NULL
 FROM unnest($1::uuid[], $2::text::bigint[]) AS said (id, sequence)
@@ -76,7 +76,7 @@ INSERT INTO request_notes (at, placed, others)
 SELECT * FROM unnest($1::text::timestamptz[], $2::bytea[], $3::bytea[])
 RETURNING number
 """
-# One that another process drops just now is dropped.
+# A note that another process is deleting need not be waited for.
 _DROP = """
 DELETE FROM request_notes WHERE number = ANY(
     ARRAY(SELECT number FROM request_notes WHERE number = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED)
@@ -86,7 +86,7 @@ RETURNING others
 
 
 class PostgresInstances:
-    """Of one transaction. What changes rows says how many it changed."""
+    """The statements in one transaction. Those that change rows return how many."""
 
     def __init__(self, transaction: PostgresTransaction) -> None:
         self._transaction = transaction
@@ -100,17 +100,17 @@ class PostgresInstances:
     async def decide(self, rows: Sequence[Values]) -> int:
         return await self._execute(_DECIDE, *_columns(WRITTEN, rows))
 
-    async def hear(self, words: Sequence[Values]) -> int:
-        return await self._execute(_HEAR, *_columns(HEARD, words))
+    async def apply_events(self, events: Sequence[Values]) -> int:
+        return await self._execute(_APPLY_EVENTS, *_columns(HEARD, events))
 
     async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]:
         driver = await self._transaction.driver()
         rows: Sequence[Values] = await driver.fetch(_LOCK, ids)
         return rows
 
-    async def lock_standing(self, ids: Sequence[UUID], requests: Sequence[UUID]) -> Sequence[Values]:
+    async def lock_stored(self, ids: Sequence[UUID], requests: Sequence[UUID]) -> Sequence[Values]:
         driver = await self._transaction.driver()
-        rows: Sequence[Values] = await driver.fetch(_LOCK_STANDING, ids, requests)
+        rows: Sequence[Values] = await driver.fetch(_LOCK_STORED, ids, requests)
         return rows
 
     async def forget(self, ids: Sequence[UUID]) -> int:
@@ -119,7 +119,7 @@ class PostgresInstances:
     async def note(self, notes: Sequence[Values]) -> Sequence[int]:
         driver = await self._transaction.driver()
         at, placed, others = zip(*notes, strict=True)
-        # A number is taken when its row is inserted, which is in the order of the arrays.
+        # Rows are inserted in the order of the arrays, and get their numbers in that order.
         return sorted([number for (number,) in await driver.fetch(_NOTE, array_of(at), placed, others)])
 
     async def drop_notes(self, numbers: Sequence[int]) -> Sequence[bytes]:
@@ -132,7 +132,7 @@ class PostgresInstances:
 
     async def _execute(self, statement: str, *columns: Any) -> int:
         driver = await self._transaction.driver()
-        # What it did, in words, and how many: INSERT 0 5.
+        # The command tag ends with the number of rows: INSERT 0 5.
         done: str = await driver.execute(statement, *columns)
         return int(done.rpartition(" ")[2])
 
@@ -144,7 +144,7 @@ def _columns(names: Sequence[str], rows: Sequence[Values]) -> list[Any]:
     ]
 
 
-# `unnest` fills up with NULL.
+# An empty array stands for NULL in each row: `unnest` fills it up.
 
 
 def _packs(column: Sequence[Any]) -> Sequence[Any]:

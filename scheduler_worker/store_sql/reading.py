@@ -1,4 +1,4 @@
-"""What is asked of instances beside the hot path, and what is forgotten of them: written once for both databases."""
+"""Queries for instances and notes that are not hot, and pruning: written once for both databases."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from bus.handling import Kept
 from bus.messages.build import InstanceId
 from bus.sql import among
 from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.store import InstanceQuery, Noted
+from scheduler_worker.store import InstanceQuery, Note
 from scheduler_worker.store_sql.rows import READ, ids_in, row_of
 from scheduler_worker.tables import instances as table
 from scheduler_worker.tables import notes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COLUMNS = tuple(table.c[name] for name in READ)
-# How many notes are read at once: mostly each has the rows of a batch.
+# How many notes are read at once; most of them name the rows of a batch.
 NOTES_PAGE = 50
 
 
@@ -40,11 +40,11 @@ def find(connection: Connection, query: InstanceQuery) -> list[InstanceRow]:
 
 
 def find_overdue(connection: Connection, now: datetime, limit: int) -> list[InstanceId]:
-    late = sa.select(table.c.id).where(table.c.due_at <= now).order_by(table.c.due_at)
-    return [InstanceId(id_) for id_ in connection.scalars(late.limit(limit))]
+    due = sa.select(table.c.id).where(table.c.due_at <= now).order_by(table.c.due_at)
+    return [InstanceId(id_) for id_ in connection.scalars(due.limit(limit))]
 
 
-def find_unsaid(connection: Connection, before: datetime, after: Kept | None, limit: int) -> list[Noted]:
+def find_unsaid(connection: Connection, before: datetime, after: Kept | None, limit: int) -> list[Note]:
     query = sa.select(notes.c.number, notes.c.placed, notes.c.others).where(notes.c.at < before)
     if after is not None:
         query = query.where(notes.c.number > after.sequence)
@@ -58,7 +58,7 @@ def find_unsaid(connection: Connection, before: datetime, after: Kept | None, li
     unsaid = sa.select(*_COLUMNS).where(among(connection, table.c.id, [*ids]), table.c.unsaid.is_not(None))
     rows = {row.id: row for row in _read(connection, unsaid)} if ids else {}
     return [
-        Noted(name_of(number), tuple([rows[InstanceId(id_)] for id_ in these if id_ in rows]))
+        Note(name_of(number), tuple([rows[InstanceId(id_)] for id_ in these if id_ in rows]))
         for number, these in named.items()
     ]
 
@@ -86,7 +86,7 @@ def prune(connection: Connection, before: datetime, limit: int) -> int:
     if found:
         connection.execute(sa.delete(table).where(among(connection, table.c.request_id, found)))
     unseen = sa.select(table.c.id).where(*over, table.c.request_id.is_(None)).limit(limit)
-    # Its request may have come in this moment: then the row is another by now, and stays.
+    # If the request of such a delete came just now, the row has a request id, and stays.
     forgotten = sa.delete(table).where(table.c.id.in_(unseen), *over, table.c.request_id.is_(None))
     return len(found) + connection.execute(forgotten).rowcount
 

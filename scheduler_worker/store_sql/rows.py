@@ -1,7 +1,7 @@
-"""An instance's row between its columns and its value, alike on both databases.
+"""The codec between an instance's columns and its value, the same on both databases.
 
-What is written once and asked for by nothing is packed, and so are the order and the troubles that most rows have not:
-a value that is read or written for itself costs as much as a whole pack.
+Values that are written once and that no query names are packed into one column; so are the order, and the troubles that
+few rows have. A column of its own costs as much as a whole pack.
 """
 
 import struct
@@ -30,19 +30,18 @@ _CHANGING = (
     *("state", "sequence", "heard", "cell", "host", "attempt", "changed_at", "due_at", "ended_at", "unsaid"),
     *("place_order", "troubles"),
 )
-# In the order in which all statements have them: of a new row, of one that changes, of one that its cell says is active,
-# and of one that is read.
+# The columns in the order of all statements: of a new row, of a changed row, of a cell's event, and of a row that is read.
 COLUMNS = ("id", "request_id", "place", "project", "given", *_CHANGING)
 WRITTEN = ("id", *_CHANGING)
 HEARD = ("id", "cell", "sequence", "host", "attempt", "changed_at")
 READ = tuple(name for name in COLUMNS if name not in ("place", "due_at", "ended_at"))
 
-# As each database takes them and gives them, one for each column.
+# One value for each column, as the database takes and gives it.
 Values = tuple[Any, ...]
 
 
 class _Given(Struct, frozen=True, array_like=True):
-    """What an instance has from its request. The digest tells it from another of the same id."""
+    """Values from the request. The digest tells it from another request with the same id."""
 
     digest: bytes
     name: str
@@ -56,7 +55,7 @@ class _Troubles(Struct, frozen=True, array_like=True):
     no_valid_host: NoValidHost | None
     reason: str
     keeps_share: bool = False
-    # Of most instances, none either.
+    # None for most instances, too.
     rebuild: Rebuild | None = None
     rebuilds: tuple[RequestId, ...] = ()
 
@@ -69,7 +68,7 @@ _NO_TROUBLES = _Troubles((), (), None, "")
 
 
 def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
-    """Those of `COLUMNS`."""
+    """The values of `COLUMNS`."""
     told = row.told
     return (
         row.id,
@@ -82,14 +81,14 @@ def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
 
 
 def values(row: InstanceRow) -> Values:
-    """Those of `WRITTEN`."""
+    """The values of `WRITTEN`."""
     return (row.id, *_changing_values(row))
 
 
-def heard_values(word: CellEvent) -> Values:
-    """Those of `HEARD`."""
-    said = word.instance
-    return (said.id, word.cell, said.sequence, said.host, said.attempt, said.changed_at)
+def event_values(event: CellEvent) -> Values:
+    """The values of `HEARD`."""
+    said = event.instance
+    return (said.id, event.cell, said.sequence, said.host, said.attempt, said.changed_at)
 
 
 def _changing_values(row: InstanceRow) -> Values:
@@ -132,7 +131,7 @@ def _changing_values(row: InstanceRow) -> Values:
 
 
 def row_of(read: Values) -> InstanceRow:
-    """From those of `READ`."""
+    """The row with these values of `READ`."""
     (
         *(id_, request_id, project, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid),
         order,
@@ -173,7 +172,7 @@ _OTHER = struct.Struct(">16sQ")
 
 
 def note_values(rows: Sequence[InstanceRow]) -> Values:
-    """Of a note: its time, the ids of those that are placed, and of the others, each of these with its sequence."""
+    """The values of a note: its time, the ids of placed rows, and the ids of other rows, each with its sequence."""
     return (
         max(row.told.changed_at or row.issued_at for row in rows),
         b"".join([row.id.bytes for row in rows if row.told.state == PLACED]),
@@ -182,7 +181,7 @@ def note_values(rows: Sequence[InstanceRow]) -> Values:
 
 
 def ids_in(placed: bytes, others: bytes) -> list[UUID]:
-    """Of all that a note names."""
+    """The ids of all rows that a note names."""
     return [
         *[UUID(bytes=placed[start : start + 16]) for start in range(0, len(placed), 16)],
         *[UUID(bytes=id_) for id_, _ in _OTHER.iter_unpack(others)],
@@ -190,7 +189,7 @@ def ids_in(placed: bytes, others: bytes) -> list[UUID]:
 
 
 def confirmed_in(notes: Iterable[bytes]) -> dict[UUID, int]:
-    """The last sequence of each row that is not placed, by what these notes have of others."""
+    """The last sequence of each row that is not placed, from the `others` columns of these notes."""
     last: dict[UUID, int] = {}
     for others in notes:
         for id_, sequence in _OTHER.iter_unpack(others):
@@ -200,10 +199,10 @@ def confirmed_in(notes: Iterable[bytes]) -> dict[UUID, int]:
 
 
 def by_id(row: InstanceRow) -> int:
-    """Everybody locks rows in this order."""
+    """All workers lock rows in this order."""
     return row.id.int
 
 
-def standing_of(read: Values) -> tuple[UUID | None, bytes]:
-    """Whose it is: the request, and that one's digest."""
+def request_of(read: Values) -> tuple[UUID | None, bytes]:
+    """The id and the digest of the row's request."""
     return read[1], _given(read[3]).digest

@@ -1,4 +1,4 @@
-"""The hot statements on SQLite. Whoever writes has the file to itself, so what is read is locked."""
+"""The hot statements on SQLite. A writer has the file to itself, so the rows that it reads are locked."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -24,8 +24,8 @@ SET state = ?2, sequence = ?3, heard = ?4, cell = ?5, host = ?6, attempt = ?7, c
 WHERE id = ?1
 """
 _DECIDE = _WRITE + " AND state = 'accepted'"
-# What a word makes of a row is `heard` in instances.py.
-_HEAR = """
+# The same step as `heard` in core/instances/lifecycle.py.
+_APPLY_EVENTS = """
 UPDATE requested_instances
 SET state = 'active', sequence = ?3, heard = ?3, host = ?4, attempt = ?5, changed_at = ?6, unsaid = NULL,
     place_order = NULL
@@ -36,13 +36,13 @@ SELECT id, request_id, project, given, state, sequence, heard, cell, host, attem
 FROM requested_instances
 WHERE id IN (SELECT value FROM json_each(?))
 """
-_LOCK_STANDING = """
+_LOCK_STORED = """
 SELECT id, request_id, project, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, place_order, troubles
 FROM requested_instances
 WHERE id IN (SELECT value FROM json_each(?)) OR request_id IN (SELECT value FROM json_each(?))
 """
 _FORGET = "DELETE FROM requested_instances WHERE id = ?"
-# What is confirmed of rows that are not placed: `confirmed` in instances.py.
+# The same step as `confirmed` in core/instances/lifecycle.py, for rows that are not placed.
 _CONFIRM = "UPDATE requested_instances SET unsaid = NULL WHERE id = ?1 AND unsaid <= ?2"
 _NOTE = "INSERT INTO request_notes (at, placed, others) VALUES (?, ?, ?) RETURNING number"
 _DROP = "DELETE FROM request_notes WHERE number IN (SELECT value FROM json_each(?)) RETURNING others"
@@ -51,7 +51,7 @@ _encode = msgspec.json.Encoder(uuid_format="hex").encode
 
 
 class SqliteInstances:
-    """Of one transaction. What changes rows says how many it changed."""
+    """The statements in one transaction. Those that change rows return how many."""
 
     def __init__(self, transaction: SqliteTransaction) -> None:
         self._transaction = transaction
@@ -65,15 +65,15 @@ class SqliteInstances:
     async def decide(self, rows: Sequence[Values]) -> int:
         return await self._execute(_DECIDE, [_changed(row) for row in rows])
 
-    async def hear(self, words: Sequence[Values]) -> int:
-        named = [(id_.hex, *plain, moment_text(changed_at)) for id_, *plain, changed_at in words]
-        return await self._execute(_HEAR, named)
+    async def apply_events(self, events: Sequence[Values]) -> int:
+        named = [(id_.hex, *plain, moment_text(changed_at)) for id_, *plain, changed_at in events]
+        return await self._execute(_APPLY_EVENTS, named)
 
     async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]:
         return await self._fetch(_LOCK, ids)
 
-    async def lock_standing(self, ids: Sequence[UUID], requests: Sequence[UUID]) -> Sequence[Values]:
-        return await self._fetch(_LOCK_STANDING, ids, requests)
+    async def lock_stored(self, ids: Sequence[UUID], requests: Sequence[UUID]) -> Sequence[Values]:
+        return await self._fetch(_LOCK_STORED, ids, requests)
 
     async def forget(self, ids: Sequence[UUID]) -> int:
         return await self._execute(_FORGET, [(id_.hex,) for id_ in ids])
@@ -109,7 +109,7 @@ class SqliteInstances:
         return await self._transaction.run(work)
 
 
-# As SQLAlchemy writes and reads them: an id is text, and so is a point in time.
+# Values as SQLAlchemy writes and reads them: ids and times are text.
 
 
 def _new(row: Values) -> Values:

@@ -45,7 +45,7 @@ from scheduler_worker.store import (
     InstancesTaken,
     Known,
     NewRequest,
-    Noted,
+    Note,
     OtherContent,
     SchedulerStore,
 )
@@ -262,7 +262,7 @@ async def test_an_order_is_noted_until_it_is_confirmed_and_kept_until_its_cell_s
     assert await store.unsaid(LATER, None, 10) == []
     assert await accept(store, a_request(1)) == [Known((now,))]
     async with store.transaction() as transaction:
-        assert await transaction.hear([an_active(1)]) == 1
+        assert await transaction.apply_events([an_active(1)]) == 1
     (heard_of,) = await rows_of(store, 1)
     assert (heard_of.order, heard_of.unsaid) == (None, False)
     assert await accept(store, a_request(1)) == [Known((heard_of,))]
@@ -274,12 +274,12 @@ async def test_what_a_cell_has_spoken_of_is_not_found_by_its_note(store: Schedul
         await transaction.accept(new)
         (kept,) = await transaction.note([[row for each in new for row in each.rows]])
     async with store.transaction() as transaction:
-        assert await transaction.hear([an_active(1)]) == 1
-    assert await store.unsaid(LATER, None, 10) == [Noted(kept, new[1].rows)]
+        assert await transaction.apply_events([an_active(1)]) == 1
+    assert await store.unsaid(LATER, None, 10) == [Note(kept, new[1].rows)]
 
     async with store.transaction() as transaction:
-        assert await transaction.hear([an_active(2)]) == 1
-    assert await store.unsaid(LATER, None, 10) == [Noted(kept, ())]
+        assert await transaction.apply_events([an_active(2)]) == 1
+    assert await store.unsaid(LATER, None, 10) == [Note(kept, ())]
 
 
 async def test_notes_are_read_behind_one_and_until_they_have_so_many_rows(store: SchedulerStore) -> None:
@@ -289,10 +289,10 @@ async def test_notes_are_read_behind_one_and_until_they_have_so_many_rows(store:
     first, second, third, fourth = await note(store, rows[1::-1], [rows[2]], rows[3:5], [rows[5]])
 
     found = [
-        Noted(first, tuple(rows[:2])),
-        Noted(second, (rows[2],)),
-        Noted(third, tuple(rows[3:5])),
-        Noted(fourth, (rows[5],)),
+        Note(first, tuple(rows[:2])),
+        Note(second, (rows[2],)),
+        Note(third, tuple(rows[3:5])),
+        Note(fourth, (rows[5],)),
     ]
     assert await store.unsaid(LATER, None, 100) == found
     assert await store.unsaid(LATER, None, 1) == found[:1]
@@ -313,7 +313,7 @@ async def test_who_is_noted_anew_is_found_by_the_new_note_alone(store: Scheduler
         await transaction.drop_notes([old])
 
     assert await store.unsaid(LATER, None, 10) == [
-        Noted(name, (row,)) for name, row in zip(names, rows, strict=True)
+        Note(name, (row,)) for name, row in zip(names, rows, strict=True)
     ]
     assert len({old, *names}) == 3
 
@@ -339,7 +339,7 @@ async def test_what_a_cell_says_of_who_was_placed_is_heard_without_looking(store
     assert all(map(is_whole, words))
 
     async with store.transaction() as transaction:
-        assert await transaction.hear(words) == 2
+        assert await transaction.apply_events(words) == 2
 
     expected = [
         heard(request.rows[0], an_active(number), LATER) for number, request in enumerate(new, start=1)
@@ -357,7 +357,7 @@ async def test_a_word_that_is_no_news_or_not_of_who_was_placed_is_not_heard_with
 
     async with store.transaction() as transaction:
         words = [an_active(1), an_active(2), an_active(3, cell="c2"), an_active(4, sequence=2), an_active(5)]
-        assert await transaction.hear([*words, an_active(6)]) == 0
+        assert await transaction.apply_events([*words, an_active(6)]) == 0
 
     assert await rows_of(store, 1, 2, 3, 4, 5) == before
 
@@ -438,7 +438,7 @@ async def test_what_is_unsaid_is_so_until_it_is_confirmed_by_its_sequence(store:
     (row,) = await rows_of(store, 1)
     (second,) = await note(store, [row])
     await confirm(store, first, first)
-    assert await store.unsaid(LATER, None, 10) == [Noted(second, (row,))]
+    assert await store.unsaid(LATER, None, 10) == [Note(second, (row,))]
     assert await rows_of(store, 1) == [row]
 
     await confirm(store, second, second)
@@ -592,27 +592,27 @@ async def test_orders_about_an_application_count_by_when_they_were_sent(store: S
     elsewhere = timezone(timedelta(hours=5))
     async with store.transaction() as transaction:
         assert await transaction.application("shop") is None
-        assert await transaction.hear_of_application("shop", NOON)
+        assert await transaction.is_latest_order("shop", NOON)
         await transaction.save_application(KnownApplication(name="shop", projects=("p",)))
         assert await transaction.application("shop") == KnownApplication(name="shop", projects=("p",))
     earlier, later = NOON - timedelta(microseconds=1), (NOON + timedelta(seconds=1)).astimezone(elsewhere)
     async with store.transaction() as transaction:
-        assert not await transaction.hear_of_application("shop", earlier)
-        assert await transaction.hear_of_application("shop", NOON), "the same order comes again"
-        assert await transaction.hear_of_application("another", earlier)
-        assert await transaction.hear_of_application("shop", later)
+        assert not await transaction.is_latest_order("shop", earlier)
+        assert await transaction.is_latest_order("shop", NOON), "the same order comes again"
+        assert await transaction.is_latest_order("another", earlier)
+        assert await transaction.is_latest_order("shop", later)
 
     async def fail() -> None:
         async with store.transaction() as transaction:
-            assert await transaction.hear_of_application("shop", NOON + timedelta(days=1))
+            assert await transaction.is_latest_order("shop", NOON + timedelta(days=1))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await fail()
     async with store.transaction() as transaction:
         await transaction.remove_application("shop")
-        assert not await transaction.hear_of_application("shop", NOON), "removed is not forgotten"
-        assert await transaction.hear_of_application("shop", NOON + timedelta(seconds=1))
+        assert not await transaction.is_latest_order("shop", NOON), "removed is not forgotten"
+        assert await transaction.is_latest_order("shop", NOON + timedelta(seconds=1))
 
 
 async def test_applications_are_written_over_found_in_order_and_forgotten(store: SchedulerStore) -> None:
@@ -659,8 +659,8 @@ async def test_a_rebuild_and_the_requests_of_those_before_are_written_and_read(s
     async with store.transaction() as transaction:
         (kept,) = await transaction.note([[rebuilding]])
     assert await rows_of(store, 1) == [rebuilding]
-    assert Noted(kept, (rebuilding,)) in await store.unsaid(LATER + timedelta(days=1), None, 10)
+    assert Note(kept, (rebuilding,)) in await store.unsaid(LATER + timedelta(days=1), None, 10)
     # It is not heard without looking that it is active, which it was before.
     async with store.transaction() as transaction:
-        assert await transaction.hear([an_active(1, sequence=200)]) == 0
+        assert await transaction.apply_events([an_active(1, sequence=200)]) == 0
     assert await rows_of(store, 1) == [rebuilding]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -277,7 +277,7 @@ def in_order_of_decision(specs: Sequence[InstanceSpec]) -> dict[InstanceSpec, li
 def test_every_choice_is_one_that_the_slow_way_could_have_made() -> None:
     met: Counter[str] = Counter()
 
-    @THOROUGH
+    @settings(THOROUGH, max_examples=400)
     @given(
         cloud=clouds(),
         specs=batches(),

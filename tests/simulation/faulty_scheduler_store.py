@@ -17,7 +17,7 @@ from scheduler_worker.store import (
     InstanceQuery,
     Known,
     NewRequest,
-    Noted,
+    Note,
     SchedulerStore,
     SchedulerTransaction,
 )
@@ -63,7 +63,7 @@ class FaultySchedulerStore:
             await self._process.point("in_timer")
         return late
 
-    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Noted]:
+    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Note]:
         await reach_database(self._process)
         notes = await self._store.unsaid(before, after, limit)
         if notes:
@@ -134,11 +134,11 @@ class RequestsTransaction:
     def _written(self, rows: Sequence[InstanceRow]) -> None:
         self.unsaid |= {row.id for row in rows if row.has_to_say} - self._unsaid_before
 
-    async def hear(self, words: Sequence[CellEvent]) -> int:
+    async def apply_events(self, words: Sequence[CellEvent]) -> int:
         fail_if_armed(self._process, "deadlock")
         spoken_of = [word.instance.id for word in words]
         before = await self._inner.lock(spoken_of)
-        heard_of = await self._inner.hear(words)
+        heard_of = await self._inner.apply_events(words)
         after = await self._inner.lock(spoken_of)
         self.rows |= {id_: row for id_, row in after.items() if row != before[id_]}
         return heard_of
@@ -154,8 +154,8 @@ class RequestsTransaction:
         self.hosts += hosts
         await self._inner.save_hosts(hosts, at)
 
-    async def hear_of_application(self, name: str, sent_at: datetime) -> bool:
-        return await self._inner.hear_of_application(name, sent_at)
+    async def is_latest_order(self, name: str, sent_at: datetime) -> bool:
+        return await self._inner.is_latest_order(name, sent_at)
 
     async def application(self, name: str) -> KnownApplication | None:
         return await self._inner.application(name)

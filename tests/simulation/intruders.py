@@ -82,7 +82,7 @@ class IntruderKnowledge(Protocol):
 REASONS: Mapping[str, str] = {
     "not_utf8": r"(?i)utf-?8",
     "unknown_type": r"unknown message type 'no\.such'",
-    "wrong_field": r"Expected|missing|unknown field|nothing here reads",
+    "wrong_field": r"Expected|missing|unknown field|unknown key",
     "nul": r"NUL",
     "deep": r"(?i)nested|deep|recursion",
     "truncated": r"(?i)truncated|malformed|json",

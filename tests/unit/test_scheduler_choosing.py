@@ -209,7 +209,7 @@ def test_each_step_of_the_funnel_says_how_many_it_removed_and_why_the_first() ->
     assert found.hosts == 13
     assert found.steps == (
         FunnelStep(
-            step="registered", removed=1, example="unheard: nobody has reported it to the registry yet"
+            step="registered", removed=1, example="unheard: no report of it has reached the registry yet"
         ),
         FunnelStep(step="up", removed=1, example="down: is down: its heartbeats have stopped"),
         FunnelStep(step="enabled", removed=1, example="off: is disabled: new disks"),

@@ -1,4 +1,4 @@
-"""Which hosts stand in for one that fails, and what is said of a host that was chosen."""
+"""Alternates for chosen hosts, and the share of each host as the cell and placement are told it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,82 +8,82 @@ import numpy as np
 from bus.messages.cell import Choice
 from bus.messages.placement import ResourceAmount, ShapeSeen, Share
 from placement_worker.core.candidates.columns import Ints, Rows
-from scheduler_worker.core.choosing.compounds import Filling, Gift
+from scheduler_worker.core.choosing.compounds import CompoundFill, ProviderAmount
 from scheduler_worker.core.choosing.host_columns import Draft
 from scheduler_worker.core.requests import InstanceSpec
 
-# Enough that no host is everyone's alternate; to write down more of them would cost more than it helps.
-BENCH = 32
+# Enough that no host is the alternate of too many instances; a larger pool would cost more than it helps.
+ALTERNATE_POOL_MAX = 32
 
 
 class Ranked(NamedTuple):
-    """All hosts that qualified, what they were worth, and which of them are the pool."""
+    """All hosts that qualified, their scores, and the positions of those in the pool."""
 
     rows: Rows
-    worths: Ints
+    scores: Ints
     pool: Rows
 
 
-def the_best(worths: Ints, count: int) -> Rows:
-    """Where the highest of them are, in their order."""
-    if count < len(worths):
-        best = np.argpartition(worths, len(worths) - count)[len(worths) - count :]
+def the_best(scores: Ints, count: int) -> Rows:
+    """The positions of the highest scores, best first."""
+    if count < len(scores):
+        best = np.argpartition(scores, len(scores) - count)[len(scores) - count :]
     else:
-        best = np.arange(len(worths))
-    # Equals are rare, with their hashes in the worths, and stand as their rows do.
-    return best[np.lexsort((best, -worths[best]))]
+        best = np.arange(len(scores))
+    # Equal scores are rare, since a hash is part of each; they keep the order of their rows.
+    return best[np.lexsort((best, -scores[best]))]
 
 
-class Benches:
-    """Hosts that could take one more, by cell, best first. Each who asks is given the next ones, round and round."""
+class AlternatePools:
+    """Hosts that could take one more instance, by cell, best first. Each caller gets the next ones, in rotation."""
 
     def __init__(self, choices: "Choices", ranked: Ranked, open_rows: Rows, alternates: int) -> None:
         self._choices = choices
         self._cell = choices.columns.cell
         self._ranked = ranked
         self._alternates = alternates
-        self._benches: dict[int, list[int]] = {}
+        self._pools: dict[int, list[int]] = {}
         self._next: dict[int, int] = {}
         cells = self._cell[open_rows]
         for cell in np.unique(cells).tolist():
-            in_cell = open_rows[cells == cell][: BENCH + alternates].tolist()
-            self._benches[cell] = choices.open_among(in_cell)
+            in_cell = open_rows[cells == cell][: ALTERNATE_POOL_MAX + alternates].tolist()
+            self._pools[cell] = choices.open_among(in_cell)
 
     def next_for(self, row: int, cell: int) -> list[int]:
-        bench = self._benches.get(cell, [])
+        alternates = self._pools.get(cell, [])
         if cell not in self._next:
             self._next[cell] = 0
-            if len(bench) <= self._alternates:
-                bench = self._benches[cell] = bench + self._best_outside(cell)
+            if len(alternates) <= self._alternates:
+                alternates = self._pools[cell] = alternates + self._best_outside(cell)
         start = self._next[cell]
-        if start + self._alternates >= len(bench):
+        if start + self._alternates >= len(alternates):
             start = 0
         end = start + self._alternates
-        found = bench[start:end]
+        found = alternates[start:end]
         if row in found:
             found.remove(row)
-            found += bench[end : end + 1]
+            found += alternates[end : end + 1]
             end += 1
         self._next[cell] = end
         return found
 
     def _best_outside(self, cell: int) -> list[int]:
-        """The pool has the best of all cells: of one cell it may have few."""
-        rows, worths, pool = self._ranked
+        """The pool has the best hosts of all cells, and so maybe few of one cell."""
+        rows, scores, pool = self._ranked
         outside = np.equal(self._cell[rows], cell)
         outside[pool] = False
         found = np.flatnonzero(outside)
-        best: list[int] = rows[found[the_best(worths[found], self._alternates + 1)]].tolist()
+        best: list[int] = rows[found[the_best(scores[found], self._alternates + 1)]].tolist()
         return self._choices.open_among(best)
 
 
 class Choices(dict[int, Choice]):
-    """Hosts as they are told of, by row: with the share that a spec takes there. Each is written once, when needed;
-    compound ones as they are when that is.
+    """The choice for a row: the host, with the share that a spec takes there. Each is made when it is first needed; that
+    of a compound host depends on what is free there at that moment.
     """
 
     def __init__(
-        self, draft: Draft, spec: InstanceSpec, filling: Filling | None, instances_max: int = 0
+        self, draft: Draft, spec: InstanceSpec, filling: CompoundFill | None, instances_max: int = 0
     ) -> None:
         super().__init__()
         self._instances_max = instances_max
@@ -93,7 +93,7 @@ class Choices(dict[int, Choice]):
         self._spec = spec
 
     def open_among(self, rows: list[int]) -> list[int]:
-        """Those that could still take one more, of such as could by their columns."""
+        """Those of these rows, which have room by their columns, that could still take one more."""
         filling = self._filling
         if filling is None:
             return rows
@@ -101,9 +101,9 @@ class Choices(dict[int, Choice]):
 
     def __missing__(self, row: int) -> Choice:
         if self._filling is not None and self._filling.flags[row]:
-            gifts = self._filling.offer(row)
-            assert gifts is not None, "who is told of qualifies"
-            choice = self.given(row, gifts)
+            parts = self._filling.offer(row)
+            assert parts is not None, "a host that is chosen has room"
+            choice = self.given(row, parts)
         else:
             host = self.columns.ids[row]
             choice = self._choice(
@@ -116,14 +116,14 @@ class Choices(dict[int, Choice]):
         self[row] = choice
         return choice
 
-    def given(self, row: int, gifts: Sequence[Gift]) -> Choice:
-        """A compound host, with this share. Who shares with it has a shape of its own."""
+    def given(self, row: int, parts: Sequence[ProviderAmount]) -> Choice:
+        """A compound host with these amounts. A provider that shares with it belongs to a tree with a shape of its own."""
         index = self._picture.index
         amounts = [
-            ResourceAmount(provider=index.state(gift.row).id, resource=gift.resource, amount=gift.amount)
-            for gift in gifts
+            ResourceAmount(provider=index.state(part.row).id, resource=part.resource, amount=part.amount)
+            for part in parts
         ]
-        roots = dict.fromkeys(index.state(gift.row).root for gift in gifts)
+        roots = dict.fromkeys(index.state(part.row).root for part in parts)
         others = [root for root in roots if root != self.columns.ids[row]]
         return self._choice(row, amounts, [ShapeSeen(root, self._picture.shape_of(root)) for root in others])
 

@@ -1,27 +1,26 @@
-"""Which host for which instance?
+"""The choice of a host for each instance of a batch.
 
-A batch often asks many times for the same, and a cloud has many hosts; to look at every host for every instance would
-cost more than all the rest of a boot. So specs that are equal are decided together, by one pass over the columns:
+Many requests of a batch are equal, and a cloud has many hosts: to look at every host for every instance would cost more
+than all the rest of a boot. So equal specs are decided together, by one pass over the columns:
 
-1. Filters leave the hosts that qualify, weighers give each of them a worth. The hosts are cut down to these before
-   anything is sorted.
-2. Of n instances none can land outside the n best hosts: before the last of them is placed at most n - 1 hosts have
-   been touched, so one of the n best stands untouched, and is no worse than any host outside. These n, and a few more
-   for alternates, are the pool; a partition finds them without sorting the others.
-3. Each instance takes the best of the pool, which is then worth what a host with one instance more is worth: more,
-   less, or nothing any longer. What that is was asked beforehand for the whole pool and the next few instances at once
-   (the ladders), since a column costs little more than a number. A heap keeps the best on top.
-4. What was chosen is written into the draft, so that the next specs of the batch find it taken.
+1. Filters leave the hosts that qualify, and weighers give each of them a score. Only these hosts are sorted.
+2. n instances need no more than the n best hosts: before the last instance is placed, at most n - 1 hosts have been
+   touched, so one of the n best is untouched, and is no worse than any host outside. These n hosts, and a few more for
+   alternates, are the pool; a partition finds them without sorting the others.
+3. Each instance takes the best host of the pool. That host then gets the score of a host with one instance more: higher,
+   lower, or full. These scores are computed beforehand for the whole pool and the next few instances at once
+   (`ScoresByCount`), since a column costs little more than a number. A heap keeps the best host on top.
+4. The choices are written into the draft, so that the next specs of the batch find them taken.
 
-Worths that differ by less than a band are equal. Equals are told apart by a hash of host and salt: each worker has
-another salt, so that two of them that see the same picture do not choose the same host, and claim past each other.
+Scores that differ by less than a band are equal. A hash of host and salt orders equal hosts: each worker has another
+salt, so two workers that see the same picture choose different hosts, and their claims do not meet.
 
-A compound host is searched when it is its turn (compounds.py), since its ladder only says what it would be worth. It may
-have no room by then, even untouched, where several take from one pool. Then the pool may run out of hosts that are as
-good as any outside, and what is left of the spec is decided by another pass.
+A compound host is searched when an instance takes it (compounds.py): its score says how good it is, not whether it has
+room. It may have none, even untouched, where several hosts take from one sharing provider. Then the pool may run out of
+hosts that are as good as any outside, and the instances that are left are decided by another pass.
 
-Alternates are the best of the same cell as the hosts stand after all choices. They hold nothing; each instance gets the
-next ones in turn, so that a host that fails with all that it was given does not send them all to one other.
+Alternates are the best hosts of the same cell after all choices. They hold nothing. Each instance gets the next ones in
+rotation, so that the instances of a failed host do not all go to one other host.
 """
 
 import heapq
@@ -34,12 +33,18 @@ from msgspec import Struct
 from bus.messages.build import NoValidHost
 from bus.messages.cell import Choice
 from placement_worker.core.candidates.columns import Flags, Rows
-from scheduler_worker.core.choosing.alternates import BENCH, Benches, Choices, Ranked, the_best
-from scheduler_worker.core.choosing.compounds import Filling, Gift
+from scheduler_worker.core.choosing.alternates import (
+    ALTERNATE_POOL_MAX,
+    AlternatePools,
+    Choices,
+    Ranked,
+    the_best,
+)
+from scheduler_worker.core.choosing.compounds import CompoundFill, ProviderAmount
 from scheduler_worker.core.choosing.explaining import explain
 from scheduler_worker.core.choosing.host_columns import Draft, Hosts
 from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.ranking import FULL, Ladders, Order
+from scheduler_worker.core.choosing.ranking import FULL, ScoresByCount, Scoring
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -47,7 +52,7 @@ ALTERNATES = 2
 
 
 class Chosen(Struct, frozen=True):
-    """A host for one instance, and where else in its cell it could be built."""
+    """A host for one instance, and its alternates in the same cell."""
 
     cell: str
     choice: Choice
@@ -55,7 +60,7 @@ class Chosen(Struct, frozen=True):
 
 
 class _Batch(NamedTuple):
-    """What is the same for all specs of a batch."""
+    """The arguments that all specs of a batch share."""
 
     draft: Draft
     plugins: Plugins
@@ -66,9 +71,9 @@ class _Batch(NamedTuple):
 def choose(
     picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int, alternates: int = ALTERNATES
 ) -> list[Chosen | NoValidHost]:
-    """A host for one instance of each spec, in their order; whoever wants `count` of them repeats the spec.
+    """A host for one instance of each spec, in their order; for several instances the caller repeats the spec.
 
-    The picture stays as it is: whoever goes on to claim what was chosen holds it there.
+    The picture is not changed: the caller that claims a choice holds it there.
     """
     batch = _Batch(Draft(picture), plugins, salt, alternates)
     alike: dict[InstanceSpec, list[int]] = {}
@@ -103,15 +108,15 @@ def more_alternates(
     rows = np.flatnonzero(_qualify(everyone, spec, plugins) & in_cell)
     if not len(rows):
         return ()
-    order = Order(Hosts(draft, rows), spec, plugins.weighers, picture.preferences(salt))
-    best = rows[the_best(order.worths_at_first, BENCH)].tolist()
+    scoring = Scoring(Hosts(draft, rows), spec, plugins.weighers, picture.preferences(salt))
+    best = rows[the_best(scoring.first_scores, ALTERNATE_POOL_MAX)].tolist()
     choices = Choices(draft, spec, draft.filling(spec), plugins.instances_max)
     first = start % len(best)
     return tuple([choices[row] for row in (*best[first:], *best[:first])[:count]])
 
 
 def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Chosen]:
-    """As many as find a host, up to so many."""
+    """A host for as many of these instances as possible."""
     chosen: list[Chosen] = []
     while len(chosen) < instances:
         more, is_over = _choose_in_pool(batch, spec, instances - len(chosen))
@@ -122,32 +127,34 @@ def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Cho
 
 
 def _choose_in_pool(batch: _Batch, spec: InstanceSpec, instances: int) -> tuple[list[Chosen], bool]:
-    """The same of one pool; and whether nobody outside could do better."""
+    """Choices from one pool; and whether no host outside of it could take the rest."""
     draft, plugins, salt, alternates = batch
     everyone = Hosts(draft)
     rows = np.flatnonzero(_qualify(everyone, spec, plugins))
     if not len(rows):
         return [], True
     hosts = everyone if len(rows) == len(everyone) else Hosts(draft, rows)
-    order = Order(hosts, spec, plugins.weighers, draft.picture.preferences(salt))
-    worths = order.worths_at_first
-    best = the_best(worths, instances + alternates)
+    scoring = Scoring(hosts, spec, plugins.weighers, draft.picture.preferences(salt))
+    scores = scoring.first_scores
+    best = the_best(scores, instances + alternates)
     pool = rows[best]
-    ladders = Ladders(draft, order, plugins.filters, pool, instances) if instances > 1 else None
+    scores_by_count = (
+        ScoresByCount(draft, scoring, plugins.filters, pool, instances) if instances > 1 else None
+    )
     # Sorted, and so a heap already.
-    heap = [(-worth, place) for place, worth in enumerate(worths[best].tolist())]
+    heap = [(-score, place) for place, score in enumerate(scores[best].tolist())]
     filling = draft.filling(spec)
-    turns = _take_turns(heap, pool.tolist(), ladders, instances, filling)
-    draft.take(pool, np.bincount(turns.places, minlength=len(pool)), dict(spec.amounts))
+    placings = _place(heap, pool.tolist(), scores_by_count, instances, filling)
+    draft.take(pool, np.bincount(placings.places, minlength=len(pool)), dict(spec.amounts))
     still_open = pool[np.array([place for _, place in sorted(heap)], dtype=np.intp)]
     choices = Choices(draft, spec, filling, plugins.instances_max)
-    benches = Benches(choices, Ranked(rows, worths, best), still_open, alternates)
-    chosen = pool[np.array(turns.places, dtype=np.intp)]
-    return _told(choices, chosen, turns.gifts, benches), not turns.is_cut_short
+    pools = AlternatePools(choices, Ranked(rows, scores, best), still_open, alternates)
+    chosen = pool[np.array(placings.places, dtype=np.intp)]
+    return _with_alternates(choices, chosen, placings.parts, pools), not placings.is_cut_short
 
 
-def _told(
-    choices: Choices, chosen: Rows, gifts: Mapping[int, Sequence[Gift]], benches: Benches
+def _with_alternates(
+    choices: Choices, chosen: Rows, parts: Mapping[int, Sequence[ProviderAmount]], pools: AlternatePools
 ) -> list[Chosen]:
     columns = choices.columns
     names = columns.cells.names
@@ -155,10 +162,10 @@ def _told(
     return [
         Chosen(
             names[cell],
-            choices.given(row, gifts[turn]) if turn in gifts else choices[row],
-            tuple([choices[other] for other in benches.next_for(row, cell)]),
+            choices.given(row, parts[number]) if number in parts else choices[row],
+            tuple([choices[other] for other in pools.next_for(row, cell)]),
         )
-        for turn, (row, cell) in enumerate(zip(chosen.tolist(), cells, strict=True))
+        for number, (row, cell) in enumerate(zip(chosen.tolist(), cells, strict=True))
     ]
 
 
@@ -169,28 +176,28 @@ def _qualify(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Flags:
     return qualify
 
 
-class _Turns(NamedTuple):
-    """The place in the pool that each instance took, and what it is given there, if that is a compound host. Cut short:
-    the pool had no untouched host any more when there was no room in one that was thought to have some.
+class _Placings(NamedTuple):
+    """The position in the pool that each instance took, and its amounts there if that is a compound host. Cut short: a
+    compound host turned out to be full, and no host of the pool was untouched any more.
     """
 
     places: list[int]
-    gifts: dict[int, tuple[Gift, ...]]
+    parts: dict[int, tuple[ProviderAmount, ...]]
     is_cut_short: bool
 
 
-def _take_turns(
+def _place(
     heap: list[tuple[int, int]],
     pool: Sequence[int],
-    ladders: Ladders | None,
+    scores_by_count: ScoresByCount | None,
     instances: int,
-    filling: Filling | None,
-) -> _Turns:
-    """The heap is left with those that could take one more."""
+    filling: CompoundFill | None,
+) -> _Placings:
+    """Afterwards the heap has the hosts that could take one more."""
     taken = [0] * len(heap)
     untouched = len(heap)
     places: list[int] = []
-    gifts: dict[int, tuple[Gift, ...]] = {}
+    parts: dict[int, tuple[ProviderAmount, ...]] = {}
     while heap and len(places) < instances:
         place = heap[0][1]
         untouched -= not taken[place]
@@ -200,14 +207,14 @@ def _take_turns(
                 heapq.heappop(heap)
                 if untouched:
                     continue
-                return _Turns(places, gifts, is_cut_short=True)
-            gifts[len(places)] = given
+                return _Placings(places, parts, is_cut_short=True)
+            parts[len(places)] = given
         places.append(place)
         taken[place] += 1
-        # A lone instance is never its own alternate: nobody asks what its host would be worth.
-        worth = ladders.worth(place, taken[place]) if ladders else FULL
-        if worth == FULL:
+        # A single instance needs no other host's next score.
+        score = scores_by_count.score(place, taken[place]) if scores_by_count else FULL
+        if score == FULL:
             heapq.heappop(heap)
         else:
-            heapq.heapreplace(heap, (-worth, place))
-    return _Turns(places, gifts, is_cut_short=False)
+            heapq.heapreplace(heap, (-score, place))
+    return _Placings(places, parts, is_cut_short=False)

@@ -1,4 +1,4 @@
-"""Why nowhere, or why not there? Asked once everything else is over: slow, and thorough."""
+"""The reasons of a refusal: slow and thorough, since it runs only after everything else has failed."""
 
 from collections.abc import Iterator
 
@@ -12,12 +12,14 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
 NEAREST = 3
-# Of the hosts that a request names itself.
+# A refusal explains so many of the hosts that a request names.
 ASKED_MAX = 10
 
 
 def explain(draft: Draft, spec: InstanceSpec, plugins: Plugins) -> NoValidHost:
-    """The funnel: each step removes the hosts that passed all before it. Steps that remove nobody are not told. A request that asks for hosts by name is told about these, and about no others."""
+    """The funnel: each step removes hosts that passed all steps before it; a step that removes none is left out. A request
+    that names hosts is told why these do not qualify; any other request is told the nearest misses.
+    """
     hosts = Hosts(draft)
     left = hosts.present.copy()
     failed = np.zeros(len(hosts), dtype=np.int64)
@@ -42,7 +44,7 @@ def explain(draft: Draft, spec: InstanceSpec, plugins: Plugins) -> NoValidHost:
 
 
 def _step(hosts: Hosts, spec: InstanceSpec, one: Filter, removed: Rows, lacking: Ints) -> FunnelStep:
-    """Its example is the first that it removed, of those that lack the fewest classes altogether."""
+    """The example is the first host that this step removed, among those that lack the fewest resource classes."""
     first = int(removed[np.argmin(lacking[removed])])
     example = f"{hosts.name(first)}: {one.reason(hosts, spec, first)}"
     return FunnelStep(step=one.name, removed=len(removed), example=example)
@@ -62,7 +64,7 @@ def _miss(hosts: Hosts, spec: InstanceSpec, plugins: Plugins, at: int) -> Miss:
 
 
 def why_not(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> tuple[Miss, ...]:
-    """Every host that does not qualify, and the first reason for it. Nothing is chosen, nothing held."""
+    """Every host that does not qualify, with the first reason. Nothing is chosen or held."""
     hosts = Hosts(Draft(picture))
     left = hosts.present.copy()
     misses: list[Miss] = []
@@ -77,21 +79,21 @@ def why_not(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> tuple[Mis
 
 
 def _nearest(hosts: Hosts, distance: Floats) -> list[int]:
-    """Those that failed the fewest filters, and of these those that were short of the least."""
+    """The hosts that failed the fewest filters; among these, the hosts with the smallest shortfall."""
     present = np.flatnonzero(hosts.present)
     nearest: list[int] = present[np.argsort(distance[present], kind="stable")[:NEAREST]].tolist()
     return nearest
 
 
 def _has(hosts: Hosts, resource: str) -> Flags:
-    """Which have an inventory of this class, of their own or shared with them, however much is left of it."""
+    """The hosts that have an inventory of this class, their own or shared with them, even if nothing is free."""
     has: Flags = hosts.stocked(resource) | (hosts.shared(resource) >= 0)
     return has
 
 
 def _shortfall(hosts: Hosts, spec: InstanceSpec, lacking: Ints) -> Floats:
-    """What part of all that is asked is not there: less than 1, so that it only decides between equals. A host that lacks a
-    class altogether is farther away than one where that ran out.
+    """The part of the request that a host cannot give: below 1, so that it only decides between equals. A host without a
+    class is farther away than a host where that class is used up.
     """
     short = lacking.astype(np.float64)
     for resource, amount in spec.amounts:

@@ -1,6 +1,6 @@
-"""Which hosts could take one instance more? One class a question, from what is cheap to answer to what is not.
+"""The filters: which hosts could take one instance more? Cheap ones come first.
 
-None of them keeps a host that placement would refuse; those about the registry and about limits remove more than that.
+Together they pass no host that placement would refuse; filters about the registry and about limits remove others, too.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class InRegistry:
         return hosts.registered
 
     def reason(self, _hosts: Hosts, _spec: InstanceSpec, _at: int) -> str:
-        return "nobody has reported it to the registry yet"
+        return "no report of it has reached the registry yet"
 
 
 class Up:
@@ -73,8 +73,8 @@ class OneCell:
 
 
 class BareMetal:
-    """A node is given as a whole, to requests that ask for it by its resource class; any other would waste it. What only a
-    node reads (an image, a config drive, ports) is for nodes alone.
+    """An instance takes a node as a whole. So only a request that asks for the node's resource class gets it, and a request
+    with fields that only nodes read (an image, a config drive, ports) gets a node or nothing.
     """
 
     name = "bare metal"
@@ -95,7 +95,7 @@ class BareMetal:
 
 
 class Projects:
-    """Of a node that nothing asked for by its class, that alone is told: `BareMetal` removes it."""
+    """A node that is bound to projects is for these alone. Nodes whose class is not asked for are left to `BareMetal`."""
 
     name = "projects"
     is_per_instance = False
@@ -112,7 +112,7 @@ class Projects:
 
 
 def _asked_by_class(hosts: Hosts, spec: InstanceSpec) -> Flags:
-    """Those that have an inventory of their own of a class that is asked for."""
+    """The hosts that have an inventory, not a shared one, of a class that is asked for."""
     asked = ~hosts.everyone()
     for resource, _ in spec.amounts:
         asked |= hosts.stocked(resource)
@@ -144,7 +144,7 @@ class AskedHosts:
 
 
 class Searched:
-    """Nothing is known of a compound host whose search was cut: it may have what is asked."""
+    """A compound host whose search was cut may have the amounts, but it is not known."""
 
     name = "search"
     is_per_instance = False
@@ -160,7 +160,7 @@ class Searched:
 
 
 class Traits:
-    """A compound host fails by its traits if it has room, and none with these traits; without any room, it fails by that."""
+    """A compound host fails by its traits if it has room, but none with these traits. Without any room, `Capacity` removes it."""
 
     name = "traits"
     is_per_instance = False
@@ -185,8 +185,8 @@ class Traits:
         return "; ".join(said)
 
     def _reason_of_compound(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
-        borne = {trait for giver in hosts.givers(at) for trait in giver.state.traits}
-        lacks = [trait for trait in spec.required if trait not in borne]
+        traits = {trait for provider in hosts.providers_for(at) for trait in provider.state.traits}
+        lacks = [trait for trait in spec.required if trait not in traits]
         if lacks:
             return f"lacks {', '.join(lacks)}"
         asked = (*spec.required, *(f"not {trait}" for trait in spec.forbidden))
@@ -206,7 +206,7 @@ class Capacity:
     def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
         if hosts.is_compound(at):
             said = [_shortfall_of_compound(hosts, resource, amount, at) for resource, amount in spec.amounts]
-            # Each class may be had somewhere, and nothing in the host's own tree.
+            # Sharing providers have room for each class, and the host's own tree for none.
             return "; ".join(filter(None, said)) or "all of it would be shared with it, and nothing its own"
         return "; ".join(
             said
@@ -218,23 +218,23 @@ class Capacity:
 
 
 def _shortfall_of_compound(hosts: Hosts, resource: str, amount: int, at: int) -> str:
-    """Of whoever has the most left, if nobody could give it."""
-    givers = sorted(hosts.givers(at, resource), key=lambda giver: -giver.free)
+    """The shortfall at the provider with the most free amount; empty if some provider has room."""
+    providers = sorted(hosts.providers_for(at, resource), key=lambda provider: -provider.free)
     shortfalls = []
-    for state, free in givers:
+    for state, free in providers:
         inventory = state.inventories[resource]
         bounds = (capacity_of(inventory), inventory.min_unit, inventory.max_unit, inventory.step_size)
         shortfalls += list(_shortfall(resource, amount, bounds, free))
-    if not givers:
+    if not providers:
         return f"{resource} asked {amount}, has none"
-    if len(shortfalls) < len(givers):
+    if len(shortfalls) < len(providers):
         return ""
-    beside = f", the most of {len(givers)}" if len(givers) > 1 else ""
-    return f"{shortfalls[0]} at {givers[0].state.name}{beside}"
+    beside = f", the most of {len(providers)}" if len(providers) > 1 else ""
+    return f"{shortfalls[0]} at {providers[0].state.name}{beside}"
 
 
 def _shortfall(resource: str, amount: int, bounds: tuple[int, int, int, int], free: int) -> Iterator[str]:
-    """What the inventory could never give is said before what it cannot give now."""
+    """A limit that the inventory always has is named before the amount that is free now."""
     capacity, min_unit, max_unit, step_size = bounds
     if not step_size:
         yield f"{resource} asked {amount}, has none"

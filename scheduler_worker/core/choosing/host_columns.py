@@ -1,6 +1,6 @@
-"""Hosts as plugins see them while a batch is being decided: columns in which the batch's own choices count already.
+"""The columns of hosts that plugins see while a batch is decided: the choices of the batch count already.
 
-The picture itself stays as it is: what a batch takes is written into copies.
+The picture is not changed: the choices of a batch are written into copies of its columns.
 """
 
 from collections.abc import Mapping
@@ -9,33 +9,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placement_worker.core.candidates.columns import Flags, Ints, Rows, Scalar
-from scheduler_worker.core.choosing.compounds import Compounds, Filling, Giver, Needs
+from scheduler_worker.core.choosing.compounds import CompoundFill, Compounds, FreeAtProvider, Needs
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
 
 class Draft:
-    """A picture with what a batch has chosen so far."""
+    """A picture with the choices of a batch so far."""
 
     def __init__(self, picture: Picture) -> None:
         self.columns = picture.columns
         self.picture = picture
         self.compounds = Compounds(picture) if picture.compound.any() else None
-        # Most clouds have none: then nothing more is asked about them.
+        # Most clouds have none: then the filters about nodes cost nothing.
         self.has_nodes = bool(self.columns.node[: self.columns.rows].any())
         self._free: dict[str, Ints] = {}
         self._holding: Ints | None = None
 
-    def filling(self, spec: InstanceSpec) -> Filling | None:
-        """None where nobody is compound."""
-        return None if self.compounds is None else Filling(self.compounds, spec)
+    def filling(self, spec: InstanceSpec) -> CompoundFill | None:
+        """None if no host is compound."""
+        return None if self.compounds is None else CompoundFill(self.compounds, spec)
 
     @property
     def holding(self) -> Ints:
         return self.columns.holding if self._holding is None else self._holding
 
     def free(self, resource: str) -> Ints | None:
-        """None if no host ever had any of it."""
+        """The free amounts of a class; None if no host ever had an inventory of it."""
         own = self._free.get(resource)
         if own is not None:
             return own
@@ -43,13 +43,11 @@ class Draft:
         return None if stock is None else stock.free
 
     def take(self, rows: Rows, times: Ints, amounts: Mapping[str, int]) -> None:
-        """These rows take so many instances each, of so much. Of which providers of a compound host, is told to
-        `compounds`.
-        """
+        """These rows take so many instances each, of these amounts. `compounds` counts the providers of compound hosts."""
         for resource, amount in amounts.items():
             stock = self.columns.stocks.get(resource)
             if stock is None:
-                # Only pools have any of it.
+                # Only sharing providers have it.
                 continue
             free = self._free.get(resource)
             if free is None:
@@ -61,10 +59,10 @@ class Draft:
 
 
 class Hosts:
-    """Some hosts, or all: every answer is an array with one entry for each, in the same order.
+    """Some hosts, or all: every answer is an array with one entry for each host, in the same order.
 
-    With `taken`, each has taken that many more instances of `amounts`: so a batch asks what would be if, of many
-    hosts and many times at once. A host may stand here several times, then.
+    With `taken`, each host has taken that many more instances of `amounts`, and a host may be here several times: so a
+    batch computes the scores of many hosts at several counts in one pass.
     """
 
     def __init__(
@@ -80,7 +78,7 @@ class Hosts:
         self._taken = taken
         self._amounts = amounts or {}
         self._everyone: Flags | None = None
-        # Filters and weighers ask for the same.
+        # Filters and weighers ask for the same column.
         self._free: dict[str, Ints] = {}
 
     def __len__(self) -> int:
@@ -88,7 +86,7 @@ class Hosts:
 
     @property
     def rows(self) -> Rows | slice:
-        """Where they stand in the columns."""
+        """Their rows in the columns."""
         return slice(self._columns.rows) if self._rows is None else self._rows
 
     def row(self, at: int) -> int:
@@ -97,10 +95,10 @@ class Hosts:
     def _of(self, column: NDArray[Scalar]) -> NDArray[Scalar]:
         return column[: self._columns.rows] if self._rows is None else column[self._rows]
 
-    # What it may take.
+    # Room
 
     def free(self, resource: str) -> Ints:
-        """What nobody uses and no choice of ours takes. Less than nothing, where an inventory shrank."""
+        """The amount that is neither used nor held by an unanswered choice. Negative where an inventory shrank."""
         free = self._free.get(resource)
         if free is None:
             free = self._free[resource] = self._look_up_free(resource)
@@ -116,7 +114,7 @@ class Hosts:
         )
 
     def within_bounds(self, resource: str, amount: int) -> Flags:
-        """Would the inventory ever give this amount at once? (min_unit, max_unit, step_size)"""
+        """Does the amount keep min_unit, max_unit and step_size?"""
         within = self.everyone()
         stock = self._columns.stocks.get(resource)
         if stock is None:
@@ -126,12 +124,12 @@ class Hosts:
         if stock.has_max_unit:
             within = within & (self._of(stock.max_unit) >= amount)
         if stock.has_step_size:
-            # Where there is no inventory the step is 0; that there is nothing is said by `free`.
+            # Without an inventory the step is 0, and `free` is 0, too.
             within = within & (amount % np.maximum(self._of(stock.step_size), 1) == 0)
         return within
 
     def bounds(self, resource: str, at: int) -> tuple[int, int, int, int]:
-        """Capacity, min_unit, max_unit and step_size of one host; all 0 where it has no inventory of the class."""
+        """Capacity, min_unit, max_unit and step_size of one host; all 0 without an inventory of the class."""
         stock = self._columns.stocks.get(resource)
         row = self.row(at)
         if stock is None or not stock.step_size[row]:
@@ -144,23 +142,23 @@ class Hosts:
         )
 
     def stocked(self, resource: str) -> Flags:
-        """Which have an inventory of this class."""
+        """The hosts that have an inventory of this class."""
         stock = self._columns.stocks.get(resource)
-        # Where there is no inventory the step is 0.
+        # Without an inventory the step is 0.
         return ~self.everyone() if stock is None else self._of(stock.step_size) > 0
 
-    # What its providers may give.
+    # Compound hosts
 
     def shared(self, resource: str) -> Ints:
-        """The most that is left of a class at one provider that shares with the host; -1 where none shares it."""
+        """The largest free amount of a class at one provider that shares with the host; -1 where none shares it."""
         compounds = self._draft.compounds
         if compounds is None:
             return np.full(len(self), -1, dtype=np.int64)
         return self._of(compounds.shared(resource))
 
     def decided(self, by_columns: Flags, needs: Needs) -> Flags:
-        """What columns say of most hosts, and the search of compound ones. Of these nobody knows whether they could take
-        many: each is searched when it is its turn. Where the search was cut, nothing speaks against the host.
+        """The columns decide about most hosts, and the search about compound ones. With `taken`, compound hosts pass: each
+        is searched when an instance takes it. A host whose search was cut passes, too.
         """
         compounds = self._draft.compounds
         if compounds is None:
@@ -171,7 +169,7 @@ class Hosts:
         return np.where(self._of(compounds.flags), self._of(found.flags | (found.cut > 0)), by_columns)
 
     def cut(self, needs: Needs) -> Ints | None:
-        """After how many steps the search of each host was cut, 0 where it was not; None if none is searched."""
+        """The number of steps after which the search of each host was cut, 0 if it was not; None if none is compound."""
         compounds = self._draft.compounds
         return None if compounds is None else self._of(compounds.found(needs).cut)
 
@@ -182,15 +180,15 @@ class Hosts:
     def is_compound(self, at: int) -> bool:
         return self._draft.compounds is not None and bool(self._draft.compounds.flags[self.row(at)])
 
-    def givers(self, at: int, resource: str = "") -> list[Giver]:
-        """Of a compound host: all whom its instances may take from; of a class, those that have it."""
+    def providers_for(self, at: int, resource: str = "") -> list[FreeAtProvider]:
+        """All providers that instances on a compound host may take from; with a class, those that have an inventory of it."""
         assert self._draft.compounds is not None, "there are compound hosts"
-        return list(self._draft.compounds.givers(self.row(at), resource))
+        return list(self._draft.compounds.providers_for(self.row(at), resource))
 
-    # What it is.
+    # Facts
 
     def everyone(self) -> Flags:
-        """All true; not to be written into."""
+        """All true; callers must not write into it."""
         if self._everyone is None:
             self._everyone = np.ones(len(self), dtype=np.bool_)
         return self._everyone
@@ -229,12 +227,12 @@ class Hosts:
         return self._of(self._columns.node)
 
     def open_to(self, project: str) -> Flags:
-        """Those that are bound to no project, or to this one among others."""
+        """The hosts that are bound to no project, or to this one among others."""
         return np.isin(self._of(self._columns.projects), self._columns.sets_open_to(project))
 
     @property
     def cell(self) -> Ints:
-        """Codes: equal ones are equal cells."""
+        """Codes: equal codes are equal cells."""
         return self._of(self._columns.cell)
 
     def in_zone(self, zone: str) -> Flags:
@@ -242,7 +240,7 @@ class Hosts:
         return np.equal(self._of(self._columns.zone), code)
 
     def named(self, names: tuple[str, ...]) -> Flags:
-        """Those that bear one of these names, which are in lower case."""
+        """The hosts with one of these names, which are in lower case."""
         named = np.zeros(self._columns.rows, dtype=np.bool_)
         for name in names:
             for row in self._draft.picture.rows_named(name):
@@ -250,40 +248,40 @@ class Hosts:
         return self._of(named)
 
     def places_named(self, name: str) -> list[int]:
-        """Of all hosts, where those stand that bear this name, which is in lower case."""
+        """The positions, among all hosts, of those with this name, which is in lower case."""
         return sorted(self._draft.picture.rows_named(name))
 
     def with_all(self, traits: tuple[str, ...]) -> Flags:
-        """Borne by the root, or by different ones of its tree."""
-        borne = [self.with_any((trait,)) for trait in traits]
-        if not borne:
+        """The hosts whose trees have all of these traits, at one provider or at several."""
+        having = [self.with_any((trait,)) for trait in traits]
+        if not having:
             return self.everyone()
-        have: Flags = borne[0] if len(borne) == 1 else np.logical_and.reduce(borne)
+        have: Flags = having[0] if len(having) == 1 else np.logical_and.reduce(having)
         return have
 
     def with_any(self, traits: tuple[str, ...]) -> Flags:
         return self._of(self._columns.traits.having_any(traits, self._columns.rows))
 
-    # How busy it is.
+    # Load
 
     @property
     def instances(self) -> Ints:
-        """Those it has, and those that were chosen for it and are not answered. Placement knows of those that are still to
-        be built, and the host of those that nobody claimed for.
+        """The instances of each host, and unanswered choices. Placement counts instances that are still to be built, the
+        host counts instances without a claim: the larger number is taken.
         """
         columns = self._columns
         return self._busy(np.maximum(self._of(columns.instances), self._of(columns.consumers)))
 
     @property
     def io_ops(self) -> Ints:
-        """Builds and the like under way, and those that were chosen for it and are not answered."""
+        """Builds and the like under way on each host, and unanswered choices."""
         return self._busy(self._of(self._columns.io_ops))
 
     def _busy(self, already: Ints) -> Ints:
         busy = already + self._of(self._draft.holding)
         return busy if self._taken is None else busy + self._taken
 
-    # What to call it.
+    # Names
 
     def name(self, at: int) -> str:
         return self._columns.names[self.row(at)]
@@ -292,7 +290,7 @@ class Hosts:
         return self._columns.cells.names[int(self._columns.cell[self.row(at)])]
 
     def projects(self, at: int) -> tuple[str, ...]:
-        """Those that the host is bound to."""
+        """The projects that the host is bound to."""
         return self._columns.project_sets.names[int(self._columns.projects[self.row(at)])]
 
     def classes(self, at: int) -> list[str]:

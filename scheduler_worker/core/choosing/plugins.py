@@ -1,6 +1,6 @@
-"""What a filter and a weigher are, and which of our own are used unless others are wanted.
+"""The interfaces of filters and weighers, and the plugins that are used by default.
 
-Both see columns: one call for all hosts. They decide by these and the spec alone, and keep nothing of their own.
+Both see columns: one call for all hosts. They decide by the columns and the spec alone, and keep no state.
 """
 
 from typing import Protocol
@@ -12,24 +12,24 @@ from scheduler_worker.core.choosing import filters, weighers
 from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.requests import InstanceSpec
 
-# All multipliers together. What hosts are worth has to fit into half a word, beside what tells equals apart.
+# For all multipliers together: a score has 32 bits, beside the preference among equals.
 MULTIPLIERS_MAX = 1e7
 
 
 class Filter(Protocol):
     @property
     def name(self) -> str:
-        """What the funnel calls it."""
+        """Its name in the funnel."""
 
     @property
     def is_per_instance(self) -> bool:
-        """Does its answer depend on what a host has taken? Then it is asked again after every choice."""
+        """Does its answer depend on what a host has taken? Then it is called again after every choice."""
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
-        """Which of them could take one instance more."""
+        """The hosts that could take one instance more."""
 
     def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
-        """Why the one at this place does not pass, with the numbers."""
+        """Why the host at this position does not pass, with the numbers."""
 
 
 class Weigher(Protocol):
@@ -38,19 +38,19 @@ class Weigher(Protocol):
 
     @property
     def multiplier(self) -> float:
-        """How much it counts; less than 0 turns its order around."""
+        """How much it counts; a negative one prefers the hosts with the lowest weight."""
 
     @property
     def minimum(self) -> float | None:
-        """What is worth 0; None: the least of the hosts that qualify."""
+        """The lower end of its scale; None: the lowest weight of the hosts that qualify."""
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints:
-        """Finite numbers, more is better. Made to run from 0 to 1 over the hosts that qualify, then multiplied."""
+        """Finite weights, higher is better. They are scaled to 0 to 1 over the hosts that qualify, then multiplied."""
 
 
 class Plugins(Struct, frozen=True):
-    """What decides between hosts; filters in the order in which the funnel tells of them. Claims name `instances_max`, so
-    that placement keeps it however many schedulers choose at once; 0: no limit.
+    """The filters, in the order of the funnel, and the weighers. Claims carry `instances_max`, so that placement keeps the
+    limit however many schedulers choose at once; 0: no limit.
     """
 
     filters: tuple[Filter, ...]
@@ -65,7 +65,7 @@ class Plugins(Struct, frozen=True):
 def standard_plugins(
     io_ops_max: int = filters.IO_OPS_PER_HOST_MAX, instances_max: int = filters.INSTANCES_PER_HOST_MAX
 ) -> Plugins:
-    """What a scheduler uses unless told otherwise. Without a number, builds under way or instances are not limited."""
+    """The default plugins. With 0, builds under way or instances are not limited."""
     return Plugins(
         filters=(
             filters.InRegistry(),

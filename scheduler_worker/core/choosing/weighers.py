@@ -1,4 +1,4 @@
-"""Which of the hosts that qualify are better? More room is, unless a multiplier turns it around."""
+"""Weighers: a host with more room is better, unless a multiplier is negative."""
 
 from placement_worker.core.candidates.columns import Ints
 from scheduler_worker.core.choosing.host_columns import Hosts
@@ -6,7 +6,7 @@ from scheduler_worker.core.requests import InstanceSpec
 
 
 class FreeAmount:
-    """What is free of one class, from nothing to the most that any host has."""
+    """The free amount of one class, on a scale from 0 to the most that any host has."""
 
     minimum = 0.0
 

@@ -1,7 +1,7 @@
-"""What is known of hosts, as columns: one row a host, one array a fact.
+"""Facts about hosts as columns: one row for each host, one array for each fact.
 
-Arrays are longer than there are rows, and are doubled when these run out; who reads them cuts them at `rows`. What is
-only ever read of single hosts is kept in lists, which are faster for that.
+Arrays are longer than the number of rows, and are doubled when rows run out; readers cut them at `rows`. Facts that are
+only read for single hosts are in lists, which are faster for that.
 """
 
 from collections.abc import Hashable
@@ -19,9 +19,9 @@ Named = TypeVar("Named", bound=Hashable)
 
 
 class Stock(ProviderStock):
-    """One resource class on all hosts: of a compound one, what its tree has in all.
+    """One resource class on all hosts; a compound host has the sums of its tree.
 
-    `held` is what own choices take that placement has not answered yet; it is not free either.
+    `held` are the amounts of this scheduler's choices that placement has not answered yet: they are not free either.
     """
 
     __slots__ = ("held",)
@@ -35,7 +35,7 @@ class Stock(ProviderStock):
         self.held = longer(self.held, length)
 
     def clear(self, row: int) -> None:
-        """There is nothing of it here; own choices that have not been answered stay counted."""
+        """The host has no inventory of the class; unanswered choices stay counted."""
         super().clear(row)
         self.use(row, 0)
 
@@ -44,36 +44,38 @@ class Stock(ProviderStock):
         self.free[rows] = self.capacity[rows] - used - self.held[rows]
 
     def hold(self, rows: Ints, amounts: Ints) -> None:
-        """So much more, of each row as often as it is named."""
+        """Hold these amounts; a row may be named several times."""
         np.add.at(self.held, rows, amounts)
         np.subtract.at(self.free, rows, amounts)
 
 
 class Codes(Generic[Named]):
-    """Small numbers for names, so that a column can hold them and a comparison is one of numbers."""
+    """Small numbers for names, so that columns hold and compare numbers."""
 
     def __init__(self) -> None:
         self.names: list[Named] = []
         self._codes: dict[Named, int] = {}
 
     def code(self, name: Named) -> int:
-        """That of a name which a host bears: a new one, if it has none yet."""
+        """The code of a name; a new one if it has none yet."""
         code = self._codes.setdefault(name, len(self.names))
         if code == len(self.names):
             self.names.append(name)
         return code
 
     def find(self, name: Named) -> int:
-        """That of a name which may be nobody's: then no host's column holds it."""
+        """The code of a name; -1, which no row has, if no host has had this name."""
         return self._codes.get(name, -1)
 
 
 class Columns:
-    """`present`: the row is a host's. `registered`: the registry knows it. `provided`: placement has its tree.
-    `consistent`: these two agree on its cell. `nested`: its tree has more than a root. `root` is the row of that in the
-    provider index, -1 without a provider. `holding`: how many own choices on it are not answered yet. `instances` is what the host
-    says it has, `consumers` what placement counts on it. `node`: it is a bare-metal one, which `projects` alone may use, all
-    if these are none.
+    """The arrays, of which these need a word:
+
+    `present`: the row belongs to a host. `registered`: the registry knows the host. `provided`: placement has its tree.
+    `consistent`: these two name the same cell. `nested`: its tree has more than a root. `root`: the row of its root in the
+    provider index, -1 without a provider. `holding`: how many choices of this scheduler are unanswered. `instances`: as
+    the host reports. `consumers`: as placement counts. `node`: it is a bare-metal node. `projects`: the set of projects
+    that may use it; the empty set stands for all.
     """
 
     def __init__(self) -> None:
@@ -99,10 +101,10 @@ class Columns:
         self.zones = Codes[str]()
         self.project_sets = Codes[tuple[str, ...]]()
         self.project_sets.code(())
-        # By project, the codes of the sets that it is in.
+        # For each project, the codes of the sets that it is in.
         self._sets_of: dict[str, list[int]] = {}
         self.traits = BitSets(self._length)
-        self._borne: list[tuple[str, ...]] = []
+        self._traits_of_row: list[tuple[str, ...]] = []
         self._free_rows: list[int] = []
 
     def add(self, host: ProviderId) -> int:
@@ -112,7 +114,7 @@ class Columns:
         return row
 
     def give_back(self, row: int) -> None:
-        """The host of this row is gone, and nothing on it is held: another may have the row."""
+        """The host of this row is gone, and nothing is held on it: the next new host may get the row."""
         for flags in (
             *(self.present, self.registered, self.provided, self.up, self.enabled),
             *(self.consistent, self.nested, self.node),
@@ -129,12 +131,12 @@ class Columns:
         return stock
 
     def put_traits(self, row: int, traits: tuple[str, ...]) -> None:
-        if traits != self._borne[row]:
-            self.traits.put(row, self._borne[row], traits)
-            self._borne[row] = traits
+        if traits != self._traits_of_row[row]:
+            self.traits.put(row, self._traits_of_row[row], traits)
+            self._traits_of_row[row] = traits
 
     def bind(self, row: int, projects: tuple[str, ...]) -> None:
-        """Only these projects may use the host; none: all may."""
+        """Only these projects may use the host; with none, all may."""
         sets = self.project_sets
         known = len(sets.names)
         code = self.projects[row] = sets.code(projects)
@@ -155,7 +157,7 @@ class Columns:
         self.disabled_reasons.append("")
         self.shapes.append(0)
         self.qualities.append("")
-        self._borne.append(())
+        self._traits_of_row.append(())
         self.rows += 1
         return self.rows - 1
 
