@@ -1,4 +1,4 @@
-"""What an operator may tune of a scheduler worker."""
+"""The settings of a scheduler worker."""
 
 from datetime import timedelta
 
@@ -8,46 +8,46 @@ from bus.tuning import Section
 
 
 class SchedulerSettings(Struct, frozen=True):
-    # How often one host is tried again whose shape moved between choice and claim, and how long at most between.
+    # How many times one host is tried whose shape moved between choice and claim, and the longest pause between tries.
     shape_tries_max: int = 4
     shape_pause_ms_max: float = 50.0
-    # How many claims in all are asked for one instance, whatever refused them.
+    # How many claims one instance may make in all, whatever refused them.
     claims_max: int = 12
-    # Hosts that the cell may go on to when the chosen one fails.
+    # How many alternates an instance gets, for its cell to use when the chosen host fails.
     alternates_max: int = 2
-    # What filters let a host take: builds and the like under way (0: any number), and instances. A limit on builds under
-    # way refuses for a reason that passes, so a burst larger than all hosts may have at once would be told no.
+    # How many builds and the like may be under way on one host (0: any number), and how many instances it may have. A
+    # limit on builds refuses requests of a burst that would fit a moment later.
     io_ops_per_host_max: int = 0
     instances_per_host_max: int = 50
-    # Batches of requests under way at once: while one waits for placement's verdicts, another is chosen.
+    # Batches of requests under way at once: while one waits for placement's verdicts, hosts are chosen for another.
     batches_in_flight: int = 2
-    # A host that was not heard of for so long is down.
+    # A host without a heartbeat for so long is down.
     host_down_s: float = 60.0
-    # A host that is down and whose provider is gone from placement, both for so long, is forgotten.
+    # A host that is down and has no provider in placement, both for so long, is forgotten.
     hosts_kept_s: float = 24 * 3600.0
-    # How often other workers' word about hosts (enabled, disabled) is looked for.
+    # How often rows of hosts and applications are read that other workers may have written.
     hosts_poll_s: float = 5.0
     # How long a request waits for the row of a host on which it holds a claim already. The worker that chose the host had
-    # heard of it, and its row is written within seconds. If nobody writes it, the request ends, and lets go of the claim.
+    # heard of it, and its row is written within seconds. If it is not, the request ends, and its claim is released.
     host_row_wait_s: float = 30.0
-    # How long a request may take until its end if it does not say so itself: by the kind of host that is chosen for it, since
-    # deploying a bare-metal node takes half an hour. Until a host is chosen, the first counts. A rebuild has the second.
+    # The deadline of a request that names none: it depends on the kind of the chosen host, since deploying a bare-metal
+    # node takes half an hour. Until a host is chosen, the first counts. The second is also that of a rebuild.
     request_timeout_s: int = 600
     node_request_timeout_s: int = 7200
     # How often requests past their deadline are looked for.
     deadline_poll_s: float = 5.0
     snapshot_page: int = 500
-    # How often it is compared with placement, provider by provider: a change that was lost silently is found by then.
+    # How often the picture is compared with placement, provider by provider, to find changes that were lost silently.
     verify_every_s: float = 60.0
-    # A request that was sent longer ago than this is refused: what became of it may be forgotten. That is done after twice
-    # that, so that clocks may differ by as much; an instance in error is kept until somebody deletes it.
+    # A request that was sent longer ago than this is refused, since its rows may be forgotten. They are forgotten after
+    # twice that, so that clocks may differ by as much. An instance in error is kept until a client deletes it.
     horizon_s: int = 24 * 3600
     prune_every_s: float = 300.0
-    # In one transaction; it is done again at once while there is more.
+    # How many requests are forgotten in one transaction; it is repeated at once while there are more.
     prune_rows_max: int = 500
-    # A message on its row is said again only when it is this old: younger ones are still on their way.
+    # A sweep repeats a row's messages only when they are this old: younger ones are still on their way.
     unsaid_s: float = 5.0
-    # How many instances' orders may be under way to one cell's own broker; the others wait on their rows.
+    # How many instances' orders may be under way to one cell's own broker; others wait on their rows.
     under_way_max: int = 2000
 
     def __post_init__(self) -> None:

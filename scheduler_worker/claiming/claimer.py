@@ -1,7 +1,7 @@
 """Hosts for a batch of instances: choose them in the picture, and claim there from placement.
 
-Rounds are bounded for each instance. Before an instance is told that there is no host, the picture catches up with
-placement, and the claimer chooses once more: a stale picture may cost a retry, never a wrong no.
+Rounds are bounded for each instance. Before a client is told that there is no host, the picture catches up with placement
+and the claimer chooses once more. So a stale picture may cost a retry, never a wrong no.
 """
 
 import asyncio

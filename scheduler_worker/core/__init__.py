@@ -1,1 +1,1 @@
-"""What the scheduler decides: plain functions over frozen values and columns, nothing else."""
+"""The scheduler's decisions: plain functions over frozen values and columns."""

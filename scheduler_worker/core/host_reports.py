@@ -1,4 +1,4 @@
-"""What a report, or a row that another worker wrote, makes of a host."""
+"""The state of a host after a report, or after another worker wrote its row."""
 
 from datetime import datetime
 

@@ -1,7 +1,7 @@
 """The check of a build request, and the spec of one of its instances.
 
-Every key of a request is understood, or the request is rejected with the field, the value and the reason: to ignore a key
-would build an instance that lacks what the client asked for.
+Every key of a request is understood, or the request is rejected with the field, the value and the reason. An ignored key
+would mean an instance that lacks something the client asked for.
 """
 
 import re

@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 class KnowsHosts(Protocol):
     """The part of a picture that the registry updates."""
 
-    def know(self, hosts: Iterable[HostState]) -> None: ...
+    def put_hosts(self, hosts: Iterable[HostState]) -> None: ...
 
-    def unknow(self, hosts: Iterable[ProviderId]) -> None: ...
+    def remove_hosts(self, hosts: Iterable[ProviderId]) -> None: ...
 
 
 class HostRegistry:
@@ -106,7 +106,7 @@ class HostRegistry:
         going = [host for host in hosts if self._hosts.pop(host, None) is not None]
         for host in going:
             self._heard.pop(host, None)
-        self._picture.unknow(going)
+        self._picture.remove_hosts(going)
 
     def look(self) -> None:
         """Mark the hosts down that were not heard for too long."""
@@ -128,4 +128,4 @@ class HostRegistry:
             known = self._hosts[host.id] = structs.replace(host, up=self._is_up(host.id, now))
             told.append(structs.replace(known, sequence=next(self._told)))
         if told:
-            self._picture.know(told)
+            self._picture.put_hosts(told)

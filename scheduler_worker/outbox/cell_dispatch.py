@@ -1,7 +1,7 @@
 """The dispatch of messages to cells that have a broker of their own.
 
-A batch is acknowledged to the broker that it came from, and must not wait for another one: the broker of one cell that
-is away would hold up the requests of all cells. The messages are on their rows already, so the batch commits and leaves
+A batch is acknowledged to the broker that it came from, and must not wait for another one: a cell's broker that is away
+would hold up the requests of all cells. The messages are on their rows already, so the batch commits and leaves
 them here. Each row has its own note, which is deleted with a later batch's write once it is confirmed; a sweep sends
 again what was not confirmed. Only a limited number is under way to one broker: other rows wait in the database, and are
 read from there a page at a time when there is room again.

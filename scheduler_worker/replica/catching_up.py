@@ -1,11 +1,10 @@
-"""What the feed did not tell, asked of placement: what was committed since the picture's cursor, published or not; all
-pages where the log does not reach back so far.
+"""Reads from placement the changes since the picture's cursor, published or not; or all pages, if the log was pruned.
 
-The answer holds all that was committed when it was given, whichever placement worker gives it: it is read from the
-books, and not from what somebody has published. Whoever asks shares the next reading with all who asked before it began.
+The answer has every write that was committed before it was given, whichever placement worker gives it: it is read from
+placement's database, not from published messages. All callers that wait when a reading begins share it.
 
 A change that was lost silently, in the log or in the picture, would be missed for ever. So now and then all revisions
-are compared, and if one is behind all pages are read.
+are compared, and if one is behind, all pages are read.
 """
 
 import asyncio
@@ -41,7 +40,7 @@ class CatchingUp:
         self._choices = choices
         self._progress = progress
         self._page_size = page
-        # Something is missing, and it is not known since when.
+        # A change is missing, and it is not known since when.
         self._is_doubted = False
         self.readings = 0
         self.readings_of_all = 0
@@ -49,29 +48,29 @@ class CatchingUp:
         self.flight = SingleFlight("read placement's books", self._read, is_needed=True, chance=chance)
 
     async def catch_up(self) -> None:
-        """On return, whatever was written before the call is in the picture."""
+        """On return, the picture has every write that was committed before the call."""
         await self.flight.done()
 
     def soon(self) -> "asyncio.Task[None]":
-        """The task is kept and its failures retried by itself, so nobody needs to wait for it."""
+        """Start a reading. The caller need not wait for the task: it is kept, and retries by itself."""
         return self.flight.soon()
 
     def doubt(self) -> None:
-        """Something is missing, and it is not known since when: all is read again."""
+        """A change is missing, and it is not known since when: all pages are read again."""
         self._is_doubted = True
         self.soon()
 
     async def verify(self) -> bool:
-        """Is the picture as late as the books, provider by provider? If not, it is read anew."""
+        """Compare the picture with placement, provider by provider. Returns whether no change was lost; else all is read."""
         known, gone = self._picture.internals(), self._picture.gone()
         listed = await self._revisions()
-        # What is gone never comes back: so placement never said that these were, and an answer or a word was false.
-        self._picture.exhume(gone & listed.keys())
-        # What is only late is in the picture then. What is still behind has been lost.
+        # A deleted provider never comes back: so these were never deleted, and an answer or event was false.
+        self._picture.undelete(gone & listed.keys())
+        # Changes that were only late are in the picture then. A provider that is still behind has lost one.
         await self.catch_up()
         lost = self._picture.behind(listed, known)
         if lost:
-            log.error("%d providers are not what placement has of them, reading all pages again", len(lost))
+            log.error("%d providers differ from placement's, reading all pages again", len(lost))
             self._is_doubted = True
             await self.catch_up()
         return not lost
@@ -93,7 +92,7 @@ class CatchingUp:
         self.whole.set()
 
     async def _read_changes(self, since: str) -> SnapshotPage | None:
-        """The first page, which is the oldest; None if placement does not remember them all any more."""
+        """Returns the first page, which is the oldest; None if placement's log does not reach back to the cursor."""
         first = page = await self._page(0, since)
         while page.since == since:
             self._picture.apply(page.providers)

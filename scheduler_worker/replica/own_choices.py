@@ -1,4 +1,4 @@
-"""What this worker has chosen and placement has not told of yet: it counts at once, and once."""
+"""The choices of this worker that the feed does not have yet: each counts at once, and only once."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ Key = tuple[ConsumerId, int]
 class OwnChoices:
     def __init__(self, picture: Picture) -> None:
         self._picture = picture
-        # And whether placement has said yes to them. By integers: a UUID hashes in Python.
+        # With each choice, whether placement has granted it. Keys are integers: the hash of a UUID is computed in Python.
         self._held: dict[tuple[int, int], tuple[Key, bool]] = {}
 
     def hold(self, choices: Sequence[tuple[ConsumerId, int, Share]]) -> None:
@@ -21,7 +21,7 @@ class OwnChoices:
         self._picture.hold_all(choices)
 
     def granted(self, consumer: ConsumerId, attempt: int) -> None:
-        """It counts until the feed names it, or a reading that began later contains it."""
+        """The choice counts until the feed names it, or until a reading that began later has ended."""
         if (consumer.int, attempt) in self._held:
             self._held[consumer.int, attempt] = (consumer, attempt), True
 

@@ -1,7 +1,7 @@
-"""The picture, kept true: subscribe first, then read the books, and merge both by revision.
+"""The replica of placement's data: subscribe to the feed, then read a snapshot, and merge both by revision.
 
-A jump in the feed's positions, or another term, means that something was missed, and placement is asked what
-(catching_up.py), which is also how a scheduler makes sure before it says no.
+A jump in the feed's positions, or another term, means that messages were missed. Then placement is asked for the changes
+(catching_up.py); a scheduler does the same before it refuses a request for lack of a host.
 """
 
 import logging
@@ -25,7 +25,7 @@ HEARD = (Grant(EVENTS, ("providers.changed", "host.*.*")),)
 
 
 class Replica(Together):
-    """A part of a scheduler worker. `whole` is set when the first snapshot is in the picture."""
+    """A part that keeps the picture up to date. `whole` is set when the first snapshot is in the picture."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class Replica(Together):
         )
 
     async def catch_up(self) -> None:
-        """On return, whatever was written before the call is in the picture."""
+        """On return, the picture has every write that was committed before the call."""
         await self.catching_up.catch_up()
 
     def moved(self, moved: ShapeMoved) -> bool:
-        """A claim was refused with the new state of the trees it named; whether that was the whole of it."""
+        """Merge the new trees of a refused claim. Returns whether the answer had all trees that moved."""
         self._picture.apply(moved.trees)
         self._picture.forget(moved.gone)
         return {provider.root for provider in moved.trees} >= set(moved.roots)
@@ -87,15 +87,13 @@ class Replica(Together):
     def _merge(self, changed: ProvidersChanged) -> None:
         self._picture.apply(changed.providers)
         self._picture.remove(changed.gone)
-        all_stand = self._picture.use(changed.usage)
+        has_all = self._picture.use(changed.usage)
         self.choices.drop((each.consumer, each.attempt) for each in (*changed.claimed, *changed.ended))
         if self._progress.heard(changed.at, changed.cursor):
             log.info("the feed jumped to %s: asking what was missed", changed.at)
             self.catching_up.soon()
-        elif not all_stand and self.whole.is_set():
-            log.error(
-                "the feed tells what is used of providers that it has not told: reading all pages again"
-            )
+        elif not has_all and self.whole.is_set():
+            log.error("the feed has usage of providers whose states it never sent: reading all pages again")
             self.catching_up.doubt()
 
     async def _verify(self) -> None:

@@ -21,7 +21,7 @@ def instance_id_of(request: RequestId, index: int) -> InstanceId:
     """Derived, so that a client can compute it, and a replay finds the same instance. Its first 48 bits are the
     request's: if these are a time, as in a uuid7, then rows that are written together lie together in every index.
     """
-    # The same value as `uuid5(request, str(index))`, which takes three times as long.
+    # Equal to `uuid5(request, str(index))`, which takes three times as long.
     digest = sha1(request.int.to_bytes(16) + str(index).encode(), usedforsecurity=False).digest()
     own = int.from_bytes(digest[6:16]) & _DERIVED_BITS | _UUID5_BITS
     return InstanceId(UUID(int=request.int & ~_OWN_BITS | own))

@@ -40,7 +40,7 @@ FROM unnest($1::uuid[], $2::text::text[], $3::text::bigint[], $4::text::bigint[]
 WHERE requested_instances.id = ANY (ARRAY[new.id])
 """
 _DECIDE = _WRITE + " AND requested_instances.state = 'accepted'"
-# The same step as `heard` in core/instances/lifecycle.py.
+# `heard` in core/instances/lifecycle.py is this step for one row.
 _APPLY_EVENTS = """
 UPDATE requested_instances
 SET state = 'active', sequence = new.sequence, heard = new.sequence, host = new.host, attempt = new.attempt,
@@ -65,7 +65,7 @@ WHERE id = ANY($1::uuid[]) OR request_id = ANY($2::uuid[])
 ORDER BY id::text COLLATE "C" FOR UPDATE
 """
 _FORGET = "DELETE FROM requested_instances WHERE id = ANY($1::uuid[])"
-# The same step as `confirmed` in core/instances/lifecycle.py, for rows that are not placed.
+# `confirmed` in core/instances/lifecycle.py is this step for one row; placed rows are left out.
 _CONFIRM = """
 UPDATE requested_instances SET unsaid = NULL
 FROM unnest($1::uuid[], $2::text::bigint[]) AS said (id, sequence)

@@ -24,7 +24,7 @@ SET state = ?2, sequence = ?3, heard = ?4, cell = ?5, host = ?6, attempt = ?7, c
 WHERE id = ?1
 """
 _DECIDE = _WRITE + " AND state = 'accepted'"
-# The same step as `heard` in core/instances/lifecycle.py.
+# `heard` in core/instances/lifecycle.py is this step for one row.
 _APPLY_EVENTS = """
 UPDATE requested_instances
 SET state = 'active', sequence = ?3, heard = ?3, host = ?4, attempt = ?5, changed_at = ?6, unsaid = NULL,
@@ -42,7 +42,7 @@ FROM requested_instances
 WHERE id IN (SELECT value FROM json_each(?)) OR request_id IN (SELECT value FROM json_each(?))
 """
 _FORGET = "DELETE FROM requested_instances WHERE id = ?"
-# The same step as `confirmed` in core/instances/lifecycle.py, for rows that are not placed.
+# `confirmed` in core/instances/lifecycle.py is this step for one row; placed rows are left out.
 _CONFIRM = "UPDATE requested_instances SET unsaid = NULL WHERE id = ?1 AND unsaid <= ?2"
 _NOTE = "INSERT INTO request_notes (at, placed, others) VALUES (?, ?, ?) RETURNING number"
 _DROP = "DELETE FROM request_notes WHERE number IN (SELECT value FROM json_each(?)) RETURNING others"

@@ -57,7 +57,9 @@ def picture_of(cloud: Cloud) -> Picture:
     states = list(states_of(cloud))
     picture.apply(states)
     roots = [state for state in states if state.parent is None]
-    picture.know(HostState(id=root.id, name=root.name, cell="c1", up=True, enabled=True) for root in roots)
+    picture.put_hosts(
+        HostState(id=root.id, name=root.name, cell="c1", up=True, enabled=True) for root in roots
+    )
     return picture
 
 

@@ -218,7 +218,7 @@ def picture_of(cloud: Iterable[Host]) -> Picture:
     picture = Picture()
     for number, host in enumerate(cloud):
         if host.registered:
-            picture.know([_registered(host)])
+            picture.put_hosts([_registered(host)])
         if host.inventories is not None:
             picture.apply([_booked(host, number)])
     return picture

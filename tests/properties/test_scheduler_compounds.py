@@ -45,7 +45,7 @@ def picture_of(states: Sequence[ProviderState]) -> Picture:
     """Every root is a host, those who share as well."""
     picture = Picture()
     picture.apply(states)
-    picture.know(
+    picture.put_hosts(
         HostState(id=state.id, name=state.name, cell="c1", up=True, enabled=True)
         for state in states
         if state.parent is None

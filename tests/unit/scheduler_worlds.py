@@ -86,7 +86,7 @@ def a_picture(*states: ProviderState, hosts: tuple[HostState, ...] | None = None
     picture = Picture()
     picture.apply(states)
     roots = [state for state in states if state.id == state.root]
-    picture.know([a_host(root.name, cell=root.cell) for root in roots] if hosts is None else hosts)
+    picture.put_hosts([a_host(root.name, cell=root.cell) for root in roots] if hosts is None else hosts)
     return picture
 
 

@@ -49,8 +49,8 @@ def a_cloud(*nodes: ProviderState, projects: Mapping[str, tuple[str, ...]] | Non
     bound = projects or {}
     picture = Picture()
     picture.apply((*virtual, *nodes))
-    picture.know(a_host(each.name) for each in virtual)
-    picture.know(a_host(each.name, kind=NODE, projects=bound.get(each.name, ())) for each in nodes)
+    picture.put_hosts(a_host(each.name) for each in virtual)
+    picture.put_hosts(a_host(each.name, kind=NODE, projects=bound.get(each.name, ())) for each in nodes)
     return picture
 
 
@@ -137,7 +137,7 @@ def test_a_request_for_what_is_shared_with_a_node_does_not_land_on_the_node() ->
     node = a_state("n1", {GOLD: ONE}, aggregates=(aggregate,))
     picture = Picture()
     picture.apply((pool, node))
-    picture.know([a_host("n1", kind=NODE)])
+    picture.put_hosts([a_host("n1", kind=NODE)])
     shared_alone = InstanceSpec(amounts=(("DISK_GB", 10),))
 
     assert refusal(picture, shared_alone).steps[0].step == "bare metal"
@@ -157,7 +157,7 @@ def test_a_node_that_is_taken_or_reserved_is_full() -> None:
 def test_a_request_with_an_image_gets_no_hypervisor_even_if_that_has_the_class() -> None:
     picture = Picture()
     picture.apply((a_state("h1", {GOLD: InventoryState(total=9, max_unit=9)}), a_node("n1")))
-    picture.know((a_host("h1"), a_host("n1", kind=NODE)))
+    picture.put_hosts((a_host("h1"), a_host("n1", kind=NODE)))
 
     one = chosen(picture, the_spec(image=IMAGE))
 
@@ -226,10 +226,10 @@ def test_the_reason_names_the_project_that_a_node_belongs_to() -> None:
 
 def test_a_node_that_is_bound_anew_is_for_its_new_project() -> None:
     picture = a_cloud(a_node("n1"), projects={"n1": ("owner",)})
-    picture.know([a_host("n1", kind=NODE, projects=("shop",), sequence=2)])
+    picture.put_hosts([a_host("n1", kind=NODE, projects=("shop",), sequence=2)])
     assert chosen(picture, the_spec(project="shop")).choice.name == "n1"
 
-    picture.know([a_host("n1", kind=NODE, sequence=3)])
+    picture.put_hosts([a_host("n1", kind=NODE, sequence=3)])
     assert chosen(picture, the_spec(project="anybody")).choice.name == "n1"
 
 
@@ -253,10 +253,10 @@ def test_columns_that_grow_keep_what_nodes_are() -> None:
 
 def test_a_row_that_was_a_nodes_is_nothing_of_the_kind_for_its_next_host() -> None:
     picture = a_cloud(a_node("n1"), projects={"n1": ("owner",)})
-    picture.unknow([provider("n1")])
+    picture.remove_hosts([provider("n1")])
     picture.remove([ProviderGone(internal=a_node("n1").internal, id=provider("n1"), revision=2)])
     picture.apply([a_state("h3", vcpus(32))])
-    picture.know([a_host("h3")])
+    picture.put_hosts([a_host("h3")])
 
     one = chosen(picture, a_spec(vcpu=32))
 
@@ -308,7 +308,7 @@ async def test_a_request_that_names_no_deadline_has_that_of_the_kind_of_host_tha
 async def test_a_hypervisor_with_a_node_as_alternate_gives_a_nodes_time() -> None:
     picture = Picture()
     picture.apply((a_state("h1", {GOLD: InventoryState(total=9, max_unit=9)}), a_node("n1")))
-    picture.know((a_host("h1"), a_host("n1", kind=NODE)))
+    picture.put_hosts((a_host("h1"), a_host("n1", kind=NODE)))
 
     assert await ends_after_s(a_build(), picture, SchedulerSettings(node_request_timeout_s=5000)) == 5000
 

@@ -237,7 +237,7 @@ def test_the_nearest_misses_lack_one_thing_and_little_of_it() -> None:
         *(a_state(f"h{used}", vcpus(8, used=used)) for used in (7, 5, 6)),
         a_state("off", vcpus(8, used=5)),
     )
-    picture.know([a_host("off", enabled=False)])
+    picture.put_hosts([a_host("off", enabled=False)])
 
     found = refusal(picture, a_spec(4))
 
@@ -270,7 +270,7 @@ def test_asked_hosts_are_matched_without_regard_to_case() -> None:
 
 def test_who_asks_for_hosts_by_name_is_told_of_these_and_of_no_others() -> None:
     picture = a_picture(a_state("off"), a_state("Small", vcpus(2)), a_state("roomy"))
-    picture.know([a_host("off", enabled=False, disabled_reason="broken fan", sequence=2)])
+    picture.put_hosts([a_host("off", enabled=False, disabled_reason="broken fan", sequence=2)])
     spec = structs.replace(a_spec(4), hosts=("off", "small", "unheard-of"))
 
     found = refusal(picture, spec)
@@ -287,7 +287,7 @@ def test_of_hosts_that_are_asked_by_name_each_is_told_of_and_no_more_than_ten() 
     cells = ("c1", "c2")
     states = [structs.replace(a_state(cell, vcpus(2), cell=cell), name="twin") for cell in cells]
     picture = a_picture(*states, hosts=())
-    picture.know([structs.replace(a_host(cell, cell=cell), name="twin") for cell in cells])
+    picture.put_hosts([structs.replace(a_host(cell, cell=cell), name="twin") for cell in cells])
 
     found = refusal(picture, structs.replace(a_spec(4), hosts=("twin", *(f"x{n}" for n in range(20)))))
 
@@ -316,7 +316,7 @@ def test_a_host_has_those_that_placement_counts_and_those_that_it_says_it_has() 
     plugins = standard_plugins(instances_max=3)
     crowded = structs.replace(a_state("crowded"), consumers=3)
     picture = a_picture(crowded, a_state("busy"), a_state("free"), hosts=(a_host("crowded"), a_host("free")))
-    picture.know([a_host("busy", instances=3)])
+    picture.put_hosts([a_host("busy", instances=3)])
 
     (one,) = chosen(picture, a_spec(), plugins=plugins)
     assert (one.choice.name, one.alternates) == ("free", ())

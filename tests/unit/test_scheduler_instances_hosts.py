@@ -143,12 +143,12 @@ class Noticing:
         self.sequences: list[int] = []
         self.forgotten: list[ProviderId] = []
 
-    def know(self, hosts: object) -> None:
+    def put_hosts(self, hosts: object) -> None:
         assert isinstance(hosts, list)
         self.up += [host.up for host in hosts]
         self.sequences += [host.sequence for host in hosts]
 
-    def unknow(self, hosts: object) -> None:
+    def remove_hosts(self, hosts: object) -> None:
         assert isinstance(hosts, list)
         self.forgotten += hosts
 

@@ -296,9 +296,9 @@ def test_a_host_of_the_registry_is_a_host_before_placement_knows_it() -> None:
 def test_an_older_word_of_the_registry_changes_nothing() -> None:
     picture = a_picture(a_state("h"), hosts=(a_host("h", up=False, sequence=5),))
 
-    picture.know([a_host("h", up=True, sequence=4)])
+    picture.put_hosts([a_host("h", up=True, sequence=4)])
     assert isinstance(choose(picture, [a_spec()], PLUGINS, salt=0)[0], NoValidHost)
-    picture.know([a_host("h", up=True, sequence=5)])
+    picture.put_hosts([a_host("h", up=True, sequence=5)])
 
     assert isinstance(choose(picture, [a_spec()], PLUGINS, salt=0)[0], Chosen)
 
@@ -307,7 +307,7 @@ def test_a_host_that_is_renamed_is_found_by_its_new_name_only() -> None:
     picture = a_picture(a_state("h"))
     renamed = structs.replace(a_host("h", instances=7), name="Other", sequence=2)
 
-    picture.know([renamed, structs.replace(renamed, instances=8, sequence=3)])
+    picture.put_hosts([renamed, structs.replace(renamed, instances=8, sequence=3)])
 
     assert (list(picture.rows_named("h")), list(picture.rows_named("other"))) == ([], [0])
     assert Hosts(Draft(picture)).instances.tolist() == [8]

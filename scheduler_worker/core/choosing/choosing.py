@@ -1,7 +1,7 @@
 """The choice of a host for each instance of a batch.
 
-Many requests of a batch are equal, and a cloud has many hosts: to look at every host for every instance would cost more
-than all the rest of a boot. So equal specs are decided together, by one pass over the columns:
+Many requests of a batch are equal, and a cloud has many hosts. To look at every host for every instance would cost more
+than all the rest of a boot. So equal specs are decided together, by one pass over the columns.
 
 1. Filters leave the hosts that qualify, and weighers give each of them a score. Only these hosts are sorted.
 2. n instances need no more than the n best hosts: before the last instance is placed, at most n - 1 hosts have been

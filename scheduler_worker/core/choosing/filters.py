@@ -73,8 +73,8 @@ class OneCell:
 
 
 class BareMetal:
-    """An instance takes a node as a whole. So only a request that asks for the node's resource class gets it, and a request
-    with fields that only nodes read (an image, a config drive, ports) gets a node or nothing.
+    """An instance takes a node as a whole. So only a request that asks for the node's resource class gets it. A request with
+    fields that only nodes read (an image, a config drive, ports) gets a node or nothing.
     """
 
     name = "bare metal"

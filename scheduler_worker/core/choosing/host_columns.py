@@ -61,8 +61,8 @@ class Draft:
 class Hosts:
     """Some hosts, or all: every answer is an array with one entry for each host, in the same order.
 
-    With `taken`, each host has taken that many more instances of `amounts`, and a host may be here several times: so a
-    batch computes the scores of many hosts at several counts in one pass.
+    With `taken`, each host has taken that many more instances of `amounts`, and a host may be here several times. So one
+    pass computes the scores of many hosts at several counts.
     """
 
     def __init__(

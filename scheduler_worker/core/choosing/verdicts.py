@@ -1,4 +1,4 @@
-"""What placement's verdict on a claim makes of an instance's search: an outcome, the same host again, or another host.
+"""The next step after placement's verdict on a claim: an outcome, the same host again, or another host.
 
 Claimed, AlreadyClaimed   it has a host: the share that placement holds counts, not the choice
 ShapeMoved                the picture takes the new state, and the same host is tried again

@@ -1,4 +1,4 @@
-"""What the outcome of an instance's search for a host makes of its row."""
+"""The outcomes of a search for a host, and an instance's row after each of them."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

@@ -1,9 +1,7 @@
-"""What becomes of an order to rebuild an instance: accepted once, answered again, or refused.
+"""Orders to rebuild an instance: each is accepted once, answered again when it is repeated, or refused.
 
-Pure: plain functions over frozen values, over rows that the store has locked.
-
-An instance is rebuilt while it is active, or in error after a rebuild that failed: then its host still has it. One rebuild
-at a time. A delete ends it, and whatever its cell says of it later counts no more.
+An instance can be rebuilt while it is active, or in error after a failed rebuild: then its host still has it. There is
+one rebuild at a time. A delete ends it, and later events of the cell about it do not count.
 """
 
 from datetime import datetime, timedelta
@@ -14,14 +12,14 @@ from bus.messages.build import BuildRejected, Rebuild, RebuildInstance
 from scheduler_worker.core.instances.rows import ACTIVE, ERROR, NO_REQUEST, REBUILDING, InstanceRow, is_of
 from scheduler_worker.core.requests import DEADLINE_S_MAX
 
-# How many requests of rebuilds a row remembers. One that is older would be done again if it was delivered again.
+# How many rebuild requests a row remembers. An older one would be done again if it was delivered again.
 REBUILDS_MAX = 16
 
 
 def rebuilt(
     row: InstanceRow | None, order: RebuildInstance, now: datetime, *, timeout_s: int
 ) -> InstanceRow | BuildRejected:
-    """The row with the rebuild on its way to the cell; the very same row if the order was taken before."""
+    """The row with the rebuild on its way to the cell; the same object if the order was accepted before."""
     if row is None or row.told.request_id == NO_REQUEST or not is_of(row, order.project):
         return _refused(order, "instance", order.instance, "there is no such instance")
     told, last = row.told, row.told.rebuild

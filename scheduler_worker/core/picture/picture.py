@@ -1,7 +1,7 @@
-"""The scheduler's replica of all providers and hosts, and its own choices that have not been answered yet.
+"""The scheduler's replica of all providers and hosts, with its own choices that placement has not answered yet.
 
-A host is a root provider, or one in the registry that has no provider yet. Nothing is searched here: hosts.py shows the
-columns to whoever chooses, and compounds.py searches the provider index where columns of hosts do not say enough.
+A host is a root provider, or a host of the registry without a provider. Nothing is searched here: host_columns.py gives the
+choice its columns, and compounds.py searches the provider index where a host's columns do not say enough.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ class _Hold:
 
 
 class Picture:
-    """Fed by whoever listens; copied from, never written in, by whoever chooses."""
+    """The replica writes into it; the choice reads it, and writes into copies only (`Draft`)."""
 
     def __init__(self) -> None:
         self.columns = Columns()
@@ -44,92 +44,92 @@ class Picture:
         self._hosts_seen = 0
 
     def __len__(self) -> int:
-        """How many hosts there are."""
+        """The number of hosts."""
         return len(self._rows)
 
-    # What placement says.
+    # From placement
 
     def apply(self, states: Iterable[ProviderState]) -> None:
-        """Merge these: what is older than what is known, or known to be gone, changes nothing."""
+        """Merge these states; an older one, or one of a deleted provider, changes nothing."""
         for state in states:
             merged = self._trees.merge(state)
             if merged.used is not None:
                 self._use(((merged.used, self._trees.used(state)),))
-                self._count_living(((merged.used, state.id, self._trees.living_on(state)),))
+                self._count_consumers(((merged.used, state.id, self._trees.consumers_of(state)),))
             for tree in merged.trees:
-                self._draw(tree)
+                self._write_row(tree)
 
     def use(self, usages: Collection[ProviderUsage]) -> bool:
-        """Merge what claims have changed; whether all that they stand on is known."""
+        """Merge usages. Returns whether the states that they are based on are all known."""
         news = self._trees.use(usages)
         self._use((tree, usage.used) for tree, usage in news)
-        self._count_living((tree, usage.id, usage.consumers) for tree, usage in news)
-        return all(self._trees.stands(usage) for usage in usages)
+        self._count_consumers((tree, usage.id, usage.consumers) for tree, usage in news)
+        return all(self._trees.has_base_of(usage) for usage in usages)
 
     def remove(self, gone: Iterable[ProviderGone]) -> None:
-        """These are no more, and what was said of them before is not believed when it comes late."""
+        """These providers are deleted; a late message about them is ignored."""
         self.prune(one.internal for one in gone)
 
     def prune(self, internals: Iterable[int]) -> None:
-        """The same by internal id, of those that were known before a snapshot was begun, and that it did not have."""
+        """Remove providers by internal id: they were known before a snapshot began, and are not in it."""
         for internal in internals:
-            tree = self._trees.bury(internal)
+            tree = self._trees.delete(internal)
             if tree is not None:
-                self._draw(tree)
+                self._write_row(tree)
 
     def internals(self) -> frozenset[int]:
-        """The internal ids of all providers that are known."""
+        """The internal ids of all known providers."""
         return frozenset(self._trees.internals())
 
     def gone(self) -> frozenset[int]:
-        """The internal ids of those that are known to be gone."""
+        """The internal ids of providers that are known to be deleted."""
         return self._trees.gone()
 
-    def exhume(self, internals: Iterable[int]) -> None:
-        """They were wrongly taken for gone: believe again what is said of them."""
-        self._trees.exhume(internals)
+    def undelete(self, internals: Iterable[int]) -> None:
+        """These are not deleted, contrary to an earlier message: accept messages about them again."""
+        self._trees.undelete(internals)
 
     def behind(self, revisions: Mapping[int, int], known: Iterable[int]) -> list[int]:
-        """Which providers, by internal id, are not as late here as in these `revisions`, which are all there are; and
-        which of those that were `known` before are not among them, and still here.
+        """The internal ids of providers that are older here than in `revisions`, which has all providers; and of those
+        that were `known` before, are not in it, and are still here.
         """
-        late = [internal for internal, revision in revisions.items() if self._trees.lacks(internal, revision)]
+        old = [internal for internal, revision in revisions.items() if self._trees.lacks(internal, revision)]
         over = [internal for internal in known if internal not in revisions and self._trees.knows(internal)]
-        return late + over
+        return old + over
 
     def forget(self, gone: Iterable[ProviderId]) -> None:
-        """Placement found no such providers just now; should it have them again by this time, it says so."""
+        """Placement did not find these just now; if it has them again since, the feed says so."""
         for provider in gone:
             internal = self._trees.internal_of(provider)
-            tree = None if internal is None else self._trees.lose(internal)
+            tree = None if internal is None else self._trees.drop(internal)
             if tree is not None:
-                self._draw(tree)
+                self._write_row(tree)
 
-    # What the registry says.
+    # From the registry
 
-    def know(self, hosts: Iterable[HostState]) -> None:
-        """An older `sequence` than what is known changes nothing."""
+    def put_hosts(self, hosts: Iterable[HostState]) -> None:
+        """Merge these hosts; one with an older `sequence` changes nothing."""
         for host in hosts:
             known = self._registry.get(host.id.int)
             if known is not None and host.sequence < known.sequence:
                 continue
             self._registry[host.id.int] = host
             if known is not None and (known.name, known.cell) == (host.name, host.cell):
-                # How busy it is changes with every build, and what else the row says does not.
-                self._draw_registry(self._rows[host.id.int], host)
+                # Usually only the load has changed: the providers' columns stay.
+                self._write_registry(self._rows[host.id.int], host)
             else:
-                self._draw(self._trees.by_root.get(host.id.int) or Tree(host.id))
+                self._write_row(self._trees.by_root.get(host.id.int) or Tree(host.id))
 
-    def unknow(self, hosts: Iterable[ProviderId]) -> None:
-        """The registry has forgotten these."""
+    def remove_hosts(self, hosts: Iterable[ProviderId]) -> None:
+        """The registry has forgotten these hosts."""
         for host in hosts:
             if self._registry.pop(host.int, None) is not None:
-                self._draw(self._trees.by_root.get(host.int) or Tree(host))
+                self._write_row(self._trees.by_root.get(host.int) or Tree(host))
 
-    # What we chose ourselves.
+    # This scheduler's choices
 
     def hold(self, consumer: ConsumerId, attempt: int, share: Share) -> None:
-        """Count an own choice until it is answered. Held again, the later share counts."""
+        """Count a choice until it is answered. If it is held again, the later share counts."""
         self.hold_all(((consumer, attempt, share),))
 
     def hold_all(self, choices: Iterable[tuple[ConsumerId, int, Share]]) -> None:
@@ -146,33 +146,33 @@ class Picture:
         self._count(held, 1)
 
     def drop(self, consumer: ConsumerId, attempt: int) -> None:
-        """The choice was answered, or a change names it: by now it stands in the books, or nowhere."""
+        """The choice is answered, or a change names it: its usage counts by now, or it was refused."""
         self.drop_all(((consumer, attempt),))
 
     def drop_all(self, choices: Iterable[tuple[ConsumerId, int]]) -> None:
         holds = (self._holds.pop((consumer.int, attempt), None) for consumer, attempt in choices)
         self._count([hold for hold in holds if hold is not None], -1)
 
-    # What may be asked of it.
+    # Questions
 
     def cell_of(self, host: ProviderId) -> str:
-        """Empty if there is no such host."""
+        """The cell of a host; empty if there is no such host."""
         row = self._rows.get(host.int)
         return "" if row is None else self.columns.cells.names[int(self.columns.cell[row])]
 
     def has_provider(self, host: ProviderId) -> bool:
-        """Has placement told of its root?"""
+        """Does placement have the root provider of this host?"""
         row = self._rows.get(host.int)
         return row is not None and bool(self.columns.provided[row])
 
     def unregistered(self) -> list[ProviderId]:
-        """Hosts that placement has told of, and nobody else."""
+        """The hosts that placement has, and the registry has not."""
         columns = self.columns
         rows = np.flatnonzero(columns.present & ~columns.registered).tolist()
         return [columns.ids[row] for row in rows]
 
     def rows_named(self, name: str) -> Iterable[int]:
-        """Of the hosts with this name, which is in lower case."""
+        """The rows of the hosts with this name, which is in lower case."""
         return self._named.get(name, ())
 
     @property
@@ -182,7 +182,7 @@ class Picture:
 
     @property
     def compound(self) -> Flags:
-        """Of each row: has its host children, or does anybody share with it?"""
+        """For each row: does its host have child providers, or does a provider share with it?"""
         if self._compound is None:
             self._compound = self._find_compound()
         return self._compound
@@ -191,12 +191,12 @@ class Picture:
         return self._trees.by_root[root.int].shape
 
     def held_on_compound(self) -> Iterable[Share]:
-        """Own choices that are not answered yet."""
+        """The unanswered choices on compound hosts."""
         compound = self.compound
         return [hold.share for hold in self._holds.values() if compound[hold.row]]
 
     def preferences(self, salt: int) -> Words:
-        """A number of 32 bits for each row, by which equals are told apart: others for each salt, always the same."""
+        """A number of 32 bits for each row, which orders equal hosts: it follows from the host and the salt."""
         known = self._preferences
         if known is None or known[:2] != (salt, self._hosts_seen):
             ids = [(host.int ^ host.int >> 64) & _WORD for host in self.columns.ids]
@@ -204,7 +204,7 @@ class Picture:
             self._preferences = known
         return known[2]
 
-    # How a row is drawn.
+    # Writing rows
 
     def _use(self, news: Iterable[tuple[Tree, Mapping[str, int]]]) -> None:
         gathered = BatchedValues[Stock]()
@@ -217,16 +217,16 @@ class Picture:
         for stock, rows, amounts in gathered:
             stock.use(rows, amounts)
 
-    def _count_living(self, news: Iterable[tuple[Tree, ProviderId, int]]) -> None:
-        """On roots: nobody lives on a child."""
+    def _count_consumers(self, news: Iterable[tuple[Tree, ProviderId, int]]) -> None:
+        """Consumers are counted on roots alone."""
         rows = {tree.row: count for tree, provider, count in news if tree.root.int == provider.int}
-        # Without a row it is a pool.
+        # A tree without a row is no host.
         rows.pop(-1, None)
         if rows:
             self.columns.consumers[[*rows]] = [*rows.values()]
 
-    def _draw(self, tree: Tree) -> None:
-        """All of a host's row, since something of it is new beside what is used."""
+    def _write_row(self, tree: Tree) -> None:
+        """Write the whole row of a host: more than its usage has changed."""
         self._compound = None
         host = self._registry.get(tree.root.int)
         if host is None and not tree.is_host:
@@ -250,14 +250,14 @@ class Picture:
         columns.shapes[row] = tree.shape
         columns.qualities[row] = qualities_of(tree.providers.values())
         columns.provided[row] = top is not None
-        columns.consumers[row] = 0 if top is None else self._trees.living_on(top)
-        self._draw_registry(row, host)
-        said, booked = host.cell if host else "", top.cell if top else ""
-        columns.cell[row] = columns.cells.code(booked or said)
-        columns.consistent[row] = not said or not booked or said == booked
-        self._call(row, host.name if host else top.name if top else "")
+        columns.consumers[row] = 0 if top is None else self._trees.consumers_of(top)
+        self._write_registry(row, host)
+        reported_cell, placement_cell = host.cell if host else "", top.cell if top else ""
+        columns.cell[row] = columns.cells.code(placement_cell or reported_cell)
+        columns.consistent[row] = not reported_cell or not placement_cell or reported_cell == placement_cell
+        self._set_name(row, host.name if host else top.name if top else "")
 
-    def _draw_registry(self, row: int, host: HostState | None) -> None:
+    def _write_registry(self, row: int, host: HostState | None) -> None:
         columns = self.columns
         columns.registered[row] = host is not None
         columns.up[row] = host is not None and host.up
@@ -283,12 +283,12 @@ class Picture:
         row = self._rows.pop(tree.root.int, None)
         if row is None:
             return
-        # Whoever has the row next must not find there what was chosen for this one.
+        # The next host in this row must not find choices for this one.
         keys = [key for key, hold in self._holds.items() if hold.row == row]
         self._count([self._holds.pop(key) for key in keys], -1)
         for stock in self.columns.stocks.values():
             stock.clear(row)
-        self._call(row, "")
+        self._set_name(row, "")
         self.columns.give_back(row)
 
     def _find_compound(self) -> Flags:
@@ -304,14 +304,14 @@ class Picture:
         return compound
 
     def _is_of(self, provider: ProviderId, host: ProviderId) -> bool:
-        """Does it stand in this host's tree?"""
+        """Is the provider in this host's tree?"""
         if provider.int == host.int:
             return True
         row = self.index.row_of(provider)
         return row is not None and self.index.state(row).root.int == host.int
 
     def _taken(self, share: Share) -> tuple[tuple[Stock, int], ...]:
-        """What is shared with the tree is not in the host's column."""
+        """The amounts by column. Those of sharing providers are not in the host's columns."""
         stocks = self.columns.stocks
         return tuple(
             [
@@ -323,7 +323,7 @@ class Picture:
         )
 
     def _count(self, holds: Sequence[_Hold], times: int) -> None:
-        """Once, or once less."""
+        """Count these holds `times` (1 or -1)."""
         if not holds:
             return
         gathered = BatchedValues[Stock]()
@@ -334,7 +334,7 @@ class Picture:
             stock.hold(rows, amounts * times)
         np.add.at(self.columns.holding, [hold.row for hold in holds], times)
 
-    def _call(self, row: int, name: str) -> None:
+    def _set_name(self, row: int, name: str) -> None:
         before = self.columns.names[row]
         if before == name:
             return
@@ -348,7 +348,7 @@ class Picture:
 
 
 def _mixed(ids: Words, salt: int) -> Words:
-    """Ids stirred until those that differ little differ much (the finish of splitmix64)."""
+    """Ids mixed so that ids which differ little get very different numbers (the finish of splitmix64)."""
     mixed = ids + np.uint64(salt * 0x9E3779B97F4A7C15 & _WORD)
     mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
