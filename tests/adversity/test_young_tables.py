@@ -47,7 +47,9 @@ async def add_to_the_scheduler(store: SqlSchedulerStore, numbers: range) -> None
 
 async def change_in_the_scheduler(store: SqlSchedulerStore, numbers: range) -> None:
     async with store.transaction() as transaction:
-        assert await transaction.apply_events([scheduler.an_active(number) for number in numbers]) == len(numbers)
+        assert await transaction.apply_events([scheduler.an_active(number) for number in numbers]) == len(
+            numbers
+        )
     async with store.transaction() as transaction:
         rows = await transaction.lock([scheduler.instance(number) for number in numbers])
         await transaction.save([*rows.values()])
@@ -121,7 +123,9 @@ async def test_to_become_active_writes_no_index() -> None:
         try:
             await add_to_the_scheduler(store, numbers)
             async with store.transaction() as transaction:
-                assert await transaction.apply_events([scheduler.an_active(number) for number in numbers]) == 200
+                assert (
+                    await transaction.apply_events([scheduler.an_active(number) for number in numbers]) == 200
+                )
         finally:
             await store.close()
 
