@@ -380,7 +380,7 @@ async def test_a_file_that_is_no_journal_is_left_alone(place: Path) -> None:
     with sqlite3.connect(place) as other:
         other.execute("CREATE TABLE precious (thing TEXT)")
     other.close()
-    with pytest.raises(JournalUnreadableError, match="a database of something else"), kept_broker(place):
+    with pytest.raises(JournalUnreadableError, match="the database of another program"), kept_broker(place):
         pass
 
 
