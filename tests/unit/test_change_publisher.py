@@ -22,40 +22,40 @@ PAGED = PlacementSettings(feed_entries_max=2, feed_poll_ms=3_600_000.0, feed_res
 PATIENCE_S = 10
 
 
-class Told(Publisher):
+class RecordingPublisher(Publisher):
     """A publisher that only records the messages."""
 
     def __init__(self, station: Station) -> None:
         super().__init__(station.consuming, station.settings, "told")
-        self.told: list[ProvidersChanged] = []
+        self.published: list[ProvidersChanged] = []
 
     def send_all(self, outgoing: Sequence[Outgoing], kept: object = ()) -> asyncio.Future[None]:  # noqa: ARG002 - the real one has it
-        self.told += [each.message for each in outgoing if isinstance(each.message, ProvidersChanged)]
+        self.published += [each.message for each in outgoing if isinstance(each.message, ProvidersChanged)]
         done = asyncio.get_running_loop().create_future()
         done.set_result(None)
         return done
 
 
-async def told_of(client: StoreClient, *, stops_at_once: bool) -> list[ProvidersChanged]:
-    publisher = Told(Station(MemoryBroker().as_user(), "a-test"))
+async def published_by(client: StoreClient, *, stops_at_once: bool) -> list[ProvidersChanged]:
+    publisher = RecordingPublisher(Station(MemoryBroker().as_user(), "a-test"))
     part = ChangePublisher(client.store, (publisher,), PAGED)
     running = asyncio.create_task(part.run())
     async with asyncio.timeout(PATIENCE_S):
         # The pauses between two reads are endless here.
-        while not stops_at_once and names_in(publisher.told) != {"h5", "h6", "h7"}:
+        while not stops_at_once and names_in(publisher.published) != {"h5", "h6", "h7"}:
             await asyncio.sleep(0)
         if stops_at_once:
             await asyncio.sleep(0)
         await part.stop()
         await running
-    return publisher.told
+    return publisher.published
 
 
-def names_in(told: Sequence[ProvidersChanged]) -> set[str]:
-    return {state.name for each in told for state in each.providers}
+def names_in(published: Sequence[ProvidersChanged]) -> set[str]:
+    return {state.name for each in published for state in each.providers}
 
 
-async def a_log_whose_first_pages_tell_nothing() -> StoreClient:
+async def a_log_whose_first_pages_have_no_provider() -> StoreClient:
     client = StoreClient(MemoryPlacementStore())
     for number in range(1, 8):
         await client.report(a_host(f"h{number}"))
@@ -69,13 +69,13 @@ async def a_log_whose_first_pages_tell_nothing() -> StoreClient:
 async def test_a_long_log_is_published_to_its_end_without_a_pause_and_before_a_stop(
     *, stops_at_once: bool
 ) -> None:
-    client = await a_log_whose_first_pages_tell_nothing()
+    client = await a_log_whose_first_pages_have_no_provider()
 
-    told = await told_of(client, stops_at_once=stops_at_once)
+    published = await published_by(client, stops_at_once=stops_at_once)
 
-    assert names_in(told) == {"h5", "h6", "h7"}
-    assert [gone.id for each in told for gone in each.gone] == [provider(f"h{n}") for n in range(1, 5)]
-    assert [each.at.position for each in told] == list(range(1, len(told) + 1))
+    assert names_in(published) == {"h5", "h6", "h7"}
+    assert [gone.id for each in published for gone in each.gone] == [provider(f"h{n}") for n in range(1, 5)]
+    assert [each.at.position for each in published] == list(range(1, len(published) + 1))
     async with client.store.lead_feed() as feed:
         assert feed is not None
         left = await feed.read()
@@ -84,7 +84,7 @@ async def test_a_long_log_is_published_to_its_end_without_a_pause_and_before_a_s
 
 async def test_after_a_short_page_the_next_change_is_published_soon() -> None:
     client = StoreClient(MemoryPlacementStore())
-    publisher = Told(Station(MemoryBroker().as_user(), "a-test"))
+    publisher = RecordingPublisher(Station(MemoryBroker().as_user(), "a-test"))
     part = ChangePublisher(client.store, (publisher,), PAGED)
     running = asyncio.create_task(part.run())
 
@@ -93,7 +93,7 @@ async def test_after_a_short_page_the_next_change_is_published_soon() -> None:
         for number in range(1, 4):
             await client.report(a_host(f"h{number}"))
             part.written()
-            while f"h{number}" not in names_in(publisher.told):
+            while f"h{number}" not in names_in(publisher.published):
                 await asyncio.sleep(0)
         await part.stop()
         await running

@@ -209,7 +209,7 @@ def test_the_simulated_driver_keeps_the_contract(kind: str) -> None:
     assert breaches(CONFORMING[kind]) == ()
 
 
-class Bad:
+class BadDriver:
     """A driver that makes one mistake with the tree of a correct one."""
 
     made = 0
@@ -243,8 +243,10 @@ def _overwrites_traits(_: ProviderTree, edited: ProviderTree) -> ProviderTree:
 
 
 def _new_child_each_time(_: ProviderTree, edited: ProviderTree) -> ProviderTree:
-    Bad.made += 1
-    child = TreeProvider(id=ProviderId(UUID(int=Bad.made)), name=f"new-{Bad.made}", parent=edited.root)
+    BadDriver.made += 1
+    child = TreeProvider(
+        id=ProviderId(UUID(int=BadDriver.made)), name=f"new-{BadDriver.made}", parent=edited.root
+    )
     return structs.replace(edited, providers={**edited.providers, child.id: child})
 
 
@@ -281,7 +283,7 @@ def _nothing_at_all(given: ProviderTree, _: ProviderTree) -> ProviderTree:
 def test_the_kit_finds_each_kind_of_bad_driver(
     wrong: Callable[[ProviderTree, ProviderTree], ProviderTree], breach: str
 ) -> None:
-    found = breaches(lambda: Bad(wrong))
+    found = breaches(lambda: BadDriver(wrong))
 
     assert any(breach in each for each in found), found
 

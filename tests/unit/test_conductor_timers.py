@@ -23,7 +23,7 @@ from tests.unit.test_conductor import NOON, RULES, Cell, failed, place
 SETTINGS = ConductorSettings(poll_ms=10_000, look_s=1000, rest_ms=250)
 
 
-class Scene:
+class TimersSetup:
     """Timers whose questions are recorded with their time, and never answered."""
 
     def __init__(self) -> None:
@@ -57,17 +57,17 @@ class Scene:
 
 def test_a_single_due_row_is_handled_at_once_and_those_soon_after_it_together() -> None:
     async def day() -> list[tuple[float, int]]:
-        scene = Scene()
+        setup = TimersSetup()
         told = asyncio.Event()
-        running = asyncio.create_task(run_until(told, (scene.timers,), 1))
+        running = asyncio.create_task(run_until(told, (setup.timers,), 1))
         await until_s(10)
-        await scene.spawn_failed(1)
+        await setup.spawn_failed(1)
         for number, at_s in ((2, 10.05), (3, 10.1), (4, 10.2)):
             await until_s(at_s)
-            await scene.spawn_failed(number)
+            await setup.spawn_failed(number)
         await until_s(20)
         told.set()
         await running
-        return scene.asked
+        return setup.asked
 
     assert run_simulated(day()) == [(10.0, 1), (10.25, 3)]

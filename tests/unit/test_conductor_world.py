@@ -83,7 +83,7 @@ NODES = HOSTS[3:]
 ROOM = 4
 SEEDS = range(150)
 
-Thing = tuple[InstanceId, int]
+Attempt = tuple[InstanceId, int]
 
 
 class World:
@@ -99,9 +99,9 @@ class World:
         self.orders: list[PlaceInCell] = []
         self.removed: set[InstanceId] = set()
         # Instances on a host, its answers, and the attempts that must not be built any more.
-        self.things: dict[ProviderId, set[Thing]] = {host: set() for host in HOSTS}
-        self.answers: dict[tuple[ProviderId, Thing], Message] = {}
-        self.over: set[tuple[ProviderId, Thing]] = set()
+        self.attempts: dict[ProviderId, set[Attempt]] = {host: set() for host in HOSTS}
+        self.answers: dict[tuple[ProviderId, Attempt], Message] = {}
+        self.over: set[tuple[ProviderId, Attempt]] = set()
         # By instance and number: how a node ended each rebuild; and the last one that was done.
         self.rebuilds: dict[tuple[InstanceId, int], InstanceRedeployed] = {}
         self.images: dict[InstanceId, int] = {}
@@ -264,8 +264,8 @@ class World:
     # Hosts
 
     def _spawn(self, order: SpawnInstance | DeployInstance) -> None:
-        thing = (order.instance, order.attempt)
-        where = (order.host, thing)
+        attempt = (order.instance, order.attempt)
+        where = (order.host, attempt)
         if where in self.over:
             return
         if order.host in NODES and self.chance.random() < 0.5:
@@ -287,13 +287,13 @@ class World:
         }
         if self.chance.random() < 0.35:
             return SpawnFailed(reason="no image", **about)  # type: ignore[arg-type]
-        self.things[order.host].add((order.instance, order.attempt))
+        self.attempts[order.host].add((order.instance, order.attempt))
         return InstanceSpawned(kind=kind_of(order.host), **about)  # type: ignore[arg-type]
 
     def _redeploy(self, order: RedeployInstance) -> None:
         assert order.host in NODES, order
         name = (order.instance, order.number)
-        is_there = (order.instance, order.attempt) in self.things[order.host]
+        is_there = (order.instance, order.attempt) in self.attempts[order.host]
         if name not in self.rebuilds:
             if order.number < self.images.get(order.instance, 0):
                 return
@@ -315,9 +315,9 @@ class World:
     def _destroy(self, order: DestroyInstance | UndeployInstance) -> None:
         if self.has_faults and self.chance.random() < 0.3:
             return  # it will be reminded
-        thing = (order.instance, order.attempt)
-        self.things[order.host].discard(thing)
-        self.over.add((order.host, thing))
+        attempt = (order.instance, order.attempt)
+        self.attempts[order.host].discard(attempt)
+        self.over.add((order.host, attempt))
         self.under_way.append(
             InstanceDestroyed(cell="c1", instance=order.instance, attempt=order.attempt, host=order.host)
         )
@@ -353,8 +353,8 @@ class World:
     # What must hold
 
     async def check(self) -> None:
-        for host, things in self.things.items():
-            for instance, attempt in things:
+        for host, attempts in self.attempts.items():
+            for instance, attempt in attempts:
                 holders = (instance, cleanup_consumer(instance, attempt))
                 paid = [await self.holds(holder) for holder in holders]
                 assert host in paid, (
@@ -389,7 +389,9 @@ class World:
             assert min(self.told[order.instance]) > SEQUENCE_BEFORE_CELL
             assert (ends[-1] == "deleted") == (order.instance in self.removed)
             assert row.cleanups == ()
-            stands = [host for host, things in self.things.items() for each, _ in things if each == row.id]
+            stands = [
+                host for host, attempts in self.attempts.items() for each, _ in attempts if each == row.id
+            ]
             held = await self.holds(row.id)
             if row.state == "active" and row.rebuild is not None and not row.rebuild.failure:
                 assert self.images[row.id] == row.rebuild.number
@@ -411,7 +413,7 @@ def share(host: ProviderId) -> Share:
     return Share(host=host, amounts=(ResourceAmount(provider=host, resource="VCPU", amount=1),))
 
 
-async def live(seed: int) -> World:
+async def run_world(seed: int) -> World:
     world = World(seed)
     await world.begin(instances=12)
     for n in range(150):
@@ -427,7 +429,7 @@ async def live(seed: int) -> World:
 def test_in_every_world_everything_ends_and_each_instance_on_a_host_has_a_claim(block: int) -> None:
     for seed in SEEDS[block : block + 50]:
         try:
-            asyncio.run(live(seed))
+            asyncio.run(run_world(seed))
         except AssertionError as wrong:
             raise AssertionError(f"seed {seed}: {wrong}") from wrong
 
@@ -439,7 +441,7 @@ def test_the_worlds_cover_every_end_and_every_path_to_it() -> None:
     rebuilds: set[str] = set()
     crashes = 0
     for seed in range(40):
-        world = asyncio.run(live(seed))
+        world = asyncio.run(run_world(seed))
         for row in world.rows.values():
             ends.add(row.state)
             reasons |= {each.reason.split(" ")[0] for each in row.failures} | {row.reason}

@@ -55,21 +55,21 @@ OTHER = Queue("town.other", QueueKind.WORK, (Binding(TOWN, "other"), Binding(TOW
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def journal_path(tmp_path: Path) -> Path:
     return tmp_path / "bus.journal"
 
 
-def left_by_a_kill(place: Path) -> Path:
+def files_after_a_kill(journal_path: Path) -> Path:
     """The files that the next process would find if this one were killed now."""
-    found = place.with_name(f"{place.name}-found")
+    found = journal_path.with_name(f"{journal_path.name}-found")
     for end in ("", "-wal"):
-        shutil.copy(f"{place}{end}", f"{found}{end}")
+        shutil.copy(f"{journal_path}{end}", f"{found}{end}")
     return found
 
 
 @contextmanager
-def found_after_a_kill(place: Path) -> Iterator[MemoryBroker]:
-    with kept_broker(left_by_a_kill(place)) as broker:
+def found_after_a_kill(journal_path: Path) -> Iterator[MemoryBroker]:
+    with kept_broker(files_after_a_kill(journal_path)) as broker:
         yield broker
 
 
@@ -84,16 +84,16 @@ async def until_written(connection: Connection) -> None:
     assert await publish(connection, parcel(b"a landmark", "other")) == [Receipt.CONFIRMED]
 
 
-async def test_confirmed_parcels_are_found_in_order_in_every_queue_that_took_them(place: Path) -> None:
+async def test_confirmed_parcels_are_found_in_order_in_every_queue_that_took_them(journal_path: Path) -> None:
     letter = structs.replace(
         parcel(7), headers={"a": "text", "n": 5}, reply_to="someone", content_type="text/plain"
     )
-    with kept_broker(place) as broker:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user("town"), world(WORK, OTHER)) as connection:
             await publish_bodies(connection, *range(5))
             await publish(connection, letter)
 
-            with found_after_a_kill(place) as found:
+            with found_after_a_kill(journal_path) as found:
                 for queue in (WORK.name, OTHER.name):
                     there = await waiting(found, queue)
                     assert bodies(there) == [0, 1, 2, 3, 4, 7]
@@ -102,13 +102,13 @@ async def test_confirmed_parcels_are_found_in_order_in_every_queue_that_took_the
                     assert there[-1].parcel == letter
 
 
-async def test_declared_objects_exist_after_a_restart(place: Path) -> None:
+async def test_declared_objects_exist_after_a_restart(journal_path: Path) -> None:
     rebound = structs.replace(WORK, bindings=(Binding(TOWN, "late"),))
-    with kept_broker(place) as broker:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
             await connection.declare(world(rebound))
 
-            with found_after_a_kill(place) as found:
+            with found_after_a_kill(journal_path) as found:
                 async with connected(found.as_user()) as again:
                     for key in ("work", "other", "late"):
                         await publish(again, structs.replace(parcel(1, key), mandatory=True))
@@ -117,16 +117,16 @@ async def test_declared_objects_exist_after_a_restart(place: Path) -> None:
 
 
 async def test_dead_letters_that_an_earlier_release_declared_without_a_limit_stay_and_get_one(
-    place: Path,
+    journal_path: Path,
 ) -> None:
     earlier = Limits(dead_length_max=None)  # type: ignore[arg-type]
     letter = Parcel(DEAD, WORK.name, b"a letter", persistent=True)
-    with kept_broker(place) as broker:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user(), objects_of(("c1",), limits=earlier)) as connection:
             publishing = await connection.open_publishing()
             assert await publishing.publish(letter) is Receipt.CONFIRMED
 
-            with found_after_a_kill(place) as found:
+            with found_after_a_kill(journal_path) as found:
                 limits = Limits(dead_length_max=1)
                 async with connected(found.as_user(), objects_of(("c1",), limits=limits)) as again:
                     assert await again.depth(DEAD_QUEUE) == 1
@@ -135,34 +135,34 @@ async def test_dead_letters_that_an_earlier_release_declared_without_a_limit_sta
 
 
 async def test_an_inbox_that_an_earlier_release_declared_as_a_work_queue_is_declared_anew(
-    place: Path,
+    journal_path: Path,
 ) -> None:
     earlier = Queue(IRONIC_EVENTS, QueueKind.WORK, (Binding(TOWN, "work"),))
-    with kept_broker(place) as broker:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(earlier, WORK)) as connection:
             await publish_bodies(connection, 1)
 
-            with found_after_a_kill(place) as found:
+            with found_after_a_kill(journal_path) as found:
                 async with connected(found.as_user(), objects_of(("c1",))) as again:
                     assert await again.depth(IRONIC_EVENTS) == 0
                     assert await again.depth(WORK.name) == 1
 
 
-async def test_declared_limits_hold_after_a_restart(place: Path) -> None:
+async def test_declared_limits_hold_after_a_restart(journal_path: Path) -> None:
     few = Limits(work_length_max=2)
-    with kept_broker(place) as broker:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(limits=few)) as connection:
             await publish_bodies(connection, 1, 2)
 
-            with found_after_a_kill(place) as found:
+            with found_after_a_kill(journal_path) as found:
                 async with connected(found.as_user(), world(limits=few)) as again:
                     assert await publish(again, parcel(3)) == [Receipt.REFUSED]
                     with pytest.raises(Refusal, match="declared with"):
                         await again.declare(world(limits=Limits()))
 
 
-async def test_transient_and_deleted_objects_are_gone_after_a_restart(place: Path) -> None:
-    with kept_broker(place) as broker:
+async def test_transient_and_deleted_objects_are_gone_after_a_restart(journal_path: Path) -> None:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER, QUESTIONS)) as connection:
             await publish(connection, structs.replace(parcel(1, "question"), persistent=False))
             await publish_bodies(connection, 1, 2)
@@ -170,14 +170,14 @@ async def test_transient_and_deleted_objects_are_gone_after_a_restart(place: Pat
             await connection.declare(world(WORK, OTHER))
             await publish_bodies(connection, 3)
 
-            with found_after_a_kill(place) as found:
+            with found_after_a_kill(journal_path) as found:
                 assert not await waiting(found, QUESTIONS.name)
                 assert bodies(await waiting(found)) == [3]
                 assert bodies(await waiting(found, OTHER.name)) == [1, 2, 3]
 
 
-async def test_an_object_deleted_before_it_was_written_leaves_nothing(place: Path) -> None:
-    with kept_broker(place) as broker:
+async def test_an_object_deleted_before_it_was_written_leaves_nothing(journal_path: Path) -> None:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
             publishing = await connection.open_publishing()
             stored = asyncio.create_task(publishing.publish(parcel(1)))
@@ -185,27 +185,29 @@ async def test_an_object_deleted_before_it_was_written_leaves_nothing(place: Pat
             broker.delete_queue(WORK.name)
             await within_patience(stored)
 
-            with found_after_a_kill(place) as found:
+            with found_after_a_kill(journal_path) as found:
                 assert bodies(await waiting(found, OTHER.name)) == [1]
                 with pytest.raises(NotFound):
                     await waiting(found)
 
 
-async def test_parcels_after_a_restart_are_not_confused_with_those_delivered_before(place: Path) -> None:
-    with kept_broker(place) as broker:
+async def test_parcels_after_a_restart_are_not_confused_with_those_delivered_before(
+    journal_path: Path,
+) -> None:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user(), world()) as connection:
             await publish_bodies(connection, *range(10))
             await drain(connection, WORK.name, 10)
-    with kept_broker(place) as broker:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user()) as connection:
             await publish_bodies(connection, 11)
 
-            with found_after_a_kill(place) as found:
+            with found_after_a_kill(journal_path) as found:
                 assert [(int(each.parcel.body), each.returns) for each in await waiting(found)] == [(11, 0)]
 
 
-async def test_acknowledged_parcels_are_gone_and_held_ones_are_redelivered_once(place: Path) -> None:
-    with kept_broker(place) as broker:
+async def test_acknowledged_parcels_are_gone_and_held_ones_are_redelivered_once(journal_path: Path) -> None:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
             await publish_bodies(connection, *range(6))
             consuming = await connection.open_consuming(WORK.name, prefetch=4)
@@ -214,7 +216,7 @@ async def test_acknowledged_parcels_are_gone_and_held_ones_are_redelivered_once(
             await receive(consuming, 1)
             await until_written(connection)
 
-            with found_after_a_kill(place) as found:
+            with found_after_a_kill(journal_path) as found:
                 there = await waiting(found)
     assert [(int(each.parcel.body), each.returns) for each in there] == [
         (0, 1),
@@ -226,9 +228,9 @@ async def test_acknowledged_parcels_are_gone_and_held_ones_are_redelivered_once(
 
 
 async def test_redeliveries_are_counted_across_restarts_and_only_while_a_consumer_holds_the_parcel(
-    place: Path,
+    journal_path: Path,
 ) -> None:
-    with kept_broker(place) as broker:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
             await publish_bodies(connection, 1, 2)
             consuming = await connection.open_consuming(WORK.name, prefetch=1)
@@ -240,34 +242,34 @@ async def test_redeliveries_are_counted_across_restarts_and_only_while_a_consume
             await until_written(connection)
 
     for returns in (4, 5, 6):
-        with kept_broker(place) as broker:
+        with kept_broker(journal_path) as broker:
             # A process in which no consumer takes anything adds nothing.
             async with connected(broker.as_user()) as connection:
                 assert await connection.depth(WORK.name) == 2
-        with kept_broker(place) as broker:
+        with kept_broker(journal_path) as broker:
             async with connected(broker.as_user()) as connection:
                 consuming = await connection.open_consuming(WORK.name, prefetch=1)
                 (held,) = await receive(consuming, 1)
                 assert (held.parcel.body, held.returns) == (b"1", returns)
-    with kept_broker(place) as broker:
+    with kept_broker(journal_path) as broker:
         assert [each.returns for each in await waiting(broker)] == [7, 0]
 
 
-async def test_a_queue_without_a_count_says_only_that_a_parcel_was_redelivered(place: Path) -> None:
+async def test_a_queue_without_a_count_says_only_that_a_parcel_was_redelivered(journal_path: Path) -> None:
     for _ in range(3):
-        with kept_broker(place) as broker:
+        with kept_broker(journal_path) as broker:
             async with connected(broker.as_user(), world(QUESTIONS)) as connection:
                 if not await connection.depth(QUESTIONS.name):
                     await publish_bodies(connection, 1, routing_key="question")
                 await receive(await connection.open_consuming(QUESTIONS.name, prefetch=1), 1)
-    with kept_broker(place) as broker:
+    with kept_broker(journal_path) as broker:
         assert [each.returns for each in await waiting(broker, QUESTIONS.name)] == [1]
 
 
-async def test_a_parcel_redelivered_too_often_is_a_dead_letter_after_the_restart(place: Path) -> None:
+async def test_a_parcel_redelivered_too_often_is_a_dead_letter_after_the_restart(journal_path: Path) -> None:
     limits = Limits(deliveries_max=DELIVERIES_MAX_LEAST)
     everything = world(WORK, OTHER, DEAD_LETTERS, limits=limits)
-    with kept_broker(place) as broker:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user(), everything) as connection:
             await publish_bodies(connection, 1)
             consuming = await connection.open_consuming(WORK.name, prefetch=1)
@@ -276,7 +278,7 @@ async def test_a_parcel_redelivered_too_often_is_a_dead_letter_after_the_restart
                 await consuming.give_back(held.tag)
             await receive(consuming, 1)
             await until_written(connection)
-            left = left_by_a_kill(place)
+            left = files_after_a_kill(journal_path)
 
     with kept_broker(left) as broker:
         assert not await waiting(broker)
@@ -291,12 +293,12 @@ async def test_a_parcel_redelivered_too_often_is_a_dead_letter_after_the_restart
     assert letter.parcel.headers[headers.BROKER_QUEUE] == WORK.name
 
 
-async def test_a_torn_end_is_dropped_and_nothing_before_it(place: Path) -> None:
-    with kept_broker(place) as broker:
+async def test_a_torn_end_is_dropped_and_nothing_before_it(journal_path: Path) -> None:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user(), world()) as connection:
             for number in range(4):
                 await publish_bodies(connection, number)
-            left = left_by_a_kill(place)
+            left = files_after_a_kill(journal_path)
     torn = Path(f"{left}-wal")
     os.truncate(torn, torn.stat().st_size - 100)
 
@@ -304,12 +306,12 @@ async def test_a_torn_end_is_dropped_and_nothing_before_it(place: Path) -> None:
         assert bodies(await waiting(broker)) == [0, 1, 2]
 
 
-async def test_an_end_with_wrong_bytes_in_it_is_dropped_and_nothing_before_it(place: Path) -> None:
-    with kept_broker(place) as broker:
+async def test_an_end_with_wrong_bytes_in_it_is_dropped_and_nothing_before_it(journal_path: Path) -> None:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user(), world()) as connection:
             for number in range(4):
                 await publish_bodies(connection, number)
-            left = left_by_a_kill(place)
+            left = files_after_a_kill(journal_path)
     with Path(f"{left}-wal").open("r+b") as log:
         log.seek(-50, os.SEEK_END)
         log.write(b"\x55" * 20)
@@ -318,10 +320,10 @@ async def test_an_end_with_wrong_bytes_in_it_is_dropped_and_nothing_before_it(pl
         assert bodies(await waiting(broker)) == [0, 1, 2]
 
 
-async def test_the_files_stay_small_under_constant_traffic(place: Path) -> None:
+async def test_the_files_stay_small_under_constant_traffic(journal_path: Path) -> None:
     body = b"x" * 10_000
     rounds, in_flight = 60, 50
-    with kept_broker(place) as broker:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
             consuming = await connection.open_consuming(WORK.name, prefetch=in_flight)
             other = await connection.open_consuming(OTHER.name, prefetch=in_flight)
@@ -333,7 +335,7 @@ async def test_the_files_stay_small_under_constant_traffic(place: Path) -> None:
                     await publish(connection, *[parcel(body, "neither")])
                     await each.acknowledge(held[-1].tag, multiple=True)
                 await publish(connection, *[parcel(body)] * in_flight)
-            sizes = [Path(f"{place}{end}").stat().st_size for end in ("", "-wal")]
+            sizes = [Path(f"{journal_path}{end}").stat().st_size for end in ("", "-wal")]
 
     at_once = 2 * 2 * in_flight * len(body)
     assert rounds * at_once > 50 * 1024 * 1024
@@ -341,13 +343,13 @@ async def test_the_files_stay_small_under_constant_traffic(place: Path) -> None:
     assert sizes[1] < 2 * CHECKPOINT_PAGES * PAGE_BYTES
 
 
-async def test_a_second_process_is_refused_with_the_id_of_the_first(place: Path) -> None:
+async def test_a_second_process_is_refused_with_the_id_of_the_first(journal_path: Path) -> None:
     holder = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
         "import sys; from bus.memory import kept_broker\n"
         "with kept_broker(sys.argv[1]): print('mine', flush=True); sys.stdin.read()",
-        place,
+        journal_path,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -356,9 +358,9 @@ async def test_a_second_process_is_refused_with_the_id_of_the_first(place: Path)
         assert await within_patience(holder.stdout.readline()) == b"mine\n"
         with (
             pytest.raises(
-                JournalTakenError, match=f"{place} is the journal of the running process {holder.pid}"
+                JournalTakenError, match=f"{journal_path} is the journal of the running process {holder.pid}"
             ),
-            kept_broker(place),
+            kept_broker(journal_path),
         ):
             pass
     finally:
@@ -366,43 +368,51 @@ async def test_a_second_process_is_refused_with_the_id_of_the_first(place: Path)
         await holder.wait()
 
     # The lock ends with its process, however that ended.
-    with kept_broker(place) as broker:
+    with kept_broker(journal_path) as broker:
         assert isinstance(broker, MemoryBroker)
 
 
-async def test_a_file_that_is_no_journal_is_left_alone(place: Path) -> None:
-    place.write_text("precious " * 100)
-    with pytest.raises(JournalUnreadableError, match="cannot be read as a journal"), kept_broker(place):
+async def test_a_file_that_is_no_journal_is_left_alone(journal_path: Path) -> None:
+    journal_path.write_text("precious " * 100)
+    with (
+        pytest.raises(JournalUnreadableError, match="cannot be read as a journal"),
+        kept_broker(journal_path),
+    ):
         pass
-    assert place.read_text() == "precious " * 100
+    assert journal_path.read_text() == "precious " * 100
 
-    place.unlink()
-    with sqlite3.connect(place) as other:
+    journal_path.unlink()
+    with sqlite3.connect(journal_path) as other:
         other.execute("CREATE TABLE precious (thing TEXT)")
     other.close()
-    with pytest.raises(JournalUnreadableError, match="the database of another program"), kept_broker(place):
+    with (
+        pytest.raises(JournalUnreadableError, match="the database of another program"),
+        kept_broker(journal_path),
+    ):
         pass
 
 
-async def test_a_journal_of_another_version_is_refused_with_both_versions(place: Path) -> None:
-    with kept_broker(place):
+async def test_a_journal_of_another_version_is_refused_with_both_versions(journal_path: Path) -> None:
+    with kept_broker(journal_path):
         pass
-    with sqlite3.connect(place) as newer:
+    with sqlite3.connect(journal_path) as newer:
         newer.execute("PRAGMA user_version = 9")
     newer.close()
 
     with (
         pytest.raises(JournalUnreadableError, match="version 9, this program reads version 1"),
-        kept_broker(place),
+        kept_broker(journal_path),
     ):
         pass
 
 
-async def test_nothing_is_confirmed_while_the_disk_is_full_and_everything_once_it_is_not(place: Path) -> None:
-    with kept_broker(place) as broker:
+async def test_nothing_is_confirmed_while_the_disk_is_full_and_everything_once_it_is_not(
+    journal_path: Path,
+) -> None:
+    with kept_broker(journal_path) as broker:
         async with connected(broker.as_user(), world()) as connection:
             await publish_bodies(connection, 1)
-            with files_no_larger_than(Path(f"{place}-wal").stat().st_size):
+            with files_no_larger_than(Path(f"{journal_path}-wal").stat().st_size):
                 publishing = await connection.open_publishing()
                 waiting_for_room = asyncio.create_task(publishing.publish(parcel(2)))
 
@@ -414,7 +424,7 @@ async def test_nothing_is_confirmed_while_the_disk_is_full_and_everything_once_i
 
             assert await within_patience(waiting_for_room) is Receipt.CONFIRMED
             assert not connection.blocked
-            with found_after_a_kill(place) as found:
+            with found_after_a_kill(journal_path) as found:
                 assert bodies(await waiting(found)) == [1, 2]
 
 
@@ -431,8 +441,8 @@ def files_no_larger_than(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-async def test_a_connection_after_the_end_gets_the_error(place: Path) -> None:
-    with kept_broker(place) as broker:
+async def test_a_connection_after_the_end_gets_the_error(journal_path: Path) -> None:
+    with kept_broker(journal_path) as broker:
         connection = await broker.as_user().connect()
 
     with pytest.raises(ConnectionLost, match="was stopped"):
@@ -442,9 +452,9 @@ async def test_a_connection_after_the_end_gets_the_error(place: Path) -> None:
 
 
 async def test_a_publish_that_waits_for_the_disk_when_the_broker_stops_is_lost_and_not_confirmed(
-    place: Path,
+    journal_path: Path,
 ) -> None:
-    with kept_broker(place) as broker:
+    with kept_broker(journal_path) as broker:
         connection = await broker.as_user().connect()
         await connection.declare(world())
         publishing = await connection.open_publishing()
@@ -455,5 +465,5 @@ async def test_a_publish_that_waits_for_the_disk_when_the_broker_stops_is_lost_a
     with pytest.raises(ConnectionLost):
         await within_patience(waiting_for_disk)
     # Only the confirm is lost.
-    with kept_broker(place) as broker:
+    with kept_broker(journal_path) as broker:
         assert bodies(await waiting(broker)) == [1]

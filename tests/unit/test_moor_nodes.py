@@ -25,7 +25,7 @@ INSTANCE = InstanceId(UUID(int=500))
 FREE = Offer(resource_class="CUSTOM_BAREMETAL", reserved=False)
 
 
-class Scene:
+class NodesSetup:
     """Three nodes of a simulated Ironic; a daemon has rows of the first two, and of one that Ironic has no more."""
 
     def __init__(self, rows: IronicStore) -> None:
@@ -74,16 +74,16 @@ class Scene:
             await api.close()
 
 
-async def a_scene() -> Scene:
-    scene = Scene(MemoryIronicStore())
-    await scene.fill()
-    return scene
+async def a_nodes_setup() -> NodesSetup:
+    setup = NodesSetup(MemoryIronicStore())
+    await setup.fill()
+    return setup
 
 
 async def test_ironic_and_the_rows_are_put_side_by_side() -> None:
-    scene = await a_scene()
-    scene.ironic.set_maintenance("node-00000", is_on=True)
-    async with scene.reader() as reader:
+    setup = await a_nodes_setup()
+    setup.ironic.set_maintenance("node-00000", is_on=True)
+    async with setup.reader() as reader:
         found = await reader.all()
 
     assert found.unreadable == ()
@@ -100,15 +100,15 @@ async def test_ironic_and_the_rows_are_put_side_by_side() -> None:
         "Ironic deploys",
     )
     assert unknown.offered.reasons == ("no daemon knows the node yet",)
-    assert gone.id == scene.gone
+    assert gone.id == setup.gone
     assert gone.offered.reasons[0] == "the node is deleted in Ironic"
 
 
 async def test_without_ironic_a_node_is_shown_as_last_known() -> None:
-    scene = await a_scene()
-    async with scene.reader(asks_ironic=False) as reader:
+    setup = await a_nodes_setup()
+    async with setup.reader(asks_ironic=False) as reader:
         found = (await reader.all()).nodes
-        named = await reader.find(["node-00001", str(scene.ids[0]), "nope", str(UUID(int=1))])
+        named = await reader.find(["node-00001", str(setup.ids[0]), "nope", str(UUID(int=1))])
 
     assert {each.name: each.ironic is not None for each in found} == dict.fromkeys(
         ("node-00000", "node-00001", "node-00002"), True
@@ -117,22 +117,22 @@ async def test_without_ironic_a_node_is_shown_as_last_known() -> None:
 
 
 async def test_without_the_rows_nothing_is_known_to_be_offered() -> None:
-    scene = await a_scene()
-    async with scene.reader(has_rows=False) as reader:
+    setup = await a_nodes_setup()
+    async with setup.reader(has_rows=False) as reader:
         found = (await reader.all()).nodes
-        named = await reader.find(["node-00002", str(scene.ids[2])])
+        named = await reader.find(["node-00002", str(setup.ids[2])])
 
     assert len(found) == 3
     assert {each.offered.reasons for each in found} == {("the daemons' rows were not looked into",)}
-    assert [each and each.id for each in named.values()] == [scene.ids[2], scene.ids[2]]
+    assert [each and each.id for each in named.values()] == [setup.ids[2], setup.ids[2]]
 
 
 async def test_an_unreadable_node_is_reported_and_the_others_are_shown() -> None:
-    scene = await a_scene()
-    listed = {"nodes": [{"uuid": str(scene.ids[0])}, {"uuid": str(scene.ids[1]), "provision_state": 5}]}
+    setup = await a_nodes_setup()
+    listed = {"nodes": [{"uuid": str(setup.ids[0])}, {"uuid": str(setup.ids[1]), "provision_state": 5}]}
     transport = httpx.MockTransport(lambda _: httpx.Response(200, json=listed))
-    async with scene.reader(transport=transport) as reader:
+    async with setup.reader(transport=transport) as reader:
         found = await reader.all()
 
-    assert {each.id for each in found.unreadable} == {scene.ids[0], scene.ids[1]}
+    assert {each.id for each in found.unreadable} == {setup.ids[0], setup.ids[1]}
     assert [each.ironic for each in found.nodes] == [None] * len(found.nodes)

@@ -26,7 +26,7 @@ def _garbage() -> Iterator[None]:
     gc.unfreeze()
 
 
-class Ends:
+class EndsAtOnce:
     """A part that ends at once; the worker ends with it."""
 
     async def run(self) -> None:
@@ -44,10 +44,10 @@ def first_line(caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
 async def test_a_worker_first_logs_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
     whole = about("conductor", cell="c1", brokers=("amqp://u:x@h/",), database="postgresql://u:x@h/n")
     with caplog.at_level(logging.INFO):
-        await run_worker(whole, (Ends(),), 5, health_at=ANY_PORT)
+        await run_worker(whole, (EndsAtOnce(),), 5, health_at=ANY_PORT)
         line = first_line(caplog)
         caplog.clear()
-        await run_worker(about("scheduler"), (Ends(),), 5)
+        await run_worker(about("scheduler"), (EndsAtOnce(),), 5)
 
     health = vars(line)["health"]
     assert health.startswith("http://127.0.0.1:")
@@ -125,7 +125,7 @@ async def test_a_worker_that_still_waits_for_its_preconditions_stops_when_told()
     assert part.status.state is State.STARTING
 
 
-class Broken:
+class BuggyReport:
     """A bug in the report of the worker's parts."""
 
     @property
@@ -138,5 +138,5 @@ async def test_a_bug_in_the_health_check_ends_the_worker() -> None:
     part = Supervised("a part", asyncio.Event().wait)
     with pytest.raises(TypeError, match="planted"):
         async with asyncio.timeout(30):
-            await run_worker(about("placement"), (part,), 5, stations=(Broken(),))
+            await run_worker(about("placement"), (part,), 5, stations=(BuggyReport(),))
     assert part.status.state is State.ENDED

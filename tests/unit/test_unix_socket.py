@@ -27,51 +27,51 @@ PATIENCE_S = 10
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def socket_path() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="moor-") as directory:
         yield Path(directory) / "bus.sock"
 
 
-async def test_only_its_owner_may_use_the_socket(place: Path) -> None:
-    async with serve_unix(MemoryBroker(), place):
-        mode = place.stat().st_mode
+async def test_only_its_owner_may_use_the_socket(socket_path: Path) -> None:
+    async with serve_unix(MemoryBroker(), socket_path):
+        mode = socket_path.stat().st_mode
 
     assert stat.S_ISSOCK(mode)
     assert stat.S_IMODE(mode) == 0o600
-    assert not place.exists()
+    assert not socket_path.exists()
 
 
-async def test_a_socket_that_a_dead_process_left_is_replaced(place: Path) -> None:
+async def test_a_socket_that_a_dead_process_left_is_replaced(socket_path: Path) -> None:
     left = socket.socket(socket.AF_UNIX)
-    left.bind(str(place))
+    left.bind(str(socket_path))
     left.close()
 
-    async with serve_unix(MemoryBroker(), place):
-        await (await UnixBroker(place).connect()).close()
+    async with serve_unix(MemoryBroker(), socket_path):
+        await (await UnixBroker(socket_path).connect()).close()
 
 
-async def test_a_socket_in_use_is_left_to_its_server(place: Path) -> None:
-    async with serve_unix(MemoryBroker(), place):
+async def test_a_socket_in_use_is_left_to_its_server(socket_path: Path) -> None:
+    async with serve_unix(MemoryBroker(), socket_path):
         with pytest.raises(SocketTakenError, match="served by another process"):
-            async with serve_unix(MemoryBroker(), place):
+            async with serve_unix(MemoryBroker(), socket_path):
                 pass
 
-        await (await UnixBroker(place).connect()).close()
+        await (await UnixBroker(socket_path).connect()).close()
 
 
-async def test_a_file_that_is_no_socket_is_left_alone(place: Path) -> None:
-    place.write_text("precious")
+async def test_a_file_that_is_no_socket_is_left_alone(socket_path: Path) -> None:
+    socket_path.write_text("precious")
 
     with pytest.raises(SocketTakenError, match="is not a socket"):
-        async with serve_unix(MemoryBroker(), place):
+        async with serve_unix(MemoryBroker(), socket_path):
             pass
 
-    assert place.read_text() == "precious"
+    assert socket_path.read_text() == "precious"
 
 
-async def test_a_path_that_is_too_long_is_refused_with_the_bound(place: Path) -> None:
+async def test_a_path_that_is_too_long_is_refused_with_the_bound(socket_path: Path) -> None:
     with pytest.raises(SocketTakenError, match="at most 107 bytes"):
-        async with serve_unix(MemoryBroker(), place.with_name("x" * 108)):
+        async with serve_unix(MemoryBroker(), socket_path.with_name("x" * 108)):
             pass
 
 
@@ -89,15 +89,15 @@ asyncio.run(serve())
 """
 
 
-async def test_another_process_serves_and_is_killed_and_is_replaced(place: Path) -> None:
+async def test_another_process_serves_and_is_killed_and_is_replaced(socket_path: Path) -> None:
     server = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SERVES_UNTIL_KILLED, place, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", SERVES_UNTIL_KILLED, socket_path, stdout=asyncio.subprocess.PIPE
     )
     try:
         async with asyncio.timeout(PATIENCE_S):
             assert server.stdout is not None
             assert await server.stdout.readline() == b"serving\n"
-            connection = await UnixBroker(place).connect()
+            connection = await UnixBroker(socket_path).connect()
             await connection.declare(Objects((Exchange("moor.town"),)))
             publishing = await connection.open_publishing()
             assert await publishing.publish(Parcel("moor.town", "", b"{}")) is Receipt.CONFIRMED
@@ -108,15 +108,15 @@ async def test_another_process_serves_and_is_killed_and_is_replaced(place: Path)
     with pytest.raises(ConnectionLost):
         async with asyncio.timeout(PATIENCE_S):
             await publishing.publish(Parcel("moor.town", "", b"{}"))
-    with pytest.raises(ConnectionLost, match="nobody serves a bus"):
-        await UnixBroker(place).connect()
-    async with serve_unix(MemoryBroker(), place):
-        await (await UnixBroker(place).connect()).close()
+    with pytest.raises(ConnectionLost, match="no process serves a bus"):
+        await UnixBroker(socket_path).connect()
+    async with serve_unix(MemoryBroker(), socket_path):
+        await (await UnixBroker(socket_path).connect()).close()
 
 
-async def test_without_a_server_there_is_no_connection(place: Path) -> None:
-    with pytest.raises(ConnectionLost, match="nobody serves a bus"):
-        await UnixBroker(place).connect()
+async def test_without_a_server_there_is_no_connection(socket_path: Path) -> None:
+    with pytest.raises(ConnectionLost, match="no process serves a bus"):
+        await UnixBroker(socket_path).connect()
 
 
 @pytest.mark.parametrize(
@@ -132,10 +132,10 @@ async def test_without_a_server_there_is_no_connection(place: Path) -> None:
     ],
     ids=["too long", "no request", "no hello", "another protocol", "no text", "too deep", "cut off"],
 )
-async def test_invalid_bytes_end_their_connection_and_no_other(place: Path, noise: bytes) -> None:
-    async with serve_unix(MemoryBroker(), place):
-        bystander = await UnixBroker(place).connect()
-        reader, writer = await asyncio.open_unix_connection(place)
+async def test_invalid_bytes_end_their_connection_and_no_other(socket_path: Path, noise: bytes) -> None:
+    async with serve_unix(MemoryBroker(), socket_path):
+        bystander = await UnixBroker(socket_path).connect()
+        reader, writer = await asyncio.open_unix_connection(socket_path)
         writer.write(noise)
 
         async with asyncio.timeout(PATIENCE_S):
@@ -145,9 +145,9 @@ async def test_invalid_bytes_end_their_connection_and_no_other(place: Path, nois
         await bystander.declare(Objects())
 
 
-async def test_an_oversized_message_is_refused_before_it_is_sent(place: Path) -> None:
-    async with serve_unix(MemoryBroker(), place):
-        connection = await UnixBroker(place).connect()
+async def test_an_oversized_message_is_refused_before_it_is_sent(socket_path: Path) -> None:
+    async with serve_unix(MemoryBroker(), socket_path):
+        connection = await UnixBroker(socket_path).connect()
         await connection.declare(Objects((Exchange("moor.town"),)))
         publishing = await connection.open_publishing()
 
@@ -157,12 +157,12 @@ async def test_an_oversized_message_is_refused_before_it_is_sent(place: Path) ->
         await publishing.publish(Parcel("moor.town", "", b"fits"))
 
 
-async def test_message_objects_from_a_client_are_not_accepted(place: Path) -> None:
+async def test_message_objects_from_a_client_are_not_accepted(socket_path: Path) -> None:
     """Messages cannot travel on a socket; accepting objects from a client would bypass the checks of its bytes."""
     broker = MemoryBroker()
     work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
-    async with serve_unix(broker, place):
-        connection = await UnixBroker(place).connect()
+    async with serve_unix(broker, socket_path):
+        connection = await UnixBroker(socket_path).connect()
         await connection.declare(Objects((Exchange("moor.town"),), (work,)))
         made_up = (Envelope(message=Message()),)
         publishing = await connection.open_publishing()
@@ -175,9 +175,11 @@ async def test_message_objects_from_a_client_are_not_accepted(place: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["\ud800", "x" * 256], ids=["no text", "too long"])
-async def test_a_name_that_cannot_be_encoded_is_refused_and_others_are_not(place: Path, text: str) -> None:
-    async with serve_unix(MemoryBroker(), place):
-        connection = await UnixBroker(place).connect()
+async def test_a_name_that_cannot_be_encoded_is_refused_and_others_are_not(
+    socket_path: Path, text: str
+) -> None:
+    async with serve_unix(MemoryBroker(), socket_path):
+        connection = await UnixBroker(socket_path).connect()
         await connection.declare(Objects((Exchange("moor.town"),)))
         publishing = await connection.open_publishing()
 
@@ -188,18 +190,18 @@ async def test_a_name_that_cannot_be_encoded_is_refused_and_others_are_not(place
         await publishing.publish(Parcel("moor.town", "", b"fits"))
 
 
-async def test_the_end_of_the_server_is_the_end_of_its_connections(place: Path) -> None:
-    async with serve_unix(MemoryBroker(), place):
-        connection = await UnixBroker(place).connect()
+async def test_the_end_of_the_server_is_the_end_of_its_connections(socket_path: Path) -> None:
+    async with serve_unix(MemoryBroker(), socket_path):
+        connection = await UnixBroker(socket_path).connect()
 
     with pytest.raises(ConnectionLost):
         await connection.depth("any")
 
 
-async def test_parcels_of_a_vanished_client_go_to_another(place: Path) -> None:
+async def test_parcels_of_a_vanished_client_go_to_another(socket_path: Path) -> None:
     work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
-    async with serve_unix(MemoryBroker(), place):
-        staying, vanishing = await UnixBroker(place).connect(), await UnixBroker(place).connect()
+    async with serve_unix(MemoryBroker(), socket_path):
+        staying, vanishing = await UnixBroker(socket_path).connect(), await UnixBroker(socket_path).connect()
         await staying.declare(Objects((Exchange("moor.town"),), (work,)))
         held = await vanishing.open_consuming("work", prefetch=1)
         await (await staying.open_publishing()).publish(Parcel("moor.town", "work", b"{}"))
@@ -213,11 +215,13 @@ async def test_parcels_of_a_vanished_client_go_to_another(place: Path) -> None:
         assert delivery.returns == 1
 
 
-async def test_a_client_with_too_much_under_way_is_read_again_when_half_of_it_is_done(place: Path) -> None:
+async def test_a_client_with_too_much_under_way_is_read_again_when_half_of_it_is_done(
+    socket_path: Path,
+) -> None:
     broker, count = MemoryBroker(), REQUESTS_UNDER_WAY_MAX * 3
     work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
-    async with serve_unix(broker, place):
-        connection = await UnixBroker(place).connect()
+    async with serve_unix(broker, socket_path):
+        connection = await UnixBroker(socket_path).connect()
         await connection.declare(Objects((Exchange("moor.town"),), (work,)))
         publishing = await connection.open_publishing()
         broker.set_alarm()
@@ -225,7 +229,7 @@ async def test_a_client_with_too_much_under_way_is_read_again_when_half_of_it_is
             asyncio.create_task(publishing.publish(Parcel("moor.town", "work", b"%d" % number * 100)))
             for number in range(count)
         ]
-        other = await UnixBroker(place).connect()
+        other = await UnixBroker(socket_path).connect()
         assert await other.depth("work") == 0
 
         broker.end_alarm()
@@ -240,23 +244,23 @@ async def test_a_client_with_too_much_under_way_is_read_again_when_half_of_it_is
         assert bodies == [b"%d" % number * 100 for number in range(count)]
 
 
-async def test_a_broker_that_sends_nothing_is_lost_and_not_waited_for(place: Path) -> None:
+async def test_a_broker_that_sends_nothing_is_lost_and_not_waited_for(socket_path: Path) -> None:
     over = asyncio.Event()
 
     async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await over.wait()
         writer.close()
 
-    async with await asyncio.start_unix_server(say_nothing, place):
+    async with await asyncio.start_unix_server(say_nothing, socket_path):
         with pytest.raises(ConnectionLost, match=r"no answer within 0\.05 s"):
-            await UnixBroker(place, answer_s_max=0.05).connect()
+            await UnixBroker(socket_path, answer_s_max=0.05).connect()
         over.set()
 
 
-async def test_a_broker_with_an_alarm_is_waited_for(place: Path) -> None:
+async def test_a_broker_with_an_alarm_is_waited_for(socket_path: Path) -> None:
     memory = MemoryBroker()
-    async with serve_unix(memory, place):
-        connection = await UnixBroker(place, answer_s_max=0.02).connect()
+    async with serve_unix(memory, socket_path):
+        connection = await UnixBroker(socket_path, answer_s_max=0.02).connect()
         await connection.declare(
             Objects((Exchange("x"),), (Queue("q", QueueKind.WORK, (Binding("x", "#"),)),))
         )

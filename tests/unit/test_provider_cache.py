@@ -51,12 +51,12 @@ NUMA = provider("numa-1")
 THREE_CPUS = a_share(HOST, amounts(HOST, VCPU=3))
 
 
-class GivenUpError(Exception):
+class AbandonedError(Exception):
     """A transaction is left with this error."""
 
 
 @pytest_asyncio.fixture(params=("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)))
-async def batchers(request: pytest.FixtureRequest) -> AsyncIterator[tuple[StoreClient, StoreClient]]:
+async def two_stores(request: pytest.FixtureRequest) -> AsyncIterator[tuple[StoreClient, StoreClient]]:
     """Two stores on one database that have cached a host of four VCPU."""
     async with migrated_database(request.param) as url:
         stores = SqlPlacementStore(url), SqlPlacementStore(url)
@@ -71,30 +71,30 @@ async def batchers(request: pytest.FixtureRequest) -> AsyncIterator[tuple[StoreC
 
 
 async def test_claims_of_this_store_count_in_its_next_batch(
-    batchers: tuple[StoreClient, StoreClient],
+    two_stores: tuple[StoreClient, StoreClient],
 ) -> None:
-    ours, _ = batchers
+    ours, _ = two_stores
     await ours.ask(a_claim(THREE_CPUS, WEB))
 
     assert isinstance(await ours.ask_one(a_claim(THREE_CPUS, DB)), DoesNotFit)
 
 
-async def test_claims_of_another_store_are_seen(batchers: tuple[StoreClient, StoreClient]) -> None:
-    ours, theirs = batchers
+async def test_claims_of_another_store_are_seen(two_stores: tuple[StoreClient, StoreClient]) -> None:
+    ours, theirs = two_stores
     await theirs.ask(a_claim(THREE_CPUS, WEB))
 
     assert isinstance(await ours.ask_one(a_claim(THREE_CPUS, DB)), DoesNotFit)
 
 
-async def test_a_report_to_the_same_store_is_seen(batchers: tuple[StoreClient, StoreClient]) -> None:
-    ours, _ = batchers
+async def test_a_report_to_the_same_store_is_seen(two_stores: tuple[StoreClient, StoreClient]) -> None:
+    ours, _ = two_stores
     await ours.report(_grown())
 
     assert isinstance(await ours.ask_one(a_claim(ONE_CPU)), MovedRoots)
 
 
-async def test_a_report_to_another_store_is_seen(batchers: tuple[StoreClient, StoreClient]) -> None:
-    ours, theirs = batchers
+async def test_a_report_to_another_store_is_seen(two_stores: tuple[StoreClient, StoreClient]) -> None:
+    ours, theirs = two_stores
     await theirs.report(_grown())
 
     assert isinstance(await ours.ask_one(a_claim(ONE_CPU)), MovedRoots)
@@ -103,9 +103,9 @@ async def test_a_report_to_another_store_is_seen(batchers: tuple[StoreClient, St
 
 
 async def test_a_report_about_a_child_is_seen(
-    batchers: tuple[StoreClient, StoreClient],
+    two_stores: tuple[StoreClient, StoreClient],
 ) -> None:
-    ours, theirs = batchers
+    ours, theirs = two_stores
     await theirs.report(a_report(_a_numa_node(VCPU=1)))
     asked = amounts(NUMA, VCPU=2)
     assert isinstance(await ours.ask_one(a_claim(a_share(HOST, asked, {HOST: 2}))), DoesNotFit)
@@ -114,17 +114,17 @@ async def test_a_report_about_a_child_is_seen(
     assert await ours.ask_one(a_claim(a_share(HOST, asked, {HOST: 3}))) == Claimed()
 
 
-async def test_a_host_that_another_store_deleted_is_gone(batchers: tuple[StoreClient, StoreClient]) -> None:
-    ours, theirs = batchers
+async def test_a_host_that_another_store_deleted_is_gone(two_stores: tuple[StoreClient, StoreClient]) -> None:
+    ours, theirs = two_stores
     await theirs.report(a_report(removed=(HOST,)))
 
     assert await ours.ask_one(a_claim(ONE_CPU)) == MovedRoots(gone=(HOST,))
 
 
 async def test_a_host_that_another_store_created_again_is_found(
-    batchers: tuple[StoreClient, StoreClient],
+    two_stores: tuple[StoreClient, StoreClient],
 ) -> None:
-    ours, theirs = batchers
+    ours, theirs = two_stores
     await theirs.report(a_report(removed=(HOST,)))
     await theirs.report(a_host("host-2"), a_host("host-1"))
     state = await theirs.provider(HOST)
@@ -134,9 +134,9 @@ async def test_a_host_that_another_store_created_again_is_found(
 
 
 async def test_a_report_finds_a_host_that_another_store_created_again(
-    batchers: tuple[StoreClient, StoreClient],
+    two_stores: tuple[StoreClient, StoreClient],
 ) -> None:
-    ours, theirs = batchers
+    ours, theirs = two_stores
     await theirs.report(a_report(removed=(HOST,)))
     await theirs.report(a_host("host-2"), a_host("host-1"))
     shape = (await theirs.provider(HOST)).shape
@@ -145,9 +145,9 @@ async def test_a_report_finds_a_host_that_another_store_created_again(
 
 
 async def test_a_report_finds_no_host_that_another_store_deleted(
-    batchers: tuple[StoreClient, StoreClient],
+    two_stores: tuple[StoreClient, StoreClient],
 ) -> None:
-    ours, theirs = batchers
+    ours, theirs = two_stores
     await theirs.report(a_report(removed=(HOST,), sequence=7))
     late = a_report(a_provider("host-1", holds=inventories(VCPU=4)), sequence=7)
 
@@ -155,9 +155,9 @@ async def test_a_report_finds_no_host_that_another_store_deleted(
 
 
 async def test_a_report_finds_a_host_that_came_below_another(
-    batchers: tuple[StoreClient, StoreClient],
+    two_stores: tuple[StoreClient, StoreClient],
 ) -> None:
-    ours, theirs = batchers
+    ours, theirs = two_stores
     await theirs.report(a_report(removed=(HOST,)))
     await theirs.report(a_report(a_provider("host-2"), a_provider("host-1", OTHER_HOST), root=OTHER_HOST))
     # The store has cached where the host is, and then it becomes a root again.
@@ -171,9 +171,9 @@ async def test_a_report_finds_a_host_that_came_below_another(
 
 
 async def test_a_consumer_releases_a_claim_that_only_another_store_has_cached(
-    batchers: tuple[StoreClient, StoreClient],
+    two_stores: tuple[StoreClient, StoreClient],
 ) -> None:
-    ours, theirs = batchers
+    ours, theirs = two_stores
     await theirs.report(a_host("host-2"))
     await theirs.ask(a_claim(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=3)), WEB))
 
@@ -182,10 +182,10 @@ async def test_a_consumer_releases_a_claim_that_only_another_store_has_cached(
 
 
 async def test_rows_evicted_from_the_cache_are_read_again(
-    batchers: tuple[StoreClient, StoreClient], monkeypatch: pytest.MonkeyPatch
+    two_stores: tuple[StoreClient, StoreClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provider_cache, "PROVIDERS_MAX", 1)
-    ours, _ = batchers
+    ours, _ = two_stores
     await ours.report(a_host("host-2"))
 
     for who, host in ((WEB, OTHER_HOST), (DB, HOST)):
@@ -193,43 +193,43 @@ async def test_rows_evicted_from_the_cache_are_read_again(
 
 
 async def test_a_claim_that_was_rolled_back_leaves_no_cached_row(
-    batchers: tuple[StoreClient, StoreClient],
+    two_stores: tuple[StoreClient, StoreClient],
 ) -> None:
-    ours, _ = batchers
+    ours, _ = two_stores
 
     async def claimed(tx: PlacementTransaction) -> None:
         await _claim(tx, a_claim(THREE_CPUS, WEB))
         # Written at the latest before the next read.
         await tx.read_trees((HOST,))
 
-    await _given_up(ours, claimed)
+    await _abandoned(ours, claimed)
 
     assert await ours.ask_one(a_claim(THREE_CPUS, DB)) == Claimed()
 
 
 async def test_rows_read_after_a_report_that_was_rolled_back_are_not_cached(
-    batchers: tuple[StoreClient, StoreClient],
+    two_stores: tuple[StoreClient, StoreClient],
 ) -> None:
-    ours, _ = batchers
+    ours, _ = two_stores
 
-    await _given_up(ours, _reported_and_read)
+    await _abandoned(ours, _reported_and_read)
 
     assert await ours.ask_one(a_claim(ONE_CPU)) == Claimed()
 
 
 async def test_a_report_is_not_taken_for_the_one_in_its_place_that_was_rolled_back(
-    batchers: tuple[StoreClient, StoreClient],
+    two_stores: tuple[StoreClient, StoreClient],
 ) -> None:
-    ours, theirs = batchers
-    await _given_up(ours, _reported_and_read)
+    ours, theirs = two_stores
+    await _abandoned(ours, _reported_and_read)
     await theirs.report(a_host("host-1", VCPU=5, MEMORY_MB=4096))
     of_eight = a_share(HOST, amounts(HOST, VCPU=8), {HOST: 2})
 
     assert isinstance(await ours.ask_one(a_claim(of_eight)), DoesNotFit)
 
 
-async def test_two_writes_of_one_transaction_both_count(batchers: tuple[StoreClient, StoreClient]) -> None:
-    ours, _ = batchers
+async def test_two_writes_of_one_transaction_both_count(two_stores: tuple[StoreClient, StoreClient]) -> None:
+    ours, _ = two_stores
     async with ours.store.transaction() as tx:
         await _claim(tx, a_claim(ONE_CPU, WEB))
         await _claim(tx, a_claim(ONE_CPU, DB))
@@ -237,13 +237,13 @@ async def test_two_writes_of_one_transaction_both_count(batchers: tuple[StoreCli
     assert (await ours.ledger(a_claim(ONE_CPU))).providers[HOST.int].used["VCPU"] == 2
 
 
-async def _given_up(client: StoreClient, work: Callable[[PlacementTransaction], Awaitable[None]]) -> None:
+async def _abandoned(client: StoreClient, work: Callable[[PlacementTransaction], Awaitable[None]]) -> None:
     async def begun() -> None:
         async with client.store.transaction() as tx:
             await work(tx)
-            raise GivenUpError
+            raise AbandonedError
 
-    with pytest.raises(GivenUpError):
+    with pytest.raises(AbandonedError):
         await begun()
 
 

@@ -20,7 +20,7 @@ EIGHT = InventoryLimits(capacity=8, min_unit=1, max_unit=8, step_size=1)
 HOST_ROW = (NUMBER, NUMBER, BASE, 0, 0, "{}", 0)
 
 
-def written_of(writes: Sequence[SetAllocations]) -> tuple[list[ConsumerRecord], ConsumerWrites]:
+def rows_of(writes: Sequence[SetAllocations]) -> tuple[list[ConsumerRecord], ConsumerWrites]:
     """The rows that are created for these consumers, all of them new, and the rows written after these decisions."""
     classes = NameCache(resource_classes)
     classes.ids, classes.names = {"VCPU": 1}, {1: "VCPU"}
@@ -42,7 +42,7 @@ def written_of(writes: Sequence[SetAllocations]) -> tuple[list[ConsumerRecord], 
 def test_new_consumers_are_made_as_they_are_granted(kind: str | None) -> None:
     asked = allocations(holding(WEB, *amounts(HOST, VCPU=2), type=kind))
 
-    optimistic_rows, kept = written_of([asked])
+    optimistic_rows, kept = rows_of([asked])
 
     assert [(hope.row.cell, hope.held) for hope in optimistic_rows] == [("cell1", {NUMBER: {1: 2}})]
     assert kept.consumers == []
@@ -53,7 +53,7 @@ def test_a_consumer_written_twice_in_a_batch_has_its_last_values() -> None:
     first = allocations(holding(WEB, *amounts(HOST, VCPU=2)))
     last = allocations(holding(WEB, *amounts(HOST, VCPU=3), generation=1))
 
-    _, kept = written_of([first, last])
+    _, kept = rows_of([first, last])
 
     assert [(one.row.generation, one.held) for one in kept.consumers] == [(2, {NUMBER: {1: 3}})]
 
@@ -61,6 +61,6 @@ def test_a_consumer_written_twice_in_a_batch_has_its_last_values() -> None:
 def test_a_refused_consumer_leaves_no_row() -> None:
     too_much = allocations(holding(consumer("greedy"), *amounts(HOST, VCPU=9)))
 
-    _, kept = written_of([too_much])
+    _, kept = rows_of([too_much])
 
     assert (kept.consumers, kept.moved) == ([], [])
