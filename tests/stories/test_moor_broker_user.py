@@ -227,12 +227,12 @@ async def test_an_application_may_open_ten_connections_or_the_configured_number(
     async with operator_access(tmp_path) as (_, operator, names):
         few = await operator.add(a_name(names), "--project", "p1", "--connections-max", "2")
         async with connected(few), connected(few):
-            with pytest.raises((Interrupted, Refusal), match="as many connections as it may have"):
+            with pytest.raises((Interrupted, Refusal), match="limit of connections"):
                 await RabbitBroker(few).connect()
         url = await operator.add(a_name(names), "--project", "p1", "--channels-max", "12")
         connections = [await RabbitBroker(url).connect() for _ in range(10)]
         try:
-            with pytest.raises((Interrupted, Refusal), match="as many connections as it may have"):
+            with pytest.raises((Interrupted, Refusal), match="limit of connections"):
                 await RabbitBroker(url).connect()
             channels = [await connections[0].open_publishing() for _ in range(11)]
             assert channels
@@ -246,8 +246,8 @@ async def test_an_application_may_open_ten_connections_or_the_configured_number(
 async def test_an_invalid_application_is_refused_before_any_change(tmp_path: Path) -> None:
     async with operator_access(tmp_path) as (_, operator, _names):
         for arguments, said in (
-            (("add", "x"), "either an admin or has projects"),
-            (("add", "x", "--admin", "--project", "p"), "either an admin or has projects"),
+            (("add", "x"), "either be an admin or have projects"),
+            (("add", "x", "--admin", "--project", "p"), "either be an admin or have projects"),
             (("add", "X", "--project", "p"), "an application's name is"),
             (("add", "x", "--project", "P.1"), "a project's name is"),
             (("add", "x", "--project", "-"), "a project's name is"),

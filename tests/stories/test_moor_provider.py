@@ -84,7 +84,7 @@ async def test_an_impossible_change_is_reported_and_nothing_is_written(home: Pat
             (("provider", "delete", "gpu0", "--bus", as_client), 1, "'moor-app-local' may not publish"),
             (("candidates", "VCPU=1", "CUSTOM_NEW"), 2, "there is no such name: CUSTOM_NEW"),
             (("candidates", "VCPU=many"), 2, "'VCPU=many': 'many' is no number"),
-            (("candidates", "HW_CPU_X86_AVX2"), 2, "groups[0].resources: nothing is asked for"),
+            (("candidates", "HW_CPU_X86_AVX2"), 2, "groups[0].resources: the group asks for no resource"),
             (("candidates", "VCPU=500"), 1, "nobody could give that now"),
         )
         told = await asyncio.gather(*(moor(*arguments, **environment) for arguments, _, _ in wrong))

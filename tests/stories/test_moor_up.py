@@ -129,7 +129,7 @@ async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> N
             (("host", "enable", "nowhere"), 1, "there is no host 'nowhere'"),
             (("host", "enable", first_host, "--bus", as_client), 1, "'moor-app-local' may not publish"),
             (("events", "claim.#"), 2, "nothing is said under such a key"),
-            (("up",), 1, "which runs: stop it first"),
+            (("up",), 1, "stop that first"),
         )
         told = await asyncio.gather(*(moor(*arguments, **at_home) for arguments, _, _ in wrong))
         for ran, (_, code, what) in zip(told, wrong, strict=True):
