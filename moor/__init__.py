@@ -1,1 +1,1 @@
-"""The door people use: the `moor` command."""
+"""The `moor` command, by which people use and operate Moorage."""

@@ -1,4 +1,4 @@
-"""The `moor` command: one file a group of commands; here they come together."""
+"""The `moor` command. Each group of commands has its own module; this one puts them together."""
 
 import sys
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from moor.options import WRONG, defaults_of, said_of_commands, use_config
+from moor.options import WRONG, defaults_of, flags_in_file, use_config
 
 INSTANCES, CLOUD, OPERATING = "Instances", "A cloud of your own", "Operating"
 
 HELP = ["-h", "--help"]
 
-# Where each command is, by its module and its name there.
+# By the command's name: its panel in the help, its module, and the function or group there.
 COMMANDS = {
     "boot": (INSTANCES, "instances_command", "boot"),
     "show": (INSTANCES, "instances_command", "show"),
@@ -43,7 +43,7 @@ COMMANDS = {
 
 
 class Commands(TyperGroup):
-    """Each command is loaded when it is asked for: `moor list` need not wait for all that `moor up` is made of."""
+    """Imports a command's module only when that command runs, so that `moor list` does not import all workers."""
 
     def list_commands(self, _ctx: Any) -> list[str]:
         return [*COMMANDS]
@@ -62,18 +62,18 @@ def command_of(name: str) -> Any:
     command: Any = typer.main.get_command(found)
     command.name = name
     command.rich_help_panel = panel
-    _without_values_of_switches(command)
+    _hide_values_of_switches(command)
     return command
 
 
-def _without_values_of_switches(command: Any) -> None:
-    """Help shows what an option takes; a switch takes nothing."""
+def _hide_values_of_switches(command: Any) -> None:
+    """In the help, show the type of value only for options that take one; a switch such as --admin takes none."""
     help_ = command.get_help_option(typer.Context(command, help_option_names=HELP))
     for option in (*command.params, help_):
         if getattr(option, "is_flag", False) and option.metavar is None:
             option.metavar = ""
     for part in getattr(command, "commands", {}).values():
-        _without_values_of_switches(part)
+        _hide_values_of_switches(part)
 
 
 app = typer.Typer(
@@ -85,7 +85,7 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer passes it by position
     if wanted:
         typer.echo(f"moor {metadata.version('moorage')}")
         raise typer.Exit
@@ -106,7 +106,7 @@ def moor(
     _version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, metavar="", help="Say which version this is."
+            "--version", callback=_show_version, is_eager=True, metavar="", help="Show the version and exit."
         ),
     ] = False,
 ) -> None:
@@ -117,18 +117,18 @@ def moor(
     """
     use_config(config)
     name = context.invoked_subcommand
-    if name in COMMANDS and (written := said_of_commands()):
+    if name in COMMANDS and (written := flags_in_file()):
         context.default_map = {name: defaults_of(command_of(name), written)}
 
 
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a letter shows another.
+        # A terminal whose encoding lacks a character shows a replacement instead of raising UnicodeEncodeError.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     _check_text(sys.argv[1:])
     command: Any = typer.main.get_command(app)
-    _without_values_of_switches(command)
+    _hide_values_of_switches(command)
     command()
 
 
@@ -137,7 +137,7 @@ def _check_text(words: Sequence[str]) -> None:
         try:
             word.encode()
         except UnicodeEncodeError:
-            sys.stderr.write(f"moor: {word!a} is no text in UTF-8\n")
+            sys.stderr.write(f"moor: argument {word!a} is not valid UTF-8\n")
             sys.exit(WRONG)
 
 

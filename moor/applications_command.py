@@ -1,7 +1,7 @@
-"""`moor broker user`: the applications, each with a user of its own on the broker, its projects, rights and limits.
+"""`moor broker user`: applications, each with its own broker user, projects, rights and limits.
 
-A user is made on the broker first, and then the schedulers are told whose feed they are to say; each command may be
-repeated, and then does what is left.
+A command first creates the user on the broker, then tells the schedulers which projects' feeds to publish. Repeating a
+command that broke off completes it.
 """
 
 import json
@@ -27,26 +27,26 @@ from bus.messages.applications import (
 from bus.topology import APPLICATION_NAME, APPLICATION_USER, Application
 from moor.client import client
 from moor.credentials import check_private, known_passwords, write_private
-from moor.options import AsJson, BusUrl, fail, out, run, settled
+from moor.deployments import BrokerDeployment, deployments_of
+from moor.options import AsJson, BusUrl, command_settings, fail, out, run
 from moor.settings import Settings
 from moor.showing import print_json
-from moor.standing import Standing, standings_of
 from moor.tables import print_table, table_of
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Applications: programs with a user of their own on the broker, who speak for their projects alone.",
+    help="Applications: programs with their own broker user, which may act only for their projects.",
 )
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Of the application; its user is called moor-app-NAME.")
+    str, typer.Argument(metavar="NAME", help="The application's name; its user is called moor-app-NAME.")
 ]
 Ctl = Annotated[
     str,
     typer.Option(
         envvar="MOOR_BROKER_CTL",
-        help="How to run rabbitmqctl for that broker: for instance 'kubectl exec -i rabbit-0 -- rabbitmqctl'.",
+        help="The command that runs rabbitmqctl for that broker, for instance 'kubectl exec -i rabbit-0 -- rabbitmqctl'.",
     ),
 ]
 Credentials = Annotated[
@@ -54,7 +54,8 @@ Credentials = Annotated[
     typer.Option(
         metavar="FILE",
         show_default=False,
-        help="Where the users' passwords are: read from there, and a new one is added to it. Else a new one is printed.",
+        help="The file of the users' passwords: known ones are read from it, a new one is added. Without it, a new password "
+        "is printed.",
     ),
 ]
 
@@ -67,17 +68,18 @@ def add(
     project: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="P", help="A project that it speaks for; may be repeated. [a-z0-9_-], at most 64."
+            metavar="P",
+            help="A project that it may act for; may be repeated. At most 64 characters of [a-z0-9_-].",
         ),
     ] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="It speaks for all projects.")] = False,
+    admin: Annotated[bool, typer.Option("--admin", help="It may act for all projects.")] = False,
     credentials: Credentials = None,
     ctl: Ctl = "rabbitmqctl",
-    connections_max: Annotated[int, typer.Option(min=1, help="How many connections it may have.")] = 10,
-    channels_max: Annotated[int, typer.Option(min=1, help="How many channels in all.")] = 100,
+    connections_max: Annotated[int, typer.Option(min=1, help="How many connections it may open.")] = 10,
+    channels_max: Annotated[int, typer.Option(min=1, help="How many channels it may open in all.")] = 100,
 ) -> None:
-    """Make an application, or give one that is there these projects and no others; then it must connect anew."""
-    settings, standing = _place(bus)
+    """Create an application, or replace the projects of an existing one, which then has to reconnect."""
+    settings, deployment = _api_broker(bus)
     application = _application(name, project or (), admin=admin)
     check_private(credentials)
     known = known_passwords(credentials)
@@ -86,22 +88,22 @@ def add(
         write_private(credentials, {**known, application.user: password})
     definitions = definitions_of_application(
         application,
-        standing.objects().exchanges,
+        deployment.objects().exchanges,
         password,
         salt=secrets.token_bytes(SALT_BYTES),
-        virtual_host=standing.virtual_host,
+        virtual_host=deployment.virtual_host,
         limits=UserLimits(connections_max, channels_max),
     )
     command = shlex.split(ctl)
-    _told(command, "import_definitions", told=json.dumps(definitions))
-    # RabbitMQ keeps in mind what an open channel was allowed.
-    _told(command, "close_all_user_connections", application.user, "its rights have changed")
+    _rabbitmqctl(command, "import_definitions", stdin=json.dumps(definitions))
+    # RabbitMQ caches the rights of an open channel.
+    _rabbitmqctl(command, "close_all_user_connections", application.user, "its rights have changed")
     order = SetApplication(name=name, projects=application.projects, admin=admin)
     run(_set(settings, order))
     where = f"its password is in {credentials}" if credentials else f"its password is {password}"
-    speaks_for = "all projects" if admin else ", ".join(application.projects)
+    acts_for = "all projects" if admin else ", ".join(application.projects)
     out.print(
-        f"[green]{application.user}[/green] speaks for {speaks_for}; {where}", highlight=False, soft_wrap=True
+        f"[green]{application.user}[/green] may act for {acts_for}; {where}", highlight=False, soft_wrap=True
     )
 
 
@@ -110,15 +112,17 @@ def remove(
     name: Name, bus: BusUrl = "", *, credentials: Credentials = None, ctl: Ctl = "rabbitmqctl"
 ) -> None:
     """Delete an application's user; the broker then closes its connections."""
-    settings, _ = _place(bus)
+    settings, _ = _api_broker(bus)
     if not APPLICATION_NAME.fullmatch(name):
-        raise typer.BadParameter(f"an application's name is {APPLICATION_NAME.pattern}, not {name!r}")
+        raise typer.BadParameter(
+            f"NAME is {name!r}: an application's name must match {APPLICATION_NAME.pattern}"
+        )
     check_private(credentials)
     user, command = f"{APPLICATION_USER}{name}", shlex.split(ctl)
-    listed = _told(command, "list_users", "--silent", "--formatter", "json")
+    listed = _rabbitmqctl(command, "list_users", "--silent", "--formatter", "json")
     was_there = any(each["user"] == user for each in json.loads(listed))
     if was_there:
-        _told(command, "delete_user", user)
+        _rabbitmqctl(command, "delete_user", user)
     known = known_passwords(credentials)
     if credentials is not None and known.pop(user, None) is not None:
         write_private(credentials, known)
@@ -128,12 +132,12 @@ def remove(
 
 @app.command("list")
 def list_applications(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    """The applications that the schedulers know, with their projects."""
-    found = run(_ask(settled(bus=bus)))
+    """List the applications that the schedulers know, with their projects."""
+    found = run(_ask(command_settings(bus=bus)))
     if as_json:
         print_json([msgspec.to_builtins(each) for each in found])
         return
-    table = table_of("application", "user", "speaks for", prose=("speaks for",))
+    table = table_of("application", "user", "acts for", prose=("acts for",))
     for each in found:
         projects = "all projects" if each.admin else ", ".join(each.projects)
         table.add_row(each.name, f"{APPLICATION_USER}{each.name}", projects)
@@ -143,17 +147,17 @@ def list_applications(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
         out.print("no applications")
 
 
-def _place(bus: str) -> tuple[Settings, Standing]:
-    """The broker of the API level, where applications have their users."""
-    settings = settled(bus=bus)
+def _api_broker(bus: str) -> tuple[Settings, BrokerDeployment]:
+    """Settings, and the broker of the API level, where applications have their users."""
+    settings = command_settings(bus=bus)
     scheme = urlsplit(settings.bus_url).scheme
     if scheme not in ("amqp", "amqps"):
         raise typer.BadParameter(
-            f"applications are users of RabbitMQ, and bus_url is {settings.bus_url!r}: on the bus of `moor up` a user of "
-            "this machine may do everything"
+            f"bus_url is {settings.bus_url!r}: applications need a RabbitMQ broker (amqp:// or amqps://); on the bus of "
+            "`moor up` every local user may do everything"
         )
     places = msgspec.structs.replace(settings.places, bus_url=settings.bus_url)
-    return settings, standings_of(places, places.cells)[0]
+    return settings, deployments_of(places, places.cells)[0]
 
 
 def _application(name: str, projects: Sequence[str], *, admin: bool) -> Application:
@@ -176,9 +180,9 @@ async def _ask(settings: Settings) -> Sequence[KnownApplication]:
     return answer.applications
 
 
-def _told(ctl: Sequence[str], *arguments: str, told: str = "") -> str:
+def _rabbitmqctl(ctl: Sequence[str], *arguments: str, stdin: str = "") -> str:
     done = subprocess.run(  # noqa: S603 - the operator's own command
-        [*ctl, *arguments], input=told, text=True, capture_output=True, check=False
+        [*ctl, *arguments], input=stdin, text=True, capture_output=True, check=False
     )
     if done.returncode:
         fail(f"{shlex.join(ctl)} {arguments[0]} failed: {(done.stderr or done.stdout).strip()}")

@@ -1,4 +1,4 @@
-"""The bare metal of a cloud in one process: a simulated Ironic, and the daemons that keep its nodes."""
+"""The bare metal of a cloud in one process: a simulated Ironic, and the daemons that manage its nodes."""
 
 import asyncio
 import secrets
@@ -38,13 +38,14 @@ DRAIN_S_MAX = 10.0
 
 
 class IronicPortTaken(Exception):  # noqa: N818 - named for what happened
-    """The simulated Ironic cannot serve its API where it was told to."""
+    """The simulated Ironic cannot listen at the address that was given."""
 
 
-class Metal(Struct, frozen=True, kw_only=True):
-    """How much of it there is. All work on a node takes `pace` times as long as usual; `script` is what goes wrong.
+class BareMetalPlan(Struct, frozen=True, kw_only=True):
+    """How many simulated nodes and daemons to run, and how.
 
-    In one process: without `listen` the simulated Ironic has no port, and without a `file` nothing of it is kept.
+    All work on a node takes `pace` times as long as usual; `script` lists the faults. Without `listen` the simulated
+    Ironic serves no port; without `file` its nodes are not saved.
     """
 
     nodes: int
@@ -57,7 +58,7 @@ class Metal(Struct, frozen=True, kw_only=True):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The conductor groups that the nodes are dealt out to."""
+        """The conductor groups over which the nodes are spread."""
         return tuple(sorted(self.cells.groups))
 
     @property
@@ -74,7 +75,7 @@ class Metal(Struct, frozen=True, kw_only=True):
 
 
 def cells_of_groups(cells: Iterable[str], stated: CellMap | None = None) -> CellMap:
-    """Each cell has a conductor group of its name; what was stated goes before."""
+    """A map with a conductor group named after each cell; entries of `stated` override it."""
     names = tuple(cells)
     stated = stated or CellMap()
     groups = {**{name: name for name in names}, **stated.groups}
@@ -82,7 +83,7 @@ def cells_of_groups(cells: Iterable[str], stated: CellMap | None = None) -> Cell
 
 
 def flavor_of_nodes(name: str = "metal") -> Flavor:
-    """One node of the simulated Ironic, whole: its size is said for the image, and is not asked of placement."""
+    """A flavor for one simulated node. Its sizes describe the image only: placement is asked for the node's class alone."""
     asked = {"resources:VCPU": "0", "resources:MEMORY_MB": "0", "resources:DISK_GB": "0"}
     return Flavor(
         name=name,
@@ -94,17 +95,17 @@ def flavor_of_nodes(name: str = "metal") -> Flavor:
 
 
 class Daemon:
-    """A part: one daemon of the ring, all of it. `kill` ends it as `kill -9` ends a process: its lease runs out."""
+    """One daemon of the ring, run as a part of this process. `kill` ends it as `kill -9` would: its lease expires."""
 
     def __init__(self, name: str, parts: tuple[Part, ...]) -> None:
         self.name = name
         self.parts = parts
         self.is_killed = False
-        self._told = asyncio.Event()
+        self._stop = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        running = self._running = asyncio.create_task(run_until(self._told, self.parts, DRAIN_S_MAX))
+        running = self._running = asyncio.create_task(run_until(self._stop, self.parts, DRAIN_S_MAX))
         try:
             await asyncio.wait((running,))
         finally:
@@ -112,11 +113,11 @@ class Daemon:
             await asyncio.wait((running,))
         if not self.is_killed:
             running.result()
-        # A part that returns ends the process, and this is the end of a daemon alone.
-        await self._told.wait()
+        # When a part returns, the process ends; the end of one daemon must not do that.
+        await self._stop.wait()
 
     async def stop(self) -> None:
-        self._told.set()
+        self._stop.set()
 
     def kill(self) -> None:
         self.is_killed = True
@@ -125,7 +126,7 @@ class Daemon:
 
 
 class BareMetal(Struct, frozen=True):
-    """`parts` are to be run."""
+    """The simulated Ironic and its daemons; the caller runs `parts`."""
 
     simulation: IronicSimulation
     daemons: tuple[Daemon, ...]
@@ -137,7 +138,7 @@ class BareMetal(Struct, frozen=True):
 
 @asynccontextmanager
 async def bare_metal(
-    metal: Metal,
+    metal: BareMetalPlan,
     broker: Broker,
     database_url: str,
     station: Callable[[str], Station],
@@ -145,7 +146,7 @@ async def bare_metal(
     settings: IronicSettings,
     database: DatabaseSettings,
 ) -> AsyncIterator[BareMetal]:
-    """What it takes, made; the tables are there. `station` makes one for a daemon of this name."""
+    """Build the simulated Ironic and the daemons. The database has the tables; `station` makes a daemon's bus connection."""
     async with AsyncExitStack() as stack:
         file = None if metal.file is None else stack.enter_context(closing(NodeFile(metal.file)))
         try:
@@ -185,7 +186,7 @@ async def bare_metal(
 
 
 async def _end_leases(database_url: str, settings: DatabaseSettings) -> None:
-    """All daemons on this database are of this process: those of the process before, which may have been killed, are gone."""
+    """Drop the leases of a previous `moor up`, which may have been killed. All daemons on this database run in this process."""
     store = SqlIronicStore(database_url, settings=settings)
     try:
         for member in await store.members():

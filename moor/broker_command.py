@@ -1,4 +1,4 @@
-"""`moor broker`: what must stand on each broker, and who may do what there."""
+"""`moor broker`: the exchanges, queues, users and rights that each broker must have."""
 
 import json
 import secrets
@@ -20,13 +20,13 @@ from bus.places import without_password
 from bus.topology import ROUTES, Objects, Queue, Site
 from moor.applications_command import app as applications
 from moor.credentials import check_private, known_passwords, write_private
-from moor.options import AsJson, BusUrl, Cells, fail, out, settled, with_connection
+from moor.deployments import BrokerDeployment, deployments_of
+from moor.options import AsJson, BusUrl, Cells, command_settings, fail, out, with_connection
 from moor.reference import asyncapi, reference
 from moor.settings import Settings
-from moor.standing import Standing, standings_of
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="What stands on the broker, and who may do what there."
+    no_args_is_help=True, add_completion=False, help="The broker's exchanges, queues, users and rights."
 )
 
 app.add_typer(applications, name="user")
@@ -39,45 +39,52 @@ def declare(
     *,
     ironic: Annotated[
         bool,
-        typer.Option("--ironic", help="Create Ironic's exchange too, as Ironic would: where no Ironic does."),
+        typer.Option(
+            "--ironic", help="Create Ironic's exchange too, with Ironic's settings, where no Ironic does."
+        ),
     ] = False,
     users: Annotated[
         bool, typer.Option("--users", help="Create a user for each role and cell, with its rights.")
     ] = False,
     credentials: Annotated[
         Path | None,
-        typer.Option(help="Where the users' passwords are: read from there, and new ones are added to it."),
+        typer.Option(
+            help="The file of the users' passwords: known ones are read from it, new ones are added."
+        ),
     ] = None,
     ctl: Annotated[
         str,
         typer.Option(
             envvar="MOOR_BROKER_CTL",
-            help="How to run rabbitmqctl for that broker, for --users: for instance 'kubectl exec -i rabbit-0 -- rabbitmqctl'.",
+            help="For --users: the command that runs rabbitmqctl for that broker, for instance 'kubectl exec -i rabbit-0 -- "
+            "rabbitmqctl'.",
         ),
     ] = "rabbitmqctl",
     only: Annotated[
         str,
         typer.Option(
             metavar="api|ironic|CELL",
-            help="One broker alone: that of the API level, Ironic's own, or that of this cell.",
+            help="Only one broker: the API level's, Ironic's own, or this cell's.",
         ),
     ] = "",
 ) -> None:
-    """Declare exchanges and queues; what stands already, alike, stays as it is. On the broker of the API level, and on
-    those that cells and Ironic have of their own (MOOR_CELL_BUS_URLS, MOOR_IRONIC_BUS_URL): each gets what belongs there.
+    """Declare exchanges and queues. Those that exist with the same settings stay as they are.
+
+    Each broker gets what belongs there: the API level's, and those of cells and of Ironic (MOOR_CELL_BUS_URLS,
+    MOOR_IRONIC_BUS_URL).
     """
     if users and credentials is None:
-        raise typer.BadParameter("--users needs --credentials FILE, where the passwords are kept")
+        raise typer.BadParameter("--users needs --credentials FILE, in which the passwords are saved")
     check_private(credentials)
-    for standing in _chosen(_standings(bus, cells)[1], only):
-        objects = standing.objects(create_foreign=ironic)
-        with_connection(standing.url, partial(_declare, objects))
+    for deployment in _chosen(_deployments(bus, cells)[1], only):
+        objects = deployment.objects(create_foreign=ironic)
+        with_connection(deployment.url, partial(_declare, objects))
         out.print(
             f"[green]declared[/green] {len(objects.exchanges)} exchanges and {len(objects.queues)} queues"
-            f" for {', '.join(standing.names)}"
+            f" for {', '.join(deployment.names)}"
         )
         if credentials is not None and users:
-            _create_users(standing, credentials, shlex.split(ctl))
+            _create_users(deployment, credentials, shlex.split(ctl))
 
 
 async def _declare(objects: Objects, connection: Connection) -> None:
@@ -91,61 +98,63 @@ def show(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """What stands on which broker, as tables; where a bus is named, how many parcels wait in each queue."""
-    settings, standings = _standings(bus, cells, else_cells=("one-cell",))
+    """Show each broker's queues, rights and messages. With a bus URL, show how many parcels wait in each queue."""
+    settings, deployments = _deployments(bus, cells, else_cells=("one-cell",))
     is_named = bool(settings.places.bus_url)
-    depths = [_depths(each.url, each.objects().queues) if is_named else {} for each in standings]
+    depths = [_depths(each.url, each.objects().queues) if is_named else {} for each in deployments]
     if as_json:
-        brokers = [_as_json(*each) for each in zip(standings, depths, strict=True)]
+        brokers = [_as_json(*each) for each in zip(deployments, depths, strict=True)]
         out.print_json(json.dumps({"brokers": brokers, "messages": _messages_as_json()}))
         return
-    for standing, waiting in zip(standings, depths, strict=True):
-        if len(standings) > 1:
-            out.rule(f"broker of {', '.join(standing.names)}: {without_password(standing.url)}", align="left")
-        out.print(_queues_table(standing.objects().queues, waiting))
-        out.print(_rights_table(standing))
+    for deployment, waiting in zip(deployments, depths, strict=True):
+        if len(deployments) > 1:
+            out.rule(
+                f"broker of {', '.join(deployment.names)}: {without_password(deployment.url)}", align="left"
+            )
+        out.print(_queues_table(deployment.objects().queues, waiting))
+        out.print(_rights_table(deployment))
     out.print(_routes_table())
 
 
-def _standings(
+def _deployments(
     bus: str, cells: str, else_cells: tuple[str, ...] = ()
-) -> tuple[Settings, tuple[Standing, ...]]:
-    settings = settled(bus=bus, cells=cells)
+) -> tuple[Settings, tuple[BrokerDeployment, ...]]:
+    settings = command_settings(bus=bus, cells=cells)
     places = structs.replace(settings.places, bus_url=settings.bus_url)
-    return settings, standings_of(places, places.cells or else_cells)
+    return settings, deployments_of(places, places.cells or else_cells)
 
 
-def _chosen(standings: Sequence[Standing], only: str) -> Sequence[Standing]:
-    chosen = [each for each in standings if not only or only in each.names]
+def _chosen(deployments: Sequence[BrokerDeployment], only: str) -> Sequence[BrokerDeployment]:
+    chosen = [each for each in deployments if not only or only in each.names]
     if not chosen:
-        names = ", ".join(name for each in standings for name in each.names)
-        raise typer.BadParameter(f"--only {only!r}: there are {names}")
+        names = ", ".join(name for each in deployments for name in each.names)
+        raise typer.BadParameter(f"--only is {only!r}: the brokers are {names}")
     return chosen
 
 
-def _create_users(standing: Standing, file: Path, ctl: list[str]) -> None:
-    names = sorted(standing.rights())
+def _create_users(deployment: BrokerDeployment, file: Path, ctl: list[str]) -> None:
+    names = sorted(deployment.rights())
     known = known_passwords(file)
     passwords = {name: known.get(name) or secrets.token_urlsafe(24) for name in names}
     definitions = definitions_of(
-        standing.objects().exchanges,
-        standing.cells,
+        deployment.objects().exchanges,
+        deployment.cells,
         passwords,
         salt=secrets.token_bytes(SALT_BYTES),
-        virtual_host=standing.virtual_host,
-        sites=standing.sites,
+        virtual_host=deployment.virtual_host,
+        sites=deployment.sites,
     )
-    # First on disk, then on the broker: a password that nobody knows is worth nothing.
+    # Write the file first: a password that reaches only the broker would be lost.
     write_private(file, {**known, **passwords})
-    told = subprocess.run(  # noqa: S603 - the operator's own command
+    done = subprocess.run(  # noqa: S603 - the operator's own command
         [*ctl, "import_definitions"],
         input=json.dumps(definitions),
         text=True,
         capture_output=True,
         check=False,
     )
-    if told.returncode:
-        fail(f"{shlex.join(ctl)} import_definitions failed: {(told.stderr or told.stdout).strip()}")
+    if done.returncode:
+        fail(f"{shlex.join(ctl)} import_definitions failed: {(done.stderr or done.stdout).strip()}")
     out.print(f"[green]created[/green] {len(names)} users; their passwords are in {file}")
 
 
@@ -186,11 +195,11 @@ def _routes_table() -> Table:
     return table
 
 
-def _rights_table(standing: Standing) -> Table:
+def _rights_table(deployment: BrokerDeployment) -> Table:
     table = Table(title="Rights", title_justify="left")
     for column in ("user", "publishes", "consumes"):
         table.add_column(column)
-    for user, rights in sorted(standing.rights().items()):
+    for user, rights in sorted(deployment.rights().items()):
         if not rights.topics:
             table.add_row(user, "everything", "everything")
             continue
@@ -199,15 +208,15 @@ def _rights_table(standing: Standing) -> Table:
             for topic in rights.topics
             if topic.write != "^$"
         )
-        reads = "\n".join(queue.name for queue in standing.objects().queues if rights.may_read(queue.name))
+        reads = "\n".join(queue.name for queue in deployment.objects().queues if rights.may_read(queue.name))
         table.add_row(user, writes, reads)
     return table
 
 
-def _as_json(standing: Standing, depths: dict[str, int | None]) -> object:
-    objects = standing.objects()
+def _as_json(deployment: BrokerDeployment, depths: dict[str, int | None]) -> object:
+    objects = deployment.objects()
     return {
-        "of": standing.names,
+        "of": deployment.names,
         "exchanges": [exchange.name for exchange in objects.exchanges],
         "queues": [
             {
@@ -228,7 +237,7 @@ def _as_json(standing: Standing, depths: dict[str, int | None]) -> object:
                     topic.exchange: {"write": topic.write, "read": topic.read} for topic in rights.topics
                 },
             }
-            for user, rights in standing.rights().items()
+            for user, rights in deployment.rights().items()
         },
     }
 
@@ -242,7 +251,7 @@ def _where(site: Site) -> str:
 
 
 def _plain(pattern: str) -> str:
-    """A right as a person reads it: without the anchors and escapes of a regular expression."""
+    """A right in readable form: without the anchors and escapes of its regular expression."""
     return (
         pattern.removeprefix("^(")
         .removesuffix(")$")
@@ -254,11 +263,11 @@ def _plain(pattern: str) -> str:
 
 @app.command("reference")
 def show_reference() -> None:
-    """Print the tables of docs/bus.md: every message that a user may send or hear, made from the code."""
+    """Print the tables of docs/bus.md: every message that a user may send or receive, generated from the code."""
     sys.stdout.write(f"{reference()}\n")
 
 
 @app.command("asyncapi")
 def show_asyncapi() -> None:
-    """Print the AsyncAPI document of every message there is: docs/asyncapi.json."""
+    """Print the AsyncAPI document of all messages: docs/asyncapi.json."""
     sys.stdout.write(f"{json.dumps(asyncapi(), indent=2)}\n")

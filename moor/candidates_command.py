@@ -1,4 +1,4 @@
-"""`moor candidates`: who could give what is asked for, as placement finds it."""
+"""`moor candidates`: placement's allocation candidates for a question on the command line."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -18,37 +18,38 @@ from bus.messages.candidates import (
 )
 from bus.messages.placement import NotAllowed
 from moor.client import Client, client
-from moor.options import AsJson, BusUrl, fail, run, settled
+from moor.options import AsJson, BusUrl, command_settings, fail, run
 from moor.providers import providers_of
 from moor.providers_showing import candidates_table
 from moor.showing import plain, print_json
 from moor.tables import print_table
 
-WHAT = (
-    "CLASS=N; TRAIT, or TRAIT,TRAIT (one of them); no:TRAIT; better:TRAIT (if there is one with it); in:AGGREGATE,AGGREGATE"
-    " (one of them); out:AGGREGATE; tree:PROVIDER"
+WORDS_HELP = (
+    "CLASS=N (amount); TRAIT or TRAIT,TRAIT (required: any one of them); no:TRAIT (forbidden); better:TRAIT (preferred); "
+    "in:AGGREGATE,AGGREGATE (in any one of them); out:AGGREGATE; tree:PROVIDER"
 )
-ALONE = (
-    "A part that one provider gives by itself: NAME followed by the same words, in quotes. May be repeated."
-)
+GROUP_HELP = "A request group that a single provider must satisfy: NAME and the same words, in quotes. May be repeated."
 
 
 def candidates(
-    words: Annotated[list[str] | None, typer.Argument(metavar="WORD...", help=WHAT)] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="WORD...", help=WORDS_HELP)] = None,
     bus: BusUrl = "",
     *,
-    group: Annotated[list[str] | None, typer.Option(metavar="'NAME WORD...'", help=ALONE)] = None,
+    group: Annotated[list[str] | None, typer.Option(metavar="'NAME WORD...'", help=GROUP_HELP)] = None,
     apart: Annotated[
-        bool, typer.Option("--apart", help="No two of these parts from the same provider.")
+        bool, typer.Option("--apart", help="No two groups from the same provider (isolate).")
     ] = False,
     together: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME,NAME", help="These parts from below one provider; may be repeated."),
+        typer.Option(
+            metavar="NAME,NAME",
+            help="These groups from the subtree of one provider (same_subtree); may be repeated.",
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="No more than these.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many candidates at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Who could give all of this? For instance VCPU=2 MEMORY_MB=4096 HW_CPU_X86_AVX2 no:CUSTOM_SLOW."""
+    """List the candidates that can provide all of this: VCPU=2 MEMORY_MB=4096 HW_CPU_X86_AVX2 no:CUSTOM_SLOW."""
     named = [text.split() for text in group or ()]
     asked = {
         "type": "candidates",
@@ -70,11 +71,11 @@ def candidates(
     elif found:
         print_table(candidates_table(found, names))
     else:
-        fail("nobody could give that now; `moor provider list` shows what there is")
+        fail("no provider can satisfy this now; `moor provider list` shows what exists")
 
 
 def group_of(name: str, words: Sequence[str]) -> dict[str, Any]:
-    """The words of one part, as the bus has them."""
+    """One request group, as a message on the bus has it."""
     group: dict[str, Any] = {
         "suffix": name,
         "resources": {},
@@ -108,7 +109,7 @@ def group_of(name: str, words: Sequence[str]) -> dict[str, Any]:
 
 def _number(word: str, text: str) -> int:
     if not text.isdecimal():
-        raise typer.BadParameter(f"{word!r}: {text!r} is no number")
+        raise typer.BadParameter(f"{word!r}: the amount is {text!r}, must be a whole number")
     return int(text)
 
 
@@ -119,7 +120,7 @@ def _policy(named: Sequence[object], *, apart: bool) -> Literal["isolate", "none
 
 
 async def _found(bus: str, question: AskCandidates) -> tuple[list[Candidate], dict[ProviderId, str]]:
-    async with client(settled(bus=bus), operates=True) as asking:
+    async with client(command_settings(bus=bus), operates=True) as asking:
         found: list[Candidate] = []
         more: AskCandidates | AskMoreCandidates = question
         while True:
@@ -137,14 +138,14 @@ async def _page(asking: Client, question: AskCandidates | AskMoreCandidates) -> 
     assert isinstance(answer, CandidatesFound), f"a question for candidates was answered by {answer!r}"
     verdict = answer.verdict
     if isinstance(verdict, StartAgain):
-        fail("the answer was forgotten before all of it was read: ask again")
+        fail("placement dropped the answer before its last page was read: run the command again")
     if isinstance(verdict, NotAllowed):
         fail(f"{verdict.field}: {verdict.reason}", 2)
     if isinstance(verdict, TooCostly):
         fail(
-            f"the search came to {verdict.spent} {verdict.what}, {verdict.budget} are the most: ask for fewer groups, or "
-            "for fewer candidates by --limit"
+            f"the search took {verdict.spent} {verdict.what}, and at most {verdict.budget} are allowed: ask for fewer "
+            "groups, or for fewer candidates by --limit"
         )
     if not isinstance(verdict, Candidates):
-        fail(f"there is no such name: {', '.join(verdict.names)}", 2)
+        fail(f"unknown resource class or trait: {', '.join(verdict.names)}", 2)
     return verdict

@@ -1,7 +1,10 @@
-"""`moor check`: what keeps bare-metal nodes from being used though nothing is broken.
+"""`moor check`: configuration mistakes that keep bare-metal nodes unused although nothing is broken.
 
-A node without a resource class offers nothing; a class that no flavor asks for is never asked for; a flavor of bare metal
-whose class no node has never finds a host. Moorage keeps no flavors, so a file names them.
+- A node without a resource class offers nothing.
+- A class that no flavor requests is never used.
+- A bare-metal flavor whose class no node has never finds a host.
+
+Moorage stores no flavors; the operator names a file of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +22,10 @@ from moor.options import (
     DatabaseUrl,
     IronicDatabaseUrl,
     IronicUrl,
+    command_settings,
     err,
     out,
     run,
-    settled,
 )
 from moor.settings import Settings
 from moor.showing import plain, print_json
@@ -30,26 +33,26 @@ from moor.showing import plain, print_json
 SHOWN_MAX = 20
 
 
-class Without(Struct, frozen=True, kw_only=True):
-    """A node of which nothing can be offered, whatever its state."""
+class NodeWithoutClass(Struct, frozen=True, kw_only=True):
+    """A node that can offer nothing in any state, since it has no usable resource class."""
 
     id: str
     name: str
     reason: str
 
 
-class Checked(Struct, frozen=True, kw_only=True):
-    """`classes_without_flavor` and `flavors_without_node` are null where no flavors are known: then they are not checked."""
+class CheckResult(Struct, frozen=True, kw_only=True):
+    """Without a file of flavors, `classes_without_flavor` and `flavors_without_node` are null: they are not checked."""
 
     nodes: int
-    nodes_without_class: tuple[Without, ...]
+    nodes_without_class: tuple[NodeWithoutClass, ...]
     # By placement's name of the class: how many nodes have it.
     classes_without_flavor: Mapping[str, int] | None
-    # By the flavor's name: the classes that it asks for and no node has.
+    # By the flavor's name: the requested classes that no node has.
     flavors_without_node: Mapping[str, tuple[str, ...]] | None
 
     @property
-    def is_well(self) -> bool:
+    def is_clean(self) -> bool:
         return not (self.nodes_without_class or self.classes_without_flavor or self.flavors_without_node)
 
 
@@ -61,54 +64,54 @@ def check(
     flavors: FlavorsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Name bare-metal nodes without a class, classes that no flavor asks for, and flavors whose class no node has.
+    """List bare-metal nodes without a class, classes that no flavor requests, and flavors whose class no node has.
 
     Exit code 0 if there are none, 1 if there are any.
     """
-    settings = settled(ironic=ironic, ironic_db=ironic_db, db=db)
+    settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
     known = known_flavors(flavors, settings)
-    checked = checked_of(run(_nodes(settings)).nodes, known)
+    checked = check_nodes(run(_nodes(settings)).nodes, known)
     if as_json:
         print_json(plain(checked))
     else:
-        _tell(checked)
+        _print(checked)
     if known is None:
         err.print(
-            "no file of flavors is named, so classes and flavors are not compared: give --flavors or MOOR_FLAVORS",
+            "classes and flavors are not compared, since no file of flavors is named: give --flavors or MOOR_FLAVORS",
             style="yellow",
             highlight=False,
             soft_wrap=True,
         )
-    if not checked.is_well:
+    if not checked.is_clean:
         raise typer.Exit(NOT_DONE)
 
 
-def checked_of(nodes: Sequence[NodeShown], flavors: Flavors | None) -> Checked:
-    there = [each for each in nodes if each.ironic is not None]
+def check_nodes(nodes: Sequence[NodeShown], flavors: Flavors | None) -> CheckResult:
+    existing = [each for each in nodes if each.ironic is not None]
     counts: dict[str, int] = {}
-    without: list[Without] = []
-    for each in there:
+    without: list[NodeWithoutClass] = []
+    for each in existing:
         own = each.ironic.resource_class if each.ironic else None
         named = class_of(own)
         if named:
             counts[named] = counts.get(named, 0) + 1
         else:
             why = f"resource class {own!r} is too long" if own else "it has no resource class"
-            without.append(Without(id=str(each.id), name=each.name, reason=why))
-    unasked = missing = None
+            without.append(NodeWithoutClass(id=str(each.id), name=each.name, reason=why))
+    unrequested = missing = None
     if flavors is not None:
         asked = {name: classes_of_nodes(flavor) for name, flavor in flavors.items()}
         all_asked = {each for classes in asked.values() for each in classes}
-        unasked = {name: count for name, count in sorted(counts.items()) if name not in all_asked}
+        unrequested = {name: count for name, count in sorted(counts.items()) if name not in all_asked}
         missing = {
             name: lacking
             for name, classes in asked.items()
             if (lacking := tuple(each for each in classes if each not in counts))
         }
-    return Checked(
-        nodes=len(there),
+    return CheckResult(
+        nodes=len(existing),
         nodes_without_class=tuple(without),
-        classes_without_flavor=unasked,
+        classes_without_flavor=unrequested,
         flavors_without_node=missing,
     )
 
@@ -116,17 +119,17 @@ def checked_of(nodes: Sequence[NodeShown], flavors: Flavors | None) -> Checked:
 async def _nodes(settings: Settings) -> Nodes:
     if not settings.ironic_url and not settings.ironic_db_url:
         raise typer.BadParameter(
-            "neither an Ironic nor a database of its daemons is named: give --ironic or MOOR_IRONIC_URL, --ironic-db or "
+            "neither an Ironic nor the daemons' database is named: give --ironic or MOOR_IRONIC_URL, or --ironic-db or "
             "MOOR_IRONIC_DB_URL"
         )
     async with reading_nodes(settings) as reader:
         return await reader.all()
 
 
-def _tell(checked: Checked) -> None:
+def _print(checked: CheckResult) -> None:
     lines = [f"node {escape(each.name or each.id)}: {each.reason}" for each in checked.nodes_without_class]
     lines += [
-        f"class {name}, of {count} {'node' if count == 1 else 'nodes'}: no flavor asks for it"
+        f"class {name} of {count} {'node' if count == 1 else 'nodes'}: no flavor requests it"
         for name, count in (checked.classes_without_flavor or {}).items()
     ]
     lines += [
@@ -138,5 +141,5 @@ def _tell(checked: Checked) -> None:
     if len(lines) > SHOWN_MAX:
         out.print(f"and {len(lines) - SHOWN_MAX} more; --json has all of them")
     if not lines:
-        compared = "" if checked.flavors_without_node is None else ", and flavors and classes go together"
+        compared = "" if checked.flavors_without_node is None else ", and flavors and classes match"
         out.print(f"[green]✓[/green] each of {checked.nodes} nodes has a class{compared}", highlight=False)

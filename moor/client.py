@@ -1,4 +1,4 @@
-"""A client of the cloud: what the door's commands ask with, and how they follow instances to where they are going."""
+"""The bus client of the `moor` commands: it asks questions, hears events and follows instances to an end state."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
@@ -31,10 +31,10 @@ from bus.topology import EVENTS, FEED, Application, Grant, address_of, speaker_o
 from moor.options import broker_of
 from moor.settings import Settings
 
-# Whoever uses the bus of `moor up` is this application, unless a command needs an operator.
+# On the bus of `moor up`, a command connects as this application, unless it needs an operator's rights.
 LOCAL = Application("local", admin=True)
 ASK_AGAIN_S = 1.0
-# Events are quick, and may be missed; a question is slow, and finds what is so.
+# Events are fast but may be missed; polling at this interval finds what was missed.
 LOOK_AGAIN_S = 2.0
 FOUND_AT_ONCE_MAX = 200
 
@@ -43,7 +43,7 @@ States = dict[InstanceId, InstanceState]
 
 
 class Client:
-    """Asks, and listens, as one user of the broker."""
+    """Asks questions and hears events as one user of the broker."""
 
     def __init__(self, station: Station, running: asyncio.Task[None]) -> None:
         self._station = station
@@ -52,7 +52,7 @@ class Client:
         station.on_refusal(self._refused.put_nowait)
 
     async def ask(self, question: Message) -> Message:
-        """The answer; or why this client may not ask, or cannot hear it."""
+        """Return the answer. Raise the broker's refusal if this client may not ask or may not receive the answer."""
         asking = asyncio.create_task(self._station.ask(question))
         refused = asyncio.create_task(self._refused.get())
         try:
@@ -71,7 +71,7 @@ class Client:
         return (await self._page(question)).instances
 
     async def pages(self, question: AskInstances) -> AsyncIterator[Sequence[InstanceState]]:
-        """All instances that are asked for, page by page."""
+        """All matching instances, page by page."""
         while True:
             found = await self._page(question)
             yield found.instances
@@ -80,7 +80,7 @@ class Client:
             question = structs.replace(question, after=found.next)
 
     async def hosts(self, question: AskHosts) -> AsyncIterator[Sequence[HostState]]:
-        """All hosts that are asked for, page by page."""
+        """All matching hosts, page by page."""
         while True:
             found = await self.ask(question)
             assert isinstance(found, HostsFound), f"a question for hosts was answered by {found!r}"
@@ -90,11 +90,13 @@ class Client:
             question = structs.replace(question, after=found.next)
 
     async def listen(self, *patterns: str, project: str = "") -> AsyncGenerator[Sequence[Message], None]:
-        """Facts with these keys, from now on; the first batch is empty, and tells that we listen. With a project, only
-        facts about its instances: to an application the schedulers say them on the feed of the project.
+        """Events with these keys, from now on. The first batch is empty: it says that the subscription is active.
+
+        With a project, only events about its instances. An application receives them from the project's feed, which the
+        schedulers publish.
         """
         if project and self._is_application:
-            # An admin has no feed, and hears all events.
+            # An admin application has no feed of its own and may hear all events.
             with suppress(AccessRefused):
                 async with aclosing(self._listen(Grant(FEED, (project,)))) as heard:
                     async for batch in heard:
@@ -134,27 +136,26 @@ class Client:
 async def client(
     settings: Settings, *, operates: bool = False, patience_s: float = 30.0
 ) -> AsyncIterator[Client]:
-    """Somebody who waits so long for an answer. That there is no broker is raised at once; one that goes away later is
-    waited for.
+    """A client that waits at most `patience_s` for an answer.
+
+    If there is no broker now, raise at once. If the broker goes away later, wait for it.
     """
     broker = broker_of(_as_user(settings.bus_url, user_of("operator") if operates else LOCAL.user))
     await (await broker.connect()).close()
     bus = BusSettings(answer_timeout_ms=patience_s * 1000, ask_again_ms=min(ASK_AGAIN_S, patience_s) * 1000)
     station = Station(broker, process_name("moor"), settings=bus, asks=True)
-    told = asyncio.Event()
-    running = asyncio.create_task(run_until(told, (station,), drain_s_max=5))
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_until(stop, (station,), drain_s_max=5))
     try:
         yield Client(station, running)
     finally:
-        told.set()
+        stop.set()
         await asyncio.wait((running,))
         await station.close()
 
 
-class Following:
-    """Instances on their way, by what is said of them and by asking what became of them; until `by_s`, as the loop's
-    clock has it.
-    """
+class InstanceFollower:
+    """Follows instances by their events and by polling, until `by_s` on the event loop's clock."""
 
     def __init__(self, client: Client, ids: Collection[InstanceId], by_s: float, project: str = "") -> None:
         self._by_s = by_s
@@ -166,7 +167,7 @@ class Following:
         self._listening = asyncio.Event()
 
     def take(self, states: Iterable[InstanceState]) -> None:
-        """What is older than what is known is no longer true."""
+        """Store these states; skip any that is not newer than the known one."""
         for state in states:
             known = self.states.get(state.id)
             if state.id in self._ids and (known is None or known.sequence < state.sequence):
@@ -174,7 +175,7 @@ class Following:
                 self._changed.set()
 
     async def until(self, is_over: Callable[[InstanceState], bool], show: Callable[[States], None]) -> bool:
-        """Show what changes until it is over for all of them; False if time is up before."""
+        """Show changes until `is_over` holds for all instances. Return False if time is up before."""
         working = [asyncio.create_task(self._hear()), asyncio.create_task(self._look())]
         try:
             async with asyncio.timeout_at(self._by_s):
@@ -205,7 +206,8 @@ class Following:
                 self.take(each.instance for each in batch if isinstance(each, InstanceEvent))
 
     async def _look(self) -> None:
-        # What is said while it is not known whether anybody listens would have to wait for the second look.
+        # Poll only once the subscription is active: an event between the first poll and the subscription would be missed,
+        # and noticed only by the second poll.
         await self._listening.wait()
         while True:
             for start in range(0, len(self._ids), FOUND_AT_ONCE_MAX):
@@ -216,7 +218,7 @@ class Following:
 
 
 def _has_key(message: Message, patterns: Sequence[str]) -> bool:
-    """Would these patterns find it among the events?"""
+    """Do these patterns match the event's routing key?"""
     return key_pattern(Grant(EVENTS, tuple(patterns))).fullmatch(address_of(message).routing_key) is not None
 
 
@@ -225,7 +227,7 @@ def _project_of(message: Message) -> str:
 
 
 def _as_user(url: str, user: str) -> str:
-    """On a socket of this machine anybody may be any user, and is the one whose rights suffice."""
+    """Put this user into a Unix socket's URL. There a client may connect as any user without a password."""
     parts = urlsplit(url)
     return (
         urlunsplit(parts._replace(netloc=f"{user}@")) if parts.scheme == "unix" and not parts.netloc else url

@@ -18,7 +18,7 @@ from compute_sim.core.hosts import Host
 from compute_sim.fleet import Elapsed
 from compute_sim.store_sql import open_compute_store
 from compute_sim.wiring import compute_parts
-from moor.bare_metal import BareMetal, Metal, bare_metal
+from moor.bare_metal import BareMetal, BareMetalPlan, bare_metal
 from moor.tuning import CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import placement_parts
@@ -41,20 +41,23 @@ async def cloud(
     placement_url: str = "",
     faults: FaultScript | None = None,
     settings: CloudSettings | None = None,
-    hosts_are_kept: bool = False,
-    beside: Callable[[SqlPlacementStore], Part] | None = None,
-    watched: Callable[[Sequence[object]], Part] | None = None,
+    keeps_hosts: bool = False,
+    api_part: Callable[[SqlPlacementStore], Part] | None = None,
+    health_part: Callable[[Sequence[object]], Part] | None = None,
     ended: asyncio.Event | None = None,
     as_user: Callable[[str], Broker] | None = None,
-    metal: Metal | None = None,
+    metal: BareMetalPlan | None = None,
     on_metal: Callable[[BareMetal], None] | None = None,
 ) -> AsyncIterator[SqlPlacementStore]:
-    """All workers, with the pretended hosts of each cell, for as long as this is open; then all of them drain.
+    """Run all workers, with the simulated hosts of each cell, while this context is open; then drain them.
 
-    With `as_user`, the broker has users, and each worker comes as its own. With a `placement_url`, placement's tables are there.
-    With `hosts_are_kept`, what is on the hosts is in the database too, and still there for the next cloud on it. `beside`
-    makes one part more, which works on placement's books; `watched` makes one that watches all others. `ended` is set when the workers end by themselves, which they do only by failing; leaving raises what it was.
-    With `metal` there are bare-metal nodes too; `on_metal` is told of them before they are begun.
+    `as_user`: each worker connects as its own broker user.
+    `placement_url`: the database of placement's tables.
+    `keeps_hosts`: the instances on simulated hosts are stored in the database, for the next cloud on it.
+    `api_part` makes one more part, which works on placement's store: its HTTP API.
+    `health_part` makes one that reports the health of all parts.
+    `ended` is set when the workers end before this context does. They only do so by failing; the exit raises the failure.
+    `metal`: there are bare-metal nodes too; `on_metal` receives them before they start.
     """
     settings = settings or CloudSettings()
 
@@ -69,15 +72,14 @@ async def cloud(
         stack.push_async_callback(api.close)
 
         def station(role: str, cell: str = "", name: str = "") -> Station:
-            way_in = as_user(user_of(role, cell)) if as_user else broker
-            there = Station(
-                way_in,
+            made = Station(
+                as_user(user_of(role, cell)) if as_user else broker,
                 name or (f"{role}-{cell}" if cell else role),
                 settings=settings.bus,
                 asks=role != "placement",
             )
-            stack.push_async_callback(there.close)
-            return there
+            stack.push_async_callback(made.close)
+            return made
 
         placement = station("placement")
         parts: list[Part] = [*placement_parts((placement,), store, settings.placement)]
@@ -89,7 +91,7 @@ async def cloud(
             parts += conductor_parts(place, rows, settings.conductor, cell, place.ask_all)
             parts.append(place)
             clock_s, kept = Elapsed(), None
-            if hosts_are_kept:
+            if keeps_hosts:
                 kept = await open_compute_store(database_url, cell, clock_s, settings.database)
                 stack.push_async_callback(kept.close)
             parts += compute_parts(
@@ -101,7 +103,7 @@ async def cloud(
                 store=kept,
             )
         if metal is not None:
-            there = await stack.enter_async_context(
+            nodes = await stack.enter_async_context(
                 bare_metal(
                     metal,
                     broker,
@@ -111,21 +113,21 @@ async def cloud(
                     database=settings.database,
                 )
             )
-            parts += there.parts
+            parts += nodes.parts
             if on_metal is not None:
-                on_metal(there)
-        if beside is not None:
-            parts.append(beside(store))
-        if watched is not None:
-            parts.append(watched((*parts, placement)))
-        told = asyncio.Event()
-        running = asyncio.create_task(run_until(told, parts, DRAIN_S_MAX))
+                on_metal(nodes)
+        if api_part is not None:
+            parts.append(api_part(store))
+        if health_part is not None:
+            parts.append(health_part((*parts, placement)))
+        stop = asyncio.Event()
+        running = asyncio.create_task(run_until(stop, parts, DRAIN_S_MAX))
         if ended is not None:
             running.add_done_callback(lambda _: ended.set())
         try:
             yield store
         finally:
-            told.set()
+            stop.set()
             await running
 
 
@@ -136,7 +138,7 @@ async def upgrade_all(
     *,
     has_nodes: bool = False,
 ) -> None:
-    """The tables of every room, where they belong; of the bare-metal daemons where there are any."""
+    """Upgrade the tables of all rooms, and those of the bare-metal daemons if there are nodes."""
     await upgrade(placement_url or database_url, PLACEMENT, settings)
     for owner in (*OTHERS, *((IRONIC,) if has_nodes else ())):
         await upgrade(database_url, owner, settings)

@@ -1,4 +1,4 @@
-"""The file that holds the passwords of the broker's users: a line of TOML for each, readable by its owner alone."""
+"""The file with the passwords of the broker's users: one TOML line per user, readable only by the file's owner."""
 
 import json
 import os
@@ -10,20 +10,20 @@ import typer
 
 
 def known_passwords(file: Path | None) -> dict[str, str]:
-    """By user; none if there is no file yet."""
+    """Passwords by user; empty if there is no file yet."""
     if file is None or not file.exists():
         return {}
     return {user: str(password) for user, password in tomllib.loads(file.read_text()).items()}
 
 
 def check_private(file: Path | None) -> None:
-    """Found out before the work, not after it: can it be read and written?"""
+    """Check that the file can be read and written, before the command changes anything."""
     if file is None:
         return
     try:
         write_private(file, known_passwords(file))
     except (OSError, ValueError) as problem:
-        raise typer.BadParameter(f"--credentials is {str(file)!r}: it cannot be used: {problem}") from None
+        raise typer.BadParameter(f"--credentials is {str(file)!r}, which cannot be used: {problem}") from None
 
 
 def write_private(file: Path, passwords: Mapping[str, str]) -> None:

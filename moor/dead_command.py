@@ -1,4 +1,4 @@
-"""`moor dead`: what could not be handled, and what a person decides about it."""
+"""`moor dead`: shows dead letters, and replays or drops them as an operator decides."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,19 +9,19 @@ from rich.text import Text
 
 from bus.broker import Connection
 from bus.dead_letters import DeadLetter, Grave, opened
-from moor.options import AsJson, BusUrl, fail, out, settled, with_connection
+from moor.options import AsJson, BusUrl, command_settings, fail, out, with_connection
 from moor.tables import print_table, table_of
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Messages that could not be handled: look, replay, or drop.",
+    help="Dead letters, messages that no worker could handle: show, replay or drop them.",
 )
 
-Handles = Annotated[list[str] | None, typer.Argument(help="Which ones, as `moor dead list` names them.")]
-All = Annotated[bool, typer.Option("--all", help="All of them.")]
-FromQueue = Annotated[str, typer.Option("--queue", help="Only those from this queue.")]
-Limit = Annotated[int, typer.Option(help="Look at so many at most, oldest first.", min=1)]
+Handles = Annotated[list[str] | None, typer.Argument(help="Handles of dead letters, from `moor dead list`.")]
+All = Annotated[bool, typer.Option("--all", help="All dead letters.")]
+FromQueue = Annotated[str, typer.Option("--queue", help="Only dead letters from this queue.")]
+Limit = Annotated[int, typer.Option(help="Read at most so many dead letters, oldest first.", min=1)]
 
 BODY_SHOWN_MAX = 4000
 
@@ -30,7 +30,7 @@ BODY_SHOWN_MAX = 4000
 def list_letters(
     bus: BusUrl = "", queue: FromQueue = "", limit: Limit = 1000, *, as_json: AsJson = False
 ) -> None:
-    """Every dead letter: where it comes from, what it is, and why it is here."""
+    """List the dead letters: the queue each came from, its type, and why it is dead."""
     letters = _look(bus, limit, lambda letter: queue in ("", letter.queue))
     if as_json:
         out.print_json(json.dumps([_as_json(letter) for letter in letters]))
@@ -47,10 +47,10 @@ def list_letters(
 
 @app.command()
 def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, as_json: AsJson = False) -> None:
-    """One dead letter, whole."""
+    """Show one dead letter with its body."""
     letters = _look(bus, limit, lambda letter: letter.handle == handle)
     if not letters:
-        fail(f"no dead letter {handle!r} among the oldest {limit}; `moor dead list` shows what is there")
+        fail(f"no dead letter {handle!r} among the oldest {limit}; `moor dead list` shows which exist")
     letter = letters[0]
     if as_json:
         out.print_json(json.dumps(_as_json(letter)))
@@ -79,7 +79,7 @@ def replay(
     *,
     every: All = False,
 ) -> None:
-    """Send them to the queues they came from, as if never tried."""
+    """Send dead letters back to the queues they came from, with their attempts reset."""
 
     async def work(connection: Connection, grave: Grave, tags: Sequence[int]) -> None:
         await grave.replay(connection, tags)
@@ -97,7 +97,7 @@ def drop(
     *,
     every: All = False,
 ) -> None:
-    """Forget them for good."""
+    """Delete dead letters for good."""
 
     async def work(_: Connection, grave: Grave, tags: Sequence[int]) -> None:
         await grave.drop(tags)
@@ -111,7 +111,7 @@ def _look(bus: str, limit: int, wanted: Callable[[DeadLetter], bool]) -> list[De
         async with opened(connection, limit) as grave:
             return [letter for letter in grave.letters.values() if wanted(letter)]
 
-    return with_connection(settled(bus=bus).bus_url, work)
+    return with_connection(command_settings(bus=bus).bus_url, work)
 
 
 def _decide(
@@ -123,10 +123,10 @@ def _decide(
     every: bool,
     work: Callable[[Connection, Grave, Sequence[int]], Awaitable[None]],
 ) -> int:
-    """Do it to those that were named, or to all, of one queue or of any; how many these were."""
+    """Run `work` on the named dead letters, or on all (of one queue); return how many there were."""
     named = set(handles or ())
     if not named and not every:
-        raise typer.BadParameter("name dead letters by their handles, or say --all")
+        raise typer.BadParameter("no dead letters are named: give their handles, or --all")
 
     async def decided(connection: Connection) -> int:
         async with opened(connection, limit) as grave:
@@ -138,11 +138,11 @@ def _decide(
             await work(connection, grave, tags)
             return len(tags)
 
-    return with_connection(settled(bus=bus).bus_url, decided)
+    return with_connection(command_settings(bus=bus).bus_url, decided)
 
 
 def _printable(text: str) -> str:
-    """As it may be shown: what anybody sent must not move the cursor, nor be taken for markup."""
+    """Escape control characters: a message's bytes must not move the terminal's cursor."""
     return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
 
 

@@ -1,4 +1,4 @@
-"""`moor demo`: a thousand instances find their homes, while hosts fail, fall silent and change under them."""
+"""`moor demo`: builds a thousand instances while hosts fail, stop answering and change their traits."""
 
 import asyncio
 import os
@@ -10,17 +10,17 @@ import typer
 from bus.broker import ConnectionLost, Refusal
 from bus.errors import Failure
 from bus.process import run_process
-from moor.cloud_apart import Servers, WorkerEnded
-from moor.demo.metal.playing import PATIENCE_S as METAL_PATIENCE_S
-from moor.demo.metal.playing import Play as MetalPlay
-from moor.demo.metal.playing import play as play_metal
-from moor.demo.metal.stage import DEFAULTS as METAL_DEFAULTS
-from moor.demo.metal.stage import embedded, metal_of
-from moor.demo.metal.stage import play_apart as metal_apart
-from moor.demo.playing import DEFAULTS, PATIENCE_S, Play, play_apart, play_embedded
+from moor.cloud_processes import Servers, WorkerEnded
+from moor.demo.metal.clouds import DEFAULTS as METAL_DEFAULTS
+from moor.demo.metal.clouds import embedded, metal_of
+from moor.demo.metal.clouds import run_on_servers as run_metal_on_servers
+from moor.demo.metal.running import PATIENCE_S as METAL_PATIENCE_S
+from moor.demo.metal.running import MetalDemoPlan
+from moor.demo.metal.running import run_demo as run_metal
+from moor.demo.running import DEFAULTS, PATIENCE_S, DemoPlan, run_embedded, run_on_servers
 from moor.options import PlacementDatabaseUrl, fail, log_as, tuned_cloud, tuning
 
-# With fewer there may be no conflict to be won.
+# With fewer boots there may be no conflict to show.
 BOOTS_MIN = 300
 
 
@@ -41,7 +41,7 @@ def demo(
         int, typer.Option(min=20, max=2_000, help="With --bare-metal: how many nodes, in two cells.")
     ] = 100,
     daemons: Annotated[
-        int, typer.Option(min=2, max=20, help="With --bare-metal: how many daemons keep them.")
+        int, typer.Option(min=2, max=20, help="With --bare-metal: how many daemons manage them.")
     ] = 3,
     bus: Annotated[
         str, typer.Option(metavar="URL", help="A real broker: amqp://user:password@host/vhost")
@@ -51,45 +51,48 @@ def demo(
     ] = "",
     placement_db: PlacementDatabaseUrl = "",
 ) -> None:
-    """A thousand boots over two hundred hosts in two cells, some of which misbehave; watch them find their homes.
+    """Watch a thousand boots over two hundred hosts in two cells, some of which misbehave.
 
-    All in this process, on a bus in memory and SQLite; or with --bus and --db on real servers, a process for each worker.
+    By default all workers run in this process, on a bus in memory and SQLite. With --bus and --db they run on real servers,
+    each worker as its own process.
     """
     if bool(bus) != bool(db):
         raise typer.BadParameter(
-            "a real broker wants a real database, and the other way round: --bus and --db, or neither"
+            "only one of --bus and --db is given: a real broker needs a real database; give both or neither"
         )
     if placement_db and not db:
-        raise typer.BadParameter("--placement-db: without --db everything is in one SQLite file")
+        raise typer.BadParameter(
+            f"--placement-db is {placement_db!r} without --db: then everything is in one SQLite file; give both or neither"
+        )
     if bare_metal:
-        # Deploys fail on purpose, and a daemon is missed: the picture tells of it.
+        # Deploys fail on purpose and a daemon is killed; the screen shows both, so warnings would only disturb it.
         log_as(os.environ, level="ERROR")
     servers = Servers(bus, db, placement_db, tuning().variables()) if bus else None
     patience_s = METAL_PATIENCE_S if bare_metal else PATIENCE_S
     try:
         run_process(
-            _on_metal(MetalPlay(nodes, daemons), servers)
+            _on_metal(MetalDemoPlan(nodes, daemons), servers)
             if bare_metal
-            else _on_hosts(Play(boots, hosts), servers)
+            else _on_hosts(DemoPlan(boots, hosts), servers)
         )
     except TimeoutError:
         fail(f"not everything ended within {patience_s:.0f} s")
     except asyncio.CancelledError:
-        fail("told to end")
+        fail("stopped by a signal")
     except ConnectionLost as lost:
         fail(f"no broker: {lost}")
     except (Refusal, Failure, WorkerEnded) as problem:
         fail(str(problem))
 
 
-def _on_hosts(play: Play, servers: Servers | None) -> Coroutine[Any, Any, None]:
-    return play_embedded(play, tuned_cloud(DEFAULTS)) if servers is None else play_apart(play, servers)
+def _on_hosts(plan: DemoPlan, servers: Servers | None) -> Coroutine[Any, Any, None]:
+    return run_embedded(plan, tuned_cloud(DEFAULTS)) if servers is None else run_on_servers(plan, servers)
 
 
-async def _on_metal(play: MetalPlay, servers: Servers | None) -> None:
-    metal = metal_of(play.nodes, play.daemons)
+async def _on_metal(plan: MetalDemoPlan, servers: Servers | None) -> None:
+    metal = metal_of(plan.nodes, plan.daemons)
     if servers is not None:
-        await metal_apart(metal, servers, lambda stage: play_metal(play, stage, tidies=True))
+        await run_metal_on_servers(metal, servers, lambda cloud: run_metal(plan, cloud, cleans_up=True))
         return
-    async with embedded(metal, tuned_cloud(METAL_DEFAULTS)) as stage:
-        await play_metal(play, stage)
+    async with embedded(metal, tuned_cloud(METAL_DEFAULTS)) as cloud:
+        await run_metal(plan, cloud)

@@ -1,4 +1,4 @@
-"""`moor events`: what happens, as it is said on the bus."""
+"""`moor events`: prints the events on the bus as they come."""
 
 import re
 from collections.abc import Coroutine
@@ -17,12 +17,12 @@ from bus.messages.hosts import HostsReported
 from bus.messages.placement import ProvidersChanged
 from bus.topology import FACTS
 from moor.client import client
-from moor.options import BusUrl, Project, err, fail, out, run, settled
+from moor.options import BusUrl, Project, command_settings, err, fail, out, run
 from moor.showing import COLOURS
 
-# What becomes of builds and instances, and what hosts are. Heartbeats and the feed of the books are loud.
-USUAL = ("build.#", "instance.#", "host.state.*", "inventory.refused.*")
-HEARD = ("*", "#", *(fact.partition(".")[0] for fact in FACTS))
+# Builds, instances and host states. Heartbeats and changes of placement's books are left out: there are too many.
+DEFAULT_PATTERNS = ("build.#", "instance.#", "host.state.*", "inventory.refused.*")
+FIRST_WORDS = ("*", "#", *(fact.partition(".")[0] for fact in FACTS))
 PATTERN = re.compile(r"(\*|#|[a-z0-9_-]+)(\.(\*|#|[a-z0-9_-]+))*")
 
 
@@ -32,45 +32,45 @@ def events(
         typer.Argument(
             metavar="PATTERN...",
             show_default=False,
-            help="Routing keys, as AMQP has them: instance.error.*, instance.*.harbour, providers.changed, host.#. "
-            r"[dim]\[else builds, instances, hosts][/dim]",
+            help="Routing keys, with the wildcards of AMQP: instance.error.*, instance.*.harbour, providers.changed, host.#. "
+            r"[dim]\[default: builds, instances, hosts][/dim]",
         ),
     ] = None,
     bus: BusUrl = "",
     *,
     project: Project = "",
     count: Annotated[
-        int, typer.Option(metavar="N", min=0, help="End after so many; 0 goes on until Ctrl-C.")
+        int, typer.Option(metavar="N", min=0, help="Stop after N events; 0: go on until Ctrl-C.")
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, as on the bus.")] = False,
 ) -> None:
-    """Everything that happens from now on."""
-    wanted = tuple(patterns or USUAL)
+    """Print the events that happen from now on."""
+    wanted = tuple(patterns or DEFAULT_PATTERNS)
     for pattern in wanted:
         if not PATTERN.fullmatch(pattern):
-            raise typer.BadParameter(f"pattern {pattern!r}: words, * and #, with dots between")
-        if pattern.partition(".")[0] not in HEARD:
+            raise typer.BadParameter(f"PATTERN is {pattern!r}: it must be words, * and #, separated by dots")
+        if pattern.partition(".")[0] not in FIRST_WORDS:
             raise typer.BadParameter(
-                f"pattern {pattern!r}: nothing is said under such a key; there are {', '.join(FACTS)}"
+                f"PATTERN is {pattern!r}: no event has such a key; events are {', '.join(FACTS)}"
             )
-    settings = settled(bus=bus)
+    settings = command_settings(bus=bus)
 
     async def work() -> None:
-        told = 0
+        printed = 0
         async with (
             client(settings, operates=True) as asking,
             aclosing(asking.listen(*wanted, project=project)) as heard,
         ):
             async for batch in heard:
                 if not batch:
-                    # Said again after a break: what was said meanwhile, nobody kept for us.
+                    # Printed again after a reconnect: events that came meanwhile are missing from the output.
                     err.print(
                         f"listening for {', '.join(wanted)}", style="dim", highlight=False, markup=False
                     )
                 for message in batch:
                     _print(message, as_json=as_json)
-                    told += 1
-                    if told == count:
+                    printed += 1
+                    if printed == count:
                         return
 
     try:
@@ -84,13 +84,14 @@ async def _refused_with_hint(work: Coroutine[Any, Any, None]) -> None:
         await work
     except AccessRefused as refused:
         fail(
-            f"the broker refused: {refused}; operators may hear {', '.join(FACTS)}, and an application its projects: --project NAME"
+            f"the broker refused: {refused}; operators may receive {', '.join(FACTS)}, an application only events of its "
+            "projects: give --project NAME"
         )
 
 
 def _print(message: Message, *, as_json: bool) -> None:
     if as_json:
-        # As it is on the bus, a line each, whatever the terminal's width.
+        # One line per event, as it is on the bus: `out` would wrap it at the terminal's width.
         print(msgspec.json.encode(message).decode(), flush=True)
         return
     now = datetime.now().astimezone()

@@ -1,7 +1,7 @@
-"""A file of flavors, TOML or JSON: the name of each, how large it is, and what it needs.
+"""Reads and writes a file of flavors, in TOML or JSON. For each: its name, its sizes and its extra specs.
 
     [metal]
-    vcpus = 8                    # of what is asked of placement, the extra specs say otherwise
+    vcpus = 8                    # overridden below: a node is requested by its class alone
     ram_mb = 65536
     root_gb = 480
 
@@ -11,7 +11,7 @@
     "resources:DISK_GB" = "0"
     "resources:CUSTOM_BAREMETAL" = "1"
 
-Moorage keeps no flavors: each request names all that it needs. The file is for those who make requests.
+Moorage stores no flavors: each request contains all that it needs. The file serves the commands that make requests.
 """
 
 import json
@@ -28,7 +28,7 @@ from moor.settings import Settings
 
 
 class BadFlavors(ValueError):  # noqa: N818 - named for what it is
-    """A file of flavors that cannot be read: which, which field, and why."""
+    """A file of flavors cannot be read; the message names the file, the field and the reason."""
 
 
 Flavors = Mapping[str, Flavor]
@@ -40,13 +40,13 @@ FlavorsFile = Annotated[
         envvar="MOOR_FLAVORS",
         metavar="FILE",
         show_default=False,
-        help="The flavors that there are: TOML or JSON. Else those of `moor up --nodes`.",
+        help="A file of flavors, in TOML or JSON. Without it: those of `moor up --nodes`.",
     ),
 ]
 
 
 def known_flavors(file: Path | None, settings: Settings) -> Flavors | None:
-    """Those of the file that was named, or else of a `moor up` on this machine; None if there is neither."""
+    """The flavors of the named file, or else of a `moor up` on this machine; None if there is neither."""
     if file is None and not (settings.is_of_up and settings.flavors_file.is_file()):
         return None
     try:
@@ -63,7 +63,7 @@ def flavor_named(name: str, file: Path | None, settings: Settings) -> Flavor:
         )
     if name not in flavors:
         raise typer.BadParameter(
-            f"--flavor is {name!r}: there is no such flavor; known are {', '.join(flavors) or 'none'}"
+            f"--flavor is {name!r}, which the file does not have; it has {', '.join(flavors) or 'none'}"
         )
     return flavors[name]
 
@@ -75,19 +75,19 @@ def read_flavors(file: Path) -> Flavors:
     except (OSError, ValueError) as problem:
         raise BadFlavors(f"{file} cannot be read: {problem}") from None
     if not isinstance(written, dict):
-        raise BadFlavors(f"{file}: flavors are a table, by their names")
+        raise BadFlavors(f"{file}: must be a table of flavors by name")
     return {name: _flavor(file, name, each) for name, each in written.items()}
 
 
 def write_flavors(file: Path, *flavors: Flavor) -> None:
-    """Where there is no such file: a person may have changed it since."""
+    """Create the file. An existing one stays as it is, since a person may have changed it."""
     if not file.exists():
         file.write_text("\n".join(map(_as_toml, flavors)))
 
 
 def classes_of_nodes(flavor: Flavor) -> tuple[str, ...]:
-    """The classes of bare metal that it asks for. None, if it asks for anything that a hypervisor has: then its custom
-    classes are those of devices there.
+    """The bare-metal classes that the flavor requests. Empty if it also requests VCPU or the like: then it is for
+    hypervisors, and its custom classes are devices there.
     """
     amounts = {
         "VCPU": str(flavor.vcpus),

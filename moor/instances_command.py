@@ -1,4 +1,4 @@
-"""`moor boot`, `show`, `list` and `delete`: what a person wants of instances, said and asked on the bus."""
+"""`moor boot`, `show`, `list` and `delete`: commands about instances, sent over the bus."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.hosts import AskHosts
-from moor.client import Client, Following, States, client
+from moor.client import Client, InstanceFollower, States, client
 from moor.flavors import FlavorsFile, flavor_named
 from moor.options import (
     INTERRUPTED,
@@ -37,11 +37,11 @@ from moor.options import (
     AsJson,
     BusUrl,
     Project,
+    command_settings,
     err,
     fail,
     out,
     run,
-    settled,
 )
 from moor.request_ids import new_request_ids
 from moor.settings import Settings
@@ -59,10 +59,12 @@ from moor.tables import print_table
 
 PAGE = 200
 Ids = Annotated[
-    list[UUID], typer.Argument(metavar="ID...", help="Instances; or a request, for all instances of it.")
+    list[UUID],
+    typer.Argument(metavar="ID...", help="Ids of instances, or of a request for all of its instances."),
 ]
 Timeout = Annotated[
-    float, typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end; then the exit code is 3.")
+    float,
+    typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end; after that the exit code is 3."),
 ]
 GZIP = b"\x1f\x8b"
 ENDED = ("active", "error", "deleted")
@@ -72,7 +74,7 @@ def boot(
     bus: BusUrl = "",
     *,
     flavor: Annotated[
-        str, typer.Option(metavar="NAME", help="A flavor of the file; what else is given goes before it.")
+        str, typer.Option(metavar="NAME", help="A flavor of the file; other options override its values.")
     ] = "",
     flavors: FlavorsFile = None,
     vcpus: Annotated[
@@ -81,80 +83,84 @@ def boot(
     ram: Annotated[int | None, typer.Option(metavar="MB", show_default=False, help="Its memory.")] = None,
     disk: Annotated[int | None, typer.Option(metavar="GB", show_default=False, help="Its disk.")] = None,
     resources: Annotated[
-        list[str] | None, typer.Option(metavar="CLASS=N", help="Any resource class; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="CLASS=N", help="An amount of any resource class; may be repeated."),
     ] = None,
     trait: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TRAIT[=required|forbidden]",
-            help="What its host must have, or must not; may be repeated.",
+            help="A trait that the host must have, or must not have; may be repeated.",
         ),
     ] = None,
     image_property: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="A trait that its image asks for: trait:NAME=required, or forbidden; may be repeated.",
+            help="A trait that the image requires: trait:NAME=required, or =forbidden; may be repeated.",
         ),
     ] = None,
     image: Annotated[
         str,
         typer.Option(
             metavar="ID|URL",
-            help="What is written onto a bare-metal node; only nodes read this and the next five.",
+            help="The image for a bare-metal node; this and the next five options matter for nodes only.",
         ),
     ] = "",
     image_checksum: Annotated[
-        str, typer.Option(metavar="SUM", help="Of an image that is fetched by its URL.")
+        str, typer.Option(metavar="SUM", help="The checksum of an image that is named by its URL.")
     ] = "",
     image_kernel: Annotated[
-        str, typer.Option(metavar="ID|URL", help="The kernel of an image of one partition.")
+        str, typer.Option(metavar="ID|URL", help="The kernel of a partition image.")
     ] = "",
     image_ramdisk: Annotated[
-        str, typer.Option(metavar="ID|URL", help="The ramdisk of an image of one partition.")
+        str, typer.Option(metavar="ID|URL", help="The ramdisk of a partition image.")
     ] = "",
     config_drive: Annotated[
         str,
-        typer.Option(metavar="URL|FILE", help="The config drive: a URL, or a file with a zipped ISO image."),
+        typer.Option(metavar="URL|FILE", help="The config drive: a URL, or a file with a gzipped ISO image."),
     ] = "",
     port: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="A network port that is attached to the node; may be repeated."),
+        typer.Option(metavar="ID", help="A network port to attach to the node; may be repeated."),
     ] = None,
     az: Annotated[str, typer.Option("--az", help="Only in this availability zone.")] = "",
     host: Annotated[list[str] | None, typer.Option(help="Only on these hosts; may be repeated.")] = None,
     ignore_host: Annotated[
         list[str] | None, typer.Option(help="Not on these hosts; may be repeated.")
     ] = None,
-    count: Annotated[int, typer.Option(help="How many alike.")] = 1,
-    name: Annotated[str, typer.Option(help="What to call it; several are numbered.")] = "",
+    count: Annotated[int, typer.Option(help="How many equal instances.")] = 1,
+    name: Annotated[str, typer.Option(help="The instance's name; several instances are numbered.")] = "",
     project: Project = "",
     deadline: Annotated[
         int | None,
         typer.Option(
             metavar="S",
             show_default=False,
-            help="It has ended by then, one way or another. Left out: 600, or 7200 where a bare-metal node may be what it gets.",
+            help="Seconds until an unfinished build ends in error. Default: 600, or 7200 if the instance may get a bare-metal "
+            "node.",
         ),
     ] = None,
     request_id: Annotated[
         UUID | None,
         typer.Option(
             show_default=False,
-            help="Your name for this request: said again with the same content, it is the same request.",
+            help="An id of your choice: repeated with the same content, it is the same request.",
         ),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow it to its end.")] = True,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until the instances have ended.")
+    ] = True,
     timeout: Timeout = 120.0,
     as_json: AsJson = False,
 ) -> None:
-    """Build an instance, or several alike, and follow them until they run."""
-    settings = settled(bus=bus)
+    """Build an instance, or several equal ones, and follow them until they run."""
+    settings = command_settings(bus=bus)
     sizes = {"vcpus": vcpus, "ram_mb": ram, "root_gb": disk}
     specs = {f"resources:{key}": value for key, value in _pairs("--resources", resources).items()}
     specs |= {f"trait:{key}": value or "required" for key, value in _pairs("--trait", trait, "").items()}
     known = flavor_named(flavor, flavors, settings) if flavor else Flavor()
-    request = _sound(
+    request = _validated(
         BuildInstance(
             request_id=RequestId(request_id) if request_id else new_request_ids(1)[0],
             flavor=structs.replace(
@@ -175,11 +181,11 @@ def boot(
             deadline_s=deadline,
         )
     )
-    say_request(request.request_id)
+    print_request_id(request.request_id)
     try:
         run(_boot(settings, request, timeout_s=timeout, wait=wait, for_programs=as_json))
     except KeyboardInterrupt:
-        fail(f"the request stays, and is built: {_how_to_follow(request.request_id)}", INTERRUPTED)
+        fail(f"the request stays, and will be built: {_how_to_follow(request.request_id)}", INTERRUPTED)
 
 
 async def _boot(
@@ -193,8 +199,8 @@ async def _boot(
             if for_programs:
                 print_json({"request_id": str(request.request_id), "instances": []})
             fail(
-                f"no scheduler has taken the request within {timeout_s:g} s. It stays on the bus, and is built once one "
-                f"does: {_how_to_follow(request.request_id)}",
+                f"no scheduler has taken the request within {timeout_s:g} s. It stays on the bus, and is built when a "
+                f"scheduler takes it: {_how_to_follow(request.request_id)}",
                 NOT_IN_TIME,
             )
         if isinstance(answer, BuildRejected):
@@ -204,7 +210,7 @@ async def _boot(
                 )
             fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
         assert isinstance(answer, BuildAccepted), f"a request was answered by {answer!r}"
-        following = Following(asking, answer.instances, by_s, request.project)
+        following = InstanceFollower(asking, answer.instances, by_s, request.project)
         following.take(
             await asking.instances(
                 AskInstances(instances=answer.instances, limit=PAGE, project=request.project)
@@ -217,11 +223,11 @@ async def _boot(
     if for_programs:
         print_json({"request_id": str(request.request_id), "instances": [plain(each) for each in states]})
     else:
-        _tell(states)
+        _print(states)
     if not in_time:
-        late = sum(each.state not in ENDED for each in states)
+        unfinished = sum(each.state not in ENDED for each in states)
         fail(
-            f"{late} of {len(states)} have not ended within {timeout_s:g} s, and go on: "
+            f"{unfinished} of {len(states)} instances have not ended within {timeout_s:g} s, and go on: "
             f"{_how_to_follow(request.request_id)}",
             NOT_IN_TIME,
         )
@@ -229,13 +235,13 @@ async def _boot(
         raise typer.Exit(NOT_DONE)
 
 
-def say_request(request: RequestId | None) -> None:
-    """Before anything else: whoever is cut off knows what to ask for."""
+def print_request_id(request: RequestId | None) -> None:
+    """Called before anything else, so that a user whose command is cut off can find the request again."""
     err.print(f"request {request}", style="dim", highlight=False, soft_wrap=True)
 
 
 def _how_to_follow(request: RequestId | None) -> str:
-    return f"`moor show {request}` says what becomes of it, `moor delete {request}` deletes it"
+    return f"`moor show {request}` shows its state, `moor delete {request}` deletes it"
 
 
 def show(
@@ -245,13 +251,13 @@ def show(
     project: Project = "",
     as_json: AsJson = False,
 ) -> None:
-    """What has become of an instance, or of all instances of a request."""
+    """Show an instance, or all instances of a request."""
 
     async def work() -> Sequence[InstanceState]:
-        async with client(settled_) as asking:
+        async with client(settings) as asking:
             return [*(await _known(asking, [id_], project)).values()]
 
-    settled_ = settled(bus=bus)
+    settings = command_settings(bus=bus)
     states = run(work())
     if as_json:
         print_json([plain(each) for each in states])
@@ -266,17 +272,17 @@ def list_instances(
     state: Annotated[
         str, typer.Option(help="accepted, placed, building, active, rebuilding, error, deleting or deleted.")
     ] = "",
-    cell: Annotated[str, typer.Option(help="Only those of this cell.")] = "",
-    host: Annotated[str, typer.Option(help="Only those on this host.")] = "",
+    cell: Annotated[str, typer.Option(help="Only instances of this cell.")] = "",
+    host: Annotated[str, typer.Option(help="Only instances on this host.")] = "",
     project: Project = "",
-    name: Annotated[str, typer.Option(help="Only those of this name.")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="So many at most.")] = 1000,
+    name: Annotated[str, typer.Option(help="Only instances with this name.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """The instances that there are or were, in the order of their ids."""
-    settings = settled(bus=bus)
+    """List the instances, deleted ones too, ordered by id."""
+    settings = command_settings(bus=bus)
     if state and state not in COLOURS:
-        raise typer.BadParameter(f"--state is {state!r}: there are {', '.join(COLOURS)}")
+        raise typer.BadParameter(f"--state is {state!r}; the states are {', '.join(COLOURS)}")
     wanted = {"cell": cell, "host": host, "project": project, "name": name}
 
     async def work() -> list[InstanceState]:
@@ -303,7 +309,7 @@ def list_instances(
     else:
         out.print("no instances")
     if len(found) > limit:
-        err.print(f"there are more than {limit}: --limit shows more", style="yellow")
+        err.print(f"there are more than {limit} instances: a higher --limit shows them", style="yellow")
 
 
 def delete(
@@ -311,14 +317,14 @@ def delete(
     bus: BusUrl = "",
     *,
     project: Project = "",
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until they are gone.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until they are deleted.")] = False,
     timeout: Timeout = 120.0,
     as_json: AsJson = False,
 ) -> None:
-    """Delete instances, whatever state they are in; one that is gone already stays so."""
+    """Delete instances in any state. A deleted one stays deleted."""
     run(
         _delete(
-            settled(bus=bus),
+            command_settings(bus=bus),
             [*dict.fromkeys(ids)],
             project,
             timeout_s=timeout,
@@ -341,7 +347,7 @@ async def _delete(
     async with client(settings, patience_s=timeout_s) as asking:
         known = await _known(asking, wanted, project)
         ids = [*known]
-        following = Following(asking, ids, by_s, project)
+        following = InstanceFollower(asking, ids, by_s, project)
         following.take(known.values())
         for id_ in ids:
             following.take(await _deleted(asking, id_, project))
@@ -354,11 +360,14 @@ async def _delete(
     else:
         print_table(instances_table(states))
     if not in_time:
-        fail(f"not all of them are gone within {timeout_s:.0f} s; they will be", NOT_IN_TIME)
+        fail(
+            f"not all instances are deleted within {timeout_s:.0f} s; the delete goes on: `moor show` shows its state",
+            NOT_IN_TIME,
+        )
 
 
 async def _known(asking: Client, ids: Sequence[UUID], project: str) -> States:
-    """These instances, and all instances of each of these that is a request; fails if one is neither."""
+    """The instances with these ids; for an id of a request, all its instances. Fail if an id is neither."""
     known: States = {}
     for start in range(0, len(ids), PAGE):
         some = tuple(map(InstanceId, ids[start : start + PAGE]))
@@ -373,10 +382,11 @@ async def _known(asking: Client, ids: Sequence[UUID], project: str) -> States:
         known |= of_request
         if not of_request:
             unknown.append(str(id_))
-    # A delete that overtakes its request is obeyed: so a slip of the pen would keep some later request from being built.
+    # Schedulers obey a delete that arrives before its build request. So a mistyped id must not be sent: it would cancel a
+    # later request with that id.
     if unknown:
         fail(
-            f"there is no instance and no request {', '.join(unknown)}: nothing was done; `moor list` shows what there is"
+            f"there is no instance and no request {', '.join(unknown)}, so nothing was done; `moor list` shows all instances"
         )
     return known
 
@@ -388,34 +398,34 @@ async def _deleted(asking: Client, id_: InstanceId, project: str) -> Sequence[In
 
 
 async def followed_until(
-    following: Following, is_over: Callable[[InstanceState], bool], *, quiet: bool
+    following: InstanceFollower, is_over: Callable[[InstanceState], bool], *, quiet: bool
 ) -> bool:
-    """Wait for them; in a terminal, with a picture of where they are."""
+    """Wait until `is_over` holds for all instances; in a terminal, show their states meanwhile."""
     if quiet or not out.is_terminal:
         return await following.until(is_over, lambda _: None)
     with Live(followed(following.states.values()), console=out, transient=True) as live:
         return await following.until(is_over, lambda states: live.update(followed(states.values())))
 
 
-def _tell(states: Sequence[InstanceState]) -> None:
-    """What became of them; and why nowhere, once for all that it befell alike."""
+def _print(states: Sequence[InstanceState]) -> None:
+    """Print the states, and each distinct `no_valid_host` once."""
     print_table(instances_table(states))
-    told: list[NoValidHost] = []
+    printed: list[NoValidHost] = []
     for state in states:
-        if state.no_valid_host is not None and state.no_valid_host not in told:
-            told.append(state.no_valid_host)
+        if state.no_valid_host is not None and state.no_valid_host not in printed:
+            printed.append(state.no_valid_host)
             print_no_valid_host(state.name or str(state.id), state.no_valid_host)
 
 
 def _pairs(flag: str, texts: Sequence[str] | None, default: str | None = None) -> dict[str, str]:
-    """KEY=VALUE of a flag that may be repeated; without `=`, the value is the default, if there is one."""
+    """Parse KEY=VALUE of a repeatable flag. A text without `=` gets the default value, if there is one."""
     pairs: dict[str, str] = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not key or (not equals and default is None):
             raise typer.BadParameter(f"{flag} is {text!r}: write {flag} KEY=VALUE")
         if key in pairs:
-            raise typer.BadParameter(f"{flag} is {text!r}: {key} was given before, as {pairs[key]!r}")
+            raise typer.BadParameter(f"{flag} is {text!r}: {key} was already given, as {pairs[key]!r}")
         pairs[key] = value if equals else default or ""
     return pairs
 
@@ -426,31 +436,33 @@ def image_of(source: str, checksum: str, kernel: str, ramdisk: str) -> Image | N
         return Image(source=source, checksum=checksum, kernel=kernel, ramdisk=ramdisk)
     for flag, value in others.items():
         if value:
-            raise typer.BadParameter(f"{flag} is {value!r}, and no --image is given that it is of")
+            raise typer.BadParameter(f"{flag} is {value!r}, but --image is not given: it describes an image")
     return None
 
 
-def config_drive_of(said: str) -> str:
-    """A URL as it is; of a file, what Ironic takes: the base64 of a zipped image, or a text that is that already."""
-    if not said or "://" in said:
-        return said
+def config_drive_of(given: str) -> str:
+    """The form that Ironic accepts: a URL unchanged, or the base64 of a gzipped image that a file contains."""
+    if not given or "://" in given:
+        return given
     try:
-        content = Path(said).read_bytes()
+        content = Path(given).read_bytes()
     except OSError as problem:
-        raise typer.BadParameter(f"--config-drive is {said!r}: neither a URL nor a file: {problem}") from None
+        raise typer.BadParameter(
+            f"--config-drive is {given!r}, which is neither a URL nor a file: {problem}"
+        ) from None
     if content.startswith(GZIP):
         return base64.b64encode(content).decode()
     try:
         base64.b64decode(text := content.decode("ascii").strip(), validate=True)
     except ValueError:
         raise typer.BadParameter(
-            f"--config-drive is {said!r}: the file is neither a zipped image nor the base64 of one"
+            f"--config-drive is {given!r}: the file is neither a gzipped image nor the base64 of one"
         ) from None
     return text
 
 
-def _sound(request: BuildInstance) -> BuildInstance:
-    """As it will be read at the other end: what cannot be read there would have no answer."""
+def _validated(request: BuildInstance) -> BuildInstance:
+    """Decode the request as the scheduler will. A message that cannot be decoded would get no answer there."""
     try:
         return msgspec.convert(msgspec.to_builtins(request), BuildInstance)
     except msgspec.ValidationError as wrong:

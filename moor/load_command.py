@@ -1,4 +1,4 @@
-"""`moor load`: so many boots as fast as they go, what each costs whom, and whether all the books agree afterwards."""
+"""`moor load`: makes boots as fast as possible, measures what each costs, and audits the result."""
 
 import asyncio
 import os
@@ -13,16 +13,16 @@ from rich.console import RenderableType
 from bus.broker import ConnectionLost, Refusal
 from bus.errors import Failure
 from bus.process import run_process
-from moor.cloud_apart import Servers, WorkerEnded
-from moor.load.firing import Silence
+from moor.cloud_processes import Servers, WorkerEnded
+from moor.load.firing import NoProgress
 from moor.load.metal.results import as_json as metal_as_json
 from moor.load.metal.results import as_table as metal_as_table
 from moor.load.metal.running import DEFAULTS as METAL_DEFAULTS
 from moor.load.metal.running import MetalPlan
-from moor.load.metal.running import run_apart as metal_apart
-from moor.load.metal.running import run_embedded as metal_embedded
+from moor.load.metal.running import run_embedded as run_metal_embedded
+from moor.load.metal.running import run_on_servers as run_metal_on_servers
 from moor.load.results import as_json, as_table
-from moor.load.running import Plan, run_apart, run_embedded
+from moor.load.running import Plan, run_embedded, run_on_servers
 from moor.options import (
     BusUrl,
     DatabaseUrl,
@@ -38,44 +38,47 @@ from moor.options import (
 R = TypeVar("R")
 
 IN_FLIGHT, METAL_IN_FLIGHT = 2000, 100
-# So many of each in a run, conductors in each cell; there is one compute a cell.
+# How many workers of each kind a run has, conductors per cell. There is always one compute process per cell.
 COUNTS = {"placement": 1, "scheduler": 1, "conductor": 1}
 
 
 def load(
     *,
     boots: Annotated[int, typer.Option(min=1, max=10_000_000, help="How many instances to build.")] = 20_000,
-    hosts: Annotated[int, typer.Option(min=1, max=100_000, help="Over how many pretended hosts.")] = 1000,
+    hosts: Annotated[int, typer.Option(min=1, max=100_000, help="Over how many simulated hosts.")] = 1000,
     cells: Annotated[int, typer.Option(min=1, max=100, help="In how many cells.")] = 2,
     bus: BusUrl = "",
     db: DatabaseUrl = "",
     placement_db: PlacementDatabaseUrl = "",
-    failing: Annotated[float, typer.Option(min=0, max=1, help="How many of the spawns fail, of 1.")] = 0.05,
+    failing: Annotated[
+        float, typer.Option(min=0, max=1, help="The share of spawns that fail, from 0 to 1.")
+    ] = 0.05,
     in_flight: Annotated[
         int | None,
         typer.Option(
             min=1,
             show_default=False,
-            help="How many boots, or state changes, are under way at most. Left out: 2000, or 100 on bare metal.",
+            help="How many boots, or state changes, are under way at most. Default: 2000, or 100 on bare metal.",
         ),
     ] = None,
     bare_metal: Annotated[
         bool,
         typer.Option(
-            "--bare-metal", help="Fire state changes of bare-metal nodes, and deploys onto them, instead."
+            "--bare-metal", help="Instead, change the states of bare-metal nodes and deploy onto them."
         ),
     ] = False,
     nodes: Annotated[
         int, typer.Option(min=10, max=20_000, help="With --bare-metal: how many simulated nodes.")
     ] = 500,
     daemons: Annotated[
-        int, typer.Option(min=1, max=50, help="With --bare-metal: how many daemons keep them.")
+        int, typer.Option(min=1, max=50, help="With --bare-metal: how many daemons manage them.")
     ] = 2,
     changes: Annotated[
         int, typer.Option(min=1, max=10_000_000, help="With --bare-metal: how many state changes.")
     ] = 5_000,
     rate: Annotated[
-        float, typer.Option(min=0, help="With --bare-metal: state changes a second; 0: as many as go.")
+        float,
+        typer.Option(min=0, help="With --bare-metal: state changes per second; 0: as fast as possible."),
     ] = 0,
     deploys: Annotated[
         int,
@@ -87,30 +90,34 @@ def load(
         list[str] | None,
         typer.Option(
             metavar="KIND=N",
-            help="How many placement, scheduler or conductor workers; of conductors in each cell. One of each, if not said.",
+            help="How many placement, scheduler or conductor workers (conductors per cell). Default: one of each.",
         ),
     ] = None,
     json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there, too.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to this file.")
     ] = None,
 ) -> None:
-    """Build many instances, as fast as it goes; say what each costs, and check everybody's books afterwards.
+    """Build many instances as fast as possible, measure the cost of each, and audit the result.
 
-    With --bus and --db on real servers, each worker a process of its own; without them embedded, all in this process.
+    With --bus and --db the workers run on real servers, each as its own process. Without them, all run in this process.
     """
     if bool(bus) != bool(db):
         raise typer.BadParameter(
-            "a real broker wants a real database, and the other way round: both --bus and --db, or neither"
+            "only one of --bus and --db is given: a real broker needs a real database; give both or neither"
         )
     if placement_db and not db:
-        raise typer.BadParameter("--placement-db: without --db everything is in one SQLite file")
+        raise typer.BadParameter(
+            f"--placement-db is {placement_db!r} without --db: then everything is in one SQLite file; give both or neither"
+        )
     check_writable("--json", json)
     if hosts < cells:
         raise typer.BadParameter(f"--hosts is {hosts}, must be at least --cells, which is {cells}")
     servers = Servers(bus, db, placement_db, tuning().variables()) if bus else None
     counts = counts_of(workers or [])
     if workers and servers is None:
-        raise typer.BadParameter("--workers: embedded, all workers are in this process, one of each kind")
+        raise typer.BadParameter(
+            f"--workers is {', '.join(workers)} without --bus and --db: then one worker of each kind runs in this process"
+        )
     if bare_metal:
         metal = MetalPlan(
             changes=changes,
@@ -126,20 +133,20 @@ def load(
         log_as(os.environ, level="ERROR")
         settings = tuned_cloud(METAL_DEFAULTS)
         on_metal = _run(
-            lambda url: metal_embedded(metal, url, settings),
-            None if servers is None else lambda: metal_apart(metal, servers, counts),
+            lambda url: run_metal_embedded(metal, url, settings),
+            None if servers is None else lambda: run_metal_on_servers(metal, servers, counts),
         )
-        _tell(json, metal_as_json(on_metal), metal_as_table(on_metal), passed=on_metal.audit.passed)
+        _print(json, metal_as_json(on_metal), metal_as_table(on_metal), passed=on_metal.audit.passed)
         return
     plan = Plan(boots=boots, cells=_spread(hosts, cells), failing=failing, in_flight=in_flight or IN_FLIGHT)
     result = _run(
         lambda url: run_embedded(plan, url, tuned_cloud()),
-        None if servers is None else lambda: run_apart(plan, servers, counts),
+        None if servers is None else lambda: run_on_servers(plan, servers, counts),
     )
-    _tell(json, as_json(result), as_table(result), passed=result.audit.passed)
+    _print(json, as_json(result), as_table(result), passed=result.audit.passed)
 
 
-def _tell(file: Path | None, figures: bytes, table: RenderableType, *, passed: bool) -> None:
+def _print(file: Path | None, figures: bytes, table: RenderableType, *, passed: bool) -> None:
     if file is not None:
         file.write_bytes(figures)
     out.print(table)
@@ -148,19 +155,20 @@ def _tell(file: Path | None, figures: bytes, table: RenderableType, *, passed: b
 
 
 def _run(
-    embedded: Callable[[str], Coroutine[Any, Any, R]], apart: Callable[[], Coroutine[Any, Any, R]] | None
+    embedded: Callable[[str], Coroutine[Any, Any, R]],
+    on_servers: Callable[[], Coroutine[Any, Any, R]] | None,
 ) -> R:
-    """On servers, or else embedded with a database that is thrown away."""
+    """Run on servers if they were named; else embedded, with a temporary database."""
     try:
-        if apart is not None:
-            return run_process(apart())
-        with tempfile.TemporaryDirectory(prefix="moor-load-") as place:
-            return run_process(embedded(f"sqlite+aiosqlite:///{Path(place) / 'moor.db'}"))
+        if on_servers is not None:
+            return run_process(on_servers())
+        with tempfile.TemporaryDirectory(prefix="moor-load-") as directory:
+            return run_process(embedded(f"sqlite+aiosqlite:///{Path(directory) / 'moor.db'}"))
     except asyncio.CancelledError:
-        fail("told to end")
+        fail("stopped by a signal")
     except ConnectionLost as lost:
         fail(f"no broker: {lost}")
-    except (Refusal, Failure, Silence, WorkerEnded) as problem:
+    except (Refusal, Failure, NoProgress, WorkerEnded) as problem:
         fail(str(problem))
 
 
@@ -170,12 +178,12 @@ def counts_of(workers: Sequence[str]) -> Mapping[str, int]:
         kind, _, number = each.partition("=")
         if kind not in counts or not number.isdecimal() or not int(number):
             raise typer.BadParameter(
-                f"--workers {each!r}: it must be KIND=N, with a kind of {', '.join(counts)} and N at least 1"
+                f"--workers is {each!r}: must be KIND=N, where KIND is one of {', '.join(counts)} and N at least 1"
             )
         counts[kind] = int(number)
     return counts
 
 
 def _spread(hosts: int, cells: int) -> dict[str, int]:
-    """As many in each cell as in any other, or one more."""
+    """Spread the hosts evenly over the cells; the first cells get the remainder."""
     return {f"c{n}": hosts // cells + (n <= hosts % cells) for n in range(1, cells + 1)}

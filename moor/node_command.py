@@ -1,8 +1,7 @@
-"""`moor node`: bare-metal nodes, as Ironic says they are and as Moorage offers them; and an operator's orders to Ironic.
+"""`moor node`: shows bare-metal nodes, as Ironic has them and as Moorage offers them, and sends operators' orders to Ironic.
 
-Orders go to Ironic's REST API (MOOR_IRONIC_URL, or the simulated Ironic of a `moor up` on this machine). What they change
-reaches Moorage as it always does, by Ironic's notifications. An instance is put on a node and taken off by `moor boot` and
-`moor delete` alone: there are no commands for that here.
+Orders go to Ironic's REST API (MOOR_IRONIC_URL, or the simulated Ironic of a `moor up` on this machine). Their effects reach
+Moorage by Ironic's notifications, as always. Only `moor boot` and `moor delete` put an instance on a node or remove it.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ import typer
 from bus.message import ProviderId
 from ironic_sync.rest import CleanStep, Refused, UnreadableNode
 from ironic_sync.rest_http import HttpIronicApi
-from moor.nodes import PASSING, NodeReader, Nodes, NodeShown, reading_nodes
+from moor.nodes import TEMPORARY_REASONS, NodeReader, Nodes, NodeShown, reading_nodes
 from moor.nodes_showing import nodes_table, print_node
 from moor.options import (
     NOT_DONE,
@@ -25,11 +24,11 @@ from moor.options import (
     DatabaseUrl,
     IronicDatabaseUrl,
     IronicUrl,
+    command_settings,
     err,
     fail,
     out,
     run,
-    settled,
 )
 from moor.settings import Settings
 from moor.showing import plain, print_json
@@ -39,37 +38,35 @@ T = TypeVar("T")
 Order = Callable[[HttpIronicApi, ProviderId], Awaitable[Refused | None]]
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Bare-metal nodes: look, and give orders to Ironic."
+    no_args_is_help=True, add_completion=False, help="Bare-metal nodes: show them, and send orders to Ironic."
 )
 maintenance = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Keep nodes out of use, or let them be used again."
+    no_args_is_help=True, add_completion=False, help="Put nodes into maintenance, or take them out."
 )
-power = typer.Typer(no_args_is_help=True, add_completion=False, help="Power of nodes that Ironic manages.")
+power = typer.Typer(no_args_is_help=True, add_completion=False, help="Switch the power of nodes.")
 app.add_typer(maintenance, name="maintenance")
 app.add_typer(power, name="power")
 
-Name = Annotated[str, typer.Argument(metavar="NODE", help="A node, by its id or by Ironic's name of it.")]
-Names = Annotated[
-    list[str], typer.Argument(metavar="NODE...", help="Nodes, by their ids or by Ironic's names of them.")
-]
+Name = Annotated[str, typer.Argument(metavar="NODE", help="A node's id, or its name in Ironic.")]
+Names = Annotated[list[str], typer.Argument(metavar="NODE...", help="Nodes' ids, or their names in Ironic.")]
 Wait = Annotated[
-    bool, typer.Option("--wait/--no-wait", help="Follow the nodes until Ironic is done with them.")
+    bool, typer.Option("--wait/--no-wait", help="Wait until Ironic has finished its work on the nodes.")
 ]
 Timeout = Annotated[
-    float, typer.Option(metavar="S", min=0.1, help="Seconds to wait for that; then the exit code is 3.")
+    float, typer.Option(metavar="S", min=0.1, help="Seconds to wait; after that the exit code is 3.")
 ]
 LOOK_AGAIN_S = 0.2
-# How long the result of an order waits for what the daemons make of it.
+# How long a command waits until the daemons have heard of its effect and reported it to placement.
 HEARD_S = 2.0
 WAIT_S = 120.0
 SHOWN_MAX = 80
-# Those of Ironic's verbs that need nothing but the node's name.
+# Ironic's verbs that need no argument besides the node.
 VERBS = {
-    "manage": "Take nodes into Ironic's care, or out of `available`, to work on them: they are not offered then.",
-    "provide": "Make nodes available that are `manageable`: Ironic cleans them first.",
-    "inspect": "Find out what hardware nodes have that are `manageable`.",
-    "adopt": "Take over nodes that run something already and are `manageable`: Moorage leaves them alone then.",
-    "abort": "Break off cleaning or inspecting that waits for the node.",
+    "manage": "Move nodes to `manageable`, from `enroll` or `available`. Moorage does not offer manageable nodes.",
+    "provide": "Move `manageable` nodes to `available`. Ironic cleans them first.",
+    "inspect": "Let Ironic inspect the hardware of `manageable` nodes.",
+    "adopt": "Adopt `manageable` nodes that already run something. Moorage then leaves them alone.",
+    "abort": "Abort a cleaning or inspection that waits for the node.",
 }
 
 
@@ -79,15 +76,15 @@ def list_nodes(
     ironic_db: IronicDatabaseUrl = "",
     db: DatabaseUrl = "",
     *,
-    cell: Annotated[str, typer.Option(help="Only those of this cell.")] = "",
-    daemon: Annotated[str, typer.Option(help="Only those that this daemon owns.")] = "",
-    state: Annotated[str, typer.Option(help="Only those in this provision state.")] = "",
+    cell: Annotated[str, typer.Option(help="Only nodes of this cell.")] = "",
+    daemon: Annotated[str, typer.Option(help="Only nodes that this daemon owns.")] = "",
+    state: Annotated[str, typer.Option(help="Only nodes in this provision state.")] = "",
     unavailable: Annotated[
-        bool, typer.Option("--unavailable", help="Only those of which nothing is offered.")
+        bool, typer.Option("--unavailable", help="Only nodes that are not offered to placement.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """All nodes, in the order of their names: Ironic's state, and what is offered to placement or why not."""
+    """List all nodes, ordered by name: Ironic's state, and what is offered to placement, or why nothing is."""
     settings = _settings(ironic, ironic_db, db)
 
     async def work(reader: NodeReader) -> Nodes:
@@ -108,7 +105,7 @@ def list_nodes(
         print_table(nodes_table(nodes))
     else:
         out.print("no nodes")
-    _tell_unreadable(found.unreadable)
+    _print_unreadable(found.unreadable)
 
 
 @app.command()
@@ -120,7 +117,7 @@ def show(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """All there is to know of one node."""
+    """Show everything that is known of one node."""
     settings = _settings(ironic, ironic_db, db)
 
     async def work(reader: NodeReader) -> NodeShown:
@@ -139,11 +136,14 @@ def maintenance_on(
     ironic: IronicUrl = "",
     *,
     reason: Annotated[
-        str, typer.Option(help="Why: Ironic keeps it, and it is shown as the reason why nothing is offered.")
+        str,
+        typer.Option(
+            help="Why: Ironic stores it, and `moor node` shows it as the reason why nothing is offered."
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Nothing new is put on these nodes from now on; what is on them stays."""
+    """Put nodes into maintenance: nothing new is built on them from now on. Their instances stay."""
 
     async def order(api: HttpIronicApi, id_: ProviderId) -> Refused | None:
         return await api.set_maintenance(id_, reason)
@@ -153,7 +153,7 @@ def maintenance_on(
 
 @maintenance.command("off")
 def maintenance_off(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = False) -> None:
-    """They may be used again."""
+    """Take nodes out of maintenance: they may be used again."""
 
     async def order(api: HttpIronicApi, id_: ProviderId) -> Refused | None:
         return await api.set_maintenance(id_, is_on=False)
@@ -161,10 +161,10 @@ def maintenance_off(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = F
     _order(nodes, "maintenance off", order, ironic, as_json=as_json)
 
 
-def _add_verb(verb: str, says: str) -> None:
-    """A command that is one of Ironic's verbs and nothing more."""
+def _add_verb(verb: str, help_text: str) -> None:
+    """Add a command that sends one of Ironic's verbs."""
 
-    @app.command(verb, help=says)
+    @app.command(verb, help=help_text)
     def command(
         nodes: Names,
         ironic: IronicUrl = "",
@@ -179,8 +179,8 @@ def _add_verb(verb: str, says: str) -> None:
         _order(nodes, verb, order, ironic, wait_s=timeout if wait else 0.0, as_json=as_json)
 
 
-for _verb, _says in VERBS.items():
-    _add_verb(_verb, _says)
+for _verb, _help_text in VERBS.items():
+    _add_verb(_verb, _help_text)
 
 
 @app.command()
@@ -192,18 +192,18 @@ def clean(
         str,
         typer.Option(
             metavar="JSON|FILE",
-            help='What is to be done, as Ironic has it: [{"interface": "deploy", "step": "erase_devices_metadata"}].',
+            help='The clean steps, in Ironic\'s format: [{"interface": "deploy", "step": "erase_devices_metadata"}].',
         ),
     ],
     wait: Wait = True,
     timeout: Timeout = WAIT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Clean nodes by hand that are `manageable`, by these steps. They are `manageable` again when that is done."""
-    told = _steps(steps)
+    """Clean `manageable` nodes manually, by these steps. After that they are `manageable` again."""
+    parsed = _steps(steps)
 
     async def order(api: HttpIronicApi, id_: ProviderId) -> Refused | None:
-        return await api.clean(id_, told)
+        return await api.clean(id_, parsed)
 
     _order(nodes, "clean", order, ironic, wait_s=timeout if wait else 0.0, as_json=as_json)
 
@@ -216,7 +216,7 @@ def power_on(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = False) -
 
 @power.command("off")
 def power_off(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = False) -> None:
-    """Switch nodes off, at once."""
+    """Switch nodes off immediately."""
     _set_power(nodes, "power off", ironic, as_json=as_json)
 
 
@@ -226,15 +226,15 @@ def power_reboot(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = Fals
     _set_power(nodes, "rebooting", ironic, as_json=as_json)
 
 
-def _steps(told: str) -> list[CleanStep]:
-    """As JSON, or from a file of it."""
-    text = told
-    if not told.lstrip().startswith(("[", "{")):
+def _steps(given: str) -> list[CleanStep]:
+    """Parse the steps from JSON, or from a file of JSON."""
+    text = given
+    if not given.lstrip().startswith(("[", "{")):
         try:
-            text = Path(told).read_text(encoding="utf-8")
+            text = Path(given).read_text(encoding="utf-8")
         except (OSError, ValueError) as problem:
             raise typer.BadParameter(
-                f"--steps is {told!r}, which is no JSON list and no file: {problem}"
+                f"--steps is {given!r}, which is neither a JSON list nor a readable file: {problem}"
             ) from None
     try:
         steps = msgspec.json.decode(text, type=list[CleanStep])
@@ -255,15 +255,15 @@ def _set_power(nodes: Sequence[str], target: str, ironic: str, *, as_json: bool)
 def _order(
     names: Sequence[str], what: str, order: Order, ironic: str, *, wait_s: float = 0.0, as_json: bool
 ) -> None:
-    """Order it of each node; what Ironic refuses of one is no reason to leave out the next."""
+    """Send the order for each node. If Ironic refuses one, go on with the next."""
     settings = _settings(ironic)
     if not settings.ironic_url:
         raise typer.BadParameter(
-            "no Ironic is named, and there is no `moor up --nodes` on this machine: give --ironic or MOOR_IRONIC_URL"
+            "no Ironic is named, and no `moor up --nodes` runs on this machine: give --ironic or MOOR_IRONIC_URL"
         )
 
     async def work(reader: NodeReader) -> tuple[list[NodeShown], dict[str, Refused], bool]:
-        assert reader.api is not None, "an Ironic was named"
+        assert reader.api is not None, "`ironic_url` is set"
         found = await _found(reader, names)
         refused: dict[str, Refused] = {}
         for name, node in zip(names, found, strict=True):
@@ -287,20 +287,23 @@ def _conclude(
     nodes: Sequence[NodeShown], what: str, refused: Mapping[str, Refused], *, in_time: bool, wait_s: float
 ) -> None:
     for name, answer in refused.items():
-        _say(f"node {name}: Ironic refuses {what!r} ({answer.status}): {answer.message}")
+        _print_error(f"node {name}: Ironic refuses {what!r} ({answer.status}): {answer.message}")
     failed = [each for each in nodes if wait_s and _has_failed(each)]
     for each in failed:
-        assert each.ironic is not None, "it was read"
-        why = each.ironic.last_error or "Ironic does not say why"
-        _say(f"node {each.name or each.id} is in {each.ironic.provision_state!r}: {why}")
+        assert each.ironic is not None, "a failed node has a state in Ironic"
+        why = each.ironic.last_error or "Ironic gives no reason"
+        _print_error(f"node {each.name or each.id} is in state {each.ironic.provision_state!r}: {why}")
     if refused or failed:
         raise typer.Exit(NOT_DONE)
     if not in_time:
-        fail(f"Ironic is not done within {wait_s:g} s; `moor node show` follows up", NOT_IN_TIME)
+        fail(
+            f"Ironic has not finished within {wait_s:g} s, and goes on; `moor node show` shows the state",
+            NOT_IN_TIME,
+        )
 
 
 async def _until_settled(reader: NodeReader, ids: Sequence[str], wait_s: float) -> bool:
-    """Until Ironic works on none of them; False if time is up before."""
+    """Wait until Ironic works on none of the nodes. Return False if time is up before."""
 
     def are_settled(nodes: Iterable[NodeShown | None]) -> bool:
         return not any(map(_is_under_way, nodes))
@@ -309,10 +312,12 @@ async def _until_settled(reader: NodeReader, ids: Sequence[str], wait_s: float) 
 
 
 async def _until_heard(reader: NodeReader, ids: Sequence[str]) -> None:
-    """Ironic's notifications and the report to placement take a moment: what is shown as offered would be that of before."""
+    """Wait until the daemons have heard of the change and reported it to placement. Without this, the command would show the
+    offer from before the order.
+    """
 
     def are_heard(nodes: Iterable[NodeShown | None]) -> bool:
-        return not any(node and PASSING & {*node.offered.reasons} for node in nodes)
+        return not any(node and TEMPORARY_REASONS & {*node.offered.reasons} for node in nodes)
 
     await _until(reader, ids, are_heard, HEARD_S)
 
@@ -329,7 +334,7 @@ async def _until(
 
 
 def _is_under_way(node: NodeShown | None) -> bool:
-    """Ironic has a target for the node; one that it could not reach stays."""
+    """Does Ironic have a target state for the node? After a failure the target stays, so failed nodes do not count."""
     known = node and node.ironic
     return bool(known and known.target_provision_state) and not _has_failed(node)
 
@@ -342,19 +347,19 @@ def _has_failed(node: NodeShown | None) -> bool:
 async def _found(reader: NodeReader, names: Sequence[str]) -> list[NodeShown]:
     found = await reader.find(names)
     if missing := [repr(name) for name in names if found[name] is None]:
-        fail(f"there is no node {', '.join(missing)}: nothing was done; `moor node list` shows what there is")
+        fail(f"there is no node {', '.join(missing)}, so nothing was done; `moor node list` shows all nodes")
     return [node for name in names if (node := found[name]) is not None]
 
 
 def _settings(ironic: str, ironic_db: str = "", db: str = "") -> Settings:
-    return settled(ironic=ironic, ironic_db=ironic_db, db=db)
+    return command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
 
 
 def _with_reader(settings: Settings, work: Callable[[NodeReader], Awaitable[T]]) -> T:
     if not settings.ironic_url and not settings.ironic_db_url:
         raise typer.BadParameter(
-            "neither an Ironic nor a database of its daemons is named, and there is no `moor up --nodes` on this machine: "
-            "give --ironic or MOOR_IRONIC_URL, --ironic-db or MOOR_IRONIC_DB_URL"
+            "neither an Ironic nor the daemons' database is named, and no `moor up --nodes` runs on this machine: "
+            "give --ironic or MOOR_IRONIC_URL, or --ironic-db or MOOR_IRONIC_DB_URL"
         )
 
     async def with_reader() -> T:
@@ -364,10 +369,10 @@ def _with_reader(settings: Settings, work: Callable[[NodeReader], Awaitable[T]])
     return run(with_reader())
 
 
-def _tell_unreadable(nodes: Sequence[UnreadableNode]) -> None:
+def _print_unreadable(nodes: Sequence[UnreadableNode]) -> None:
     for each in nodes:
-        _say(f"node {each.id or 'without an id'} is not as it must be: {each.reason}")
+        _print_error(f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}")
 
 
-def _say(line: str) -> None:
+def _print_error(line: str) -> None:
     err.print(line, style="red", markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Bare-metal nodes as an operator sees them: what Ironic says of each, and beside it what Moorage makes of that."""
+"""Bare-metal nodes as an operator sees them: Ironic's state of each, and what Moorage offers of it."""
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,12 +17,12 @@ from moor.daemon_rows import opened_rows
 from moor.settings import Settings
 
 ROWS_AT_ONCE = 1000
-NOT_HEARD = "Ironic has changed the node since the daemons heard of it"
-NOT_TOLD = "placement was not told yet"
-# These reasons are over in a moment.
-PASSING = frozenset({NOT_HEARD, NOT_TOLD})
-# By these an offer is decided.
-_DECIDING = (
+NOT_HEARD = "Ironic has changed the node, and the daemons have not heard of it yet"
+NOT_REPORTED = "the change is not reported to placement yet"
+# These reasons normally disappear within a second.
+TEMPORARY_REASONS = frozenset({NOT_HEARD, NOT_REPORTED})
+# The fields on which an offer depends.
+_OFFER_FIELDS = (
     "provision_state",
     "maintenance",
     "power_state",
@@ -34,7 +34,7 @@ _DECIDING = (
 
 
 class DeployShown(Struct, frozen=True, kw_only=True):
-    """An order of a cell's conductor that is under way on a node."""
+    """A deploy or undeploy that a cell's conductor ordered and that is under way on a node."""
 
     kind: str
     instance: UUID
@@ -46,7 +46,7 @@ class DeployShown(Struct, frozen=True, kw_only=True):
 
 
 class Offered(Struct, frozen=True, kw_only=True):
-    """What placement has of a node: `amount` of its class, 1 or 0. `reasons` are those against it, and what was left out."""
+    """What placement has of a node: `amount` of its class, 1 or 0. `reasons` say why it is 0 and what was left out."""
 
     resource_class: str = ""
     kept_class: str = ""
@@ -56,14 +56,16 @@ class Offered(Struct, frozen=True, kw_only=True):
 
 
 class NodeShown(Struct, frozen=True, kw_only=True):
-    """`ironic` is the node in Ironic's words: as it is now, or without its REST API as it was last heard; null if Ironic has
-    it no more. Without the daemons' rows, `daemon` and `cell` are empty and nothing is known to be offered.
+    """A node as the commands show it.
+
+    `ironic` is the node in Ironic: read from its REST API, or without that, as the daemons last heard it. It is null if
+    Ironic no longer has the node. Without the daemons' rows, `daemon` and `cell` are empty and the offer is unknown.
     """
 
     id: UUID
     name: str
     cell: str
-    # The daemon that owns it, and how often its owner changed.
+    # The daemon that owns the node; the epoch grows with each change of owner.
     daemon: str
     epoch: int
     ironic: Node | None
@@ -72,14 +74,14 @@ class NodeShown(Struct, frozen=True, kw_only=True):
 
 
 class Nodes(Struct, frozen=True):
-    """In the order of their names; and those that Ironic lists and cannot be read."""
+    """Nodes ordered by name, and nodes in Ironic's list that cannot be parsed."""
 
     nodes: tuple[NodeShown, ...]
     unreadable: tuple[UnreadableNode, ...] = ()
 
 
 class NodeReader:
-    """Asks Ironic, and looks into the daemons' rows: both where there are both."""
+    """Reads nodes from Ironic's REST API and from the daemons' rows, or from one of them."""
 
     def __init__(self, api: HttpIronicApi | None, rows: IronicStore | None) -> None:
         self.api = api
@@ -98,7 +100,7 @@ class NodeReader:
         return Nodes(_by_name(self._shown(id_, found.get(id_), rows) for id_ in ids), tuple(unreadable))
 
     async def find(self, names: Sequence[str]) -> dict[str, NodeShown | None]:
-        """By uuid or by Ironic's name. Ironic is asked for each uuid; names are looked up among all nodes."""
+        """Find nodes by uuid or by Ironic's name. Each uuid is one question to Ironic; names are searched in the full list."""
         ids = {name: id_ for name in names if (id_ := _as_id(name)) is not None}
         found: dict[str, NodeShown | None] = dict.fromkeys(names)
         rows = await self._rows_of(ids.values())
@@ -134,7 +136,7 @@ class NodeReader:
 
 @asynccontextmanager
 async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
-    """With what the settings name: Ironic's REST API, the daemons' database, or both."""
+    """A reader of Ironic's REST API, the daemons' database, or both, as the settings name them."""
     async with AsyncExitStack() as stack:
         api = rows = None
         if settings.ironic_url:
@@ -162,9 +164,9 @@ def shown(id_: ProviderId, node: Node | None, row: NodeRow | None, *, has_rows: 
 
 def _offered(node: Node | None, row: NodeRow | None, *, has_rows: bool) -> Offered:
     if row is None:
-        why = "no daemon knows the node yet" if has_rows else "the daemons' rows were not looked into"
+        why = "no daemon knows the node yet" if has_rows else "the daemons' database is not named"
         return Offered(reasons=(why,))
-    told = row.reported
+    reported = row.reported
     wanted = row.offer
     reasons = [
         NOT_HEARD if node is not None and not _is_as_heard(node, row.node) else "",
@@ -173,19 +175,19 @@ def _offered(node: Node | None, row: NodeRow | None, *, has_rows: bool) -> Offer
         row.cell_note,
         row.report_note,
         "" if row.owner else "no daemon has taken the node yet",
-        NOT_TOLD if not row.report_note and row.needs_report else "",
+        NOT_REPORTED if not row.report_note and row.needs_report else "",
     ]
     return Offered(
-        resource_class=told.resource_class if told else "",
-        kept_class=told.kept_class if told else "",
-        amount=int(told is not None and not told.reserved and not row.is_removed),
-        traits=told.traits if told else (),
+        resource_class=reported.resource_class if reported else "",
+        kept_class=reported.kept_class if reported else "",
+        amount=int(reported is not None and not reported.reserved and not row.is_removed),
+        traits=reported.traits if reported else (),
         reasons=tuple(dict.fromkeys(reason for reason in reasons if reason)),
     )
 
 
 def _is_as_heard(node: Node, heard: Node | None) -> bool:
-    return heard is not None and all(getattr(node, field) == getattr(heard, field) for field in _DECIDING)
+    return heard is not None and all(getattr(node, field) == getattr(heard, field) for field in _OFFER_FIELDS)
 
 
 def _deploy(deploy: Deploy) -> DeployShown:

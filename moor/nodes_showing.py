@@ -23,7 +23,7 @@ WIDE = 120
 
 
 def nodes_table(nodes: Sequence[NodeShown]) -> Rows:
-    """Where there is little room, only what tells whether a node can be had."""
+    """A table of nodes; on a narrow terminal, without name, cell and daemon."""
     is_wide = out.width >= WIDE
     table = table_of(
         "id",
@@ -85,7 +85,7 @@ def _of_moorage(shown: NodeShown) -> Iterator[tuple[str, str]]:
         yield "" if number else "why", f"[yellow]{escape(reason)}[/yellow]"
     if (deploy := shown.deploy) is not None:
         yield "order", f"{deploy.kind} of instance {deploy.instance}, attempt {deploy.attempt}"
-        yield "at", escape(deploy.words)
+        yield "step", escape(deploy.words)
         yield "tries", str(deploy.tries) if deploy.tries else ""
         yield "failed", f"[red]{escape(deploy.failure)}[/red]" if deploy.failure else ""
 
@@ -101,7 +101,7 @@ def _state(node: Node | None) -> str:
 
 
 def _in_short(offered: Offered) -> str:
-    """One line's worth of why: the first reason, and how many more there are."""
+    """The offer in one line: the first reason, and how many more there are."""
     if offered.amount:
         return f"[green]1[/green] {offered.resource_class}"
     more = f" (and {len(offered.reasons) - 1} more)" if len(offered.reasons) > 1 else ""

@@ -1,6 +1,6 @@
-"""What several commands take, and how they end.
+"""Options that several commands share, and how commands report errors and exit.
 
-Exit codes: 0 it is done; 1 it is not, and why; 2 a flag or a setting is wrong; 3 time is up, and it may still be done.
+Exit codes: 0 done; 1 not done (stderr says why); 2 a flag or setting is wrong; 3 time is up, and it may still be done.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from moor.tuning import CloudSettings, Tuning
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 
-# Nobody looks at what goes to a file or another program: there a row stays one line.
+# In a file or a pipe nobody reads columns on a screen: there each row stays on one line.
 WIDTH_OF_NO_TERMINAL = 200
 
 out = Console()
@@ -35,13 +35,13 @@ if not out.is_terminal and "COLUMNS" not in os.environ:
     out.width = WIDTH_OF_NO_TERMINAL
 err = Console(stderr=True)
 
-# What a command does with its broker: none of it takes long, unless the broker has an alarm or hangs.
+# The time limit for a command's work on the broker, which is short unless the broker has an alarm or hangs.
 COMMAND_S_MAX = 60.0
 
 NOT_DONE = 1
 WRONG = 2
 NOT_IN_TIME = 3
-# What shells say of a command that Ctrl-C ended.
+# The exit code that shells use for a command that Ctrl-C ended.
 INTERRUPTED = 130
 
 BusUrl = Annotated[
@@ -51,7 +51,7 @@ BusUrl = Annotated[
         metavar="URL",
         show_default=False,
         help="The broker: amqp://user:password@host/vhost, amqps://..., or unix:///path. "
-        r"[dim]\[MOOR_BUS_URL; else that of `moor up`][/dim]",
+        r"[dim]\[MOOR_BUS_URL; else the bus of `moor up`][/dim]",
     ),
 ]
 DatabaseUrl = Annotated[
@@ -69,7 +69,7 @@ PlacementDatabaseUrl = Annotated[
         "--placement-db",
         metavar="URL",
         show_default=False,
-        help=r"The database of placement's tables, if it is another. [dim]\[MOOR_PLACEMENT_DB_URL][/dim]",
+        help=r"The database of placement's tables, if not --db. [dim]\[MOOR_PLACEMENT_DB_URL][/dim]",
     ),
 ]
 IronicDatabaseUrl = Annotated[
@@ -78,7 +78,7 @@ IronicDatabaseUrl = Annotated[
         "--ironic-db",
         metavar="URL",
         show_default=False,
-        help=r"The database of the bare-metal daemons' rows, if it is another. [dim]\[MOOR_IRONIC_DB_URL][/dim]",
+        help=r"The database of the bare-metal daemons' rows, if not --db. [dim]\[MOOR_IRONIC_DB_URL][/dim]",
     ),
 ]
 IronicUrl = Annotated[
@@ -88,7 +88,7 @@ IronicUrl = Annotated[
         metavar="URL",
         show_default=False,
         help="Ironic's REST API: http://user:password@host:port. "
-        r"[dim]\[MOOR_IRONIC_URL; else that of `moor up --nodes`][/dim]",
+        r"[dim]\[MOOR_IRONIC_URL; else the one of `moor up --nodes`][/dim]",
     ),
 ]
 Cells = Annotated[
@@ -97,7 +97,7 @@ Cells = Annotated[
         "--cells",
         metavar="NAME,NAME",
         show_default=False,
-        help=r"The cells that there are. [dim]\[MOOR_CELLS][/dim]",
+        help=r"The names of all cells. [dim]\[MOOR_CELLS][/dim]",
     ),
 ]
 Project = Annotated[
@@ -106,7 +106,7 @@ Project = Annotated[
         envvar="MOOR_PROJECT",
         metavar="NAME",
         show_default=False,
-        help="Whose instances; an application must say for which of its projects it speaks.",
+        help="The project. An application must name one of its projects.",
     ),
 ]
 HealthListen = Annotated[
@@ -116,22 +116,24 @@ HealthListen = Annotated[
         envvar="MOOR_HEALTH_LISTEN",
         metavar="ADDRESS:PORT",
         show_default=False,
-        help="Serve /healthz, /readyz and /metrics there; a port alone is on loopback.",
+        help="Serve /healthz, /readyz and /metrics at this address; a port without an address means loopback.",
     ),
 ]
 LogFormat = Annotated[
     str,
-    typer.Option("--log-format", envvar="MOOR_LOG_FORMAT", metavar="text|json", help="How to write the log."),
+    typer.Option(
+        "--log-format", envvar="MOOR_LOG_FORMAT", metavar="text|json", help="The format of the log."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 
-# The file that was named before the command; set once, by the command line.
+# The value of --config; set once, by the command line.
 _config: ContextVar[Path | None] = ContextVar("config", default=None)
 
 
 def log_as(environment: Mapping[str, str], *, level: str = "INFO") -> None:
-    """Begin to log as these variables say."""
+    """Start logging, with the format and level that these variables set."""
     try:
         begin_to_log(environment, level=level)
     except BadLogSettingError as wrong:
@@ -142,8 +144,8 @@ def use_config(file: Path | None) -> None:
     _config.set(file)
 
 
-def said_of_commands() -> Mapping[str, object]:
-    """What the file says for flags, by its keys."""
+def flags_in_file() -> Mapping[str, object]:
+    """The values that the settings file has for commands' flags, by its keys."""
     try:
         return of_commands(os.environ, config=_config.get(), here=Path.cwd())
     except BadSetting as wrong:
@@ -151,19 +153,21 @@ def said_of_commands() -> Mapping[str, object]:
 
 
 def defaults_of(command: Any, written: Mapping[str, object]) -> dict[str, Any]:
-    """Of the flags of this command, or of each command of a group: what counts if neither flag nor variable is given."""
+    """The file's values for the flags of this command, or of each command of a group. They count if neither the flag nor its
+    variable is given.
+    """
     own = {each.name: written[key] for each in command.params if (key := key_of(each)) in written}
     parts = getattr(command, "commands", {})
     return own | {name: defaults_of(part, written) for name, part in parts.items()}
 
 
 def key_of(flag: Any) -> str:
-    """How a file calls it; nothing if it has no variable."""
+    """The flag's key in the settings file; empty for a flag without a variable."""
     variable = getattr(flag, "envvar", None)
     return str(variable).removeprefix("MOOR_").lower() if variable else ""
 
 
-def settled(
+def command_settings(
     *,
     bus: str = "",
     db: str = "",
@@ -173,7 +177,7 @@ def settled(
     cells: str = "",
     data: str = "",
 ) -> Settings:
-    """The settings of the command that runs: its flags, and what lies beneath them."""
+    """The settings of the running command: its flags, then variables, then the file, then defaults."""
     flags = {
         "bus_url": bus,
         "db_url": db,
@@ -190,7 +194,7 @@ def settled(
 
 
 def tuning() -> Tuning:
-    """What the variables and the file state of workers' settings."""
+    """The workers' settings from variables and the settings file."""
     try:
         return tuning_from(os.environ, config=_config.get(), here=Path.cwd())
     except BadSetting as wrong:
@@ -198,7 +202,7 @@ def tuning() -> Tuning:
 
 
 def tuned(section: Section[S], base: S | None = None, **flags: object) -> S:
-    """The settings of a worker. The flags are named as its fields are; one that is None was not given."""
+    """The settings of one worker. `flags` are named after its fields; a flag that is None was not given."""
     given = {field: Tuned(value, flag_of(field)) for field, value in flags.items() if value is not None}
     try:
         return tuning().of(section, base, given)
@@ -207,7 +211,7 @@ def tuned(section: Section[S], base: S | None = None, **flags: object) -> S:
 
 
 def tuned_cloud(base: CloudSettings | None = None) -> CloudSettings:
-    """The settings of all workers of a process; the base holds the defaults of the command."""
+    """The settings of all workers in this process; `base` has the command's own defaults."""
     try:
         return tuning().of_cloud(base or CloudSettings())
     except BadSetting as wrong:
@@ -221,8 +225,8 @@ def flag_of(field: str) -> str:
 def broker_of(url: str) -> Broker:
     if url.startswith("memory:"):
         raise typer.BadParameter(
-            f"bus_url is {url!r}: a bus in memory is inside of the process that owns it; `moor up` serves its own at "
-            "unix:///path, where other commands find it"
+            f"bus_url is {url!r}: a memory bus exists only inside its own process; `moor up` serves its bus at a Unix socket: "
+            "name it as unix:///path, or leave bus_url out"
         )
     try:
         return broker_at(url)
@@ -231,7 +235,7 @@ def broker_of(url: str) -> Broker:
 
 
 def with_connection(url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
-    """Connect, do it, disconnect; what the broker refuses is said in a line, and the exit code tells."""
+    """Connect, run `work`, disconnect. A refusal of the broker is printed as one line, with exit code 1."""
     broker = broker_of(url)
 
     async def connected() -> T:
@@ -240,7 +244,7 @@ def with_connection(url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
             async with asyncio.timeout(COMMAND_S_MAX):
                 return await work(connection)
         except TimeoutError:
-            why = connection.blocked or "it does not answer"
+            why = connection.blocked or "the broker does not answer"
             raise ConnectionLost(f"not done within {COMMAND_S_MAX:.0f} s: {why}") from None
         finally:
             await connection.close()
@@ -249,32 +253,32 @@ def with_connection(url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Whatever keeps it from being done is a line, not a traceback."""
+    """Run the command's work; print an expected failure as one line, without a traceback."""
     try:
         return asyncio.run(work)
     except ConnectionLost as lost:
         fail(f"no broker: {lost}; is `moor up` running, or does MOOR_BUS_URL name another?")
     except NotFound as missing:
-        fail(f"the broker refused: {missing}; has `moor broker declare` made there what Moorage needs?")
+        fail(f"the broker refused: {missing}; has `moor broker declare` been run on this broker?")
     except Refusal as refused:
         fail(f"the broker refused: {refused}")
     except NoAnswer as problem:
-        fail(f"{problem}: are there workers on this bus?", NOT_IN_TIME)
+        fail(f"{problem}: do workers run on this bus?", NOT_IN_TIME)
     except Failure as problem:
         fail(str(problem))
 
 
 def check_writable(flag: str, file: Path | None) -> None:
-    """Found out before the work, not after it."""
+    """Check that the file can be written, before the command starts its work."""
     if file is None:
         return
     try:
         file.open("ab").close()
     except OSError as problem:
-        raise typer.BadParameter(f"{flag} is {str(file)!r}: it cannot be written: {problem}") from None
+        raise typer.BadParameter(f"{flag} is {str(file)!r}, which cannot be written: {problem}") from None
 
 
 def fail(why: str, code: int = NOT_DONE) -> NoReturn:
-    """Say why on stderr, and end with this exit code."""
+    """Print the reason to stderr and exit with this code."""
     err.print(why, style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""How placement is served over HTTP, as flags and MOOR_* variables say it: read, and checked whole before it is begun."""
+"""The flags and MOOR_* variables of placement's HTTP API. All are read and checked before the server starts."""
 
 import ssl
 from enum import StrEnum
@@ -18,13 +18,13 @@ from placement_worker.api.server import BadListenError, read_certificate, read_l
 from placement_worker.api.settings import ApiSettings
 from placement_worker.http_service import ServiceOptions
 
-USUAL_LISTEN = "127.0.0.1:8780"
-_USUAL = ApiSettings()
-IDLE_S = int(_USUAL.idle_s_max)
-HEAD_S = int(_USUAL.head_s_max)
-BODY_S = int(_USUAL.body_s_max)
-CONNECTIONS = _USUAL.connections_max
-CONNECTIONS_PER_ADDRESS = _USUAL.connections_per_address_max
+DEFAULT_LISTEN = "127.0.0.1:8780"
+_DEFAULTS = ApiSettings()
+IDLE_S = int(_DEFAULTS.idle_s_max)
+HEAD_S = int(_DEFAULTS.head_s_max)
+BODY_S = int(_DEFAULTS.body_s_max)
+CONNECTIONS = _DEFAULTS.connections_max
+CONNECTIONS_PER_ADDRESS = _DEFAULTS.connections_per_address_max
 
 
 class Auth(StrEnum):
@@ -34,19 +34,21 @@ class Auth(StrEnum):
     NOAUTH2 = "noauth2"
 
 
-# Those that let in whoever comes.
+# With these, any client may connect without a credential.
 UNGUARDED = (Auth.NONE, Auth.NOAUTH2)
 
 ListenAt = Annotated[
     str,
-    typer.Option("--listen", envvar="MOOR_LISTEN", metavar="HOST:PORT", help="Where placement is served."),
+    typer.Option(
+        "--listen", envvar="MOOR_LISTEN", metavar="HOST:PORT", help="The address of placement's HTTP API."
+    ),
 ]
 SharePort = Annotated[
     bool,
     typer.Option(
         "--share-port",
         envvar="MOOR_SHARE_PORT",
-        help="Other processes may listen there, too: start one for each core.",
+        help="Let other processes listen at the same address: start one process per core.",
     ),
 ]
 AuthMode = Annotated[
@@ -54,8 +56,8 @@ AuthMode = Annotated[
     typer.Option(
         "--auth",
         envvar="MOOR_AUTH",
-        help="Who may come in: anyone (none; from this machine alone), users of a file (basic), those whom Keystone knows "
-        "(keystone), or anyone by a name of their choice (noauth2; for tests).",
+        help="How clients authenticate: none (anyone, from this machine only), basic (users of a file), keystone (Keystone "
+        "tokens), or noauth2 (anyone, under any name; for tests).",
     ),
 ]
 Unguarded = Annotated[
@@ -63,7 +65,7 @@ Unguarded = Annotated[
     typer.Option(
         "--allow-anyone",
         envvar="MOOR_ALLOW_ANYONE",
-        help="Let anyone in (none, noauth2) from other machines, too.",
+        help="With none or noauth2: also accept clients from other machines.",
     ),
 ]
 Users = Annotated[
@@ -72,13 +74,16 @@ Users = Annotated[
         "--users",
         envvar="MOOR_USERS",
         metavar="FILE",
-        help="For basic: as `htpasswd -B` writes it; a third field is the one project that the user may read the usages of.",
+        help="For basic: a file written by `htpasswd -B`. An optional third field is the project whose usages the user may read.",
     ),
 ]
 PolicyName = Annotated[
     str,
     typer.Option(
-        "--policy", envvar="MOOR_POLICY", metavar="legacy|secure|open|FILE", help="Who of them may do what."
+        "--policy",
+        envvar="MOOR_POLICY",
+        metavar="legacy|secure|open|FILE",
+        help="The policy that says which role may do what.",
     ),
 ]
 CorsOrigins = Annotated[
@@ -87,13 +92,13 @@ CorsOrigins = Annotated[
         "--cors-origin",
         envvar="MOOR_CORS_ORIGINS",
         metavar="ORIGIN",
-        help="A browser's origin that may read answers; may be repeated, * is any.",
+        help="An origin whose pages a browser may let read the answers; may be repeated, * means any.",
     ),
 ]
 Prefix = Annotated[
     str,
     typer.Option(
-        "--prefix", envvar="MOOR_PREFIX", metavar="/PATH", help="A path before all others, for proxies."
+        "--prefix", envvar="MOOR_PREFIX", metavar="/PATH", help="A path before all paths, for proxies."
     ),
 ]
 IdleSeconds = Annotated[
@@ -102,7 +107,7 @@ IdleSeconds = Annotated[
         "--http-idle-s",
         envvar="MOOR_HTTP_IDLE_S",
         min=1,
-        help="An idle connection is closed after so many seconds. Above 5, services of Nova lose answers: docs/placement-api.md.",
+        help="Seconds until an idle connection is closed. Above 5, Nova's services lose answers: see docs/placement-api.md.",
     ),
 ]
 HeadSeconds = Annotated[
@@ -111,7 +116,7 @@ HeadSeconds = Annotated[
         "--http-head-s",
         envvar="MOOR_HTTP_HEAD_S",
         min=1,
-        help="A request's head must come within so many seconds.",
+        help="Seconds within which a request's head must arrive.",
     ),
 ]
 BodySeconds = Annotated[
@@ -120,7 +125,7 @@ BodySeconds = Annotated[
         "--http-body-s",
         envvar="MOOR_HTTP_BODY_S",
         min=1,
-        help="A request's body must come within so many seconds.",
+        help="Seconds within which a request's body must arrive.",
     ),
 ]
 ConnectionsMax = Annotated[
@@ -129,7 +134,7 @@ ConnectionsMax = Annotated[
         "--http-connections",
         envvar="MOOR_HTTP_CONNECTIONS",
         min=1,
-        help="So many connections may be open; then the one that is idle longest is closed.",
+        help="How many connections may be open. Beyond that, the connection that has been idle longest is closed.",
     ),
 ]
 ConnectionsPerAddress = Annotated[
@@ -138,17 +143,23 @@ ConnectionsPerAddress = Annotated[
         "--http-connections-per-address",
         envvar="MOOR_HTTP_CONNECTIONS_PER_ADDRESS",
         min=1,
-        help="And so many from one address; this machine's own have no such limit.",
+        help="How many connections one address may have. This machine's own addresses have no such limit.",
     ),
 ]
 TlsCertificate = Annotated[
     Path | None,
     typer.Option(
-        "--tls-cert", envvar="MOOR_TLS_CERT", metavar="FILE", help="Serve TLS, with this chain (PEM)."
+        "--tls-cert",
+        envvar="MOOR_TLS_CERT",
+        metavar="FILE",
+        help="Serve TLS with this certificate chain (PEM).",
     ),
 ]
 TlsKey = Annotated[
-    Path | None, typer.Option("--tls-key", envvar="MOOR_TLS_KEY", metavar="FILE", help="And this key (PEM).")
+    Path | None,
+    typer.Option(
+        "--tls-key", envvar="MOOR_TLS_KEY", metavar="FILE", help="The private key of --tls-cert (PEM)."
+    ),
 ]
 KeystoneUrl = Annotated[
     str,
@@ -156,16 +167,19 @@ KeystoneUrl = Annotated[
         "--keystone-url",
         envvar="MOOR_KEYSTONE_URL",
         metavar="URL",
-        help="For keystone: where it is, without the /v3.",
+        help="For keystone: Keystone's URL, without /v3.",
     ),
 ]
 KeystoneUser = Annotated[
     str,
     typer.Option(
-        "--keystone-user", envvar="MOOR_KEYSTONE_USER", metavar="NAME", help="The user that asks it."
+        "--keystone-user",
+        envvar="MOOR_KEYSTONE_USER",
+        metavar="NAME",
+        help="The user with which placement asks Keystone about tokens.",
     ),
 ]
-# Whoever is on the machine can read a command line; so this has a variable, and the flag is not shown.
+# Every user of the machine can read a command line. So help hides this flag: the password belongs in the variable.
 KeystonePassword = Annotated[str, typer.Option(envvar="MOOR_KEYSTONE_PASSWORD", hidden=True)]
 KeystoneProject = Annotated[
     str,
@@ -176,7 +190,10 @@ KeystoneProject = Annotated[
 KeystoneDomain = Annotated[
     str,
     typer.Option(
-        "--keystone-domain", envvar="MOOR_KEYSTONE_DOMAIN", metavar="NAME", help="The domain of both."
+        "--keystone-domain",
+        envvar="MOOR_KEYSTONE_DOMAIN",
+        metavar="NAME",
+        help="The domain of that user and project.",
     ),
 ]
 KeystoneCa = Annotated[
@@ -185,7 +202,7 @@ KeystoneCa = Annotated[
         "--keystone-ca",
         envvar="MOOR_KEYSTONE_CA",
         metavar="FILE",
-        help="Whose certificates its own is checked by (PEM), if not the system's.",
+        help="The CA certificates (PEM) by which Keystone's certificate is verified, if not the system's.",
     ),
 ]
 
@@ -208,7 +225,7 @@ class ConnectionFlags(Struct, frozen=True):
 
 
 class ApiFlags(Struct, frozen=True, kw_only=True):
-    listen: str = USUAL_LISTEN
+    listen: str = DEFAULT_LISTEN
     share_port: bool = False
     auth: Auth = Auth.NONE
     allow_anyone: bool = False
@@ -220,18 +237,18 @@ class ApiFlags(Struct, frozen=True, kw_only=True):
     tls_key: Path | None = None
     keystone: KeystoneFlags | None = None
     connections: ConnectionFlags = ConnectionFlags()
-    # What has no flag.
+    # Settings without a flag.
     settings: ApiSettings = ApiSettings()
 
 
 def serving_of(flags: ApiFlags) -> ServiceOptions:
-    """Raises typer.BadParameter, which names the flag."""
+    """Check the flags. Raise typer.BadParameter, which names the wrong flag."""
     try:
         listen = read_listen(flags.listen, is_shared=flags.share_port)
         if flags.auth in UNGUARDED and not listen.is_loopback and not flags.allow_anyone:
             raise typer.BadParameter(
-                f"auth {flags.auth.value} lets anyone in, and {listen} is reached from other machines: listen on "
-                "127.0.0.1; or let `moor run placement-api` serve it, with --auth basic or keystone, or --allow-anyone"
+                f"auth is {flags.auth.value}, which lets anyone in, and {listen} can be reached from other machines: listen "
+                "on 127.0.0.1; or use `moor run placement-api` with --auth basic or keystone, or with --allow-anyone"
             )
         return ServiceOptions(
             listen=listen,
@@ -267,7 +284,7 @@ def _authentication(flags: ApiFlags) -> Authentication:
         case Auth.BASIC:
             if flags.users is None:
                 raise typer.BadParameter(
-                    "auth basic needs --users, or MOOR_USERS: a file as `htpasswd -B` writes it"
+                    "auth is basic, which needs --users or MOOR_USERS: a file written by `htpasswd -B`"
                 )
             return BasicAuthentication(users_in(flags.users))
         case Auth.KEYSTONE:
@@ -277,8 +294,8 @@ def _authentication(flags: ApiFlags) -> Authentication:
 def _keystone(flags: KeystoneFlags | None) -> Authentication:
     if flags is None or not (flags.url and flags.user and flags.password):
         raise typer.BadParameter(
-            "auth keystone needs --keystone-url (MOOR_KEYSTONE_URL), --keystone-user (MOOR_KEYSTONE_USER) and "
-            "MOOR_KEYSTONE_PASSWORD: the account by which tokens are asked about"
+            "auth is keystone, which needs --keystone-url (MOOR_KEYSTONE_URL), --keystone-user (MOOR_KEYSTONE_USER) and "
+            "MOOR_KEYSTONE_PASSWORD: the account with which placement asks Keystone about tokens"
         )
     account = KeystoneAccount(
         url=flags.url,
@@ -300,4 +317,4 @@ def _tls(flags: ApiFlags) -> ssl.SSLContext | None:
             return None
         case Path() as chain, Path() as key:
             return read_certificate(chain, key)
-    raise typer.BadParameter("TLS needs both --tls-cert and --tls-key")
+    raise typer.BadParameter("only one of --tls-cert and --tls-key is given: TLS needs both")

@@ -1,4 +1,4 @@
-"""Placement's books, asked and written over the bus."""
+"""Reads and writes placement's providers over the bus."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
@@ -32,21 +32,21 @@ from moor.client import Client
 from moor.options import fail
 
 PAGE = 500
-Which = Annotated[str, typer.Argument(metavar="PROVIDER", help="By its name, or its id.")]
-# Why a write was not done, of the fields of its verdict.
+ProviderName = Annotated[str, typer.Argument(metavar="PROVIDER", help="A provider's name or id.")]
+# The reason for each refusing verdict, filled from its fields.
 REASONS: dict[type, str] = {
     NotAllowed: "{field}: {reason}",
     UnknownProvider: "{field} names provider {provider}, which does not exist",
     UnknownClass: "there is no resource class {names[0]}",
     UnknownTrait: "there is no trait {names[0]}",
-    GenerationMoved: "somebody else wrote provider {provider} meanwhile (generation {seen} was seen, {current} is): look"
-    " again",
-    NameTaken: "{name!r} is the name of provider {provider}",
-    IdTaken: "there is a provider {provider} already",
-    HasChildren: "provider {child} stands below it",
-    InventoryInUse: "of provider {provider} {used} {resource} are held",
+    GenerationMoved: "provider {provider} was written meanwhile (generation {seen} was read, it is {current} now): run the"
+    " command again",
+    NameTaken: "{name!r} is already the name of provider {provider}",
+    IdTaken: "provider {provider} already exists",
+    HasChildren: "it has a child, provider {child}",
+    InventoryInUse: "consumers hold {used} {resource} of provider {provider}",
 }
-# What an inventory is written with on the command line.
+# The keys of an inventory on the command line.
 FIELDS: dict[str, tuple[str, type[int] | type[float]]] = {
     "reserved": ("reserved", int),
     "ratio": ("allocation_ratio", float),
@@ -57,7 +57,7 @@ FIELDS: dict[str, tuple[str, type[int] | type[float]]] = {
 
 
 async def providers_of(asking: Client) -> list[ProviderState]:
-    """All of them, page by page."""
+    """All providers; they are read page by page."""
     found: list[ProviderState] = []
     after: int | None = 0
     while after is not None:
@@ -68,43 +68,43 @@ async def providers_of(asking: Client) -> list[ProviderState]:
     return found
 
 
-def found_in(providers: Iterable[ProviderState], which: str) -> ProviderState:
-    """By name or id; that there is none ends the command."""
-    found = next((each for each in providers if which in (each.name, str(each.id))), None)
+def found_in(providers: Iterable[ProviderState], name: str) -> ProviderState:
+    """The provider with this name or id. If there is none, end the command."""
+    found = next((each for each in providers if name in (each.name, str(each.id))), None)
     if found is None:
-        fail(f"there is no provider {which!r}: nothing was done; `moor provider list` shows what there is")
+        fail(f"there is no provider {name!r}, so nothing was done; `moor provider list` shows all providers")
     return found
 
 
 async def write(asking: Client, order: Write) -> None:
-    """Have it done; what it was refused for ends the command."""
+    """Send the order. If placement refuses it, end the command with the reason."""
     answer = await asking.ask(order)
     assert isinstance(answer, WriteAnswered), f"an order was answered by {answer!r}"
     verdict = answer.verdict
     if not isinstance(verdict, ProviderWritten | Done):
         why = REASONS.get(type(verdict))
-        # What is not in the table these commands never meet; then it is said in the words of the bus.
-        said = why.format(**structs.asdict(verdict)) if why else msgspec.json.encode(verdict).decode()
-        fail(f"not done: {said}")
+        # No order of these commands gets a verdict outside the table; if one does, print it as it is on the bus.
+        reason = why.format(**structs.asdict(verdict)) if why else msgspec.json.encode(verdict).decode()
+        fail(f"not done: {reason}")
 
 
 def amounts_from(texts: Sequence[str]) -> dict[str, ReportedInventory]:
-    """CLASS=TOTAL[,reserved=N]...; what is wrong names the text and the part."""
+    """Parse CLASS=TOTAL[,reserved=N]... An error names the text and its wrong part."""
     return dict(map(_amount_from, texts))
 
 
 def _amount_from(text: str) -> tuple[str, ReportedInventory]:
     first, *rest = text.split(",")
     resource, _, total = first.partition("=")
-    said: dict[str, Any] = {"total": _number(text, "the total", total, int)}
+    written: dict[str, Any] = {"total": _number(text, "the total", total, int)}
     for part in rest:
         key, _, value = part.partition("=")
         if key not in FIELDS:
-            raise typer.BadParameter(f"{text!r}: {key!r} is none of {', '.join(FIELDS)}")
+            raise typer.BadParameter(f"{text!r}: {key!r} must be one of {', '.join(FIELDS)}")
         field, kind = FIELDS[key]
-        said[field] = _number(text, key, value, kind)
+        written[field] = _number(text, key, value, kind)
     try:
-        return resource, msgspec.convert(said, ReportedInventory)
+        return resource, msgspec.convert(written, ReportedInventory)
     except msgspec.ValidationError as wrong:
         raise typer.BadParameter(f"{text!r}: {wrong}") from None
 
@@ -113,4 +113,4 @@ def _number(text: str, what: str, value: str, kind: type[int] | type[float]) -> 
     try:
         return kind(value)
     except ValueError:
-        raise typer.BadParameter(f"{text!r}: {what} is {value!r}, no number") from None
+        raise typer.BadParameter(f"{text!r}: {what} is {value!r}, must be a number") from None

@@ -1,4 +1,4 @@
-"""`moor provider`: what placement keeps books of, asked on the bus."""
+"""`moor provider`: shows placement's providers, inventories and their holders."""
 
 from fnmatch import fnmatchcase
 from typing import Annotated
@@ -9,8 +9,8 @@ import typer
 from bus.messages.administration import AskHolders, ConsumerState, HoldersFound
 from bus.messages.placement import ProviderState
 from moor.client import client
-from moor.options import AsJson, BusUrl, out, run, settled
-from moor.providers import Which, found_in, providers_of
+from moor.options import AsJson, BusUrl, command_settings, out, run
+from moor.providers import ProviderName, found_in, providers_of
 from moor.providers_orders import app as orders
 from moor.providers_showing import (
     holders_table,
@@ -25,7 +25,7 @@ from moor.tables import print_table
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Providers: what there is, in which trees, who holds it; and an operator's word on it.",
+    help="Resource providers: show their trees, inventories and holders; create, change and delete them.",
 )
 
 
@@ -33,14 +33,18 @@ app = typer.Typer(
 def list_providers(
     bus: BusUrl = "",
     *,
-    name: Annotated[str, typer.Option(metavar="PATTERN", help="Only such names: `compute-*`.")] = "*",
-    cell: Annotated[str, typer.Option(help="Only those of this cell.")] = "",
-    trait: Annotated[list[str] | None, typer.Option(help="Only those that have it; may be repeated.")] = None,
-    aggregate: Annotated[UUID | None, typer.Option(help="Only its members.")] = None,
+    name: Annotated[
+        str, typer.Option(metavar="PATTERN", help="Only names that match, such as `compute-*`.")
+    ] = "*",
+    cell: Annotated[str, typer.Option(help="Only providers of this cell.")] = "",
+    trait: Annotated[
+        list[str] | None, typer.Option(help="Only providers with this trait; may be repeated.")
+    ] = None,
+    aggregate: Annotated[UUID | None, typer.Option(help="Only members of this aggregate.")] = None,
     roots: Annotated[bool, typer.Option("--roots", help="Only the roots of trees.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """All providers, each below its tree's root."""
+    """List all providers, each below the root of its tree."""
     everything = run(_all(bus))
     check_known("--cell", cell, (each.cell for each in everything))
     for one in trait or ():
@@ -65,8 +69,8 @@ def list_providers(
 
 
 @app.command()
-def show(which: Which, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    """One provider: its place, traits, aggregates, and what it has of each class."""
+def show(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """Show one provider: its place in the tree, traits, aggregates and inventories."""
     everything = run(_all(bus))
     provider = found_in(everything, which)
     if as_json:
@@ -76,8 +80,8 @@ def show(which: Which, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def tree(which: Which, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    """The whole tree that it stands in."""
+def tree(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """Show the whole tree that a provider belongs to."""
     everything = run(_all(bus))
     root = found_in(everything, which).root
     members = [each for each in everything if each.root == root]
@@ -88,8 +92,8 @@ def tree(which: Which, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def inventory(which: Which, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    """What it has of each class, what of it is in use, and what one claim may ask for."""
+def inventory(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """Show a provider's inventory of each class: amount, usage, and the limits of one claim."""
     provider = found_in(run(_all(bus)), which)
     if as_json:
         print_json({name: plain(stock) for name, stock in provider.inventories.items()})
@@ -100,11 +104,11 @@ def inventory(which: Which, bus: BusUrl = "", *, as_json: AsJson = False) -> Non
 
 
 @app.command()
-def holders(which: Which, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    """Who holds something of it."""
+def holders(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """List the consumers that hold something of a provider."""
 
     async def work() -> tuple[ProviderState, list[ConsumerState]]:
-        async with client(settled(bus=bus), operates=True) as asking:
+        async with client(command_settings(bus=bus), operates=True) as asking:
             provider = found_in(await providers_of(asking), which)
             found: list[ConsumerState] = []
             question = AskHolders(provider=provider.id)
@@ -122,11 +126,11 @@ def holders(which: Which, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     elif held_by:
         print_table(holders_table(provider, held_by))
     else:
-        out.print(f"nobody holds anything of {provider.name}", markup=False)
+        out.print(f"no consumer holds anything of {provider.name}", markup=False)
 
 
 async def _all(bus: str) -> list[ProviderState]:
-    async with client(settled(bus=bus), operates=True) as asking:
+    async with client(command_settings(bus=bus), operates=True) as asking:
         return await providers_of(asking)
 
 

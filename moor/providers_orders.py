@@ -1,4 +1,4 @@
-"""`moor provider create`, `set` and the like: an operator's word on what placement keeps books of."""
+"""`moor provider create`, `delete`, `rename`, `move` and `set`: an operator's writes to placement."""
 
 from collections.abc import Callable
 from typing import Annotated, TypeVar
@@ -19,8 +19,8 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import ProviderState
 from moor.client import client
-from moor.options import AsJson, BusUrl, fail, out, run, settled
-from moor.providers import Which, amounts_from, found_in, providers_of, write
+from moor.options import AsJson, BusUrl, command_settings, fail, out, run
+from moor.providers import ProviderName, amounts_from, found_in, providers_of, write
 from moor.providers_showing import providers_table
 from moor.showing import plain, print_json
 from moor.tables import print_table
@@ -29,22 +29,23 @@ app = typer.Typer(add_completion=False)
 
 M = TypeVar("M", bound=msgspec.Struct)
 
-Parent = Annotated[str, typer.Option(metavar="PROVIDER", help="Below which it stands.")]
+Parent = Annotated[str, typer.Option(metavar="PROVIDER", help="The parent provider.")]
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new provider's name.")],
     bus: BusUrl = "",
     *,
     parent: Parent = "",
     id_: Annotated[
-        UUID | None, typer.Option("--id", show_default=False, help="Its id, if you choose it.")
+        UUID | None,
+        typer.Option("--id", show_default=False, help="The new provider's id. Default: a random one."),
     ] = None,
-    cell: Annotated[str, typer.Option(help="Whose it is, if it is a cell's.")] = "",
+    cell: Annotated[str, typer.Option(help="The cell that it belongs to, if any.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """A new provider, without anything yet."""
+    """Create a provider without inventory, traits and aggregates."""
     new = ProviderId(id_ or uuid4())
 
     def order(everything: list[ProviderState]) -> Write:
@@ -55,31 +56,33 @@ def create(
 
 
 @app.command()
-def delete(which: Which, bus: BusUrl = "") -> None:
-    """Take it out of the books; refused while it has children, or somebody holds something of it."""
+def delete(which: ProviderName, bus: BusUrl = "") -> None:
+    """Delete a provider. Refused while it has children or a consumer holds something of it."""
     _write(bus, lambda everything: DeleteProvider(id=found_in(everything, which).id))
 
 
 @app.command()
 def rename(
-    which: Which, name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")], bus: BusUrl = ""
+    which: ProviderName,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")],
+    bus: BusUrl = "",
 ) -> None:
-    """Give it another name."""
+    """Rename a provider."""
     _write(bus, lambda everything: UpdateProvider(id=found_in(everything, which).id, name=name), name)
 
 
 @app.command()
 def move(
-    which: Which,
+    which: ProviderName,
     bus: BusUrl = "",
     *,
     parent: Parent = "",
-    alone: Annotated[bool, typer.Option("--alone", help="At the root of a tree of its own.")] = False,
+    alone: Annotated[bool, typer.Option("--alone", help="Make it the root of its own tree.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put it, and all below it, into another place: --parent, or --alone."""
+    """Move a provider and its children: below --parent, or to the root of its own tree by --alone."""
     if bool(parent) == alone:
-        raise typer.BadParameter("either --parent or --alone says where to")
+        raise typer.BadParameter("give either --parent PROVIDER or --alone")
 
     def order(everything: list[ProviderState]) -> Write:
         moved = found_in(everything, which)
@@ -90,31 +93,33 @@ def move(
 
 
 set_app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="What it has: inventory, traits or aggregates, whole."
+    no_args_is_help=True,
+    add_completion=False,
+    help="Replace all inventory, all traits or all aggregates of a provider.",
 )
 app.add_typer(set_app, name="set")
 
 
 @set_app.command("inventory")
 def set_inventory(
-    which: Which,
+    which: ProviderName,
     stocks: Annotated[
         list[str],
         typer.Argument(
             metavar="CLASS=TOTAL[,reserved=N][,ratio=F][,min=N][,max=N][,step=N]",
-            help="These classes, and no others.",
+            help="All classes of the provider; classes not named are removed.",
         ),
     ],
     bus: BusUrl = "",
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Its inventory becomes this. What somebody holds cannot be taken away."""
+    """Replace a provider's inventory. A class of which a consumer holds something cannot be removed."""
     wanted = amounts_from(stocks)
 
     def order(everything: list[ProviderState]) -> Write:
         provider = found_in(everything, which)
-        return _sound(
+        return _validated(
             SetInventories(provider=provider.id, generation=provider.generation, inventories=wanted)
         )
 
@@ -123,19 +128,20 @@ def set_inventory(
 
 @set_app.command("traits")
 def set_traits(
-    which: Which,
+    which: ProviderName,
     traits: Annotated[
-        list[str] | None, typer.Argument(metavar="TRAIT...", help="These, and no others.")
+        list[str] | None,
+        typer.Argument(metavar="TRAIT...", help="All traits of the provider; traits not named are removed."),
     ] = None,
     bus: BusUrl = "",
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Its traits become these."""
+    """Replace a provider's traits."""
 
     def order(everything: list[ProviderState]) -> Write:
         provider = found_in(everything, which)
-        return _sound(
+        return _validated(
             SetTraits(provider=provider.id, generation=provider.generation, traits=tuple(traits or ()))
         )
 
@@ -144,15 +150,18 @@ def set_traits(
 
 @set_app.command("aggregates")
 def set_aggregates(
-    which: Which,
+    which: ProviderName,
     aggregates: Annotated[
-        list[UUID] | None, typer.Argument(metavar="ID...", help="These, and no others.")
+        list[UUID] | None,
+        typer.Argument(
+            metavar="ID...", help="All aggregates of the provider; aggregates not named are removed."
+        ),
     ] = None,
     bus: BusUrl = "",
     *,
     as_json: AsJson = False,
 ) -> None:
-    """It is a member of these aggregates, and of no others."""
+    """Replace a provider's aggregates."""
 
     def order(everything: list[ProviderState]) -> Write:
         provider = found_in(everything, which)
@@ -172,10 +181,10 @@ def _write(
     *,
     as_json: bool = False,
 ) -> None:
-    """Make the order out of what there is, have it done, and show what became of whom it was about."""
+    """Read the providers, build the order from them, send it, and print the provider `which` afterwards."""
 
     async def work() -> ProviderState | None:
-        async with client(settled(bus=bus), operates=True) as asking:
+        async with client(command_settings(bus=bus), operates=True) as asking:
             await write(asking, order(await providers_of(asking)))
             return found_in(await providers_of(asking), which) if which else None
 
@@ -188,8 +197,8 @@ def _write(
         print_table(providers_table([provider]))
 
 
-def _sound(message: M) -> M:
-    """As it will arrive; what could not be read there is said here."""
+def _validated(message: M) -> M:
+    """Decode the message as placement will, so that a value that cannot be decoded is reported here."""
     try:
         return msgspec.convert(msgspec.to_builtins(message), type(message))
     except msgspec.ValidationError as wrong:

@@ -1,4 +1,4 @@
-"""How providers, what they have and who holds it look in a terminal."""
+"""Prints providers, their inventories and their holders as tables and trees."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -17,7 +17,7 @@ from moor.tables import Rows, print_table, table_of
 from placement_worker.core.capacity import capacity_of
 
 BAR = 12
-# Of the traits a list has room for none, and a tree for a few.
+# How many traits a tree shows for each provider; a list shows none.
 TRAITS_MAX = 4
 
 
@@ -30,8 +30,8 @@ def providers_table(providers: Iterable[ProviderState]) -> Rows:
 
 
 def inventories_table(provider: ProviderState) -> Rows:
-    """What there is of each class, what that is made of, and what may be asked for at once."""
-    table = table_of("class", "used", "of", "", "which is", "asked at once")
+    """Usage, capacity and limits of each class."""
+    table = table_of("class", "used", "of", "", "calculated as", "one claim")
     for resource, stock in sorted(provider.inventories.items()):
         capacity = capacity_of(stock)
         table.add_row(
@@ -39,14 +39,14 @@ def inventories_table(provider: ProviderState) -> Rows:
             str(stock.used),
             str(capacity),
             _bar(stock.used, capacity),
-            _made_of(stock),
+            _formula(stock),
             _bounds(stock),
         )
     return table
 
 
 def print_provider(provider: ProviderState, tree: Sequence[ProviderState]) -> None:
-    """All there is to know of it, with its place in its tree by names."""
+    """Print all fields of a provider; its parent and root are shown by name."""
     names = {each.id: each.name for each in tree}
     grid = grid_of(
         ("provider", str(provider.id)),
@@ -65,7 +65,7 @@ def print_provider(provider: ProviderState, tree: Sequence[ProviderState]) -> No
 
 
 def tree_of(providers: Sequence[ProviderState]) -> Tree:
-    """One tree, each provider below its parent."""
+    """Draw one tree: each provider below its parent."""
     below: dict[ProviderId | None, list[ProviderState]] = {}
     for each in providers:
         below.setdefault(each.parent, []).append(each)
@@ -86,7 +86,7 @@ def holders_table(provider: ProviderState, holders: Iterable[ConsumerState]) -> 
 
 
 def usages_table(usages: Sequence[TypeUsage]) -> Rows:
-    """A row for each type of consumer, and one for all if they are several."""
+    """One row per type of consumer, and a row with the totals if there are several types."""
     resources = sorted({resource for each in usages for resource in each.used})
     table = table_of("consumers", "", *resources)
     for each in usages:
@@ -100,7 +100,7 @@ def usages_table(usages: Sequence[TypeUsage]) -> Rows:
 
 
 def candidates_table(found: Iterable[Candidate], names: Mapping[ProviderId, str]) -> Rows:
-    """Each with who gives what, and for which part of the question where it has several."""
+    """One row per candidate: what each provider gives, and for which request group if there are several."""
     table = table_of("host", "gives", prose=("gives",))
     for each in found:
         table.add_row(escape(_name(each.share.host, names)), escape(_given(each, names)))
@@ -124,7 +124,7 @@ def _given(candidate: Candidate, names: Mapping[ProviderId, str]) -> str:
 
 
 def _name(provider: ProviderId, names: Mapping[ProviderId, str]) -> str:
-    """Who came or went meanwhile is known by its id."""
+    """The provider's name; its id if it was created or deleted between the two questions."""
     return names.get(provider, str(provider))
 
 
@@ -150,7 +150,7 @@ def _in_short(provider: ProviderState) -> str:
 
 
 def _fullest(provider: ProviderState) -> str:
-    """The class of which the most is in use."""
+    """The class with the highest usage in relation to its capacity."""
     shares = [
         (stock.used / max(1, capacity_of(stock)), f"{resource} {stock.used}/{capacity_of(stock)}")
         for resource, stock in sorted(provider.inventories.items())
@@ -159,7 +159,7 @@ def _fullest(provider: ProviderState) -> str:
     return max(shares, key=itemgetter(0))[1] if shares else "[dim]idle[/dim]" if provider.inventories else ""
 
 
-def _made_of(stock: InventoryState) -> str:
+def _formula(stock: InventoryState) -> str:
     left = f"{stock.total} - {stock.reserved}" if stock.reserved else str(stock.total)
     if stock.allocation_ratio == 1:
         return left

@@ -1,4 +1,4 @@
-"""`moor rebuild`: another image for an instance on a bare-metal node, in place."""
+"""`moor rebuild`: writes another image onto the bare-metal node of an instance; the instance keeps its node."""
 
 import asyncio
 from typing import Annotated
@@ -15,9 +15,19 @@ from bus.messages.build import (
     RebuildInstance,
     RequestId,
 )
-from moor.client import Following, client
-from moor.instances_command import ENDED, Timeout, followed_until, image_of, say_request
-from moor.options import INTERRUPTED, NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, fail, run, settled
+from moor.client import InstanceFollower, client
+from moor.instances_command import ENDED, Timeout, followed_until, image_of, print_request_id
+from moor.options import (
+    INTERRUPTED,
+    NOT_DONE,
+    NOT_IN_TIME,
+    AsJson,
+    BusUrl,
+    Project,
+    command_settings,
+    fail,
+    run,
+)
 from moor.request_ids import new_request_ids
 from moor.settings import Settings
 from moor.showing import instances_table, plain, print_json
@@ -30,38 +40,40 @@ def rebuild(
     ],
     bus: BusUrl = "",
     *,
-    image: Annotated[str, typer.Option(metavar="ID|URL", help="What is written onto its node.")],
+    image: Annotated[str, typer.Option(metavar="ID|URL", help="The image to write onto its node.")],
     image_checksum: Annotated[
-        str, typer.Option(metavar="SUM", help="Of an image that is fetched by its URL.")
+        str, typer.Option(metavar="SUM", help="The checksum of an image that is named by its URL.")
     ] = "",
     image_kernel: Annotated[
-        str, typer.Option(metavar="ID|URL", help="The kernel of an image of one partition.")
+        str, typer.Option(metavar="ID|URL", help="The kernel of a partition image.")
     ] = "",
     image_ramdisk: Annotated[
-        str, typer.Option(metavar="ID|URL", help="The ramdisk of an image of one partition.")
+        str, typer.Option(metavar="ID|URL", help="The ramdisk of a partition image.")
     ] = "",
     project: Project = "",
     deadline: Annotated[
         int | None,
         typer.Option(
-            metavar="S", show_default=False, help="It has ended by then, one way or another. Left out: 7200."
+            metavar="S",
+            show_default=False,
+            help="Seconds until an unfinished rebuild fails. Default: 7200.",
         ),
     ] = None,
     request_id: Annotated[
         UUID | None,
         typer.Option(
             show_default=False,
-            help="Your name for this rebuild: said again with the same image, it is the same rebuild.",
+            help="An id of your choice: repeated with the same image, it is the same rebuild.",
         ),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow it to its end.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the rebuild has ended.")] = False,
     timeout: Timeout = 120.0,
     as_json: AsJson = False,
 ) -> None:
-    """Write another image onto the node that has the instance, in place of what is there."""
+    """Write another image onto the instance's node; what is on the node is overwritten."""
     wanted = image_of(image, image_checksum, image_kernel, image_ramdisk)
     if wanted is None:
-        raise typer.BadParameter("--image is empty: name what is written onto the node")
+        raise typer.BadParameter("--image is empty: name the image to write onto the node")
     order = RebuildInstance(
         request_id=RequestId(request_id) if request_id else new_request_ids(1)[0],
         instance=InstanceId(id_),
@@ -69,12 +81,12 @@ def rebuild(
         project=project,
         deadline_s=deadline,
     )
-    settings = settled(bus=bus)
-    say_request(order.request_id)
+    settings = command_settings(bus=bus)
+    print_request_id(order.request_id)
     try:
         run(_rebuild(settings, order, timeout_s=timeout, wait=wait, for_programs=as_json))
     except KeyboardInterrupt:
-        fail(f"the order stays, and is done: {_how_to_follow(order)}", INTERRUPTED)
+        fail(f"the order stays, and will be done: {_how_to_follow(order)}", INTERRUPTED)
 
 
 async def _rebuild(
@@ -93,8 +105,8 @@ async def _rebuild(
             if for_programs:
                 print_json({"request_id": str(order.request_id)})
             fail(
-                f"no scheduler has taken the order within {timeout_s:g} s. It stays on the bus, and is done once one does: "
-                f"{_how_to_follow(order)}",
+                f"no scheduler has taken the order within {timeout_s:g} s. It stays on the bus, and is done when a scheduler "
+                f"takes it: {_how_to_follow(order)}",
                 NOT_IN_TIME,
             )
         if isinstance(answer, BuildRejected):
@@ -102,7 +114,7 @@ async def _rebuild(
                 print_json({"request_id": str(order.request_id), "rejected": plain(answer)})
             fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
         assert isinstance(answer, InstancesFound), f"a rebuild was answered by {answer!r}"
-        following = Following(asking, (order.instance,), by_s, order.project)
+        following = InstanceFollower(asking, (order.instance,), by_s, order.project)
         following.take(answer.instances)
         in_time = not wait or await followed_until(
             following, lambda each: each.state in ENDED, quiet=for_programs
@@ -114,7 +126,7 @@ async def _rebuild(
         print_table(instances_table((state,)))
     if not in_time:
         fail(
-            f"it has not ended within {timeout_s:g} s, and goes on: {_how_to_follow(order)}",
+            f"the rebuild has not ended within {timeout_s:g} s, and goes on: {_how_to_follow(order)}",
             NOT_IN_TIME,
         )
     if wait and (why := _why_not_done(state, order)):
@@ -122,7 +134,7 @@ async def _rebuild(
 
 
 def _how_to_follow(order: RebuildInstance) -> str:
-    return f"`moor show {order.instance}` says what becomes of it"
+    return f"`moor show {order.instance}` shows its state"
 
 
 def _why_not_done(state: InstanceState, order: RebuildInstance) -> str:

@@ -1,7 +1,6 @@
-"""`moor ring`: the daemons that keep bare-metal nodes, who owns which node and why, and an operator's word to drain a daemon
-or to let go of nodes that Ironic has lost.
+"""`moor ring`: shows the bare-metal daemons and which of them owns which node, and why.
 
-It reads the daemons' database, not the bus: what it shows is what the daemons themselves go by.
+It also drains daemons, and removes nodes that Ironic has lost. It reads and writes the daemons' own database, not the bus.
 """
 
 from collections import Counter
@@ -27,20 +26,20 @@ from moor.tables import print_table, table_of
 app = typer.Typer(
     invoke_without_command=True,
     add_completion=False,
-    help="The daemons that share the bare-metal nodes: look, ask why, drain.",
+    help="The daemons that share the bare-metal nodes: show them and the owner of a node, drain a daemon.",
 )
 
-Daemon = Annotated[str, typer.Argument(metavar="DAEMON", help="A daemon, as `moor ring` names it.")]
+DaemonName = Annotated[str, typer.Argument(metavar="DAEMON", help="A daemon's name, from `moor ring`.")]
 ROWS_PER_PAGE = 1000
 
 
-class Share(Struct, frozen=True, kw_only=True):
-    """What one daemon has. `state` is alive, draining or gone; a daemon that is gone may still have nodes for a moment."""
+class DaemonShown(Struct, frozen=True, kw_only=True):
+    """One daemon. `state` is alive, draining or gone; a daemon that is gone may own nodes until others take them over."""
 
     name: str
     state: str
     incarnation: str = ""
-    # By the database's clock; 0 when the lease is over.
+    # By the database's clock; 0 if the lease has expired.
     lease_left_s: float = 0.0
     joined_at: datetime | None = None
     nodes: int = 0
@@ -48,18 +47,19 @@ class Share(Struct, frozen=True, kw_only=True):
 
 
 class RingShown(Struct, frozen=True, kw_only=True):
-    daemons: tuple[Share, ...]
-    # Nodes that no daemon has taken yet.
+    daemons: tuple[DaemonShown, ...]
+    # How many nodes no daemon owns yet.
     untaken: int
-    # Nodes that Ironic has lost, with too many others to be believed; nodes that go to another cell once nothing holds them;
-    # and nodes whose provider something else keeps.
+    # How many nodes Ironic no longer lists, of which so many vanished at once that the daemons do not believe it.
     missing: int = 0
+    # How many nodes move to another cell once no consumer holds them.
     moving: int = 0
+    # How many nodes have a provider that another service writes.
     foreign: int = 0
 
 
-class NodeShown(Struct, frozen=True, kw_only=True):
-    """A node: why it has its owner, where it is, and why it may not be claimed."""
+class OwnershipShown(Struct, frozen=True, kw_only=True):
+    """A node: why it has its owner, its cell, and the reasons why it may not be claimed."""
 
     why: Why
     cell: str
@@ -85,7 +85,7 @@ def ring(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """The daemons, with their leases and what they own. A daemon whose lease is over has its nodes taken over."""
+    """List the daemons, with their leases and nodes. The others take over the nodes of a daemon whose lease has expired."""
     if context.invoked_subcommand is not None:
         return
     shown = with_rows(ironic_db, db, _ring)
@@ -106,12 +106,15 @@ def ring(
         out.print(f"[yellow]{shown.untaken} nodes that no daemon has taken yet[/yellow]")
     if shown.missing:
         out.print(
-            f"[red]{shown.missing} nodes that Ironic has lost, held until that is believed: `moor ring missing`[/red]"
+            f"[red]{shown.missing} nodes that Ironic no longer lists, kept reserved until an operator confirms: "
+            "`moor ring missing`[/red]"
         )
     if shown.moving:
-        out.print(f"[yellow]{shown.moving} nodes that go to another cell once nothing holds them[/yellow]")
+        out.print(
+            f"[yellow]{shown.moving} nodes that move to another cell once no consumer holds them[/yellow]"
+        )
     if shown.foreign:
-        out.print(f"[yellow]{shown.foreign} nodes whose provider something else keeps[/yellow]")
+        out.print(f"[yellow]{shown.foreign} nodes whose provider another service writes[/yellow]")
 
 
 @app.command()
@@ -122,15 +125,15 @@ def show(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Which daemon owns a node, and why; its cell, and why it may not be claimed."""
+    """Show which daemon owns a node and why, its cell, and why it may not be claimed."""
 
-    async def find(store: SqlIronicStore) -> NodeShown | None:
+    async def find(store: SqlIronicStore) -> OwnershipShown | None:
         row = (await store.read([ProviderId(node)])).get(ProviderId(node))
-        return None if row is None else node_shown(row, await store.members())
+        return None if row is None else ownership_of(row, await store.members())
 
     found = with_rows(ironic_db, db, find)
     if found is None:
-        fail(f"no daemon knows a node {node}: nothing was heard of it, and Ironic did not list it")
+        fail(f"no daemon knows node {node}: no notification named it, and Ironic did not list it")
     if as_json:
         print_json(plain(found.why) | {key: each for key, each in plain(found).items() if key != "why"})
         return
@@ -138,9 +141,9 @@ def show(
     out.print(f"node {node}: {reasons.owner or 'no owner'}, epoch {reasons.epoch}", highlight=False)
     out.print(escape(reasons.reason), highlight=False)
     out.print(f"cell: {found.cell or 'none yet'}", highlight=False)
-    for said in (found.cell_note, *found.reasons, found.report_note):
-        if said:
-            out.print(f"  {escape(said)}", highlight=False)
+    for note in (found.cell_note, *found.reasons, found.report_note):
+        if note:
+            out.print(f"  {escape(note)}", highlight=False)
     table = table_of("name", "score")
     for name, score in reasons.scores:
         table.add_row(escape(name), f"{score:020d}")
@@ -154,11 +157,14 @@ def missing(
     db: DatabaseUrl = "",
     *,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Believe that they are gone: what nothing holds is removed.")
+        bool,
+        typer.Option(
+            "--remove", help="Confirm that they are gone: each is removed once no consumer holds it."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Nodes that Ironic has lost with too many others to be believed: they are held, reserved."""
+    """List nodes that Ironic no longer lists. Too many vanished at once, so they stay reserved until confirmed."""
 
     async def find(store: SqlIronicStore) -> tuple[NodeRow, ...]:
         rows = [row for row in await _rows(store) if row.missing_since_us]
@@ -176,37 +182,35 @@ def missing(
         out.print(
             f"{each.id} {escape(each.name)} in cell {each.cell}, since {each.since:%Y-%m-%d %H:%M:%S} UTC"
         )
-    done = "are removed once nothing holds them" if remove else "are missing"
+    done = "are removed once no consumer holds them" if remove else "are missing"
     out.print(f"{len(found)} nodes {done}")
 
 
 @app.command()
-def drain(daemon: Daemon, ironic_db: IronicDatabaseUrl = "", db: DatabaseUrl = "") -> None:
-    """The daemon gives all its nodes to the others, with instances too, and takes none, until it is restarted."""
+def drain(daemon: DaemonName, ironic_db: IronicDatabaseUrl = "", db: DatabaseUrl = "") -> None:
+    """Move all nodes of a daemon to the others, also nodes with instances. It takes none until it is restarted."""
     members, owned = with_rows(ironic_db, db, lambda store: _set(store, daemon, draining=True))
     held = sum(each.owner == daemon for each in owned)
     if not Ring(members).names:
-        out.print(f"{escape(daemon)} drains, but no other daemon may take its {held} nodes: they stay")
+        out.print(f"{escape(daemon)} drains, but no other daemon can take its {held} nodes, so it keeps them")
     else:
-        out.print(
-            f"{escape(daemon)} drains: it has {held} nodes to give away; `moor ring` shows how many are left"
-        )
+        out.print(f"{escape(daemon)} drains its {held} nodes; `moor ring` shows how many are left")
 
 
 @app.command()
-def undrain(daemon: Daemon, ironic_db: IronicDatabaseUrl = "", db: DatabaseUrl = "") -> None:
-    """The daemon is given its share of the nodes again."""
+def undrain(daemon: DaemonName, ironic_db: IronicDatabaseUrl = "", db: DatabaseUrl = "") -> None:
+    """Let a draining daemon take its share of the nodes again."""
     with_rows(ironic_db, db, lambda store: _set(store, daemon, draining=False))
-    out.print(f"{escape(daemon)} does not drain")
+    out.print(f"{escape(daemon)} no longer drains")
 
 
 def ring_shown(members: Sequence[Member], owned: Sequence[Owned]) -> RingShown:
-    """Every daemon that is a member or the owner of a node."""
+    """All daemons that are members of the ring or own a node."""
     nodes = Counter(each.owner for each in owned)
     with_instances = Counter(each.owner for each in owned if each.holds_instance)
     by_name = {each.name: each for each in members}
     shares = [
-        Share(
+        DaemonShown(
             name=name,
             state=_state(by_name.get(name)),
             incarnation=by_name[name].incarnation if name in by_name else "",
@@ -229,9 +233,9 @@ def _state(member: Member | None) -> str:
     return "draining" if member.is_draining else "alive"
 
 
-def node_shown(row: NodeRow, members: Sequence[Member]) -> NodeShown:
+def ownership_of(row: NodeRow, members: Sequence[Member]) -> OwnershipShown:
     offer = row.offer or Offer()
-    return NodeShown(
+    return OwnershipShown(
         why=why(Owned(row.id, row.owner, row.epoch, row.holds_instance), members),
         cell=row.cell,
         cell_note=row.cell_note,
@@ -260,7 +264,6 @@ async def _ring(store: SqlIronicStore) -> RingShown:
 
 
 async def _rows(store: SqlIronicStore) -> list[NodeRow]:
-    """All of them."""
     rows: list[NodeRow] = []
     for owner in sorted({each.owner for each in await store.owners()}):
         after: ProviderId | None = None
@@ -275,6 +278,8 @@ async def _set(
 ) -> tuple[tuple[Member, ...], tuple[Owned, ...]]:
     alive = [each.name for each in await store.members() if each.is_alive]
     if daemon not in alive:
-        fail(f"no daemon {daemon!r} is alive, so nothing was done; alive are {', '.join(alive) or 'none'}")
+        fail(
+            f"no daemon {daemon!r} is alive, so nothing was done; alive daemons: {', '.join(alive) or 'none'}"
+        )
     await store.set_draining(daemon, draining=draining)
     return await store.members(), await store.owners((daemon,))

@@ -1,4 +1,4 @@
-"""`moor run`: one worker in this process, on real brokers and a real database."""
+"""`moor run`: runs one worker in this process, on real brokers and a real database."""
 
 import os
 from collections.abc import Coroutine
@@ -32,18 +32,18 @@ from moor.options import (
     LogFormat,
     PlacementDatabaseUrl,
     broker_of,
+    command_settings,
     fail,
     log_as,
-    settled,
     tuned,
 )
 from moor.placement_api_options import (
     BODY_S,
     CONNECTIONS,
     CONNECTIONS_PER_ADDRESS,
+    DEFAULT_LISTEN,
     HEAD_S,
     IDLE_S,
-    USUAL_LISTEN,
     ApiFlags,
     Auth,
     AuthMode,
@@ -89,14 +89,12 @@ from scheduler_worker.__main__ import run as run_scheduler
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Run one worker until it is told to stop; SIGTERM drains it. As many of each as you like, but of computes one a "
-    "cell. Placement and schedulers serve the cells that have a broker of their own (MOOR_CELL_BUS_URLS) there; a cell's "
-    "own workers know that one alone.",
+    help="Run one worker until SIGTERM, which drains it. Run any number of each kind, but only one compute per cell. "
+    "Placement and schedulers also connect to the cells' own brokers (MOOR_CELL_BUS_URLS); a cell's workers connect only to "
+    "their cell's broker.",
 )
 
-Cell = Annotated[
-    str, typer.Option(envvar="MOOR_CELL", help="Which cell a conductor or the computes belong to.")
-]
+Cell = Annotated[str, typer.Option(envvar="MOOR_CELL", help="The cell of this conductor or compute.")]
 
 
 @app.command()
@@ -107,7 +105,7 @@ def placement(
     health_listen: HealthListen = "",
     log_format: LogFormat = "text",
 ) -> None:
-    """The books: claims, swaps, inventories, and the feed of changes."""
+    """Placement: claims, swaps, inventories, and the feed of changes."""
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     places = _stated(bus, db, placement_db=placement_db)
     _require_database("placement", places.placement_db)
@@ -120,22 +118,26 @@ def scheduler(
     db: DatabaseUrl = "",
     *,
     instances_per_host_max: Annotated[
-        int | None, typer.Option(min=0, show_default=False, help="Instances that a host may have.")
+        int | None, typer.Option(min=0, show_default=False, help="How many instances a host may have.")
     ] = None,
     io_ops_per_host_max: Annotated[
         int | None,
         typer.Option(
-            min=0, show_default=False, help="Builds and the like under way on a host; 0: any number."
+            min=0,
+            show_default=False,
+            help="How many builds and similar operations may be under way on a host; 0: no limit.",
         ),
     ] = None,
     alternates_max: Annotated[
         int | None,
-        typer.Option(min=0, show_default=False, help="Hosts that the cell may go on to when one fails."),
+        typer.Option(
+            min=0, show_default=False, help="How many alternates a build gets, to try when its host fails."
+        ),
     ] = None,
     health_listen: HealthListen = "",
     log_format: LogFormat = "text",
 ) -> None:
-    """Chooses hosts, and hands over to the cells. Every setting has a variable, MOOR_SCHEDULER_..., too."""
+    """A scheduler: chooses hosts and hands builds over to the cells. Each setting also has a variable, MOOR_SCHEDULER_..."""
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     settings = tuned(
         SCHEDULER,
@@ -156,7 +158,7 @@ def conductor(
     health_listen: HealthListen = "",
     log_format: LogFormat = "text",
 ) -> None:
-    """Owns the instances of one cell."""
+    """A conductor, which owns the instances of one cell."""
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     places = _places("conductor", bus, db, _one(cell, "conductor"))
     url, database = places.bus_of(cell), places.db_of(cell)
@@ -181,16 +183,16 @@ def compute(
     cell: Cell = "",
     hosts: Annotated[
         int,
-        typer.Option(envvar="MOOR_COMPUTE_HOSTS", min=1, help="How many hosts the computes pretend to be."),
+        typer.Option(envvar="MOOR_COMPUTE_HOSTS", min=1, help="How many hosts it simulates."),
     ] = 100,
     faults: Annotated[
         Path | None,
-        typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="What goes wrong on them: a TOML or JSON file."),
+        typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="The faults of these hosts: a TOML or JSON file."),
     ] = None,
     health_listen: HealthListen = "",
     log_format: LogFormat = "text",
 ) -> None:
-    """Pretends to be the hosts of one cell."""
+    """A compute process, which simulates the hosts of one cell."""
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     try:
         script = load_faults(faults) if faults else FaultScript()
@@ -208,15 +210,15 @@ def ironic(
     ironic_db: IronicDatabaseUrl = "",
     *,
     name: Annotated[
-        str, typer.Option(envvar="MOOR_IRONIC_NAME", help="How this daemon is called in the ring.")
+        str, typer.Option(envvar="MOOR_IRONIC_NAME", help="This daemon's name in the ring.")
     ] = "",
     health_listen: HealthListen = "",
     log_format: LogFormat = "text",
 ) -> None:
-    """Keeps placement true about bare-metal nodes, as one of several daemons.
+    """A daemon that reports bare-metal nodes to placement. Several daemons share the nodes.
 
-    MOOR_IRONIC_BUS_URL is Ironic's broker, if it is another, and MOOR_IRONIC_URL its REST API: without it, notifications
-    alone decide. MOOR_IRONIC_CELL, MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say which cell a node is in.
+    MOOR_IRONIC_BUS_URL is Ironic's broker, if not --bus. MOOR_IRONIC_URL is its REST API; without it, only notifications
+    count. MOOR_IRONIC_CELL, MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say which cell a node belongs to.
     """
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     places = _stated(bus, db, ironic_db=ironic_db)
@@ -241,27 +243,28 @@ def simulated_ironic(
         typer.Option(
             envvar="MOOR_IRONIC_SIM_GROUPS",
             metavar="NAME,NAME",
-            help="Conductor groups that the nodes are dealt out to.",
+            help="The conductor groups over which the nodes are spread.",
         ),
     ] = "",
     ironic_listen: Annotated[
         str,
         typer.Option(
-            envvar="MOOR_IRONIC_SIM_LISTEN", metavar="HOST:PORT", help="Where its REST API is served."
+            envvar="MOOR_IRONIC_SIM_LISTEN", metavar="HOST:PORT", help="The address of its REST API."
         ),
     ] = LISTEN,
     pace: Annotated[
-        float, typer.Option(min=0, help="How many times as long as usual its work on nodes takes.")
+        float,
+        typer.Option(min=0, help="A factor for the time that work on nodes takes; 0.5: half as long."),
     ] = 1.0,
     script: Annotated[
         Path | None,
-        typer.Option(envvar="MOOR_IRONIC_SIM_SCRIPT", help="What goes wrong: a TOML or JSON file."),
+        typer.Option(envvar="MOOR_IRONIC_SIM_SCRIPT", help="Its faults: a TOML or JSON file."),
     ] = None,
     health_listen: HealthListen = "",
     log_format: LogFormat = "text",
 ) -> None:
-    """Pretends to be an Ironic, with nodes that it forgets when it ends. Its user on the broker must be allowed to declare the
-    exchange `ironic`, and to publish there.
+    """A simulated Ironic, whose nodes are lost when it ends. Its broker user must be allowed to declare the exchange `ironic`
+    and to publish to it.
     """
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     url = _stated(bus, "").ironic_bus
@@ -287,7 +290,7 @@ def placement_api(
     db: DatabaseUrl = "",
     placement_db: PlacementDatabaseUrl = "",
     *,
-    listen: ListenAt = USUAL_LISTEN,
+    listen: ListenAt = DEFAULT_LISTEN,
     share_port: SharePort = False,
     auth: AuthMode = Auth.NONE,
     allow_anyone: Unguarded = False,
@@ -311,9 +314,7 @@ def placement_api(
     health_listen: HealthListen = "",
     log_format: LogFormat = "text",
 ) -> None:
-    """Placement over HTTP, as OpenStack's clients know it. It needs the database alone: what it writes is told to the
-    bus by the placement workers.
-    """
+    """OpenStack Placement's HTTP API. It needs only the database: the placement workers publish its writes on the bus."""
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     places = _stated(bus, db, placement_db=placement_db)
     _require_database("placement-api", places.placement_db)
@@ -352,7 +353,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _places(worker: str, bus: str, db: str, cell: str = "") -> Places:
-    """Where the broker and the database are, for who needs a database."""
+    """The addresses of the broker and the database, for a worker that needs a database."""
     places = _stated(bus, db, cell)
     _require_database(worker, places.db_of(cell) if cell else places.db_url)
     return places
@@ -360,15 +361,15 @@ def _places(worker: str, bus: str, db: str, cell: str = "") -> Places:
 
 def _require_database(worker: str, url: str) -> None:
     if not url:
-        raise typer.BadParameter(f"a {worker} worker needs --db, or MOOR_DB_URL")
+        raise typer.BadParameter(f"no database is named: a {worker} worker needs --db or MOOR_DB_URL")
 
 
 def _stated(bus: str, db: str, cell: str = "", *, placement_db: str = "", ironic_db: str = "") -> Places:
-    settings = settled(bus=bus, db=db, placement_db=placement_db, ironic_db=ironic_db, cells=cell)
+    settings = command_settings(bus=bus, db=db, placement_db=placement_db, ironic_db=ironic_db, cells=cell)
     return structs.replace(settings.places, bus_url=settings.bus_url)
 
 
 def _one(cell: str, worker: str) -> str:
     if not cell or "," in cell:
-        raise typer.BadParameter(f"a {worker} needs --cell, or MOOR_CELL: one cell, not {cell!r}")
+        raise typer.BadParameter(f"--cell (MOOR_CELL) is {cell!r}: a {worker} needs exactly one cell")
     return cell

@@ -1,22 +1,24 @@
-"""What every command takes its settings from: flags, then `MOOR_*` variables, then a TOML file, then the defaults.
+"""Reads the settings of a command from its flags, `MOOR_*` variables, a TOML file and the defaults, in this order.
+
+A file may contain:
 
     bus_url = "amqp://moorage:...@localhost/"
     db_url = "postgresql+asyncpg://moorage:...@localhost/moorage"
-    placement_db_url = "postgresql+asyncpg://moorage:...@localhost/placement"      # else in the other database
-    ironic_db_url = "postgresql+asyncpg://moorage:...@localhost/ironic_sync"       # the same
+    placement_db_url = "postgresql+asyncpg://moorage:...@localhost/placement"      # default: db_url
+    ironic_db_url = "postgresql+asyncpg://moorage:...@localhost/ironic_sync"       # default: db_url
     cells = ["harbour", "island"]
-    data = "/var/lib/moorage"               # where `moor up` keeps everything
+    data = "/var/lib/moorage"               # the directory of `moor up`
 
-    listen = "127.0.0.1:8780"               # and whatever else a flag has a variable for, named as that is
+    listen = "127.0.0.1:8780"               # any flag that has a variable, named like the variable
 
-    [scheduler]                             # and every other section of moor/tuning.py: the settings of workers
+    [scheduler]                             # the settings of a worker; moor/tuning.py has all sections
     instances_per_host_max = 60
 
     [cell_bus_urls]
     island = "amqp://moorage:...@island/"
 
-The file is the one that is named (`--config FILE`, `MOOR_CONFIG`), or else ./moorage.toml, or else
-$XDG_CONFIG_HOME/moorage/config.toml. They are not mixed: the first that is there is the file.
+The file is the one named by `--config FILE` or `MOOR_CONFIG`, or else ./moorage.toml, or else
+$XDG_CONFIG_HOME/moorage/config.toml. Only the first file that exists is read.
 """
 
 import tomllib
@@ -47,7 +49,7 @@ DATABASE = "moor.db"
 IRONIC_URL = "ironic.url"
 FLAVORS = "flavors.toml"
 
-# How each key of the file is written there, and what that is called.
+# The type of each key in the file, and its name for error messages.
 _TEXT = (str, "a text")
 _SHAPES: Mapping[str, tuple[type, str]] = {
     "bus_url": _TEXT,
@@ -64,7 +66,7 @@ _SHAPES: Mapping[str, tuple[type, str]] = {
     "cell_bus_urls": (dict, "a table of texts"),
     "cell_db_urls": (dict, "a table of texts"),
 }
-# The keys of single commands' flags, each named as the flag's variable is, but for MOOR_.
+# The keys for flags of single commands. A key is the name of the flag's variable, in lower case, without MOOR_.
 OF_COMMANDS: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(
         (
@@ -97,12 +99,12 @@ _KNOWN = {**_SHAPES, **OF_COMMANDS, **dict.fromkeys(SECTIONS, (dict, "a table"))
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What was stated, checked; one object for a command."""
+    """The checked settings of one command."""
 
     places: Places
-    # Where `moor up` keeps its database, its journal and its socket.
+    # The directory with `moor up`'s database, journal and socket.
     data: Path
-    # The file that was read, if there was one.
+    # The settings file that was read, if there was one.
     file: Path | None = None
 
     @property
@@ -123,20 +125,20 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def is_of_up(self) -> bool:
-        """No servers are named: everything is that of a `moor up` on this machine."""
+        """No servers are named, so the command uses a `moor up` on this machine."""
         return not self.places.bus_url and not self.places.db_url
 
     @property
     def ironic_url(self) -> str:
-        """Ironic's REST API that was named, or else that of the `moor up`; empty if there is none."""
+        """Ironic's REST API: the named one, or else that of `moor up`; empty if there is none."""
         if self.places.ironic_url or not self.is_of_up:
             return self.places.ironic_url
         return self.ironic_url_file.read_text().strip() if self.ironic_url_file.is_file() else ""
 
     @property
     def ironic_db_url(self) -> str:
-        """The database of the bare-metal daemons' rows; empty if none is named and there was no `moor up` here, or another
-        Ironic is named.
+        """The database of the bare-metal daemons' rows: the named one, or else that of `moor up`. Empty if neither exists, or
+        if another Ironic is named.
         """
         is_named = self.places.ironic_db or self.places.ironic_url
         if is_named or not self.is_of_up or not self.database_file.is_file():
@@ -145,14 +147,14 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def bus_url(self) -> str:
-        """The bus that was named, or else that of a `moor up` on this machine."""
+        """The named bus, or else that of a `moor up` on this machine."""
         return self.places.bus_url or f"unix://{self.socket}"
 
 
 def settings_from(
     flags: Mapping[str, str], environment: Mapping[str, str], *, config: Path | None = None, here: Path
 ) -> Settings:
-    """`flags` by the names of the keys, empty where they were not given; `here` is where ./moorage.toml is looked for."""
+    """`flags` maps keys to values, empty for flags that were not given. `here` is the directory of ./moorage.toml."""
     file = _file(config, environment, here)
     written = {} if file is None else _written(file)
     stated = {key: Stated(value, str(file)) for key, value in written.items() if key in _SHAPES}
@@ -174,14 +176,14 @@ def settings_from(
 def of_commands(
     environment: Mapping[str, str], *, config: Path | None = None, here: Path
 ) -> Mapping[str, object]:
-    """What the file says for flags of single commands, by its keys."""
+    """The file's values for flags of single commands, by key."""
     file = _file(config, environment, here)
     written = {} if file is None else _written(file)
     return {key: value for key, value in written.items() if key in OF_COMMANDS}
 
 
 def tuning_from(environment: Mapping[str, str], *, config: Path | None = None, here: Path) -> Tuning:
-    """What is stated of workers' settings."""
+    """The workers' settings from the variables and the file."""
     file = _file(config, environment, here)
     written = {} if file is None else _written(file)
     return Tuning(environment, {key: value for key, value in written.items() if key in SECTIONS})
@@ -201,7 +203,7 @@ def _state_home(environment: Mapping[str, str]) -> Path:
 
 
 def _home(environment: Mapping[str, str], variable: str, usual: str) -> Path:
-    """As the XDG base directories have it: what is not absolute does not count."""
+    """The directory in this variable, or else the usual one. As the XDG specification says, a relative path is ignored."""
     stated = Path(environment.get(variable, ""))
     if stated.is_absolute():
         return stated
@@ -213,7 +215,7 @@ def _written(file: Path) -> dict[str, Any]:
     try:
         written = tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
-        raise BadSetting("config", where, "the file", f"cannot be read: {problem}") from None
+        raise BadSetting("config", where, "the settings file", f"cannot be read: {problem}") from None
     return {key: _value(key, value, where) for key, value in written.items()}
 
 

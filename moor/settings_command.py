@@ -1,4 +1,4 @@
-"""`moor settings`: what every worker goes by, and where each value was stated."""
+"""`moor settings`: shows the value of each worker setting, and where it was set."""
 
 from typing import Annotated
 
@@ -13,14 +13,14 @@ from moor.tuning import SECTIONS
 def settings(
     section: Annotated[
         str,
-        typer.Argument(show_default=False, help="Of these alone: " + ", ".join(SECTIONS)),
+        typer.Argument(show_default=False, help="Only one section: " + ", ".join(SECTIONS)),
     ] = "",
     *,
     json: AsJson = False,
 ) -> None:
-    """The settings of every worker, with their values and where each was stated: a variable, a file, or nowhere."""
+    """List the settings of all workers, with their values and where each was set: a variable, a file or the default."""
     if section and section not in SECTIONS:
-        raise typer.BadParameter(f"no section is called {section!r}; there are {', '.join(SECTIONS)}")
+        raise typer.BadParameter(f"SECTION is {section!r}; the sections are {', '.join(SECTIONS)}")
     rows = [row for name in SECTIONS if section in ("", name) for row in _rows(name)]
     if json:
         out.print_json(data=rows)

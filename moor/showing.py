@@ -1,4 +1,4 @@
-"""How instances and hosts look in a terminal, and as JSON for programs (docs/commands.md has the fields)."""
+"""Prints instances and hosts in a terminal, and as JSON for programs (docs/commands.md lists the fields)."""
 
 import json
 from collections import Counter
@@ -30,14 +30,14 @@ COLOURS: Mapping[str, str] = {
     "deleted": "dim",
 }
 BAR = 24
-# More than these are counted, not listed, while they are followed.
+# If more instances are followed, only their number in each state is shown.
 FOLLOWED_MAX = 16
-# Of what there is in place of what was asked for.
+# How many existing names an error suggests in place of an unknown one.
 NAMED_MAX = 8
 
 
 def plain(value: object) -> Any:
-    """As JSON has it, with every field, so that what a program looks for is there."""
+    """The value as JSON types. All fields are included, so that programs find each field even when it is empty."""
     if isinstance(value, Struct):
         return {field: plain(getattr(value, field)) for field in value.__struct_fields__}
     if isinstance(value, tuple | list):
@@ -50,7 +50,7 @@ def print_json(value: object) -> None:
 
 
 def followed(states: Iterable[InstanceState]) -> RenderableType:
-    """Where instances are on their way, as a picture that is drawn again and again."""
+    """The live view of instances that a command follows."""
     known = list(states)
     counts = Counter(each.state for each in known)
     line = Text("   ").join(
@@ -67,15 +67,14 @@ def instances_table(states: Sequence[InstanceState]) -> Rows:
 
 
 def check_known(flag: str, wanted: str, known: Iterable[str]) -> None:
-    """A name that is misspelt would find nothing, as one that is right may."""
+    """Fail if no item has this name: otherwise a misspelt name would look like an empty result."""
     names = {*known} - {""}
     if wanted and wanted not in names:
         close = get_close_matches(wanted, names, n=5) or sorted(names)[:NAMED_MAX]
-        fail(f"{flag} is {wanted!r}: nothing here has that; there are {', '.join(close) or 'none yet'}")
+        fail(f"{flag} is {wanted!r}, which does not exist; existing names: {', '.join(close) or 'none yet'}")
 
 
 def print_instance(state: InstanceState) -> None:
-    """All there is to know of it."""
     grid = grid_of(
         ("instance", str(state.id)),
         ("request", str(state.request_id)),
@@ -106,7 +105,7 @@ def _rebuild(state: InstanceState) -> str:
 
 
 def print_no_valid_host(name: str, found: NoValidHost) -> None:
-    """The funnel: what took hosts away, step by step, until none was left; and who came closest."""
+    """Print the funnel: how many hosts each filter removed until none was left, and the hosts that lacked least."""
     out.print(f"\n[bold red]no host[/bold red] for {escape(name)} among {found.hosts}:", highlight=False)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for justify in ("right", "left", "left", "left"):
@@ -128,7 +127,6 @@ def print_no_valid_host(name: str, found: NoValidHost) -> None:
 
 
 def print_host(host: HostState) -> None:
-    """All there is to know of it."""
     out.print(
         grid_of(
             ("host", escape(host.name)),
@@ -149,7 +147,7 @@ def print_host(host: HostState) -> None:
 
 
 def grid_of(*rows: tuple[str, str]) -> Table:
-    """A label and what it is, line by line; without what there is not."""
+    """One line per label and value; empty values are left out."""
     grid = Table.grid(padding=(0, GAP))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")

@@ -1,4 +1,4 @@
-"""Tables that stay readable: ids, names and states are never folded nor cut, only prose is."""
+"""Tables for narrow terminals and pipes: only prose is wrapped; ids, names and states are never wrapped or cut."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -9,14 +9,14 @@ from rich.text import Text
 
 from moor.options import out
 
-# What a sentence needs, so that it is no column of single words.
+# The minimum width of a prose column: in a narrower one, each line would have a single word.
 PROSE_WIDTH = 24
 GAP = 2
 
 
 class Rows:
-    """A table without lines and without columns that say nothing. Of its columns, `prose` may take several lines; where
-    there is no room beside the others, it stands below them.
+    """A table without rules and without empty columns. The columns in `prose` may be wrapped; if they do not fit beside the
+    others, they are printed below each row.
     """
 
     def __init__(self, columns: Sequence[str], prose: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ def _side_by_side(
 ) -> Table:
     last, _ = columns[-1]
     table = Table.grid()
-    # The gap is a part of all but the last.
+    # Each column but the last includes the gap to the next one.
     for name, _ in columns:
         table.add_column(width=widths[name] + (0 if name == last else GAP), no_wrap=name not in prose)
     for cells in zip(*(cells for _, cells in columns), strict=True):
@@ -79,12 +79,12 @@ def table_of(*columns: str, prose: Sequence[str] = ()) -> Rows:
 
 
 def print_table(rows: Rows) -> None:
-    """What does not fit even so is longer than the terminal's line."""
+    """Print the table. A row that still does not fit is printed longer than the terminal's line, not cut."""
     out.print(rows, highlight=False, crop=False)
 
 
 def _shared_out(room: int, wanted: Mapping[str, int]) -> dict[str, int]:
-    """So much room for each that what wants little has it, and the others have equal parts, down to a least."""
+    """Share the room: narrow columns get what they need, the others equal parts, but at least PROSE_WIDTH."""
     shares = {}
     for left, (name, whole) in zip(
         range(len(wanted), 0, -1), sorted(wanted.items(), key=lambda each: each[1]), strict=True

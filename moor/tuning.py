@@ -1,4 +1,4 @@
-"""The settings of every worker, as the `moor` command finds them: flags, then variables, then a file, then the defaults."""
+"""The settings of all workers, as the `moor` command reads them: flags, then variables, then a file, then the defaults."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -44,7 +44,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
 
 
 class CloudSettings(Struct, frozen=True, kw_only=True):
-    """Of all workers in one process."""
+    """The settings of all workers in one process."""
 
     placement: PlacementSettings = PlacementSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
@@ -56,17 +56,18 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
 
 
 class Tuning(Struct, frozen=True):
-    """What a file and the variables state of workers' settings."""
+    """The workers' settings in the variables (`environment`) and in the settings file (`written`, by section)."""
 
     environment: Mapping[str, str]
-    # By section.
     written: Mapping[str, Mapping[str, Tuned]]
 
     def stated(self, section: Section[Any]) -> dict[str, Tuned]:
         return {**self.written.get(section.name, {}), **tuned_in(section, self.environment)}
 
     def of(self, section: Section[S], base: S | None = None, flags: Mapping[str, Tuned] | None = None) -> S:
-        """Raises BadSetting. The base holds the defaults of this command, where they are not the worker's own."""
+        """The settings of one section. `base` has this command's defaults where they differ from the worker's. May raise
+        BadSetting.
+        """
         return settings_of(base or section.kind(), section, {**self.stated(section), **(flags or {})})
 
     def of_cloud(self, base: CloudSettings) -> CloudSettings:
@@ -81,7 +82,7 @@ class Tuning(Struct, frozen=True):
         )
 
     def variables(self) -> dict[str, str]:
-        """What the file states, for the environment of processes that read variables alone; variables go before it."""
+        """The settings as variables, for worker processes, which read no file. Variables override the file's values."""
         return {
             section.variable(field): str(stated.value)
             for section in SECTIONS.values()

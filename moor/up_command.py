@@ -1,13 +1,13 @@
-"""`moor up`: the whole cloud in this process, and everything it has to remember in one directory.
+"""`moor up`: runs the whole cloud in this process, with all its data in one directory.
 
-    bus.journal   what waits on the bus
-    bus.sock      where the other commands reach it
-    moor.db       the books, the requests, the cells' rows, what is on the pretended hosts, the daemons' rows of nodes
-    ironic.nodes  the nodes of the simulated Ironic, if there is one
-    ironic.url    where its REST API is, while this runs
-    flavors.toml  the flavors that `moor boot --flavor` and `moor check` know, written once with one of these nodes
+- bus.journal: the messages on the bus
+- bus.sock: the socket by which other commands reach the bus
+- moor.db: the tables of all workers, including the instances on simulated hosts
+- ironic.nodes: the nodes of the simulated Ironic, if there is one
+- ironic.url: the address of its REST API, while it runs
+- flavors.toml: the flavors for `moor boot --flavor` and `moor check`; created once, with a flavor for the simulated nodes
 
-Killed at any moment and started again on the same directory, it goes on where it was.
+After a kill at any moment, a restart on the same directory continues where it was.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from compute_sim.faults import BadScript, load_faults
 from compute_sim.ironic.__main__ import LISTEN, read_listen
 from ironic_sync.core.cells import CellMap
 from ironic_sync.settings import IronicSettings
-from moor.bare_metal import BareMetal, IronicPortTaken, Metal, cells_of_groups, flavor_of_nodes
+from moor.bare_metal import BareMetal, BareMetalPlan, IronicPortTaken, cells_of_groups, flavor_of_nodes
 from moor.client import LOCAL, client
 from moor.cloud import cloud
 from moor.flavors import write_flavors
@@ -50,34 +50,34 @@ from moor.options import (
     HealthListen,
     LogFormat,
     PlacementDatabaseUrl,
+    command_settings,
     fail,
     log_as,
     out,
     run,
-    settled,
     tuned,
     tuned_cloud,
 )
-from moor.placement_api_options import USUAL_LISTEN, ApiFlags, ListenAt, serving_of
+from moor.placement_api_options import DEFAULT_LISTEN, ApiFlags, ListenAt, serving_of
 from moor.settings import Settings
 from moor.tuning import PLACEMENT_API, CloudSettings
 from placement_worker.api.server import BadListenError
 from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.store_sql import SqlPlacementStore
 
-USUAL_CELLS = ("harbour", "island")
-USUAL_IRONIC = LISTEN
+DEFAULT_CELLS = ("harbour", "island")
+DEFAULT_IRONIC_LISTEN = LISTEN
 LOOK_AGAIN_S = 0.1
 HOSTS_PAGE = 500
 JOURNAL = "bus.journal"
 NODES = "ironic.nodes"
 
-# Whoever is asked is in this process, and nobody else asks: what the process before was asking when it was killed is soon
-# asked again.
-ALONE = CloudSettings(
+# All workers are in this process, so answers are fast and timeouts can be short. After a kill and restart, the workers then
+# soon repeat the questions that were open.
+IN_ONE_PROCESS = CloudSettings(
     bus=BusSettings(ask_again_ms=1_000.0, answer_timeout_ms=4_000.0),
     conductor=ConductorSettings(ask_lease_s=5.0),
-    # Another daemon may have heard the notification that ends a deploy: its owner looks after a moment.
+    # The notification that ends a deploy may reach another daemon than the node's owner, which then reads the node after 2 s.
     ironic=IronicSettings(deploy_read_s=2.0),
 )
 
@@ -93,12 +93,12 @@ def up(
     hosts: Annotated[
         int,
         typer.Option(
-            envvar="MOOR_COMPUTE_HOSTS", min=1, max=10_000, help="How many hosts each cell pretends to have."
+            envvar="MOOR_COMPUTE_HOSTS", min=1, max=10_000, help="How many simulated hosts each cell has."
         ),
     ] = 20,
     faults: Annotated[
         Path | None,
-        typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="What goes wrong on them: a TOML or JSON file."),
+        typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="The faults of these hosts: a TOML or JSON file."),
     ] = None,
     nodes: Annotated[
         int,
@@ -117,40 +117,40 @@ def up(
         typer.Option(
             envvar="MOOR_IRONIC_SIM_LISTEN",
             metavar="HOST:PORT",
-            help="Where the simulated Ironic serves its REST API.",
+            help="The address of the simulated Ironic's REST API.",
         ),
-    ] = USUAL_IRONIC,
+    ] = DEFAULT_IRONIC_LISTEN,
     data: Annotated[
         str,
         typer.Option(
             metavar="DIR",
             show_default=False,
-            help=r"Where everything is kept. [dim]\[MOOR_DATA; else ~/.local/state/moorage][/dim]",
+            help=r"The directory of all data. [dim]\[MOOR_DATA; else ~/.local/state/moorage][/dim]",
         ),
     ] = "",
-    listen: ListenAt = USUAL_LISTEN,
+    listen: ListenAt = DEFAULT_LISTEN,
     health_listen: HealthListen = "",
     log_format: LogFormat = "text",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the workers do.")] = False,
 ) -> None:
-    """A whole cloud in this process: bus, books, schedulers, cells and pretended hosts. It keeps what it did.
+    """Run a whole cloud in this process: bus, placement, schedulers, cells and simulated hosts. Its data survive a restart.
 
-    With --nodes it has bare metal too, in a simulated Ironic, which `moor node` asks and `moor boot --flavor metal` uses.
+    With --nodes it also has bare-metal nodes in a simulated Ironic, for `moor node` and `moor boot --flavor metal`.
     """
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format}, level="INFO" if verbose else "WARNING")
-    settings = settled(bus=bus, db=db, placement_db=placement_db, cells=cells, data=data)
+    settings = command_settings(bus=bus, db=db, placement_db=placement_db, cells=cells, data=data)
     socket = _socket(settings)
     script = _script(faults)
     serving = serving_of(ApiFlags(listen=listen, settings=tuned(PLACEMENT_API)))
-    workers = tuned_cloud(ALONE)
-    there = _hosts(settings, hosts)
-    metal = _metal(settings, nodes, daemons, ironic_listen, tuple(there)) if nodes else None
+    workers = tuned_cloud(IN_ONE_PROCESS)
+    cells_hosts = _hosts(settings, hosts)
+    metal = _metal(settings, nodes, daemons, ironic_listen, tuple(cells_hosts)) if nodes else None
     run(
         _up(
             settings,
             workers,
             socket,
-            there,
+            cells_hosts,
             script=script,
             serving=serving,
             health_at=health_listen,
@@ -168,19 +168,19 @@ async def _up(
     script: FaultScript,
     serving: ServiceOptions,
     health_at: str,
-    metal: Metal | None,
+    metal: BareMetalPlan | None,
 ) -> None:
     out.print(
-        f"[bold]Moorage[/bold]: {sum(map(len, hosts.values()))} pretended hosts in "
-        f"{len(hosts)} {'cell' if len(hosts) == 1 else 'cells'} ({', '.join(hosts)}), kept in {settings.data}",
+        f"[bold]Moorage[/bold]: {sum(map(len, hosts.values()))} simulated hosts in "
+        f"{len(hosts)} {'cell' if len(hosts) == 1 else 'cells'} ({', '.join(hosts)}), data in {settings.data}",
         highlight=False,
         soft_wrap=True,
     )
-    told = asyncio.Event()
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _heard, told, number)
-    with _kept(settings.data / JOURNAL, hosts) as broker:
+        loop.add_signal_handler(number, _on_signal, stop, number)
+    with _opened_broker(settings.data / JOURNAL, hosts) as broker:
         try:
             async with serve_unix(broker, socket):
                 await _serve(
@@ -190,7 +190,7 @@ async def _up(
                     hosts,
                     script=script,
                     serving=serving,
-                    told=told,
+                    stop=stop,
                     health_at=health_at,
                     metal=metal,
                 )
@@ -202,7 +202,7 @@ async def _up(
             fail(f"no simulated Ironic: {taken}; --ironic-listen names another address")
         except BadAddressError as taken:
             fail(str(taken))
-    out.print("[green]stopped[/green]; what was under way goes on with the next `moor up`")
+    out.print("[green]stopped[/green]; the next `moor up` continues unfinished work")
 
 
 async def _serve(
@@ -213,11 +213,11 @@ async def _serve(
     *,
     script: FaultScript,
     serving: ServiceOptions,
-    told: asyncio.Event,
+    stop: asyncio.Event,
     health_at: str,
-    metal: Metal | None,
+    metal: BareMetalPlan | None,
 ) -> None:
-    """Until it is told to stop, or a worker fails; that is raised on the way out."""
+    """Run until `stop` is set or a worker fails; raise that failure on exit."""
     ended = asyncio.Event()
     url = settings.places.db_url or f"sqlite+aiosqlite:///{settings.database_file}"
     async with cloud(
@@ -227,21 +227,21 @@ async def _serve(
         placement_url=settings.places.placement_db_url,
         faults=script,
         settings=workers,
-        hosts_are_kept=True,
+        keeps_hosts=True,
         as_user=broker.as_user,
-        beside=partial(_placement_api, serving),
-        watched=partial(_health, health_at) if health_at else None,
+        api_part=partial(_placement_api, serving),
+        health_part=partial(_health, health_at) if health_at else None,
         ended=ended,
         metal=metal,
-        on_metal=partial(_tell_of_metal, settings),
+        on_metal=partial(_announce_metal, settings),
     ):
-        waiting = [asyncio.create_task(event.wait()) for event in (told, ended)]
+        waiting = [asyncio.create_task(event.wait()) for event in (stop, ended)]
         count = sum(map(len, hosts.values()))
-        getting_ready = asyncio.create_task(_tell_when_ready(settings, count, metal))
+        getting_ready = asyncio.create_task(_announce_ready(settings, count, metal))
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in (*waiting, getting_ready):
             task.cancel()
-        out.print("stopping: what is in hand is finished ...")
+        out.print("stopping: workers finish the messages that they have taken ...")
         await asyncio.wait((*waiting, getting_ready))
     settings.ironic_url_file.unlink(missing_ok=True)
 
@@ -258,20 +258,22 @@ def _placement_api(serving: ServiceOptions, store: SqlPlacementStore) -> Placeme
     return service
 
 
-def _tell_of_metal(settings: Settings, there: BareMetal) -> None:
-    """To people, and to the commands on this machine."""
-    url = there.simulation.url
+def _announce_metal(settings: Settings, metal: BareMetal) -> None:
+    """Print the address of the simulated Ironic, and write it to the file where other commands find it."""
+    url = metal.simulation.url
     settings.ironic_url_file.write_text(f"{url}\n")
-    daemons = "a daemon keeps" if len(there.daemons) == 1 else f"{len(there.daemons)} daemons keep"
+    daemons = "a daemon manages" if len(metal.daemons) == 1 else f"{len(metal.daemons)} daemons manage"
     out.print(
-        f"a simulated Ironic has {len(there.simulation.ironic.nodes)} nodes, which {daemons}; its API is served at {url}",
+        f"a simulated Ironic has {len(metal.simulation.ironic.nodes)} nodes, which {daemons}; its API is served at {url}",
         highlight=False,
         soft_wrap=True,
     )
 
 
-async def _tell_when_ready(settings: Settings, hosts: int, metal: Metal | None) -> None:
-    """A host that nobody has heard of is not chosen: it is ready when all of them are known. Asked as anybody asks."""
+async def _announce_ready(settings: Settings, hosts: int, metal: BareMetalPlan | None) -> None:
+    """Print `ready` once the schedulers know all hosts, since they never choose an unknown one. Ask them over the bus, as any
+    client does.
+    """
     hypervisors = nodes = 0
     async with client(settings) as asking:
         while hypervisors < hosts or nodes < (metal.nodes if metal else 0):
@@ -288,13 +290,15 @@ async def _tell_when_ready(settings: Settings, hosts: int, metal: Metal | None) 
     )
 
 
-def _metal(settings: Settings, nodes: int, daemons: int, listen: str, cells: tuple[str, ...]) -> Metal:
-    """The nodes of a simulated Ironic, and flavors for them where none were written yet."""
+def _metal(
+    settings: Settings, nodes: int, daemons: int, listen: str, cells: tuple[str, ...]
+) -> BareMetalPlan:
+    """The plan of the simulated Ironic. Create the file of flavors if there is none."""
     places = settings.places
     if places.ironic_url or places.ironic_bus_url or places.ironic_db_url:
         raise typer.BadParameter(
-            "--nodes makes a simulated Ironic with a bus and a database of this process, and ironic_url, ironic_bus_url "
-            "or ironic_db_url name others"
+            f"--nodes is {nodes}, and ironic_url, ironic_bus_url or ironic_db_url is set: --nodes starts a simulated Ironic in "
+            "this process, so set none of them"
         )
     try:
         address = read_listen(listen, "--ironic-listen")
@@ -302,7 +306,7 @@ def _metal(settings: Settings, nodes: int, daemons: int, listen: str, cells: tup
         raise typer.BadParameter(str(wrong)) from None
     write_flavors(settings.flavors_file, flavor_of_nodes())
     stated = CellMap(groups=places.ironic_groups, shards=places.ironic_shards, default=places.ironic_cell)
-    return Metal(
+    return BareMetalPlan(
         nodes=nodes,
         daemons=daemons,
         cells=cells_of_groups(cells, stated),
@@ -312,18 +316,19 @@ def _metal(settings: Settings, nodes: int, daemons: int, listen: str, cells: tup
 
 
 def _socket(settings: Settings) -> Path:
-    """Where the bus is served; the data directory stands then."""
+    """The path of the bus's socket; create the data directory."""
     parts = urlsplit(settings.places.bus_url)
     if parts.scheme not in ("", "memory", "unix"):
         raise typer.BadParameter(
-            f"`moor up` brings its own bus, and bus_url names another ({parts.scheme}://{parts.hostname}): workers for "
-            "that one are started by `moor run`; or give --bus memory://"
+            f"bus_url names another bus ({parts.scheme}://{parts.hostname}), but `moor up` runs its own: start workers for "
+            "that bus by `moor run`, or give --bus memory://"
         )
     places = settings.places
     if places.cell_bus_urls or places.cell_db_urls:
         cells = ", ".join(sorted({*places.cell_bus_urls, *places.cell_db_urls}))
         raise typer.BadParameter(
-            f"`moor up` has all cells on its own bus and database, and cell_bus_urls or cell_db_urls name others for {cells}"
+            f"cell_bus_urls or cell_db_urls is set for {cells}, but `moor up` has all cells on its own bus and database: set "
+            "none of them"
         )
     try:
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -333,7 +338,7 @@ def _socket(settings: Settings) -> Path:
 
 
 def _hosts(settings: Settings, count: int) -> Cloud:
-    return {cell: alike(cell, count) for cell in settings.places.cells or USUAL_CELLS}
+    return {cell: alike(cell, count) for cell in settings.places.cells or DEFAULT_CELLS}
 
 
 def _script(file: Path | None) -> FaultScript:
@@ -344,8 +349,8 @@ def _script(file: Path | None) -> FaultScript:
 
 
 @contextmanager
-def _kept(journal: Path, hosts: Cloud) -> Iterator[MemoryBroker]:
-    """The broker, with the users of the topology: who connects as one of them has its rights."""
+def _opened_broker(journal: Path, hosts: Cloud) -> Iterator[MemoryBroker]:
+    """The broker, with the users of the topology and their rights."""
     users = rights_by_user(
         objects_of(hosts, create_foreign=True).exchanges, hosts, applications=(LOCAL,)
     ).values()
@@ -356,7 +361,8 @@ def _kept(journal: Path, hosts: Cloud) -> Iterator[MemoryBroker]:
         fail(f"no bus: {problem}")
 
 
-def _heard(told: asyncio.Event, number: int) -> None:
-    if told.is_set():
+def _on_signal(stop: asyncio.Event, number: int) -> None:
+    """The first signal drains the workers, a second one ends the process at once."""
+    if stop.is_set():
         raise SystemExit(128 + number)
-    told.set()
+    stop.set()

@@ -1,4 +1,4 @@
-"""`moor usage`: what a project holds."""
+"""`moor usage`: shows how much a project holds of each resource class."""
 
 from typing import Annotated
 
@@ -6,23 +6,23 @@ import typer
 
 from bus.messages.administration import AskUsages, TypeUsage, UsagesFound
 from moor.client import client
-from moor.options import AsJson, BusUrl, out, run, settled
+from moor.options import AsJson, BusUrl, command_settings, out, run
 from moor.providers_showing import usages_table
 from moor.showing import plain, print_json
 from moor.tables import print_table
 
 
 def usage(
-    project: Annotated[str, typer.Argument(metavar="PROJECT", help="Whose.")],
+    project: Annotated[str, typer.Argument(metavar="PROJECT", help="The project.")],
     bus: BusUrl = "",
     *,
-    user: Annotated[str, typer.Option(help="Only what this user of it holds.")] = "",
+    user: Annotated[str, typer.Option(help="Only what this user's consumers hold.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """How much of each class a project holds, by the type of who holds it."""
+    """Show how much a project holds of each class, by the type of consumer."""
 
     async def work() -> tuple[TypeUsage, ...]:
-        async with client(settled(bus=bus), operates=True) as asking:
+        async with client(command_settings(bus=bus), operates=True) as asking:
             found = await asking.ask(AskUsages(project=project, user=user))
         assert isinstance(found, UsagesFound), f"a question for usages was answered by {found!r}"
         return found.usages

@@ -1,7 +1,7 @@
-"""`moor demo`: a thousand instances find their homes, while hosts fail, fall silent and change under them.
+"""`moor demo`: builds a thousand instances while hosts fail, stop answering and change their traits.
 
-playing.py      the cloud, embedded or on real servers, and what is asked of it
-tally.py        what was heard on the bus so far, as anybody would hear it
-picture.py      that, drawn while it runs
-concluding.py   at the end: what the books say of it, checked
+- running.py: starts the cloud, embedded or on real servers, and sends the requests
+- tally.py: counts the events that were received
+- screen.py: draws these counts while the demo runs
+- checking.py: compares them with placement's books at the end
 """

@@ -1,4 +1,4 @@
-"""What was heard so far. Everything that is shown comes from here, and everything here was said on the bus."""
+"""Counts the events that were received. The screen shows only these counts, and all of them come from the bus."""
 
 import time
 from collections import deque
@@ -23,7 +23,7 @@ ENDS = (InstanceActive, InstanceFailed)
 
 
 class News(Struct, frozen=True):
-    """Something worth a line: the style it is drawn in, and what it was."""
+    """A line about a failure or retry, and the style in which it is drawn."""
 
     style: str
     text: str
@@ -34,19 +34,19 @@ class Tally:
         self.wanted = wanted
         self.began_s = time.monotonic()
         self.ended_s = self.began_s
-        # Those that have ended, as they ended.
+        # Instances that have ended, in their end state.
         self.states: dict[InstanceId, InstanceState] = {}
         self.deleted: set[InstanceId] = set()
         self.refusals: dict[InstanceId, tuple[ClaimRefused, ...]] = {}
         self.providers: dict[ProviderId, ProviderState] = {}
-        # How often each provider's traits were seen to change.
+        # How often any provider's traits changed.
         self.changes = 0
         self.ends_by_slice: dict[int, int] = {}
         self.news: deque[News] = deque(maxlen=NEWS_MAX)
         self.silent: dict[str, None] = {}
 
     def begin(self) -> None:
-        """Now it is asked for."""
+        """Start the clock: the first request is about to be sent."""
         self.began_s = self.ended_s = time.monotonic()
 
     def hear(self, message: Message) -> None:
@@ -79,16 +79,16 @@ class Tally:
 
     @property
     def conflicts(self) -> int:
-        """Claims that placement refused, since the host had changed after it was looked at."""
+        """How many claims placement refused because the host had changed after the scheduler chose it."""
         return sum(map(len, self.refusals.values()))
 
     @property
     def conflicts_won(self) -> int:
-        """Instances that got a host all the same."""
+        """How many instances got a host after such a refusal."""
         return len(self.refusals)
 
     def name_of(self, host: str) -> str:
-        """As a person calls it."""
+        """The host's name for the screen; a subclass may look it up."""
         return host
 
     def count(self, state: str) -> int:
@@ -140,5 +140,5 @@ class Tally:
 
 
 def short(reason: str) -> str:
-    """Without its particulars."""
+    """The reason without its details: the part before the first colon."""
     return reason.partition(":")[0]

@@ -1,8 +1,10 @@
-"""Afterwards everybody is asked what they know of the boots, and it must be the same.
+"""The audit after a load run: all participants must report the same about the boots.
 
-The clients heard an end of each. The API level's rows say where each runs. Placement says what each of these holds, and
-its books, what is in use of every host: no more than that, and no more than there is. And every host says how many
-instances are on it.
+- The client heard one end state of each boot.
+- The API level's rows say on which host each instance runs.
+- Placement says what each instance holds, and how much of each host is in use: exactly the sum of what instances hold, and
+  never more than the capacity.
+- Each host says how many instances it has.
 """
 
 import asyncio
@@ -32,19 +34,20 @@ from moor.load.firing import FLAVOR, Boot
 HELD = {"VCPU": FLAVOR.vcpus, "MEMORY_MB": FLAVOR.ram_mb, "DISK_GB": FLAVOR.root_gb}
 ENDS = ("active", "error")
 SHOWN_MAX = 20
-# Longer than hosts take to tell how many instances they have.
+# Longer than hosts take to report their number of instances.
 PATIENCE_S = 15.0
 PAUSE_S = 0.1
 QUIET_LOOKS = 3
 AT_ONCE = 200
-# No provider, and more attempts than anybody makes: a claim so is never granted, and its answer tells what is held.
+# A claim on a provider that does not exist, with an attempt number that no worker reaches: placement never grants it, and
+# its answer says what the consumer holds.
 _NOWHERE = ProviderId(UUID(int=0))
 _NOTHING = Share(host=_NOWHERE, amounts=(ResourceAmount(provider=_NOWHERE, resource="VCPU", amount=1),))
 _ATTEMPT = 1_000_000
 
 
 async def until_quiet(connection: Connection, cells: Sequence[str]) -> None:
-    """Until no queue has anything in it any more, several looks in a row."""
+    """Wait until all queues are empty, several polls in a row."""
     work = [
         queue.name
         for queue in objects_of(cells).queues
@@ -61,7 +64,7 @@ async def until_quiet(connection: Connection, cells: Sequence[str]) -> None:
 async def audit(
     client: Station, connection: Connection, boots: Mapping[InstanceId, Boot], books: Sequence[str]
 ) -> list[str]:
-    """Everything that is not as it must be, as sentences; `books` is what placement found in its own."""
+    """List all problems as sentences; `books` are the problems that placement's own audit found."""
     rows = await _instances(client, list(boots))
     shares = await _held(client, list(boots))
     providers = {provider.id: provider async for provider in all_providers(client)}
@@ -109,7 +112,7 @@ def capacity_problems(providers: Sequence[ProviderState]) -> list[str]:
 
 
 async def _instances(client: Station, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceState]:
-    """As the API level has them, once it has heard the ends of all of them."""
+    """The instances as the API level has them. Wait up to PATIENCE_S until all have ended there."""
     found: dict[InstanceId, InstanceState] = {}
     waited_s = 0.0
     while open_ := [id_ for id_ in ids if id_ not in found or found[id_].state not in ENDS]:
@@ -128,7 +131,7 @@ async def _instances(client: Station, ids: Sequence[InstanceId]) -> dict[Instanc
 
 
 async def _held(client: Station, ids: Sequence[InstanceId]) -> dict[InstanceId, Share]:
-    """What placement says that each of these holds, if it holds anything."""
+    """The share that each instance holds in placement; instances that hold nothing are left out."""
     now = datetime.now(UTC)
     held: dict[InstanceId, Share] = {}
     for at in range(0, len(ids), AT_ONCE):
@@ -168,22 +171,22 @@ def problems_of_shares(
         share = shares.get(id_)
         if row.state != "active":
             if share is not None:
-                problems.append(f"instance {id_} is {row.state}, and holds a share of {share.host}")
+                problems.append(f"instance {id_} is {row.state}, but holds a share of {share.host}")
             continue
         host = providers.get(share.host) if share else None
         if share is None or host is None:
-            problems.append(f"instance {id_} is active on {row.host}, and holds nothing")
+            problems.append(f"instance {id_} is active on {row.host}, but holds nothing")
         elif host.name != row.host:
-            problems.append(f"instance {id_} is active on {row.host}, and holds a share of {host.name}")
+            problems.append(f"instance {id_} is active on {row.host}, but holds a share of {host.name}")
         elif (amounts := {each.resource: each.amount for each in share.amounts}) != HELD:
-            problems.append(f"instance {id_} holds {amounts}, and not {HELD}")
+            problems.append(f"instance {id_} holds {amounts}, but should hold {HELD}")
     return problems
 
 
 def problems_of_usage(
     shares: Mapping[InstanceId, Share], providers: Mapping[ProviderId, ProviderState]
 ) -> list[str]:
-    """Of each host exactly so much is in use as our instances hold: what anybody else holds has leaked."""
+    """The usage of each host must equal what this run's instances hold there. Any other usage has leaked."""
     held: Counter[tuple[ProviderId, str]] = Counter()
     for share in shares.values():
         for each in share.amounts:
@@ -198,7 +201,9 @@ def problems_of_usage(
 
 
 async def _of_hosts(client: Station, rows: Mapping[InstanceId, InstanceState]) -> list[str]:
-    """Every host has as many instances as are active there, once it has told: one that was built twice is one more."""
+    """Each host must report as many instances as are active there; an instance that was built twice counts as one more.
+    Wait up to PATIENCE_S for late reports.
+    """
     active = Counter(row.host for row in rows.values() if row.state == "active")
     problems: list[str] = []
     waited_s = 0.0

@@ -1,7 +1,7 @@
-"""Ask for so many instances, so many at once, and listen until each of them has ended.
+"""Sends boot requests, a bounded number at a time, and hears events until each boot has ended.
 
-What is measured of a boot is what a client sees of it: from the moment its request is handed to the bus to the moment
-the event that it is active, or in error, is heard.
+A boot's latency is what a client sees: from the moment its request is handed to the publisher until the event that the
+instance is active, or in error, is received.
 """
 
 import asyncio
@@ -34,27 +34,28 @@ from scheduler_worker.requests.instance_ids import instance_id_of
 
 FLAVOR = Flavor(name="load", vcpus=1, ram_mb=1024, root_gb=8)
 PROJECT = "moor-load"
-# Each boot is given this long by itself; and this long without any end of any boot, something is wrong.
+# The deadline of each request.
 DEADLINE_S = 300
+# The run fails if no boot ends for this long.
 SILENCE_S_MAX = 60.0
 
 Feed = AsyncGenerator[Sequence[Received[Message]], None]
 
 
-class Silence(RuntimeError):  # noqa: N818 - named for what it is
-    """Boots are under way, and none of them ends any more."""
+class NoProgress(RuntimeError):  # noqa: N818 - named for what happened
+    """Boots are under way, but none has ended for SILENCE_S_MAX."""
 
 
 class Boot(Struct):
     """One request for one instance."""
 
-    asked_s: float
+    sent_s: float
     ended_s: float = 0.0
     state: InstanceState | None = None
 
 
-class Fired(Struct):
-    """All of them, and when it began and ended."""
+class FiredBoots(Struct):
+    """All boots of a run, with the times of the first request and of the last end."""
 
     boots: dict[RequestId, Boot]
     began_s: float
@@ -68,7 +69,7 @@ class Fired(Struct):
     @property
     def latencies_s(self) -> list[float]:
         return sorted(
-            boot.ended_s - boot.asked_s
+            boot.ended_s - boot.sent_s
             for boot in self.boots.values()
             if boot.state is not None and boot.state.state == "active"
         )
@@ -76,7 +77,7 @@ class Fired(Struct):
 
 @asynccontextmanager
 async def hearing(client: Station) -> AsyncGenerator[Feed]:
-    """The ends of boots, from now on."""
+    """A feed of the events that end boots, from now on."""
     link = Link(client.consuming.broker, client.settings)
     keys = ("instance.active.#", "instance.error.#", "build.rejected")
     feed = listen(link, [Grant(EVENTS, keys)], process=client.name, settings=client.settings, codec=CODEC)
@@ -90,9 +91,9 @@ async def hearing(client: Station) -> AsyncGenerator[Feed]:
 
 async def fire(
     client: Station, feed: Feed, boots: int, in_flight: int, progress: Callable[[int], None]
-) -> Fired:
-    """So many boots, never more of them under way than that; `progress` hears how many have ended."""
-    fired = Fired({}, time.perf_counter())
+) -> FiredBoots:
+    """Make `boots` boots, with at most `in_flight` under way; call `progress` with the number that has ended."""
+    fired = FiredBoots({}, time.perf_counter())
     ended = 0
     while ended < boots:
         count = min(boots - len(fired.boots), in_flight - (len(fired.boots) - ended))
@@ -102,15 +103,15 @@ async def fire(
             async with asyncio.timeout(SILENCE_S_MAX):
                 heard = await anext(feed)
         except TimeoutError:
-            raise Silence(
-                f"{ended} of {boots} boots have ended, and in the last {SILENCE_S_MAX:.0f} s not one more"
+            raise NoProgress(
+                f"{ended} of {boots} boots have ended, and none in the last {SILENCE_S_MAX:.0f} s"
             ) from None
         ended += _hear(fired, heard)
         progress(ended)
     return fired
 
 
-def _ask(client: Station, fired: Fired, count: int) -> None:
+def _ask(client: Station, fired: FiredBoots, count: int) -> None:
     requests = []
     now_s = time.perf_counter()
     for id_ in new_request_ids(count):
@@ -121,8 +122,8 @@ def _ask(client: Station, fired: Fired, count: int) -> None:
     client.publisher.send_all(requests)
 
 
-def _hear(fired: Fired, heard: Sequence[Received[Message]]) -> int:
-    """How many more have ended."""
+def _hear(fired: FiredBoots, heard: Sequence[Received[Message]]) -> int:
+    """Store the ends of boots; return how many boots these events ended."""
     now_s = time.perf_counter()
     count = 0
     for each in heard:

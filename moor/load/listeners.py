@@ -1,7 +1,7 @@
-"""Which process serves this URL, if it runs on this machine and may be seen: by its listening socket in /proc.
+"""Finds the local process that serves a URL, by its listening socket in /proc.
 
-What merely passes bytes on to the real one (a container's proxy, an SSH tunnel) has another name than the server, and is
-not taken for it: its CPU would be next to nothing, and a wrong figure is worse than none.
+A process that only forwards bytes to the server (a container's proxy, an SSH tunnel) has another name than the server, and
+is rejected by that name. Its CPU time would be almost zero, and a wrong figure is worse than none.
 """
 
 import socket
@@ -16,32 +16,32 @@ _LISTENING = "0A"
 PORTS = {"amqp": 5672, "amqps": 5671, "postgresql+asyncpg": 5432, "postgresql": 5432}
 
 
-class Unseen(Struct, frozen=True):
-    """There is no such process here, or we may not look at it."""
+class NotVisible(Struct, frozen=True):
+    """There is no such process on this machine, or this user may not inspect it."""
 
     why: str
 
 
-def listener_of(url: str, names: tuple[str, ...]) -> int | Unseen:
-    """The process that listens where this URL leads, if it is called one of these."""
+def listener_of(url: str, names: tuple[str, ...]) -> int | NotVisible:
+    """The process that listens at this URL's address, if its name starts with one of `names`."""
     parts = urlsplit(url)
     host, port = parts.hostname, parts.port or PORTS.get(parts.scheme)
     if host is None or port is None:
-        return Unseen("no host and port to look for")
-    if not _is_here(host):
-        return Unseen("not on this machine")
+        return NotVisible("its URL has no host or port")
+    if not _is_local(host):
+        return NotVisible("not on this machine")
     inodes = set(_listening_inodes(port))
     if not inodes:
-        return Unseen("not on this machine")
+        return NotVisible("not on this machine")
     for pid in _owners(inodes):
         name = Path(f"/proc/{pid}/comm").read_text().strip()
         if name.startswith(names):
             return pid
-    return Unseen(f"port {port} is served by a process that cannot be looked at")
+    return NotVisible(f"port {port} is served by a process that this user may not inspect")
 
 
-def _is_here(host: str) -> bool:
-    """Only an address of this machine can be bound to."""
+def _is_local(host: str) -> bool:
+    """Is it an address of this machine? Only such an address can be bound."""
     with suppress(OSError):
         for family, kind, protocol, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
             with suppress(OSError), socket.socket(family, kind, protocol) as trying:
@@ -60,7 +60,7 @@ def _listening_inodes(port: int) -> Iterator[str]:
 
 
 def _owners(inodes: set[str]) -> Iterator[int]:
-    """Those of them that we may look at; servers do not leave their listening socket to their children."""
+    """The processes with these sockets that this user may inspect. Servers do not pass the listening socket to children."""
     wanted = {f"socket:[{inode}]" for inode in inodes}
     for pid in sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What Ironic, the daemons, placement and the cells say of nodes and instances, compared: it must be the same."""
+"""The audit of bare metal: Ironic, the daemons, placement and the cells must report the same about nodes and instances."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,12 +11,12 @@ from ironic_sync.core.node import Node
 from ironic_sync.core.offers import class_of, is_available
 from ironic_sync.core.rows import NodeRow
 
-# How the instances are called that are built on hypervisors.
+# The names of instances on hypervisors start with this.
 VIRTUAL_NAME = "web-"
 
 
-class Said(Struct, frozen=True, kw_only=True):
-    """By everybody, at the end. `instances` are those that were not deleted."""
+class Reported(Struct, frozen=True, kw_only=True):
+    """What all participants report at the end of a run. `instances` are those that were not deleted."""
 
     wanted: int
     ended: int
@@ -29,58 +29,58 @@ class Said(Struct, frozen=True, kw_only=True):
     dead_letters: int = 0
 
 
-def problems_of(said: Said) -> Iterator[str]:
-    yield from said.books
-    if said.ended != said.wanted:
-        yield f"{said.wanted} requests were made, and {said.ended} ended"
-    if said.dead_letters:
-        yield f"{said.dead_letters} parcels are among the dead letters"
-    yield from _of_instances(said)
-    yield from _of_nodes(said)
-    yield from _of_owners(said)
+def problems_of(reported: Reported) -> Iterator[str]:
+    yield from reported.books
+    if reported.ended != reported.wanted:
+        yield f"{reported.wanted} requests were made, and {reported.ended} ended"
+    if reported.dead_letters:
+        yield f"{reported.dead_letters} parcels are among the dead letters"
+    yield from _of_instances(reported)
+    yield from _of_nodes(reported)
+    yield from _of_owners(reported)
 
 
-def _of_instances(said: Said) -> Iterator[str]:
-    """Each active instance is where its cell says, on a node or on a hypervisor as it asked."""
-    for id_, state in sorted(said.instances.items()):
+def _of_instances(reported: Reported) -> Iterator[str]:
+    """Each active instance is where its cell says it is, and on a node or a hypervisor as requested."""
+    for id_, state in sorted(reported.instances.items()):
         if state.state != "active":
             continue
-        node = next((each for each in said.ironic.values() if str(each.id) == state.host), None)
+        node = next((each for each in reported.ironic.values() if str(each.id) == state.host), None)
         if (node is None) != state.name.startswith(VIRTUAL_NAME):
             kind = "a hypervisor" if node is None else "a bare-metal node"
             yield f"instance {state.name} is on {state.host}, which is {kind}"
         elif node is not None and (node.instance_uuid != id_ or node.provision_state != "active"):
             yield (
-                f"instance {state.name} is active on node {node.name}, and Ironic has instance {node.instance_uuid} there, "
+                f"instance {state.name} is active on node {node.name}, but Ironic has instance {node.instance_uuid} there, "
                 f"in state {node.provision_state!r}"
             )
 
 
-def _of_nodes(said: Said) -> Iterator[str]:
-    """Ironic has no instance that nobody asked for; placement offers what Ironic has to offer, and nothing is held in vain."""
-    for node in said.ironic.values():
-        state = None if node.instance_uuid is None else said.instances.get(InstanceId(node.instance_uuid))
+def _of_nodes(reported: Reported) -> Iterator[str]:
+    """Ironic has only requested instances; placement offers exactly the available nodes, and no instance holds another."""
+    for node in reported.ironic.values():
+        state = None if node.instance_uuid is None else reported.instances.get(InstanceId(node.instance_uuid))
         if node.instance_uuid is not None and (state is None or state.state != "active"):
-            why = "deleted, or never asked for" if state is None else state.state
+            why = "deleted or unknown" if state is None else state.state
             yield f"node {node.name} has instance {node.instance_uuid}, which is {why}"
-        provider = said.providers.get(node.id)
+        provider = reported.providers.get(node.id)
         stock = provider.inventories.get(class_of(node.resource_class)) if provider else None
         if stock is None:
             yield f"node {node.name} has no inventory in placement"
             continue
         if (stock.reserved == 0) != is_available(node):
             yield (
-                f"node {node.name} is {node.provision_state!r} in Ironic, and placement has {stock.reserved} of "
+                f"node {node.name} is {node.provision_state!r} in Ironic, but placement has {stock.reserved} of "
                 f"{stock.total} reserved"
             )
         if stock.used != int(state is not None and state.state == "active"):
-            yield f"node {node.name}: {stock.used} are in use, and instance {node.instance_uuid} is on it"
+            yield f"node {node.name}: {stock.used} in use in placement, but its instance is {node.instance_uuid}"
 
 
-def _of_owners(said: Said) -> Iterator[str]:
-    for id_, node in said.ironic.items():
-        row = said.rows.get(id_)
-        if row is None or row.owner not in said.alive:
+def _of_owners(reported: Reported) -> Iterator[str]:
+    for id_, node in reported.ironic.items():
+        row = reported.rows.get(id_)
+        if row is None or row.owner not in reported.alive:
             yield f"node {node.name} is owned by {row.owner or 'nobody' if row else 'nobody'}, which is not alive"
         elif row.read_epoch != row.epoch:
-            yield f"node {node.name} was not reported by {row.owner}, which owns it"
+            yield f"node {node.name} was not reported by its owner {row.owner}"

@@ -21,8 +21,10 @@ class Audited(Struct, frozen=True):
 
 
 class LoadResult(Struct, frozen=True):
-    """`cpu_us_per_boot` has `total` and what it is the sum of; the load generator is not in it, unless it shares the
-    one process of an embedded run. `flatness`: what a boot cost in the last tenth of the run, against the second.
+    """The figures of a load run.
+
+    `cpu_us_per_boot` has each process and their `total`. It excludes the load generator, except in an embedded run, where
+    both share one process. `flatness`: the cost of a boot in the last tenth of the run, divided by that in the second tenth.
     """
 
     mode: str
@@ -39,7 +41,7 @@ class LoadResult(Struct, frozen=True):
     cpu_us_per_boot_by_tenth: tuple[float, ...]
     flatness: float
     processors: int
-    # Of all that the processors of this machine can give in the time: what we took, and what others did.
+    # The shares of all processors' time that this run used, and that other processes used.
     share_of_machine: float
     share_of_others: float
     active: int
@@ -87,8 +89,8 @@ def _cpu(result: LoadResult) -> Table:
         us = result.load_generator_us_per_boot
         table.add_row("[dim]load generator, not in the total[/dim]", f"[dim]{us:,.1f}[/dim]", "")
     table.add_row(
-        f"[dim]of this machine's {result.processors} processors: {result.share_of_machine:.0%} were ours, "
-        f"{result.share_of_others:.0%} others'[/dim]"
+        f"[dim]of this machine's {result.processors} processors: this run used {result.share_of_machine:.0%}, "
+        f"other processes {result.share_of_others:.0%}[/dim]"
     )
     return table
 
@@ -100,8 +102,8 @@ def _note(note: str) -> Text:
 def _verdict(result: LoadResult) -> RenderableType:
     if result.audit.passed:
         return Text.from_markup(
-            "[green]audit passed[/green]: every request ended, every active instance holds exactly its share where it runs,\n"
-            "nothing more is in use, nothing is over capacity, and no host has an instance too many"
+            "[green]audit passed[/green]: every request ended, every active instance holds exactly its share on its host,\n"
+            "nothing else is in use, no host is over capacity, and no host has an extra instance"
         )
     return Group(
         Text("audit failed", style="bold red"), *(Text(problem) for problem in result.audit.problems)

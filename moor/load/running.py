@@ -1,4 +1,4 @@
-"""A load run from its beginning to its end: workers up, hosts known, boots fired and measured, everybody asked."""
+"""Runs a load run: starts the workers, waits for the hosts, fires and measures the boots, and audits the result."""
 
 import asyncio
 import os
@@ -18,11 +18,11 @@ from bus.urls import broker_at
 from compute_sim.core.faults import FailsToBuild, FaultScript
 from compute_sim.drivers import alike
 from moor.cloud import cloud
-from moor.cloud_apart import Crew, Servers, cloud_apart
+from moor.cloud_processes import Servers, WorkerProcesses, cloud_in_processes
 from moor.load.auditing import all_hosts, all_providers, audit, until_quiet
-from moor.load.cpu import family_spent_s, process_spent_s
-from moor.load.firing import Fired, fire, hearing
-from moor.load.listeners import Unseen, listener_of
+from moor.load.cpu import process_cpu_s, process_tree_cpu_s
+from moor.load.firing import FiredBoots, fire, hearing
+from moor.load.listeners import NotVisible, listener_of
 from moor.load.measuring import Meter
 from moor.load.results import Audited, Latency, LoadResult
 from moor.options import err
@@ -32,12 +32,12 @@ from placement_worker.store_sql import SqlPlacementStore
 SPAWN_MS = 50.0
 READY_S_MAX = 120.0
 DRAIN_S_MAX = 5.0
-# Which process of a server's is the one to be found, by its name.
+# How the names of the servers' processes start.
 BROKER, DATABASE = ("beam", "erl"), ("postgres", "postmaster")
 
 
 class Plan(Struct, frozen=True):
-    """`cells` says how many hosts each has."""
+    """What to run. `cells` has the number of hosts of each cell; `failing` is the share of spawns that fail."""
 
     boots: int
     cells: Mapping[str, int]
@@ -54,59 +54,61 @@ class Plan(Struct, frozen=True):
         return FaultScript(seed=1, spawn_ms=SPAWN_MS, faults=faults)
 
 
-class Occupied(Failure):
-    """There is something on these servers already, and the figures would be about that, too."""
+class ServersInUse(Failure):
+    """These servers already hold other data, which would distort the figures."""
 
 
 async def run_embedded(plan: Plan, database_url: str, settings: CloudSettings) -> LoadResult:
-    """All in this process, the load generator too."""
+    """Run all workers and the load generator in this process."""
     broker = MemoryBroker(alone=True).as_user()
     hosts = {cell: alike(cell, count) for cell, count in plan.cells.items()}
-    meter = Meter({"embedded": partial(process_spent_s, os.getpid())}, plan.boots)
-    notes = ("embedded: the load generator is in the same process, and so in the total",)
+    meter = Meter({"embedded": partial(process_cpu_s, os.getpid())}, plan.boots)
+    notes = ("embedded: the load generator is in the same process, so the total includes it",)
     async with cloud(broker, database_url, hosts, faults=plan.faults, settings=settings) as store:
         fired, problems = await _measured(plan, broker, meter, store.audit)
     return _result(plan, meter, fired, problems, mode="embedded", workers={}, notes=notes)
 
 
-async def run_apart(plan: Plan, servers: Servers, counts: Mapping[str, int]) -> LoadResult:
-    """Each worker in a process of its own, on these servers."""
+async def run_on_servers(plan: Plan, servers: Servers, counts: Mapping[str, int]) -> LoadResult:
+    """Run each worker as its own process, on these servers."""
     broker = broker_at(servers.bus_url)
-    async with cloud_apart(broker, servers.environment, plan.cells, counts, plan.faults) as crew:
-        spenders, notes = spenders_of(crew, servers)
-        meter = Meter(spenders, plan.boots, partial(process_spent_s, os.getpid()))
+    async with cloud_in_processes(broker, servers.environment, plan.cells, counts, plan.faults) as processes:
+        cpu_clocks, notes = cpu_clocks_of(processes, servers)
+        meter = Meter(cpu_clocks, plan.boots, partial(process_cpu_s, os.getpid()))
         store = SqlPlacementStore(servers.placement_url or servers.database_url)
         try:
-            fired, problems = await crew.during(_measured(plan, broker, meter, store.audit))
+            fired, problems = await processes.during(_measured(plan, broker, meter, store.audit))
         finally:
             await store.close()
     return _result(plan, meter, fired, problems, mode="real", workers=counts, notes=tuple(notes))
 
 
-def spenders_of(crew: Crew, servers: Servers) -> tuple[dict[str, Callable[[], float]], list[str]]:
-    """What each worker and each server has spent; and of the servers that cannot be seen, why not."""
-    spenders: dict[str, Callable[[], float]] = {
-        worker.name: partial(process_spent_s, worker.pid) for worker in crew.workers
+def cpu_clocks_of(
+    processes: WorkerProcesses, servers: Servers
+) -> tuple[dict[str, Callable[[], float]], list[str]]:
+    """A CPU clock for each worker and server process; and notes that say which servers cannot be measured, and why."""
+    clocks: dict[str, Callable[[], float]] = {
+        worker.name: partial(process_cpu_s, worker.pid) for worker in processes.workers
     }
     notes = []
     seen: set[int] = set()
-    spending = [("broker", servers.bus_url, BROKER), ("database", servers.database_url, DATABASE)]
+    measured = [("broker", servers.bus_url, BROKER), ("database", servers.database_url, DATABASE)]
     if servers.placement_url:
-        spending.append(("placement_database", servers.placement_url, DATABASE))
-    for name, url, programs in spending:
+        measured.append(("placement_database", servers.placement_url, DATABASE))
+    for name, url, programs in measured:
         match listener_of(url, programs):
-            case Unseen(why):
-                notes.append(f"{name}: {why}, and so not in the total")
+            case NotVisible(why):
+                notes.append(f"{name}: {why}, so the total excludes it")
             case pid if pid not in seen:
                 seen.add(pid)
-                spenders[name] = partial(family_spent_s, pid)
-    return spenders, notes
+                clocks[name] = partial(process_tree_cpu_s, pid)
+    return clocks, notes
 
 
 async def _measured(
     plan: Plan, broker: Broker, meter: Meter, books: Callable[[], Awaitable[Sequence[str]]]
-) -> tuple[Fired, list[str]]:
-    """Fire, measure, and ask everybody; what is wrong afterwards."""
+) -> tuple[FiredBoots, list[str]]:
+    """Fire and measure the boots, then audit; return the boots and the problems."""
     connection = await broker.connect()
     try:
         async with client_on(broker) as client:
@@ -122,7 +124,7 @@ async def _measured(
                         progress.update(bar, completed=ended)
 
                     fired = await fire(client, feed, plan.boots, plan.in_flight, tell)
-                # What follows a boot, in rows and in pictures, is part of its price.
+                # Work that follows a boot (rows, schedulers' pictures) is part of its cost.
                 await until_quiet(connection, tuple(plan.cells))
                 meter.read(plan.boots)
             return fired, await audit(client, connection, fired.instances, await books())
@@ -133,18 +135,18 @@ async def _measured(
 @asynccontextmanager
 async def client_on(broker: Broker) -> AsyncIterator[Station]:
     client = Station(broker, process_name("load"), asks=True)
-    told = asyncio.Event()
-    running = asyncio.create_task(run_until(told, (client,), DRAIN_S_MAX))
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_until(stop, (client,), DRAIN_S_MAX))
     try:
         yield client
     finally:
-        told.set()
+        stop.set()
         await running
         await client.close()
 
 
 async def _until_ready(client: Station, plan: Plan) -> None:
-    """Until every host is known to schedulers and to placement; a host that nobody has heard of is not chosen."""
+    """Wait until schedulers and placement know every host: schedulers never choose an unknown host."""
     names = {host.name for cell, count in plan.cells.items() for host in alike(cell, count)}
     known: set[str] = set()
     async with asyncio.timeout(READY_S_MAX):
@@ -154,17 +156,17 @@ async def _until_ready(client: Station, plan: Plan) -> None:
                 up = {host.name async for host in all_hosts(client) if host.up}
                 providers = [provider async for provider in all_providers(client)]
             except Unavailable:
-                # Nobody is there to answer yet.
+                # The workers that answer are still starting.
                 continue
             known = up & {provider.name for provider in providers}
             if others := sorted({provider.name for provider in providers} - names):
-                raise Occupied(
-                    f"placement has {len(others)} providers that are not of this run, {others[0]} for one: "
-                    "a load run wants servers of its own, a new database and a new virtual host"
+                raise ServersInUse(
+                    f"placement has {len(others)} providers that do not belong to this run, for example {others[0]}: "
+                    "a load run needs its own servers, a new database and a new virtual host"
                 )
             if any(stock.used for provider in providers for stock in provider.inventories.values()):
-                raise Occupied(
-                    "something is in use already: a load run wants servers of its own, a new database and a new virtual host"
+                raise ServersInUse(
+                    "some inventory is already in use: a load run needs its own servers, a new database and a new virtual host"
                 )
 
 
@@ -183,7 +185,7 @@ def progress_of(what: str) -> Progress:
 def _result(
     plan: Plan,
     meter: Meter,
-    fired: Fired,
+    fired: FiredBoots,
     problems: Sequence[str],
     *,
     mode: str,

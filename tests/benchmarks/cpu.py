@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from moor.load.cpu import family_spent_s, process_spent_s
+from moor.load.cpu import process_cpu_s, process_tree_cpu_s
 
 
 class Spender(Protocol):
@@ -19,7 +19,7 @@ class OneProcess:
         self._pid = pid
 
     def spent_s(self) -> float:
-        return process_spent_s(self._pid)
+        return process_cpu_s(self._pid)
 
 
 class ProcessTree:
@@ -29,4 +29,4 @@ class ProcessTree:
         self._eldest = eldest
 
     def spent_s(self) -> float:
-        return family_spent_s(self._eldest)
+        return process_tree_cpu_s(self._eldest)

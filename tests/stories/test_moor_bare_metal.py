@@ -160,7 +160,7 @@ async def test_refusals_of_ironic_are_shown_and_the_other_nodes_are_changed(home
         await moor_json("node", "manage", "node-00001", **environment)
         late = await moor("node", "provide", "node-00001", "--timeout", "0.1", **environment)
         assert late.code == 3
-        assert "Ironic is not done within 0.1 s" in late.err
+        assert "Ironic has not finished within 0.1 s" in late.err
 
 
 async def test_without_an_ironic_the_commands_say_so(home: Path) -> None:
@@ -232,9 +232,9 @@ async def test_a_node_is_built_on_and_given_back(home: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--flavor", "giant"), "--flavor is 'giant': there is no such flavor; known are metal, gold"),
-        (("--image-kernel", "k"), "--image-kernel is 'k', and no --image is given"),
-        (("--config-drive", "/nowhere"), "--config-drive is '/nowhere': neither a URL nor a file"),
+        (("--flavor", "giant"), "--flavor is 'giant', which the file does not have; it has metal, gold"),
+        (("--image-kernel", "k"), "--image-kernel is 'k', but --image is not given"),
+        (("--config-drive", "/nowhere"), "--config-drive is '/nowhere', which is neither a URL nor a file"),
         (("--flavors", "/nowhere.toml"), "/nowhere.toml cannot be read"),
     ],
 )
@@ -254,7 +254,7 @@ async def test_a_check_names_nodes_and_flavors_that_are_never_used(home: Path) -
     async with up(home, "--nodes", "3"):
         well = await moor("check", **environment)
         assert (well.code, well.err) == (0, "")
-        assert "each of 3 nodes has a class, and flavors and classes go together" in well.out
+        assert "each of 3 nodes has a class, and flavors and classes match" in well.out
 
         await set_class(home, "node-00001", None)
         await set_class(home, "node-00002", "gold")
@@ -268,7 +268,7 @@ async def test_a_check_names_nodes_and_flavors_that_are_never_used(home: Path) -
         assert found.code == 1
         assert found.out.splitlines() == [
             "✗ node node-00001: it has no resource class",
-            "✗ class CUSTOM_GOLD, of 1 node: no flavor asks for it",
+            "✗ class CUSTOM_GOLD of 1 node: no flavor requests it",
             "✗ flavor silver: no node has CUSTOM_SILVER",
         ]
         as_json = await moor("check", "--flavors", str(flavors), "--json", **environment)

@@ -251,7 +251,7 @@ async def test_an_invalid_application_is_refused_before_any_change(tmp_path: Pat
             (("add", "X", "--project", "p"), "an application's name is"),
             (("add", "x", "--project", "P.1"), "a project's name is"),
             (("add", "x", "--project", "-"), "a project's name is"),
-            (("remove", "x.y"), "an application's name is"),
+            (("remove", "x.y"), "an application's name must match"),
         ):
             ran = await operator.command(*arguments)
             assert ran.code == 2, ran.out
@@ -260,5 +260,5 @@ async def test_an_invalid_application_is_refused_before_any_change(tmp_path: Pat
         ran = await moor("broker", "user", "add", "x", "--admin", MOOR_BUS_URL="unix:///nowhere")
         assert (
             ran.code,
-            "applications are users of RabbitMQ" in " ".join(ran.err.replace("│", " ").split()),
+            "applications need a RabbitMQ broker" in " ".join(ran.err.replace("│", " ").split()),
         ) == (2, True)

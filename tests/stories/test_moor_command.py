@@ -193,7 +193,7 @@ async def test_replaying_or_dropping_unknown_dead_letters_does_nothing_and_says_
     assert "no dead letter 0123456789ab: nothing was done" in unknown.err
     nothing = await moor("dead", "replay", "--bus", served.url())
     assert nothing.code == 2
-    assert "say --all" in nothing.err
+    assert "give their handles, or --all" in nothing.err
 
 
 async def test_mistakes_are_reported_in_one_line() -> None:

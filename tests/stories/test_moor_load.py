@@ -66,7 +66,7 @@ async def test_on_real_servers_the_cpu_of_every_process_is_counted_once(
         again = await moor(*SMALL, *servers)
 
     assert again.code == 1, "a second run would measure what the first has left"
-    assert "a load run wants servers of its own" in again.err
+    assert "a load run needs its own servers" in again.err
 
     assert ran.code == 0, ran.err + ran.out
     found = figures(file)
@@ -122,7 +122,7 @@ async def test_on_bare_metal_and_real_servers_the_daemons_are_counted_too(tmp_pa
     assert figures(file)["deploys"]["cpu_us_each"].keys() == workers | {"total", "broker", "database"}
     assert figures(file)["deploys"]["generator_us_each"] > 0
     assert again.code == 1
-    assert "the daemons' tables have 20 nodes already" in again.err
+    assert "the daemons' tables already have 20 nodes" in again.err
 
 
 @pytest.mark.rabbitmq
@@ -153,8 +153,8 @@ async def test_a_load_that_is_told_to_stop_stops_its_workers(number: signal.Sign
 
 async def test_mistakes_are_reported_in_one_line() -> None:
     for arguments, said in (
-        (("--bus", "amqp://localhost/"), "both --bus and --db, or neither"),
-        (("--workers", "scheduler=2"), "embedded, all workers are in this process"),
+        (("--bus", "amqp://localhost/"), "only one of --bus and --db is given"),
+        (("--workers", "scheduler=2"), "--workers is scheduler=2 without --bus and --db"),
     ):
         ran = await moor("load", *arguments)
         assert ran.code == 2, ran.out

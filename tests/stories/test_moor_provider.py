@@ -71,21 +71,21 @@ async def test_an_impossible_change_is_reported_and_nothing_is_written(home: Pat
         as_client = f"unix://moor-app-local@{home}/moorage/bus.sock"
         wrong = (
             (("provider", "show", "nowhere"), 1, "there is no provider 'nowhere'"),
-            (("provider", "create", SECOND), 1, f"{SECOND!r} is the name of provider"),
-            (("provider", "create", "x", "--id", made["id"]), 1, "there is a provider"),
-            (("provider", "delete", FIRST), 1, f"provider {made['id']} stands below it"),
+            (("provider", "create", SECOND), 1, f"{SECOND!r} is already the name of provider"),
+            (("provider", "create", "x", "--id", made["id"]), 1, f"provider {made['id']} already exists"),
+            (("provider", "delete", FIRST), 1, f"it has a child, provider {made['id']}"),
             (("provider", "move", FIRST, "--parent", "gpu0"), 1, "not done: parent"),
-            (("provider", "move", FIRST), 2, "either --parent or --alone"),
-            (("provider", "set", "inventory", "gpu0", "PGPU=x"), 2, "'PGPU=x': the total is 'x', no number"),
-            (("provider", "set", "inventory", "gpu0", "PGPU=1,half=2"), 2, "'half' is none of reserved"),
+            (("provider", "move", FIRST), 2, "give either --parent PROVIDER or --alone"),
+            (("provider", "set", "inventory", "gpu0", "PGPU=x"), 2, "'PGPU=x': the total is 'x', must be a number"),
+            (("provider", "set", "inventory", "gpu0", "PGPU=1,half=2"), 2, "'half' must be one of reserved"),
             (("provider", "set", "inventory", "gpu0", "FOO=1"), 1, "FOO"),
             (("provider", "set", "traits", "gpu0", "CUSTOM_NEW"), 1, "there is no trait CUSTOM_NEW"),
             (("provider", "set", "traits", "gpu0", "low"), 2, "Expected `str` matching regex"),
             (("provider", "delete", "gpu0", "--bus", as_client), 1, "'moor-app-local' may not publish"),
-            (("candidates", "VCPU=1", "CUSTOM_NEW"), 2, "there is no such name: CUSTOM_NEW"),
-            (("candidates", "VCPU=many"), 2, "'VCPU=many': 'many' is no number"),
+            (("candidates", "VCPU=1", "CUSTOM_NEW"), 2, "unknown resource class or trait: CUSTOM_NEW"),
+            (("candidates", "VCPU=many"), 2, "'VCPU=many': the amount is 'many', must be a whole number"),
             (("candidates", "HW_CPU_X86_AVX2"), 2, "groups[0].resources: the group asks for no resource"),
-            (("candidates", "VCPU=500"), 1, "nobody could give that now"),
+            (("candidates", "VCPU=500"), 1, "no provider can satisfy this now"),
         )
         told = await asyncio.gather(*(moor(*arguments, **environment) for arguments, _, _ in wrong))
         for ran, (arguments, code, what) in zip(told, wrong, strict=True):

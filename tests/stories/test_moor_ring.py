@@ -91,7 +91,7 @@ async def test_moor_ring_explains_why_a_daemon_owns_a_node(served: Served) -> No
     assert "d1, epoch 4" in told.out
     nowhere = await moor("ring", "show", str(node_id(8)), "--ironic-db", served.url)
     assert nowhere.code == 1
-    assert f"no daemon knows a node {node_id(8)}" in nowhere.err
+    assert f"no daemon knows node {node_id(8)}" in nowhere.err
 
 
 async def test_nodes_missing_in_ironic_are_shown_and_released_by_an_operator(served: Served) -> None:
@@ -114,7 +114,7 @@ async def test_nodes_missing_in_ironic_are_shown_and_released_by_an_operator(ser
 
     told = await moor("ring", "missing", "--remove", "--ironic-db", served.url)
     assert told.code == 0, told.err
-    assert "1 nodes are removed once nothing holds them" in told.out
+    assert "1 nodes are removed once no consumer holds them" in told.out
     (row,) = await served.store.to_report("d1", 10)
     assert (row.id, row.is_deleted, row.missing_since_us) == (node_id(1), True, 0)
     assert await moor_json("ring", "missing", "--ironic-db", served.url) == []
@@ -149,7 +149,7 @@ async def test_a_daemon_that_is_told_to_drain_hands_its_nodes_over(served: Serve
         ]
 
         told = await moor("ring", "drain", "d2", "--ironic-db", served.url)
-        assert "no other daemon may take its 30 nodes" in " ".join(told.out.split())
+        assert "no other daemon can take its 30 nodes" in " ".join(told.out.split())
         told = await moor("ring", "undrain", "d1", "--ironic-db", served.url)
         assert told.code == 0, told.err
         while len(d1.owned) < 30:
@@ -178,4 +178,4 @@ async def test_a_database_without_the_tables_is_reported(kind: str) -> None:
         told = await moor("ring", "--ironic-db", url)
 
     assert told.code == 1
-    assert "`moor db upgrade` makes them" in " ".join(told.err.split())
+    assert "`moor db upgrade` creates them" in " ".join(told.err.split())

@@ -83,7 +83,7 @@ async def test_a_request_is_deleted_by_its_id(cloud: str) -> None:
     refused = await moor("delete", unknown, "--bus", cloud)
     assert (refused.code, refused.err) == (
         1,
-        f"there is no instance and no request {unknown}: nothing was done; `moor list` shows what there is\n",
+        f"there is no instance and no request {unknown}, so nothing was done; `moor list` shows all instances\n",
     )
 
 
@@ -92,18 +92,18 @@ async def test_a_request_is_deleted_by_its_id(cloud: str) -> None:
     ("words", "said"),
     [
         (("list", "--state", "runing"), "--state is 'runing': there are accepted, placed, building"),
-        (("list", "--cell", "harbor"), "--cell is 'harbor': nothing here has that; there are harbour"),
+        (("list", "--cell", "harbor"), "--cell is 'harbor', which does not exist; existing names: harbour"),
         (
             ("host", "list", "--cell", "harbor"),
-            "--cell is 'harbor': nothing here has that; there are harbour",
+            "--cell is 'harbor', which does not exist; existing names: harbour",
         ),
         (
             ("provider", "list", "--cell", "nowhere"),
-            "--cell is 'nowhere': nothing here has that; there are harbour",
+            "--cell is 'nowhere', which does not exist; existing names: harbour",
         ),
         (
             ("provider", "list", "--trait", "HW_CPU_X86_AVX3"),
-            "--trait is 'HW_CPU_X86_AVX3': nothing here has that",
+            "--trait is 'HW_CPU_X86_AVX3', which does not exist",
         ),
     ],
     ids=" ".join,
@@ -121,7 +121,7 @@ async def test_without_workers_a_boot_shows_its_id_and_how_to_go_on(silent: str)
     request = request_of(ran)
     assert ran.code == 3
     assert "no scheduler has taken the request within 1 s. It stays on the bus" in ran.err
-    assert f"`moor show {request}` says what becomes of it, `moor delete {request}` deletes it" in ran.err
+    assert f"`moor show {request}` shows its state, `moor delete {request}` deletes it" in ran.err
 
 
 async def test_without_workers_a_rebuild_shows_its_id_and_how_to_go_on(silent: str) -> None:
@@ -132,7 +132,7 @@ async def test_without_workers_a_rebuild_shows_its_id_and_how_to_go_on(silent: s
     assert request_of(ran)
     assert ran.code == 3
     assert "no scheduler has taken the order within 1 s. It stays on the bus" in ran.err
-    assert f"`moor show {instance}` says what becomes of it" in ran.err
+    assert f"`moor show {instance}` shows its state" in ran.err
 
 
 async def test_without_workers_json_output_still_has_the_id(silent: str) -> None:
@@ -157,7 +157,7 @@ async def test_ctrl_c_says_that_the_request_stays(silent: str) -> None:
         ran = await process.ended()
 
     assert ran.code == 130
-    assert "the request stays, and is built: " in ran.err
+    assert "the request stays, and will be built: " in ran.err
     assert line.split()[1] in ran.err
 
 
@@ -194,7 +194,7 @@ async def test_a_terminal_with_few_characters_gets_replacements(encoding: str) -
 async def test_a_name_that_is_no_utf_8_is_refused_at_once() -> None:
     ran = await moor("boot", "--vcpus", "1", "--name", "\udcff")
 
-    assert (ran.code, ran.err) == (2, "moor: '\\udcff' is no text in UTF-8\n")
+    assert (ran.code, ran.err) == (2, "moor: argument '\\udcff' is not valid UTF-8\n")
 
 
 @pytest.mark.parametrize(

@@ -124,11 +124,11 @@ async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> N
             (("boot", "--resources", "VCPU"), 2, "--resources is 'VCPU'"),
             (("boot", "--vcpus", "1", "--count", "many"), 2, "Invalid value for '--count'"),
             (("show", nowhere), 1, f"there is no instance and no request {nowhere}"),
-            (("delete", nowhere), 1, f"there is no instance and no request {nowhere}: nothing was done"),
+            (("delete", nowhere), 1, f"there is no instance and no request {nowhere}, so nothing was done"),
             (("host", "show", "nowhere"), 1, "there is no host 'nowhere'"),
             (("host", "enable", "nowhere"), 1, "there is no host 'nowhere'"),
             (("host", "enable", first_host, "--bus", as_client), 1, "'moor-app-local' may not publish"),
-            (("events", "claim.#"), 2, "nothing is said under such a key"),
+            (("events", "claim.#"), 2, "no event has such a key"),
             (("up",), 1, "stop that first"),
         )
         told = await asyncio.gather(*(moor(*arguments, **at_home) for arguments, _, _ in wrong))

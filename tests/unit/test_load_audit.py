@@ -17,9 +17,9 @@ from moor.load.auditing import (
     problems_of_shares,
     problems_of_usage,
 )
-from moor.load.cpu import family_spent_s, process_spent_s
+from moor.load.cpu import process_cpu_s, process_tree_cpu_s
 from moor.load.firing import Boot
-from moor.load.listeners import Unseen, listener_of
+from moor.load.listeners import NotVisible, listener_of
 from moor.load.measuring import Meter
 
 ONE = InstanceId(UUID(int=1))
@@ -76,8 +76,8 @@ def test_shares_that_are_missing_on_another_host_or_without_instance_are_named()
     for row, shares, said in (
         (ACTIVE, {}, "holds nothing"),
         (ACTIVE, {ONE: elsewhere}, "holds a share of there"),
-        (ACTIVE, {ONE: less}, "and not"),
-        (failed, {ONE: SHARE}, "is error, and holds a share"),
+        (ACTIVE, {ONE: less}, "but should hold"),
+        (failed, {ONE: SHARE}, "is error, but holds a share"),
     ):
         (problem,) = problems_of_shares({ONE: row}, shares, providers)
         assert said in problem
@@ -104,17 +104,17 @@ def test_a_server_is_found_by_the_port_it_listens_on_if_it_is_one() -> None:
 
         assert listener_of(f"amqp://guest@127.0.0.1:{port}/", ("python", "pytest")) == os.getpid()
         # A proxy of another name is not the server, and its CPU time is not the server's.
-        assert isinstance(listener_of(f"amqp://guest@127.0.0.1:{port}/", ("beam",)), Unseen)
-    assert listener_of(f"amqp://guest@127.0.0.1:{port}/", ("python",)) == Unseen("not on this machine")
-    assert listener_of("amqp://guest@192.0.2.1/", ("beam",)) == Unseen("not on this machine")
+        assert isinstance(listener_of(f"amqp://guest@127.0.0.1:{port}/", ("beam",)), NotVisible)
+    assert listener_of(f"amqp://guest@127.0.0.1:{port}/", ("python",)) == NotVisible("not on this machine")
+    assert listener_of("amqp://guest@192.0.2.1/", ("beam",)) == NotVisible("not on this machine")
 
 
 def test_a_process_tree_spends_the_sum_of_its_members() -> None:
-    before_s = family_spent_s(os.getpid())
-    alone_s = process_spent_s(os.getpid())
+    before_s = process_tree_cpu_s(os.getpid())
+    alone_s = process_cpu_s(os.getpid())
 
     assert before_s > 0
-    assert family_spent_s(os.getpid()) >= alone_s
+    assert process_tree_cpu_s(os.getpid()) >= alone_s
 
 
 def test_the_cost_is_shown_in_total_by_process_and_over_time() -> None:

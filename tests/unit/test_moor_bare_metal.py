@@ -14,7 +14,7 @@ from ironic_sync.core.rows import NodeRow, Offer
 from moor.bare_metal import cells_of_groups, flavor_of_nodes
 from moor.flavors import BadFlavors, classes_of_nodes, read_flavors, write_flavors
 from moor.instances_command import config_drive_of
-from moor.nodes import NOT_HEARD, NOT_TOLD, shown
+from moor.nodes import NOT_HEARD, NOT_REPORTED, shown
 
 ID = ProviderId(UUID(int=7))
 NODE = Node(id=ID, name="n7", provision_state="available", resource_class="gold")
@@ -83,7 +83,7 @@ def test_a_config_drive_is_a_url_or_a_file_as_ironic_takes_it(tmp_path: Path) ->
     assert config_drive_of("") == ""
     assert config_drive_of(str(zipped)) == "H4sgYSB6aXBwZWQgaW1hZ2U="
     assert config_drive_of(str(text)) == "H4sgYSB6aXBwZWQgaW1hZ2U="
-    with pytest.raises(typer.BadParameter, match="neither a zipped image nor the base64 of one"):
+    with pytest.raises(typer.BadParameter, match="neither a gzipped image nor the base64 of one"):
         config_drive_of(str(other))
 
 
@@ -107,7 +107,7 @@ def test_each_cell_has_a_conductor_group_and_what_is_stated_goes_before() -> Non
             NODE,
             NodeRow(id=ID, cell="c1", owner="d1", node=NODE, offer=Offer(reasons=("why",)), reported=FREE),
             1,
-            ("why", NOT_TOLD),
+            ("why", NOT_REPORTED),
         ),
         (
             Node(id=ID, provision_state="active", resource_class="gold"),
@@ -119,7 +119,7 @@ def test_each_cell_has_a_conductor_group_and_what_is_stated_goes_before() -> Non
             NODE,
             NodeRow(id=ID, cell="c1", node=NODE, offer=FREE),
             0,
-            ("no daemon has taken the node yet", NOT_TOLD),
+            ("no daemon has taken the node yet", NOT_REPORTED),
         ),
         (
             NODE,

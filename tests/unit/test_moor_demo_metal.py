@@ -14,10 +14,10 @@ from bus.messages.build import AttemptFailed, InstanceActive, InstanceId, Instan
 from bus.messages.placement import InventoryState, LogPosition, ProvidersChanged, ProviderState
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import Deploy, NodeRow, Offer
-from moor.demo.metal.concluding import problems_of_the_kill
-from moor.demo.metal.picture import WIDTH, kind_of, metal_picture
+from moor.demo.metal.checking import problems_of_the_kill
+from moor.demo.metal.screen import WIDTH, kind_of, metal_screen
 from moor.demo.metal.tally import MetalTally
-from moor.load.node_auditing import Said, problems_of
+from moor.load.node_auditing import Reported, problems_of
 
 FREE, BUSY = (ProviderId(UUID(int=number)) for number in (1, 2))
 METAL, WEB = (InstanceId(UUID(int=number)) for number in (101, 102))
@@ -50,7 +50,7 @@ def row_of(id_: ProviderId, owner: str = "ironic-1", epoch: int = 2, read_epoch:
     )
 
 
-WELL = Said(
+WELL = Reported(
     wanted=2,
     ended=2,
     instances={
@@ -87,7 +87,7 @@ def test_a_correct_state_has_no_problems() -> None:
         ),
         (
             {"ironic": {**WELL.ironic, BUSY: node_of(BUSY, WEB)}},
-            f"instance metal-001 is active on node n2, and Ironic has instance {WEB} there",
+            f"instance metal-001 is active on node n2, but Ironic has instance {WEB} there",
         ),
         (
             {"ironic": {**WELL.ironic, BUSY: node_of(BUSY, METAL, provision_state="deploying")}},
@@ -95,7 +95,7 @@ def test_a_correct_state_has_no_problems() -> None:
         ),
         (
             {"instances": {WEB: WELL.instances[WEB]}},
-            f"node n2 has instance {METAL}, which is deleted, or never asked for",
+            f"node n2 has instance {METAL}, which is deleted or unknown",
         ),
         (
             {"instances": {**WELL.instances, METAL: instance_of(METAL, "m", str(BUSY), state="error")}},
@@ -113,19 +113,19 @@ def test_a_correct_state_has_no_problems() -> None:
         ),
         (
             {"providers": {**WELL.providers, FREE: provider_of(FREE, reserved=1, used=0)}},
-            "node n1 is 'available' in Ironic, and placement has 1 of 1 reserved",
+            "node n1 is 'available' in Ironic, but placement has 1 of 1 reserved",
         ),
         (
             {"ironic": {**WELL.ironic, FREE: node_of(FREE, maintenance=True)}},
-            "node n1 is 'available' in Ironic, and placement has 0 of 1 reserved",
+            "node n1 is 'available' in Ironic, but placement has 0 of 1 reserved",
         ),
         (
             {"providers": {**WELL.providers, FREE: provider_of(FREE, reserved=0, used=1)}},
-            "node n1: 1 are in use, and instance None is on it",
+            "node n1: 1 in use in placement, but its instance is None",
         ),
         (
             {"providers": {**WELL.providers, BUSY: provider_of(BUSY, reserved=1, used=0)}},
-            f"node n2: 0 are in use, and instance {METAL} is on it",
+            f"node n2: 0 in use in placement, but its instance is {METAL}",
         ),
         (
             {"rows": {**WELL.rows, FREE: row_of(FREE, "ironic-2")}},
@@ -134,7 +134,7 @@ def test_a_correct_state_has_no_problems() -> None:
         ({"rows": {BUSY: WELL.rows[BUSY]}}, "node n1 is owned by nobody, which is not alive"),
         (
             {"rows": {**WELL.rows, FREE: row_of(FREE, epoch=3)}},
-            "node n1 was not reported by ironic-1, which owns it",
+            "node n1 was not reported by its owner ironic-1",
         ),
     ],
 )
@@ -158,11 +158,11 @@ def tally_of(count: int, state: Callable[[int], str] = lambda _: "available") ->
 
 def test_a_kill_must_have_happened_and_been_mended() -> None:
     tally = tally_of(4)
-    assert problems_of_the_kill(tally) == ["no daemon was killed that owned any node"]
+    assert problems_of_the_kill(tally) == ["no daemon that owned nodes was killed"]
 
     tally.kill("ironic-2")
     tally.read([])
-    assert "have no other owner" in problems_of_the_kill(tally)[0]
+    assert "have no new owner" in problems_of_the_kill(tally)[0]
 
     mine = [row for row in tally.rows.values() if row.owner == "ironic-2"]
     tally.read(structs.replace(row, owner="ironic-1", epoch=3) for row in mine)
@@ -197,7 +197,7 @@ def test_the_picture_fits(count: int) -> None:
     tally.hear(InstanceActive(cell="c1", instance=active))
 
     console = Console(width=200, file=io.StringIO(), record=True)
-    console.print(metal_picture(tally, ("ironic-1", "ironic-2"), "title"))
+    console.print(metal_screen(tally, ("ironic-1", "ironic-2"), "title"))
     lines = console.export_text().splitlines()
 
     assert {len(line.rstrip()) for line in lines} == {WIDTH}

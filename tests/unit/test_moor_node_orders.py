@@ -27,7 +27,7 @@ AWAY = "http://127.0.0.1:1"
         ('[{"interface": "deploy", "step": "x", "priority": 3}]', "unknown field `priority`"),
         ('{"interface": "deploy", "step": "x"}', "Expected `array`, got `object`"),
         ('[{"interface"', "truncated"),
-        ("nowhere.json", "no JSON list and no file"),
+        ("nowhere.json", "neither a JSON list nor a readable file"),
     ],
 )
 def test_invalid_cleaning_steps_are_refused(steps: str, told: str, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ async def test_ironic_and_the_rows_are_put_side_by_side() -> None:
     assert first.ironic is not None
     assert first.ironic.maintenance
     assert (first.daemon, first.cell, first.offered.amount) == ("d1", "c1", 1)
-    assert "Ironic has changed the node since the daemons heard of it" in first.offered.reasons
+    assert "Ironic has changed the node, and the daemons have not heard of it yet" in first.offered.reasons
     assert second.deploy is not None
     assert (second.deploy.instance, second.deploy.attempt, second.deploy.words) == (
         INSTANCE,
@@ -123,7 +123,7 @@ async def test_without_the_rows_nothing_is_known_to_be_offered() -> None:
         named = await reader.find(["node-00002", str(setup.ids[2])])
 
     assert len(found) == 3
-    assert {each.offered.reasons for each in found} == {("the daemons' rows were not looked into",)}
+    assert {each.offered.reasons for each in found} == {("the daemons' database is not named",)}
     assert [each and each.id for each in named.values()] == [setup.ids[2], setup.ids[2]]
 
 

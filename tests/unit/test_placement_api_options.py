@@ -72,7 +72,7 @@ def test_each_kind_of_authentication_is_chosen_by_its_name(tmp_path: Path) -> No
         (ApiFlags(auth=Auth.KEYSTONE, keystone=keystone(password="")), "MOOR_KEYSTONE_PASSWORD"),
         (ApiFlags(policy="strict"), "policy is 'strict'"),
         (ApiFlags(prefix="placement"), "prefix is 'placement'"),
-        (ApiFlags(tls_cert=Path("chain.pem")), "both --tls-cert and --tls-key"),
+        (ApiFlags(tls_cert=Path("chain.pem")), "only one of --tls-cert and --tls-key"),
         (ApiFlags(tls_cert=Path("/nowhere"), tls_key=Path("/nowhere")), "cannot be shown"),
     ],
 )

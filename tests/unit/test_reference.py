@@ -11,7 +11,7 @@ import pytest
 from bus.codec import CODEC
 from bus.message import Envelope, type_of
 from bus.messages import ALL
-from moor.reference import BEGIN, END, HEARD, SAID, asyncapi, reference
+from moor.reference import BEGIN, END, RECEIVED_BY_USERS, SENT_BY_USERS, asyncapi, reference
 
 DOCS = Path(__file__).parents[2] / "docs"
 # The schema as @asyncapi/specs publishes it.
@@ -48,7 +48,7 @@ def test_every_example_of_the_page_is_a_message(example: str) -> None:
 
 
 def test_messages_that_people_may_send_are_read_strictly_or_are_reports() -> None:
-    assert {type_of(kind) for kind in ALL if kind.IS_STRICT} == {type_of(kind) for kind in SAID} - {
+    assert {type_of(kind) for kind in ALL if kind.IS_STRICT} == {type_of(kind) for kind in SENT_BY_USERS} - {
         "inventory.report"
     }
 
@@ -62,4 +62,4 @@ def test_every_reference_within_the_document_leads_somewhere() -> None:
             place = place[step]
         assert place
     assert set(document["channels"]) == {type_of(kind) for kind in ALL}
-    assert {type_of(kind) for kind in (*SAID, *HEARD)} <= set(document["operations"])
+    assert {type_of(kind) for kind in (*SENT_BY_USERS, *RECEIVED_BY_USERS)} <= set(document["operations"])

@@ -1,4 +1,4 @@
-"""What was heard on the bus and read of the nodes so far. Everything that is shown comes from here."""
+"""Counts received events and keeps the daemons' rows of nodes. The screen shows only these values."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -10,20 +10,20 @@ from moor.demo.tally import News, Tally
 
 
 class MetalTally(Tally):
-    """Beside instances: the nodes as the daemons have them, who owns each, and how flips and the kill went."""
+    """Instances as in `Tally`; also each node's row and owner, maintenance flips, and the takeover after the kill."""
 
     def __init__(self, wanted: int) -> None:
         super().__init__(wanted)
         self.rows: dict[ProviderId, NodeRow] = {}
         self.flips = 0
-        # When a node was put into maintenance, until placement says that it is reserved.
+        # When each node was put into maintenance; removed once placement reports it as reserved.
         self.flipping: dict[ProviderId, float] = {}
         self.flip_latencies_s: list[float] = []
         self.killed = ""
         self.killed_s = 0.0
-        # How many nodes the killed daemon had, and after which time each had another owner, and was reported by it.
-        self.bereaved: frozenset[ProviderId] = frozenset()
-        self.adopted_s: float | None = None
+        # The nodes of the killed daemon; the time until all had a new owner, and until the new owners had reported all.
+        self.orphaned: frozenset[ProviderId] = frozenset()
+        self.taken_over_s: float | None = None
         self.reported_s: float | None = None
 
     def hear(self, message: Message) -> None:
@@ -36,39 +36,39 @@ class MetalTally(Tally):
                 self.flip_latencies_s.append(time.monotonic() - ordered_s)
 
     def flip(self, node: ProviderId) -> None:
-        """Ironic is about to put it into maintenance."""
+        """Note that Ironic is about to put the node into maintenance."""
         self.flips += 1
         self.flipping[node] = time.monotonic()
 
     def read(self, rows: Iterable[NodeRow]) -> None:
-        """As the daemons' database has them."""
+        """Store rows that were read from the daemons' database."""
         for row in rows:
             self.rows[row.id] = row
         if not self.killed:
             return
-        bereaved = [self.rows[id_] for id_ in self.bereaved]
+        orphaned = [self.rows[id_] for id_ in self.orphaned]
         after_s = time.monotonic() - self.killed_s
-        if self.adopted_s is None and all(row.owner not in ("", self.killed) for row in bereaved):
-            self.adopted_s = after_s
-            self.news.append(News("green", f"all {len(bereaved)} nodes of {self.killed} have a new owner"))
+        if self.taken_over_s is None and all(row.owner not in ("", self.killed) for row in orphaned):
+            self.taken_over_s = after_s
+            self.news.append(News("green", f"all {len(orphaned)} nodes of {self.killed} have a new owner"))
         if (
-            self.adopted_s is not None
+            self.taken_over_s is not None
             and self.reported_s is None
-            and all(row.read_epoch == row.epoch for row in bereaved)
+            and all(row.read_epoch == row.epoch for row in orphaned)
         ):
             self.reported_s = after_s
-            self.news.append(News("green", f"all {len(bereaved)} were read and reported by their new owners"))
+            self.news.append(News("green", f"all {len(orphaned)} were read and reported by their new owners"))
 
     def kill(self, daemon: str) -> None:
         self.killed, self.killed_s = daemon, time.monotonic()
-        self.bereaved = frozenset(row.id for row in self.rows.values() if row.owner == daemon)
-        self.news.append(News("bold red", f"daemon {daemon} is killed: it owned {len(self.bereaved)} nodes"))
+        self.orphaned = frozenset(row.id for row in self.rows.values() if row.owner == daemon)
+        self.news.append(News("bold red", f"daemon {daemon} is killed: it owned {len(self.orphaned)} nodes"))
 
     def owned_by(self, daemon: str) -> Sequence[NodeRow]:
         mine = [row for row in self.rows.values() if row.owner == daemon]
         return sorted(mine, key=lambda row: (row.cell, row.node.name or "" if row.node else "", row.id))
 
     def name_of(self, host: str) -> str:
-        """A node's host is its id, which nobody can tell from another."""
+        """A node's host name is its uuid; show Ironic's name of the node instead."""
         found = next((row.node for id_, row in self.rows.items() if str(id_) == host), None)
         return (found.name if found else None) or host

@@ -1,9 +1,9 @@
-"""`moor load --bare-metal`: how many state changes and deploys a second, and what each of them costs whom.
+"""`moor load --bare-metal`: measures state changes and deploys per second, and the CPU time of each process for them.
 
-The simulated Ironic is in the process of the load generator, whose CPU is counted beside that of all others.
+The simulated Ironic runs in the load generator's process, whose CPU time is shown beside that of the others.
 
-watching.py   what is heard on the bus of nodes and instances
-firing.py     changes the state of nodes, builds on them and deletes again, so many at once
-running.py    a run from its beginning to its end
-results.py    the figures, as JSON and as a table
+- watching.py: receives the events about nodes and instances
+- firing.py: changes the states of nodes, builds on them and deletes again, a bounded number at a time
+- running.py: runs a whole run
+- results.py: prints the figures as JSON or as a table
 """

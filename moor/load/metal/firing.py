@@ -1,8 +1,8 @@
-"""Changes the state of nodes, and builds on them and deletes again; so many at once, or so many a second.
+"""Changes the states of nodes, builds on them and deletes again: a bounded number at a time, or a number per second.
 
-A state change is a node's maintenance, on or off. Its latency is the time from Ironic's notification, as it is handed to the
-bus, to the event by which placement tells everybody that the node may not, or may, be claimed. That of a boot is the time from
-its request to the event that its instance is active.
+A state change switches a node's maintenance on or off. Its latency is the time from Ironic's notification, handed to the
+bus, until placement's event that the node is reserved or free. The latency of a boot is the time from its request until the
+event that its instance is active.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from bus.publisher import Outgoing
 from bus.station import Station
 from compute_sim.ironic import Refused, SimulatedIronic
 from moor.bare_metal import flavor_of_nodes
-from moor.load.metal.watching import Watch
+from moor.load.metal.watching import NodeWatch
 from moor.request_ids import new_request_ids
 
 FLAVOR = flavor_of_nodes("load")
@@ -37,8 +37,8 @@ DEADLINE_S = 600
 Tell = Callable[[int], None]
 
 
-class Fired(Struct):
-    """When it began and ended, and how long each took."""
+class Timings(Struct):
+    """When a phase of the run began and ended, and the latency of each operation."""
 
     began_s: float
     ended_s: float = 0.0
@@ -46,12 +46,12 @@ class Fired(Struct):
 
 
 async def fire_changes(
-    watch: Watch, ironic: SimulatedIronic, count: int, *, in_flight: int, rate: float, tell: Tell
-) -> Fired:
-    """With a rate, so many a second are begun, as long as no more are under way than that."""
-    fired = Fired(time.perf_counter())
+    watch: NodeWatch, ironic: SimulatedIronic, count: int, *, in_flight: int, rate: float, tell: Tell
+) -> Timings:
+    """Make `count` state changes, with at most `in_flight` under way; with a rate, start that many per second."""
+    fired = Timings(time.perf_counter())
     idle = deque(sorted(watch.nodes))
-    # What placement must say, and since when it is waited for.
+    # By node: the reserved amount that placement must report, and when the change was made.
     under_way: dict[ProviderId, tuple[int, float]] = {}
 
     def settle(node: ProviderId) -> None:
@@ -77,26 +77,28 @@ async def fire_changes(
     return fired
 
 
-async def end_maintenance(watch: Watch, ironic: SimulatedIronic) -> None:
-    """An odd number of changes leaves nodes in maintenance."""
+async def end_maintenance(watch: NodeWatch, ironic: SimulatedIronic) -> None:
+    """End the maintenance of all nodes: an odd number of changes leaves some in it."""
     watch.on_stock = lambda _: None
     for node in [*ironic.nodes.values()]:
         if node.maintenance:
             ironic.set_maintenance(node.uuid, is_on=False)
-    await watch.until(lambda: all(each.is_free for each in watch.stocks.values()), "nodes are given back")
+    await watch.until(lambda: all(each.is_free for each in watch.stocks.values()), "nodes leave maintenance")
 
 
-class Boot(Struct):
-    asked_s: float
+class Deploy(Struct):
+    """A boot on a node, which is deleted again."""
+
+    sent_s: float
     deleted_at_s: float = 0.0
     state: InstanceState | None = None
 
 
 class Deploys(Struct):
-    """The boots, each of which was deleted again, and how long their nodes took to be offered again."""
+    """All deploys of a run; `free_again_s` are the times from delete until placement offers the node again."""
 
-    fired: Fired
-    boots: dict[RequestId, Boot]
+    fired: Timings
+    boots: dict[RequestId, Deploy]
     free_again_s: list[float] = []
 
     @property
@@ -104,17 +106,17 @@ class Deploys(Struct):
         return [boot.state for boot in self.boots.values() if boot.state is not None]
 
 
-class Deployer:
-    """A boot is over when its instance is deleted and its node offered again."""
+class DeployRun:
+    """Fires deploys. A deploy is over when its instance is deleted and placement offers its node again."""
 
-    def __init__(self, watch: Watch, client: Station, tell: Tell) -> None:
-        self.deploys = Deploys(Fired(time.perf_counter()), {})
+    def __init__(self, watch: NodeWatch, client: Station, tell: Tell) -> None:
+        self.deploys = Deploys(Timings(time.perf_counter()), {})
         self._watch = watch
         self._client = client
         self._tell = tell
         self._open: set[RequestId] = set()
-        # By the node that is to be clean again.
-        self._cleaning: dict[ProviderId, Boot] = {}
+        # By the node that is being cleaned.
+        self._cleaning: dict[ProviderId, Deploy] = {}
         self._nodes = {str(node): node for node in watch.nodes}
 
     async def fire(self, count: int, in_flight: int) -> Deploys:
@@ -122,7 +124,7 @@ class Deployer:
         for id_ in new_request_ids(count):
             await self._watch.until(lambda: self._under_way < in_flight, "boots are under way")
             self._open.add(id_)
-            self.deploys.boots[id_] = Boot(time.perf_counter())
+            self.deploys.boots[id_] = Deploy(time.perf_counter())
             request = BuildInstance(request_id=id_, flavor=FLAVOR, project=PROJECT, deadline_s=DEADLINE_S)
             self._client.publisher.send_all([Outgoing(request)])
         await self._watch.until(lambda: not self._under_way, "boots are under way")
@@ -151,11 +153,11 @@ class Deployer:
         now_s = time.perf_counter()
         boot.state, boot.deleted_at_s = state, now_s
         if state.state == "active":
-            self.deploys.fired.latencies_s.append(now_s - boot.asked_s)
+            self.deploys.fired.latencies_s.append(now_s - boot.sent_s)
         self._client.publisher.send_all([Outgoing(DeleteInstance(instance=state.id))])
 
-    def _wait_for_node(self, boot: Boot) -> None:
-        assert boot.state is not None, "it was deleted after its end"
+    def _wait_for_node(self, boot: Deploy) -> None:
+        assert boot.state is not None, "an instance is deleted only after its end"
         node = self._nodes.get(boot.state.host)
         if boot.state.state == "active" and node is not None:
             self._cleaning[node] = boot

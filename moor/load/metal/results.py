@@ -12,8 +12,10 @@ from moor.load.results import Audited, Latency
 
 
 class Phase(Struct, frozen=True, kw_only=True):
-    """State changes, or deploys with their undeploys. `cpu_us_each` has `total` and what it is the sum of; the load
-    generator, with the simulated Ironic in it, is not, unless it shares the one process of an embedded run.
+    """The figures of all state changes, or of all deploys with their undeploys.
+
+    `cpu_us_each` has each process and their `total`. It excludes the load generator with the simulated Ironic, except in an
+    embedded run, where all share one process.
     """
 
     count: int
@@ -22,20 +24,20 @@ class Phase(Struct, frozen=True, kw_only=True):
     latency_ms: Latency
     cpu_us_each: Mapping[str, float]
     generator_us_each: float | None
-    # Of all that the processors of this machine can give in the time: what we took, and what others did.
+    # The shares of all processors' time that this run used, and that other processes used.
     share_of_machine: float
     share_of_others: float
 
 
 class MetalLoadResult(Struct, frozen=True, kw_only=True):
-    """`free_again_ms`: from the delete of an instance to its node being offered again."""
+    """The figures of a run. `free_again_ms`: from the delete of an instance until placement offers its node again."""
 
     mode: str
     nodes: int
     daemons: int
     cells: int
     failing: float
-    # State changes a second that were asked for; 0: as many as go.
+    # The requested state changes per second; 0: as fast as possible.
     rate: float
     workers: Mapping[str, int]
     changes: Phase
@@ -117,8 +119,8 @@ def _verdict(result: MetalLoadResult) -> RenderableType:
     if result.audit.passed:
         return Text.from_markup(
             f"[green]audit passed[/green]: {result.active:,} active ({result.by_alternate:,} by an alternate), "
-            f"{result.in_error:,} in error, all deleted again;\nevery node is clean, owned and offered as Ironic has it, and "
-            "nothing is in use"
+            f"{result.in_error:,} in error, all deleted again;\nevery node is clean and owned, placement offers what Ironic "
+            "has available, and nothing is in use"
         )
     return Group(
         Text("audit failed", style="bold red"), *(Text(problem) for problem in result.audit.problems)

@@ -1,4 +1,4 @@
-"""What is heard on the bus of nodes and of the instances on them, for those who wait for it."""
+"""Receives the events about nodes and the instances on them, for the load run that waits for them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -13,13 +13,13 @@ from bus.message import Message, ProviderId
 from bus.messages.placement import InventoryState, ProvidersChanged, ProviderState
 from bus.station import Station
 from bus.topology import EVENTS, Grant
-from moor.load.firing import Feed, Silence
+from moor.load.firing import Feed, NoProgress
 
 SILENCE_S_MAX = 60.0
 
 
-class Stock(Struct, frozen=True):
-    """Of the one class of a node, as placement has it."""
+class NodeStock(Struct, frozen=True):
+    """Reserved and used amounts of a node's only resource class, as placement has them."""
 
     reserved: int
     used: int
@@ -29,12 +29,14 @@ class Stock(Struct, frozen=True):
         return not self.reserved and not self.used
 
 
-class Watch:
-    """`on_stock` is called with each node whose stock was heard, `on_message` with everything else."""
+class NodeWatch:
+    """Keeps the nodes' stocks current. Calls `on_stock` with each node whose stock was received, and `on_message` with every
+    other message.
+    """
 
     def __init__(self, providers: list[ProviderState], nodes: frozenset[ProviderId]) -> None:
         self.nodes = nodes
-        self.stocks: dict[ProviderId, Stock] = {}
+        self.stocks: dict[ProviderId, NodeStock] = {}
         self.on_stock: Callable[[ProviderId], None] = lambda _: None
         self.on_message: Callable[[Message], None] = lambda _: None
         self._revisions: dict[ProviderId, int] = {}
@@ -50,32 +52,32 @@ class Watch:
                 if usage.id in self.stocks and usage.revision > self._revisions[usage.id]:
                     self._revisions[usage.id] = usage.revision
                     used = max(usage.used.values(), default=0)
-                    self.stocks[usage.id] = Stock(self.stocks[usage.id].reserved, used)
+                    self.stocks[usage.id] = NodeStock(self.stocks[usage.id].reserved, used)
                     self.on_stock(usage.id)
         else:
             self.on_message(message)
         self._changed.set()
 
     async def until(self, is_so: Callable[[], object], what: str) -> None:
-        """Raises Silence if nothing is heard for long, and it is not so."""
+        """Wait until `is_so`. Raise NoProgress if no event arrives for SILENCE_S_MAX."""
         while not is_so():
             self._changed.clear()
             try:
                 async with asyncio.timeout(SILENCE_S_MAX):
                     await self._changed.wait()
             except TimeoutError:
-                raise Silence(f"nothing was heard for {SILENCE_S_MAX:.0f} s: {what}") from None
+                raise NoProgress(f"no event for {SILENCE_S_MAX:.0f} s, while {what}") from None
 
     def _take(self, provider: ProviderState) -> None:
         if provider.id not in self.nodes or provider.revision <= self._revisions.get(provider.id, -1):
             return
         self._revisions[provider.id] = provider.revision
         stock = next(iter(provider.inventories.values()), InventoryState(total=0))
-        self.stocks[provider.id] = Stock(stock.reserved, stock.used)
+        self.stocks[provider.id] = NodeStock(stock.reserved, stock.used)
         self.on_stock(provider.id)
 
 
-async def listen_on(watch: Watch, feed: Feed) -> None:
+async def listen_on(watch: NodeWatch, feed: Feed) -> None:
     async for batch in feed:
         for heard in batch:
             watch.hear(heard.message)

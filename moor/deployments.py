@@ -1,4 +1,4 @@
-"""What stands on which broker: the API level's, and those of cells that have one of their own."""
+"""Which parts of the topology are on which broker: the API level's, the cells' own, and Ironic's own."""
 
 from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
@@ -14,8 +14,8 @@ API = "api"
 IRONIC = "ironic"
 
 
-class Standing(Struct, frozen=True):
-    """One broker, what of the topology is on it, and for which cells."""
+class BrokerDeployment(Struct, frozen=True):
+    """One broker, the sites of the topology that it hosts, and the cells that it serves."""
 
     url: str
     sites: tuple[Site, ...]
@@ -23,7 +23,7 @@ class Standing(Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What stands there: the API level, cells, or both; or nothing but what hears Ironic."""
+        """Names for `moor broker declare --only`: `api`, the cells, or `ironic` for a broker that only Ironic uses."""
         if self.sites == (Site.IRONIC,):
             return (IRONIC,)
         return (*((API,) if Site.API in self.sites else ()), *self.cells)
@@ -39,9 +39,9 @@ class Standing(Struct, frozen=True):
         return rights_by_user(self.objects().exchanges, self.cells, self.sites)
 
 
-def standings_of(places: Places, cells: Iterable[str]) -> tuple[Standing, ...]:
-    """The API level's broker first; it serves the cells, too, unless all of them have their own. Ironic's is the last, if it
-    has one of its own.
+def deployments_of(places: Places, cells: Iterable[str]) -> tuple[BrokerDeployment, ...]:
+    """One deployment per broker. The API level's is first; it also serves the cells without a broker of their own. Ironic's
+    own broker, if there is one, is last.
     """
     by_url: dict[str, list[str]] = {places.bus_url: []}
     for cell in cells:
@@ -49,7 +49,7 @@ def standings_of(places: Places, cells: Iterable[str]) -> tuple[Standing, ...]:
     serve_cells = [url for url, here in by_url.items() if here] or [places.bus_url]
     by_url.setdefault(places.ironic_bus, [])
     return tuple(
-        Standing(
+        BrokerDeployment(
             url,
             tuple(
                 site

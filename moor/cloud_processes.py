@@ -1,4 +1,4 @@
-"""A whole cloud on real servers: every worker is a process of its own, started and ended here."""
+"""A whole cloud on real servers: starts each worker as its own process, and ends them all."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from msgspec import Struct
 from bus.broker import Broker
 from bus.topology import objects_of
 from compute_sim.core.faults import FaultScript
-from moor.bare_metal import Metal
+from moor.bare_metal import BareMetalPlan
 from moor.cloud import upgrade_all
 
 T = TypeVar("T")
@@ -27,16 +27,16 @@ KILL_S_MAX = 5.0
 LINES_SHOWN = 15
 
 
-class Duty(Struct, frozen=True):
-    """One worker that is to run: what to call it, which room it is of, and what it finds in its environment."""
+class WorkerSpec(Struct, frozen=True):
+    """A worker to start: its name, the package that is run with `python -m`, and its environment variables."""
 
     name: str
-    room: str
+    package: str
     environment: Mapping[str, str]
 
 
 class Servers(Struct, frozen=True):
-    """Where the workers find the broker and the databases, and the variables that state their settings."""
+    """The URLs of the broker and the databases, and the variables with the workers' settings."""
 
     bus_url: str
     database_url: str
@@ -49,7 +49,7 @@ class Servers(Struct, frozen=True):
             **self.settings,
             "MOOR_BUS_URL": self.bus_url,
             "MOOR_DB_URL": self.database_url,
-            # Empty states nothing: what the shell has for other servers does not count here.
+            # Empty counts as not set: variables of the operator's shell, for other servers, must not leak in.
             "MOOR_PLACEMENT_DB_URL": self.placement_url,
             **dict.fromkeys(("MOOR_IRONIC_DB_URL", "MOOR_IRONIC_BUS_URL", "MOOR_IRONIC_SHARDS"), ""),
             "MOOR_LOG_LEVEL": "WARNING",
@@ -57,14 +57,12 @@ class Servers(Struct, frozen=True):
 
 
 class WorkerEnded(RuntimeError):  # noqa: N818 - named for what happened
-    """A worker ended though nobody told it to; the message has its last words."""
+    """A worker ended although nobody stopped it; the message has the last lines of its log."""
 
 
-class Worker:
-    """A process that was started for a duty."""
-
-    def __init__(self, duty: Duty, process: asyncio.subprocess.Process, log: Path) -> None:
-        self.name = duty.name
+class WorkerProcess:
+    def __init__(self, spec: WorkerSpec, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.name = spec.name
         self._process = process
         self._log = log
         self._is_killed = False
@@ -74,23 +72,23 @@ class Worker:
         return self._process.pid
 
     async def ended(self) -> None:
-        """Raises `WorkerEnded` when it has; never returns if it was killed."""
+        """Wait until the process ends, and raise `WorkerEnded`. After `kill`, never return."""
         code = await self._process.wait()
         if self._is_killed:
             await asyncio.get_running_loop().create_future()
-        words = "\n".join(self._log.read_text(errors="replace").splitlines()[-LINES_SHOWN:])
-        raise WorkerEnded(f"worker {self.name} ended with code {code}:\n{words}")
+        last_lines = "\n".join(self._log.read_text(errors="replace").splitlines()[-LINES_SHOWN:])
+        raise WorkerEnded(f"worker {self.name} ended with code {code}:\n{last_lines}")
 
     @property
     def is_alive(self) -> bool:
         return self._process.returncode is None
 
     def kill(self) -> None:
-        """On purpose: nobody is surprised that it has ended."""
+        """Kill the process on purpose: `ended` does not raise for it."""
         self._is_killed = True
-        self.tell(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def tell(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
@@ -98,15 +96,15 @@ class Worker:
         await self._process.wait()
 
 
-class Crew:
-    """`ironic_url` is where the simulated Ironic serves its API, if there is one."""
+class WorkerProcesses:
+    """All workers of a cloud; `ironic_url` is the API of the simulated Ironic, if there is one."""
 
-    def __init__(self, workers: Sequence[Worker], ironic_url: str = "") -> None:
+    def __init__(self, workers: Sequence[WorkerProcess], ironic_url: str = "") -> None:
         self.workers = workers
         self.ironic_url = ironic_url
 
     async def during(self, work: Coroutine[Any, Any, T]) -> T:
-        """Its result; or `WorkerEnded`, as soon as one of the workers has."""
+        """Return the result of `work`; raise `WorkerEnded` as soon as a worker ends."""
         working = asyncio.create_task(work)
         watching = [asyncio.create_task(worker.ended()) for worker in self.workers]
         try:
@@ -121,27 +119,27 @@ class Crew:
             await asyncio.gather(working, *watching, return_exceptions=True)
 
 
-def duties_of(cells: Mapping[str, int], counts: Mapping[str, int], script: Path) -> list[Duty]:
-    """So many workers of each kind (conductors: in each cell), and in each cell computes that pretend so many hosts."""
-    duties = [
-        Duty(f"{kind}-{number}", f"{kind}_worker", {})
+def worker_specs(cells: Mapping[str, int], counts: Mapping[str, int], script: Path) -> list[WorkerSpec]:
+    """`counts` says how many workers of each kind to run (conductors: per cell), `cells` how many simulated hosts each has."""
+    specs = [
+        WorkerSpec(f"{kind}-{number}", f"{kind}_worker", {})
         for kind in ("placement", "scheduler")
         for number in range(1, counts[kind] + 1)
     ]
     for cell, hosts in cells.items():
         here = {"MOOR_CELL": cell}
-        duties += [
-            Duty(f"conductor-{cell}-{number}", "cell_conductor", here)
+        specs += [
+            WorkerSpec(f"conductor-{cell}-{number}", "cell_conductor", here)
             for number in range(1, counts["conductor"] + 1)
         ]
-        pretended = {"MOOR_COMPUTE_HOSTS": str(hosts), "MOOR_COMPUTE_FAULTS": str(script)}
-        duties.append(Duty(f"compute-{cell}", "compute_sim", here | pretended))
-    return duties
+        simulated = {"MOOR_COMPUTE_HOSTS": str(hosts), "MOOR_COMPUTE_FAULTS": str(script)}
+        specs.append(WorkerSpec(f"compute-{cell}", "compute_sim", here | simulated))
+    return specs
 
 
-def duty_of_ironic(metal: Metal, bus_url: str, address: str, script: Path) -> Duty:
-    """The simulated Ironic, which is to serve its API at this address."""
-    return Duty(
+def simulated_ironic_spec(metal: BareMetalPlan, bus_url: str, address: str, script: Path) -> WorkerSpec:
+    """The simulated Ironic, which serves its API at this address."""
+    return WorkerSpec(
         "simulated-ironic",
         "compute_sim.ironic",
         {
@@ -155,18 +153,18 @@ def duty_of_ironic(metal: Metal, bus_url: str, address: str, script: Path) -> Du
     )
 
 
-def duties_of_daemons(metal: Metal, ironic_url: str) -> list[Duty]:
+def daemon_specs(metal: BareMetalPlan, ironic_url: str) -> list[WorkerSpec]:
     here = {
         "MOOR_IRONIC_URL": ironic_url,
         "MOOR_IRONIC_CELL": metal.cells.default,
         "MOOR_IRONIC_GROUPS": ",".join(f"{group}={cell}" for group, cell in metal.cells.groups.items()),
     }
-    return [Duty(name, "ironic_sync", {**here, "MOOR_IRONIC_NAME": name}) for name in metal.names]
+    return [WorkerSpec(name, "ironic_sync", {**here, "MOOR_IRONIC_NAME": name}) for name in metal.names]
 
 
 @contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """So that the workers are ended, too."""
+def _cancelled_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM cancel this task, so that its cleanup ends the workers."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "called in a task"
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
@@ -177,19 +175,20 @@ def _ending_on_sigterm() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def cloud_apart(
+async def cloud_in_processes(
     broker: Broker,
     urls: Mapping[str, str],
     cells: Mapping[str, int],
     counts: Mapping[str, int],
     faults: FaultScript,
     *,
-    metal: Metal | None = None,
+    metal: BareMetalPlan | None = None,
     ironic_url: str = "",
-) -> AsyncIterator[Crew]:
-    """All workers, with so many pretended hosts in each cell, and with `metal` a simulated Ironic and its daemons, for as
-    long as this is open. With an `ironic_url` the simulated Ironic is the caller's. `urls` is what they find in their
-    environment, where no password shows in a list of processes.
+) -> AsyncIterator[WorkerProcesses]:
+    """Run all workers while this context is open; with `metal`, also a simulated Ironic and its daemons.
+
+    With an `ironic_url`, the caller runs the simulated Ironic. `urls` go into the workers' environment, so that no password
+    shows in a list of processes.
     """
     connection = await broker.connect()
     try:
@@ -198,53 +197,53 @@ async def cloud_apart(
         await connection.close()
     await upgrade_all(urls["MOOR_DB_URL"], urls["MOOR_PLACEMENT_DB_URL"], has_nodes=metal is not None)
     async with AsyncExitStack() as stack:
-        stack.enter_context(_ending_on_sigterm())
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-workers-")))
-        script = place / "faults.json"
+        stack.enter_context(_cancelled_by_sigterm())
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-workers-")))
+        script = directory / "faults.json"
         script.write_bytes(msgspec.json.encode(faults))
-        workers: list[Worker] = []
+        workers: list[WorkerProcess] = []
         stack.push_async_callback(_end, workers)
-        duties = duties_of(cells, counts, script)
+        specs = worker_specs(cells, counts, script)
         if metal is not None and not ironic_url:
             address = _free_address()
-            mishaps = place / "ironic_script.json"
-            mishaps.write_bytes(msgspec.json.encode(metal.script))
-            duties.append(duty_of_ironic(metal, urls["MOOR_BUS_URL"], address, mishaps))
+            ironic_script = directory / "ironic_script.json"
+            ironic_script.write_bytes(msgspec.json.encode(metal.script))
+            specs.append(simulated_ironic_spec(metal, urls["MOOR_BUS_URL"], address, ironic_script))
             ironic_url = f"http://{address}"
         if metal is not None:
-            duties += duties_of_daemons(metal, ironic_url)
-        for duty in duties:
-            worker = await _start(duty, urls, place / f"{duty.name}.log")
+            specs += daemon_specs(metal, ironic_url)
+        for spec in specs:
+            worker = await _start(spec, urls, directory / f"{spec.name}.log")
             workers.append(worker)
-        yield Crew(workers, ironic_url)
+        yield WorkerProcesses(workers, ironic_url)
 
 
 def _free_address() -> str:
-    """On loopback, for a process that is told where to listen. Somebody else may take the port first: then it ends."""
+    """A free loopback port for a process to listen on. If another process takes it first, the started process ends."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-async def _start(duty: Duty, urls: Mapping[str, str], log: Path) -> Worker:
+async def _start(spec: WorkerSpec, urls: Mapping[str, str], log: Path) -> WorkerProcess:
     with log.open("wb") as written:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", duty.room),
+            *(sys.executable, "-m", spec.package),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=written,
             stderr=written,
-            env={**os.environ, **urls, **duty.environment},
-            # A Ctrl-C is for us alone: we tell them.
+            env={**os.environ, **urls, **spec.environment},
+            # The terminal sends Ctrl-C only to this process, which then ends the workers itself.
             start_new_session=True,
         )
-    return Worker(duty, process, log)
+    return WorkerProcess(spec, process, log)
 
 
-async def _end(workers: Iterable[Worker]) -> None:
-    """Told to drain, all at once; who has not ended by then is not asked again."""
-    for word, patience_s in ((signal.SIGTERM, END_S_MAX), (signal.SIGKILL, KILL_S_MAX)):
+async def _end(workers: Iterable[WorkerProcess]) -> None:
+    """Tell all workers to drain, and kill those that are still alive after END_S_MAX."""
+    for number, patience_s in ((signal.SIGTERM, END_S_MAX), (signal.SIGKILL, KILL_S_MAX)):
         left = [worker for worker in workers if worker.is_alive]
         if not left:
             return
         for worker in left:
-            worker.tell(word)
+            worker.send_signal(number)
         await asyncio.wait([asyncio.create_task(worker.wait()) for worker in left], timeout=patience_s)

@@ -1,4 +1,4 @@
-"""The live view: every node by its state, under the daemon that owns it; how far it is, and what just happened."""
+"""The live view: the state of each node, grouped by the daemon that owns it; progress, and the latest events."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ BAR = 40
 TILES_A_ROW = 72
 TILES_MAX = 2 * TILES_A_ROW
 
-# By what a node is doing: the tile, its style, and the word.
+# What a node is doing; TILES has the tile and its style for each.
 AVAILABLE, DEPLOYING, ACTIVE, CLEANING = "available", "deploying", "active", "cleaning"
 MAINTENANCE, FAILED, OTHER = "maintenance", "failed", "other"
 TILES = {
@@ -33,7 +33,7 @@ TILES = {
 }
 
 
-def metal_picture(tally: MetalTally, daemons: Sequence[str], title: str) -> RenderableType:
+def metal_screen(tally: MetalTally, daemons: Sequence[str], title: str) -> RenderableType:
     body = Group(
         _progress(tally),
         "",
@@ -48,7 +48,7 @@ def metal_picture(tally: MetalTally, daemons: Sequence[str], title: str) -> Rend
 
 
 def kind_of(row: NodeRow) -> str:
-    """What the node is doing, in one word; maintenance goes before everything but an instance."""
+    """What the node is doing, in one word. Maintenance hides every other word except `active`."""
     node = row.node
     state = (node.provision_state or AVAILABLE) if node is not None else ""
     if state == ACTIVE:
@@ -87,13 +87,13 @@ def _daemon(tally: MetalTally, daemon: str) -> tuple[RenderableType, ...]:
 
 
 def _tiles(rows: Sequence[NodeRow]) -> Text:
-    """A tile for each node, or for a few neighbours where there are too many."""
-    together = max(1, ceil(len(rows) / TILES_MAX))
+    """One tile per node; with more than TILES_MAX nodes, one tile for several neighbours."""
+    nodes_per_tile = max(1, ceil(len(rows) / TILES_MAX))
     text = Text()
-    for number, at in enumerate(range(0, len(rows), together)):
+    for number, at in enumerate(range(0, len(rows), nodes_per_tile)):
         if number and number % TILES_A_ROW == 0:
             text.append("\n")
-        kinds = Counter(map(kind_of, rows[at : at + together]))
+        kinds = Counter(map(kind_of, rows[at : at + nodes_per_tile]))
         text.append(*TILES[kinds.most_common(1)[0][0]])
     return text
 
@@ -122,7 +122,7 @@ def _counters(tally: MetalTally) -> Text:
 
 
 def _news(tally: MetalTally) -> Text:
-    """Always as many lines, so that nothing jumps."""
+    """Always NEWS_MAX lines, so that the screen does not jump."""
     lines = [Text(news.text, style=news.style) for news in tally.news]
     text = Text("\n").join([*lines, *[Text("")] * (NEWS_MAX - len(lines))])
     text.no_wrap, text.overflow = True, "ellipsis"

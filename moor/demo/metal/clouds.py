@@ -1,4 +1,4 @@
-"""What the demo plays on: the same for a cloud in this process and for one on real servers."""
+"""Starts the demo's cloud, in this process or on real servers, behind one interface: `DemoCloud`."""
 
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -20,10 +20,10 @@ from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
 from ironic_sync.store_sql import SqlIronicStore
-from moor.bare_metal import BareMetal, Metal, cells_of_groups
+from moor.bare_metal import BareMetal, BareMetalPlan, cells_of_groups
 from moor.cloud import cloud
-from moor.cloud_apart import Crew, Servers, cloud_apart
-from moor.demo.playing import client_on
+from moor.cloud_processes import Servers, WorkerProcesses, cloud_in_processes
+from moor.demo.running import client_on
 from moor.options import out
 from moor.tuning import IRONIC, SCHEDULER, CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
@@ -35,11 +35,11 @@ CELLS = ("harbour", "island")
 HOSTS_PER_CELL = 2
 # A deploy and a cleaning take about half a second; one deploy in fifteen fails.
 PACE = 0.3
-MISFORTUNES = IronicScript(
+IRONIC_FAULTS = IronicScript(
     seed=11,
     faults=(WorkFails(work="deploy", probability=0.07, reason="the image cannot be written"),),
 )
-# A daemon that is killed is missed after four seconds, not after ten.
+# Short leases: the other daemons take over from a killed one after four seconds, not after ten.
 QUICK = IronicSettings(
     lease_s=4.0,
     renew_s=0.5,
@@ -54,14 +54,14 @@ QUICK = IronicSettings(
     deploy_retry_s_first=0.2,
     deploy_retry_s_max=2.0,
 )
-# Nodes are few, and an operator takes them away: a build has more of them to go to.
+# More alternates than usual: there are few nodes, and the operator takes some of them away.
 ALTERNATES_MAX = 8
 DEFAULTS = CloudSettings(ironic=QUICK, scheduler=SchedulerSettings(alternates_max=ALTERNATES_MAX))
 WORKERS = {"placement": 1, "scheduler": 2, "conductor": 1}
 
 
-class Stage(Struct, frozen=True):
-    """`kill` ends a daemon of this name as `kill -9` does; `during` runs while no worker has ended by itself."""
+class DemoCloud(Struct, frozen=True):
+    """A running cloud. `kill` ends the daemon of this name as `kill -9` does; `audit` lists problems in placement's books."""
 
     client: Station
     connection: Connection
@@ -73,44 +73,48 @@ class Stage(Struct, frozen=True):
     servers: str
 
 
-def metal_of(nodes: int, daemons: int) -> Metal:
-    return Metal(nodes=nodes, daemons=daemons, cells=cells_of_groups(CELLS), pace=PACE, script=MISFORTUNES)
+def metal_of(nodes: int, daemons: int) -> BareMetalPlan:
+    return BareMetalPlan(
+        nodes=nodes, daemons=daemons, cells=cells_of_groups(CELLS), pace=PACE, script=IRONIC_FAULTS
+    )
 
 
 @asynccontextmanager
-async def embedded(metal: Metal, settings: CloudSettings) -> AsyncIterator[Stage]:
-    """All in this process; what it leaves is thrown away."""
+async def embedded(metal: BareMetalPlan, settings: CloudSettings) -> AsyncIterator[DemoCloud]:
+    """Run all workers in this process, and delete the database at the end."""
     broker = MemoryBroker(alone=True).as_user()
     hosts = {cell: alike(cell, HOSTS_PER_CELL) for cell in CELLS}
-    told: list[BareMetal] = []
+    started: list[BareMetal] = []
     async with AsyncExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-demo-")))
-        url = f"sqlite+aiosqlite:///{place / 'moor.db'}"
-        books = await stack.enter_async_context(
-            cloud(broker, url, hosts, settings=settings, metal=metal, on_metal=told.append)
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-demo-")))
+        url = f"sqlite+aiosqlite:///{directory / 'moor.db'}"
+        placement = await stack.enter_async_context(
+            cloud(broker, url, hosts, settings=settings, metal=metal, on_metal=started.append)
         )
-        (there,) = told
-        by_name = {each.name: each for each in there.daemons}
-        api = HttpIronicApi("http://ironic", transport=IronicTransport(there.simulation.ironic))
+        (nodes,) = started
+        by_name = {each.name: each for each in nodes.daemons}
+        api = HttpIronicApi("http://ironic", transport=IronicTransport(nodes.simulation.ironic))
         stack.push_async_callback(api.close)
         rows = SqlIronicStore(url)
         stack.push_async_callback(rows.close)
         connection = await broker.connect()
         stack.push_async_callback(connection.close)
-        yield Stage(
+        yield DemoCloud(
             client=await stack.enter_async_context(client_on(broker)),
             connection=connection,
             api=api,
             rows=rows,
-            audit=books.audit,
+            audit=placement.audit,
             kill=lambda name: by_name[name].kill(),
             daemons=metal.names,
             servers="a bus in memory and SQLite",
         )
 
 
-async def play_apart(metal: Metal, servers: Servers, play: Callable[[Stage], Coroutine[Any, Any, T]]) -> T:
-    """Each worker in a process of its own, on these servers."""
+async def run_on_servers(
+    metal: BareMetalPlan, servers: Servers, demo: Callable[[DemoCloud], Coroutine[Any, Any, T]]
+) -> T:
+    """Run `demo` on these servers, each worker as its own process."""
     broker = broker_at(servers.bus_url)
     variables = {
         SCHEDULER.variable("alternates_max"): str(ALTERNATES_MAX),
@@ -119,30 +123,30 @@ async def play_apart(metal: Metal, servers: Servers, play: Callable[[Stage], Cor
     cells = dict.fromkeys(CELLS, HOSTS_PER_CELL)
     out.print("[dim]starting a process for each worker …[/dim]")
     async with AsyncExitStack() as stack:
-        # What is stated of each of them by its own variable goes before this.
-        crew: Crew = await stack.enter_async_context(
-            cloud_apart(
+        # A variable that the operator set overrides the demo's value.
+        processes: WorkerProcesses = await stack.enter_async_context(
+            cloud_in_processes(
                 broker, {**variables, **servers.environment}, cells, WORKERS, FaultScript(), metal=metal
             )
         )
-        out.print(f"[dim]{', '.join(each.name for each in crew.workers)}[/dim]\n", highlight=False)
-        by_name = {each.name: each for each in crew.workers}
-        api = HttpIronicApi(crew.ironic_url)
+        out.print(f"[dim]{', '.join(each.name for each in processes.workers)}[/dim]\n", highlight=False)
+        by_name = {each.name: each for each in processes.workers}
+        api = HttpIronicApi(processes.ironic_url)
         stack.push_async_callback(api.close)
         rows = SqlIronicStore(servers.database_url)
         stack.push_async_callback(rows.close)
-        books = SqlPlacementStore(servers.placement_url or servers.database_url)
-        stack.push_async_callback(books.close)
+        placement = SqlPlacementStore(servers.placement_url or servers.database_url)
+        stack.push_async_callback(placement.close)
         connection = await broker.connect()
         stack.push_async_callback(connection.close)
-        stage = Stage(
+        running = DemoCloud(
             client=await stack.enter_async_context(client_on(broker)),
             connection=connection,
             api=api,
             rows=rows,
-            audit=books.audit,
+            audit=placement.audit,
             kill=lambda name: by_name[name].kill(),
             daemons=metal.names,
             servers="RabbitMQ and PostgreSQL",
         )
-        return await crew.during(play(stage))
+        return await processes.during(demo(running))

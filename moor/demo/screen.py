@@ -1,4 +1,4 @@
-"""The live view: how far it is, how fast, every host by how full it is, and what just went wrong and was mended."""
+"""The live view of the demo: progress, rate, how full each host is, and the latest failures and retries."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -24,7 +24,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 SHADES = ("grey23", "dark_green", "green4", "green3", "chartreuse3", "gold3", "dark_orange", "red3")
 
 
-def picture(tally: Tally, title: str) -> RenderableType:
+def screen(tally: Tally, title: str) -> RenderableType:
     body = Group(
         _progress(tally),
         "",
@@ -49,7 +49,7 @@ def _progress(tally: Tally) -> Table:
 
 
 def _sparkline(tally: Tally) -> str:
-    """The latest slices of time, each as high as many boots ended in it."""
+    """The latest time slices; the height of each is the number of boots that ended in it."""
     last = int((tally.ended_s - tally.began_s) / SLICE_S)
     counts = [tally.ends_by_slice.get(n, 0) for n in range(max(0, last + 1 - SLICES_SHOWN), last + 1)]
     highest = max([*counts, 1])
@@ -71,13 +71,13 @@ def _cell(tally: Tally, cell: str) -> tuple[RenderableType, ...]:
 
 
 def _tiles(hosts: Sequence[ProviderState], tally: Tally) -> Text:
-    """A tile for each host, or for a few neighbours where there are too many."""
-    together = max(1, ceil(len(hosts) / TILES_MAX))
+    """One tile per host; with more than TILES_MAX hosts, one tile for several neighbours."""
+    hosts_per_tile = max(1, ceil(len(hosts) / TILES_MAX))
     text = Text()
-    for number, at in enumerate(range(0, len(hosts), together)):
+    for number, at in enumerate(range(0, len(hosts), hosts_per_tile)):
         if number and number % TILES_A_ROW == 0:
             text.append("\n")
-        text.append(*_tile(hosts[at : at + together], tally))
+        text.append(*_tile(hosts[at : at + hosts_per_tile], tally))
     return text
 
 
@@ -105,7 +105,7 @@ def _counters(tally: Tally) -> Table:
 
 
 def _news(tally: Tally) -> Text:
-    """Always as many lines, so that nothing jumps."""
+    """Always NEWS_MAX lines, so that the screen does not jump."""
     lines = [Text(news.text, style=news.style) for news in tally.news]
     text = Text("\n").join([*lines, *[Text("")] * (NEWS_MAX - len(lines))])
     text.no_wrap, text.overflow = True, "ellipsis"

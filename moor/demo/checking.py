@@ -1,4 +1,4 @@
-"""At the end of the demo: what the books say of it. Whatever should not be ends the demo with 1."""
+"""The end of the demo: compares the events with placement's books. Any problem ends the demo with exit code 1."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ REASONS_SHOWN = 3
 
 
 async def conclude(client: Station, tally: Tally, books: Sequence[str]) -> None:
-    """`books` is what placement found in its own."""
+    """`books`: the problems that placement's own audit found."""
     _tell_of_alternates(tally)
     _tell_of_conflicts(tally)
     _tell_of_errors(tally)
@@ -30,11 +30,11 @@ async def conclude(client: Station, tally: Tally, books: Sequence[str]) -> None:
     if not tally.conflicts_won:
         problems.append("no conflict was retried and won, though hosts changed under the boots")
     if problems:
-        fail("something is not as it must be:\n" + "\n".join(problems))
+        fail("the demo found problems:\n" + "\n".join(problems))
     for checked in (
         f"all {tally.wanted:,} requests ended: {tally.count('active'):,} active, {tally.count('error')} in error",
-        f"nothing is used beyond its capacity, on any of {len(providers)} hosts",
-        "placement's books agree with themselves",
+        f"none of {len(providers)} hosts is used beyond its capacity",
+        "placement's books are consistent",
         f"{tally.conflicts_won} conflicts were retried and won",
     ):
         out.print(f"[green]✓[/green] {checked}", highlight=False)
@@ -44,7 +44,7 @@ def _tell_of_alternates(tally: Tally) -> None:
     needed = sorted(tally.needed_alternates, key=lambda each: (-len(each.failures), each.name))
     out.print(
         f"\n[bold]{tally.count('active'):,}[/bold] active after {tally.ended_s - tally.began_s:.1f} s, "
-        f"[bold]{len(needed)}[/bold] of them by an alternate, which their cell took without asking anybody above it:",
+        f"[bold]{len(needed)}[/bold] of them on an alternate, which their cell took without asking the API level:",
         highlight=False,
     )
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -63,8 +63,8 @@ def _tell_of_conflicts(tally: Tally) -> None:
         if (state := tally.states.get(id_)) is not None
     )
     out.print(
-        f"\n[bold]{tally.conflicts}[/bold] claims met a host that had changed since it was looked at; tried again, "
-        f"[bold]{tally.conflicts_won}[/bold] instances won, {same} of them the very same host",
+        f"\n[bold]{tally.conflicts}[/bold] claims met a host that had changed since the scheduler chose it; after retries "
+        f"[bold]{tally.conflicts_won}[/bold] instances got a host, {same} of them the same host",
         highlight=False,
     )
 
@@ -81,7 +81,7 @@ def _tell_of_errors(tally: Tally) -> None:
 
 def _tell_of_nowhere(one: InstanceState) -> None:
     why = one.no_valid_host
-    assert why is not None, "only asked of who found no host"
+    assert why is not None, "the caller passes only instances without a valid host"
     out.print(f"\n[bold]{one.name}[/bold] found no host among {why.hosts}:", highlight=False)
     for step in why.steps:
         out.print(f"  {step.removed:5} removed by {step.step}   [dim]{step.example}[/dim]", highlight=False)

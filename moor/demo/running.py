@@ -1,4 +1,4 @@
-"""The cloud of the demo, embedded or on real servers, and what is asked of it."""
+"""Runs the demo: starts its cloud, embedded or on real servers, and sends the requests."""
 
 import asyncio
 import tempfile
@@ -27,9 +27,9 @@ from cell_conductor.settings import ConductorSettings
 from compute_sim.core.faults import Changes, FailsToBuild, FallsSilent, FaultScript
 from compute_sim.drivers import alike
 from moor.cloud import cloud
-from moor.cloud_apart import Servers, cloud_apart
-from moor.demo.concluding import conclude
-from moor.demo.picture import CELLS, TINKERED, picture
+from moor.cloud_processes import Servers, cloud_in_processes
+from moor.demo.checking import conclude
+from moor.demo.screen import CELLS, TINKERED, screen
 from moor.demo.tally import Tally
 from moor.load.auditing import all_hosts, all_providers
 from moor.options import out
@@ -39,9 +39,8 @@ from placement_worker.store_sql import SqlPlacementStore
 
 SMALL = Flavor(name="small", vcpus=12, ram_mb=8192, root_gb=20)
 GIANT = Flavor(name="giant", vcpus=500, ram_mb=8192, root_gb=20)
-# Not what one would wish for: one build in twenty fails, some hosts fall silent now and then, and others never stay
-# what they are for long.
-MISFORTUNES = FaultScript(
+# One build in twenty fails, some hosts stop answering for a while, and others change their traits again and again.
+FAULTS = FaultScript(
     seed=7,
     spawn_ms=300.0,
     faults=(
@@ -67,40 +66,40 @@ REFRESH_PER_S = 8
 Feed = AsyncGenerator[Sequence[Received[Message]], None]
 
 
-class Play:
-    """So many boots over so many hosts."""
+class DemoPlan:
+    """How many boots, over how many hosts in each cell."""
 
     def __init__(self, boots: int, hosts: int) -> None:
         self.boots = boots
         self.hosts = {cell: hosts // len(CELLS) + (n < hosts % len(CELLS)) for n, cell in enumerate(CELLS)}
 
 
-async def play_embedded(play: Play, settings: CloudSettings) -> None:
-    """All in this process; what it leaves is thrown away."""
+async def run_embedded(plan: DemoPlan, settings: CloudSettings) -> None:
+    """Run all workers in this process, and delete the database at the end."""
     broker = MemoryBroker(alone=True).as_user()
-    hosts = {cell: alike(cell, count) for cell, count in play.hosts.items()}
-    with tempfile.TemporaryDirectory(prefix="moor-demo-") as place:
-        url = f"sqlite+aiosqlite:///{Path(place) / 'moor.db'}"
+    hosts = {cell: alike(cell, count) for cell, count in plan.hosts.items()}
+    with tempfile.TemporaryDirectory(prefix="moor-demo-") as directory:
+        url = f"sqlite+aiosqlite:///{Path(directory) / 'moor.db'}"
         async with (
-            cloud(broker, url, hosts, faults=MISFORTUNES, settings=settings) as store,
+            cloud(broker, url, hosts, faults=FAULTS, settings=settings) as store,
             client_on(broker) as client,
         ):
-            await _play(play, client, store, "a bus in memory and SQLite")
+            await _run(plan, client, store, "a bus in memory and SQLite")
 
 
-async def play_apart(play: Play, servers: Servers) -> None:
-    """Each worker in a process of its own, on these servers; what was built is deleted again."""
+async def run_on_servers(plan: DemoPlan, servers: Servers) -> None:
+    """Run each worker as its own process on these servers, and delete the built instances at the end."""
     broker = broker_at(servers.bus_url)
-    # What is stated of each of them by its own variable goes before this.
+    # A variable that the operator set overrides the demo's value.
     environment = {"MOOR_ATTEMPT_TIMEOUT_S": str(ATTEMPT_TIMEOUT_S), **servers.environment}
     out.print("[dim]starting a process for each worker …[/dim]")
-    async with cloud_apart(broker, environment, play.hosts, WORKERS, MISFORTUNES) as crew:
-        names = ", ".join(worker.name for worker in crew.workers)
+    async with cloud_in_processes(broker, environment, plan.hosts, WORKERS, FAULTS) as processes:
+        names = ", ".join(worker.name for worker in processes.workers)
         out.print(f"[dim]{names}[/dim]\n", highlight=False)
         store = SqlPlacementStore(servers.placement_url or servers.database_url)
         try:
             async with client_on(broker) as client:
-                await crew.during(_play(play, client, store, "RabbitMQ and PostgreSQL", tidies=True))
+                await processes.during(_run(plan, client, store, "RabbitMQ and PostgreSQL", cleans_up=True))
         finally:
             await store.close()
 
@@ -108,31 +107,31 @@ async def play_apart(play: Play, servers: Servers) -> None:
 @asynccontextmanager
 async def client_on(broker: Broker) -> AsyncIterator[Station]:
     client = Station(broker, process_name("demo"), asks=True)
-    told = asyncio.Event()
-    running = asyncio.create_task(run_until(told, (client,), drain_s_max=5))
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_until(stop, (client,), drain_s_max=5))
     try:
         yield client
     finally:
-        told.set()
+        stop.set()
         await running
         await client.close()
 
 
-async def _play(
-    play: Play, client: Station, store: SqlPlacementStore, servers: str, *, tidies: bool = False
+async def _run(
+    plan: DemoPlan, client: Station, store: SqlPlacementStore, servers: str, *, cleans_up: bool = False
 ) -> None:
     async with asyncio.timeout(PATIENCE_S), hearing(client) as feed:
-        tally = Tally(play.boots + 1)
-        await _until_up(client, play)
+        tally = Tally(plan.boots + 1)
+        await _until_up(client, plan)
         for provider in [provider async for provider in all_providers(client)]:
             tally.providers[provider.id] = provider
-        title = f"[bold]Moorage[/bold]  {play.boots:,} boots, {sum(play.hosts.values()):,} hosts, {len(CELLS)} cells, {servers}"
+        title = f"[bold]Moorage[/bold]  {plan.boots:,} boots, {sum(plan.hosts.values()):,} hosts, {len(CELLS)} cells, {servers}"
         with _live(tally, title) as live:
-            await _boot(client, feed, tally, play)
+            await _boot(client, feed, tally, plan)
             live.refresh()
         await conclude(client, tally, await store.audit())
-        if tidies:
-            await _tidy(client, feed, tally)
+        if cleans_up:
+            await _delete_all(client, feed, tally)
 
 
 @asynccontextmanager
@@ -149,12 +148,12 @@ async def hearing(client: Station) -> AsyncIterator[Feed]:
 
 
 def _live(tally: Tally, title: str) -> Live:
-    return Live(get_renderable=lambda: picture(tally, title), console=out, refresh_per_second=REFRESH_PER_S)
+    return Live(get_renderable=lambda: screen(tally, title), console=out, refresh_per_second=REFRESH_PER_S)
 
 
-async def _until_up(client: Station, play: Play) -> None:
-    """A host that nobody has heard of is not chosen: wait for all of them."""
-    wanted = {host.name for cell, count in play.hosts.items() for host in alike(cell, count)}
+async def _until_up(client: Station, plan: DemoPlan) -> None:
+    """Wait until all hosts are known: schedulers never choose an unknown host."""
+    wanted = {host.name for cell, count in plan.hosts.items() for host in alike(cell, count)}
     known: set[str] = set()
     while not wanted <= known:
         await asyncio.sleep(0.05)
@@ -162,14 +161,14 @@ async def _until_up(client: Station, play: Play) -> None:
             up = {host.name async for host in all_hosts(client) if host.up}
             known = up & {provider.name async for provider in all_providers(client)}
         except Unavailable:
-            # Nobody is there to answer yet.
+            # The workers that answer are still starting.
             continue
 
 
-async def _boot(client: Station, feed: Feed, tally: Tally, play: Play) -> None:
-    """Ask for all of them, and for one that cannot be; then listen until each has ended."""
-    wanted = [(f"web-{number:04}", SMALL) for number in range(1, play.boots + 1)] + [("giant", GIANT)]
-    # Another time it is asked for others: the same ids would be the same requests, which have ended already.
+async def _boot(client: Station, feed: Feed, tally: Tally, plan: DemoPlan) -> None:
+    """Send all requests, and one that fits on no host; then hear events until each has ended."""
+    wanted = [(f"web-{number:04}", SMALL) for number in range(1, plan.boots + 1)] + [("giant", GIANT)]
+    # Each run draws new ids: with the same ids, a second run would repeat requests that have ended already.
     requests = [
         BuildInstance(request_id=id_, flavor=flavor, name=name, project="demo")
         for id_, (name, flavor) in zip(new_request_ids(len(wanted)), wanted, strict=True)
@@ -183,15 +182,15 @@ async def _boot(client: Station, feed: Feed, tally: Tally, play: Play) -> None:
 
 
 async def _ask(client: Station, requests: Sequence[BuildInstance]) -> None:
-    """Not all at once, but over a few seconds: hosts are to have the time to change between one and the next."""
-    at_once = ceil(len(requests) / ASKING_TIMES)
-    for at in range(0, len(requests), at_once):
-        await client.publisher.send_all([Outgoing(each) for each in requests[at : at + at_once]])
+    """Send the requests in batches over a few seconds, so that hosts change between them."""
+    batch = ceil(len(requests) / ASKING_TIMES)
+    for at in range(0, len(requests), batch):
+        await client.publisher.send_all([Outgoing(each) for each in requests[at : at + batch]])
         await asyncio.sleep(ASKING_S / ASKING_TIMES)
 
 
-async def _tidy(client: Station, feed: Feed, tally: Tally) -> None:
-    """These servers are somebody's: nothing of ours stays in use there."""
+async def _delete_all(client: Station, feed: Feed, tally: Tally) -> None:
+    """Delete all instances: the servers may belong to someone, and the demo leaves nothing in use there."""
     out.print("[dim]deleting what was built …[/dim]")
     await client.publisher.send_all([Outgoing(DeleteInstance(instance=id_)) for id_ in tally.states])
     while not tally.deleted >= tally.states.keys():
