@@ -76,7 +76,11 @@ async def test_an_impossible_change_is_reported_and_nothing_is_written(home: Pat
             (("provider", "delete", FIRST), 1, f"it has a child, provider {made['id']}"),
             (("provider", "move", FIRST, "--parent", "gpu0"), 1, "not done: parent"),
             (("provider", "move", FIRST), 2, "give either --parent PROVIDER or --alone"),
-            (("provider", "set", "inventory", "gpu0", "PGPU=x"), 2, "'PGPU=x': the total is 'x', must be a number"),
+            (
+                ("provider", "set", "inventory", "gpu0", "PGPU=x"),
+                2,
+                "'PGPU=x': the total is 'x', must be a number",
+            ),
             (("provider", "set", "inventory", "gpu0", "PGPU=1,half=2"), 2, "'half' must be one of reserved"),
             (("provider", "set", "inventory", "gpu0", "FOO=1"), 1, "FOO"),
             (("provider", "set", "traits", "gpu0", "CUSTOM_NEW"), 1, "there is no trait CUSTOM_NEW"),

@@ -222,7 +222,9 @@ def test_a_flag_overrides_its_variable_and_that_overrides_its_key(tmp_path: Path
 
     assert "/nowhere" in said()
     assert "auth is none, which lets anyone in, and 10.0.0.1:1" in said(MOOR_AUTH="none")
-    assert "auth none lets anyone in, and 10.0.0.2:2" in said(MOOR_AUTH="none", MOOR_LISTEN="10.0.0.2:2")
+    assert "auth is none, which lets anyone in, and 10.0.0.2:2" in said(
+        MOOR_AUTH="none", MOOR_LISTEN="10.0.0.2:2"
+    )
     flags = ("--auth", "noauth2", "--listen", "10.0.0.3:3")
     assert "auth noauth2 lets anyone in, and 10.0.0.3:3" in said(
         *flags, MOOR_AUTH="none", MOOR_LISTEN="10.0.0.2:2"

@@ -19,7 +19,7 @@ BAR = 40
 TILES_A_ROW = 72
 TILES_MAX = 2 * TILES_A_ROW
 
-# What a node is doing; TILES has the tile and its style for each.
+# One word for each kind of work on a node; TILES has its tile and style.
 AVAILABLE, DEPLOYING, ACTIVE, CLEANING = "available", "deploying", "active", "cleaning"
 MAINTENANCE, FAILED, OTHER = "maintenance", "failed", "other"
 TILES = {
@@ -48,7 +48,7 @@ def metal_screen(tally: MetalTally, daemons: Sequence[str], title: str) -> Rende
 
 
 def kind_of(row: NodeRow) -> str:
-    """What the node is doing, in one word. Maintenance hides every other word except `active`."""
+    """One word for the node's present work. Maintenance hides every other word except `active`."""
     node = row.node
     state = (node.provision_state or AVAILABLE) if node is not None else ""
     if state == ACTIVE:
