@@ -5,8 +5,8 @@
 - moor.db: the tables of all workers, including the instances on simulated hosts.
 - ironic.nodes: the nodes of the simulated Ironic, if there is one.
 - ironic.url: the address of its REST API, while it runs.
-- flavors.toml: the flavors for `moor boot --flavor` and `moor check`; created once, with a flavor for the simulated nodes
-.
+- flavors.toml: the flavors for `moor boot --flavor` and `moor check`; created once, with a flavor for the simulated nodes.
+
 After a kill at any moment, a restart on the same directory continues where it was.
 """
 

@@ -226,7 +226,7 @@ def test_a_flag_overrides_its_variable_and_that_overrides_its_key(tmp_path: Path
         MOOR_AUTH="none", MOOR_LISTEN="10.0.0.2:2"
     )
     flags = ("--auth", "noauth2", "--listen", "10.0.0.3:3")
-    assert "auth noauth2 lets anyone in, and 10.0.0.3:3" in said(
+    assert "auth is noauth2, which lets anyone in, and 10.0.0.3:3" in said(
         *flags, MOOR_AUTH="none", MOOR_LISTEN="10.0.0.2:2"
     )
 
