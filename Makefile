@@ -1,9 +1,9 @@
-# `make test` and `make demo` are all there is to know; `make help` lists the rest.
+# The main targets are `make test` and `make demo`; `make help` lists all.
 
 PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
 
-# An environment that turns bytecode files off makes each of the hundreds of processes compile all modules anew.
+# Without bytecode files, each of the hundreds of test processes would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
-demo: $(INSTALLED) ## watch it work, with simulated hosts
+demo: $(INSTALLED) ## run the demo, with simulated hosts
 	@.venv/bin/moor demo
 
 test: $(INSTALLED) ## everything: lint, types, layers, and all tests on real servers
@@ -20,17 +20,17 @@ test: $(INSTALLED) ## everything: lint, types, layers, and all tests on real ser
 	@echo '== tests'
 	@$(PYTHON) -m tests.servers --brokers 2 -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
 
-# The test processes all begin at once. One process before them compiles each file once, beside mypy: else each would.
-# What is wrong with a file is for the tests to tell.
+# The test processes all start at the same time, and each would compile every file. So one process compiles all files before, while
+# mypy runs. Its errors are ignored here: the tests report them.
 compiled-tests:
 	@$(PYTHON) -m pytest --collect-only -qq >/dev/null 2>&1 || true
 
-# Some of those with the real broker stop it, so each process has a broker of its own; if only one broker is given, there is
-# one process. Most of their time they wait; so the others run beside them.
+# Some tests with the real broker stop it, so each test process has its own broker; with only one broker there is one process. These
+# tests mostly wait, so the other tests run at the same time.
 broker-tests:
 	@$(PYTHON) -m pytest -m rabbitmq --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-# The simulation's files take longest, and begin first.
+# The simulation's files take longest, so they start first.
 other-tests:
 	@$(PYTHON) -m pytest tests/simulation tests -m 'not rabbitmq' --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
@@ -51,7 +51,7 @@ bench: $(INSTALLED) ## measure; takes the whole machine
 	@echo '== benchmarks'
 	@$(PYTHON) -m tests.benchmarks
 
-conformance: $(INSTALLED) ## placement's own clients, as they are published, against ours; installs them
+conformance: $(INSTALLED) ## run OpenStack's published clients against our placement; installs them
 	@echo '== conformance'
 	@$(PYTHON) -m tests.conformance.asyncapi_parser
 	@$(PYTHON) -m tests.conformance.clients
