@@ -164,7 +164,7 @@ async def test_impossible_requests_are_reported(served: Served) -> None:
 
     told = await moor("ring", "drain", "d9", "--ironic-db", served.url)
     assert (told.code, "no daemon 'd9' is alive" in told.err) == (1, True)
-    assert "alive are d1" in told.err
+    assert "alive daemons: d1" in told.err
     told = await moor("ring", "show", "d1", "--ironic-db", served.url)
     assert told.code == 2
     told = await moor("ring")

@@ -223,7 +223,7 @@ async def test_a_file_that_cannot_be_written_is_reported_before_the_work(
     ran = await moor(*(word.format(tmp_path) for word in words), COLUMNS="200")
 
     assert ran.code == 2
-    assert f"is '{tmp_path}/not/there': it cannot be" in ran.err
+    assert f"is '{tmp_path}/not/there', which cannot be" in ran.err
 
 
 async def test_a_database_that_cannot_be_opened_is_reported_in_one_line(tmp_path: Path) -> None:
