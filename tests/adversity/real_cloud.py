@@ -116,7 +116,7 @@ class RealCloud:
         async def is_so() -> bool:
             return sum(host.up for host in await self.hosts()) == hosts
 
-        up = asyncio.create_task(until_so(is_so, f"{hosts} hosts are up"))
+        up = asyncio.create_task(wait_until(is_so, f"{hosts} hosts are up"))
         ends: dict[asyncio.Task[Any], str] = {
             asyncio.create_task(process.wait()): name for name, process in self._running.items()
         }
@@ -135,7 +135,7 @@ class RealCloud:
             last[:] = found.instances
             return bool(last) and last[0].state in states
 
-        await until_so(is_so, f"{instance} in {states}", last)
+        await wait_until(is_so, f"{instance} in {states}", last)
         return last[0]
 
     async def until_in_cell(self, instance: InstanceId, state: str) -> None:
@@ -144,7 +144,7 @@ class RealCloud:
         async def is_so() -> bool:
             return (instance, state) in await self.rows("SELECT id, state FROM cell_instances")
 
-        await until_so(is_so, f"{instance} is {state} in its cell")
+        await wait_until(is_so, f"{instance} is {state} in its cell")
 
     async def until_nothing_is_held(self) -> None:
         """Wait until nothing is held, neither in the books nor on any host."""
@@ -153,7 +153,7 @@ class RealCloud:
             held = await self.rows("SELECT 1 FROM holders")
             return not held and not any(host.instances for host in await self.hosts())
 
-        await until_so(is_so, "nothing is held")
+        await wait_until(is_so, "nothing is held")
 
     async def instances(self) -> list[InstanceState]:
         """All instances in the API level's database."""
@@ -166,7 +166,7 @@ class RealCloud:
             page = await self.books.snapshot_page(0, 1000)
             return any(each.id == root and trait in each.traits for each in page.providers)
 
-        await until_so(is_so, f"{root} has {trait}")
+        await wait_until(is_so, f"{root} has {trait}")
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query on the database."""
@@ -214,7 +214,7 @@ async def real_cloud(*cells: str, has_nodes: bool = False, **sizes: str) -> Asyn
             await here.client.close()
 
 
-async def until_so(condition: Callable[[], Awaitable[bool]], what: str, seen: object = "") -> None:
+async def wait_until(condition: Callable[[], Awaitable[bool]], what: str, seen: object = "") -> None:
     """Wait until the condition is true, without a fixed time."""
     try:
         async with asyncio.timeout(PATIENCE_S):

@@ -22,7 +22,7 @@ from bus.messages.hosts import SetHost
 from bus.messages.placement import LogPosition, ProvidersChanged, ReleaseClaim, SnapshotPage
 from bus.topology import API, EVENTS, PLACEMENT, user_of
 from scheduler_worker.requests.instance_ids import instance_id_of
-from tests.adversity.real_cloud import RealCloud, real_cloud, until_so
+from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.small_world import connected
 from tests.contracts.stage import dead_letters
@@ -82,7 +82,7 @@ async def workers() -> AsyncIterator[RealCloud]:
         in_cells = [f"{kind}-{cell}" for kind in ("conductor", "compute") for cell in (CELL, OTHER)]
         await here.start("placement-1", "scheduler-1", *in_cells)
         await here.until_up(4)
-        await until_so(lambda: has_providers(here, 4), "placement has the hosts")
+        await wait_until(lambda: has_providers(here, 4), "placement has the hosts")
         yield here
 
 

@@ -38,7 +38,7 @@ from compute_sim.ironic import (
 from compute_sim.ironic.core.script import Loses, WorkFails
 from ironic_sync.core.rows import NodeRow
 from scheduler_worker.requests.instance_ids import instance_id_of
-from tests.adversity.real_cloud import RealCloud, real_cloud, until_so
+from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 
@@ -129,7 +129,7 @@ async def until_states(here: RealCloud, count: int, *states: str) -> None:
         found.update(dict(await here.rows(STATES)))
         return sum(found[state] for state in states) >= count
 
-    await until_so(is_so, f"{count} are {states}", found)
+    await wait_until(is_so, f"{count} are {states}", found)
 
 
 async def until_settled(here: RealCloud, watched: Watched) -> None:
@@ -144,7 +144,7 @@ async def until_settled(here: RealCloud, watched: Watched) -> None:
         found[:] = [held, offered, under_way, watched.states()]
         return found == [0, NODES, 0, {"available": NODES}]
 
-    await until_so(is_so, "all nodes are free and offered, and nothing is held", found)
+    await wait_until(is_so, "all nodes are free and offered, and nothing is held", found)
 
 
 async def until_read(here: RealCloud) -> None:
@@ -155,7 +155,7 @@ async def until_read(here: RealCloud) -> None:
         found[:] = await here.rows(OWNERS)
         return sum(count for _, count in found) == NODES
 
-    await until_so(is_so, "every node has an owner who has read it", found)
+    await wait_until(is_so, "every node has an owner who has read it", found)
 
 
 async def kill_and_start_again(here: RealCloud, worker: str) -> None:

@@ -14,7 +14,7 @@ from bus.message import Message
 from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId, RequestId
 from bus.messages.hosts import HostState
 from scheduler_worker.requests.instance_ids import instance_id_of
-from tests.adversity.real_cloud import RealCloud, real_cloud, until_so
+from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 
@@ -63,7 +63,7 @@ async def until_ended(here: RealCloud, count: int) -> None:
         states.update(dict(await here.rows(STATES)))
         return sum(states[state] for state in IS_OVER) >= count
 
-    await until_so(is_so, f"{count} of {BOOTS} have ended", states)
+    await wait_until(is_so, f"{count} of {BOOTS} have ended", states)
 
 
 async def until_nothing_is_held_but_by_the_living(here: RealCloud) -> None:
@@ -77,7 +77,7 @@ async def until_nothing_is_held_but_by_the_living(here: RealCloud) -> None:
         contradictions[:] = [len(living), len(holding), sorted(map(str, living ^ holding))[:10]]
         return living == holding
 
-    await until_so(is_so, "what is held is held by what is active", contradictions)
+    await wait_until(is_so, "what is held is held by what is active", contradictions)
 
 
 async def each_ended_once_as_it_was_asked(here: RealCloud, deleted: Sequence[InstanceId]) -> None:
@@ -111,7 +111,7 @@ async def nobody_has_built_what_is_not_active(here: RealCloud) -> None:
         built = has[host.name]
         return host.instances <= built if host.cell == KILLED_COMPUTE else host.instances == built
 
-    await until_so(is_so, "hosts have what is active on them and nothing else", told)
+    await wait_until(is_so, "hosts have what is active on them and nothing else", told)
 
 
 async def audited(here: RealCloud) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ async def audited(here: RealCloud) -> tuple[str, ...]:
             found.append(await here.books.audit())
         return bool(found)
 
-    await until_so(is_so, "the books can be read")
+    await wait_until(is_so, "the books can be read")
     return found[0]
 
 

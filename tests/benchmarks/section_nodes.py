@@ -182,21 +182,21 @@ class Events(Struct, frozen=True):
         return [max(waits) for waits in zip(*(_waits(flips, sent_at_s, each) for each in seen), strict=True)]
 
 
-async def paced(deeds: Sequence[Callable[[], Awaitable[None]]], rate: int) -> list[float]:
+async def paced(actions: Sequence[Callable[[], Awaitable[None]]], rate: int) -> list[float]:
     """Start this many a second, or all at once, without waiting for earlier ones; returns the start times."""
     began_s = time.monotonic()
     began_at_s = []
     async with asyncio.TaskGroup() as doing:
-        for number, deed in enumerate(deeds):
+        for number, action in enumerate(actions):
             if rate and (pause_s := began_s + number / rate - time.monotonic()) > 0:
                 await asyncio.sleep(pause_s)
             began_at_s.append(time.monotonic())
-            doing.create_task(_done(deed))
+            doing.create_task(_done(action))
     return began_at_s
 
 
-async def _done(deed: Callable[[], Awaitable[None]]) -> None:
-    await deed()
+async def _done(action: Callable[[], Awaitable[None]]) -> None:
+    await action()
 
 
 async def _all_seen(picture: Until, flips: Sequence[Flip]) -> list[Seen]:
@@ -428,8 +428,8 @@ async def _bus_alone(bus: Bus, effort: Effort) -> Result:
     def prepare(count: int) -> Work:
         async def work() -> Details:
             stamps.at_s.clear()
-            deeds = [partial(_send, sender, number) for number in range(1, count + 1)]
-            began_at_s = await paced(deeds, SERVERS_RATE)
+            actions = [partial(_send, sender, number) for number in range(1, count + 1)]
+            began_at_s = await paced(actions, SERVERS_RATE)
             async with asyncio.timeout(PATIENCE_S):
                 while len(stamps.at_s) < count:
                     await asyncio.sleep(0.01)

@@ -83,7 +83,7 @@ def test_both_report_the_same_one_of_several_errors(upstream: Upstream) -> None:
     assert done >= DONE_MIN
 
 
-def test_before_trees_a_limit_leaves_what_is_said_of_the_same_trees(upstream: Upstream) -> None:
+def test_before_trees_a_limit_leaves_the_summaries_of_the_same_trees(upstream: Upstream) -> None:
     upstream.wipe()
     upstream.ask(*FIXTURES)
     stocked = _fixture(

@@ -51,7 +51,7 @@ async def took_s(work: Callable[[], Awaitable[None]]) -> float:
 
 
 def test_those_who_came_at_different_times_soon_share_every_batch() -> None:
-    async def day() -> int:
+    async def scenario() -> int:
         desk, way = a_desk()
         first = asyncio.create_task(asking(desk, "FIRST", ROUNDS))
         await way.committing.wait()
@@ -59,29 +59,29 @@ def test_those_who_came_at_different_times_soon_share_every_batch() -> None:
         return desk.batches
 
     # The first one's first, and the others' last.
-    assert run_simulated(day()) == ROUNDS + 1
+    assert run_simulated(scenario()) == ROUNDS + 1
 
 
 def test_one_alone_is_never_kept_waiting() -> None:
-    async def day() -> float:
+    async def scenario() -> float:
         desk, _ = a_desk()
         return await took_s(lambda: asking(desk, "ALONE", ROUNDS))
 
-    assert run_simulated(day()) == pytest.approx(ROUNDS * COMMIT_S)
+    assert run_simulated(scenario()) == pytest.approx(ROUNDS * COMMIT_S)
 
 
 def test_who_stays_while_all_others_go_waits_once_and_not_for_long() -> None:
-    async def day() -> float:
+    async def scenario() -> float:
         desk, _ = a_desk()
         together = [asking(desk, f"N{number}", 1) for number in range(CLIENTS - 1)]
         await asyncio.gather(asking(desk, "STAYS", 1), *together)
         return await took_s(lambda: asking(desk, "STILL", ROUNDS))
 
-    assert run_simulated(day()) == pytest.approx((ROUNDS + LINGER_SHARE) * COMMIT_S)
+    assert run_simulated(scenario()) == pytest.approx((ROUNDS + LINGER_SHARE) * COMMIT_S)
 
 
 def test_a_desk_that_closes_waits_for_nobody() -> None:
-    async def day() -> float:
+    async def scenario() -> float:
         desk, _ = a_desk()
         await asyncio.gather(*[asking(desk, f"N{number}", 1) for number in range(CLIENTS)])
         last = asyncio.create_task(asking(desk, "LAST", 1))
@@ -90,4 +90,4 @@ def test_a_desk_that_closes_waits_for_nobody() -> None:
         await last
         return spent_s
 
-    assert run_simulated(day()) == pytest.approx(COMMIT_S)
+    assert run_simulated(scenario()) == pytest.approx(COMMIT_S)

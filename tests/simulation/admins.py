@@ -79,10 +79,10 @@ class Admins:
             tasks.create_task(self._work(process, BusApi(station)))
 
     async def _serve(self, process: SimProcess) -> None:
-        door = FaultyPlacementStore(self._books, process, self._observer)
-        view = self.view = View(door, PAGE)
-        batcher = WriteBatcher(door, STANDARD, process.clock)
-        await self._work(process, HttpServerApi(batcher, view, door, self._books, self._findings))
+        store = FaultyPlacementStore(self._books, process, self._observer)
+        view = self.view = View(store, PAGE)
+        batcher = WriteBatcher(store, STANDARD, process.clock)
+        await self._work(process, HttpServerApi(batcher, view, store, self._books, self._findings))
 
     async def _work(self, process: SimProcess, api: BooksApi) -> None:
         """Start all operations of this administrator. A restarted process starts only those that are still due."""
@@ -160,13 +160,13 @@ class HttpServerApi:
         self,
         batcher: WriteBatcher,
         view: View,
-        door: FaultyPlacementStore,
+        store: FaultyPlacementStore,
         books: InspectableStore,
         findings: Findings,
     ) -> None:
         self._batcher = batcher
         self._view = view
-        self._door = door
+        self._store = store
         self._books = books
         self._findings = findings
 
@@ -178,10 +178,10 @@ class HttpServerApi:
         return {state.id: state for state in replica}
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
-        return await _until_available(lambda: self._door.consumer(consumer))
+        return await _until_available(lambda: self._store.consumer(consumer))
 
     async def holders_of(self, provider: ProviderId) -> Sequence[ConsumerState]:
-        return await _until_available(lambda: self._door.holders_of(provider, None, 1_000))
+        return await _until_available(lambda: self._store.holders_of(provider, None, 1_000))
 
     async def query(self) -> None:
         """Compare the candidates found in the view with those found in the books."""

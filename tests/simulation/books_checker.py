@@ -26,7 +26,7 @@ from tests.simulation.host_history import INSTANCE_SLOTS, HostHistories, short_i
 from tests.simulation.real_instances import RealInstances
 
 Amounts = tuple[ResourceAmount, ...]
-Stock = tuple[ProviderId, str]
+InventoryKey = tuple[ProviderId, str]
 
 
 class CleanupOf(Struct, frozen=True):
@@ -50,7 +50,7 @@ class BooksChecker:
         self.held: dict[ConsumerId, Amounts] = {}
         self.cleanup_consumers: dict[ConsumerId, CleanupOf] = {}
         self._live_attempts: dict[ConsumerId, int] = {}
-        self._held_sums: dict[Stock, int] = {}
+        self._held_sums: dict[InventoryKey, int] = {}
         self._inventories: dict[ProviderId, dict[str, InventoryState]] = {}
         self._shapes: dict[ProviderId, int] = {}
         self._roots: dict[ProviderId, ProviderId] = {}
@@ -75,7 +75,7 @@ class BooksChecker:
         self._note_cleanups(orders)
         self._note_written_by_name(orders, claims)
         touched: set[ProviderId] = set()
-        gained: set[Stock] = set()
+        gained: set[InventoryKey] = set()
         for changes in written:
             if isinstance(changes, TreeChanges):
                 touched |= self._write_trees(changes)
@@ -230,7 +230,7 @@ class BooksChecker:
                     existing[resource] = structs.replace(existing[resource], used=used)
         return {touched.provider for touched in changes.touched}
 
-    def _write_claims(self, changes: ClaimChanges) -> set[Stock]:
+    def _write_claims(self, changes: ClaimChanges) -> set[InventoryKey]:
         """Returns the inventories whose usage grew."""
         for row in changes.consumers:
             if row.ended_at is None:
@@ -239,7 +239,7 @@ class BooksChecker:
                 self._live_attempts.pop(row.id, None)
         for forgotten in changes.forgotten:
             self._live_attempts.pop(forgotten, None)
-        sums_before: dict[Stock, int] = {}
+        sums_before: dict[InventoryKey, int] = {}
         for consumer, amounts in changes.held:
             for sign, some in ((-1, self.held.get(consumer, ())), (1, amounts)):
                 for each in some:
@@ -287,7 +287,7 @@ class BooksChecker:
                     f"{held} {resource} is held of {short_id(provider)}, which was deleted",
                 )
 
-    def _check_capacity(self, gained: Iterable[Stock]) -> None:
+    def _check_capacity(self, gained: Iterable[InventoryKey]) -> None:
         for provider, resource in gained:
             inventory = self._inventories.get(provider, {}).get(resource)
             capacity = 0 if inventory is None else _capacity(inventory)

@@ -76,12 +76,12 @@ def _shrunk(bug: str, outcome: Outcome, broken: Broken, runs_max: int, small_eno
         _without_deletes,
         _only_admin_ops,
     )
-    likely = plan
+    smaller = plan
     for guess in guesses:
-        less = guess(likely)
-        if size_of(likely) > small_enough and size_of(less) < size_of(likely) and breaks(less):
-            likely = less
-    small = shrink(likely, breaks, runs_max, small_enough)
+        less = guess(smaller)
+        if size_of(smaller) > small_enough and size_of(less) < size_of(smaller) and breaks(less):
+            smaller = less
+    small = shrink(smaller, breaks, runs_max, small_enough)
     story = tuple(_story_of(breaks.latest))
     return FoundBug(bug, plan.seed, broken.promise, size_of(plan), size_of(small), story)
 

@@ -99,10 +99,10 @@ class Cloud:
             self._loop.call_at(at_s, self._start, name, context=Context())
         for fault in self.plan.faults:
             self._loop.call_at(fault.at_s, self._inject, fault, context=Context())
-        for affliction in self.plan.script.faults:
-            if affliction.after_s:
-                kind = str(affliction.__struct_config__.tag)
-                self._loop.call_at(affliction.after_s, self.findings.count, "host", kind, context=Context())
+        for host_fault in self.plan.script.faults:
+            if host_fault.after_s:
+                kind = str(host_fault.__struct_config__.tag)
+                self._loop.call_at(host_fault.after_s, self.findings.count, "host", kind, context=Context())
 
     def stop_faults(self) -> None:
         """From now on nothing fails. Dead processes start again, and zombies die."""

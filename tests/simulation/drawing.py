@@ -204,14 +204,14 @@ def _boots(chance: random.Random) -> tuple[Boot, ...]:
     boots: list[Boot] = []
     while sum(boot.count for boot in boots) < INSTANCES:
         at_s = chance.uniform(*BUSY_S)
-        giant = chance.random() < 0.04
+        oversized = chance.random() < 0.04
         boots.append(
             Boot(
                 id=UUID(int=chance.getrandbits(128)),
                 name=f"b{len(boots) + 1}",
                 at_s=at_s,
                 count=chance.choice((1, 1, 1, 2, 3)),
-                vcpus=40 if giant else chance.choice((1, 2, 2, 4)),
+                vcpus=40 if oversized else chance.choice((1, 2, 2, 4)),
                 ram_mb=chance.choice((1024, 4096)),
                 repeated_at_s=tuple(at_s + chance.uniform(0, 20) for _ in range(chance.random() < 0.15)),
                 needs_gold=chance.random() < 0.2,
@@ -364,13 +364,13 @@ def _faults_of_databases(chance: random.Random) -> list[Fault]:
         return chance.uniform(*BUSY_S) + 1
 
     faults: list[Fault] = []
-    for those in (API, PLACEMENT, CONDUCTORS, (HTTP_ADMIN,)):
+    for names_of_role in (API, PLACEMENT, CONDUCTORS, (HTTP_ADMIN,)):
         faults += [
-            Deadlock(at_s(), chance.choice(those)),
-            SerialisationFailure(at_s(), chance.choice(those)),
-            LostAtCommit(at_s(), chance.choice(those), is_done=False),
-            LostAtCommit(at_s(), chance.choice(those), is_done=True),
-            DatabaseAway(at_s(), chance.choice(those), chance.uniform(0.2, 3)),
+            Deadlock(at_s(), chance.choice(names_of_role)),
+            SerialisationFailure(at_s(), chance.choice(names_of_role)),
+            LostAtCommit(at_s(), chance.choice(names_of_role), is_done=False),
+            LostAtCommit(at_s(), chance.choice(names_of_role), is_done=True),
+            DatabaseAway(at_s(), chance.choice(names_of_role), chance.uniform(0.2, 3)),
         ]
     return faults
 
@@ -423,8 +423,8 @@ def _faults_of_admins(chance: random.Random) -> list[Fault]:
 
     return [
         *(Duplicate(at_s(), "", key, chance.choice((0.0, 0.1, 1.0, 8.0))) for key in KEYS_OF_ADMINS),
-        *(Cut(at_s(), clerk) for clerk in ADMINS[:2]),
-        *(LostConfirm(at_s(), clerk) for clerk in ADMINS[:2]),
+        *(Cut(at_s(), admin) for admin in ADMINS[:2]),
+        *(LostConfirm(at_s(), admin) for admin in ADMINS[:2]),
         *(
             CrashAt(at_s(), who, point, chance.uniform(0.1, 1))
             for point in ("before_commit", "after_commit")

@@ -8,7 +8,7 @@ from bus.message import AggregateId, ConsumerId, ProviderId
 from bus.messages.placement import ReportedInventory, ResourceAmount
 from placement_worker.core.ledger import Consumer, ProviderBook
 
-Stock = tuple[ProviderId, str]
+InventoryKey = tuple[ProviderId, str]
 
 
 class ProviderRecord(Struct, frozen=True):
@@ -26,7 +26,7 @@ class HoldingRecord(Struct, frozen=True):
     """The amounts that a consumer holds, and its generation. A consumer that holds nothing has no record."""
 
     generation: int
-    amounts: Mapping[Stock, int]
+    amounts: Mapping[InventoryKey, int]
 
 
 class ExpectedBooks:
@@ -44,12 +44,12 @@ class ExpectedBooks:
             ):
                 yield consumer
 
-    def used(self, stock: Stock) -> int:
+    def used(self, stock: InventoryKey) -> int:
         return sum(holding.amounts.get(stock, 0) for holding in self.holdings.values())
 
-    def sums(self) -> dict[Stock, int]:
+    def sums(self) -> dict[InventoryKey, int]:
         """The sum that consumers hold of each inventory in use."""
-        sums: dict[Stock, int] = {}
+        sums: dict[InventoryKey, int] = {}
         for holding in self.holdings.values():
             for stock, amount in holding.amounts.items():
                 sums[stock] = sums.get(stock, 0) + amount
@@ -88,8 +88,8 @@ def holding_of(row: Consumer, held: Iterable[ResourceAmount]) -> HoldingRecord:
     return HoldingRecord(row.generation, summed(held))
 
 
-def summed(held: Iterable[ResourceAmount]) -> dict[Stock, int]:
-    amounts: dict[Stock, int] = {}
+def summed(held: Iterable[ResourceAmount]) -> dict[InventoryKey, int]:
+    amounts: dict[InventoryKey, int] = {}
     for each in held:
         stock = (each.provider, each.resource)
         amounts[stock] = amounts.get(stock, 0) + each.amount

@@ -380,7 +380,7 @@ def as_api_answer(node: Node) -> known.Node:
 def watched_nodes(nodes: NodesChecker) -> Iterator[None]:
     """Report each change of a node at Ironic to the checker."""
 
-    def told(real: Callable[..., None]) -> Callable[..., None]:
+    def reporting(real: Callable[..., None]) -> Callable[..., None]:
         def change(table: NodeTable, node: Node, *others: Node | Allocation) -> None:
             """The node's own id, also where an allocation is among the arguments."""
             real(table, node, *others)
@@ -389,8 +389,8 @@ def watched_nodes(nodes: NodesChecker) -> Iterator[None]:
         return change
 
     with (
-        replaced(NodeTable, "add", told),
-        replaced(NodeTable, "replace", told),
-        replaced(NodeTable, "remove", told),
+        replaced(NodeTable, "add", reporting),
+        replaced(NodeTable, "replace", reporting),
+        replaced(NodeTable, "remove", reporting),
     ):
         yield

@@ -61,7 +61,7 @@ class KnownNode(Struct):
     by_number: dict[int, float] = {}
     latest_s: float = -1.0
     reported_s: float = -1.0
-    told: tuple[int, int] = (-1, -1)
+    reported: tuple[int, int] = (-1, -1)
     has_provider: bool = False
     # How recent the daemon's knowledge was when it created the provider.
     created_from_s: float = -1.0
@@ -232,9 +232,9 @@ class NodesChecker:
             (process, membership) for process, membership in self.memberships.items() if not process.is_dead
         ]
         for node in nodes:
-            those = [process.full_name for process, membership in acting if membership.may_act_on(node)]
-            if len(those) > 1:
-                self._findings.breaks(ONE_OWNER, f"{those} all act on {node}")
+            names = [process.full_name for process, membership in acting if membership.may_act_on(node)]
+            if len(names) > 1:
+                self._findings.breaks(ONE_OWNER, f"{names} all act on {node}")
 
     def check_leases(self, members: Sequence[Member]) -> None:
         left_s = {(each.name, each.incarnation): each.lease_left_s for each in members}
@@ -262,12 +262,12 @@ class NodesChecker:
 
     def _check_report(self, tree: TreeBook) -> None:
         node, knowledge = tree.root, self._known.setdefault(tree.root, KnownNode())
-        if (tree.epoch, tree.sequence) < knowledge.told:
+        if (tree.epoch, tree.sequence) < knowledge.reported:
             self._findings.breaks(
                 EPOCHS,
-                f"{node} is reported with epoch and sequence {(tree.epoch, tree.sequence)} after {knowledge.told}",
+                f"{node} is reported with epoch and sequence {(tree.epoch, tree.sequence)} after {knowledge.reported}",
             )
-        knowledge.told = (tree.epoch, tree.sequence)
+        knowledge.reported = (tree.epoch, tree.sequence)
         knowledge.reported_s = max(knowledge.reported_s, knowledge.by_number.get(tree.sequence, -1.0))
         real_node = self.real_nodes[node]
         if not tree.providers:

@@ -82,8 +82,8 @@ class SimProcess:
         """
         self._in_a_row = self._in_a_row + 1 if self._loop.time() == self._slow_asked_s else 0
         self._slow_asked_s = self._loop.time()
-        lot = hash((self._seed, self._slow_asked_s, self._in_a_row)) % 2**32 / 2**32
-        return lot / SLOW_OFTEN * SLOW_S_MAX if lot < SLOW_OFTEN else 0.0
+        draw = hash((self._seed, self._slow_asked_s, self._in_a_row)) % 2**32 / 2**32
+        return draw / SLOW_OFTEN * SLOW_S_MAX if draw < SLOW_OFTEN else 0.0
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         before = RUNNING.set(self)

@@ -56,9 +56,9 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"  {flip.at_s:6.2f}  {flip.node}: {flip.action}"
     for fault in plan.faults:
         yield f"  {fault.at_s:6.2f}  {fault!r}"
-    for affliction in plan.script.faults:
-        assert isinstance(affliction, Affliction)
-        yield f"  {affliction.after_s:6.2f}  {affliction!r}"
+    for host_fault in plan.script.faults:
+        assert isinstance(host_fault, Affliction)
+        yield f"  {host_fault.after_s:6.2f}  {host_fault!r}"
     for of_ironic in plan.ironic.faults:
         yield f"          {of_ironic!r}"
 

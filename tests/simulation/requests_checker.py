@@ -82,10 +82,10 @@ class RequestsChecker:
 
     def _check_order(self, row: InstanceRow, order: PlaceInCell) -> None:
         choices = (order.chosen, *order.alternates)
-        strangers = [each.name for each in choices if not self._hosts.was_in(each.share.host, order.cell)]
-        if strangers:
+        foreign_hosts = [each.name for each in choices if not self._hosts.was_in(each.share.host, order.cell)]
+        if foreign_hosts:
             self._findings.breaks(
-                "alternates are of the same cell", f"{short_id(row.id)} in {order.cell} has {strangers}"
+                "alternates are of the same cell", f"{short_id(row.id)} in {order.cell} has {foreign_hosts}"
             )
         names = [each.name for each in choices]
         if len(set(names)) != len(names):

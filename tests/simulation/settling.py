@@ -55,8 +55,8 @@ async def errors_at_the_end(cloud: Cloud, connection: Connection) -> list[str]:
 
 async def _dead_letters(connection: Connection) -> list[DeadLetter]:
     """The dead letters, read as `moor dead` reads them."""
-    async with opened(connection, DEAD_LETTERS_MAX) as grave:
-        return list(grave.letters.values())
+    async with opened(connection, DEAD_LETTERS_MAX) as opened_letters:
+        return list(opened_letters.letters.values())
 
 
 def _unsettled_requests(cloud: Cloud) -> Iterator[str]:

@@ -78,7 +78,7 @@ def test_a_host_with_more_instances_than_the_limit_is_seen() -> None:
     assert _broken(claimed, instances_max=2) == "no host has more instances than the limit"
 
 
-def test_whoever_cleans_up_after_an_instance_keeps_its_place() -> None:
+def test_a_cleanup_consumer_counts_on_its_host() -> None:
     def swapped(books: BooksChecker) -> None:
         _write_tree(books, HOST, _book(HOST))
         _write_tree(books, OTHER, _book(OTHER))
@@ -107,7 +107,7 @@ def test_whoever_cleans_up_after_an_instance_keeps_its_place() -> None:
     assert _broken(swapped, instances_max=1) == "no host has more instances than the limit"
 
 
-def test_what_is_written_and_not_committed_is_not_looked_for_in_a_read() -> None:
+def test_a_read_need_not_show_uncommitted_writes() -> None:
     class Read(InspectableStore):
         """Says when a page was read."""
 
@@ -156,13 +156,13 @@ def _broken(actions: Callable[[BooksChecker], None], instances_max: int = 0) -> 
     return _broken_while(do)
 
 
-def _broken_while(day: Callable[[Findings], Awaitable[None]]) -> str:
-    async def lived() -> str:
+def _broken_while(main: Callable[[Findings], Awaitable[None]]) -> str:
+    async def result() -> str:
         findings = Findings()
-        await day(findings)
+        await main(findings)
         return "" if findings.broken is None else findings.broken.promise
 
-    return run_simulated(lived())
+    return run_simulated(result())
 
 
 def _book(

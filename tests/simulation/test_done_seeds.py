@@ -8,7 +8,7 @@ from tests.simulation import __main__ as command
 from tests.simulation.done_seeds import DoneSeeds
 
 
-def test_what_is_done_is_read_again(tmp_path: Path) -> None:
+def test_results_are_read_again(tmp_path: Path) -> None:
     path = tmp_path / "done.txt"
     DoneSeeds(path).add([1, 2], {2: "12.5  capacity is law: so"}, 1.5)
     DoneSeeds(path).add([4], {}, 2.0)

@@ -21,10 +21,10 @@ def test_a_batch_of_reshapes_locks_all_consumers_before_any_tree() -> None:
     async def written() -> str:
         cloud = Cloud(draw(1))
         process = SimProcess("placement-1", 1, 1, cloud)
-        door = FaultyPlacementStore(cloud.rows.books, process, cloud)
+        store = FaultyPlacementStore(cloud.rows.books, process, cloud)
         handler = write_handlers(STANDARD, lambda: AT)[Reshape]
         assert callable(handler)
-        async with door.transaction() as transaction:
+        async with store.transaction() as transaction:
             await handler([_received(_reshape(n)) for n in (1, 2)], transaction)
         return cloud.findings.broken.how if cloud.findings.broken else ""
 

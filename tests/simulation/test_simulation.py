@@ -40,7 +40,7 @@ def test_every_promise_is_kept_and_everything_settles_in_every_seed_of_bare_meta
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_together_the_seeds_have_seen_everything_that_can_happen(
+def test_together_the_seeds_cover_everything_that_can_happen(
     ran: SeedsResult, ran_nodes: SeedsResult
 ) -> None:
     seen = ran.seen + ran_nodes.seen
@@ -49,7 +49,7 @@ def test_together_the_seeds_have_seen_everything_that_can_happen(
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_no_seed_is_a_toy(ran: SeedsResult, ran_nodes: SeedsResult) -> None:
+def test_every_seed_covers_the_required_minimum(ran: SeedsResult, ran_nodes: SeedsResult) -> None:
     count, of_nodes = len(_seeds(of_nodes=False)), len(_seeds(of_nodes=True))
     missing = {each: count - ran.seeds_with[each] for each in IN_EACH_SEED if ran.seeds_with[each] < count}
     missing |= {

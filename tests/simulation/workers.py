@@ -140,8 +140,8 @@ class Workers:
         cell = rest.partition("-")[0]
         match role:
             case "placement":
-                door = FaultyPlacementStore(self._rows.books, process, self._observer)
-                return placement_parts((station,), door, PLACEMENT, process.clock)
+                store = FaultyPlacementStore(self._rows.books, process, self._observer)
+                return placement_parts((station,), store, PLACEMENT, process.clock)
             case "scheduler":
                 rows = FaultySchedulerStore(self._rows.requests, process, self._observer)
                 picture = self.pictures[process.name] = Picture()

@@ -29,7 +29,7 @@ from bus.messages.administration import (
     Write,
 )
 from bus.messages.placement import ReportedInventory
-from tests.simulation.expected_books import ExpectedBooks, HoldingRecord, ProviderRecord, Stock, summed
+from tests.simulation.expected_books import ExpectedBooks, HoldingRecord, InventoryKey, ProviderRecord, summed
 
 GENERATIONS = "a write is judged by the generation it names"
 TREES = "trees stay trees"
@@ -164,7 +164,7 @@ def _allocate(expected: ExpectedBooks, consumers: Sequence[ConsumerAllocations])
     yield from _check_capacity(expected, sums)
 
 
-def _check_capacity(expected: ExpectedBooks, before: Mapping[Stock, int]) -> Violations:
+def _check_capacity(expected: ExpectedBooks, before: Mapping[InventoryKey, int]) -> Violations:
     """Inventories whose usage grew beyond their capacity."""
     for stock, held in expected.sums().items():
         record = expected.providers.get(stock[0])
@@ -193,7 +193,7 @@ def broken_bound(inventory: ReportedInventory, amount: int) -> str:
     return "step_size" if amount % inventory.step_size else ""
 
 
-def _held(holding: HoldingRecord | None) -> Mapping[Stock, int]:
+def _held(holding: HoldingRecord | None) -> Mapping[InventoryKey, int]:
     return holding.amounts if holding else {}
 
 

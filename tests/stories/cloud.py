@@ -302,9 +302,9 @@ class Cloud:
         async def is_so() -> bool:
             return await self.used() == used
 
-        await until_so(is_so, f"used {used}")
+        await wait_until(is_so, f"used {used}")
 
-    async def until_known(self, *names: str) -> None:
+    async def until_registered(self, *names: str) -> None:
         """Wait until the registry has these hosts."""
 
         async def all_there() -> bool:
@@ -312,16 +312,16 @@ class Cloud:
             assert isinstance(found, HostsFound)
             return {host.name for host in found.hosts if host.up} >= set(names)
 
-        await until_so(all_there, f"hosts {names} known")
+        await wait_until(all_there, f"hosts {names} known")
 
-    async def until_provided(self, *names: str) -> None:
+    async def until_reported(self, *names: str) -> None:
         """Wait until the registry has these hosts, and placement has their reports."""
 
         async def all_told() -> bool:
             return set(names) <= (await self.providers()).keys()
 
-        await self.until_known(*names)
-        await until_so(all_told, f"hosts {names} provided")
+        await self.until_registered(*names)
+        await wait_until(all_told, f"hosts {names} provided")
 
     async def send(self, *messages: Message) -> None:
         await asyncio.gather(*[self.client.publisher.send(message) for message in messages])
@@ -339,7 +339,7 @@ class Cloud:
             last[:] = [state] if state else []
             return state is not None and state.state in states
 
-        await until_so(is_so, f"{instance} in {states}", last)
+        await wait_until(is_so, f"{instance} in {states}", last)
         return last[0]
 
     async def providers(self) -> dict[str, ProviderState]:
@@ -405,7 +405,7 @@ def instance_of(build: BuildInstance, index: int = 0) -> InstanceId:
     return instance_id_of(build.request_id, index)
 
 
-async def until_so(condition: Callable[[], Awaitable[bool]], what: str, seen: object = "") -> None:
+async def wait_until(condition: Callable[[], Awaitable[bool]], what: str, seen: object = "") -> None:
     """Poll until the condition is true; fail after PATIENCE_S."""
     try:
         async with asyncio.timeout(PATIENCE_S):

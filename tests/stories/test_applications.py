@@ -24,7 +24,7 @@ from bus.topology import API, FEED
 from scheduler_worker.core.instances.lifecycle import accepted, failed
 from scheduler_worker.store import NewRequest
 from tests.contracts.stage import dead_letters, station
-from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, cloud, instance_of, until_so
+from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import APART, STAGES
 
 pytestmark = pytest.mark.asyncio
@@ -61,7 +61,7 @@ async def until_fed(setup: Cloud, project: str, heard: list[Message]) -> None:
         await setup.send(a_build(99, project=project, flavor=structs.replace(SMALL, vcpus=-1)))
         return any(isinstance(each, BuildRejected) and each.project == project for each in heard)
 
-    await until_so(is_fed, f"the feed of {project} is said", heard)
+    await wait_until(is_fed, f"the feed of {project} is said", heard)
 
 
 async def build_and_delete(setup: Cloud, build: BuildInstance) -> InstanceId:
@@ -135,7 +135,7 @@ async def test_an_application_receives_events_of_its_own_projects_only(bus: str,
         setup.listening("*", FEED) as heard,
     ):
         await setup.add_host("h1")
-        await setup.until_known("h1")
+        await setup.until_registered("h1")
         await build_and_delete(setup, a_build(1, project="p1"))
         assert heard == [], "nobody is registered, and nothing is said"
         await register(setup, "shop", "p1", "p2")
@@ -151,7 +151,7 @@ async def test_an_application_receives_events_of_its_own_projects_only(bus: str,
             async def is_whole(id_: InstanceId = ids[project]) -> bool:
                 return sorted(types_of(id_, heard)) == sorted(WHOLE_LIFE)
 
-            await until_so(is_whole, f"all is heard of {project}", heard)
+            await wait_until(is_whole, f"all is heard of {project}", heard)
         assert types_of(ids["p3"], heard) == types_of(ids[""], heard) == []
         assert sorted(types_of(ids["p1"], heard_of_one)) == sorted(WHOLE_LIFE)
         assert types_of(ids["p2"], heard_of_one) == []
@@ -168,7 +168,7 @@ async def test_an_application_is_told_why_its_request_was_rejected_and_why_it_fo
         setup.listening("p1", FEED) as heard,
     ):
         await setup.add_host("h1")
-        await setup.until_known("h1")
+        await setup.until_registered("h1")
         await register(setup, "shop", "p1")
         await until_fed(setup, "p1", heard)
 
@@ -178,7 +178,7 @@ async def test_an_application_is_told_why_its_request_was_rejected_and_why_it_fo
         async def both() -> bool:
             return {type_of(type(each)) for each in heard} >= {"build.rejected", "instance.error"}
 
-        await until_so(both, "a rejection and an error are heard", heard)
+        await wait_until(both, "a rejection and an error are heard", heard)
 
 
 @IN_MEMORY
@@ -188,7 +188,7 @@ async def test_all_schedulers_learn_of_an_application_and_a_removed_one_gets_no_
     async with cloud(bus, books) as setup, setup.placement(), setup.listening("*", FEED) as heard:
         async with setup.scheduler():
             await setup.add_host("h1")
-            await setup.until_known("h1")
+            await setup.until_registered("h1")
             await register(setup, "shop", "p1")
             await register(setup, "shop", "p2")
             await register(setup, "desk", "p1")
@@ -207,7 +207,7 @@ async def test_all_schedulers_learn_of_an_application_and_a_removed_one_gets_no_
             async def is_heard() -> bool:
                 return "instance.deleted" in types_of(kept, heard)
 
-            await until_so(is_heard, "what is registered is heard", heard)
+            await wait_until(is_heard, "what is registered is heard", heard)
             assert types_of(gone, heard) == []
 
 
@@ -217,7 +217,7 @@ async def test_events_repeated_after_a_crash_reach_the_application(bus: str, boo
     async with cloud(bus, books) as setup, setup.placement():
         async with setup.scheduler():
             await setup.add_host("h1")
-            await setup.until_known("h1")
+            await setup.until_registered("h1")
             await register(setup, "shop", "p1")
         build = a_build(1, project="p1")
         await unsaid(setup, build)
@@ -227,7 +227,7 @@ async def test_events_repeated_after_a_crash_reach_the_application(bus: str, boo
             async def is_heard() -> bool:
                 return "instance.error" in types_of(instance_of(build), heard)
 
-            await until_so(is_heard, "it is heard", heard)
+            await wait_until(is_heard, "it is heard", heard)
 
 
 async def test_an_application_is_told_of_an_unreadable_request_under_its_key() -> None:
@@ -252,7 +252,7 @@ async def test_an_application_is_told_of_an_unreadable_request_under_its_key() -
             told = [each for each in heard if isinstance(each, BuildRejected) and each.project == "p1"]
             return {each.field for each in told} >= {"flavor.vcpus", "routing key"}
 
-        await until_so(are_told, "both are told", heard)
+        await wait_until(are_told, "both are told", heard)
         assert {each.project for each in heard if isinstance(each, BuildRejected)} == {"p1"}
 
 

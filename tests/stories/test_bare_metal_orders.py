@@ -38,7 +38,7 @@ from cell_conductor.wiring import conductor_parts
 from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of, until_so
+from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of, wait_until
 from tests.stories.layouts import STAGES
 
 pytestmark = [pytest.mark.asyncio, STAGES]
@@ -162,7 +162,7 @@ class MetalSetup:
             hosts = {host_id(name) for name in names}
             return all(map(self.picture.has_provider, hosts)) and not hosts & {*self.picture.unregistered()}
 
-        await until_so(are_seen, f"the scheduler knows {names}")
+        await wait_until(are_seen, f"the scheduler knows {names}")
 
     async def boot(self, number: int, *hosts: str) -> InstanceId:
         """Boot, on these hosts if any are named."""
@@ -177,7 +177,7 @@ class MetalSetup:
             found[:] = await self.store.read([instance])
             return bool(found) and (found[0].state, found[0].attempt) == (state, attempt)
 
-        await until_so(is_so, f"{instance} is {state} by attempt {attempt}", found)
+        await wait_until(is_so, f"{instance} is {state} by attempt {attempt}", found)
         return found[0]
 
     async def until_free(self, *names: str) -> None:
@@ -185,7 +185,7 @@ class MetalSetup:
             providers = await self.cloud.providers()
             return all(providers[name].inventories[GOLD].used == 0 for name in names)
 
-        await until_so(are_free, f"{names} are free")
+        await wait_until(are_free, f"{names} are free")
 
     async def say(self, message: InstanceSpawned | DeployProgressed) -> None:
         await self.station.publisher.send(message)
@@ -298,7 +298,7 @@ async def test_progress_renews_the_attempt_until_the_request_ends(bus: str, book
             (now,) = await metal.store.read([instance])
             return now.state_ends_at == later
 
-        await until_so(is_renewed, "the attempt has its time anew")
+        await wait_until(is_renewed, "the attempt has its time anew")
         metal.clock.pass_s(DEPLOY_S - 1)
         await metal.say(deployed(deploy))
         await metal.cloud.until_state(instance, "active")
@@ -331,7 +331,7 @@ async def test_a_late_answer_of_a_superseded_attempt_is_answered_by_an_undeploy(
         await metal.until_row(instance, "building")
         metal.clock.pass_s(DEPLOY_S)
         await metal.cloud.until_state(instance, "active")
-        await until_so(lambda: _told(metal, first), "the silent node was told to undeploy")
+        await wait_until(lambda: _told(metal, first), "the silent node was told to undeploy")
         providers = await metal.cloud.providers()
         assert all(providers[name].inventories[GOLD].used == 1 for name in ("n1", "n2"))
 
@@ -340,7 +340,7 @@ async def test_a_late_answer_of_a_superseded_attempt_is_answered_by_an_undeploy(
         metal.daemon.script[first.host] = BUILD
         await metal.say(deployed(first))
 
-        await until_so(lambda: _told(metal, first), "it was told again")
+        await wait_until(lambda: _told(metal, first), "it was told again")
         (name,) = [each for each in ("n1", "n2") if host_id(each) == first.host]
         await metal.until_free(name)
         assert metal.daemon.deployed == {other}
@@ -351,7 +351,7 @@ async def _first_deploy(metal: MetalSetup) -> DeployInstance:
     async def is_there() -> bool:
         return bool(metal.daemon.deploys)
 
-    await until_so(is_there, "a deploy was ordered")
+    await wait_until(is_there, "a deploy was ordered")
     return metal.daemon.deploys[0]
 
 

@@ -29,7 +29,7 @@ from bus.messages.placement import (
     ShapeMoved,
 )
 from placement_worker.settings import PlacementSettings
-from tests.stories.cloud import until_so
+from tests.stories.cloud import wait_until
 from tests.stories.test_placement_over_the_bus import (
     NAMES,
     STAGES,
@@ -173,7 +173,7 @@ async def test_a_page_of_an_expired_answer_tells_the_client_to_start_again(bus: 
             await setup.store.prune(LONG_AGO, datetime.now(UTC) + timedelta(seconds=1))
             return await asked(setup, more) == StartAgain()
 
-        await until_so(is_forgotten, "the answer is forgotten")
+        await wait_until(is_forgotten, "the answer is forgotten")
         assert await asked(setup, AskMoreCandidates(answer=UUID(int=7), page=1)) == StartAgain()
         again = await first_of(setup, THREE_DEVICES)
         assert len(again.candidates) + len(await rest_of(setup, again)) == 14 * 13 * 12

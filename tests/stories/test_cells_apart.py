@@ -19,7 +19,7 @@ from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS, dead_letters, until
-from tests.stories.cloud import QUICK, Cloud, a_build, a_host, cloud, host_id, instance_of, until_so
+from tests.stories.cloud import QUICK, Cloud, a_build, a_host, cloud, host_id, instance_of, wait_until
 from tests.stories.layouts import BACKENDS_APART
 
 pytestmark = pytest.mark.asyncio
@@ -37,7 +37,7 @@ def narrow_scheduler(setup: Cloud, name: str = "scheduler") -> AbstractAsyncCont
 async def two_hosts(setup: Cloud) -> None:
     await setup.add_host("h1", "c1", vcpu=50)
     await setup.add_host("h2", "c2", vcpu=50)
-    await setup.until_known("h1", "h2")
+    await setup.until_registered("h1", "h2")
 
 
 def builds_on(host: str, first: int, count: int = 20) -> list[BuildInstance]:
@@ -48,7 +48,7 @@ async def until_all_is_said(setup: Cloud) -> None:
     async def is_so() -> bool:
         return not await setup.rows.unsaid(datetime.now(UTC), None, 100)
 
-    await until_so(is_so, "nothing is left to say on any row")
+    await wait_until(is_so, "nothing is left to say on any row")
 
 
 @BACKENDS_APART
@@ -141,7 +141,7 @@ async def test_on_its_own_broker_a_cell_publishes_in_its_own_name_only(bus: str,
             stranger = HostFacts(id=host_id("h3"), name="h3")
             await operator.publisher.send(HostsReported(cell="c2", hosts=(stranger,)))
             await setup.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=(stranger,)))
-            await setup.until_known("h1", "h2", "h3")
+            await setup.until_registered("h1", "h2", "h3")
 
             (known,) = await setup.rows.hosts("h3", "", 10)
             assert known.cell == "c1"
@@ -202,7 +202,7 @@ async def test_a_build_goes_on_to_its_alternate_while_the_api_level_has_no_broke
             await setup.add_host(name, "c1")
         # Both hosts are in the scheduler's picture from the start: one to choose, one as the alternate.
         await later.enter_async_context(setup.scheduler())
-        await setup.until_known("h1", "h2")
+        await setup.until_registered("h1", "h2")
         build = a_build(1)
         await setup.client.ask(build)
         await computes.asked.wait()
@@ -214,7 +214,7 @@ async def test_a_build_goes_on_to_its_alternate_while_the_api_level_has_no_broke
         async def is_active() -> bool:
             return [row.state for row in await rows.read((instance_of(build),))] == ["active"]
 
-        await until_so(is_active, "active in its cell")
+        await wait_until(is_active, "active in its cell")
         await setup.brokers.api.plug_in()
         state = await setup.until_state(instance_of(build), "active")
 

@@ -32,7 +32,7 @@ from compute_sim.ironic.core.script import Loses
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.rows import NodeRow
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import until_so
+from tests.stories.cloud import wait_until
 from tests.stories.test_nodes import QUICK, NodesSetup, nodes_setup
 
 pytestmark = [
@@ -96,7 +96,7 @@ class World(Struct):
         async def is_so() -> bool:
             return await self.stocks(node) == stocks
 
-        await until_so(is_so, f"node {node} has {stocks}", repr(await self.stocks(node)))
+        await wait_until(is_so, f"node {node} has {stocks}", repr(await self.stocks(node)))
 
     async def until_cell(self, node: ProviderId, cell: str) -> None:
         """Wait until placement and the registry have the node in this cell, and it is up."""
@@ -108,7 +108,7 @@ class World(Struct):
             in_registry = [(each.cell, each.up) for each in hosts.hosts]
             return found is not None and found.cell == cell and in_registry == [(cell, True)]
 
-        await until_so(is_so, f"node {node} is in cell {cell}")
+        await wait_until(is_so, f"node {node} is in cell {cell}")
 
     async def row(self, node: ProviderId) -> NodeRow:
         return (await self.nodes_setup.rows.read([node]))[node]
@@ -118,7 +118,7 @@ class World(Struct):
             row = (await self.nodes_setup.rows.read([node])).get(node)
             return row is not None and all(getattr(row, name) == value for name, value in fields.items())
 
-        await until_so(is_so, f"row of {node} has {fields}")
+        await wait_until(is_so, f"row of {node} has {fields}")
         return await self.row(node)
 
     def change(self, node: ProviderId, **fields: object) -> None:
@@ -201,7 +201,7 @@ async def test_a_class_changed_while_the_node_is_held_is_offered_once_the_node_i
             row = await metal.until_row(node, report_note="")
             return row.offer is not None and row.offer.kept_class == ""
 
-        await until_so(is_noted, "no class is kept any more")
+        await wait_until(is_noted, "no class is kept any more")
 
 
 async def test_a_node_that_is_deleted_while_it_is_held_stays_reserved_until_nothing_holds_it(
@@ -252,7 +252,7 @@ async def until_reported(metal: World, node: ProviderId, after_epoch: int = 0) -
         row = (await metal.nodes_setup.rows.read([node])).get(node)
         return row is not None and bool(row.owner) and row.read_epoch == row.epoch > after_epoch
 
-    await until_so(is_so, f"node {node} is reported in the epoch of its owner")
+    await wait_until(is_so, f"node {node} is reported in the epoch of its owner")
 
 
 async def test_nodes_deleted_without_a_notification_are_found_by_the_sweep(bus: str, books: str) -> None:
@@ -392,7 +392,7 @@ async def test_the_row_of_a_deleted_node_is_pruned_after_a_time(bus: str, books:
         async def is_pruned() -> bool:
             return [*await metal.nodes_setup.rows.read([gone, left])] == [left]
 
-        await until_so(is_pruned, f"the row of {gone} is pruned")
+        await wait_until(is_pruned, f"the row of {gone} is pruned")
         assert await metal.stocks(gone) is None
 
         # It comes back under the same id: placement remembers its epoch and sequence.
@@ -430,7 +430,7 @@ async def test_an_unavailable_node_is_not_claimed_before_it_is_available_again(b
             async def is_refused(more_than: int = refused + 2) -> bool:
                 return verdicts["DoesNotFit"] > more_than or bool(claimed_while_away)
 
-            await until_so(is_refused, "claims are refused", verdicts)
+            await wait_until(is_refused, "claims are refused", verdicts)
             is_away.clear()
             claimed = verdicts["Claimed"]
             metal.simulation.ironic.set_maintenance(str(node), is_on=False)
@@ -438,7 +438,7 @@ async def test_an_unavailable_node_is_not_claimed_before_it_is_available_again(b
             async def is_claimed(more_than: int = claimed) -> bool:
                 return verdicts["Claimed"] > more_than
 
-            await until_so(is_claimed, "the node is claimed again", verdicts)
+            await wait_until(is_claimed, "the node is claimed again", verdicts)
         claiming.cancel()
         await asyncio.gather(claiming, return_exceptions=True)
 

@@ -70,7 +70,7 @@ def test_an_hour_with_a_silent_a_late_and_a_dying_host() -> None:
         ),
     )
 
-    async def day() -> None:
+    async def scenario() -> None:
         async with compute_setup("memory", BOOKS) as setup, setup.computing(alike("c1", 4), script, SETTINGS):
             everybody = {root_of(f"c1-host-0000{n}") for n in (1, 2, 3, 4)}
             await until_s(500)
@@ -103,7 +103,7 @@ def test_an_hour_with_a_silent_a_late_and_a_dying_host() -> None:
             beats = [each for each in setup.heard if isinstance(each, HostsAlive)]
             assert 250 < len(beats) < 310
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_a_refused_report_is_repeated_with_the_next_change() -> None:
@@ -114,7 +114,7 @@ def test_a_refused_report_is_repeated_with_the_next_change() -> None:
         )
     )
 
-    async def day() -> None:
+    async def scenario() -> None:
         async with compute_setup("memory", BOOKS) as setup, setup.computing(alike("c1", 2), script, SETTINGS):
             await until_s(50)
             answer = await setup.client.ask(claim(5))
@@ -135,13 +135,13 @@ def test_a_refused_report_is_repeated_with_the_next_change() -> None:
             assert "DISK_GB" not in after.inventories
             assert "CUSTOM_LATER" in after.traits
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_a_compute_reports_its_host_in_full_after_another_reporter_did() -> None:
     script = FaultScript(faults=(Changes(hosts=(HOST,), after_s=100, traits_gained=("CUSTOM_MINE",)),))
 
-    async def day() -> None:
+    async def scenario() -> None:
         async with compute_setup("memory", BOOKS) as setup, setup.computing(alike("c1", 1), script, SETTINGS):
             await until_s(50)
             told = (await setup.providers())[HOST]
@@ -151,11 +151,11 @@ def test_a_compute_reports_its_host_in_full_after_another_reporter_did() -> None
             assert "CUSTOM_MINE" in after.traits
             assert after.inventories == told.inventories
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_a_report_outlives_the_timeout_of_its_question() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         broker = await declared(MemoryUnderTest())
         store = MemoryPlacementStore()
         stations = [Station(broker, name, settings=BUS, asks=True) for name in ("compute", "placement")]
@@ -179,7 +179,7 @@ def test_a_report_outlives_the_timeout_of_its_question() -> None:
         for station in stations:
             await station.close()
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 class SilentAboutOneHost:
@@ -205,7 +205,7 @@ class SilentAboutOneHost:
 def test_an_unanswered_report_delays_no_other_and_stays_the_same() -> None:
     script = FaultScript(faults=(Changes(after_s=100, traits_gained=("CUSTOM_LATER",)),))
 
-    async def day() -> None:
+    async def scenario() -> None:
         broker = await declared(MemoryUnderTest())
         placement = SilentAboutOneHost()
         stations = [Station(broker, name, settings=BUS, asks=True) for name in ("compute", "placement")]
@@ -230,7 +230,7 @@ def test_an_unanswered_report_delays_no_other_and_stays_the_same() -> None:
         for station in stations:
             await station.close()
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 async def _somebody_else_reports(setup: ComputeSetup) -> None:

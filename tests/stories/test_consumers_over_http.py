@@ -31,7 +31,7 @@ async def test_consumers_of_a_boot_and_a_swap_can_be_written_back_as_they_were_r
         await stack.enter_async_context(setup.scheduler())
         server = await stack.enter_async_context(server_over(setup.books))
         await setup.add_host("first", vcpu=2)
-        await setup.until_known("first")
+        await setup.until_registered("first")
         owned = structs.replace(a_build(1), project="shop", user="ann")
         nobodys = structs.replace(a_build(2), project="", user="")
         for build in (owned, nobodys):

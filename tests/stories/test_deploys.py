@@ -40,7 +40,7 @@ from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS
-from tests.stories.cloud import Cloud, a_build, cloud, instance_of, until_so
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import APART, STAGES
 
 pytestmark = pytest.mark.asyncio
@@ -171,7 +171,7 @@ class DeploySetup(Struct):
                 and not ids & {*self.picture.unregistered()}
             )
 
-        await until_so(are_offered, f"{len(nodes)} nodes are offered")
+        await wait_until(are_offered, f"{len(nodes)} nodes are offered")
 
     async def until_free(self, *nodes: SimulatedNode) -> None:
         """Wait until these nodes are available, and no consumer holds them."""
@@ -186,7 +186,7 @@ class DeploySetup(Struct):
                 if node.uuid in wanted
             )
 
-        await until_so(are_free, f"{len(wanted)} nodes are free again")
+        await wait_until(are_free, f"{len(wanted)} nodes are free again")
 
 
 def _is_free(stock: InventoryState | None) -> bool:
@@ -282,14 +282,14 @@ async def test_a_daemon_dies_in_the_middle_of_deploys_and_another_ends_them(bus:
     async with deploy_setup(bus, books, *nodes, settings=slow) as metal, metal.daemon("d2"):
         async with metal.daemon("d1", killed=True):
             await metal.until_offered(*nodes)
-            await until_so(metal.is_shared, "both own nodes")
+            await wait_until(metal.is_shared, "both own nodes")
             instances = [await metal.boot(number) for number in range(1, 7)]
 
             async def are_deploying() -> bool:
                 rows = [await metal.row(node) for node in metal.nodes if node.provision_state == "deploying"]
                 return {row.owner for row in rows if row.deploy} == {"d1", "d2"}
 
-            await until_so(are_deploying, "both daemons deploy")
+            await wait_until(are_deploying, "both daemons deploy")
         for instance in instances:
             active = await metal.cloud.until_state(instance, "active")
             assert active.attempt == 1
@@ -310,7 +310,7 @@ async def test_a_delete_in_the_middle_of_a_deploy_takes_it_off_the_node(bus: str
             async def has_begun(instance: InstanceId = instance) -> bool:
                 return bool(metal.with_instance(instance))
 
-            await until_so(has_begun, "the deploy has begun")
+            await wait_until(has_begun, "the deploy has begun")
             await metal.delete(instance)
             await metal.cloud.until_state(instance, "deleted")
             await metal.until_free(*nodes)
@@ -348,7 +348,7 @@ async def test_a_build_whose_node_enters_maintenance_goes_to_an_alternate_with_t
         async def waits() -> bool:
             return any(node.provision_state == "wait call-back" for node in metal.nodes)
 
-        await until_so(waits, "it waits for the agent")
+        await wait_until(waits, "it waits for the agent")
         (first,) = metal.with_instance(instance)
         metal.simulation.ironic.set_maintenance(first.uuid, is_on=True, reason="smoke")
 
@@ -364,7 +364,7 @@ async def test_a_build_whose_node_enters_maintenance_goes_to_an_alternate_with_t
                 metal.simulation.ironic.set_maintenance(first.uuid, is_on=False), RefusedByIronic
             )
 
-        await until_so(is_out_of_maintenance, "it is out of maintenance")
+        await wait_until(is_out_of_maintenance, "it is out of maintenance")
         await metal.until_free(first)
 
 

@@ -187,7 +187,7 @@ def test_failures_are_reported_with_their_error_count_and_duration() -> None:
     async def fails() -> None:
         raise ConnectionLost("gone")
 
-    async def day() -> list[dict[str, object]]:
+    async def scenario() -> list[dict[str, object]]:
         part = Supervised("a part", fails, pauses=Pauses(8.0, 8.0))
         running = asyncio.create_task(part.run())
         await until_s(3)
@@ -196,7 +196,7 @@ def test_failures_are_reported_with_their_error_count_and_duration() -> None:
         await running
         return failing
 
-    (told,) = run_simulated(day())
+    (told,) = run_simulated(scenario())
     assert told == {
         "part": "a part",
         "state": "failing",
@@ -207,7 +207,7 @@ def test_failures_are_reported_with_their_error_count_and_duration() -> None:
 
 
 def test_a_worker_that_stops_is_not_ready_and_has_no_fault_if_its_parts_have_ended() -> None:
-    async def day() -> tuple[bool, Health]:
+    async def scenario() -> tuple[bool, Health]:
         status = Status("a part")
         health = Health(ABOUT, (status,))
         status.ended()
@@ -216,13 +216,13 @@ def test_a_worker_that_stops_is_not_ready_and_has_no_fault_if_its_parts_have_end
         assert health.failing() == []
         return was_well, health
 
-    was_well, health = run_simulated(day())
+    was_well, health = run_simulated(scenario())
     assert (was_well, health.is_well) == (False, True)
     assert health.awaits() == {"process": "it is stopping"}
 
 
 def test_readiness_is_logged_when_it_comes_and_when_it_goes(caplog: pytest.LogCaptureFixture) -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         status = Status("a part", is_needed=True)
         health = Health(ABOUT, (status,))
         teller = ReadyTeller(health)
@@ -242,7 +242,7 @@ def test_readiness_is_logged_when_it_comes_and_when_it_goes(caplog: pytest.LogCa
         await running
 
     with caplog.at_level(logging.INFO):
-        run_simulated(day())
+        run_simulated(scenario())
 
     gone = "placement is no longer ready: a part: ConnectionLost: gone"
     assert [each.message for each in caplog.records if each.name == "bus.health"] == [

@@ -20,7 +20,7 @@ from bus.broker import Parcel
 from bus.messages.build import InstanceId
 from bus.topology import IRONIC
 from compute_sim.ironic import available_nodes
-from tests.stories.cloud import until_so
+from tests.stories.cloud import wait_until
 from tests.stories.test_deploys import QUICK, DeploySetup, deploy_setup
 from tests.unit.ironic.captured import SCENARIOS, bodies_of, notification_in
 
@@ -167,7 +167,9 @@ async def test_no_wrong_answer_or_notification_ends_a_daemon_and_everything_reco
 
             for instance in instances:
                 await metal.cloud.until_state(instance, "active", "error", "deleted")
-            await until_so(lambda: _is_in_order(metal, instances), "each instance is where it is said to be")
+            await wait_until(
+                lambda: _is_in_order(metal, instances), "each instance is where it is said to be"
+            )
             await asyncio.gather(*map(metal.delete, instances))
             await metal.until_free(*nodes)
 

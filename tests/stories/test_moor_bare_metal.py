@@ -13,7 +13,7 @@ from uuid import UUID
 import httpx
 import pytest
 
-from tests.stories.cloud import until_so
+from tests.stories.cloud import wait_until
 from tests.stories.moor_process import Process, moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio
@@ -63,7 +63,7 @@ async def test_a_cloud_has_nodes_that_daemons_share_and_that_outlive_a_kill(home
         async def has_all() -> bool:
             return await ring(home) == {"ironic-1": 7}
 
-        await until_so(has_all, "one daemon owns all nodes")
+        await wait_until(has_all, "one daemon owns all nodes")
         assert {*before} < {*await nodes_up(home)}
 
 
@@ -101,7 +101,7 @@ async def test_an_operator_takes_nodes_out_of_use_and_gives_them_back(home: Path
             offers = [each["offered"]["amount"] for each in await moor_json("node", "list", **environment)]
             return offers == [1] * 4
 
-        await until_so(are_offered, "all nodes are offered")
+        await wait_until(are_offered, "all nodes are offered")
         listed = await moor_json("node", "list", **environment)
         assert [each["name"] for each in listed] == [f"node-0000{number}" for number in range(4)]
         assert {each["daemon"] for each in listed} <= {"ironic-1", "ironic-2"}
@@ -226,7 +226,7 @@ async def test_a_node_is_built_on_and_given_back(home: Path) -> None:
             node = await moor_json("node", "show", instance["host"], **environment)
             return bool(node["offered"]["amount"] == 1)
 
-        await until_so(is_free, "the node is clean and offered again")
+        await wait_until(is_free, "the node is clean and offered again")
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ async def test_a_simulated_ironic_and_a_daemon_may_be_processes_of_their_own(hom
                 ("harbour", 1),
             ]
 
-        await until_so(are_offered, "all nodes are offered, each in the cell of its group")
+        await wait_until(are_offered, "all nodes are offered, each in the cell of its group")
 
 
 async def test_invalid_options_of_the_simulated_ironic_are_named(home: Path) -> None:

@@ -56,7 +56,7 @@ async def operator_access(tmp_path: Path) -> AsyncIterator[tuple[Cloud, Operator
     names: list[str] = []
     async with cloud(*STAGE) as setup, setup.placement(), setup.scheduler():
         await setup.add_host("h1", vcpu=16)
-        await setup.until_provided("h1")
+        await setup.until_reported("h1")
         try:
             yield setup, OperatorAccess(setup, tmp_path / "credentials.toml"), names
         finally:

@@ -30,7 +30,7 @@ from ironic_sync.store import IronicStore
 from ironic_sync.wiring import ironic_parts
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS
-from tests.stories.cloud import Cloud, cloud, until_so
+from tests.stories.cloud import Cloud, cloud, wait_until
 
 pytestmark = [
     pytest.mark.asyncio,
@@ -125,14 +125,14 @@ class NodesSetup(Struct):
             stock = await self.stock(node, resource)
             return stock is not None and (stock.total, stock.reserved) == (1, reserved)
 
-        await until_so(is_so, f"node {node} has reserved {reserved}")
+        await wait_until(is_so, f"node {node} has reserved {reserved}")
 
     async def until_owned(self, count: int, *owners: str) -> None:
         async def is_so() -> bool:
             owned = await self.rows.owners(owners)
             return len(owned) == count and not await self.rows.to_read(owners[0], 10)
 
-        await until_so(is_so, f"{owners} own {count} nodes")
+        await wait_until(is_so, f"{owners} own {count} nodes")
 
     async def said(self, *bodies: bytes) -> None:
         """Publish these bodies as Ironic does."""
@@ -191,7 +191,7 @@ async def test_a_notification_alone_moves_a_node_in_and_out_of_placement(
             assert isinstance(found, HostsFound)
             return [(each.up, each.kind, each.cell) for each in found.hosts] == [(True, NODE, "c1")]
 
-        await until_so(is_host, f"node {node} is a host")
+        await wait_until(is_host, f"node {node} is a host")
 
 
 async def test_all_nodes_are_read_at_the_start_and_changes_heard_from_then_on(bus: str, books: str) -> None:
@@ -217,7 +217,7 @@ async def test_all_nodes_are_read_at_the_start_and_changes_heard_from_then_on(bu
         async def is_gone() -> bool:
             return await setup.stock(nodes[4], "CUSTOM_BAREMETAL") is None
 
-        await until_so(is_gone, f"node {nodes[4]} is gone")
+        await wait_until(is_gone, f"node {nodes[4]} is gone")
 
 
 async def test_the_nodes_of_a_daemon_that_died_are_read_and_reported_by_another(bus: str, books: str) -> None:
@@ -238,7 +238,7 @@ async def test_the_nodes_of_a_daemon_that_died_are_read_and_reported_by_another(
                 owners = {each.owner for each in await setup.rows.owners()}
                 return owners == {"d1", "d2"}
 
-            await until_so(are_shared, "d1 and d2 own some nodes each, and nobody owns none")
+            await wait_until(are_shared, "d1 and d2 own some nodes each, and nobody owns none")
             for each in await setup.rows.owners(["d2"]):
                 await setup.until_reserved(each.id, 0)
             dying.cancel()
@@ -250,7 +250,7 @@ async def test_the_nodes_of_a_daemon_that_died_are_read_and_reported_by_another(
             rows = await setup.rows.page_of("d2", 100)
             return all(row.read_epoch == row.epoch for row in rows)
 
-        await until_so(all_reported, "all nodes reported under the new epoch")
+        await wait_until(all_reported, "all nodes reported under the new epoch")
         for node in nodes:
             await setup.until_reserved(node, 0)
 
@@ -267,4 +267,4 @@ async def test_an_unreadable_notification_is_dead_lettered_and_its_neighbours_ar
         async def are_buried() -> bool:
             return await setup.connection.depth("dead") == 2
 
-        await until_so(are_buried, "two dead letters")
+        await wait_until(are_buried, "two dead letters")

@@ -369,7 +369,7 @@ CASES = (
     [pytest.param(case, way, id=f"{case.role}: {case.part}: {way}") for case in CASES for way in case.ways],
 )
 def test_a_failing_server_is_counted_and_survived_and_the_part_works_again(case: Case, way: str) -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         worker_setup = WorkerSetup(case.role)
         if case.from_start:
             case.ways[way](worker_setup.faults)
@@ -404,14 +404,14 @@ def test_a_failing_server_is_counted_and_survived_and_the_part_works_again(case:
                 lambda: not worker_setup.health.awaits(), running, lambda: str(worker_setup.health.awaits())
             )
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=f"{case.role}: {case.part}") for case in CASES if case.bug is not None]
 )
 def test_a_bug_ends_the_process(case: Case) -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         worker_setup = WorkerSetup(case.role)
         bug = case.bug
         assert bug is not None, "those without one are not asked"
@@ -432,11 +432,11 @@ def test_a_bug_ends_the_process(case: Case) -> None:
             assert problem is not None, "it ended without a word"
             assert "planted" in [str(each) for each in leaves(problem)]
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_an_item_that_cannot_be_dead_lettered_yet_blocks_nothing_and_is_dead_lettered_later() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         worker_setup = WorkerSetup("placement")
 
         async def refuse(*_: object) -> Sequence[Said]:
@@ -463,7 +463,7 @@ def test_an_item_that_cannot_be_dead_lettered_yet_blocks_nothing_and_is_dead_let
             assert worker.intake.in_hand == 0
             await connection.close()
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def leaves(problem: BaseException) -> list[BaseException]:

@@ -16,7 +16,7 @@ import pytest
 from bus.messages.applications import SetApplication
 from bus.messages.build import InstanceId, RequestId
 from scheduler_worker.requests.instance_ids import instance_id_of
-from tests.adversity.real_cloud import PATIENCE_S, RealCloud, real_cloud, until_so
+from tests.adversity.real_cloud import PATIENCE_S, RealCloud, real_cloud, wait_until
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.stage import dead_letters, until
 
@@ -116,7 +116,7 @@ async def test_an_application_boots_asks_deletes_and_hears_of_its_project() -> N
                 assert (await ask(setup, wrong, SHOP.user))["type"] == "build.rejected"
                 return bool(heard)
 
-            await until_so(is_fed, "the schedulers know of it")
+            await wait_until(is_fed, "the schedulers know of it")
             heard.clear()
             other = (await run("boot.py", setup.under_test.url(ADMIN.user), project="p2")).strip()
             request = (await run("boot.py", url, project="shop")).strip()

@@ -8,7 +8,7 @@ from bus.messages.build import BuildRejected, Image, InstanceId, InstancesFound,
 from compute_sim.ironic import IronicScript, IronicSimSettings, available_nodes
 from compute_sim.ironic.core.script import WorkFails
 from tests.contracts.placement_orders import an_id
-from tests.stories.cloud import until_so
+from tests.stories.cloud import wait_until
 from tests.stories.layouts import STAGES
 from tests.stories.test_deploys import CONDUCTING, IN_MEMORY, QUICK, SHORT, DeploySetup, deploy_setup
 
@@ -158,7 +158,7 @@ async def test_a_delete_in_the_middle_of_a_rebuild_takes_the_instance_off_its_no
         async def is_deploying() -> bool:
             return metal.nodes[0].provision_state == "deploying"
 
-        await until_so(is_deploying, "Ironic rebuilds it")
+        await wait_until(is_deploying, "Ironic rebuilds it")
         await metal.delete(instance)
         await metal.cloud.until_state(instance, "deleted")
         await metal.until_free(*nodes)
@@ -171,7 +171,7 @@ async def test_a_daemon_dies_in_the_middle_of_a_rebuild_and_another_ends_it(bus:
     async with deploy_setup(bus, books, *nodes, settings=slow) as metal, metal.daemon("d2"):
         async with metal.daemon("d1", killed=True):
             await metal.until_offered(*nodes)
-            await until_so(metal.is_shared, "both own nodes")
+            await wait_until(metal.is_shared, "both own nodes")
             instances = [await metal.boot(number) for number in range(1, 5)]
             hosts = {each: (await metal.cloud.until_state(each, "active")).host for each in instances}
             await metal.cloud.send(*[a_rebuild(each, number) for number, each in enumerate(instances)])
@@ -180,12 +180,12 @@ async def test_a_daemon_dies_in_the_middle_of_a_rebuild_and_another_ends_it(bus:
                 rows = [await metal.row(node) for node in metal.nodes if node.provision_state == "deploying"]
                 return any(row.owner == "d1" and row.deploy is not None for row in rows)
 
-            await until_so(is_rebuilding, "the daemon that is to die rebuilds")
+            await wait_until(is_rebuilding, "the daemon that is to die rebuilds")
 
         async def are_rebuilt() -> bool:
             return {node.instance_info.get("image_source") for node in metal.nodes} == {NEW.source}
 
-        await until_so(are_rebuilt, "Ironic has the new image everywhere")
+        await wait_until(are_rebuilt, "Ironic has the new image everywhere")
         for each in instances:
             active = await metal.cloud.until_state(each, "active")
             assert active.rebuild is not None

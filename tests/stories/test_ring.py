@@ -174,7 +174,7 @@ async def check_all_agree(store: IronicStore, *daemons: Daemon) -> None:
 
 
 def test_daemons_share_all_nodes_as_the_ring_says() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         store = await filled(a_store())
         daemons = [Daemon(store, name) for name in ("d1", "d2", "d3")]
         assert not daemons[0].membership.may_act()
@@ -187,11 +187,11 @@ def test_daemons_share_all_nodes_as_the_ring_says() -> None:
         for daemon in daemons:
             await daemon.stop()
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_the_nodes_of_a_dead_daemon_have_new_owners_as_soon_as_its_lease_is_over() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         store = await filled(a_store())
         d1, d2, d3 = (Daemon(store, name) for name in ("d1", "d2", "d3"))
         await until_s(5)
@@ -209,11 +209,11 @@ def test_the_nodes_of_a_dead_daemon_have_new_owners_as_soon_as_its_lease_is_over
             assert now.epoch == before[now.id].epoch + (now.id in dead)
             assert now.owner == before[now.id].owner or now.id in dead
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_a_daemon_that_joins_is_given_its_share_but_no_node_with_an_instance() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         store = await filled(a_store(), 200)
         d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
         await until_s(5)
@@ -239,11 +239,11 @@ def test_a_daemon_that_joins_is_given_its_share_but_no_node_with_an_instance() -
         ring = Ring(await store.members())
         assert all(each.owner == ring.owner_of(each.id) for each in await store.owners())
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_a_daemon_that_gets_many_nodes_is_told_of_all_of_them_at_once() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         store = await filled(a_store(), 400)
         d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
         await until_s(5)
@@ -253,11 +253,11 @@ def test_a_daemon_that_gets_many_nodes_is_told_of_all_of_them_at_once() -> None:
         assert len(d3.nodes) > 5 * SETTINGS.page
         await check_all_agree(store, d1, d2, d3)
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_a_daemon_that_comes_back_while_another_takes_its_nodes_does_not_share_them() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         store = await filled(a_store())
         d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
         await until_s(5)
@@ -275,11 +275,11 @@ def test_a_daemon_that_comes_back_while_another_takes_its_nodes_does_not_share_t
         await until_s(8 + SETTINGS.lease_s + SETTINGS.look_s)
         await check_all_agree(store, back, d2)
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_a_draining_daemon_hands_everything_over_and_takes_nothing() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         store = await filled(a_store())
         d1, d2, d3 = (Daemon(store, name) for name in ("d1", "d2", "d3"))
         await until_s(5)
@@ -305,11 +305,11 @@ def test_a_draining_daemon_hands_everything_over_and_takes_nothing() -> None:
         await check_all_agree(store, d1, d2)
         assert len(d1.nodes) == 90
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_a_daemon_that_stops_leaves_no_gap() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         store = await filled(a_store())
         d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
         await until_s(5)
@@ -329,11 +329,11 @@ def test_a_daemon_that_stops_leaves_no_gap() -> None:
         await until_s(7)
         await check_all_agree(store, d3)
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_a_daemon_suspended_longer_than_its_lease_acts_on_none_of_its_nodes() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         store = await filled(a_store())
         d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
         await until_s(5)
@@ -359,11 +359,11 @@ def test_a_daemon_suspended_longer_than_its_lease_acts_on_none_of_its_nodes() ->
         assert d1.nodes, "it joined again, and was given its share"
         assert all(d1.nodes[each] > mine[each] for each in d1.nodes.keys() & mine.keys())
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_a_second_process_of_the_same_name_waits_until_the_first_one_s_lease_is_over() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         store = await filled(a_store())
         first, d2 = Daemon(store, "d1"), Daemon(store, "d2")
         await until_s(5)
@@ -382,11 +382,11 @@ def test_a_second_process_of_the_same_name_waits_until_the_first_one_s_lease_is_
         assert second.nodes.keys() == before.keys()
         assert all(second.nodes[each] > before[each] for each in before), "under another epoch"
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_a_suspended_daemon_whose_name_was_taken_has_no_nodes() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         store = await filled(a_store())
         first = Daemon(store, "d1")
         await until_s(5)
@@ -401,11 +401,11 @@ def test_a_suspended_daemon_whose_name_was_taken_has_no_nodes() -> None:
         assert not first.membership.may_act()
         await check_all_agree(store, second)
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_a_restart_under_the_same_name_takes_its_nodes_anew() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         store = await filled(a_store())
         d1 = Daemon(store, "d1")
         await until_s(5)
@@ -417,11 +417,11 @@ def test_a_restart_under_the_same_name_takes_its_nodes_anew() -> None:
         assert again.nodes == {each: epoch + 1 for each, epoch in before.items()}
         await check_all_agree(store, again)
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_a_daemon_without_its_database_stops_acting_before_its_lease_is_over() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         store = await filled(a_store())
         d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
         await until_s(5)
@@ -440,7 +440,7 @@ def test_a_daemon_without_its_database_stops_acting_before_its_lease_is_over() -
         await until_s(25)
         await check_all_agree(store, d2)
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 class RandomFaults:

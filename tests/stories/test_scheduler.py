@@ -45,7 +45,7 @@ async def test_200_boots_over_20_hosts_in_two_cells_are_placed_without_over_comm
         names = [f"host-{number}" for number in range(20)]
         for number, name in enumerate(names):
             await setup.add_host(name, f"c{1 + number % 2}", vcpu=10)
-        await setup.until_known(*names)
+        await setup.until_registered(*names)
 
         builds = [a_build(number) for number in range(1, 201)]
         answers = await setup.client.ask_all(builds)
@@ -64,7 +64,7 @@ async def test_200_boots_over_20_hosts_in_two_cells_are_placed_without_over_comm
 async def test_a_request_that_comes_twice_is_answered_twice_and_built_once(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         await setup.add_host("h1")
-        await setup.until_known("h1")
+        await setup.until_registered("h1")
         build = a_build(1, count=2)
 
         first = await setup.client.ask(build)
@@ -83,7 +83,7 @@ async def test_a_request_that_comes_twice_is_answered_twice_and_built_once(bus: 
 async def test_other_content_under_the_same_id_is_rejected(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         await setup.add_host("h1")
-        await setup.until_known("h1")
+        await setup.until_registered("h1")
         await setup.client.ask(a_build(1))
 
         rejected = await setup.client.ask(a_build(1, name="another"))
@@ -139,7 +139,7 @@ async def test_a_request_that_no_host_can_take_ends_in_error_with_the_funnel(bus
     ):
         await setup.add_host("h1", vcpu=2)
         await setup.add_host("h2", "c2", vcpu=2)
-        await setup.until_known("h1", "h2")
+        await setup.until_registered("h1", "h2")
         build = a_build(1, flavor=structs.replace(SMALL, vcpus=3))
 
         await setup.client.ask(build)
@@ -173,7 +173,7 @@ async def test_a_shape_that_moves_between_choice_and_claim_costs_a_retry_and_the
         await setup.add_host("h1")
         moving = InterferingOnce(lambda: setup.report(a_host("h1", traits=("CUSTOM_NEW",))))
         async with setup.scheduler(station=moving.station):
-            await setup.until_known("h1")
+            await setup.until_registered("h1")
             build = a_build(1)
 
             await setup.send(build)
@@ -193,7 +193,7 @@ async def test_a_host_that_stops_qualifying_between_choice_and_claim_gives_way_t
         await setup.add_host("h2", vcpu=8, traits=("CUSTOM_FAST",))
         losing = InterferingOnce(lambda: setup.report(a_host("h1", vcpu=100)))
         async with setup.scheduler(station=losing.station):
-            await setup.until_known("h1", "h2")
+            await setup.until_registered("h1", "h2")
             fast = structs.replace(SMALL, extra_specs={"trait:CUSTOM_FAST": "required"})
             build = a_build(1, flavor=fast)
 
@@ -213,7 +213,7 @@ async def test_a_host_that_fills_up_between_choice_and_claim_gives_way_to_the_ne
         await setup.add_host("h2", vcpu=8)
         filling = InterferingOnce(lambda: setup.fill("h1", 16))
         async with setup.scheduler(station=filling.station):
-            await setup.until_known("h1", "h2")
+            await setup.until_registered("h1", "h2")
             build = a_build(1)
 
             await setup.send(build)
@@ -231,7 +231,7 @@ async def test_an_instance_deleted_before_it_is_placed_holds_nothing(bus: str, b
         build = a_build(1)
         deleting = InterferingOnce(lambda: setup.client.ask(DeleteInstance(instance=instance_of(build))))
         async with setup.scheduler(station=deleting.station):
-            await setup.until_known("h1")
+            await setup.until_registered("h1")
 
             await setup.send(build)
             state = await setup.until_state(instance_of(build), "deleted")
@@ -249,7 +249,7 @@ async def test_an_instance_deleted_after_it_was_placed_is_deleted_when_its_cell_
 ) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         await setup.add_host("h1")
-        await setup.until_known("h1")
+        await setup.until_registered("h1")
         build = a_build(1)
         await setup.client.ask(build)
         await setup.until_state(instance_of(build), "active")
@@ -269,7 +269,7 @@ async def test_an_instance_deleted_after_it_was_placed_is_deleted_when_its_cell_
 async def test_a_delete_that_overtakes_its_request_leaves_nothing_to_build(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         await setup.add_host("h1")
-        await setup.until_known("h1")
+        await setup.until_registered("h1")
         build = a_build(1)
 
         assert await setup.client.ask(DeleteInstance(instance=instance_of(build))) == InstancesFound(
@@ -292,7 +292,7 @@ async def test_two_workers_on_one_queue_place_nothing_twice(bus: str, books: str
         names = [f"h{number}" for number in range(10)]
         for name in names:
             await setup.add_host(name, vcpu=12)
-        await setup.until_known(*names)
+        await setup.until_registered(*names)
         builds = [a_build(number) for number in range(1, 101)]
 
         # Each request four times, so that both workers handle it at the same time.
@@ -313,7 +313,7 @@ async def test_a_worker_killed_between_claim_and_publish_leaves_a_claim_that_the
         await setup.add_host("h2", vcpu=4)
         dying, build = DiesAfterItsClaim(), a_build(1)
         async with setup.scheduler("scheduler-1", station=dying.station, drain_s_max=0):
-            await setup.until_known("h1", "h2")
+            await setup.until_registered("h1", "h2")
             await setup.client.publisher.send(build)
             await dying.claimed.wait()
         (held,) = [name for name, used in (await setup.used()).items() if used]
@@ -340,7 +340,7 @@ async def test_a_claim_on_a_host_whose_row_is_still_to_be_written_waits_for_that
         await setup.add_host("h1", vcpu=1)
         dying, build = DiesAfterItsClaim(), a_build(1)
         async with setup.scheduler("scheduler-1", station=dying.station, drain_s_max=0):
-            await setup.until_known("h1")
+            await setup.until_registered("h1")
             await setup.client.publisher.send(build)
             await dying.claimed.wait()
         async with setup.rows.transaction() as transaction:
@@ -367,7 +367,7 @@ async def test_a_claim_on_a_host_whose_row_is_never_written_ends_the_request_and
         await setup.add_host("h1", vcpu=1)
         dying, build = DiesAfterItsClaim(), a_build(1)
         async with setup.scheduler("scheduler-1", station=dying.station, drain_s_max=0):
-            await setup.until_known("h1")
+            await setup.until_registered("h1")
             await setup.client.publisher.send(build)
             await dying.claimed.wait()
         async with setup.rows.transaction() as transaction:
@@ -391,7 +391,7 @@ async def test_a_request_whose_claim_is_never_answered_ends_by_its_deadline_and_
         await setup.add_host("h1")
         dying, build = DiesAfterItsClaim(), a_build(1, deadline_s=1)
         async with setup.scheduler(station=dying.station, drain_s_max=0):
-            await setup.until_known("h1")
+            await setup.until_registered("h1")
             await setup.send(build)
 
             state = await setup.until_state(instance_of(build), "error")

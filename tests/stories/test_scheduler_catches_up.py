@@ -39,7 +39,7 @@ from scheduler_worker.core.picture.progress import Progress
 from scheduler_worker.replica.catching_up import CatchingUp
 from scheduler_worker.replica.own_choices import OwnChoices
 from tests.contracts.stage import SETTINGS, until
-from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, a_host, cloud, instance_of, until_so
+from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, a_host, cloud, instance_of, wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -172,7 +172,7 @@ async def test_a_refusal_costs_one_question_for_the_changes_and_no_full_read(bus
     reads = ReadCounter()
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(station=reads.station):
         await setup.add_host("h1")
-        await setup.until_known("h1")
+        await setup.until_registered("h1")
         # After the first publication placement leads its feed, and has published everything from before.
         assert (await the_end_of(setup, 1, flavor=HUGE)).state == "error"
         all_read, changes = reads.full, reads.partial
@@ -191,7 +191,7 @@ async def test_with_two_placement_workers_the_writes_of_both_are_known_before_a_
 ) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.placement(), setup.scheduler():
         await setup.add_host("h1", vcpu=1)
-        await setup.until_known("h1")
+        await setup.until_registered("h1")
         for number in range(1, 21):
             # The host grows by exactly the amount that the next request asks for.
             await setup.report(a_host("h1", vcpu=number))
@@ -204,7 +204,7 @@ async def test_a_gap_in_the_feed_is_filled_from_the_log(bus: str, books: str) ->
     reads = ReadCounter()
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(station=reads.station):
         await setup.add_host("h1")
-        await setup.until_known("h1")
+        await setup.until_registered("h1")
         all_read, changes = reads.full, reads.partial
 
         # As if the entries between had been dropped from a full queue.
@@ -236,7 +236,7 @@ async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus
                 await setup.books.prune(LONG_AGO, FAR_AHEAD)
                 return await setup.books.changes_page(since, 0, 1) is None
 
-            await until_so(log_is_forgotten, "the log is forgotten")
+            await wait_until(log_is_forgotten, "the log is forgotten")
             await catching_up.catch_up()
 
             assert (catching_up.readings, catching_up.readings_of_all) == (3, 2)
@@ -252,7 +252,7 @@ async def test_a_change_that_was_lost_silently_is_noticed_and_healed(bus: str, b
         setup.books = forgetful = FrozenLog(setup.books)
         async with setup.placement(), setup.scheduler(station=reads.station, settings=patient):
             await setup.add_host("h1", vcpu=1)
-            await setup.until_known("h1")
+            await setup.until_registered("h1")
             assert (await the_end_of(setup, 1)).state == "active"
             all_read = reads.full
             await forgetful.freeze("h1")
@@ -277,7 +277,7 @@ async def test_a_picture_that_was_emptied_wrongly_heals_within_its_checks_period
         setup.scheduler(station=reads.station, settings=patient),
     ):
         await setup.add_host("h1")
-        await setup.until_known("h1")
+        await setup.until_registered("h1")
         assert (await the_end_of(setup, 1)).state == "active"
         page = await setup.books.snapshot_page(0, 10)
         gone = tuple(
@@ -294,7 +294,7 @@ async def test_a_picture_that_was_emptied_wrongly_heals_within_its_checks_period
         async def is_built() -> bool:
             return (await the_end_of(setup, next(numbers))).state == "active"
 
-        await until_so(is_built, "boots find the host again")
+        await wait_until(is_built, "boots find the host again")
         await liar.close()
 
 
@@ -309,7 +309,7 @@ async def test_a_complete_picture_is_not_read_again_however_often_it_is_compared
         setup.scheduler(station=reads.station, settings=eager),
     ):
         await setup.add_host("h1", vcpu=1000)
-        await setup.until_known("h1")
+        await setup.until_registered("h1")
         all_read = reads.full
 
         # However fast the boots are, some comparisons run between them.

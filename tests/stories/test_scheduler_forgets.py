@@ -14,7 +14,7 @@ from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound
 from bus.messages.hosts import HostSet, SetHost
 from bus.topology import API
 from tests.contracts.stage import send, until
-from tests.stories.cloud import QUICK, a_build, cloud, host_id, instance_of, until_so
+from tests.stories.cloud import QUICK, a_build, cloud, host_id, instance_of, wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -50,7 +50,7 @@ async def test_deleted_instances_are_forgotten_after_two_horizons_and_not_before
         setup.scheduler(clock=calendar.now, settings=forgetting),
     ):
         await setup.add_host("h1")
-        await setup.until_known("h1")
+        await setup.until_registered("h1")
         kept, gone = a_build(1), a_build(2)
         for build in (kept, gone):
             await setup.client.ask(build)
@@ -65,7 +65,7 @@ async def test_deleted_instances_are_forgotten_after_two_horizons_and_not_before
         async def is_forgotten() -> bool:
             return await setup.instance(instance_of(gone)) is None
 
-        await until_so(is_forgotten, "it is forgotten")
+        await wait_until(is_forgotten, "it is forgotten")
         state = await setup.instance(instance_of(kept))
         assert state is not None
         assert state.state == "active"
@@ -84,7 +84,7 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
     ):
         for name in ("removed", "silent"):
             await setup.add_host(name)
-        await setup.until_provided("removed", "silent")
+        await setup.until_reported("removed", "silent")
         assert await setup.client.ask(SetHost(host="removed", enabled=False)) != HostSet(host=None)
         assert isinstance(await setup.client.ask(DeleteProvider(id=host_id("removed"))), WriteAnswered)
 
@@ -92,7 +92,7 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
             calendar.ahead += timedelta(minutes=30)
             return {host.name for host in await setup.rows.hosts("", "", 9)} == {"silent"}
 
-        await until_so(is_forgotten, "it is forgotten")
+        await wait_until(is_forgotten, "it is forgotten")
         assert calendar.ahead >= DAY
         numbers = itertools.count(1)
 
@@ -106,10 +106,10 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
                     return False
             return True
 
-        await until_so(is_counted_by_nobody, "neither worker counts it among the hosts")
+        await wait_until(is_counted_by_nobody, "neither worker counts it among the hosts")
         # A host that comes back is a new host.
         await setup.add_host("removed")
-        await setup.until_provided("removed")
+        await setup.until_reported("removed")
         (back,) = await setup.rows.hosts("removed", "", 1)
         assert back.enabled
 
@@ -125,7 +125,7 @@ async def test_a_request_that_was_sent_too_long_ago_is_refused_and_builds_nothin
         setup.listening("build.#") as heard,
     ):
         await setup.add_host("h1")
-        await setup.until_known("h1")
+        await setup.until_registered("h1")
         late = Envelope[Message](message=a_build(1), sent_at=datetime.now(UTC) - DAY - timedelta(minutes=1))
         parcel = Parcel(API, "build.request.-", encode(late), content_type=PLAIN, mandatory=True)
 

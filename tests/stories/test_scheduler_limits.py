@@ -44,7 +44,7 @@ async def test_four_schedulers_give_no_host_more_instances_than_it_may_have() ->
         names = [f"host-{number}" for number in range(HOSTS)]
         for name in names:
             await setup.add_host(name, vcpu=100)
-        await setup.until_provided(*names)
+        await setup.until_reported(*names)
 
         builds = [a_build(number, count=COUNT) for number in range(1, REQUESTS + 1)]
         await asyncio.gather(*[setup.client.ask_all(builds[start::4]) for start in range(4)])

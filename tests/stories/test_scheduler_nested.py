@@ -21,7 +21,7 @@ from compute_sim.wiring import compute_parts
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.placement_orders import aggregate
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of, until_so
+from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of, wait_until
 from tests.stories.layouts import STAGES
 
 pytestmark = pytest.mark.asyncio
@@ -64,7 +64,7 @@ async def until_used(setup: Cloud, resource: str, **used: int) -> None:
         }
         return now == used
 
-    await until_so(is_so, f"of {resource} used {used}")
+    await wait_until(is_so, f"of {resource} used {used}")
 
 
 @STAGES
@@ -78,7 +78,7 @@ async def test_a_boot_is_claimed_in_one_node_swapped_to_a_node_of_another_host_a
         open_conductor_store(books, "c1") as rows,
         a_cell(setup, rows, nested("better", 16), nested("other", 8), fails="better"),
     ):
-        await setup.until_provided("better", "other")
+        await setup.until_reported("better", "other")
         build = a_build(1, flavor=THREE)
 
         await setup.client.ask(build)
@@ -105,7 +105,7 @@ async def test_equal_boots_fill_both_nodes_and_the_next_is_told_what_each_has_le
         open_conductor_store(books, "c1") as rows,
         a_cell(setup, rows, nested("only", 8)),
     ):
-        await setup.until_provided("only")
+        await setup.until_reported("only")
         both, one_more = a_build(1, flavor=THREE, count=2), a_build(2, flavor=THREE)
 
         await setup.client.ask(both)
@@ -141,7 +141,7 @@ async def test_two_hosts_take_their_disk_from_one_pool_until_it_is_used_up(bus: 
         await setup.report(alone("nfs", {"DISK_GB": 2}, "MISC_SHARES_VIA_AGGREGATE"))
         facts = tuple(HostFacts(id=host_id(name), name=name) for name in ("h1", "h2"))
         await setup.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=facts))
-        await setup.until_known("h1", "h2")
+        await setup.until_registered("h1", "h2")
         build = a_build(1, count=3)
 
         await setup.client.ask(build)

@@ -135,7 +135,7 @@ async def test_a_shape_that_moves_whenever_it_is_claimed_costs_its_retries_and_t
         await setup.add_host("h2", vcpu=8)
         interfering = moving(setup, "h1", 100)
         async with setup.scheduler(station=interfering.station):
-            await setup.until_known("h1", "h2")
+            await setup.until_registered("h1", "h2")
             build = a_build(1)
 
             await setup.send(build)
@@ -152,7 +152,7 @@ async def test_when_all_retries_run_out_the_request_ends_with_the_reason(bus: st
         await setup.add_host("h1")
         interfering = moving(setup, "h1", 8)
         async with setup.scheduler(station=interfering.station, settings=few):
-            await setup.until_known("h1")
+            await setup.until_registered("h1")
             build = a_build(1)
 
             await setup.send(build)
@@ -172,7 +172,7 @@ async def test_a_request_that_kept_its_host_has_alternates(bus: str, books: str)
             await setup.add_host(name)
         interfering = InterferingOnce(lambda: setup.report(a_host("h1", vcpu=100, traits=("CUSTOM_NEW",))))
         async with setup.scheduler(station=interfering.station):
-            await setup.until_known("h1", "h2", "h3", "h4")
+            await setup.until_registered("h1", "h2", "h3", "h4")
             build = a_build(1)
 
             await setup.send(build)
@@ -198,7 +198,7 @@ async def test_a_host_that_went_to_another_cell_is_passed_over(bus: str, books: 
 
         moving_away = InterferingOnce(move)
         async with setup.scheduler(station=moving_away.station):
-            await setup.until_known("h1", "h2")
+            await setup.until_registered("h1", "h2")
             build = a_build(1)
 
             await setup.send(build)
@@ -218,7 +218,7 @@ async def test_a_request_moved_to_an_alternate_has_other_alternates_than_the_ful
             await setup.add_host(name)
         filling = InterferingOnce(lambda: setup.fill("h1", 100))
         async with setup.scheduler(station=filling.station):
-            await setup.until_known("h1", "h2", "h3", "h4")
+            await setup.until_registered("h1", "h2", "h3", "h4")
             build = a_build(1)
 
             await setup.send(build)
@@ -238,7 +238,7 @@ async def test_alternates_are_hosts_of_the_same_cell_or_there_are_none(bus: str,
             await setup.add_host(name, "c2")
         interfering = InterferingOnce(lambda: setup.report(a_host("h1", vcpu=100, traits=("CUSTOM_NEW",))))
         async with setup.scheduler(station=interfering.station):
-            await setup.until_known("h1", "h2", "h3")
+            await setup.until_registered("h1", "h2", "h3")
             build = a_build(1)
 
             await setup.send(build)
@@ -258,7 +258,7 @@ async def test_a_request_that_comes_twice_at_once_is_not_refused_for_the_room_it
         held_back = HeldBack(lambda: setup.send(build))
         setup.rows.transaction = held_back.decided_last(setup.rows)  # type: ignore[method-assign]
         async with setup.scheduler(station=held_back.station):
-            await setup.until_known("h1")
+            await setup.until_registered("h1")
 
             await setup.send(build)
             state = await setup.until_state(instance_of(build), "active", "error")

@@ -56,7 +56,7 @@ class TimersSetup:
 
 
 def test_a_single_due_row_is_handled_at_once_and_those_soon_after_it_together() -> None:
-    async def day() -> list[tuple[float, int]]:
+    async def scenario() -> list[tuple[float, int]]:
         setup = TimersSetup()
         told = asyncio.Event()
         running = asyncio.create_task(run_until(told, (setup.timers,), 1))
@@ -70,4 +70,4 @@ def test_a_single_due_row_is_handled_at_once_and_those_soon_after_it_together() 
         await running
         return setup.asked
 
-    assert run_simulated(day()) == [(10.0, 1), (10.25, 3)]
+    assert run_simulated(scenario()) == [(10.0, 1), (10.25, 3)]

@@ -49,10 +49,10 @@ class Work:
 def test_a_failed_run_is_retried_after_growing_pauses_with_jitter() -> None:
     work = Work(*[ConnectionLost("gone")] * 6)
 
-    async def day() -> None:
+    async def scenario() -> None:
         await Supervised("a part", work, pauses=PAUSES, chance=random.Random(1)).run()
 
-    run_simulated(day())
+    run_simulated(scenario())
 
     pauses = [later - earlier - 0.25 for earlier, later in zip(work.at_s, work.at_s[1:], strict=False)]
     assert all(
@@ -64,10 +64,10 @@ def test_the_same_generator_gives_the_same_pauses() -> None:
     def times(chance: Callable[[], random.Random | None]) -> list[float]:
         work = Work(*[ConnectionLost("gone")] * 4)
 
-        async def day() -> None:
+        async def scenario() -> None:
             await Supervised("a part", work, pauses=PAUSES, chance=chance()).run()
 
-        run_simulated(day())
+        run_simulated(scenario())
         return work.at_s
 
     assert times(lambda: random.Random(7)) == times(lambda: random.Random(7))
@@ -105,7 +105,7 @@ def test_a_bug_together_with_an_operational_error_is_a_bug() -> None:
 
 
 def test_stop_cuts_a_part_short_and_waits_for_one_that_ends_itself() -> None:
-    async def day() -> tuple[float, float]:
+    async def scenario() -> tuple[float, float]:
         loop = asyncio.get_running_loop()
         endless = Supervised("endless", asyncio.Event().wait)
 
@@ -125,11 +125,11 @@ def test_stop_cuts_a_part_short_and_waits_for_one_that_ends_itself() -> None:
             ends.append(round(loop.time() - begun_s, 2))
         return ends[0], ends[1]
 
-    assert run_simulated(day()) == (0.0, 3.0)
+    assert run_simulated(scenario()) == (0.0, 3.0)
 
 
 def test_stop_does_not_wait_for_a_pause() -> None:
-    async def day() -> float:
+    async def scenario() -> float:
         part = Supervised("a part", Work(*[Transient("no")] * 9), is_cut_short=False, pauses=Pauses(100, 100))
         running = asyncio.create_task(part.run())
         await until_s(5)
@@ -137,13 +137,13 @@ def test_stop_does_not_wait_for_a_pause() -> None:
         await running
         return asyncio.get_running_loop().time()
 
-    assert run_simulated(day()) == 5
+    assert run_simulated(scenario()) == 5
 
 
 def test_a_periodic_part_runs_every_so_often_and_at_once_when_woken() -> None:
     work = Work()
 
-    async def day() -> None:
+    async def scenario() -> None:
         part = Periodic("a part", work, 10.0)
         running = asyncio.create_task(part.run())
         await until_s(15)
@@ -156,7 +156,7 @@ def test_a_periodic_part_runs_every_so_often_and_at_once_when_woken() -> None:
         await part.stop()
         await running
 
-    run_simulated(day())
+    run_simulated(scenario())
 
     assert work.at_s == [0.0, 10.25, 15.0, 15.25, 25.5]
 
@@ -164,7 +164,7 @@ def test_a_periodic_part_runs_every_so_often_and_at_once_when_woken() -> None:
 def test_a_periodic_part_that_fails_cannot_be_woken_before_its_pause_is_over() -> None:
     work = Work(Transient("no"))
 
-    async def day() -> None:
+    async def scenario() -> None:
         part = Periodic("a part", work, 60.0, pauses=Pauses(4, 4), chance=random.Random(1))
         running = asyncio.create_task(part.run())
         await until_s(0.5)
@@ -173,7 +173,7 @@ def test_a_periodic_part_that_fails_cannot_be_woken_before_its_pause_is_over() -
         await part.stop()
         await running
 
-    run_simulated(day())
+    run_simulated(scenario())
 
     first, second = work.at_s
     assert 2 <= second - first - 0.25 <= 4
@@ -182,7 +182,7 @@ def test_a_periodic_part_that_fails_cannot_be_woken_before_its_pause_is_over() -
 def test_callers_share_the_next_flight_and_never_the_one_under_way() -> None:
     work = Work(Transient("no"))
 
-    async def day() -> list[float]:
+    async def scenario() -> list[float]:
         flight = SingleFlight("a flight", work, pauses=Pauses(1, 1))
         loop = asyncio.get_running_loop()
         ends: list[float] = []
@@ -196,32 +196,32 @@ def test_callers_share_the_next_flight_and_never_the_one_under_way() -> None:
         assert flight.status.failures == 1
         return ends
 
-    ends = run_simulated(day())
+    ends = run_simulated(scenario())
     assert len(work.at_s) == 3, "one that failed and succeeded then, and one for all who came meanwhile"
     assert len(set(ends)) == 2
 
 
 def test_a_bug_in_a_flight_ends_the_process_though_no_caller_waits_for_it() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         flight = SingleFlight("a flight", Work(TypeError("planted")))
         running = asyncio.create_task(Together(flight).run())
         flight.soon().add_done_callback(lambda task: task.exception())
         await running
 
     with pytest.raises(ExceptionGroup) as raised:
-        run_simulated(day())
+        run_simulated(scenario())
     assert isinstance(raised.value.exceptions[0], TypeError)
 
 
 def test_work_that_must_succeed_once_is_retried_until_it_does() -> None:
-    async def day() -> None:
+    async def scenario() -> None:
         once = Once("tables", Work(Transient("no")))
         assert once.status.awaits == "not yet"
         await once.run()
         assert once.status.awaits == ""
         assert once.status.state is State.WELL
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_parts_of_parts_are_found_once() -> None:
@@ -234,9 +234,9 @@ def test_parts_of_parts_are_found_once() -> None:
 
 
 def test_a_refused_right_says_what_to_do() -> None:
-    async def day() -> str:
+    async def scenario() -> str:
         status = Status("a part")
         status.failed(AccessRefused("access to queue 'x' refused"))
         return status.awaits
 
-    assert "`moor broker declare` grants" in run_simulated(day())
+    assert "`moor broker declare` grants" in run_simulated(scenario())

@@ -269,7 +269,7 @@ def test_a_removed_host_is_forgotten_unless_another_worker_has_heard_of_it_since
     registry.learn([a_host()])
     store = MemorySchedulerStore()
 
-    async def day() -> list[HostState]:
+    async def scenario() -> list[HostState]:
         async with store.transaction() as transaction:
             await transaction.save_hosts([structs.replace(a_host(), sequence=sequence)], NOON)
         settings = SchedulerSettings(prune_every_s=10)
@@ -283,7 +283,7 @@ def test_a_removed_host_is_forgotten_unless_another_worker_has_heard_of_it_since
         await running
         return [*await store.hosts_of([HOST])]
 
-    rows = run_simulated(day())
+    rows = run_simulated(scenario())
 
     assert (picture.forgotten, rows) == (
         ([HOST], []) if sequence == 3 else ([], [structs.replace(a_host(), sequence=4)])

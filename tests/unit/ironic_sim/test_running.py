@@ -52,7 +52,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 def test_it_does_its_work_when_it_is_due() -> None:
-    async def day() -> list[tuple[float, str]]:
+    async def scenario() -> list[tuple[float, str]]:
         ironic = SimulatedIronic(available_nodes(2), loop_clock_s, lambda *_: None)
         async with await running(ironic):
             began_s = loop_clock_s()
@@ -66,7 +66,7 @@ def test_it_does_its_work_when_it_is_due() -> None:
                 seen.append((round(loop_clock_s() - began_s, 1), states))
         return seen
 
-    assert run_simulated(day()) == [
+    assert run_simulated(scenario()) == [
         (1.5, "deploying deploying"),
         (2.5, "active deploying"),
         (3.5, "active active"),
@@ -85,7 +85,7 @@ def test_notifications_reach_a_queue_in_order_and_a_restarted_broker_has_its_exc
         await connection.close()
         return found
 
-    async def day() -> None:
+    async def scenario() -> None:
         broker = MemoryBroker()
         connection = await broker.as_user().connect()
         await connection.declare(Objects((EXCHANGE,), (NOTIFICATIONS,)))
@@ -119,11 +119,11 @@ def test_notifications_reach_a_queue_in_order_and_a_restarted_broker_has_its_exc
             simulation.ironic.set_maintenance("node-00000", is_on=True)
             assert len(await received(broker, 2)) == 2
 
-    run_simulated(day())
+    run_simulated(scenario())
 
 
 def test_more_unsent_notifications_than_fit_lose_the_oldest() -> None:
-    async def day() -> tuple[int, int]:
+    async def scenario() -> tuple[int, int]:
         settings = IronicSimSettings(unsent_max=10)
         simulation = simulated_ironic(
             MemoryBroker().as_user(), available_nodes(10), settings, clock_s=loop_clock_s, listen=None
@@ -132,7 +132,7 @@ def test_more_unsent_notifications_than_fit_lose_the_oldest() -> None:
             simulation.ironic.set_maintenance(node.uuid, is_on=True)
         return simulation.sender.unsent, simulation.sender.lost
 
-    assert run_simulated(day()) == (10, 10)
+    assert run_simulated(scenario()) == (10, 10)
 
 
 @pytest.mark.asyncio
@@ -162,7 +162,7 @@ async def test_the_api_is_served_on_a_port_which_is_closed_while_ironic_takes_no
 
 
 def test_an_answer_that_is_held_back_may_be_outdated() -> None:
-    async def day() -> tuple[bool, bool]:
+    async def scenario() -> tuple[bool, bool]:
         settings = IronicSimSettings(answer_after_s=5.0)
         ironic = SimulatedIronic(available_nodes(1), loop_clock_s, lambda *_: None, settings)
         async with httpx.AsyncClient(transport=IronicTransport(ironic), base_url="http://ironic") as client:
@@ -171,7 +171,7 @@ def test_an_answer_that_is_held_back_may_be_outdated() -> None:
             ironic.set_maintenance("node-00000", is_on=True)
             return asked.done(), (await asked).json()["maintenance"]
 
-    assert run_simulated(day()) == (False, False)
+    assert run_simulated(scenario()) == (False, False)
 
 
 def test_a_script_is_read_from_a_file_and_a_wrong_one_is_named(tmp_path: Path) -> None:
